@@ -1,0 +1,34 @@
+# Flags and helpers that every room uses.
+
+add_library(primerl_flags INTERFACE)
+target_include_directories(primerl_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(primerl_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+if(PRIMERL_SANITIZE)
+  target_compile_options(primerl_flags INTERFACE -fsanitize=${PRIMERL_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(primerl_flags INTERFACE -fsanitize=${PRIMERL_SANITIZE})
+endif()
+
+# primerl_room(name SOURCES a.cc ... DEPENDS other rooms or packages): a static library.
+function(primerl_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ROOM_SOURCES})
+  target_link_libraries(${name} PUBLIC primerl_flags ${ROOM_DEPENDS})
+endfunction()
+
+# primerl_test(name LABEL unit|sim|e2e|device SOURCES ... DEPENDS ...): one GoogleTest program,
+# each TEST a CTest test of its own.
+function(primerl_test name)
+  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT TEST_LABEL)
+    set(TEST_LABEL unit)
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE primerl_flags ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                             PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
+endfunction()

@@ -1,0 +1,60 @@
+/// Time as values: `Duration` and `Time`, in nanoseconds. Nothing here reads a clock: actors ask
+/// `services().now()`, and only the executors own a real or a virtual clock.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+/// A span of time. Constructors carry the unit in their name.
+class Duration {
+ public:
+  constexpr Duration() = default;
+  static constexpr Duration nanoseconds(int64_t n) { return Duration(n); }
+  static constexpr Duration microseconds(int64_t n) { return Duration(n * 1'000); }
+  static constexpr Duration milliseconds(int64_t n) { return Duration(n * 1'000'000); }
+  static constexpr Duration seconds(int64_t n) { return Duration(n * 1'000'000'000); }
+  static constexpr Duration from_seconds(double n) { return Duration(static_cast<int64_t>(n * 1e9)); }
+  static constexpr Duration forever() { return Duration(INT64_MAX); }
+
+  constexpr int64_t to_nanoseconds() const { return nanoseconds_; }
+  constexpr int64_t to_milliseconds() const { return nanoseconds_ / 1'000'000; }
+  constexpr double to_seconds() const { return static_cast<double>(nanoseconds_) * 1e-9; }
+
+  friend constexpr auto operator<=>(Duration, Duration) = default;
+  friend constexpr Duration operator+(Duration a, Duration b) { return Duration(a.nanoseconds_ + b.nanoseconds_); }
+  friend constexpr Duration operator-(Duration a, Duration b) { return Duration(a.nanoseconds_ - b.nanoseconds_); }
+  friend constexpr Duration operator*(Duration a, int64_t n) { return Duration(a.nanoseconds_ * n); }
+  constexpr Duration& operator+=(Duration b) { nanoseconds_ += b.nanoseconds_; return *this; }
+
+ private:
+  constexpr explicit Duration(int64_t n) : nanoseconds_(n) {}
+  int64_t nanoseconds_ = 0;
+};
+
+/// Reads "250ms", "30 s", "5m", "2h", "10us". A bare number is an error that names the units.
+Result<Duration> parse_duration(std::string_view text);
+/// The shortest exact form: "250ms", "30s".
+std::string to_string(Duration duration);
+
+/// A moment, counted from the start of the run (virtual executor) or of the machine's steady clock.
+class Time {
+ public:
+  constexpr Time() = default;
+  static constexpr Time from_nanoseconds(int64_t n) { return Time(n); }
+  constexpr int64_t to_nanoseconds() const { return nanoseconds_; }
+  friend constexpr auto operator<=>(Time, Time) = default;
+  friend constexpr Time operator+(Time t, Duration d) { return Time(t.nanoseconds_ + d.to_nanoseconds()); }
+  friend constexpr Duration operator-(Time a, Time b) { return Duration::nanoseconds(a.nanoseconds_ - b.nanoseconds_); }
+
+ private:
+  constexpr explicit Time(int64_t n) : nanoseconds_(n) {}
+  int64_t nanoseconds_ = 0;
+};
+
+}  // namespace primerl

@@ -1,0 +1,76 @@
+/// Learner: turns groups of scored trajectories into a gradient step, and weights into snapshots.
+///
+/// Lives on its host group's one thread; not thread-safe. Order: construct (weights loaded, version
+/// 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps.
+/// Arrays of a TrainSample are parallel, all [num_tokens].
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/base/ids.h"
+#include "graph/base/resource.h"
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+/// One trajectory (or one branch of it) as the loss sees it.
+struct TrainSample {
+  std::vector<int32_t> tokens;        // prompt and completion(s), as generated
+  std::vector<uint8_t> loss_mask;     // 1 where the policy sampled the token (or SFT trains on it)
+  std::vector<float> logprobs;        // at sampling, 0 where loss_mask is 0; empty for SFT
+  std::vector<float> advantages;      // per token, constant within a trajectory; empty for SFT
+  float temperature = 1.0F;           // of sampling; logits are divided by it
+};
+
+enum class LossKind : uint8_t { kDppo, kCrossEntropy };
+
+/// One optimizer step's data of one tenant: the mean is over all its loss tokens.
+struct TrainBatch {
+  TenantSlot tenant;
+  LossKind loss = LossKind::kDppo;
+  std::vector<TrainSample> samples;
+};
+
+/// What a step did. Means are over the loss tokens of the step.
+struct TrainReport {
+  double loss = 0;
+  double entropy_mean = 0;            // nats
+  double mismatch_kl_mean = 0;        // k3: r - log r - 1, r = pi / mu
+  double mismatch_kl_max = 0;
+  double masked_fraction = 0;         // tokens whose policy-gradient term the trust region dropped
+  double grad_norm = 0;               // before clipping
+  double learning_rate = 0;
+  int64_t num_tokens = 0;             // all tokens through the model
+  int64_t num_loss_tokens = 0;
+  int32_t num_micro_batches = 0;
+  bool skipped = false;               // nothing to train on, or a non-finite gradient: weights unchanged
+  std::string skip_reason;
+};
+
+/// Asked between micro-batches; true makes the learner leave and discard the step (kCancelled).
+using StopRequested = std::function<bool()>;
+
+class Learner : public Resource {
+ public:
+  /// One optimizer step. An error leaves weights and optimizer as they were.
+  virtual Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) = 0;
+  /// The weights as they are now, named `version`: an immutable copy.
+  virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) = 0;
+  /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].
+  virtual Result<std::vector<float>> score(const std::vector<int32_t>& tokens) = 0;
+  /// Writes `weights/` (a Hugging Face folder) and `learner/` (optimizer, schedule, random state)
+  /// below `folder`, which exists. Files are synced; the caller commits the folder.
+  virtual Status save(const std::filesystem::path& folder) = 0;
+  /// Restores what save() wrote; all or nothing.
+  virtual Status load(const std::filesystem::path& folder) = 0;
+  /// Longest sample it takes.
+  virtual int32_t max_sequence_tokens() const = 0;
+};
+
+}  // namespace primerl
