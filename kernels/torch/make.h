@@ -1,0 +1,24 @@
+/// The torch engine and learner, made without showing torch to whoever makes them.
+///
+/// Create, use and destroy the result on one thread: `options.threads` (0 means 1) is set for the
+/// calling thread. Reads `config.json` and the safetensors files of a Hugging Face folder (qwen3 or
+/// llama); every error names the file. Exceptions of libtorch come back as Code::kInternal.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+
+namespace primerl {
+
+Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
+                                                  const std::filesystem::path& model_folder);
+
+Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
+                                                    const std::filesystem::path& model_folder);
+
+}  // namespace primerl

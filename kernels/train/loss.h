@@ -1,0 +1,36 @@
+/// The losses, one token at a time: the reference that the vectorised learner calls and tests
+/// trust.
+///
+/// Pure functions in double. For a sampled token: log_pi is the learner's log-probability now,
+/// log_mu the engine's at sampling, d = log_pi - log_mu, r = e^d, p = pi - mu, A the advantage.
+///
+///   dppo:           -keep * w_A * A * r  +  w_KL * d^2
+///                   keep = not (A > 0 and p > clip_high) and not (A <= 0 and p < -clip_low)
+///   cross_entropy:  -log_pi
+///
+/// r is not detached. The square covers kept and dropped tokens alike. The step divides the sum by
+/// the count of its loss tokens.
+#pragma once
+
+#include "graph/base/result.h"
+#include "kernels/train/options.h"
+
+namespace primerl {
+
+struct TokenLoss {
+  double loss = 0;
+  double gradient = 0;     // d loss / d log_pi
+  double mismatch_kl = 0;  // k3: r - 1 - d
+  bool masked = false;     // the trust region dropped the policy-gradient term
+};
+
+/// d is clamped to this in r and k3, so that one broken token cannot overflow a step.
+inline constexpr double kLogRatioMax = 20;
+
+TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options);
+TokenLoss cross_entropy_loss(double log_pi);
+
+/// Refuses unknown kinds and negative or non-finite numbers.
+Status validate(const LossOptions& options);
+
+}  // namespace primerl

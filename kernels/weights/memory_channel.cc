@@ -1,0 +1,53 @@
+#include "kernels/weights/memory_channel.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+
+namespace primerl {
+namespace {
+
+constexpr size_t kVersionsMax = 2;
+
+class MemoryChannel final : public WeightChannel {
+ public:
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
+    std::lock_guard lock(mutex_);
+    if (!versions_.empty() && snapshot->version <= versions_.back()->version)
+      return error(Code::kInvalid, "version {} was published after version {}",
+                   snapshot->version.value, versions_.back()->version.value)
+          .note("published versions rise");
+    versions_.push_back(std::move(snapshot));
+    if (versions_.size() > kVersionsMax) versions_.pop_front();
+    return ok();
+  }
+
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+    std::lock_guard lock(mutex_);
+    for (const auto& snapshot : versions_)
+      if (snapshot->version == version) return snapshot;
+    return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
+        .note(versions_.empty()
+                  ? std::string("nothing was published yet")
+                  : fmt::format("it holds versions {} to {}", versions_.front()->version.value,
+                                versions_.back()->version.value));
+  }
+
+  PolicyVersion newest() const override {
+    std::lock_guard lock(mutex_);
+    return versions_.empty() ? PolicyVersion() : versions_.back()->version;
+  }
+
+  std::string describe() const override { return fmt::format("newest version {}", newest().value); }
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<std::shared_ptr<const WeightSnapshot>> versions_;  // oldest first
+};
+
+}  // namespace
+
+std::shared_ptr<WeightChannel> make_memory_channel() { return std::make_shared<MemoryChannel>(); }
+
+}  // namespace primerl

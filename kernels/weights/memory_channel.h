@@ -1,0 +1,16 @@
+/// WeightChannel inside one process: snapshots are shared by pointer, nothing is copied.
+///
+/// Thread-safe: the publisher (Trainer) and the receivers (Prefill, Decode) are on different
+/// threads. Keeps the newest snapshot and the one before it; an older one is retired as soon as two
+/// newer ones exist. A receiver that fetched a snapshot keeps it alive by its pointer.
+#pragma once
+
+#include <memory>
+
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+std::shared_ptr<WeightChannel> make_memory_channel();
+
+}  // namespace primerl
