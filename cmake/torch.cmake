@@ -1,12 +1,6 @@
 # libtorch = the PyTorch wheel. Its own TorchConfig.cmake drags CUDA detection in, so the imported
 # target is made here: headers, libraries, and the symbols that must not be dropped by the linker.
-if(NOT PRIMERL_PYTHON)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-    set(PRIMERL_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
-  else()
-    find_program(PRIMERL_PYTHON python3 REQUIRED)
-  endif()
-endif()
+include(python)
 execute_process(COMMAND ${PRIMERL_PYTHON} -c "import torch, os; print(os.path.dirname(torch.__file__)); print(torch.__version__)"
                 OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_fault ERROR_VARIABLE torch_words)
 if(torch_fault)

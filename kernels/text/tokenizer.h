@@ -1,7 +1,8 @@
 /// Tokenizer: text to token ids and back, read from a Hugging Face `tokenizer.json`.
 ///
 /// Immutable after load, safe from any thread. Supports byte-level BPE (Qwen3, Llama-3, GPT-2
-/// families) and the character tokenizer (WordLevel over single characters).
+/// families) and the character tokenizer (WordLevel over single characters). Text that a WordLevel
+/// file would map to its padding token counts as unknown: an `unk_token` that is the pad is no unk.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,24 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/resource.h"
 #include "graph/base/result.h"
 
 namespace primerl {
 
-class Tokenizer {
+class Tokenizer : public Resource {
  public:
-  virtual ~Tokenizer() = default;
+  static constexpr std::string_view kResourceKind = "tokenizer";
 
   /// Special tokens written out in `text` ("<|im_end|>") become their ids. Text that has no token
   /// (a character outside the vocabulary) is an error that names it and its byte offset.
   virtual Result<std::vector<int32_t>> encode(std::string_view text) const = 0;
-  /// Unknown ids are an error; bytes that are no UTF-8 become U+FFFD. `skip_special` drops special ids.
-  virtual Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special = true) const = 0;
+  /// Unknown ids are an error; bytes that are no UTF-8 become U+FFFD. `skip_special` drops special
+  /// ids.
+  virtual Result<std::string> decode(const std::vector<int32_t>& ids,
+                                     bool skip_special = true) const = 0;
 
-  virtual int32_t vocab_size() const = 0;           // largest id + 1
+  virtual int32_t vocab_size() const = 0;  // largest id + 1
   /// Ids that end a sequence (from generation_config.json, config.json or tokenizer_config.json).
   virtual const std::vector<int32_t>& eos_ids() const = 0;
   /// -1 when there is none.
@@ -33,6 +37,6 @@ class Tokenizer {
 };
 
 /// Reads `folder`/tokenizer.json and the files beside it. Errors name file and place.
-Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const std::filesystem::path& folder);
+Result<std::shared_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace primerl

@@ -1,0 +1,87 @@
+#include "kernels/text/added_tokens.h"
+
+#include <algorithm>
+
+#include "kernels/text/unicode.h"
+
+namespace primerl {
+namespace {
+
+bool is_word_at(std::string_view text, size_t offset) {
+  return offset < text.size() && is_word_character(code_point_at(text, offset).value);
+}
+
+bool is_word_before(std::string_view text, size_t offset) {
+  return offset > 0 && is_word_character(code_point_before(text, offset).value);
+}
+
+size_t skip_space_left(std::string_view text, size_t offset, size_t floor) {
+  while (offset > floor) {
+    const CodePoint character = code_point_before(text, offset);
+    if (!is_white_space(character.value)) break;
+    offset -= character.size;
+  }
+  return std::max(offset, floor);
+}
+
+size_t skip_space_right(std::string_view text, size_t offset) {
+  while (offset < text.size()) {
+    const CodePoint character = code_point_at(text, offset);
+    if (!is_white_space(character.value)) break;
+    offset += character.size;
+  }
+  return offset;
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::sort(tokens_.begin(), tokens_.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  for (const AddedToken& token : tokens_) begins_[static_cast<uint8_t>(token.content[0])] = true;
+}
+
+const AddedToken* AddedTokens::longest_at(std::string_view text, size_t begin) const {
+  // Narrows the sorted tokens to those that share text[begin, begin + depth) with the text.
+  auto low = tokens_.begin(), high = tokens_.end();
+  const AddedToken* longest = nullptr;
+  for (size_t depth = 0; begin + depth < text.size() && low != high; ++depth) {
+    const auto byte = static_cast<uint8_t>(text[begin + depth]);
+    const auto byte_of = [depth](const AddedToken& token) {
+      return token.content.size() <= depth ? -1 : static_cast<uint8_t>(token.content[depth]);
+    };
+    low = std::lower_bound(low, high, byte, [&](const AddedToken& token, int value) {
+      return byte_of(token) < value;
+    });
+    high = std::upper_bound(low, high, byte, [&](int value, const AddedToken& token) {
+      return value < byte_of(token);
+    });
+    if (low != high && low->content.size() == depth + 1) longest = &*low;
+  }
+  return longest;
+}
+
+std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text) const {
+  std::vector<Piece> pieces;
+  size_t taken = 0;  // everything before it is in `pieces`
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* token =
+        begins_[static_cast<uint8_t>(text[at])] ? longest_at(text, at) : nullptr;
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    size_t begin = at, end = at + token->content.size();
+    at = end;
+    if (token->single_word && (is_word_before(text, begin) || is_word_at(text, end))) continue;
+    if (token->lstrip) begin = skip_space_left(text, begin, taken);
+    if (token->rstrip) at = end = skip_space_right(text, end);
+    if (taken < begin) pieces.push_back({-1, taken, begin});
+    pieces.push_back({token->id, begin, end});
+    taken = end;
+  }
+  if (taken < text.size()) pieces.push_back({-1, taken, text.size()});
+  return pieces;
+}
+
+}  // namespace primerl

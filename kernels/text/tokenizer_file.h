@@ -1,0 +1,90 @@
+/// A tokenizer.json once read: its text as JSON, the tokens by name and by id, the added tokens.
+///
+/// Everything here is checked: ids are in [0, kVocabularyMax) and belong to one token, contents are
+/// not empty. Errors name the file and the key.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/base/json.h"
+#include "graph/base/result.h"
+#include "kernels/text/tokenizer.h"
+
+namespace primerl {
+
+inline constexpr int64_t kVocabularyMax = 1 << 20;               // ids are below this
+inline constexpr size_t kTokenizerBytesMax = size_t{128} << 20;  // of tokenizer.json
+inline constexpr size_t kTokenBytesMax = 64 << 10;               // of one token's content
+
+/// A token that is looked for in the text before the model sees it.
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool special = false;      // dropped by decode(skip_special)
+  bool single_word = false;  // only where no word character touches it
+  bool lstrip = false;       // takes the white space on its left with it
+  bool rstrip = false;
+  bool normalized = false;  // looked for in the normalized text
+};
+
+/// Tokens by id and by content.
+class Vocabulary {
+ public:
+  enum Kind : uint8_t { kNone = 0, kModel = 1, kAdded = 2, kSpecial = 4 };
+
+  Status add(const std::string& token, int64_t id, uint8_t kind);
+  /// -1 when there is no such token.
+  int32_t find(const std::string& token) const;
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // largest id + 1
+  bool has(int32_t id) const { return id >= 0 && id < size() && kinds_[index(id)] != kNone; }
+  uint8_t kind(int32_t id) const { return kinds_[index(id)]; }  // of an id that has()
+  const std::string& token(int32_t id) const { return tokens_[index(id)]; }
+
+ private:
+  static size_t index(int32_t id) { return static_cast<size_t>(id); }
+  std::vector<std::string> tokens_;
+  std::vector<uint8_t> kinds_;  // bits of Kind
+  std::unordered_map<std::string, int32_t> ids_;
+};
+
+/// Ids that the files beside tokenizer.json name.
+struct EndAndPad {
+  std::vector<int32_t> eos_ids;
+  int32_t pad_id = -1;
+};
+
+struct TokenizerFile {
+  std::string name;  // for errors, as the caller wrote the path
+  Json root;
+  std::string model_type;  // "BPE", "WordLevel", ...
+  Vocabulary vocabulary;
+  std::vector<AddedToken> added_tokens;
+  EndAndPad end_and_pad;
+
+  /// "tokenizer.json: 'model.merges[3]' ...": every fault of this file begins so.
+  template <class... Args>
+  Error fault(fmt::format_string<Args...> format, Args&&... args) const {
+    return Error(Code::kInvalid, name + ": " + fmt::format(format, std::forward<Args>(args)...));
+  }
+};
+
+/// Reads the text of a tokenizer.json; `name` stands for it in errors.
+Result<TokenizerFile> parse_tokenizer_file(std::string_view text, std::string name);
+/// Reads `folder`/tokenizer.json and, for eos and pad, the files beside it. Of
+/// generation_config.json, config.json, tokenizer_config.json and special_tokens_map.json the first
+/// that says it counts.
+Result<TokenizerFile> read_tokenizer_file(const std::filesystem::path& folder);
+
+/// The tokenizer that the file describes.
+Result<std::shared_ptr<Tokenizer>> make_tokenizer(TokenizerFile file);
+
+/// A member that may be absent or null, else must be true or false.
+Result<bool> optional_bool(const Json& object, std::string_view key, bool fallback);
+
+}  // namespace primerl

@@ -1,0 +1,112 @@
+#include "kernels/text/word_level.h"
+
+#include <algorithm>
+
+#include "kernels/text/added_tokens.h"
+#include "kernels/text/unicode.h"
+
+namespace primerl {
+namespace {
+
+class WordLevel final : public Tokenizer {
+ public:
+  WordLevel(TokenizerFile file, int32_t unknown_id)
+      : vocabulary_(std::move(file.vocabulary)),
+        added_(std::move(file.added_tokens)),
+        end_and_pad_(std::move(file.end_and_pad)),
+        unknown_id_(unknown_id) {}
+
+  Result<std::vector<int32_t>> encode(std::string_view text) const override {
+    RETURN_IF_ERROR(check_utf8(text));
+    std::vector<int32_t> ids;
+    ids.reserve(text.size());
+    for (const auto& piece : added_.split(text)) {
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+        continue;
+      }
+      RETURN_IF_ERROR(encode_plain(text, piece.begin, piece.end, ids));
+    }
+    return ids;
+  }
+
+  Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (!vocabulary_.has(id))
+        return error(Code::kInvalid, "id {} is no token; ids are below {}", id, vocabulary_.size());
+      if (skip_special && (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) continue;
+      text += vocabulary_.token(id);
+    }
+    return text;
+  }
+
+  int32_t vocab_size() const override { return vocabulary_.size(); }
+  const std::vector<int32_t>& eos_ids() const override { return end_and_pad_.eos_ids; }
+  int32_t pad_id() const override { return end_and_pad_.pad_id; }
+
+ private:
+  Status encode_plain(std::string_view text, size_t begin, size_t end,
+                      std::vector<int32_t>& ids) const {
+    for (size_t at = begin; at < end;) {
+      const CodePoint character = code_point_at(text, at);
+      size_t size = character.size;
+      // "." stops at line feeds, so a run of them is one piece.
+      while (character.value == '\n' && at + size < end && text[at + size] == '\n') ++size;
+      int32_t id = vocabulary_.find(std::string(text.substr(at, size)));
+      if (id < 0) id = unknown_id_;
+      if (id < 0)
+        return error(Code::kInvalid, "character {} at byte offset {} has no token",
+                     describe_code_point(character.value), at)
+            .note("this tokenizer knows single characters only");
+      ids.push_back(id);
+      at += size;
+    }
+    return ok();
+  }
+
+  const Vocabulary vocabulary_;
+  const AddedTokens added_;
+  const EndAndPad end_and_pad_;
+  const int32_t unknown_id_;  // -1: unknown pieces are an error
+};
+
+/// Whether `pre` is Split(Regex("."), "isolated").
+bool is_per_character(const Json& pre) {
+  const Json* type = pre.find("type");
+  const Json* pattern = pre.find("pattern");
+  const Json* behavior = pre.find("behavior");
+  if (type == nullptr || *type != Json("Split") || pattern == nullptr || behavior == nullptr)
+    return false;
+  const Json* regex = pattern->find("Regex");
+  return regex != nullptr && *regex == Json(".") && *behavior == Json("Isolated");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Tokenizer>> make_word_level(TokenizerFile file) {
+  const Json* normalizer = file.root.find("normalizer");
+  if (normalizer != nullptr && !normalizer->is_null())
+    return file.fault("'normalizer' must be null for a WordLevel model");
+  const Json* pre = file.root.find("pre_tokenizer");
+  if (pre == nullptr || !is_per_character(*pre))
+    return file.fault(
+        "'pre_tokenizer' of a WordLevel model must be Split with the Regex \".\", Isolated");
+  const Json* decoder = file.root.find("decoder");
+  const Json* decoder_type = decoder == nullptr ? nullptr : decoder->find("type");
+  if (decoder_type == nullptr || *decoder_type != Json("Fuse"))
+    return file.fault("'decoder' of a WordLevel model must be Fuse");
+  int32_t unknown_id = -1;
+  const Json* unknown = file.root.find("model")->find("unk_token");
+  if (unknown != nullptr && !unknown->is_null()) {
+    if (!unknown->is_string())
+      return file.fault("'model.unk_token' is {}, not a string", unknown->kind());
+    unknown_id = file.vocabulary.find(unknown->as_string());
+    if (unknown_id < 0)
+      return file.fault("'model.unk_token' '{}' is not in 'model.vocab'", unknown->as_string());
+  }
+  if (unknown_id == file.end_and_pad.pad_id) unknown_id = -1;
+  return std::shared_ptr<Tokenizer>(std::make_shared<WordLevel>(std::move(file), unknown_id));
+}
+
+}  // namespace primerl
