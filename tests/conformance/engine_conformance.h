@@ -1,0 +1,427 @@
+/// What every Engine promises (kernels/engine/engine.h), as tests over a factory.
+///
+/// Include in one test file and write
+///   INSTANTIATE_TEST_SUITE_P(Torch, EngineConformance, ::testing::Values(my_engine_under_test()));
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
+
+namespace primerl {
+
+struct EngineUnderTest {
+  std::string name;
+  int32_t vocab_size = 0;  // tokens are [0, vocab_size)
+  std::function<std::unique_ptr<Engine>(const EngineOptions&)> make;
+  /// Weights it accepts, unlike those it was made with.
+  std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) {
+  return out << engine.name;
+}
+
+class EngineConformance : public ::testing::TestWithParam<EngineUnderTest> {
+ protected:
+  using Ends = std::map<uint64_t, FinishEvent>;
+  static constexpr int kStepsMax = 20000;
+
+  std::unique_ptr<Engine> make(EngineOptions options = {}) {
+    if (options.max_sequence_tokens == 0) options.max_sequence_tokens = 64;
+    return GetParam().make(options);
+  }
+
+  SequenceRequest request(uint64_t id, int32_t max_tokens = 8, int32_t num_prompt_tokens = 5) {
+    SequenceRequest made;
+    made.id = SequenceId(id);
+    made.tenant = TenantSlot(0);
+    for (int32_t i = 0; i < num_prompt_tokens; ++i)
+      made.prompt_tokens.push_back(static_cast<int32_t>((id * 7 + i * 3) % GetParam().vocab_size));
+    made.sampling.max_tokens = max_tokens;
+    made.sampling.ignore_eos = true;
+    made.seed = 1000 + id;
+    return made;
+  }
+
+  /// Takes over what is prefilled, and collects what ended; a second end of one id is a failure.
+  void collect(Engine& engine, Ends& ends) {
+    for (const auto& event : engine.take_prefilled()) ASSERT_TRUE(engine.take_over(event.id).ok());
+    for (auto& event : engine.take_finished()) {
+      const auto id = event.id.value;
+      EXPECT_TRUE(ends.emplace(id, std::move(event)).second) << "sequence " << id << " ended twice";
+    }
+  }
+
+  Ends finish_all(Engine& engine) {
+    Ends ends;
+    for (int i = 0; i < kStepsMax && engine.has_work(); ++i) {
+      EXPECT_TRUE(engine.step().ok());
+      collect(engine, ends);
+    }
+    EXPECT_FALSE(engine.has_work());
+    return ends;
+  }
+
+  FinishEvent run_one(Engine& engine, SequenceRequest one) {
+    const auto id = one.id.value;
+    const Status submitted = engine.submit(std::move(one));
+    EXPECT_TRUE(submitted.ok()) << (submitted.ok() ? "" : submitted.error().text());
+    auto ends = finish_all(engine);
+    EXPECT_EQ(ends.count(id), 1U);
+    return ends[id];
+  }
+
+  void expect_idle(const Engine& engine) {
+    const auto state = engine.state();
+    EXPECT_EQ(state.num_waiting, 0);
+    EXPECT_EQ(state.num_held, 0);
+    EXPECT_EQ(state.num_running, 0);
+    EXPECT_EQ(state.num_free_blocks, state.num_blocks);
+    EXPECT_FALSE(engine.has_work());
+  }
+
+  static void expect_whole(const FinishEvent& end) {
+    EXPECT_EQ(end.logprobs.size(), end.tokens.size());
+    int32_t covered = 0;
+    for (const auto& span : end.spans) {
+      EXPECT_EQ(span.begin, covered);
+      EXPECT_LT(span.begin, span.end);
+      covered = span.end;
+    }
+    EXPECT_EQ(covered, static_cast<int32_t>(end.tokens.size()));
+    for (const float logprob : end.logprobs) EXPECT_LE(logprob, 0.0F);
+  }
+};
+
+TEST_P(EngineConformance, RefusesAnEmptyPrompt) {
+  auto engine = make();
+  auto empty = request(1);
+  empty.prompt_tokens.clear();
+  ASSERT_FALSE(engine->submit(empty).ok());
+  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, RefusesATokenOutsideTheVocabulary) {
+  auto engine = make();
+  auto last = request(1);
+  last.prompt_tokens.back() = GetParam().vocab_size - 1;
+  EXPECT_TRUE(engine->submit(last).ok());
+  for (const int32_t token : {GetParam().vocab_size, -1}) {
+    auto outside = request(2);
+    outside.prompt_tokens.back() = token;
+    EXPECT_FALSE(engine->submit(outside).ok()) << token;
+  }
+}
+
+TEST_P(EngineConformance, RefusesImpossibleSampling) {
+  auto engine = make();
+  auto bad = request(1);
+  bad.sampling.top_p = 0;
+  EXPECT_FALSE(engine->submit(bad).ok());
+  bad.sampling.top_p = 1;
+  bad.sampling.max_tokens = 0;
+  EXPECT_FALSE(engine->submit(bad).ok());
+}
+
+TEST_P(EngineConformance, TakesTheLongestSequenceAndNoLonger) {
+  auto engine = make();
+  ASSERT_EQ(engine->max_sequence_tokens(), 64);
+  EXPECT_FALSE(engine->submit(request(1, 60, 5)).ok());
+  EXPECT_EQ(run_one(*engine, request(2, 59, 5)).tokens.size(), 59U);
+}
+
+TEST_P(EngineConformance, RefusesASecondSequenceOfTheSameId) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  const Status again = engine->submit(request(1));
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), Code::kExists);
+  EXPECT_EQ(finish_all(*engine).size(), 1U);
+}
+
+TEST_P(EngineConformance, FillsTheWaitingQueueAndRefusesOneMore) {
+  EngineOptions options;
+  options.max_waiting = 3;
+  auto engine = make(options);
+  for (uint64_t id = 1; id <= 3; ++id) EXPECT_TRUE(engine->submit(request(id)).ok());
+  const Status fourth = engine->submit(request(4));
+  ASSERT_FALSE(fourth.ok());
+  EXPECT_EQ(fourth.error().code(), Code::kExhausted);
+  EXPECT_EQ(engine->state().num_waiting, 3);
+  EXPECT_EQ(finish_all(*engine).size(), 3U);
+}
+
+TEST_P(EngineConformance, RefusesASequenceThatItsBlocksCanNeverHold) {
+  EngineOptions options;
+  options.kv_blocks = 2;
+  options.block_size = 8;
+  auto engine = make(options);
+  EXPECT_FALSE(engine->submit(request(1, 12, 5)).ok());
+  EXPECT_EQ(run_one(*engine, request(2, 11, 5)).tokens.size(), 11U);
+}
+
+TEST_P(EngineConformance, EndsEverySequenceOnce) {
+  auto engine = make();
+  for (uint64_t id = 1; id <= 20; ++id)
+    ASSERT_TRUE(engine->submit(request(id, static_cast<int32_t>(1 + id % 7))).ok());
+  const auto ends = finish_all(*engine);
+  ASSERT_EQ(ends.size(), 20U);
+  for (const auto& [id, end] : ends) {
+    EXPECT_EQ(end.reason, FinishReason::kLength);
+    EXPECT_EQ(end.tokens.size(), 1 + id % 7);
+    expect_whole(end);
+  }
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, MoreSequencesThanItCanRunFinishAllTheSame) {
+  EngineOptions options;
+  options.max_running = 2;
+  options.kv_blocks = 6;
+  options.block_size = 8;
+  options.max_batched_tokens = 7;
+  auto engine = make(options);
+  for (uint64_t id = 1; id <= 9; ++id) ASSERT_TRUE(engine->submit(request(id)).ok());
+  EXPECT_EQ(finish_all(*engine).size(), 9U);
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, HoldsAPrefilledSequenceUntilItIsTakenOver) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
+  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
+  EXPECT_EQ(engine->state().num_held, 1);
+  EXPECT_LT(engine->state().num_free_blocks, engine->state().num_blocks);
+  ASSERT_EQ(engine->take_prefilled().size(), 1U);
+  ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
+  EXPECT_EQ(engine->state().num_held, 0);
+  EXPECT_EQ(finish_all(*engine).size(), 1U);
+}
+
+TEST_P(EngineConformance, TakesOverOnlyWhatIsPrefilled) {
+  auto engine = make();
+  const auto refused = [&](uint64_t id) {
+    const Status status = engine->take_over(SequenceId(id));
+    return !status.ok() && status.error().code() == Code::kNotFound;
+  };
+  EXPECT_TRUE(refused(1));
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
+  ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
+  EXPECT_TRUE(refused(1));
+}
+
+TEST_P(EngineConformance, AOneTokenSequenceEndsWhenItIsTakenOver) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1, 1)).ok());
+  for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
+  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
+  ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
+  auto ends = finish_all(*engine);
+  collect(*engine, ends);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[1].tokens.size(), 1U);
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, PrefillsInTheOrderOfSubmission) {
+  auto engine = make();
+  for (uint64_t id = 9; id >= 1; --id) ASSERT_TRUE(engine->submit(request(id)).ok());
+  std::vector<uint64_t> order;
+  for (int i = 0; i < kStepsMax && order.size() < 9; ++i) {
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled()) order.push_back(event.id.value);
+  }
+  EXPECT_THAT(order, ::testing::ElementsAre(9, 8, 7, 6, 5, 4, 3, 2, 1));
+}
+
+TEST_P(EngineConformance, AbortOfAnUnknownSequenceIsIgnored) {
+  auto engine = make();
+  engine->abort(SequenceId(77));
+  EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
+}
+
+TEST_P(EngineConformance, AbortOfAWaitingSequenceFreesEverything) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  engine->abort(SequenceId(1));
+  engine->abort(SequenceId(1));
+  const auto ends = engine->take_finished();
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].reason, FinishReason::kCancelled);
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, AbortOfAHeldSequenceFreesEverything) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
+  engine->abort(SequenceId(1));
+  const auto ends = engine->take_finished();
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_EQ(ends[0].reason, FinishReason::kCancelled);
+  expect_whole(ends[0]);
+  const Status late = engine->take_over(SequenceId(1));
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code(), Code::kNotFound);
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, AbortOfARunningSequenceFreesEverythingAndLeavesItsMatesAlone) {
+  auto engine = make();
+  const auto alone = run_one(*engine, request(2, 20));
+  ASSERT_TRUE(engine->submit(request(1, 20)).ok());
+  ASSERT_TRUE(engine->submit(request(2, 20)).ok());
+  Ends ends;
+  while (engine->state().num_running < 2 && engine->has_work()) {
+    ASSERT_TRUE(engine->step().ok());
+    collect(*engine, ends);
+  }
+  ASSERT_TRUE(engine->step().ok());
+  engine->abort(SequenceId(1));
+  while (engine->has_work()) {
+    ASSERT_TRUE(engine->step().ok());
+    collect(*engine, ends);
+  }
+  collect(*engine, ends);
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[1].reason, FinishReason::kCancelled);
+  expect_whole(ends[1]);
+  EXPECT_LT(ends[1].tokens.size(), 20U);
+  EXPECT_EQ(ends[2].tokens, alone.tokens);
+  expect_idle(*engine);
+}
+
+TEST_P(EngineConformance, AnAbortedIdMayBeUsedAgain) {
+  auto engine = make();
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  engine->abort(SequenceId(1));
+  EXPECT_EQ(engine->take_finished().size(), 1U);
+  EXPECT_EQ(run_one(*engine, request(1)).reason, FinishReason::kLength);
+}
+
+TEST_P(EngineConformance, BatchMatesAndOrderNeverChangeTokens) {
+  auto engine = make();
+  std::map<uint64_t, std::vector<int32_t>> alone;
+  for (uint64_t id = 1; id <= 6; ++id) alone[id] = run_one(*engine, request(id, 12)).tokens;
+  for (uint64_t id = 6; id >= 1; --id) ASSERT_TRUE(engine->submit(request(id, 12)).ok());
+  for (const auto& [id, end] : finish_all(*engine)) EXPECT_EQ(end.tokens, alone[id]) << id;
+}
+
+TEST_P(EngineConformance, ChunkedPrefillNeverChangesTokens) {
+  EngineOptions chunked;
+  chunked.max_batched_tokens = 3;
+  auto whole = make(), parts = make(chunked);
+  EXPECT_EQ(run_one(*whole, request(1, 12, 17)).tokens, run_one(*parts, request(1, 12, 17)).tokens);
+}
+
+TEST_P(EngineConformance, TheSeedDecidesTheTokens) {
+  auto engine = make();
+  auto first = request(1, 24), other = request(2, 24);
+  other.prompt_tokens = first.prompt_tokens;
+  const auto tokens = run_one(*engine, first).tokens;
+  EXPECT_EQ(run_one(*engine, first).tokens, tokens);
+  EXPECT_NE(run_one(*engine, other).tokens, tokens);
+}
+
+TEST_P(EngineConformance, AStopIdEndsTheSequenceAndIsItsLastToken) {
+  auto engine = make();
+  auto one = request(1, 24);
+  const auto tokens = run_one(*engine, one).tokens;
+  one.sampling.ignore_eos = false;
+  one.sampling.stop_ids = {tokens[5]};
+  const auto end = run_one(*engine, one);
+  EXPECT_EQ(end.reason, FinishReason::kStop);
+  ASSERT_LE(end.tokens.size(), 6U);
+  EXPECT_TRUE(std::equal(end.tokens.begin(), end.tokens.end(), tokens.begin()));
+  EXPECT_EQ(end.tokens.back(), tokens[5]);
+}
+
+TEST_P(EngineConformance, WithIgnoreEosNoStopIdEndsTheSequence) {
+  auto engine = make();
+  auto one = request(1, 12);
+  one.sampling.stop_ids = {run_one(*engine, one).tokens[2]};
+  EXPECT_EQ(run_one(*engine, one).tokens.size(), 12U);
+}
+
+TEST_P(EngineConformance, CountsWhatItDid) {
+  auto engine = make();
+  run_one(*engine, request(1, 8, 5));
+  EXPECT_EQ(engine->state().num_prefill_tokens, 5U);
+  EXPECT_GE(engine->state().num_decode_tokens, 7U);
+  EXPECT_LE(engine->state().num_decode_tokens, 8U);
+}
+
+TEST_P(EngineConformance, MarksTheTokensOfEachVersion) {
+  auto engine = make();
+  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  ASSERT_TRUE(engine->submit(request(1, 12)).ok());
+  Ends ends;
+  while (engine->state().num_running == 0 && engine->has_work()) {
+    ASSERT_TRUE(engine->step().ok());
+    collect(*engine, ends);
+  }
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step().ok());
+  const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(1)));
+  ASSERT_TRUE(applied.ok()) << applied.error().text();
+  EXPECT_EQ(engine->state().version, PolicyVersion(1));
+  while (engine->has_work()) ASSERT_TRUE(engine->step().ok());
+  collect(*engine, ends);
+  expect_whole(ends[1]);
+  ASSERT_EQ(ends[1].spans.size(), 2U);
+  EXPECT_EQ(ends[1].spans[0].version, PolicyVersion(0));
+  EXPECT_EQ(ends[1].spans[1].version, PolicyVersion(1));
+}
+
+TEST_P(EngineConformance, ApplyingTheSameVersionAgainDoesNothing) {
+  auto engine = make();
+  const auto snapshot = GetParam().snapshot(PolicyVersion(3));
+  ASSERT_TRUE(engine->apply(*snapshot).ok());
+  const auto tokens = run_one(*engine, request(1)).tokens;
+  ASSERT_TRUE(engine->apply(*snapshot).ok());
+  EXPECT_EQ(engine->state().version, PolicyVersion(3));
+  EXPECT_EQ(run_one(*engine, request(1)).tokens, tokens);
+}
+
+TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {
+  auto engine = make();
+  const auto before = run_one(*engine, request(1, 20));
+  WeightSnapshot bad = *GetParam().snapshot(PolicyVersion(1));
+  ASSERT_FALSE(bad.tensors.empty());
+  auto& last = bad.tensors.back();
+  last.shape.push_back(2);
+  const auto applied = engine->apply(bad);
+  ASSERT_FALSE(applied.ok());
+  EXPECT_THAT(applied.error().text(), ::testing::HasSubstr(last.name));
+  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  const auto after = run_one(*engine, request(1, 20));
+  EXPECT_EQ(after.tokens, before.tokens);
+  EXPECT_EQ(after.logprobs, before.logprobs);
+}
+
+TEST_P(EngineConformance, MissingWeightsAreNamedAndTheOldOnesStay) {
+  auto engine = make();
+  const auto before = run_one(*engine, request(1, 20));
+  WeightSnapshot bad = *GetParam().snapshot(PolicyVersion(1));
+  ASSERT_FALSE(bad.tensors.empty());
+  const auto name = bad.tensors.back().name;
+  bad.tensors.pop_back();
+  const auto applied = engine->apply(bad);
+  ASSERT_FALSE(applied.ok());
+  EXPECT_THAT(applied.error().text(), ::testing::HasSubstr(name));
+  EXPECT_EQ(run_one(*engine, request(1, 20)).logprobs, before.logprobs);
+}
+
+}  // namespace primerl
