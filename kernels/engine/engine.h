@@ -96,6 +96,7 @@ struct EngineState {
 
 class Engine : public Resource {
  public:
+  static constexpr std::string_view kResourceKind = "engine";
   /// Queues a prompt. Refusal (too long, token out of range, bad sampling) is an Error here and makes
   /// no event; a full waiting queue is kExhausted.
   virtual Status submit(SequenceRequest request) = 0;

@@ -58,6 +58,8 @@ using StopRequested = std::function<bool()>;
 
 class Learner : public Resource {
  public:
+  static constexpr std::string_view kResourceKind = "learner";
+  using Resource::step;               // a learner has no work of its own between calls
   /// One optimizer step. An error leaves weights and optimizer as they were.
   virtual Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) = 0;
   /// The weights as they are now, named `version`: an immutable copy.

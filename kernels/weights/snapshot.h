@@ -38,6 +38,7 @@ struct WeightSnapshot {
 /// newer ones exist. Thread-safe.
 class WeightChannel : public Resource {
  public:
+  static constexpr std::string_view kResourceKind = "weight_channel";
   virtual Status publish(std::shared_ptr<const WeightSnapshot> snapshot) = 0;
   /// The snapshot of `version`, or kNotFound when it was retired (ask for the newest instead).
   virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) = 0;

@@ -1,0 +1,13 @@
+/// Every message type of the standard actors: one line each. The round-trip test, `primerl-graph
+/// messages` and the handshake hash read this list.
+#pragma once
+
+#include <vector>
+
+#include "graph/message_type.h"
+
+namespace primerl {
+
+std::vector<const MessageType*> message_catalog();
+
+}  // namespace primerl

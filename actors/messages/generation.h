@@ -1,0 +1,148 @@
+/// The conversation that turns a prompt into tokens:
+///
+///   rollout --GenerateRequest--> router --> prefill --PrefillDone--> decode
+///   rollout <~~Completion~~ decode | prefill.refused | router.refused
+///   rollout --Cancel~~> router --Abort~~> prefill, decode
+///
+/// Every GenerateRequest gets exactly one Completion, whoever ends it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/message.h"
+
+namespace primerl {
+
+/// One turn of one trajectory. Ids are unique per tenant while alive; (request, attempt) for ever.
+struct GenerateRequest {
+  static constexpr std::string_view kName = "GenerateRequest";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t request = 0;
+  uint64_t session = 0;                 // the trajectory: turns of one session stay on one engine
+  uint32_t attempt = 0;                 // of the rollout; a re-issued one counts up
+  PolicyVersion version;                // live when the group opened: the engine must have applied it
+  std::string salt;                     // KV cache identity: tenant and version of the group
+  std::vector<int32_t> prompt_tokens;   // [num_prompt_tokens], extends the last turn's exactly
+  uint64_t seed = 0;                    // of the draws; keyed by position, never by timing
+  double temperature = 1.0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  int32_t top_k = 0;
+  int32_t max_tokens = 16;
+  Duration time_left = Duration::forever();   // until the asker gives up
+
+  template <class F>
+  static void fields(F& f) {
+    using G = GenerateRequest;
+    f("request", &G::request)("session", &G::session)("attempt", &G::attempt)("version", &G::version)(
+        "salt", &G::salt)("prompt_tokens", &G::prompt_tokens)("seed", &G::seed)(
+        "temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)(
+        "max_tokens", &G::max_tokens)("time_left", &G::time_left);
+  }
+};
+
+/// Where a finished prompt's KV lies. Only the owner resolves it; an expired lease frees it.
+struct KvHandle {
+  InstanceId owner;
+  uint32_t epoch = 0;
+  uint64_t id = 0;                      // the engine's SequenceId
+  Duration lease = Duration::seconds(30);
+
+  template <class F>
+  static void fields(F& f) {
+    f("owner", &KvHandle::owner)("epoch", &KvHandle::epoch)("id", &KvHandle::id)("lease", &KvHandle::lease);
+  }
+};
+
+/// The prompt is computed: decode takes it from here.
+struct PrefillDone {
+  static constexpr std::string_view kName = "PrefillDone";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t request = 0;
+  uint64_t session = 0;
+  uint32_t attempt = 0;
+  KvHandle kv;
+  int32_t num_prompt_tokens = 0;
+  int32_t num_cached_tokens = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using P = PrefillDone;
+    f("request", &P::request)("session", &P::session)("attempt", &P::attempt)("kv", &P::kv)(
+        "num_prompt_tokens", &P::num_prompt_tokens)("num_cached_tokens", &P::num_cached_tokens);
+  }
+};
+
+enum class CompletionEnd : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
+std::string_view to_string(CompletionEnd end);   // "stop", "length", ...
+
+/// Tokens [begin, end) were made by `version`.
+struct TokenSpan {
+  PolicyVersion version;
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("version", &TokenSpan::version)("begin", &TokenSpan::begin)("end", &TokenSpan::end);
+  }
+  friend bool operator==(const TokenSpan&, const TokenSpan&) = default;
+};
+
+/// The one answer to a GenerateRequest.
+struct Completion {
+  static constexpr std::string_view kName = "Completion";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t request = 0;
+  uint64_t session = 0;
+  uint32_t attempt = 0;
+  CompletionEnd end = CompletionEnd::kRefused;
+  std::string detail;                   // why, when refused or lost
+  std::vector<int32_t> tokens;          // [num_new_tokens], with the token that stopped it
+  std::vector<float> logprobs;          // [num_new_tokens], of the processed distribution
+  std::vector<TokenSpan> spans;         // cover [0, num_new_tokens)
+  int32_t num_cached_tokens = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using C = Completion;
+    f("request", &C::request)("session", &C::session)("attempt", &C::attempt)("end", &C::end)(
+        "detail", &C::detail)("tokens", &C::tokens)("logprobs", &C::logprobs)("spans", &C::spans)(
+        "num_cached_tokens", &C::num_cached_tokens);
+  }
+};
+
+/// Rollout no longer wants these requests; each still gets its Completion (`cancelled`).
+struct Cancel {
+  static constexpr std::string_view kName = "Cancel";
+  static constexpr uint32_t kVersion = 1;
+
+  std::vector<uint64_t> requests;
+
+  template <class F>
+  static void fields(F& f) {
+    f("requests", &Cancel::requests);
+  }
+};
+
+/// Router to the engine that holds the request. Unknown requests are ignored: the end may have crossed.
+struct Abort {
+  static constexpr std::string_view kName = "Abort";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t request = 0;
+  uint32_t attempt = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("request", &Abort::request)("attempt", &Abort::attempt);
+  }
+};
+
+}  // namespace primerl

@@ -1,0 +1,136 @@
+/// The conversations around a rollout: tasks and turns with the environment, groups with the trainer.
+///
+///   env --Task--> rollout --Action~~> env ~~Observation~~> rollout --TrajectoryGroup--> trainer
+///   trainer ~~GroupEnded~~> rollout
+///
+/// Every TrajectoryGroup gets exactly one GroupEnded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/messages/generation.h"
+#include "graph/message.h"
+
+namespace primerl {
+
+/// Something to solve. Ordinals are dense from 0 per tenant, and the ordinal of a group is that of
+/// its task: a resumed run makes the same task again.
+struct Task {
+  static constexpr std::string_view kName = "Task";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t ordinal = 0;
+  std::string prompt;
+
+  template <class F>
+  static void fields(F& f) {
+    f("ordinal", &Task::ordinal)("prompt", &Task::prompt);
+  }
+};
+
+/// What the policy said in one turn of a trajectory.
+struct Action {
+  static constexpr std::string_view kName = "Action";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t trajectory = 0;
+  uint64_t ordinal = 0;                 // of the task
+  uint32_t attempt = 0;
+  int32_t turn = 0;                     // from 0
+  std::vector<std::string> texts;       // completions of all turns so far; the last is the new one
+  bool is_truncated = false;            // the last one ran into max_tokens
+
+  template <class F>
+  static void fields(F& f) {
+    using A = Action;
+    f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)("turn", &A::turn)(
+        "texts", &A::texts)("is_truncated", &A::is_truncated);
+  }
+};
+
+/// The environment's answer to one Action.
+struct Observation {
+  static constexpr std::string_view kName = "Observation";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t trajectory = 0;
+  uint32_t attempt = 0;
+  int32_t turn = 0;
+  std::string text;                     // appended to the trajectory when not done
+  double reward = 0;                    // when done
+  bool is_done = false;
+  std::string fault;                    // not empty: the environment failed, the rollout with it
+
+  template <class F>
+  static void fields(F& f) {
+    using O = Observation;
+    f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
+        "reward", &O::reward)("is_done", &O::is_done)("fault", &O::fault);
+  }
+};
+
+/// One finished rollout as the trainer sees it. Arrays are parallel, [num_tokens].
+struct Trajectory {
+  uint64_t trajectory = 0;
+  bool is_failed = false;               // then the arrays are empty and `fault` says why
+  std::string fault;
+  std::vector<int32_t> tokens;          // prompts, completions and observations, as seen by the engine
+  std::vector<uint8_t> sampled;         // 1 where the policy sampled the token
+  std::vector<float> logprobs;          // at sampling; 0 where not sampled
+  std::vector<TokenSpan> spans;         // of sampled tokens, positions in `tokens`
+  double reward = 0;
+  int32_t num_turns = 0;
+  bool is_truncated = false;
+
+  template <class F>
+  static void fields(F& f) {
+    using T = Trajectory;
+    f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)("tokens", &T::tokens)(
+        "sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)("reward", &T::reward)(
+        "num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
+  }
+};
+
+/// All members of one group have ended.
+struct TrajectoryGroup {
+  static constexpr std::string_view kName = "TrajectoryGroup";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t ordinal = 0;                 // of the task; the group's name
+  uint32_t attempt = 0;
+  PolicyVersion version;                // live when the group opened: its staleness counts from here
+  std::vector<Trajectory> members;      // group_size of them, failed ones included
+
+  template <class F>
+  static void fields(F& f) {
+    using G = TrajectoryGroup;
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("members", &G::members);
+  }
+};
+
+/// How a rollout, or a group, ended. Rollout alone writes the end of a rollout.
+enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled };
+std::string_view to_string(RolloutEnd end);      // "trained", "filtered", ...
+
+/// The trainer's one answer to a TrajectoryGroup.
+struct GroupEnded {
+  static constexpr std::string_view kName = "GroupEnded";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t ordinal = 0;
+  uint32_t attempt = 0;
+  RolloutEnd end = RolloutEnd::kTrained;
+  int64_t step = 0;                     // of the batch it trained in; 0 when it did not
+  std::string reason;                   // which filter, how stale
+
+  template <class F>
+  static void fields(F& f) {
+    using G = GroupEnded;
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("end", &G::end)("step", &G::step)("reason", &G::reason);
+  }
+};
+
+}  // namespace primerl

@@ -1,0 +1,89 @@
+/// Diagnostic: one finding about a graph file, and how it is drawn for a person.
+///
+///   examples/x.toml:47:4: error[G012]: 'router' has no output port 'prefil'
+///      47 |   "router.prefil       -> prefill.request",
+///         |    ^~~~~~~~~~~~~
+///      note: outputs of actor 'router': prefill (GenerateRequest)
+///      help: did you mean 'router.prefill'?
+///
+/// Codes are stable; each has a paragraph in docs/errors.md (`primerl-graph explain G012`).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/json.h"
+#include "graph/value.h"
+
+namespace primerl {
+
+enum class Severity { kError, kWarning };
+
+struct Diagnostic {
+  Severity severity = Severity::kError;
+  std::string code;                    // "G012"
+  Span span;
+  std::string message;
+  std::vector<std::string> notes;
+  std::string help;
+
+  Diagnostic& note(std::string text) { notes.push_back(std::move(text)); return *this; }
+  Diagnostic& suggest(std::string text) { help = std::move(text); return *this; }
+};
+
+/// The texts spans point into. Owns them; ids are dense from 0.
+class Sources {
+ public:
+  struct Source {
+    std::string name;                  // as the user wrote the path, or "--set"
+    std::string text;
+  };
+  SourceId add(std::string name, std::string text);
+  const Source& get(SourceId id) const { return sources_[id]; }
+  size_t size() const { return sources_.size(); }
+  /// Line `line` (from 1) without its newline; empty past the end.
+  std::string_view line(SourceId id, uint32_t line) const;
+
+ private:
+  std::vector<Source> sources_;
+};
+
+/// Collects every finding of a check; nothing stops at the first. References stay valid until
+/// sort(); at most kMax errors are kept, the rest counted.
+class Diagnostics {
+ public:
+  static constexpr size_t kMax = 500;
+  template <class... Args>
+  Diagnostic& error(std::string_view code, Span span, fmt::format_string<Args...> format, Args&&... args) {
+    return add(Severity::kError, code, span, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <class... Args>
+  Diagnostic& warning(std::string_view code, Span span, fmt::format_string<Args...> format, Args&&... args) {
+    return add(Severity::kWarning, code, span, fmt::format(format, std::forward<Args>(args)...));
+  }
+  Diagnostic& add(Severity severity, std::string_view code, Span span, std::string message);
+
+  bool has_errors() const { return num_errors_ > 0; }
+  size_t num_errors() const { return num_errors_; }
+  const std::deque<Diagnostic>& all() const { return all_; }
+  /// File order: source, line, column, then code.
+  void sort();
+
+ private:
+  std::deque<Diagnostic> all_;
+  size_t num_errors_ = 0;
+  Diagnostic overflow_;
+};
+
+/// The caret drawing; tabs and multi-byte characters keep the caret under the right place.
+std::string render(const Diagnostic& diagnostic, const Sources& sources, bool color = false);
+/// All of them plus "3 errors, 1 warning".
+std::string render(const Diagnostics& diagnostics, const Sources& sources, bool color = false);
+/// {"schema": "primerl.diagnostics/1", "diagnostics": [...]} for --json.
+Json to_json(const Diagnostics& diagnostics, const Sources& sources);
+
+}  // namespace primerl

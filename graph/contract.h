@@ -1,0 +1,232 @@
+/// Contract: all an actor says about itself. Checking, wiring, replay, schema and docs read this one
+/// value and nothing else; there is no macro, no string switch and no static registration.
+///
+///   return ContractOf<Router, RouterOptions>("router", "chooses an engine for each request")
+///       .option("policy", &RouterOptions::policy, one_of(route_policies()), "how an engine is chosen")
+///       .in("generate", &Router::on_generate, "a prompt to continue")
+///       .in("load", &Router::on_load, "an engine's running totals", latest_wins())
+///       .out("prefill", &Router::prefill_, "to the chosen engine", addressed());
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/actor.h"
+#include "graph/options.h"
+#include "graph/port.h"
+#include "graph/tenant.h"
+
+namespace primerl {
+
+/// How an output with several targets chooses. `kToOne` may have only one target.
+enum class Routing { kToOne, kBroadcast, kAddressed, kKeyed, kToOrigin };
+std::string_view to_string(Routing routing);
+
+/// `pooled` actors must return quickly; `own_thread` ones may block.
+enum class ThreadClass { kPooled, kOwnThread };
+
+/// A number known when the plan is made: a constant, an option of the node, or a fact of the tenants.
+struct Amount {
+  std::function<int64_t(const void* options, std::span<const Tenant> tenants)> value;
+  std::string text;                    // "1", "max_inflight", "largest group_size"
+};
+Amount exactly(int64_t count);
+/// The largest value of a tenant's field over all tenants.
+Amount tenant_max(int64_t Tenant::*field, std::string text);
+template <class S, class M>
+Amount option_value(M S::*member, std::string text) {
+  return {[member](const void* options, std::span<const Tenant>) {
+            return static_cast<int64_t>(static_cast<const S*>(options)->*member);
+          },
+          std::move(text)};
+}
+
+struct InputPort {
+  std::string name;
+  std::string doc;
+  const MessageType* type = nullptr;
+  bool is_optional = false;            // may stay unconnected
+  std::optional<Amount> at_most;       // messages in flight, when fed by a feedback edge
+  bool latest_wins = false;            // one per sender and tenant; overwritten values are counted
+  std::function<Status(Actor&, const void* message)> handle;
+  /// Answers a message whose handler failed; empty when it owes no answer.
+  std::function<void(Actor&, const void* message, const Error& error)> refuse;
+};
+
+struct OutputPort {
+  std::string name;
+  std::string doc;
+  const MessageType* type = nullptr;
+  bool is_optional = false;
+  Routing routing = Routing::kToOne;
+  Amount burst = exactly(1);           // most emissions of one handler
+  Amount work_burst = exactly(0);      // most emissions of one work turn
+  std::optional<Amount> at_most;       // in flight, when it feeds a feedback edge
+  std::function<uint64_t(const void* message)> key;    // of kKeyed
+  std::function<OutBase&(Actor&)> bind;
+};
+
+struct TimerPort {
+  std::string name;
+  std::string doc;
+  std::function<Status(Actor&)> handle;
+};
+
+struct ResourceUse {
+  std::string name;                    // asked for in start(): resources.get<Engine>("engine")
+  std::string kind;                    // R::kResourceKind
+  std::function<std::string(const void* options)> reference;   // the name in the file; empty = the only one
+};
+
+struct Contract {
+  std::string name;
+  std::string doc;
+  OptionSet options;
+  std::vector<InputPort> inputs;
+  std::vector<OutputPort> outputs;
+  std::vector<TimerPort> timers;
+  std::vector<ResourceUse> resources;
+  ThreadClass thread_class = ThreadClass::kPooled;
+  bool works = false;                  // has work()
+  bool is_source = false;              // its work() starts rollouts: stopped first by a drain
+  bool is_single = false;              // one instance (per tenant)
+  bool is_restartable = false;         // no state, or snapshot/restore
+  std::function<std::unique_ptr<Actor>(const void* options)> make;
+
+  const InputPort* find_input(std::string_view port) const;
+  const OutputPort* find_output(std::string_view port) const;
+  std::vector<std::string> input_names() const;
+  std::vector<std::string> output_names() const;
+};
+
+// Attributes of ports, given after the doc text.
+struct PortAttribute {
+  std::function<void(InputPort&)> on_input;
+  std::function<void(OutputPort&)> on_output;
+};
+PortAttribute optional_port();
+PortAttribute broadcast();
+PortAttribute addressed();
+PortAttribute to_origin();
+PortAttribute burst(Amount amount);
+PortAttribute burst(int64_t amount);
+PortAttribute work_burst(Amount amount);
+PortAttribute work_burst(int64_t amount);
+PortAttribute at_most(Amount amount);
+PortAttribute at_most(int64_t amount);
+PortAttribute latest_wins();
+
+template <class S, class M>
+PortAttribute at_most(M S::*member, std::string text) {
+  return at_most(option_value(member, std::move(text)));
+}
+/// Routes by a field of the message: equal keys reach the same instance, in order.
+template <Message T, class M>
+PortAttribute keyed_by(M T::*field) {
+  PortAttribute attribute;
+  attribute.on_output = [field](OutputPort& port) {
+    port.routing = Routing::kKeyed;
+    port.key = [field](const void* message) {
+      const auto& value = static_cast<const T*>(message)->*field;
+      if constexpr (std::is_same_v<M, std::string>) return stable_hash(value);
+      else if constexpr (std::is_integral_v<M>) return mix(static_cast<uint64_t>(value), 0);
+      else return mix(static_cast<uint64_t>(value.value), 0);
+    };
+  };
+  return attribute;
+}
+/// The host calls `member` with the message and the error when the handler fails.
+template <class A, Message T>
+PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
+  PortAttribute attribute;
+  attribute.on_input = [member](InputPort& port) {
+    CHECK(port.type == &message_type<T>(), "refuse_with() takes another message than its input");
+    port.refuse = [member](Actor& actor, const void* message, const Error& error) {
+      (static_cast<A&>(actor).*member)(*static_cast<const T*>(message), error);
+    };
+  };
+  return attribute;
+}
+
+/// Builds the Contract of actor class A, constructed from options S.
+template <class A, class S>
+class ContractOf {
+ public:
+  ContractOf(std::string name, std::string doc) {
+    contract_.name = std::move(name);
+    contract_.doc = std::move(doc);
+    contract_.options = OptionsOf<S>().take();
+    contract_.make = [](const void* options) -> std::unique_ptr<Actor> {
+      return std::make_unique<A>(*static_cast<const S*>(options));
+    };
+  }
+  template <class M>
+  ContractOf&& option(std::string name, M S::*member, Constraint constraint, std::string doc) && {
+    OptionSet one = OptionsOf<S>().field(std::move(name), member, std::move(constraint), std::move(doc)).take();
+    contract_.options.fields.push_back(std::move(one.fields.front()));
+    return std::move(*this);
+  }
+  template <class T, class... Attributes>
+  ContractOf&& in(std::string name, Status (A::*handler)(const T&), std::string doc, Attributes... attributes) && {
+    static_assert(Message<T>, "a handler takes a message by const reference");
+    InputPort port;
+    port.name = std::move(name);
+    port.doc = std::move(doc);
+    port.type = &message_type<T>();
+    port.handle = [handler](Actor& actor, const void* message) {
+      return (static_cast<A&>(actor).*handler)(*static_cast<const T*>(message));
+    };
+    (apply(attributes, port), ...);
+    contract_.inputs.push_back(std::move(port));
+    return std::move(*this);
+  }
+  template <class T, class... Attributes>
+  ContractOf&& out(std::string name, Out<T> A::*member, std::string doc, Attributes... attributes) && {
+    OutputPort port;
+    port.name = std::move(name);
+    port.doc = std::move(doc);
+    port.type = &message_type<T>();
+    port.bind = [member](Actor& actor) -> OutBase& { return static_cast<A&>(actor).*member; };
+    (apply(attributes, port), ...);
+    contract_.outputs.push_back(std::move(port));
+    return std::move(*this);
+  }
+  ContractOf&& timer(std::string name, Status (A::*handler)(), std::string doc) && {
+    contract_.timers.push_back({std::move(name), std::move(doc),
+                                [handler](Actor& actor) { return (static_cast<A&>(actor).*handler)(); }});
+    return std::move(*this);
+  }
+  /// `member` holds the name given in the file; the option is declared here too.
+  template <class R>
+  ContractOf&& uses(std::string name, std::string S::*member, std::string doc) && {
+    const std::string kind(R::kResourceKind);
+    const std::string target = kind == "tokenizer" ? "model" : "resource:" + kind;
+    ResourceUse use{name, kind, [member](const void* options) { return static_cast<const S*>(options)->*member; }};
+    contract_.resources.push_back(std::move(use));
+    return std::move(*this).option(kind == "tokenizer" ? "model" : std::move(name), member, refers_to(target),
+                                   std::move(doc));
+  }
+  ContractOf&& works() && { contract_.works = true; return std::move(*this); }
+  ContractOf&& source() && { contract_.works = contract_.is_source = true; return std::move(*this); }
+  ContractOf&& own_thread() && { contract_.thread_class = ThreadClass::kOwnThread; return std::move(*this); }
+  ContractOf&& single() && { contract_.is_single = true; return std::move(*this); }
+  ContractOf&& restartable() && { contract_.is_restartable = true; return std::move(*this); }
+  operator Contract() && { return std::move(contract_); }
+
+ private:
+  static void apply(const PortAttribute& attribute, InputPort& port) {
+    CHECK(attribute.on_input != nullptr, "this attribute is for outputs");
+    attribute.on_input(port);
+  }
+  static void apply(const PortAttribute& attribute, OutputPort& port) {
+    CHECK(attribute.on_output != nullptr, "this attribute is for inputs");
+    attribute.on_output(port);
+  }
+  Contract contract_;
+};
+
+}  // namespace primerl

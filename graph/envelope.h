@@ -1,0 +1,27 @@
+/// Envelope: a message with everything the runtime must know to deliver it once and in order.
+/// A plain value; copying shares the payload. The ledger of an edge counts envelopes.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/base/clock.h"
+#include "graph/base/ids.h"
+#include "graph/message_type.h"
+
+namespace primerl {
+
+struct Envelope {
+  EdgeId edge;
+  InstanceId sender;
+  InstanceId target;
+  TenantSlot tenant;
+  uint32_t epoch = 0;          // incarnation of the sender's process
+  uint64_t sequence = 0;       // from 1, dense per (edge, sender, target)
+  StepRef cause;               // the delivery this answers, else the step that emitted it
+  InstanceId origin;           // who began the conversation
+  Time sent_at;
+  uint64_t blob_bytes = 0;     // charged to the edge's byte credit
+  Payload payload;
+};
+
+}  // namespace primerl

@@ -1,0 +1,94 @@
+/// MessageType: a message struct as a value the runtime can hold: name, schema, codec hooks.
+///
+/// One per struct, made on first use and never destroyed; equal types compare by address inside a
+/// process and by (name, schema hash) between processes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "graph/base/random.h"
+#include "graph/message.h"
+
+namespace primerl {
+
+struct MessageType {
+  std::string_view name;
+  uint32_t version = 0;
+  std::string schema;                  // "version:version;engine:id32;"
+  uint64_t schema_hash = 0;            // of name, version and schema
+  size_t size_in_memory = 0;           // of the struct itself
+  void (*write)(FieldWriter& out, const void* message) = nullptr;
+  /// The message, or null when the reader failed.
+  std::shared_ptr<const void> (*read)(FieldReader& in) = nullptr;
+  size_t (*blob_bytes)(const void* message) = nullptr;   // charged to the edge's byte credit
+};
+
+
+template <Message T>
+const MessageType& message_type();
+
+/// A message on its way: type and shared immutable value. Copying copies a pointer.
+struct Payload {
+  const MessageType* type = nullptr;
+  std::shared_ptr<const void> message;
+
+  template <Message T>
+  static Payload of(T message);
+  /// The message as T; CHECKs the type.
+  template <Message T>
+  const T& as() const;
+};
+
+namespace detail {
+
+size_t count_blob_bytes(void (*write)(FieldWriter&, const void*), const void* message);
+
+template <Message T>
+MessageType make_message_type() {
+  MessageType type;
+  type.name = T::kName;
+  type.version = T::kVersion;
+  wire::Describe<T> describe;
+  T::fields(describe);
+  type.schema = std::move(describe.text);
+  type.schema_hash = stable_hash(type.schema, stable_hash(type.name, type.version));
+  type.size_in_memory = sizeof(T);
+  type.write = [](FieldWriter& out, const void* message) { wire::write(out, *static_cast<const T*>(message)); };
+  type.read = [](FieldReader& in) -> std::shared_ptr<const void> {
+    auto message = std::make_shared<T>();
+    wire::read(in, *message);
+    return in.ok() ? message : nullptr;
+  };
+  // Types without a Blob anywhere skip the walk.
+  if (type.schema.find(":blob") == std::string::npos && type.schema.find("<blob") == std::string::npos)
+    type.blob_bytes = [](const void*) -> size_t { return 0; };
+  else
+    type.blob_bytes = [](const void* message) {
+      return count_blob_bytes(message_type<T>().write, message);
+    };
+  return type;
+}
+
+}  // namespace detail
+
+template <Message T>
+const MessageType& message_type() {
+  static const MessageType type = detail::make_message_type<T>();
+  return type;
+}
+
+template <Message T>
+Payload Payload::of(T message) {
+  return {&message_type<T>(), std::make_shared<const T>(std::move(message))};
+}
+
+template <Message T>
+const T& Payload::as() const {
+  CHECK(type == &message_type<T>(), "a payload was read as another type");
+  return *static_cast<const T*>(message.get());
+}
+
+}  // namespace primerl

@@ -1,0 +1,181 @@
+/// Options: how a plain C++ struct of defaults becomes a checked, documented TOML table.
+///
+///   auto options = OptionsOf<RouterOptions>()
+///       .field("policy", &RouterOptions::policy, one_of({"round_robin", "random"}), "how an engine is chosen")
+///       .field("sessions_max", &RouterOptions::sessions_max, at_least(1), "sessions remembered");
+///
+/// One registry drives parser, errors, `--help`, generated docs, JSON Schema and completion. The
+/// struct's own initialisers are the defaults; nothing states them twice.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "graph/config/diagnostic.h"
+#include "graph/value.h"
+
+namespace primerl {
+
+enum class OptionType { kBool, kInteger, kNumber, kString, kDuration, kStringList, kTable };
+
+/// What a string option names; `check` resolves it, an empty string means "the only one there is".
+struct Refers {
+  std::string kind;                    // "model", "resource:engine", "environment", ... empty = plain text
+};
+
+/// Ranges and choices of one option. Combine with `|`: `at_least(1) | unit("tokens")`.
+struct Constraint {
+  std::optional<double> min, max;
+  bool min_excluded = false, max_excluded = false;
+  std::vector<std::string> choices;
+  std::string unit;
+  Refers refers;
+  bool required = false;
+};
+
+Constraint operator|(Constraint a, const Constraint& b);
+Constraint any();
+Constraint at_least(double min);
+Constraint above(double min);
+Constraint between(double min, double max);              // both included
+Constraint above_up_to(double min, double max);          // (min, max]
+Constraint from_below(double min, double max);           // [min, max)
+Constraint one_of(std::vector<std::string> choices);
+Constraint unit(std::string name);
+Constraint refers_to(std::string kind);
+Constraint required();
+
+struct OptionSet;
+
+struct OptionField {
+  std::string name;
+  OptionType type = OptionType::kString;
+  Constraint constraint;
+  std::string doc;
+  std::string default_text;            // as TOML, from the struct's initialiser
+  std::shared_ptr<OptionSet> table;    // of a kTable option
+  /// Stores a value that was already checked against type and constraint.
+  std::function<void(void* options, const Value& value)> assign;
+  /// The current value as TOML text, from a bound struct: `show --resolved`.
+  std::function<std::string(const void* options)> print;
+  /// The string a `refers` option holds now; empty function otherwise.
+  std::function<std::string*(void* options)> reference;
+  /// The nested struct of a kTable option.
+  std::function<void*(void* options)> nested;
+};
+
+/// The fields of one struct, type-erased.
+struct OptionSet {
+  std::vector<OptionField> fields;
+  std::function<std::shared_ptr<void>()> make;             // a struct of defaults
+
+  const OptionField* find(std::string_view name) const;
+  std::vector<std::string> names() const;
+  /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns what
+  /// is right into `options`. `what` names the table in errors ("node 'router'"); keys in `ignore` belong
+  /// to somebody else.
+  void bind(const Table& table, std::string_view what, const std::vector<std::string>& ignore, void* options,
+            Diagnostics& diagnostics) const;
+};
+
+namespace detail {
+
+template <class M>
+OptionType option_type() {
+  if constexpr (std::is_same_v<M, bool>) return OptionType::kBool;
+  else if constexpr (std::is_integral_v<M>) return OptionType::kInteger;
+  else if constexpr (std::is_floating_point_v<M>) return OptionType::kNumber;
+  else if constexpr (std::is_same_v<M, Duration>) return OptionType::kDuration;
+  else if constexpr (std::is_same_v<M, std::vector<std::string>>) return OptionType::kStringList;
+  else {
+    static_assert(std::is_same_v<M, std::string>, "an option is a bool, number, string, Duration or list of strings");
+    return OptionType::kString;
+  }
+}
+
+/// Quoted and escaped as a TOML basic string.
+std::string toml_text(const std::string& value);
+std::string toml_text(double value);
+std::string toml_text(const std::vector<std::string>& values);
+template <class M>
+std::string print_option(const M& value) {
+  if constexpr (std::is_same_v<M, bool>) return value ? "true" : "false";
+  else if constexpr (std::is_integral_v<M>) return std::to_string(value);
+  else if constexpr (std::is_floating_point_v<M>) return toml_text(static_cast<double>(value));
+  else if constexpr (std::is_same_v<M, Duration>) return toml_text(to_string(value));
+  else return toml_text(value);
+}
+
+template <class M>
+void assign_option(M& target, const Value& value) {
+  if constexpr (std::is_same_v<M, bool>) target = value.as_bool();
+  else if constexpr (std::is_integral_v<M>) target = static_cast<M>(value.as_integer());
+  else if constexpr (std::is_floating_point_v<M>) target = static_cast<M>(value.as_number());
+  else if constexpr (std::is_same_v<M, Duration>) target = *parse_duration(value.as_string());
+  else if constexpr (std::is_same_v<M, std::string>) target = value.as_string();
+  else {
+    target.clear();
+    for (const auto& item : value.as_array()) target.push_back(item.as_string());
+  }
+}
+
+}  // namespace detail
+
+/// Builds an OptionSet for struct S.
+template <class S>
+class OptionsOf {
+ public:
+  OptionsOf() {
+    set_.make = [] { return std::static_pointer_cast<void>(std::make_shared<S>()); };
+  }
+  template <class M>
+  OptionsOf&& field(std::string name, M S::*member, Constraint constraint, std::string doc) && {
+    OptionField field;
+    field.name = std::move(name);
+    field.type = detail::option_type<M>();
+    if constexpr (std::is_integral_v<M> && !std::is_same_v<M, bool>) {
+      const double lowest = static_cast<double>(std::numeric_limits<M>::min());
+      const double highest = static_cast<double>(std::numeric_limits<M>::max());
+      if (!constraint.min) constraint.min = lowest;
+      if (!constraint.max) constraint.max = highest;
+    }
+    field.constraint = std::move(constraint);
+    field.doc = std::move(doc);
+    field.default_text = detail::print_option(S().*member);
+    field.assign = [member](void* options, const Value& value) {
+      detail::assign_option(static_cast<S*>(options)->*member, value);
+    };
+    field.print = [member](const void* options) {
+      return detail::print_option(static_cast<const S*>(options)->*member);
+    };
+    if constexpr (std::is_same_v<M, std::string>)
+      if (!field.constraint.refers.kind.empty())
+        field.reference = [member](void* options) { return &(static_cast<S*>(options)->*member); };
+    set_.fields.push_back(std::move(field));
+    return std::move(*this);
+  }
+  template <class M>
+  OptionsOf&& table(std::string name, M S::*member, OptionSet fields, std::string doc) && {
+    OptionField field;
+    field.name = std::move(name);
+    field.type = OptionType::kTable;
+    field.doc = std::move(doc);
+    field.table = std::make_shared<OptionSet>(std::move(fields));
+    field.nested = [member](void* options) -> void* { return &(static_cast<S*>(options)->*member); };
+    set_.fields.push_back(std::move(field));
+    return std::move(*this);
+  }
+  operator OptionSet() && { return std::move(set_); }
+  OptionSet take() && { return std::move(set_); }
+
+ private:
+  OptionSet set_;
+};
+
+}  // namespace primerl

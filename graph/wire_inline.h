@@ -1,0 +1,189 @@
+/// The template half of wire.h: picks the FieldWriter call for each member type. Include wire.h.
+#pragma once
+
+#include <cstring>
+#include <limits>
+
+namespace primerl::wire {
+
+template <class T>
+struct IsId : std::false_type {};
+template <class Tag, class Rep>
+struct IsId<Id<Tag, Rep>> : std::true_type {};
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+
+/// Element types that travel as one run of bytes: token ids, log-probabilities, masks.
+template <class T>
+inline constexpr bool kIsRawElement = std::is_same_v<T, int32_t> || std::is_same_v<T, float> || std::is_same_v<T, uint8_t>;
+
+struct Probe {   // accepts any fields() list
+  template <class M>
+  Probe& operator()(std::string_view, M) { return *this; }
+};
+template <class T>
+concept HasFields = requires(Probe& probe) { T::fields(probe); };
+
+template <class T>
+struct Count {
+  size_t fields = 0;
+  template <class M>
+  Count& operator()(std::string_view, M T::*) { ++fields; return *this; }
+};
+
+template <class T>
+struct Describe {
+  std::string text;
+  template <class M>
+  Describe& operator()(std::string_view name, M T::*) {
+    text += std::string(name) + ":" + type_text<M>() + ";";
+    return *this;
+  }
+};
+
+template <class T>
+struct Put {
+  FieldWriter& out;
+  const T& value;
+  template <class M>
+  Put& operator()(std::string_view name, M T::* member) {
+    out.name(name);
+    write(out, value.*member);
+    return *this;
+  }
+};
+
+template <class T>
+struct Take {
+  FieldReader& in;
+  T& value;
+  template <class M>
+  Take& operator()(std::string_view name, M T::* member) {
+    in.name(name);
+    read(in, value.*member);
+    return *this;
+  }
+};
+
+template <class T>
+std::string type_text() {
+  if constexpr (std::is_same_v<T, bool>) return "bool";
+  else if constexpr (std::is_enum_v<T>) return "enum" + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_integral_v<T>) return (std::is_signed_v<T> ? "i" : "u") + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_floating_point_v<T>) return "f" + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_same_v<T, std::string>) return "text";
+  else if constexpr (std::is_same_v<T, Blob>) return "blob";
+  else if constexpr (std::is_same_v<T, PolicyVersion>) return "version";
+  else if constexpr (std::is_same_v<T, Duration>) return "duration";
+  else if constexpr (std::is_same_v<T, StepRef>) return "step";
+  else if constexpr (IsId<T>::value) return "id" + std::to_string(sizeof(T) * 8);
+  else if constexpr (IsVector<T>::value) return "list<" + type_text<typename T::value_type>() + ">";
+  else {
+    static_assert(HasFields<T>, "a message member must be a wire type or have fields()");
+    Describe<T> describe;
+    T::fields(describe);
+    return "{" + describe.text + "}";
+  }
+}
+
+template <class T>
+void write(FieldWriter& out, const T& value) {
+  if constexpr (std::is_same_v<T, bool>) out.boolean(value);
+  else if constexpr (std::is_enum_v<T>) out.integer(static_cast<int64_t>(value));
+  else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) out.integer(value);
+  else if constexpr (std::is_integral_v<T>) out.unsigned_integer(value);
+  else if constexpr (std::is_floating_point_v<T>) out.number(static_cast<double>(value));
+  else if constexpr (std::is_same_v<T, std::string>) out.text(value);
+  else if constexpr (std::is_same_v<T, Blob>) out.blob(value);
+  else if constexpr (std::is_same_v<T, PolicyVersion>) out.integer(value.value);
+  else if constexpr (std::is_same_v<T, Duration>) out.integer(value.to_nanoseconds());
+  else if constexpr (IsId<T>::value) out.unsigned_integer(value.value);
+  else if constexpr (std::is_same_v<T, StepRef>) {
+    out.begin_list(2);
+    out.unsigned_integer(value.instance.value);
+    out.unsigned_integer(value.step);
+    out.end_list();
+  } else if constexpr (IsVector<T>::value) {
+    if constexpr (kIsRawElement<typename T::value_type>) {
+      out.bytes(std::as_bytes(std::span(value)));
+    } else {
+      out.begin_list(value.size());
+      for (const auto& item : value) write(out, item);
+      out.end_list();
+    }
+  } else {
+    Count<T> count;
+    T::fields(count);
+    out.begin_struct(count.fields);
+    Put<T> put{out, value};
+    T::fields(put);
+    out.end_struct();
+  }
+}
+
+template <class T>
+void read_integer(FieldReader& in, T& value) {
+  if constexpr (std::is_signed_v<T>) {
+    const int64_t wide = in.integer();
+    if (wide < std::numeric_limits<T>::min() || wide > std::numeric_limits<T>::max())
+      return in.fail(error(Code::kCorrupt, "{} does not fit {}", wide, type_text<T>()));
+    value = static_cast<T>(wide);
+  } else {
+    const uint64_t wide = in.unsigned_integer();
+    if (wide > std::numeric_limits<T>::max())
+      return in.fail(error(Code::kCorrupt, "{} does not fit {}", wide, type_text<T>()));
+    value = static_cast<T>(wide);
+  }
+}
+
+template <class T>
+void read_list(FieldReader& in, T& value) {
+  using Item = typename T::value_type;
+  if constexpr (kIsRawElement<Item>) {
+    const auto bytes = in.bytes();
+    if (bytes.size() % sizeof(Item) != 0)
+      return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(), type_text<Item>()));
+    value.resize(bytes.size() / sizeof(Item));
+    if (!bytes.empty()) std::memcpy(value.data(), bytes.data(), bytes.size());
+  } else {
+    const size_t size = in.begin_list();
+    value.clear();
+    for (size_t i = 0; i < size && in.ok(); ++i) read(in, value.emplace_back());
+    in.end_list();
+  }
+}
+
+template <class T>
+void read(FieldReader& in, T& value) {
+  if constexpr (std::is_same_v<T, bool>) value = in.boolean();
+  else if constexpr (std::is_enum_v<T>) {
+    std::underlying_type_t<T> number{};
+    read_integer(in, number);
+    value = static_cast<T>(number);
+  } else if constexpr (std::is_integral_v<T>) read_integer(in, value);
+  else if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(in.number());
+  else if constexpr (std::is_same_v<T, std::string>) value = in.text();
+  else if constexpr (std::is_same_v<T, Blob>) value = in.blob();
+  else if constexpr (std::is_same_v<T, PolicyVersion>) value = PolicyVersion(in.integer());
+  else if constexpr (std::is_same_v<T, Duration>) value = Duration::nanoseconds(in.integer());
+  else if constexpr (IsId<T>::value) read_integer(in, value.value);
+  else if constexpr (std::is_same_v<T, StepRef>) {
+    if (in.begin_list() != 2) return in.fail(error(Code::kCorrupt, "a step reference has two numbers"));
+    read_integer(in, value.instance.value);
+    read_integer(in, value.step);
+    in.end_list();
+  } else if constexpr (IsVector<T>::value) {
+    read_list(in, value);
+  } else {
+    Count<T> count;
+    T::fields(count);
+    in.begin_struct(count.fields);
+    Take<T> take{in, value};
+    T::fields(take);
+    in.end_struct();
+  }
+}
+
+}  // namespace primerl::wire
