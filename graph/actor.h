@@ -2,9 +2,10 @@
 ///
 /// What the runtime promises: the constructor gets bound options; then the host wires services and
 /// outputs and calls start() once; after that handlers, timers, work() and on_peer() run one at a
-/// time, never two at once, always on the same host group. An error returned by a handler stops that
-/// message only. drain() is called once when the run ends early or late; afterwards the actor starts
-/// nothing new but still handles what arrives. Actors start no thread, hold no lock, read no clock.
+/// time, never two at once, always on the same host group. An error returned by a handler stops
+/// that message only. drain() is called once when the run ends early or late; afterwards the actor
+/// starts nothing new but still handles what arrives. Actors start no thread, hold no lock, read no
+/// clock.
 #pragma once
 
 #include <string>
@@ -51,8 +52,8 @@ class Actor {
     (void)resources;
     return ok();
   }
-  /// One bounded unit of own work; true = there is more. Only called when the contract says works().
-  /// Re-armed by every handler of the host group and when an outgoing edge gets room.
+  /// One bounded unit of own work; true = there is more. Only called when the contract says
+  /// works(). Re-armed by every handler of the host group and when an outgoing edge gets room.
   virtual Result<bool> work() { return false; }
   /// The run ends: start nothing new, cancel what is in flight. idle() tells when that is done.
   virtual Status drain() { return ok(); }

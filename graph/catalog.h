@@ -1,5 +1,6 @@
 /// Catalog: everything a graph file may name. The composition roots fill it (actors/catalog.cc,
-/// runtime/bin/resource_catalog.cc, actors/env/environments/catalog.cc); the language only reads it.
+/// runtime/bin/resource_catalog.cc, actors/env/environments/catalog.cc); the language only reads
+/// it.
 #pragma once
 
 #include <string>
@@ -16,10 +17,10 @@ struct ResourceContract {
   std::string kind;
   std::string backend;
   std::string doc;
-  OptionSet options;                   // without kind, backend, model
-  bool needs_model = false;            // takes `model = "<name>"`
-  bool computes = false;               // has a thread pool of its own: counts for `threads`
-  bool one_per_graph = false;          // a second copy elsewhere makes no sense (learner)
+  OptionSet options;           // without kind, backend, model
+  bool needs_model = false;    // takes `model = "<name>"`
+  bool computes = false;       // has a thread pool of its own: counts for `threads`
+  bool one_per_graph = false;  // a second copy elsewhere makes no sense (learner)
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`.
@@ -33,7 +34,7 @@ struct EnvironmentContract {
 /// that the language opens no model files itself.
 struct ModelFacts {
   std::string model_type;
-  int64_t max_position_embeddings = 0; // 0 = not stated
+  int64_t max_position_embeddings = 0;  // 0 = not stated
   int64_t vocab_size = 0;
 };
 

@@ -1,11 +1,11 @@
-/// Contract: all an actor says about itself. Checking, wiring, replay, schema and docs read this one
-/// value and nothing else; there is no macro, no string switch and no static registration.
+/// Contract: all an actor says about itself. Checking, wiring, replay, schema and docs read this
+/// one value and nothing else; there is no macro, no string switch and no static registration.
 ///
 ///   return ContractOf<Router, RouterOptions>("router", "chooses an engine for each request")
-///       .option("policy", &RouterOptions::policy, one_of(route_policies()), "how an engine is chosen")
-///       .in("generate", &Router::on_generate, "a prompt to continue")
-///       .in("load", &Router::on_load, "an engine's running totals", latest_wins())
-///       .out("prefill", &Router::prefill_, "to the chosen engine", addressed());
+///       .option("policy", &RouterOptions::policy, one_of(route_policies()), "how an engine is
+///       chosen") .in("generate", &Router::on_generate, "a prompt to continue") .in("load",
+///       &Router::on_load, "an engine's running totals", latest_wins()) .out("prefill",
+///       &Router::prefill_, "to the chosen engine", addressed());
 #pragma once
 
 #include <functional>
@@ -29,10 +29,11 @@ std::string_view to_string(Routing routing);
 /// `pooled` actors must return quickly; `own_thread` ones may block.
 enum class ThreadClass { kPooled, kOwnThread };
 
-/// A number known when the plan is made: a constant, an option of the node, or a fact of the tenants.
+/// A number known when the plan is made: a constant, an option of the node, or a fact of the
+/// tenants.
 struct Amount {
   std::function<int64_t(const void* options, std::span<const Tenant> tenants)> value;
-  std::string text;                    // "1", "max_inflight", "largest group_size"
+  std::string text;  // "1", "max_inflight", "largest group_size"
 };
 Amount exactly(int64_t count);
 /// The largest value of a tenant's field over all tenants.
@@ -49,9 +50,9 @@ struct InputPort {
   std::string name;
   std::string doc;
   const MessageType* type = nullptr;
-  bool is_optional = false;            // may stay unconnected
-  std::optional<Amount> at_most;       // messages in flight, when fed by a feedback edge
-  bool latest_wins = false;            // one per sender and tenant; overwritten values are counted
+  bool is_optional = false;       // may stay unconnected
+  std::optional<Amount> at_most;  // messages in flight, when fed by a feedback edge
+  bool latest_wins = false;       // one per sender and tenant; overwritten values are counted
   std::function<Status(Actor&, const void* message)> handle;
   /// Answers a message whose handler failed; empty when it owes no answer.
   std::function<void(Actor&, const void* message, const Error& error)> refuse;
@@ -63,10 +64,10 @@ struct OutputPort {
   const MessageType* type = nullptr;
   bool is_optional = false;
   Routing routing = Routing::kToOne;
-  Amount burst = exactly(1);           // most emissions of one handler
-  Amount work_burst = exactly(0);      // most emissions of one work turn
-  std::optional<Amount> at_most;       // in flight, when it feeds a feedback edge
-  std::function<uint64_t(const void* message)> key;    // of kKeyed
+  Amount burst = exactly(1);                         // most emissions of one handler
+  Amount work_burst = exactly(0);                    // most emissions of one work turn
+  std::optional<Amount> at_most;                     // in flight, when it feeds a feedback edge
+  std::function<uint64_t(const void* message)> key;  // of kKeyed
   std::function<OutBase&(Actor&)> bind;
 };
 
@@ -77,9 +78,10 @@ struct TimerPort {
 };
 
 struct ResourceUse {
-  std::string name;                    // asked for in start(): resources.get<Engine>("engine")
-  std::string kind;                    // R::kResourceKind
-  std::function<std::string(const void* options)> reference;   // the name in the file; empty = the only one
+  std::string name;  // asked for in start(): resources.get<Engine>("engine")
+  std::string kind;  // R::kResourceKind
+  std::function<std::string(const void* options)>
+      reference;  // the name in the file; empty = the only one
 };
 
 struct Contract {
@@ -91,10 +93,10 @@ struct Contract {
   std::vector<TimerPort> timers;
   std::vector<ResourceUse> resources;
   ThreadClass thread_class = ThreadClass::kPooled;
-  bool works = false;                  // has work()
-  bool is_source = false;              // its work() starts rollouts: stopped first by a drain
-  bool is_single = false;              // one instance (per tenant)
-  bool is_restartable = false;         // no state, or snapshot/restore
+  bool works = false;           // has work()
+  bool is_source = false;       // its work() starts rollouts: stopped first by a drain
+  bool is_single = false;       // one instance (per tenant)
+  bool is_restartable = false;  // no state, or snapshot/restore
   std::function<std::unique_ptr<Actor>(const void* options)> make;
 
   const InputPort* find_input(std::string_view port) const;
@@ -132,9 +134,12 @@ PortAttribute keyed_by(M T::*field) {
     port.routing = Routing::kKeyed;
     port.key = [field](const void* message) {
       const auto& value = static_cast<const T*>(message)->*field;
-      if constexpr (std::is_same_v<M, std::string>) return stable_hash(value);
-      else if constexpr (std::is_integral_v<M>) return mix(static_cast<uint64_t>(value), 0);
-      else return mix(static_cast<uint64_t>(value.value), 0);
+      if constexpr (std::is_same_v<M, std::string>)
+        return stable_hash(value);
+      else if constexpr (std::is_integral_v<M>)
+        return mix(static_cast<uint64_t>(value), 0);
+      else
+        return mix(static_cast<uint64_t>(value.value), 0);
     };
   };
   return attribute;
@@ -166,12 +171,14 @@ class ContractOf {
   }
   template <class M>
   ContractOf&& option(std::string name, M S::*member, Constraint constraint, std::string doc) && {
-    OptionSet one = OptionsOf<S>().field(std::move(name), member, std::move(constraint), std::move(doc)).take();
+    OptionSet one =
+        OptionsOf<S>().field(std::move(name), member, std::move(constraint), std::move(doc)).take();
     contract_.options.fields.push_back(std::move(one.fields.front()));
     return std::move(*this);
   }
   template <class T, class... Attributes>
-  ContractOf&& in(std::string name, Status (A::*handler)(const T&), std::string doc, Attributes... attributes) && {
+  ContractOf&& in(std::string name, Status (A::*handler)(const T&), std::string doc,
+                  Attributes... attributes) && {
     static_assert(Message<T>, "a handler takes a message by const reference");
     InputPort port;
     port.name = std::move(name);
@@ -185,7 +192,8 @@ class ContractOf {
     return std::move(*this);
   }
   template <class T, class... Attributes>
-  ContractOf&& out(std::string name, Out<T> A::*member, std::string doc, Attributes... attributes) && {
+  ContractOf&& out(std::string name, Out<T> A::*member, std::string doc,
+                   Attributes... attributes) && {
     OutputPort port;
     port.name = std::move(name);
     port.doc = std::move(doc);
@@ -196,8 +204,9 @@ class ContractOf {
     return std::move(*this);
   }
   ContractOf&& timer(std::string name, Status (A::*handler)(), std::string doc) && {
-    contract_.timers.push_back({std::move(name), std::move(doc),
-                                [handler](Actor& actor) { return (static_cast<A&>(actor).*handler)(); }});
+    contract_.timers.push_back({std::move(name), std::move(doc), [handler](Actor& actor) {
+                                  return (static_cast<A&>(actor).*handler)();
+                                }});
     return std::move(*this);
   }
   /// `member` holds the name given in the file; the option is declared here too.
@@ -205,16 +214,33 @@ class ContractOf {
   ContractOf&& uses(std::string name, std::string S::*member, std::string doc) && {
     const std::string kind(R::kResourceKind);
     const std::string target = kind == "tokenizer" ? "model" : "resource:" + kind;
-    ResourceUse use{name, kind, [member](const void* options) { return static_cast<const S*>(options)->*member; }};
+    ResourceUse use{name, kind, [member](const void* options) {
+                      return static_cast<const S*>(options)->*member;
+                    }};
     contract_.resources.push_back(std::move(use));
-    return std::move(*this).option(kind == "tokenizer" ? "model" : std::move(name), member, refers_to(target),
-                                   std::move(doc));
+    return std::move(*this).option(kind == "tokenizer" ? "model" : std::move(name), member,
+                                   refers_to(target), std::move(doc));
   }
-  ContractOf&& works() && { contract_.works = true; return std::move(*this); }
-  ContractOf&& source() && { contract_.works = contract_.is_source = true; return std::move(*this); }
-  ContractOf&& own_thread() && { contract_.thread_class = ThreadClass::kOwnThread; return std::move(*this); }
-  ContractOf&& single() && { contract_.is_single = true; return std::move(*this); }
-  ContractOf&& restartable() && { contract_.is_restartable = true; return std::move(*this); }
+  ContractOf&& works() && {
+    contract_.works = true;
+    return std::move(*this);
+  }
+  ContractOf&& source() && {
+    contract_.works = contract_.is_source = true;
+    return std::move(*this);
+  }
+  ContractOf&& own_thread() && {
+    contract_.thread_class = ThreadClass::kOwnThread;
+    return std::move(*this);
+  }
+  ContractOf&& single() && {
+    contract_.is_single = true;
+    return std::move(*this);
+  }
+  ContractOf&& restartable() && {
+    contract_.is_restartable = true;
+    return std::move(*this);
+  }
   operator Contract() && { return std::move(contract_); }
 
  private:

@@ -21,11 +21,11 @@
 namespace primerl {
 
 template <class T>
-concept Message = std::default_initializable<T> && std::copy_constructible<T> && wire::HasFields<T> &&
-                  requires {
-                    { T::kName } -> std::convertible_to<std::string_view>;
-                    { T::kVersion } -> std::convertible_to<uint32_t>;
-                  };
+concept Message =
+    std::default_initializable<T> && std::copy_constructible<T> && wire::HasFields<T> && requires {
+  { T::kName } -> std::convertible_to<std::string_view>;
+  { T::kVersion } -> std::convertible_to<uint32_t>;
+};
 
 inline constexpr size_t kMessageBytesMax = size_t{1} << 20;
 

@@ -17,15 +17,14 @@ namespace primerl {
 struct MessageType {
   std::string_view name;
   uint32_t version = 0;
-  std::string schema;                  // "version:version;engine:id32;"
-  uint64_t schema_hash = 0;            // of name, version and schema
-  size_t size_in_memory = 0;           // of the struct itself
+  std::string schema;         // "version:version;engine:id32;"
+  uint64_t schema_hash = 0;   // of name, version and schema
+  size_t size_in_memory = 0;  // of the struct itself
   void (*write)(FieldWriter& out, const void* message) = nullptr;
   /// The message, or null when the reader failed.
   std::shared_ptr<const void> (*read)(FieldReader& in) = nullptr;
-  size_t (*blob_bytes)(const void* message) = nullptr;   // charged to the edge's byte credit
+  size_t (*blob_bytes)(const void* message) = nullptr;  // charged to the edge's byte credit
 };
-
 
 template <Message T>
 const MessageType& message_type();
@@ -56,14 +55,17 @@ MessageType make_message_type() {
   type.schema = std::move(describe.text);
   type.schema_hash = stable_hash(type.schema, stable_hash(type.name, type.version));
   type.size_in_memory = sizeof(T);
-  type.write = [](FieldWriter& out, const void* message) { wire::write(out, *static_cast<const T*>(message)); };
+  type.write = [](FieldWriter& out, const void* message) {
+    wire::write(out, *static_cast<const T*>(message));
+  };
   type.read = [](FieldReader& in) -> std::shared_ptr<const void> {
     auto message = std::make_shared<T>();
     wire::read(in, *message);
     return in.ok() ? message : nullptr;
   };
   // Types without a Blob anywhere skip the walk.
-  if (type.schema.find(":blob") == std::string::npos && type.schema.find("<blob") == std::string::npos)
+  if (type.schema.find(":blob") == std::string::npos &&
+      type.schema.find("<blob") == std::string::npos)
     type.blob_bytes = [](const void*) -> size_t { return 0; };
   else
     type.blob_bytes = [](const void* message) {

@@ -1,8 +1,9 @@
 /// Options: how a plain C++ struct of defaults becomes a checked, documented TOML table.
 ///
 ///   auto options = OptionsOf<RouterOptions>()
-///       .field("policy", &RouterOptions::policy, one_of({"round_robin", "random"}), "how an engine is chosen")
-///       .field("sessions_max", &RouterOptions::sessions_max, at_least(1), "sessions remembered");
+///       .field("policy", &RouterOptions::policy, one_of({"round_robin", "random"}), "how an engine
+///       is chosen") .field("sessions_max", &RouterOptions::sessions_max, at_least(1), "sessions
+///       remembered");
 ///
 /// One registry drives parser, errors, `--help`, generated docs, JSON Schema and completion. The
 /// struct's own initialisers are the defaults; nothing states them twice.
@@ -26,7 +27,7 @@ enum class OptionType { kBool, kInteger, kNumber, kString, kDuration, kStringLis
 
 /// What a string option names; `check` resolves it, an empty string means "the only one there is".
 struct Refers {
-  std::string kind;                    // "model", "resource:engine", "environment", ... empty = plain text
+  std::string kind;  // "model", "resource:engine", "environment", ... empty = plain text
 };
 
 /// Ranges and choices of one option. Combine with `|`: `at_least(1) | unit("tokens")`.
@@ -43,9 +44,9 @@ Constraint operator|(Constraint a, const Constraint& b);
 Constraint any();
 Constraint at_least(double min);
 Constraint above(double min);
-Constraint between(double min, double max);              // both included
-Constraint above_up_to(double min, double max);          // (min, max]
-Constraint from_below(double min, double max);           // [min, max)
+Constraint between(double min, double max);      // both included
+Constraint above_up_to(double min, double max);  // (min, max]
+Constraint from_below(double min, double max);   // [min, max)
 Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
@@ -58,8 +59,8 @@ struct OptionField {
   OptionType type = OptionType::kString;
   Constraint constraint;
   std::string doc;
-  std::string default_text;            // as TOML, from the struct's initialiser
-  std::shared_ptr<OptionSet> table;    // of a kTable option
+  std::string default_text;          // as TOML, from the struct's initialiser
+  std::shared_ptr<OptionSet> table;  // of a kTable option
   /// Stores a value that was already checked against type and constraint.
   std::function<void(void* options, const Value& value)> assign;
   /// The current value as TOML text, from a bound struct: `show --resolved`.
@@ -73,28 +74,34 @@ struct OptionField {
 /// The fields of one struct, type-erased.
 struct OptionSet {
   std::vector<OptionField> fields;
-  std::function<std::shared_ptr<void>()> make;             // a struct of defaults
+  std::function<std::shared_ptr<void>()> make;  // a struct of defaults
 
   const OptionField* find(std::string_view name) const;
   std::vector<std::string> names() const;
-  /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns what
-  /// is right into `options`. `what` names the table in errors ("node 'router'"); keys in `ignore` belong
-  /// to somebody else.
-  void bind(const Table& table, std::string_view what, const std::vector<std::string>& ignore, void* options,
-            Diagnostics& diagnostics) const;
+  /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns
+  /// what is right into `options`. `what` names the table in errors ("node 'router'"); keys in
+  /// `ignore` belong to somebody else.
+  void bind(const Table& table, std::string_view what, const std::vector<std::string>& ignore,
+            void* options, Diagnostics& diagnostics) const;
 };
 
 namespace detail {
 
 template <class M>
 OptionType option_type() {
-  if constexpr (std::is_same_v<M, bool>) return OptionType::kBool;
-  else if constexpr (std::is_integral_v<M>) return OptionType::kInteger;
-  else if constexpr (std::is_floating_point_v<M>) return OptionType::kNumber;
-  else if constexpr (std::is_same_v<M, Duration>) return OptionType::kDuration;
-  else if constexpr (std::is_same_v<M, std::vector<std::string>>) return OptionType::kStringList;
+  if constexpr (std::is_same_v<M, bool>)
+    return OptionType::kBool;
+  else if constexpr (std::is_integral_v<M>)
+    return OptionType::kInteger;
+  else if constexpr (std::is_floating_point_v<M>)
+    return OptionType::kNumber;
+  else if constexpr (std::is_same_v<M, Duration>)
+    return OptionType::kDuration;
+  else if constexpr (std::is_same_v<M, std::vector<std::string>>)
+    return OptionType::kStringList;
   else {
-    static_assert(std::is_same_v<M, std::string>, "an option is a bool, number, string, Duration or list of strings");
+    static_assert(std::is_same_v<M, std::string>,
+                  "an option is a bool, number, string, Duration or list of strings");
     return OptionType::kString;
   }
 }
@@ -105,20 +112,30 @@ std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
 template <class M>
 std::string print_option(const M& value) {
-  if constexpr (std::is_same_v<M, bool>) return value ? "true" : "false";
-  else if constexpr (std::is_integral_v<M>) return std::to_string(value);
-  else if constexpr (std::is_floating_point_v<M>) return toml_text(static_cast<double>(value));
-  else if constexpr (std::is_same_v<M, Duration>) return toml_text(to_string(value));
-  else return toml_text(value);
+  if constexpr (std::is_same_v<M, bool>)
+    return value ? "true" : "false";
+  else if constexpr (std::is_integral_v<M>)
+    return std::to_string(value);
+  else if constexpr (std::is_floating_point_v<M>)
+    return toml_text(static_cast<double>(value));
+  else if constexpr (std::is_same_v<M, Duration>)
+    return toml_text(to_string(value));
+  else
+    return toml_text(value);
 }
 
 template <class M>
 void assign_option(M& target, const Value& value) {
-  if constexpr (std::is_same_v<M, bool>) target = value.as_bool();
-  else if constexpr (std::is_integral_v<M>) target = static_cast<M>(value.as_integer());
-  else if constexpr (std::is_floating_point_v<M>) target = static_cast<M>(value.as_number());
-  else if constexpr (std::is_same_v<M, Duration>) target = *parse_duration(value.as_string());
-  else if constexpr (std::is_same_v<M, std::string>) target = value.as_string();
+  if constexpr (std::is_same_v<M, bool>)
+    target = value.as_bool();
+  else if constexpr (std::is_integral_v<M>)
+    target = static_cast<M>(value.as_integer());
+  else if constexpr (std::is_floating_point_v<M>)
+    target = static_cast<M>(value.as_number());
+  else if constexpr (std::is_same_v<M, Duration>)
+    target = *parse_duration(value.as_string());
+  else if constexpr (std::is_same_v<M, std::string>)
+    target = value.as_string();
   else {
     target.clear();
     for (const auto& item : value.as_array()) target.push_back(item.as_string());
@@ -167,7 +184,9 @@ class OptionsOf {
     field.type = OptionType::kTable;
     field.doc = std::move(doc);
     field.table = std::make_shared<OptionSet>(std::move(fields));
-    field.nested = [member](void* options) -> void* { return &(static_cast<S*>(options)->*member); };
+    field.nested = [member](void* options) -> void* {
+      return &(static_cast<S*>(options)->*member);
+    };
     set_.fields.push_back(std::move(field));
     return std::move(*this);
   }

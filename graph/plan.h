@@ -1,8 +1,9 @@
-/// Plan: a checked graph, resolved to numbers, immutable. Every process builds the same Plan from the
-/// same file and catalog (graph_hash proves it); nothing is looked up by string after this point.
+/// Plan: a checked graph, resolved to numbers, immutable. Every process builds the same Plan from
+/// the same file and catalog (graph_hash proves it); nothing is looked up by string after this
+/// point.
 ///
-/// Indices: nodes, edges, instances, hosts and processes are dense from 0 in file order, so an id is
-/// an index into the vectors below.
+/// Indices: nodes, edges, instances, hosts and processes are dense from 0 in file order, so an id
+/// is an index into the vectors below.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +21,17 @@ enum class OnError { kDrop, kStop, kRestart };
 
 struct PlanModel {
   std::string name;
-  std::string path;                    // absolute
+  std::string path;  // absolute
 };
 
 struct PlanResource {
   std::string name;
-  std::string kind;                    // "engine", "learner", "weight_channel", "tokenizer"
-  std::string backend;                 // "torch", "scripted", "memory"; "" for a tokenizer
-  const ResourceContract* contract = nullptr;   // null for a tokenizer
-  std::shared_ptr<const void> options; // bound to contract->options
-  int32_t model = -1;                  // index into Plan::models, -1 = none
-  int32_t threads = 1;                 // compute threads
+  std::string kind;                            // "engine", "learner", "weight_channel", "tokenizer"
+  std::string backend;                         // "torch", "scripted", "memory"; "" for a tokenizer
+  const ResourceContract* contract = nullptr;  // null for a tokenizer
+  std::shared_ptr<const void> options;         // bound to contract->options
+  int32_t model = -1;                          // index into Plan::models, -1 = none
+  int32_t threads = 1;                         // compute threads
 };
 
 struct PlanNode {
@@ -40,45 +41,45 @@ struct PlanNode {
   bool per_tenant = false;
   int32_t replicas = 1;
   OnError on_error = OnError::kDrop;
-  int32_t restarts_max = 5;            // within restart_window, for kRestart
+  int32_t restarts_max = 5;  // within restart_window, for kRestart
   Duration restart_window = Duration::seconds(60);
   ProcessId process;
-  std::vector<int32_t> resources;      // index into Plan::resources, parallel to contract->resources
-  std::vector<InstanceId> instances;   // slot-major, then replica
+  std::vector<int32_t> resources;     // index into Plan::resources, parallel to contract->resources
+  std::vector<InstanceId> instances;  // slot-major, then replica
 };
 
 struct PlanInstance {
-  std::string name;                    // "router", "rollout.main", "decode#1"
+  std::string name;  // "router", "rollout.main", "decode#1"
   NodeId node;
-  TenantSlot tenant;                   // none for shared nodes
+  TenantSlot tenant;  // none for shared nodes
   int32_t replica = 0;
   HostId host;
 };
 
 struct PlanEdge {
-  std::string name;                    // "rollout.group -> trainer.group"
+  std::string name;  // "rollout.group -> trainer.group"
   NodeId from, to;
-  uint32_t output = 0;                 // index into contract->outputs
-  uint32_t input = 0;                  // index into contract->inputs
+  uint32_t output = 0;  // index into contract->outputs
+  uint32_t input = 0;   // index into contract->inputs
   bool feedback = false;
   bool latest_wins = false;
-  int64_t capacity = 64;               // messages per (source, target) instance
-  int64_t bytes_max = int64_t{256} << 20;   // Blob bytes per (source, target) instance
-  int64_t at_most = 0;                 // of a feedback edge
-  int64_t bound = 0;                   // most messages ever waiting per (source, target) instance
+  int64_t capacity = 64;                   // messages per (source, target) instance
+  int64_t bytes_max = int64_t{256} << 20;  // Blob bytes per (source, target) instance
+  int64_t at_most = 0;                     // of a feedback edge
+  int64_t bound = 0;  // most messages ever waiting per (source, target) instance
 };
 
 /// The unit of scheduling and of replay: one thread of control, one inbox.
 struct PlanHost {
-  std::string name;                    // of its first instance, or "prefill+decode"
+  std::string name;  // of its first instance, or "prefill+decode"
   ProcessId process;
   std::vector<InstanceId> instances;
-  std::vector<int32_t> resources;      // owned: created, used and destroyed on this host's thread
-  bool own_thread = false;             // has a compute resource or an own_thread actor
+  std::vector<int32_t> resources;  // owned: created, used and destroyed on this host's thread
+  bool own_thread = false;         // has a compute resource or an own_thread actor
 };
 
 struct PlanProcess {
-  std::string name;                    // "main" without [place]
+  std::string name;  // "main" without [place]
   std::string device = "cpu";
   std::vector<HostId> hosts;
 };
@@ -88,17 +89,17 @@ struct GraphSettings {
   std::string name;
   std::string description;
   int64_t seed = 0;
-  int64_t tenants_max = 0;             // 0 = as many as the file has
-  int64_t pool_threads = 0;            // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
+  int64_t tenants_max = 0;   // 0 = as many as the file has
+  int64_t pool_threads = 0;  // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
   Duration stall_after = Duration::seconds(60);
   Duration drain_max = Duration::seconds(30);
   Duration dead_after = Duration::seconds(15);
-  int64_t abandoned_max = 4;           // stuck environment threads replaced
+  int64_t abandoned_max = 4;  // stuck environment threads replaced
 };
 
 struct Plan {
   GraphSettings settings;
-  std::vector<Tenant> tenants;         // index = slot
+  std::vector<Tenant> tenants;  // index = slot
   std::vector<PlanModel> models;
   std::vector<PlanResource> resources;
   std::vector<PlanNode> nodes;
@@ -106,8 +107,8 @@ struct Plan {
   std::vector<PlanInstance> instances;
   std::vector<PlanHost> hosts;
   std::vector<PlanProcess> processes;
-  std::string resolved_toml;           // canonical text: absolute paths, no includes, defaults stated
-  uint64_t graph_hash = 0;             // of resolved_toml
+  std::string resolved_toml;  // canonical text: absolute paths, no includes, defaults stated
+  uint64_t graph_hash = 0;    // of resolved_toml
 
   const PlanNode& node(NodeId id) const { return nodes[id.index()]; }
   const PlanEdge& edge(EdgeId id) const { return edges[id.index()]; }
@@ -122,18 +123,21 @@ struct Overrides {
   std::vector<std::string> overlays;
 };
 
-/// What reading and checking a graph gives: always all findings; a plan only when there are no errors.
+/// What reading and checking a graph gives: always all findings; a plan only when there are no
+/// errors.
 struct CheckedGraph {
   Sources sources;
   Diagnostics diagnostics;
-  std::shared_ptr<const Plan> plan;    // null when diagnostics has errors
+  std::shared_ptr<const Plan> plan;  // null when diagnostics has errors
 };
 
 /// Reads a file (with includes), applies overrides, checks everything, never starts anything.
 /// The catalog must outlive the plan.
-CheckedGraph load_graph(const std::string& path, const Overrides& overrides, const Catalog& catalog);
+CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
+                        const Catalog& catalog);
 /// The same from text, for tests; relative paths resolve against `folder`.
-CheckedGraph load_graph_text(std::string_view text, const std::string& name, const std::string& folder,
-                             const Overrides& overrides, const Catalog& catalog);
+CheckedGraph load_graph_text(std::string_view text, const std::string& name,
+                             const std::string& folder, const Overrides& overrides,
+                             const Catalog& catalog);
 
 }  // namespace primerl

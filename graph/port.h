@@ -16,17 +16,33 @@ namespace primerl {
 
 /// Where, for whom and in answer to what an emission goes. Chain: `to(engine).answering(ref)`.
 struct SendOptions {
-  InstanceId target;                   // for addressed() outputs
-  TenantSlot tenant;                   // none = the handled message's
-  StepRef cause;                       // none = this step's own input
-  InstanceId origin;                   // none = the handled message's origin, else this instance
+  InstanceId target;  // for addressed() outputs
+  TenantSlot tenant;  // none = the handled message's
+  StepRef cause;      // none = this step's own input
+  InstanceId origin;  // none = the handled message's origin, else this instance
 
-  SendOptions for_tenant(TenantSlot slot) const { auto copy = *this; copy.tenant = slot; return copy; }
-  SendOptions answering(StepRef ref) const { auto copy = *this; copy.cause = ref; return copy; }
-  SendOptions to_origin_of(InstanceId instance) const { auto copy = *this; copy.origin = instance; return copy; }
+  SendOptions for_tenant(TenantSlot slot) const {
+    auto copy = *this;
+    copy.tenant = slot;
+    return copy;
+  }
+  SendOptions answering(StepRef ref) const {
+    auto copy = *this;
+    copy.cause = ref;
+    return copy;
+  }
+  SendOptions to_origin_of(InstanceId instance) const {
+    auto copy = *this;
+    copy.origin = instance;
+    return copy;
+  }
 };
 
-inline SendOptions to(InstanceId target) { SendOptions options; options.target = target; return options; }
+inline SendOptions to(InstanceId target) {
+  SendOptions options;
+  options.target = target;
+  return options;
+}
 inline SendOptions for_tenant(TenantSlot slot) { return SendOptions().for_tenant(slot); }
 inline SendOptions answering(StepRef ref) { return SendOptions().answering(ref); }
 
@@ -35,7 +51,8 @@ class OutputSink {
  public:
   virtual ~OutputSink() = default;
   virtual void emit(uint32_t output, Payload payload, const SendOptions& options) = 0;
-  /// Messages that still fit before the edge to `target` is full; the largest over all edges when none.
+  /// Messages that still fit before the edge to `target` is full; the largest over all edges when
+  /// none.
   virtual int64_t room(uint32_t output, InstanceId target) const = 0;
   /// Live instances this output can reach, in instance order; the tenant's only, when given.
   virtual std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const = 0;
@@ -49,7 +66,9 @@ class OutBase {
     output_ = output;
   }
   int64_t room(InstanceId target = {}) const { return sink().room(output_, target); }
-  std::span<const InstanceId> targets(TenantSlot tenant = {}) const { return sink().targets(output_, tenant); }
+  std::span<const InstanceId> targets(TenantSlot tenant = {}) const {
+    return sink().targets(output_, tenant);
+  }
 
  protected:
   OutputSink& sink() const {

@@ -17,19 +17,19 @@ struct TenantSampling {
   int64_t top_k = 0;
   double top_p = 1.0;
   double min_p = 0.0;
-  int64_t max_tokens = 16;             // new tokens of one turn
+  int64_t max_tokens = 16;  // new tokens of one turn
 };
 
-/// `[tenant.x] environment = { name = "reverse_text", ... }`; the other keys are the environment's own
-/// options, checked against its contract and kept as bound options.
+/// `[tenant.x] environment = { name = "reverse_text", ... }`; the other keys are the environment's
+/// own options, checked against its contract and kept as bound options.
 struct TenantEnvironment {
   std::string name;
-  std::shared_ptr<const void> options; // of the type the environment's contract declares
+  std::shared_ptr<const void> options;  // of the type the environment's contract declares
 };
 
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
-  bool zero_advantage = true;          // drop groups whose rewards are all equal
+  bool zero_advantage = true;  // drop groups whose rewards are all equal
 };
 
 struct Tenant {
@@ -38,17 +38,17 @@ struct Tenant {
   TenantEnvironment environment;
   TenantSampling sampling;
   TenantFilters filters;
-  int64_t group_size = 8;              // rollouts of one task
-  int64_t batch_size = 64;             // rollouts of one step; a multiple of group_size
-  int64_t max_off_policy_steps = 8;    // staleness limit; 0 = strictly on-policy
-  int64_t max_steps = 100;             // the run ends after this many
-  int64_t seq_len = 2048;              // longest trajectory, in tokens
-  int64_t turns_max = 8;               // turns of one trajectory
-  int64_t checkpoint_every = 0;        // steps; 0 = only at the end
-  int64_t keep_last = 2;               // checkpoints kept; 0 = all
-  int64_t straggler_wait_ms = 0;       // how long a batch waits for an older group
-  Duration rollout_timeout = Duration::seconds(120);      // from dispatch to reward
-  Duration environment_timeout = Duration::seconds(30);   // of one environment call
+  int64_t group_size = 8;            // rollouts of one task
+  int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
+  int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy
+  int64_t max_steps = 100;           // the run ends after this many
+  int64_t seq_len = 2048;            // longest trajectory, in tokens
+  int64_t turns_max = 8;             // turns of one trajectory
+  int64_t checkpoint_every = 0;      // steps; 0 = only at the end
+  int64_t keep_last = 2;             // checkpoints kept; 0 = all
+  int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
+  Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
+  Duration environment_timeout = Duration::seconds(30);  // of one environment call
 
   /// Groups of one batch, G.
   int64_t groups_per_batch() const { return batch_size / group_size; }

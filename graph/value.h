@@ -17,14 +17,14 @@ namespace primerl {
 using SourceId = uint32_t;
 
 struct Position {
-  uint32_t line = 0;       // from 1; 0 = nowhere
-  uint32_t column = 0;     // from 1, in bytes
+  uint32_t line = 0;    // from 1; 0 = nowhere
+  uint32_t column = 0;  // from 1, in bytes
 };
 
 struct Span {
   SourceId source = 0;
   Position begin;
-  Position end;            // one past the last character
+  Position end;  // one past the last character
   bool is_none() const { return begin.line == 0; }
 };
 
@@ -58,7 +58,9 @@ class Value {
 
   bool as_bool() const { return get<bool>(); }
   int64_t as_integer() const { return get<int64_t>(); }
-  double as_number() const { return is_integer() ? static_cast<double>(as_integer()) : get<double>(); }
+  double as_number() const {
+    return is_integer() ? static_cast<double>(as_integer()) : get<double>();
+  }
   const std::string& as_string() const { return get<std::string>(); }
   const Array& as_array() const { return get<Array>(); }
   const Table& as_table() const { return get<Table>(); }

@@ -3,11 +3,12 @@
 ///
 /// A message lists its members once:
 ///
-///   template <class F> static void fields(F& f) { f("version", &PolicyLive::version)("salt", &PolicyLive::salt); }
+///   template <class F> static void fields(F& f) { f("version", &PolicyLive::version)("salt",
+///   &PolicyLive::salt); }
 ///
-/// Member types: bool, integers, double, float, enums over integers, std::string, ids, PolicyVersion,
-/// StepRef, Duration, Blob, vectors of int32_t/float/uint8_t (one run of raw bytes), vectors of any of
-/// these, and nested structs that have fields() themselves.
+/// Member types: bool, integers, double, float, enums over integers, std::string, ids,
+/// PolicyVersion, StepRef, Duration, Blob, vectors of int32_t/float/uint8_t (one run of raw bytes),
+/// vectors of any of these, and nested structs that have fields() themselves.
 #pragma once
 
 #include <cstddef>
@@ -29,37 +30,38 @@ class FieldWriter {
  public:
   virtual ~FieldWriter() = default;
   virtual void begin_struct(size_t num_fields) = 0;
-  virtual void name(std::string_view field) = 0;      // before each field of a struct
+  virtual void name(std::string_view field) = 0;  // before each field of a struct
   virtual void end_struct() = 0;
   virtual void begin_list(size_t size) = 0;
   virtual void end_list() = 0;
   virtual void boolean(bool value) = 0;
   virtual void integer(int64_t value) = 0;
   virtual void unsigned_integer(uint64_t value) = 0;
-  virtual void number(double value) = 0;              // bit-exact
+  virtual void number(double value) = 0;  // bit-exact
   virtual void text(std::string_view value) = 0;
-  virtual void bytes(std::span<const std::byte> value) = 0;   // inside the body
-  virtual void blob(const Blob& value) = 0;           // a raw frame beside the body
+  virtual void bytes(std::span<const std::byte> value) = 0;  // inside the body
+  virtual void blob(const Blob& value) = 0;                  // a raw frame beside the body
 };
 
-/// Reads what a FieldWriter wrote. The first fault sticks: later calls return zeros and ok() is false.
+/// Reads what a FieldWriter wrote. The first fault sticks: later calls return zeros and ok() is
+/// false.
 class FieldReader {
  public:
   virtual ~FieldReader() = default;
   virtual bool ok() const = 0;
   virtual Error fault() const = 0;
   virtual void fail(Error fault) = 0;
-  virtual void begin_struct(size_t num_fields) = 0;   // checks the count
-  virtual void name(std::string_view field) = 0;      // checks the name
+  virtual void begin_struct(size_t num_fields) = 0;  // checks the count
+  virtual void name(std::string_view field) = 0;     // checks the name
   virtual void end_struct() = 0;
-  virtual size_t begin_list() = 0;                    // never more than the bytes left could hold
+  virtual size_t begin_list() = 0;  // never more than the bytes left could hold
   virtual void end_list() = 0;
   virtual bool boolean() = 0;
   virtual int64_t integer() = 0;
   virtual uint64_t unsigned_integer() = 0;
   virtual double number() = 0;
   virtual std::string text() = 0;
-  virtual std::span<const std::byte> bytes() = 0;     // valid until the next call
+  virtual std::span<const std::byte> bytes() = 0;  // valid until the next call
   virtual Blob blob() = 0;
 };
 

@@ -17,20 +17,28 @@ struct IsVector<std::vector<T>> : std::true_type {};
 
 /// Element types that travel as one run of bytes: token ids, log-probabilities, masks.
 template <class T>
-inline constexpr bool kIsRawElement = std::is_same_v<T, int32_t> || std::is_same_v<T, float> || std::is_same_v<T, uint8_t>;
+inline constexpr bool kIsRawElement =
+    std::is_same_v<T, int32_t> || std::is_same_v<T, float> || std::is_same_v<T, uint8_t>;
 
-struct Probe {   // accepts any fields() list
+struct Probe {  // accepts any fields() list
   template <class M>
-  Probe& operator()(std::string_view, M) { return *this; }
+  Probe& operator()(std::string_view, M) {
+    return *this;
+  }
 };
 template <class T>
-concept HasFields = requires(Probe& probe) { T::fields(probe); };
+concept HasFields = requires(Probe& probe) {
+  T::fields(probe);
+};
 
 template <class T>
 struct Count {
   size_t fields = 0;
   template <class M>
-  Count& operator()(std::string_view, M T::*) { ++fields; return *this; }
+  Count& operator()(std::string_view, M T::*) {
+    ++fields;
+    return *this;
+  }
 };
 
 template <class T>
@@ -48,7 +56,7 @@ struct Put {
   FieldWriter& out;
   const T& value;
   template <class M>
-  Put& operator()(std::string_view name, M T::* member) {
+  Put& operator()(std::string_view name, M T::*member) {
     out.name(name);
     write(out, value.*member);
     return *this;
@@ -60,7 +68,7 @@ struct Take {
   FieldReader& in;
   T& value;
   template <class M>
-  Take& operator()(std::string_view name, M T::* member) {
+  Take& operator()(std::string_view name, M T::*member) {
     in.name(name);
     read(in, value.*member);
     return *this;
@@ -69,17 +77,28 @@ struct Take {
 
 template <class T>
 std::string type_text() {
-  if constexpr (std::is_same_v<T, bool>) return "bool";
-  else if constexpr (std::is_enum_v<T>) return "enum" + std::to_string(sizeof(T) * 8);
-  else if constexpr (std::is_integral_v<T>) return (std::is_signed_v<T> ? "i" : "u") + std::to_string(sizeof(T) * 8);
-  else if constexpr (std::is_floating_point_v<T>) return "f" + std::to_string(sizeof(T) * 8);
-  else if constexpr (std::is_same_v<T, std::string>) return "text";
-  else if constexpr (std::is_same_v<T, Blob>) return "blob";
-  else if constexpr (std::is_same_v<T, PolicyVersion>) return "version";
-  else if constexpr (std::is_same_v<T, Duration>) return "duration";
-  else if constexpr (std::is_same_v<T, StepRef>) return "step";
-  else if constexpr (IsId<T>::value) return "id" + std::to_string(sizeof(T) * 8);
-  else if constexpr (IsVector<T>::value) return "list<" + type_text<typename T::value_type>() + ">";
+  if constexpr (std::is_same_v<T, bool>)
+    return "bool";
+  else if constexpr (std::is_enum_v<T>)
+    return "enum" + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_integral_v<T>)
+    return (std::is_signed_v<T> ? "i" : "u") + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_floating_point_v<T>)
+    return "f" + std::to_string(sizeof(T) * 8);
+  else if constexpr (std::is_same_v<T, std::string>)
+    return "text";
+  else if constexpr (std::is_same_v<T, Blob>)
+    return "blob";
+  else if constexpr (std::is_same_v<T, PolicyVersion>)
+    return "version";
+  else if constexpr (std::is_same_v<T, Duration>)
+    return "duration";
+  else if constexpr (std::is_same_v<T, StepRef>)
+    return "step";
+  else if constexpr (IsId<T>::value)
+    return "id" + std::to_string(sizeof(T) * 8);
+  else if constexpr (IsVector<T>::value)
+    return "list<" + type_text<typename T::value_type>() + ">";
   else {
     static_assert(HasFields<T>, "a message member must be a wire type or have fields()");
     Describe<T> describe;
@@ -90,16 +109,26 @@ std::string type_text() {
 
 template <class T>
 void write(FieldWriter& out, const T& value) {
-  if constexpr (std::is_same_v<T, bool>) out.boolean(value);
-  else if constexpr (std::is_enum_v<T>) out.integer(static_cast<int64_t>(value));
-  else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>) out.integer(value);
-  else if constexpr (std::is_integral_v<T>) out.unsigned_integer(value);
-  else if constexpr (std::is_floating_point_v<T>) out.number(static_cast<double>(value));
-  else if constexpr (std::is_same_v<T, std::string>) out.text(value);
-  else if constexpr (std::is_same_v<T, Blob>) out.blob(value);
-  else if constexpr (std::is_same_v<T, PolicyVersion>) out.integer(value.value);
-  else if constexpr (std::is_same_v<T, Duration>) out.integer(value.to_nanoseconds());
-  else if constexpr (IsId<T>::value) out.unsigned_integer(value.value);
+  if constexpr (std::is_same_v<T, bool>)
+    out.boolean(value);
+  else if constexpr (std::is_enum_v<T>)
+    out.integer(static_cast<int64_t>(value));
+  else if constexpr (std::is_integral_v<T> && std::is_signed_v<T>)
+    out.integer(value);
+  else if constexpr (std::is_integral_v<T>)
+    out.unsigned_integer(value);
+  else if constexpr (std::is_floating_point_v<T>)
+    out.number(static_cast<double>(value));
+  else if constexpr (std::is_same_v<T, std::string>)
+    out.text(value);
+  else if constexpr (std::is_same_v<T, Blob>)
+    out.blob(value);
+  else if constexpr (std::is_same_v<T, PolicyVersion>)
+    out.integer(value.value);
+  else if constexpr (std::is_same_v<T, Duration>)
+    out.integer(value.to_nanoseconds());
+  else if constexpr (IsId<T>::value)
+    out.unsigned_integer(value.value);
   else if constexpr (std::is_same_v<T, StepRef>) {
     out.begin_list(2);
     out.unsigned_integer(value.instance.value);
@@ -144,7 +173,8 @@ void read_list(FieldReader& in, T& value) {
   if constexpr (kIsRawElement<Item>) {
     const auto bytes = in.bytes();
     if (bytes.size() % sizeof(Item) != 0)
-      return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(), type_text<Item>()));
+      return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(),
+                           type_text<Item>()));
     value.resize(bytes.size() / sizeof(Item));
     if (!bytes.empty()) std::memcpy(value.data(), bytes.data(), bytes.size());
   } else {
@@ -157,20 +187,29 @@ void read_list(FieldReader& in, T& value) {
 
 template <class T>
 void read(FieldReader& in, T& value) {
-  if constexpr (std::is_same_v<T, bool>) value = in.boolean();
+  if constexpr (std::is_same_v<T, bool>)
+    value = in.boolean();
   else if constexpr (std::is_enum_v<T>) {
     std::underlying_type_t<T> number{};
     read_integer(in, number);
     value = static_cast<T>(number);
-  } else if constexpr (std::is_integral_v<T>) read_integer(in, value);
-  else if constexpr (std::is_floating_point_v<T>) value = static_cast<T>(in.number());
-  else if constexpr (std::is_same_v<T, std::string>) value = in.text();
-  else if constexpr (std::is_same_v<T, Blob>) value = in.blob();
-  else if constexpr (std::is_same_v<T, PolicyVersion>) value = PolicyVersion(in.integer());
-  else if constexpr (std::is_same_v<T, Duration>) value = Duration::nanoseconds(in.integer());
-  else if constexpr (IsId<T>::value) read_integer(in, value.value);
+  } else if constexpr (std::is_integral_v<T>)
+    read_integer(in, value);
+  else if constexpr (std::is_floating_point_v<T>)
+    value = static_cast<T>(in.number());
+  else if constexpr (std::is_same_v<T, std::string>)
+    value = in.text();
+  else if constexpr (std::is_same_v<T, Blob>)
+    value = in.blob();
+  else if constexpr (std::is_same_v<T, PolicyVersion>)
+    value = PolicyVersion(in.integer());
+  else if constexpr (std::is_same_v<T, Duration>)
+    value = Duration::nanoseconds(in.integer());
+  else if constexpr (IsId<T>::value)
+    read_integer(in, value.value);
   else if constexpr (std::is_same_v<T, StepRef>) {
-    if (in.begin_list() != 2) return in.fail(error(Code::kCorrupt, "a step reference has two numbers"));
+    if (in.begin_list() != 2)
+      return in.fail(error(Code::kCorrupt, "a step reference has two numbers"));
     read_integer(in, value.instance.value);
     read_integer(in, value.step);
     in.end_list();

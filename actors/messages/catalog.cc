@@ -9,32 +9,45 @@ namespace primerl {
 
 std::vector<const MessageType*> message_catalog() {
   return {
-      &message_type<Abort>(),           &message_type<Action>(),       &message_type<Cancel>(),
-      &message_type<Completion>(),      &message_type<EngineLoad>(),   &message_type<GenerateRequest>(),
-      &message_type<GroupEnded>(),      &message_type<Observation>(),  &message_type<PolicyApplied>(),
-      &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(), &message_type<PrefillDone>(),
-      &message_type<Task>(),            &message_type<TrajectoryGroup>(), &message_type<WeightsReady>(),
+      &message_type<Abort>(),         &message_type<Action>(),
+      &message_type<Cancel>(),        &message_type<Completion>(),
+      &message_type<EngineLoad>(),    &message_type<GenerateRequest>(),
+      &message_type<GroupEnded>(),    &message_type<Observation>(),
+      &message_type<PolicyApplied>(), &message_type<PolicyLive>(),
+      &message_type<PolicyUpdate>(),  &message_type<PrefillDone>(),
+      &message_type<Task>(),          &message_type<TrajectoryGroup>(),
+      &message_type<WeightsReady>(),
   };
 }
 
 std::string_view to_string(CompletionEnd end) {
   switch (end) {
-    case CompletionEnd::kStop: return "stop";
-    case CompletionEnd::kLength: return "length";
-    case CompletionEnd::kCancelled: return "cancelled";
-    case CompletionEnd::kRefused: return "refused";
-    case CompletionEnd::kEngineLost: return "engine_lost";
+    case CompletionEnd::kStop:
+      return "stop";
+    case CompletionEnd::kLength:
+      return "length";
+    case CompletionEnd::kCancelled:
+      return "cancelled";
+    case CompletionEnd::kRefused:
+      return "refused";
+    case CompletionEnd::kEngineLost:
+      return "engine_lost";
   }
   return "refused";
 }
 
 std::string_view to_string(RolloutEnd end) {
   switch (end) {
-    case RolloutEnd::kTrained: return "trained";
-    case RolloutEnd::kFiltered: return "filtered";
-    case RolloutEnd::kStale: return "stale";
-    case RolloutEnd::kFailed: return "failed";
-    case RolloutEnd::kCancelled: return "cancelled";
+    case RolloutEnd::kTrained:
+      return "trained";
+    case RolloutEnd::kFiltered:
+      return "filtered";
+    case RolloutEnd::kStale:
+      return "stale";
+    case RolloutEnd::kFailed:
+      return "failed";
+    case RolloutEnd::kCancelled:
+      return "cancelled";
   }
   return "failed";
 }

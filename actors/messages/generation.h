@@ -22,26 +22,26 @@ struct GenerateRequest {
   static constexpr uint32_t kVersion = 1;
 
   uint64_t request = 0;
-  uint64_t session = 0;                 // the trajectory: turns of one session stay on one engine
-  uint32_t attempt = 0;                 // of the rollout; a re-issued one counts up
-  PolicyVersion version;                // live when the group opened: the engine must have applied it
-  std::string salt;                     // KV cache identity: tenant and version of the group
-  std::vector<int32_t> prompt_tokens;   // [num_prompt_tokens], extends the last turn's exactly
-  uint64_t seed = 0;                    // of the draws; keyed by position, never by timing
+  uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
+  uint32_t attempt = 0;   // of the rollout; a re-issued one counts up
+  PolicyVersion version;  // live when the group opened: the engine must have applied it
+  std::string salt;       // KV cache identity: tenant and version of the group
+  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], extends the last turn's exactly
+  uint64_t seed = 0;                   // of the draws; keyed by position, never by timing
   double temperature = 1.0;
   double top_p = 1.0;
   double min_p = 0.0;
   int32_t top_k = 0;
   int32_t max_tokens = 16;
-  Duration time_left = Duration::forever();   // until the asker gives up
+  Duration time_left = Duration::forever();  // until the asker gives up
 
   template <class F>
   static void fields(F& f) {
     using G = GenerateRequest;
-    f("request", &G::request)("session", &G::session)("attempt", &G::attempt)("version", &G::version)(
-        "salt", &G::salt)("prompt_tokens", &G::prompt_tokens)("seed", &G::seed)(
-        "temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)(
-        "max_tokens", &G::max_tokens)("time_left", &G::time_left);
+    f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
+        "version", &G::version)("salt", &G::salt)("prompt_tokens", &G::prompt_tokens)(
+        "seed", &G::seed)("temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)(
+        "top_k", &G::top_k)("max_tokens", &G::max_tokens)("time_left", &G::time_left);
   }
 };
 
@@ -49,12 +49,13 @@ struct GenerateRequest {
 struct KvHandle {
   InstanceId owner;
   uint32_t epoch = 0;
-  uint64_t id = 0;                      // the engine's SequenceId
+  uint64_t id = 0;  // the engine's SequenceId
   Duration lease = Duration::seconds(30);
 
   template <class F>
   static void fields(F& f) {
-    f("owner", &KvHandle::owner)("epoch", &KvHandle::epoch)("id", &KvHandle::id)("lease", &KvHandle::lease);
+    f("owner", &KvHandle::owner)("epoch", &KvHandle::epoch)("id", &KvHandle::id)("lease",
+                                                                                 &KvHandle::lease);
   }
 };
 
@@ -79,7 +80,7 @@ struct PrefillDone {
 };
 
 enum class CompletionEnd : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
-std::string_view to_string(CompletionEnd end);   // "stop", "length", ...
+std::string_view to_string(CompletionEnd end);  // "stop", "length", ...
 
 /// Tokens [begin, end) were made by `version`.
 struct TokenSpan {
@@ -103,10 +104,10 @@ struct Completion {
   uint64_t session = 0;
   uint32_t attempt = 0;
   CompletionEnd end = CompletionEnd::kRefused;
-  std::string detail;                   // why, when refused or lost
-  std::vector<int32_t> tokens;          // [num_new_tokens], with the token that stopped it
-  std::vector<float> logprobs;          // [num_new_tokens], of the processed distribution
-  std::vector<TokenSpan> spans;         // cover [0, num_new_tokens)
+  std::string detail;            // why, when refused or lost
+  std::vector<int32_t> tokens;   // [num_new_tokens], with the token that stopped it
+  std::vector<float> logprobs;   // [num_new_tokens], of the processed distribution
+  std::vector<TokenSpan> spans;  // cover [0, num_new_tokens)
   int32_t num_cached_tokens = 0;
 
   template <class F>
@@ -131,7 +132,8 @@ struct Cancel {
   }
 };
 
-/// Router to the engine that holds the request. Unknown requests are ignored: the end may have crossed.
+/// Router to the engine that holds the request. Unknown requests are ignored: the end may have
+/// crossed.
 struct Abort {
   static constexpr std::string_view kName = "Abort";
   static constexpr uint32_t kVersion = 1;

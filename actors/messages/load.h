@@ -12,20 +12,20 @@ struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
   static constexpr uint32_t kVersion = 1;
 
-  InstanceId engine;                    // the prefill or decode instance that speaks
-  uint64_t num_finished = 0;            // requests ended here since the start: guard = sent - finished
+  InstanceId engine;          // the prefill or decode instance that speaks
+  uint64_t num_finished = 0;  // requests ended here since the start: guard = sent - finished
   int32_t num_waiting = 0;
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  PolicyVersion applied;                // the router uses an engine only from the live version on
+  PolicyVersion applied;  // the router uses an engine only from the live version on
 
   template <class F>
   static void fields(F& f) {
     using L = EngineLoad;
     f("engine", &L::engine)("num_finished", &L::num_finished)("num_waiting", &L::num_waiting)(
-        "num_running", &L::num_running)("num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)(
-        "applied", &L::applied);
+        "num_running", &L::num_running)("num_free_blocks", &L::num_free_blocks)(
+        "num_blocks", &L::num_blocks)("applied", &L::applied);
   }
 };
 

@@ -20,7 +20,7 @@ struct WeightsReady {
   static constexpr uint32_t kVersion = 1;
 
   PolicyVersion version;
-  bool is_last = false;                 // no further version follows: the tenant has finished
+  bool is_last = false;  // no further version follows: the tenant has finished
 
   template <class F>
   static void fields(F& f) {
@@ -48,8 +48,8 @@ struct PolicyApplied {
 
   PolicyVersion version;
   InstanceId engine;
-  uint64_t num_tensors = 0;             // 0 = it had this version already
-  std::string fault;                    // not empty: the old weights are still in place
+  uint64_t num_tensors = 0;  // 0 = it had this version already
+  std::string fault;         // not empty: the old weights are still in place
 
   template <class F>
   static void fields(F& f) {

@@ -1,4 +1,5 @@
-/// The conversations around a rollout: tasks and turns with the environment, groups with the trainer.
+/// The conversations around a rollout: tasks and turns with the environment, groups with the
+/// trainer.
 ///
 ///   env --Task--> rollout --Action~~> env ~~Observation~~> rollout --TrajectoryGroup--> trainer
 ///   trainer ~~GroupEnded~~> rollout
@@ -37,17 +38,17 @@ struct Action {
   static constexpr uint32_t kVersion = 1;
 
   uint64_t trajectory = 0;
-  uint64_t ordinal = 0;                 // of the task
+  uint64_t ordinal = 0;  // of the task
   uint32_t attempt = 0;
-  int32_t turn = 0;                     // from 0
-  std::vector<std::string> texts;       // completions of all turns so far; the last is the new one
-  bool is_truncated = false;            // the last one ran into max_tokens
+  int32_t turn = 0;                // from 0
+  std::vector<std::string> texts;  // completions of all turns so far; the last is the new one
+  bool is_truncated = false;       // the last one ran into max_tokens
 
   template <class F>
   static void fields(F& f) {
     using A = Action;
-    f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)("turn", &A::turn)(
-        "texts", &A::texts)("is_truncated", &A::is_truncated);
+    f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)(
+        "turn", &A::turn)("texts", &A::texts)("is_truncated", &A::is_truncated);
   }
 };
 
@@ -59,10 +60,10 @@ struct Observation {
   uint64_t trajectory = 0;
   uint32_t attempt = 0;
   int32_t turn = 0;
-  std::string text;                     // appended to the trajectory when not done
-  double reward = 0;                    // when done
+  std::string text;   // appended to the trajectory when not done
+  double reward = 0;  // when done
   bool is_done = false;
-  std::string fault;                    // not empty: the environment failed, the rollout with it
+  std::string fault;  // not empty: the environment failed, the rollout with it
 
   template <class F>
   static void fields(F& f) {
@@ -75,12 +76,12 @@ struct Observation {
 /// One finished rollout as the trainer sees it. Arrays are parallel, [num_tokens].
 struct Trajectory {
   uint64_t trajectory = 0;
-  bool is_failed = false;               // then the arrays are empty and `fault` says why
+  bool is_failed = false;  // then the arrays are empty and `fault` says why
   std::string fault;
-  std::vector<int32_t> tokens;          // prompts, completions and observations, as seen by the engine
-  std::vector<uint8_t> sampled;         // 1 where the policy sampled the token
-  std::vector<float> logprobs;          // at sampling; 0 where not sampled
-  std::vector<TokenSpan> spans;         // of sampled tokens, positions in `tokens`
+  std::vector<int32_t> tokens;   // prompts, completions and observations, as seen by the engine
+  std::vector<uint8_t> sampled;  // 1 where the policy sampled the token
+  std::vector<float> logprobs;   // at sampling; 0 where not sampled
+  std::vector<TokenSpan> spans;  // of sampled tokens, positions in `tokens`
   double reward = 0;
   int32_t num_turns = 0;
   bool is_truncated = false;
@@ -88,9 +89,9 @@ struct Trajectory {
   template <class F>
   static void fields(F& f) {
     using T = Trajectory;
-    f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)("tokens", &T::tokens)(
-        "sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)("reward", &T::reward)(
-        "num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
+    f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
+        "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
+        "reward", &T::reward)("num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
   }
 };
 
@@ -99,21 +100,22 @@ struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
   static constexpr uint32_t kVersion = 1;
 
-  uint64_t ordinal = 0;                 // of the task; the group's name
+  uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;
-  PolicyVersion version;                // live when the group opened: its staleness counts from here
-  std::vector<Trajectory> members;      // group_size of them, failed ones included
+  PolicyVersion version;            // live when the group opened: its staleness counts from here
+  std::vector<Trajectory> members;  // group_size of them, failed ones included
 
   template <class F>
   static void fields(F& f) {
     using G = TrajectoryGroup;
-    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("members", &G::members);
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("members",
+                                                                              &G::members);
   }
 };
 
 /// How a rollout, or a group, ended. Rollout alone writes the end of a rollout.
 enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled };
-std::string_view to_string(RolloutEnd end);      // "trained", "filtered", ...
+std::string_view to_string(RolloutEnd end);  // "trained", "filtered", ...
 
 /// The trainer's one answer to a TrajectoryGroup.
 struct GroupEnded {
@@ -123,13 +125,14 @@ struct GroupEnded {
   uint64_t ordinal = 0;
   uint32_t attempt = 0;
   RolloutEnd end = RolloutEnd::kTrained;
-  int64_t step = 0;                     // of the batch it trained in; 0 when it did not
-  std::string reason;                   // which filter, how stale
+  int64_t step = 0;    // of the batch it trained in; 0 when it did not
+  std::string reason;  // which filter, how stale
 
   template <class F>
   static void fields(F& f) {
     using G = GroupEnded;
-    f("ordinal", &G::ordinal)("attempt", &G::attempt)("end", &G::end)("step", &G::step)("reason", &G::reason);
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("end", &G::end)("step", &G::step)("reason",
+                                                                                        &G::reason);
   }
 };
 

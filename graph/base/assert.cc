@@ -15,8 +15,8 @@ std::atomic<CheckObserver> observer{nullptr};
 void set_check_observer(CheckObserver next) { observer.store(next); }
 
 void check_failed(const char* condition, const char* file, int line, std::string_view text) {
-  std::string message = std::string(file) + ":" + std::to_string(line) + ": CHECK(" + condition +
-                        ") failed";
+  std::string message =
+      std::string(file) + ":" + std::to_string(line) + ": CHECK(" + condition + ") failed";
   if (!text.empty()) message += ": " + std::string(text);
   std::fprintf(stderr, "%s\n", message.c_str());
   if (auto observe = observer.load()) observe(message);

@@ -18,6 +18,6 @@ void set_check_observer(CheckObserver observer);
 
 }  // namespace primerl
 
-#define CHECK(condition, ...)                                                     \
-  ((condition) ? static_cast<void>(0)                                             \
+#define CHECK(condition, ...)         \
+  ((condition) ? static_cast<void>(0) \
                : ::primerl::check_failed(#condition, __FILE__, __LINE__, ##__VA_ARGS__))

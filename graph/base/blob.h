@@ -19,7 +19,8 @@ class Blob {
     bytes_ = {owner->data(), owner->size()};
     owner_ = std::move(owner);
   }
-  /// Views bytes that `owner` keeps alive and nobody changes any more (a received frame, a mapping).
+  /// Views bytes that `owner` keeps alive and nobody changes any more (a received frame, a
+  /// mapping).
   Blob(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
       : owner_(std::move(owner)), bytes_(bytes) {}
 

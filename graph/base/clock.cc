@@ -47,7 +47,8 @@ std::string to_string(Duration duration) {
   if (duration == Duration::forever()) return "forever";
   if (total == 0) return "0s";
   for (const auto& unit : kUnits)
-    if (total % unit.nanoseconds == 0) return fmt::format("{}{}", total / unit.nanoseconds, unit.name);
+    if (total % unit.nanoseconds == 0)
+      return fmt::format("{}{}", total / unit.nanoseconds, unit.name);
   return fmt::format("{}ns", total);
 }
 

@@ -19,7 +19,9 @@ class Duration {
   static constexpr Duration microseconds(int64_t n) { return Duration(n * 1'000); }
   static constexpr Duration milliseconds(int64_t n) { return Duration(n * 1'000'000); }
   static constexpr Duration seconds(int64_t n) { return Duration(n * 1'000'000'000); }
-  static constexpr Duration from_seconds(double n) { return Duration(static_cast<int64_t>(n * 1e9)); }
+  static constexpr Duration from_seconds(double n) {
+    return Duration(static_cast<int64_t>(n * 1e9));
+  }
   static constexpr Duration forever() { return Duration(INT64_MAX); }
 
   constexpr int64_t to_nanoseconds() const { return nanoseconds_; }
@@ -27,10 +29,19 @@ class Duration {
   constexpr double to_seconds() const { return static_cast<double>(nanoseconds_) * 1e-9; }
 
   friend constexpr auto operator<=>(Duration, Duration) = default;
-  friend constexpr Duration operator+(Duration a, Duration b) { return Duration(a.nanoseconds_ + b.nanoseconds_); }
-  friend constexpr Duration operator-(Duration a, Duration b) { return Duration(a.nanoseconds_ - b.nanoseconds_); }
-  friend constexpr Duration operator*(Duration a, int64_t n) { return Duration(a.nanoseconds_ * n); }
-  constexpr Duration& operator+=(Duration b) { nanoseconds_ += b.nanoseconds_; return *this; }
+  friend constexpr Duration operator+(Duration a, Duration b) {
+    return Duration(a.nanoseconds_ + b.nanoseconds_);
+  }
+  friend constexpr Duration operator-(Duration a, Duration b) {
+    return Duration(a.nanoseconds_ - b.nanoseconds_);
+  }
+  friend constexpr Duration operator*(Duration a, int64_t n) {
+    return Duration(a.nanoseconds_ * n);
+  }
+  constexpr Duration& operator+=(Duration b) {
+    nanoseconds_ += b.nanoseconds_;
+    return *this;
+  }
 
  private:
   constexpr explicit Duration(int64_t n) : nanoseconds_(n) {}
@@ -49,8 +60,12 @@ class Time {
   static constexpr Time from_nanoseconds(int64_t n) { return Time(n); }
   constexpr int64_t to_nanoseconds() const { return nanoseconds_; }
   friend constexpr auto operator<=>(Time, Time) = default;
-  friend constexpr Time operator+(Time t, Duration d) { return Time(t.nanoseconds_ + d.to_nanoseconds()); }
-  friend constexpr Duration operator-(Time a, Time b) { return Duration::nanoseconds(a.nanoseconds_ - b.nanoseconds_); }
+  friend constexpr Time operator+(Time t, Duration d) {
+    return Time(t.nanoseconds_ + d.to_nanoseconds());
+  }
+  friend constexpr Duration operator-(Time a, Time b) {
+    return Duration::nanoseconds(a.nanoseconds_ - b.nanoseconds_);
+  }
 
  private:
   constexpr explicit Time(int64_t n) : nanoseconds_(n) {}

@@ -1,4 +1,5 @@
-/// The small numbers that name things at run time; names are resolved to them when the plan is made.
+/// The small numbers that name things at run time; names are resolved to them when the plan is
+/// made.
 ///
 /// Each is its own type, so a node cannot be passed where an edge is meant. All are dense from 0
 /// inside one Plan and equal in every process, because every process builds the same Plan.
@@ -28,12 +29,12 @@ struct Id {
   Rep value = kNone;
 };
 
-using NodeId = Id<struct NodeTag>;            // a node of the graph
-using InstanceId = Id<struct InstanceTag>;    // (node, tenant slot, replica)
-using EdgeId = Id<struct EdgeTag>;            // an edge of the graph, not one per instance
-using HostId = Id<struct HostTag>;            // a host group
-using ProcessId = Id<struct ProcessTag>;      // a process of the plan
-using TenantSlot = Id<struct TenantTag>;      // slot 0..tenants_max-1; none = shared traffic
+using NodeId = Id<struct NodeTag>;          // a node of the graph
+using InstanceId = Id<struct InstanceTag>;  // (node, tenant slot, replica)
+using EdgeId = Id<struct EdgeTag>;          // an edge of the graph, not one per instance
+using HostId = Id<struct HostTag>;          // a host group
+using ProcessId = Id<struct ProcessTag>;    // a process of the plan
+using TenantSlot = Id<struct TenantTag>;    // slot 0..tenants_max-1; none = shared traffic
 
 /// Count of published weights of one tenant; 0 is what was loaded, -1 is "none yet".
 struct PolicyVersion {
@@ -49,7 +50,7 @@ struct PolicyVersion {
 /// One step of one instance's host: the name of a cause.
 struct StepRef {
   InstanceId instance;
-  uint64_t step = 0;    // dense from 1 within the host group; 0 = none
+  uint64_t step = 0;  // dense from 1 within the host group; 0 = none
   bool is_none() const { return step == 0; }
   friend constexpr auto operator<=>(const StepRef&, const StepRef&) = default;
 };

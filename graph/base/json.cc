@@ -34,7 +34,8 @@ class Builder final : public nlohmann::json_sax<Tree> {
     names_.back() = std::move(name);
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
     position_ = position;
     return fail(e.what());
   }
@@ -107,7 +108,8 @@ Tree to_tree(const Json& json) {
 // nlohmann's own text repeats its class names; keep what a person needs.
 std::string plain(std::string text) {
   if (const auto colon = text.find("column "); colon != std::string::npos)
-    if (const auto start = text.find(": ", colon); start != std::string::npos) return text.substr(start + 2);
+    if (const auto start = text.find(": ", colon); start != std::string::npos)
+      return text.substr(start + 2);
   return text;
 }
 
@@ -195,7 +197,8 @@ Result<int64_t> Json::get_int(std::string_view key) const {
   if (value->is_integer()) return value->as_int();
   if (value->is_number()) {
     const double number = value->as_double();
-    if (number == std::floor(number) && std::abs(number) < 9e15) return static_cast<int64_t>(number);
+    if (number == std::floor(number) && std::abs(number) < 9e15)
+      return static_cast<int64_t>(number);
   }
   return error(Code::kInvalid, "'{}' is {}, not a whole number", key, value->kind());
 }
@@ -203,21 +206,24 @@ Result<int64_t> Json::get_int(std::string_view key) const {
 Result<double> Json::get_double(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return error(Code::kNotFound, "no key '{}'", key);
-  if (!value->is_number()) return error(Code::kInvalid, "'{}' is {}, not a number", key, value->kind());
+  if (!value->is_number())
+    return error(Code::kInvalid, "'{}' is {}, not a number", key, value->kind());
   return value->as_double();
 }
 
 Result<std::string> Json::get_string(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return error(Code::kNotFound, "no key '{}'", key);
-  if (!value->is_string()) return error(Code::kInvalid, "'{}' is {}, not a string", key, value->kind());
+  if (!value->is_string())
+    return error(Code::kInvalid, "'{}' is {}, not a string", key, value->kind());
   return value->as_string();
 }
 
 Result<bool> Json::get_bool(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr) return error(Code::kNotFound, "no key '{}'", key);
-  if (!value->is_bool()) return error(Code::kInvalid, "'{}' is {}, not true or false", key, value->kind());
+  if (!value->is_bool())
+    return error(Code::kInvalid, "'{}' is {}, not true or false", key, value->kind());
   return value->as_bool();
 }
 
@@ -227,8 +233,8 @@ std::string Json::dump(int indent) const {
 
 Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
   if (text.size() > limits.bytes_max)
-    return error(Code::kExhausted, "{}: {} bytes of JSON are more than the limit of {}", what, text.size(),
-                 limits.bytes_max);
+    return error(Code::kExhausted, "{}: {} bytes of JSON are more than the limit of {}", what,
+                 text.size(), limits.bytes_max);
   Builder builder(limits);
   if (Tree::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   size_t line = 1, column = 1;

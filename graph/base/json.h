@@ -22,13 +22,13 @@ class Json {
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
 
-  Json() = default;                                       // null
+  Json() = default;  // null
   Json(bool value) : value_(value) {}
   Json(int value) : value_(static_cast<int64_t>(value)) {}
   Json(int64_t value) : value_(value) {}
   Json(uint32_t value) : value_(static_cast<int64_t>(value)) {}
   Json(uint64_t value) : value_(value) {}
-  Json(double value) : value_(value) {}                   // NaN and infinities are written as null
+  Json(double value) : value_(value) {}  // NaN and infinities are written as null
   Json(const char* value) : value_(std::string(value)) {}
   Json(std::string value) : value_(std::move(value)) {}
   Json(std::string_view value) : value_(std::string(value)) {}
@@ -59,7 +59,7 @@ class Json {
 
   /// Asking for the wrong kind is a CHECK failure: test with is_*() or use the typed getters below.
   bool as_bool() const;
-  int64_t as_int() const;          // also a double that is a whole number
+  int64_t as_int() const;  // also a double that is a whole number
   double as_double() const;
   const std::string& as_string() const;
   const Array& as_array() const;
@@ -95,6 +95,7 @@ struct JsonLimits {
 };
 
 /// `what` names the text in errors ("model/config.json").
-Result<Json> parse_json(std::string_view text, std::string_view what, const JsonLimits& limits = {});
+Result<Json> parse_json(std::string_view text, std::string_view what,
+                        const JsonLimits& limits = {});
 
 }  // namespace primerl

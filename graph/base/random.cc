@@ -16,8 +16,9 @@ uint64_t finalize(uint64_t x) {
 }
 
 uint64_t draw(uint64_t key, uint64_t index) {
-  const auto block = philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0},
-                            {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
+  const auto block =
+      philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0},
+             {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
   return static_cast<uint64_t>(block[0]) | static_cast<uint64_t>(block[1]) << 32;
 }
 

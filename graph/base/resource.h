@@ -16,8 +16,8 @@ class Resource {
  public:
   virtual ~Resource() = default;
 
-  /// One unit of own work (an engine: one mixed batch). Called once per work turn of the host group,
-  /// before its actors' work(). The default has none.
+  /// One unit of own work (an engine: one mixed batch). Called once per work turn of the host
+  /// group, before its actors' work(). The default has none.
   virtual Status step() { return ok(); }
   /// Whether step() would do something now.
   virtual bool has_work() const { return false; }

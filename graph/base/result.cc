@@ -4,16 +4,26 @@ namespace primerl {
 
 std::string_view to_string(Code code) {
   switch (code) {
-    case Code::kInvalid: return "invalid";
-    case Code::kNotFound: return "not_found";
-    case Code::kExists: return "exists";
-    case Code::kExhausted: return "exhausted";
-    case Code::kDeadline: return "deadline";
-    case Code::kCancelled: return "cancelled";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kIo: return "io";
-    case Code::kInternal: return "internal";
+    case Code::kInvalid:
+      return "invalid";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kExists:
+      return "exists";
+    case Code::kExhausted:
+      return "exhausted";
+    case Code::kDeadline:
+      return "deadline";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kIo:
+      return "io";
+    case Code::kInternal:
+      return "internal";
   }
   return "internal";
 }

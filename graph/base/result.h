@@ -19,16 +19,16 @@ namespace primerl {
 
 /// What kind of failure, for programs. The text is for people.
 enum class Code {
-  kInvalid,         // the input is wrong and will stay wrong
-  kNotFound,        // a named thing does not exist
-  kExists,          // a thing is there that must not be
-  kExhausted,       // a written limit was reached
-  kDeadline,        // a wait ran out of time
-  kCancelled,       // someone asked for the end
-  kUnavailable,     // may work later
-  kCorrupt,         // bytes that cannot be what they claim to be
-  kIo,              // the operating system refused
-  kInternal,        // a bug or an exception; its text is kept
+  kInvalid,      // the input is wrong and will stay wrong
+  kNotFound,     // a named thing does not exist
+  kExists,       // a thing is there that must not be
+  kExhausted,    // a written limit was reached
+  kDeadline,     // a wait ran out of time
+  kCancelled,    // someone asked for the end
+  kUnavailable,  // may work later
+  kCorrupt,      // bytes that cannot be what they claim to be
+  kIo,           // the operating system refused
+  kInternal,     // a bug or an exception; its text is kept
 };
 
 /// The code's stable name, e.g. "invalid".
@@ -137,10 +137,9 @@ using Status = Result<void>;
 inline Status ok() { return {}; }
 
 /// Leaves the function with the error of `expression`, if it has one.
-#define RETURN_IF_ERROR(expression)                                   \
-  do {                                                                \
-    if (auto status_ = (expression); !status_.ok())                   \
-      return std::move(status_).error();                              \
+#define RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                 \
+    if (auto status_ = (expression); !status_.ok()) return std::move(status_).error(); \
   } while (false)
 
 /// `ASSIGN_OR_RETURN(auto file, open(path));`

@@ -20,14 +20,14 @@
 
 namespace primerl {
 
-struct Tenant;   // graph/tenant.h
+struct Tenant;  // graph/tenant.h
 
 /// What a handler may ask about the message (or timer, or work turn) it handles.
 struct Delivery {
-  TenantSlot tenant;           // none in work() and timers
-  InstanceId sender;           // none in work() and timers
-  InstanceId origin;           // who began the conversation: where to_origin() answers
-  StepRef ref;                 // this very step: keep it to answer later with answering(ref)
+  TenantSlot tenant;  // none in work() and timers
+  InstanceId sender;  // none in work() and timers
+  InstanceId origin;  // who began the conversation: where to_origin() answers
+  StepRef ref;        // this very step: keep it to answer later with answering(ref)
   Time sent_at;
 };
 
@@ -43,7 +43,8 @@ using MetricValues = std::vector<std::pair<std::string, double>>;
 class RunFiles {
  public:
   virtual ~RunFiles() = default;
-  /// Appends one line to an append-only file ("rollouts.jsonl"). Buffered; flushed at every step end.
+  /// Appends one line to an append-only file ("rollouts.jsonl"). Buffered; flushed at every step
+  /// end.
   virtual Status append_line(std::string_view file, std::string_view line) = 0;
   /// A fresh temporary folder to fill for the checkpoint of `step`.
   virtual Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) = 0;
@@ -54,10 +55,10 @@ class RunFiles {
 
 /// Where a resumed run goes on; the parsed manifest.json of the checkpoint.
 struct ResumePoint {
-  std::filesystem::path folder;        // checkpoints/step_N
-  int64_t step = 0;                    // the last step taken
-  PolicyVersion version;               // of the weights in the folder
-  Json manifest;                       // all that commit_checkpoint() was given
+  std::filesystem::path folder;  // checkpoints/step_N
+  int64_t step = 0;              // the last step taken
+  PolicyVersion version;         // of the weights in the folder
+  Json manifest;                 // all that commit_checkpoint() was given
 };
 
 class Services {
@@ -68,20 +69,23 @@ class Services {
   virtual Time now() const = 0;
   virtual const Delivery& delivery() const = 0;
   /// A stream keyed by (run seed, tenant, this node, purpose, index).
-  virtual RandomStream random(TenantSlot tenant, std::string_view purpose, uint64_t index) const = 0;
+  virtual RandomStream random(TenantSlot tenant, std::string_view purpose,
+                              uint64_t index) const = 0;
 
   /// Arms the timer declared as `name` in the contract; arming again replaces it. Fires once, as an
   /// input of this actor, not before now() + delay.
   virtual void set_timer(std::string_view name, Duration delay) = 0;
   virtual void cancel_timer(std::string_view name) = 0;
 
-  /// Stops handing over messages of a forward input of this actor until resume(); the messages wait.
+  /// Stops handing over messages of a forward input of this actor until resume(); the messages
+  /// wait.
   virtual void pause(std::string_view input) = 0;
   virtual void resume(std::string_view input) = 0;
 
   virtual InstanceId self() const = 0;
-  virtual std::string_view self_name() const = 0;             // "rollout.main", "decode#1"
-  virtual std::span<const TenantSlot> tenants() const = 0;    // live slots, this instance's alone if per_tenant
+  virtual std::string_view self_name() const = 0;  // "rollout.main", "decode#1"
+  virtual std::span<const TenantSlot> tenants()
+      const = 0;  // live slots, this instance's alone if per_tenant
   virtual const Tenant& tenant(TenantSlot slot) const = 0;
   /// Where this tenant resumes; null in a fresh run.
   virtual const ResumePoint* resume_point(TenantSlot slot) const = 0;

@@ -31,7 +31,8 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
   size_t best = reach + 1;
   std::string nearest;
   for (const auto& name : names) {
-    const size_t gap = name.size() > word.size() ? name.size() - word.size() : word.size() - name.size();
+    const size_t gap =
+        name.size() > word.size() ? name.size() - word.size() : word.size() - name.size();
     if (gap > reach) continue;
     const size_t distance = edit_distance(word, name);
     if (distance >= best) continue;

@@ -25,21 +25,27 @@ enum class Severity { kError, kWarning };
 
 struct Diagnostic {
   Severity severity = Severity::kError;
-  std::string code;                    // "G012"
+  std::string code;  // "G012"
   Span span;
   std::string message;
   std::vector<std::string> notes;
   std::string help;
 
-  Diagnostic& note(std::string text) { notes.push_back(std::move(text)); return *this; }
-  Diagnostic& suggest(std::string text) { help = std::move(text); return *this; }
+  Diagnostic& note(std::string text) {
+    notes.push_back(std::move(text));
+    return *this;
+  }
+  Diagnostic& suggest(std::string text) {
+    help = std::move(text);
+    return *this;
+  }
 };
 
 /// The texts spans point into. Owns them; ids are dense from 0.
 class Sources {
  public:
   struct Source {
-    std::string name;                  // as the user wrote the path, or "--set"
+    std::string name;  // as the user wrote the path, or "--set"
     std::string text;
   };
   SourceId add(std::string name, std::string text);
@@ -58,11 +64,13 @@ class Diagnostics {
  public:
   static constexpr size_t kMax = 500;
   template <class... Args>
-  Diagnostic& error(std::string_view code, Span span, fmt::format_string<Args...> format, Args&&... args) {
+  Diagnostic& error(std::string_view code, Span span, fmt::format_string<Args...> format,
+                    Args&&... args) {
     return add(Severity::kError, code, span, fmt::format(format, std::forward<Args>(args)...));
   }
   template <class... Args>
-  Diagnostic& warning(std::string_view code, Span span, fmt::format_string<Args...> format, Args&&... args) {
+  Diagnostic& warning(std::string_view code, Span span, fmt::format_string<Args...> format,
+                      Args&&... args) {
     return add(Severity::kWarning, code, span, fmt::format(format, std::forward<Args>(args)...));
   }
   Diagnostic& add(Severity severity, std::string_view code, Span span, std::string message);

@@ -9,11 +9,14 @@ Status validate(const SamplingParams& sampling) {
     return error(Code::kInvalid, "temperature {} is not valid", sampling.temperature)
         .note("temperature is 0 (greedy) or above");
   if (sampling.top_k < 0)
-    return error(Code::kInvalid, "top_k {} is not valid", sampling.top_k).note("top_k is 0 (off) or above");
+    return error(Code::kInvalid, "top_k {} is not valid", sampling.top_k)
+        .note("top_k is 0 (off) or above");
   if (!(sampling.top_p > 0 && sampling.top_p <= 1))
-    return error(Code::kInvalid, "top_p {} is not valid", sampling.top_p).note("top_p is in (0, 1]");
+    return error(Code::kInvalid, "top_p {} is not valid", sampling.top_p)
+        .note("top_p is in (0, 1]");
   if (!(sampling.min_p >= 0 && sampling.min_p < 1))
-    return error(Code::kInvalid, "min_p {} is not valid", sampling.min_p).note("min_p is in [0, 1)");
+    return error(Code::kInvalid, "min_p {} is not valid", sampling.min_p)
+        .note("min_p is in [0, 1)");
   if (sampling.max_tokens < 1)
     return error(Code::kInvalid, "max_tokens {} is not valid", sampling.max_tokens)
         .note("max_tokens is at least 1");
@@ -22,11 +25,16 @@ Status validate(const SamplingParams& sampling) {
 
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kRefused: return "refused";
-    case FinishReason::kEngineLost: return "engine_lost";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kRefused:
+      return "refused";
+    case FinishReason::kEngineLost:
+      return "engine_lost";
   }
   return "refused";
 }

@@ -9,8 +9,8 @@
 /// Every submitted sequence ends in exactly one FinishEvent. A sequence whose prefill is done holds
 /// its KV blocks but is not decoded until take_over(): the KV handle of PrefillDone names it. When
 /// prefill itself already ended the sequence (max_tokens 1), take_over() makes its FinishEvent.
-/// Draws are counter-based, keyed by (seed, index of the new token): batch mates, chunking and timing
-/// never change a sampled token. Shapes: token arrays are [num_tokens] int32.
+/// Draws are counter-based, keyed by (seed, index of the new token): batch mates, chunking and
+/// timing never change a sampled token. Shapes: token arrays are [num_tokens] int32.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ namespace primerl {
 /// How the next token is chosen. Log-probabilities are those of the processed distribution.
 /// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw.
 struct SamplingParams {
-  double temperature = 1.0;            // 0 = greedy (log-probabilities at temperature 1)
-  int32_t top_k = 0;                   // 0 = off
-  double top_p = 1.0;                  // (0, 1]; 1 = off
-  double min_p = 0.0;                  // [0, 1); 0 = off; relative to the most likely token
-  int32_t max_tokens = 16;             // >= 1
-  bool ignore_eos = false;             // true: only max_tokens ends the sequence
-  std::vector<int32_t> stop_ids;       // besides the model's eos ids
+  double temperature = 1.0;       // 0 = greedy (log-probabilities at temperature 1)
+  int32_t top_k = 0;              // 0 = off
+  double top_p = 1.0;             // (0, 1]; 1 = off
+  double min_p = 0.0;             // [0, 1); 0 = off; relative to the most likely token
+  int32_t max_tokens = 16;        // >= 1
+  bool ignore_eos = false;        // true: only max_tokens ends the sequence
+  std::vector<int32_t> stop_ids;  // besides the model's eos ids
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
@@ -45,16 +45,16 @@ Status validate(const SamplingParams& sampling);
 using SequenceId = Id<struct SequenceTag, uint64_t>;
 
 struct SequenceRequest {
-  SequenceId id;                       // chosen by the caller, unique while the sequence lives
+  SequenceId id;  // chosen by the caller, unique while the sequence lives
   TenantSlot tenant;
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], >= 1
   SamplingParams sampling;
   uint64_t seed = 0;
-  std::string salt;                    // cache identity: tenant and policy version of the group
+  std::string salt;  // cache identity: tenant and policy version of the group
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
-std::string_view to_string(FinishReason reason);   // "stop", "length", ...
+std::string_view to_string(FinishReason reason);  // "stop", "length", ...
 
 /// Tokens [begin, end) of a completion were made by `version`.
 struct VersionSpan {
@@ -67,38 +67,38 @@ struct VersionSpan {
 /// The prompt's KV is complete; the sequence waits for take_over().
 struct PrefillEvent {
   SequenceId id;
-  int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache
+  int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache
 };
 
 /// The one end of a sequence. Sampled tokens include the eos or stop token that ended it.
 struct FinishEvent {
   SequenceId id;
   FinishReason reason = FinishReason::kStop;
-  std::string detail;                  // why, when refused
-  std::vector<int32_t> tokens;         // [num_new_tokens]
-  std::vector<float> logprobs;         // [num_new_tokens], natural log, processed distribution
-  std::vector<VersionSpan> spans;      // run-length, cover [0, num_new_tokens) exactly
+  std::string detail;              // why, when refused
+  std::vector<int32_t> tokens;     // [num_new_tokens]
+  std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
+  std::vector<VersionSpan> spans;  // run-length, cover [0, num_new_tokens) exactly
   int32_t num_cached_tokens = 0;
 };
 
 /// A snapshot of how busy the engine is.
 struct EngineState {
-  int32_t num_waiting = 0;             // submitted, prompt not complete
-  int32_t num_running = 0;             // taken over, decoding
-  int32_t num_held = 0;                // prompt complete, not taken over
+  int32_t num_waiting = 0;  // submitted, prompt not complete
+  int32_t num_running = 0;  // taken over, decoding
+  int32_t num_held = 0;     // prompt complete, not taken over
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  uint64_t num_prefill_tokens = 0;     // running totals since the start
+  uint64_t num_prefill_tokens = 0;  // running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
-  PolicyVersion version;               // applied last
+  PolicyVersion version;  // applied last
 };
 
 class Engine : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "engine";
-  /// Queues a prompt. Refusal (too long, token out of range, bad sampling) is an Error here and makes
-  /// no event; a full waiting queue is kExhausted.
+  /// Queues a prompt. Refusal (too long, token out of range, bad sampling) is an Error here and
+  /// makes no event; a full waiting queue is kExhausted.
   virtual Status submit(SequenceRequest request) = 0;
   /// Moves a prefilled sequence to decoding. Unknown or already aborted: kNotFound.
   virtual Status take_over(SequenceId id) = 0;
@@ -110,10 +110,10 @@ class Engine : public Resource {
   virtual std::vector<PrefillEvent> take_prefilled() = 0;
   virtual std::vector<FinishEvent> take_finished() = 0;
 
-  /// Replaces all weights between two steps. Sequences in flight keep their KV and go on. Applying the
-  /// version already applied does nothing. All or nothing: unknown, missing or misshapen tensors are
-  /// an error that names them and both shapes, and the old weights stay.
-  virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;   // number of tensors applied
+  /// Replaces all weights between two steps. Sequences in flight keep their KV and go on. Applying
+  /// the version already applied does nothing. All or nothing: unknown, missing or misshapen
+  /// tensors are an error that names them and both shapes, and the old weights stay.
+  virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
 
   virtual EngineState state() const = 0;
   /// Longest prompt + completion it can hold.

@@ -21,11 +21,11 @@ namespace primerl {
 
 /// One trajectory (or one branch of it) as the loss sees it.
 struct TrainSample {
-  std::vector<int32_t> tokens;        // prompt and completion(s), as generated
-  std::vector<uint8_t> loss_mask;     // 1 where the policy sampled the token (or SFT trains on it)
-  std::vector<float> logprobs;        // at sampling, 0 where loss_mask is 0; empty for SFT
-  std::vector<float> advantages;      // per token, constant within a trajectory; empty for SFT
-  float temperature = 1.0F;           // of sampling; logits are divided by it
+  std::vector<int32_t> tokens;     // prompt and completion(s), as generated
+  std::vector<uint8_t> loss_mask;  // 1 where the policy sampled the token (or SFT trains on it)
+  std::vector<float> logprobs;     // at sampling, 0 where loss_mask is 0; empty for SFT
+  std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
+  float temperature = 1.0F;        // of sampling; logits are divided by it
 };
 
 enum class LossKind : uint8_t { kDppo, kCrossEntropy };
@@ -40,16 +40,16 @@ struct TrainBatch {
 /// What a step did. Means are over the loss tokens of the step.
 struct TrainReport {
   double loss = 0;
-  double entropy_mean = 0;            // nats
-  double mismatch_kl_mean = 0;        // k3: r - log r - 1, r = pi / mu
+  double entropy_mean = 0;      // nats
+  double mismatch_kl_mean = 0;  // k3: r - log r - 1, r = pi / mu
   double mismatch_kl_max = 0;
-  double masked_fraction = 0;         // tokens whose policy-gradient term the trust region dropped
-  double grad_norm = 0;               // before clipping
+  double masked_fraction = 0;  // tokens whose policy-gradient term the trust region dropped
+  double grad_norm = 0;        // before clipping
   double learning_rate = 0;
-  int64_t num_tokens = 0;             // all tokens through the model
+  int64_t num_tokens = 0;  // all tokens through the model
   int64_t num_loss_tokens = 0;
   int32_t num_micro_batches = 0;
-  bool skipped = false;               // nothing to train on, or a non-finite gradient: weights unchanged
+  bool skipped = false;  // nothing to train on, or a non-finite gradient: weights unchanged
   std::string skip_reason;
 };
 
@@ -59,9 +59,10 @@ using StopRequested = std::function<bool()>;
 class Learner : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "learner";
-  using Resource::step;               // a learner has no work of its own between calls
+  using Resource::step;  // a learner has no work of its own between calls
   /// One optimizer step. An error leaves weights and optimizer as they were.
-  virtual Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) = 0;
+  virtual Result<TrainReport> step(const TrainBatch& batch,
+                                   const StopRequested& stop_requested) = 0;
   /// The weights as they are now, named `version`: an immutable copy.
   virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) = 0;
   /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].

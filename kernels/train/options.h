@@ -1,5 +1,5 @@
-/// What a graph file may say of a learner: `[resource.x] kind = "learner"`. Plain values; the option
-/// registry with ranges and docs is in runtime/bin/resource_catalog.cc.
+/// What a graph file may say of a learner: `[resource.x] kind = "learner"`. Plain values; the
+/// option registry with ranges and docs is in runtime/bin/resource_catalog.cc.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 namespace primerl {
 
 struct LossOptions {
-  std::string kind = "dppo";           // "dppo" or "cross_entropy"
-  double clip_low = 0.2;               // drop a token with A <= 0 when pi - mu < -clip_low
-  double clip_high = 0.2;              // drop a token with A > 0 when pi - mu > clip_high
+  std::string kind = "dppo";  // "dppo" or "cross_entropy"
+  double clip_low = 0.2;      // drop a token with A <= 0 when pi - mu < -clip_low
+  double clip_high = 0.2;     // drop a token with A > 0 when pi - mu > clip_high
   double advantage_weight = 1.0;
-  double kl_weight = 1e-3;             // of (log pi - log mu)^2
+  double kl_weight = 1e-3;  // of (log pi - log mu)^2
 };
 
 struct OptimizerOptions {
@@ -22,13 +22,13 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double max_norm = 1.0;               // global L2 clip; 0 = off
+  double max_norm = 1.0;  // global L2 clip; 0 = off
 };
 
 struct ScheduleOptions {
-  std::string kind = "constant";       // "constant", "linear" or "cosine"
+  std::string kind = "constant";  // "constant", "linear" or "cosine"
   int32_t warmup_steps = 0;
-  int32_t decay_steps = 0;             // last steps of max_steps that decay
+  int32_t decay_steps = 0;  // last steps of max_steps that decay
   double min_lr = 0.0;
 };
 
@@ -39,7 +39,7 @@ struct LearnerOptions {
   int32_t micro_batch_tokens = 16384;  // tokens packed into one forward and backward
   int32_t threads = 0;                 // 0 = decided by the plan
   int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown
-  int64_t init_seed = -1;              // >= 0: a folder without weights starts from random ones (SFT)
+  int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
 };
 
 }  // namespace primerl

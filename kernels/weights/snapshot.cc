@@ -11,13 +11,20 @@ struct TypeFacts {
   size_t bytes;
 };
 
-constexpr std::array<TypeFacts, 15> kTypes = {{{DataType::kBool, "BOOL", 1}, {DataType::kU8, "U8", 1},
-                                               {DataType::kI8, "I8", 1},     {DataType::kI16, "I16", 2},
-                                               {DataType::kU16, "U16", 2},   {DataType::kI32, "I32", 4},
-                                               {DataType::kU32, "U32", 4},   {DataType::kI64, "I64", 8},
-                                               {DataType::kU64, "U64", 8},   {DataType::kF16, "F16", 2},
-                                               {DataType::kBF16, "BF16", 2}, {DataType::kF32, "F32", 4},
-                                               {DataType::kF64, "F64", 8},   {DataType::kF8E4M3, "F8_E4M3", 1},
+constexpr std::array<TypeFacts, 15> kTypes = {{{DataType::kBool, "BOOL", 1},
+                                               {DataType::kU8, "U8", 1},
+                                               {DataType::kI8, "I8", 1},
+                                               {DataType::kI16, "I16", 2},
+                                               {DataType::kU16, "U16", 2},
+                                               {DataType::kI32, "I32", 4},
+                                               {DataType::kU32, "U32", 4},
+                                               {DataType::kI64, "I64", 8},
+                                               {DataType::kU64, "U64", 8},
+                                               {DataType::kF16, "F16", 2},
+                                               {DataType::kBF16, "BF16", 2},
+                                               {DataType::kF32, "F32", 4},
+                                               {DataType::kF64, "F64", 8},
+                                               {DataType::kF8E4M3, "F8_E4M3", 1},
                                                {DataType::kF8E5M2, "F8_E5M2", 1}}};
 
 }  // namespace

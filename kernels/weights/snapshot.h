@@ -1,8 +1,8 @@
 /// WeightSnapshot: one immutable version of a policy's weights, and WeightChannel, which carries
 /// snapshots from the one publisher (Trainer) to n receivers (Prefill, Decode).
 ///
-/// The channel is the one resource that two threads touch; every other kernel object belongs to one.
-/// Bytes never pass through Broadcaster: it names versions, the channel holds them.
+/// The channel is the one resource that two threads touch; every other kernel object belongs to
+/// one. Bytes never pass through Broadcaster: it names versions, the channel holds them.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,31 @@
 
 namespace primerl {
 
-enum class DataType : uint8_t { kBool, kU8, kI8, kI16, kU16, kI32, kU32, kI64, kU64, kF16, kBF16, kF32, kF64, kF8E4M3, kF8E5M2 };
+enum class DataType : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kU16,
+  kI32,
+  kU32,
+  kI64,
+  kU64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kF8E4M3,
+  kF8E5M2
+};
 
-std::string_view to_string(DataType type);        // safetensors spelling: "F32", "BF16"
+std::string_view to_string(DataType type);  // safetensors spelling: "F32", "BF16"
 Result<DataType> parse_data_type(std::string_view text);
-size_t size_in_bytes(DataType type);              // of one element
+size_t size_in_bytes(DataType type);  // of one element
 
 /// One tensor of a snapshot: row-major, little-endian, contiguous.
 struct WeightTensor {
-  std::string name;                               // Hugging Face name
+  std::string name;  // Hugging Face name
   DataType type = DataType::kF32;
   std::vector<int64_t> shape;
   Blob bytes;
@@ -31,7 +47,7 @@ struct WeightTensor {
 
 struct WeightSnapshot {
   PolicyVersion version;
-  std::vector<WeightTensor> tensors;              // sorted by name
+  std::vector<WeightTensor> tensors;  // sorted by name
 };
 
 /// One publisher, n receivers. Each version stays readable until every receiver released it or two

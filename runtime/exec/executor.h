@@ -1,9 +1,9 @@
-/// Executor: runs the hosts of one process of a Plan. Two exist: CafExecutor (real threads and time)
-/// and VirtualExecutor (one thread, seeded choice, virtual clock). Both drive the same Host class
-/// (host.h), so an actor cannot tell them apart.
+/// Executor: runs the hosts of one process of a Plan. Two exist: CafExecutor (real threads and
+/// time) and VirtualExecutor (one thread, seeded choice, virtual clock). Both drive the same Host
+/// class (host.h), so an actor cannot tell them apart.
 ///
-/// Order: make -> start() -> [request_drain() | request_stop()] -> wait() -> destroy. All methods but
-/// make/start/destroy may be called from any thread.
+/// Order: make -> start() -> [request_drain() | request_stop()] -> wait() -> destroy. All methods
+/// but make/start/destroy may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,16 @@
 
 namespace primerl {
 
-/// Makes the resource at `index` of plan.resources. Called on the thread of the host that owns it (a
-/// weight channel or tokenizer, which hosts share, on the starting thread).
-using ResourceFactory = std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
+/// Makes the resource at `index` of plan.resources. Called on the thread of the host that owns it
+/// (a weight channel or tokenizer, which hosts share, on the starting thread).
+using ResourceFactory =
+    std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
 /// What the process around the executor provides. Thread-safe. Never blocks on a slow observer.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;
-  virtual RunFiles& files() = 0;                       // called from one host at a time per file
+  virtual RunFiles& files() = 0;  // called from one host at a time per file
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
   virtual const ResumePoint* resume_point(TenantSlot tenant) const = 0;
@@ -36,42 +37,43 @@ struct EdgeLedger {
   uint64_t sent = 0;
   uint64_t handled = 0;
   uint64_t in_flight = 0;
-  uint64_t returned = 0;       // given back undelivered: the peer died
-  uint64_t dropped = 0;        // latest_wins overwrites, arrivals of an old epoch
-  uint64_t failed = 0;         // of those handled: the handler returned an error
-  uint64_t waiting_max = 0;    // most ever waiting between one sender and one target; <= PlanEdge::bound
+  uint64_t returned = 0;  // given back undelivered: the peer died
+  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old epoch
+  uint64_t failed = 0;    // of those handled: the handler returned an error
+  uint64_t waiting_max =
+      0;  // most ever waiting between one sender and one target; <= PlanEdge::bound
   bool balances() const { return sent == handled + in_flight + returned + dropped; }
 };
 
 /// One node that cannot go on, for the stall report.
 struct StalledHost {
   std::string name;
-  uint64_t num_waiting = 0;            // inputs in its inbox
-  std::string full_edges;              // outgoing forward edges without room
-  Duration oldest;                     // age of the oldest waiting input
-  std::string handling;                // instance and message type in a handler now, empty if none
+  uint64_t num_waiting = 0;  // inputs in its inbox
+  std::string full_edges;    // outgoing forward edges without room
+  Duration oldest;           // age of the oldest waiting input
+  std::string handling;      // instance and message type in a handler now, empty if none
 };
 
 struct StallReport {
   std::vector<StalledHost> hosts;
-  std::vector<std::string> wait_cycle; // host names, first waits for second, ...; empty when none
-  std::string text() const;            // the table a person reads
+  std::vector<std::string> wait_cycle;  // host names, first waits for second, ...; empty when none
+  std::string text() const;             // the table a person reads
 };
 
 /// A snapshot for the status line and heartbeats.
 struct RunStatus {
-  uint64_t num_steps = 0;              // host steps so far: rises while the run lives
+  uint64_t num_steps = 0;  // host steps so far: rises while the run lives
   bool is_draining = false;
-  std::vector<EdgeLedger> edges;       // index = EdgeId
+  std::vector<EdgeLedger> edges;  // index = EdgeId
 };
 
 enum class RunEnd { kFinished, kInterrupted, kFailed, kStalled };
 
 struct RunOutcome {
   RunEnd end = RunEnd::kFinished;
-  Status status;                       // why, when kFailed or kStalled
-  std::vector<EdgeLedger> ledger;      // index = EdgeId; balances at a clean end
-  StallReport stall;                   // filled when kStalled
+  Status status;                   // why, when kFailed or kStalled
+  std::vector<EdgeLedger> ledger;  // index = EdgeId; balances at a clean end
+  StallReport stall;               // filled when kStalled
 };
 
 class Executor {
