@@ -1,0 +1,81 @@
+#include "actors/env/environments/catalog.h"
+
+#include <functional>
+
+#include "actors/env/environments/arithmetic_tool.h"
+#include "actors/env/environments/copy.h"
+#include "actors/env/environments/reverse_text.h"
+#include "graph/base/suggest.h"
+
+namespace primerl {
+namespace {
+
+using Made = Result<std::unique_ptr<Environment>>;
+
+struct Kind {
+  EnvironmentContract contract;
+  std::function<Made(const void* options)> make;
+};
+
+template <class Options>
+Kind kind(std::string name, std::string doc, OptionSet options, Made (*make)(const Options&)) {
+  return {{std::move(name), std::move(doc), std::move(options)}, [make](const void* bound) {
+            return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
+          }};
+}
+
+OptionSet letter_options() {
+  return OptionsOf<LetterOptions>()
+      .field("letters", &LetterOptions::letters, any(), "what words are made of, printable ASCII")
+      .field("length_min", &LetterOptions::length_min, between(1, kWordLengthMax) | unit("letters"),
+             "of the shortest word")
+      .field("length_max", &LetterOptions::length_max, between(1, kWordLengthMax) | unit("letters"),
+             "of the longest word");
+}
+
+OptionSet arithmetic_tool_options() {
+  using O = ArithmeticToolOptions;
+  return OptionsOf<O>()
+      .field("operators", &O::operators, any(), "signs to draw from, of '+-*'")
+      .field("operand_max", &O::operand_max, between(0, kOperandMax), "largest number in a task")
+      .field("turns_max", &O::turns_max, between(2, kToolTurnsMax) | unit("actions"),
+             "actions of one trajectory, calls included")
+      .field("call_reward", &O::call_reward, from_below(0, 1),
+             "reward for the right call with a wrong answer");
+}
+
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kKinds = {
+      kind("reverse_text", "write a word backwards, rewarded by the share of right positions",
+           letter_options(), make_reverse_text),
+      kind("copy", "write a word again, rewarded by the share of right positions", letter_options(),
+           make_copy),
+      kind("arithmetic_tool", "several turns: call a calculator, then answer with its result",
+           arithmetic_tool_options(), make_arithmetic_tool),
+  };
+  return kKinds;
+}
+
+}  // namespace
+
+std::vector<EnvironmentContract> environment_contracts() {
+  std::vector<EnvironmentContract> contracts;
+  for (const Kind& kind : kinds()) contracts.push_back(kind.contract);
+  return contracts;
+}
+
+Result<std::unique_ptr<Environment>> make_environment(const TenantEnvironment& environment) {
+  std::vector<std::string> names;
+  for (const Kind& kind : kinds()) {
+    if (kind.contract.name == environment.name) {
+      auto made = kind.make(environment.options.get());
+      if (made.ok()) return made;
+      return std::move(made).error().while_doing("environment '" + environment.name + "'");
+    }
+    names.push_back(kind.contract.name);
+  }
+  return error(Code::kNotFound, "unknown environment '{}'", environment.name)
+      .note("environments: " + join_names(names));
+}
+
+}  // namespace primerl

@@ -1,0 +1,32 @@
+#include "actors/env/environments/reverse_text.h"
+
+namespace primerl {
+namespace {
+
+class ReverseText final : public Environment {
+ public:
+  explicit ReverseText(const LetterOptions& options) : options_(options) {}
+
+  Result<EnvironmentTask> task(uint64_t, RandomStream random) override {
+    const std::string word = random_word(options_, random);
+    return EnvironmentTask{"r:" + word + ">", std::string(word.rbegin(), word.rend())};
+  }
+
+  Result<EnvironmentStep> step(const EnvironmentTask& task,
+                               const std::vector<std::string>& actions) override {
+    if (actions.empty()) return error(Code::kInvalid, "a step needs an action");
+    return EnvironmentStep{"", equal_share(actions.front(), task.answer), true};
+  }
+
+ private:
+  const LetterOptions options_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Environment>> make_reverse_text(const LetterOptions& options) {
+  RETURN_IF_ERROR(validate(options));
+  return std::unique_ptr<Environment>(std::make_unique<ReverseText>(options));
+}
+
+}  // namespace primerl

@@ -1,0 +1,14 @@
+/// Write a word backwards: `r:abcdefgh>` wants `hgfedcba`. One turn; the reward is the share of
+/// positions that are right, over the longer of the two texts: 1 only for the exact answer.
+#pragma once
+
+#include <memory>
+
+#include "actors/env/environment.h"
+#include "actors/env/environments/letters.h"
+
+namespace primerl {
+
+Result<std::unique_ptr<Environment>> make_reverse_text(const LetterOptions& options);
+
+}  // namespace primerl

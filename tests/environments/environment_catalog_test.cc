@@ -1,0 +1,49 @@
+#include "actors/env/environments/catalog.h"
+
+#include <gmock/gmock.h>
+
+#include "actors/env/environments/letters.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(EnvironmentCatalog, NamesTheKnownOnesWhenAskedForAnother) {
+  const auto made = make_environment({.name = "reverse_txt", .options = nullptr});
+  EXPECT_THAT(made.error().text(), HasSubstr("unknown environment 'reverse_txt'"));
+  EXPECT_THAT(made.error().text(), HasSubstr("reverse_text, copy and arithmetic_tool"));
+}
+
+TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayInRange) {
+  for (const auto& contract : environment_contracts()) {
+    SCOPED_TRACE(contract.name);
+    EXPECT_FALSE(contract.doc.empty());
+    const auto options = contract.options.make();
+    auto environment = make_environment({contract.name, options});
+    ASSERT_TRUE(environment.ok()) << environment.error().text();
+    for (uint64_t ordinal = 0; ordinal < 50; ++ordinal) {
+      const auto task = *(*environment)->task(ordinal, RandomStream(ordinal));
+      EXPECT_FALSE(task.prompt.empty());
+      for (const std::string& action :
+           {std::string(), task.answer, task.prompt, std::string(999, 'a')}) {
+        const auto step = *(*environment)->step(task, {action});
+        EXPECT_GE(step.reward, 0);
+        EXPECT_LE(step.reward, 1);
+        EXPECT_EQ(step.done, step.text.empty());
+      }
+    }
+  }
+}
+
+TEST(EnvironmentCatalog, HandsTheBoundOptionsOver) {
+  const auto options = std::make_shared<LetterOptions>(LetterOptions{.letters = "z"});
+  const auto environment = make_environment({"copy", options});
+  EXPECT_EQ((*environment)->task(0, RandomStream(0))->answer, "zzzzzzzz");
+  options->letters = "";
+  EXPECT_THAT(make_environment({"copy", options}).error().text(),
+              HasSubstr("environment 'copy': 'letters' is empty"));
+}
+
+}  // namespace
+}  // namespace primerl
