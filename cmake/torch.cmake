@@ -1,6 +1,5 @@
 # libtorch = the PyTorch wheel. Its own TorchConfig.cmake drags CUDA detection in, so the imported
 # target is made here: headers, libraries, and the symbols that must not be dropped by the linker.
-include(python)
 execute_process(COMMAND ${PRIMERL_PYTHON} -c "import torch, os; print(os.path.dirname(torch.__file__)); print(torch.__version__)"
                 OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_fault ERROR_VARIABLE torch_words)
 if(torch_fault)

@@ -1,0 +1,61 @@
+# make demo | test | build | bench | format | setup | asan | tsan | clean: from a fresh clone to the
+# thing itself. Every target first installs what is missing (scripts/setup.sh, a moment when nothing
+# is). CMake does the building: presets are in CMakePresets.json.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# One compiler for each core, but never more than the memory carries: a torch or CAF file needs
+# about 0.7 GiB.
+JOBS ?= $(shell awk -v cores="$$(nproc)" '/^MemAvailable/ { jobs = int($$2 / 734003); \
+          if (jobs > cores) jobs = cores; if (jobs < 1) jobs = 1; print jobs }' /proc/meminfo)
+GRAPH ?= examples/reverse_text/graph.toml
+# Arguments for `primerl-graph run`: make demo RUN_ARGS="--max-steps 50"
+RUN_ARGS ?=
+# A filter of test names: make test TESTS=Router
+TESTS ?= .
+
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
+.PHONY: help setup setup-tests build demo test bench format asan tsan clean
+
+help:
+	@echo "make demo     train the example model in $(GRAPH), about a minute"
+	@echo "make test     build everything and run all tests (TESTS=REGEX for some)"
+	@echo "make build    build/bin/primerl-graph and build/bin/primerl-worker"
+	@echo "make bench    build and run the benchmarks"
+	@echo "make format   clang-format over the tree"
+	@echo "make setup    only install what is missing: Debian packages, PyTorch into .venv"
+	@echo "make asan     unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan     unit tests under ThreadSanitizer"
+	@echo "make clean    remove the build folders (.venv stays)"
+
+setup:
+	@scripts/setup.sh
+
+setup-tests:
+	@scripts/setup.sh --tests
+
+build: setup
+	@scripts/build.sh dev $(JOBS) programs
+
+demo: build
+	build/bin/primerl-graph run $(GRAPH) $(RUN_ARGS)
+
+test: setup-tests
+	@scripts/build.sh dev $(JOBS) all
+	@scripts/run_tests.sh build $(JOBS) '$(TESTS)'
+
+bench: setup-tests
+	@scripts/build.sh dev $(JOBS) all
+	@scripts/run_benches.sh build
+
+format: setup
+	@scripts/format.sh
+
+asan tsan: setup
+	@scripts/build.sh $@ $(JOBS) all
+	@scripts/run_tests.sh build-$@ $(JOBS) '$(TESTS)' unit
+
+clean:
+	rm -rf build build-asan build-tsan build-release build-cuda

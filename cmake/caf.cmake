@@ -1,0 +1,10 @@
+# Debian's CAF ships no CMake package; every user-facing signature differs in other versions.
+primerl_find_header(CAF_INCLUDE_DIR caf/all.hpp libcaf-dev)
+primerl_find_library(CAF_CORE_LIBRARY caf_core libcaf-dev)
+file(STRINGS ${CAF_INCLUDE_DIR}/caf/config.hpp caf_version REGEX "#define CAF_VERSION ")
+if(NOT caf_version MATCHES "1706")
+  message(FATAL_ERROR "CAF 0.17.6 (CAF_VERSION 1706) is needed, found: ${caf_version}")
+endif()
+add_library(caf_core INTERFACE IMPORTED)
+target_include_directories(caf_core SYSTEM INTERFACE ${CAF_INCLUDE_DIR})
+target_link_libraries(caf_core INTERFACE ${CAF_CORE_LIBRARY} Threads::Threads)

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Installs what is missing to build primerl-graph on Debian 12: the packages of packages.txt with
+# apt (sudo only when not root), and .venv with PyTorch, which brings libtorch. With --tests also
+# the Python packages of requirements-tests.txt. Does nothing, quickly, when nothing is missing.
+#
+# PRIMERL_PYTHON=/path/python   take PyTorch from this Python instead of looking for one
+# PRIMERL_OFFLINE=1             install nothing, only say what is missing
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly torch_version=2.13.0 torch_oldest=2.11
+readonly torch_cpu_index=https://download.pytorch.org/whl/cpu
+readonly venv=.venv
+with_tests=no
+[ "${1:-}" = "--tests" ] && with_tests=yes
+
+say() { echo "setup: $*" >&2; }
+fail() {
+  say "error: $1"
+  shift
+  for line in "$@"; do say "  $line"; done
+  exit 1
+}
+
+# --- Debian packages ---------------------------------------------------------------------------
+
+listed_packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' scripts/packages.txt; }
+
+missing_packages() {
+  local installed
+  # Status lines look like 'install ok installed libfmt-dev'; unknown names only reach stderr.
+  installed=$(listed_packages | xargs dpkg-query -W -f '${Status} ${Package}\n' 2>/dev/null |
+    sed -n 's/^install ok installed //p' || true)
+  listed_packages | grep -vxF -f <(echo "$installed") || true
+}
+
+install_packages() {
+  command -v dpkg-query >/dev/null || {
+    say "this is no Debian system; install the like of: $(listed_packages | tr '\n' ' ')"
+    return
+  }
+  local missing root=()
+  missing=$(missing_packages | tr '\n' ' ')
+  missing=${missing% }
+  [ -z "$missing" ] && return
+  local by_hand="apt-get update && apt-get install --no-install-recommends -y $missing"
+  [ -n "${PRIMERL_OFFLINE:-}" ] && fail "Debian packages are missing" "as root: $by_hand"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+      fail "Debian packages are missing, and neither root nor sudo is at hand" "as root: $by_hand"
+    root=(sudo)
+  fi
+  say "installing with apt: $missing"
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y
+    -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+  # A list that cannot be fetched is a warning to apt: go on, the install decides.
+  "${apt[@]}" update >&2 || say "warning: 'apt-get update' failed, trying with the lists at hand"
+  # shellcheck disable=SC2086
+  "${apt[@]}" install --no-install-recommends $missing >&2 ||
+    fail "apt could not install: $missing" \
+      "is the network up, and does /etc/apt name a Debian 12 mirror?" "by hand: $by_hand"
+}
+
+# --- Python ------------------------------------------------------------------------------------
+
+# Prints the folder that holds the PyTorch of this Python, or fails: none, or too old.
+torch_folder_of() {
+  "$1" - "$torch_oldest" 2>/dev/null <<'PYTHON'
+import importlib.metadata, importlib.util, pathlib, sys
+number = lambda text: tuple(int(part) for part in text.split("+")[0].split(".")[:2])
+spec = importlib.util.find_spec("torch")
+if spec is None or number(importlib.metadata.version("torch")) < number(sys.argv[1]):
+    sys.exit(1)
+print(pathlib.Path(spec.origin).parent.parent)
+PYTHON
+}
+
+pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" >&2; }
+
+make_venv() {
+  local python=$1
+  rm -rf "$venv"
+  "$python" -m venv "$venv" >&2 || fail "'$python -m venv $venv' failed" \
+    "Debian keeps that module in python3-venv; other Pythons need ensurepip"
+}
+
+install_torch() {
+  local tried folder
+  for tried in ${PRIMERL_PYTHON:-python3 /usr/bin/python3}; do
+    if folder=$(torch_folder_of "$tried"); then
+      say "using the PyTorch in $folder"
+      make_venv "$tried"
+      # The environment sees that PyTorch, while what tests add stays in here.
+      echo "$folder" >"$("$venv/bin/python" -c \
+        'import sysconfig; print(sysconfig.get_path("purelib"))')/primerl_torch.pth"
+      return
+    fi
+  done
+  [ -n "${PRIMERL_PYTHON:-}" ] &&
+    fail "no PyTorch of version $torch_oldest or newer in PRIMERL_PYTHON=$PRIMERL_PYTHON"
+  [ -n "${PRIMERL_OFFLINE:-}" ] &&
+    fail "no PyTorch of version $torch_oldest or newer in python3, and PRIMERL_OFFLINE is set"
+  make_venv "$(command -v python3)"
+  say "installing PyTorch $torch_version for CPUs into $venv (200 MB)"
+  # The CPU build, from the package index as configured or from PyTorch's own.
+  pip_install "torch==$torch_version+cpu" 2>/dev/null ||
+    pip_install --retries 1 --timeout 20 --extra-index-url "$torch_cpu_index" \
+      "torch==$torch_version+cpu" 2>/dev/null || {
+    say "no CPU build of PyTorch in reach: installing the general one, which takes several GB"
+    pip_install "torch==$torch_version" || fail "pip could not install torch==$torch_version" \
+      "is the network up? A PyTorch >= $torch_oldest that is already there is taken with" \
+      "make setup PRIMERL_PYTHON=/path/to/its/python"
+  }
+}
+
+# Work that a stamp in the environment remembers, keyed on everything it was made from.
+stamped() {
+  local stamp=$venv/.stamp-$1 key
+  shift
+  key=$({ echo "$* ${PRIMERL_PYTHON:-}"; cat scripts/setup.sh scripts/requirements-tests.txt; } |
+    sha256sum | cut -d' ' -f1)
+  [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && return
+  "$@"
+  echo "$key" >"$stamp"
+}
+
+torch_ready() {
+  if [ -x "$venv/bin/python" ] && [ -z "${PRIMERL_PYTHON:-}" ] &&
+    torch_folder_of "$venv/bin/python" >/dev/null; then
+    return
+  fi
+  install_torch
+  torch_folder_of "$venv/bin/python" >/dev/null ||
+    fail "PyTorch was installed into $venv but cannot be found there; remove $venv and try again"
+}
+
+peers_ready() {
+  [ -n "${PRIMERL_OFFLINE:-}" ] && {
+    "$venv/bin/python" -m pip install -q --no-index -r scripts/requirements-tests.txt >&2 ||
+      fail "packages of scripts/requirements-tests.txt are missing and PRIMERL_OFFLINE is set"
+    return
+  }
+  say "checking the Python packages that tests compare with"
+  pip_install -r scripts/requirements-tests.txt ||
+    fail "pip could not install scripts/requirements-tests.txt" "is the network up?"
+}
+
+install_packages
+stamped torch torch_ready
+if [ "$with_tests" = yes ]; then stamped tests peers_ready; fi
