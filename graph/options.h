@@ -51,6 +51,8 @@ Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
 Constraint required();
+/// "at least 1 tokens and at most 8 tokens", "one of a and b"; empty when anything goes.
+std::string constraint_text(const Constraint& constraint, OptionType type);
 
 struct OptionSet;
 

@@ -1,0 +1,333 @@
+#include "graph/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "graph/base/suggest.h"
+
+namespace primerl {
+namespace {
+
+Constraint bounded(std::optional<double> min, bool min_excluded, std::optional<double> max,
+                   bool max_excluded) {
+  Constraint constraint;
+  constraint.min = min;
+  constraint.max = max;
+  constraint.min_excluded = min_excluded;
+  constraint.max_excluded = max_excluded;
+  return constraint;
+}
+
+/// What the value should have been: "an integer", "a duration such as \"30s\"".
+std::string_view expected(OptionType type) {
+  switch (type) {
+    case OptionType::kBool:
+      return "true or false";
+    case OptionType::kInteger:
+      return "an integer";
+    case OptionType::kNumber:
+      return "a number";
+    case OptionType::kString:
+      return "a string";
+    case OptionType::kDuration:
+      return "a duration such as \"30s\"";
+    case OptionType::kStringList:
+      return "a list of strings";
+    case OptionType::kTable:
+      return "a table";
+  }
+  return "another kind of value";
+}
+
+bool has_type(OptionType type, const Value& value) {
+  switch (type) {
+    case OptionType::kBool:
+      return value.is_bool();
+    case OptionType::kInteger:
+      return value.is_integer();
+    case OptionType::kNumber:
+      return value.is_number();
+    case OptionType::kString:
+    case OptionType::kDuration:
+      return value.is_string();
+    case OptionType::kTable:
+      return value.is_table();
+    case OptionType::kStringList:
+      break;
+  }
+  if (!value.is_array()) return false;
+  const auto& items = value.as_array();
+  return std::all_of(items.begin(), items.end(),
+                     [](const Value& item) { return item.is_string(); });
+}
+
+std::string number_text(double number) {
+  if (number == std::floor(number) && std::abs(number) < 9e15)
+    return fmt::format("{}", static_cast<int64_t>(number));
+  return fmt::format("{}", number);
+}
+
+/// One binding of one table: the field names and where the findings go.
+struct Binder {
+  std::string_view what;
+  Diagnostics& diagnostics;
+
+  bool check_range(const OptionField& field, double number, std::string_view shown, Span span) {
+    const Constraint& constraint = field.constraint;
+    const bool low = constraint.min && (constraint.min_excluded ? number <= *constraint.min
+                                                                : number < *constraint.min);
+    const bool high = constraint.max && (constraint.max_excluded ? number >= *constraint.max
+                                                                 : number > *constraint.max);
+    if (!low && !high && !std::isnan(number)) return true;
+    const std::string range = constraint_text(constraint, field.type);
+    diagnostics
+        .error("G023", span, "'{}' of {} is {}, which is out of range", field.name, what, shown)
+        .note(fmt::format("'{}' must be {}", field.name, range));
+    return false;
+  }
+
+  bool check_choice(const OptionField& field, const Value& item) {
+    const auto& choices = field.constraint.choices;
+    const std::string& text = item.as_string();
+    if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end())
+      return true;
+    auto& found = diagnostics.error("G024", item.span, "'{}' is no choice for '{}' of {}", text,
+                                    field.name, what);
+    found.note(fmt::format("choices: {}", join_names(choices)));
+    if (const auto near = nearest_name(text, choices); !near.empty())
+      found.suggest(fmt::format("did you mean '{}'?", near));
+    return false;
+  }
+
+  bool check_duration(const OptionField& field, const Value& value) {
+    const auto duration = parse_duration(value.as_string());
+    if (duration.ok())
+      return check_range(field, duration->to_seconds(), value.as_string(), value.span);
+    diagnostics
+        .error("G022", value.span, "'{}' of {} is no duration: {}", field.name, what,
+               duration.error().message())
+        .note("durations carry their unit: \"250ms\", \"30s\", \"5m\", \"2h\"");
+    return false;
+  }
+
+  bool check_type(const OptionField& field, const Value& value) {
+    if (has_type(field.type, value)) return true;
+    if (field.type == OptionType::kDuration && value.is_number()) {
+      diagnostics.error("G022", value.span, "'{}' of {} has no unit", field.name, what)
+          .note("durations carry their unit: \"250ms\", \"30s\", \"5m\", \"2h\"")
+          .suggest(fmt::format("write {} = \"{}s\" if you meant seconds", field.name,
+                               number_text(value.as_number())));
+      return false;
+    }
+    auto& found = diagnostics.error("G021", value.span, "'{}' of {} must be {}, not {}", field.name,
+                                    what, expected(field.type), value.kind());
+    if (!field.default_text.empty()) found.note(fmt::format("default: {}", field.default_text));
+    return false;
+  }
+
+  bool check(const OptionField& field, const Value& value) {
+    if (!check_type(field, value)) return false;
+    const Constraint& constraint = field.constraint;
+    switch (field.type) {
+      case OptionType::kInteger:
+        return check_range(field, static_cast<double>(value.as_integer()),
+                           std::to_string(value.as_integer()), value.span);
+      case OptionType::kNumber:
+        return check_range(field, value.as_number(), fmt::format("{}", value.as_number()),
+                           value.span);
+      case OptionType::kDuration:
+        return check_duration(field, value);
+      case OptionType::kString:
+        if (!check_choice(field, value)) return false;
+        if (constraint.min || constraint.max)
+          return check_range(field, static_cast<double>(value.as_string().size()),
+                             fmt::format("{} bytes long", value.as_string().size()), value.span);
+        return true;
+      case OptionType::kStringList: {
+        bool all = true;
+        for (const auto& item : value.as_array()) all = check_choice(field, item) && all;
+        if (!all) return false;
+        if (constraint.min || constraint.max)
+          return check_range(field, static_cast<double>(value.as_array().size()),
+                             fmt::format("{} items long", value.as_array().size()), value.span);
+        return true;
+      }
+      default:
+        return true;
+    }
+  }
+};
+
+void report_unknown(const Entry& entry, std::string_view what, std::vector<std::string> known,
+                    Diagnostics& diagnostics) {
+  auto& found = diagnostics.error("G020", entry.key_span, "{} has no option '{}'", what, entry.key);
+  if (known.empty())
+    found.note("it has no options");
+  else
+    found.note(fmt::format("options: {}", join_names(known)));
+  if (const auto near = nearest_name(entry.key, known); !near.empty())
+    found.suggest(fmt::format("did you mean '{}'?", near));
+}
+
+}  // namespace
+
+Constraint operator|(Constraint a, const Constraint& b) {
+  if (b.min) {
+    a.min = b.min;
+    a.min_excluded = b.min_excluded;
+  }
+  if (b.max) {
+    a.max = b.max;
+    a.max_excluded = b.max_excluded;
+  }
+  if (!b.choices.empty()) a.choices = b.choices;
+  if (!b.unit.empty()) a.unit = b.unit;
+  if (!b.refers.kind.empty()) a.refers = b.refers;
+  a.required = a.required || b.required;
+  return a;
+}
+
+Constraint any() { return {}; }
+Constraint at_least(double min) { return bounded(min, false, std::nullopt, false); }
+Constraint above(double min) { return bounded(min, true, std::nullopt, false); }
+Constraint between(double min, double max) { return bounded(min, false, max, false); }
+Constraint above_up_to(double min, double max) { return bounded(min, true, max, false); }
+Constraint from_below(double min, double max) { return bounded(min, false, max, true); }
+
+Constraint one_of(std::vector<std::string> choices) {
+  Constraint constraint;
+  constraint.choices = std::move(choices);
+  return constraint;
+}
+
+Constraint unit(std::string name) {
+  Constraint constraint;
+  constraint.unit = std::move(name);
+  return constraint;
+}
+
+Constraint refers_to(std::string kind) {
+  Constraint constraint;
+  constraint.refers.kind = std::move(kind);
+  return constraint;
+}
+
+Constraint required() {
+  Constraint constraint;
+  constraint.required = true;
+  return constraint;
+}
+
+std::string constraint_text(const Constraint& constraint, OptionType type) {
+  std::string text;
+  const std::string suffix = !constraint.unit.empty()          ? " " + constraint.unit
+                             : type == OptionType::kDuration   ? " s"
+                             : type == OptionType::kString     ? " bytes"
+                             : type == OptionType::kStringList ? " items"
+                                                               : "";
+  // The limits of the C++ type are no news to a reader.
+  const bool has_min = constraint.min && std::abs(*constraint.min) < 2e9;
+  const bool has_max = constraint.max && std::abs(*constraint.max) < 2e9;
+  if (has_min)
+    text = fmt::format("{} {}{}", constraint.min_excluded ? "above" : "at least",
+                       number_text(*constraint.min), suffix);
+  if (has_max)
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : " and ",
+                        constraint.max_excluded ? "below" : "at most", number_text(*constraint.max),
+                        suffix);
+  if (text.empty() && (constraint.min || constraint.max))
+    text = fmt::format("between {} and {}", number_text(constraint.min.value_or(-HUGE_VAL)),
+                       number_text(constraint.max.value_or(HUGE_VAL)));
+  if (!constraint.choices.empty())
+    text += fmt::format("{}one of {}", text.empty() ? "" : ", ", join_names(constraint.choices));
+  return text;
+}
+
+const OptionField* OptionSet::find(std::string_view name) const {
+  for (const auto& field : fields)
+    if (field.name == name) return &field;
+  return nullptr;
+}
+
+std::vector<std::string> OptionSet::names() const {
+  std::vector<std::string> names;
+  names.reserve(fields.size());
+  for (const auto& field : fields) names.push_back(field.name);
+  return names;
+}
+
+void OptionSet::bind(const Table& table, std::string_view what,
+                     const std::vector<std::string>& ignore, void* options,
+                     Diagnostics& diagnostics) const {
+  Binder binder{what, diagnostics};
+  for (const auto& entry : table.entries) {
+    if (std::find(ignore.begin(), ignore.end(), entry.key) != ignore.end()) continue;
+    const OptionField* field = find(entry.key);
+    if (field == nullptr) {
+      auto known = names();
+      known.insert(known.end(), ignore.begin(), ignore.end());
+      report_unknown(entry, what, std::move(known), diagnostics);
+      continue;
+    }
+    if (!binder.check(*field, entry.value)) continue;
+    if (field->type == OptionType::kTable)
+      field->table->bind(entry.value.as_table(), fmt::format("'{}' of {}", field->name, what), {},
+                         field->nested(options), diagnostics);
+    else
+      field->assign(options, entry.value);
+  }
+  for (const auto& field : fields)
+    if (field.constraint.required && table.find(field.name) == nullptr)
+      diagnostics.error("G025", table.span, "{} needs '{}'", what, field.name).note(field.doc);
+}
+
+namespace detail {
+
+std::string toml_text(const std::string& value) {
+  std::string text = "\"";
+  for (const char c : value) {
+    switch (c) {
+      case '"':
+        text += "\\\"";
+        break;
+      case '\\':
+        text += "\\\\";
+        break;
+      case '\n':
+        text += "\\n";
+        break;
+      case '\t':
+        text += "\\t";
+        break;
+      case '\r':
+        text += "\\r";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+          text += fmt::format("\\u{:04X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+        else
+          text += c;
+    }
+  }
+  return text + "\"";
+}
+
+std::string toml_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::string text = fmt::format("{}", value);
+  // A TOML float has a point or an exponent.
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string toml_text(const std::vector<std::string>& values) {
+  std::string text = "[";
+  for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? ", " : "") + toml_text(values[i]);
+  return text + "]";
+}
+
+}  // namespace detail
+}  // namespace primerl
