@@ -1,0 +1,22 @@
+/// Engine with no model: seeded lengths and tokens, costs from a table, the batching of a real one.
+///
+/// For the virtual clock and for fault tests. Blocks for prompt and max_tokens are taken when a
+/// prompt begins and returned when its sequence ends, so nothing is ever preempted. A step decodes
+/// first (one token for each running sequence), then fills what is left of max_batched_tokens with
+/// prompts in order of submission. Tokens follow from (seeds, position) alone, never from weights,
+/// batch mates or time. No prefix cache: num_cached_tokens is 0.
+#pragma once
+
+#include <memory>
+
+#include "kernels/engine/engine.h"
+#include "kernels/scripted/options.h"
+
+namespace primerl {
+
+/// Refuses options that make no engine, naming the option and what was valid.
+Status validate(const ScriptedEngineOptions& options);
+
+Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions& options);
+
+}  // namespace primerl

@@ -1,0 +1,258 @@
+#include "kernels/scripted/scripted_learner.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "graph/base/json.h"
+#include "graph/base/random.h"
+#include "kernels/scripted/scripted_weights.h"
+#include "kernels/train/schedule.h"
+#include "kernels/weights/files.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kStateBytesMax = 4096;
+
+/// Uniform in [0, 1), from a hash.
+double unit_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
+
+Status check_lengths(const TrainSample& sample, LossKind loss) {
+  const size_t count = sample.tokens.size();
+  const bool is_plain = loss == LossKind::kCrossEntropy;
+  const auto fits = [&](size_t size) { return size == count || (is_plain && size == 0); };
+  if (sample.loss_mask.size() == count && fits(sample.logprobs.size()) &&
+      fits(sample.advantages.size()))
+    return ok();
+  return error(Code::kInvalid,
+               "{} tokens, {} loss_mask, {} logprobs and {} advantages do not match", count,
+               sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
+}
+
+Status check_sample(const TrainSample& sample, LossKind loss,
+                    const ScriptedLearnerOptions& options) {
+  RETURN_IF_ERROR(check_lengths(sample, loss));
+  if (sample.tokens.size() > static_cast<size_t>(options.max_sequence_tokens))
+    return error(Code::kInvalid, "{} tokens are more than the {} of a sample", sample.tokens.size(),
+                 options.max_sequence_tokens);
+  for (const int32_t token : sample.tokens)
+    if (token < 0 || token >= options.vocab_size)
+      return error(Code::kInvalid, "token {} is not in [0, {})", token, options.vocab_size);
+  for (const auto* values : {&sample.logprobs, &sample.advantages})
+    for (const float value : *values)
+      if (!std::isfinite(value))
+        return error(Code::kInvalid, "{} among {}", value,
+                     values == &sample.logprobs ? "logprobs" : "advantages")
+            .note("every number must be finite");
+  if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
+    return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature);
+  return ok();
+}
+
+/// What a step adds up, token by token in the order of the batch: micro-batches change nothing.
+struct Sums {
+  double loss = 0, entropy = 0, mismatch_kl = 0, mismatch_kl_max = 0;
+  int64_t num_tokens = 0, num_loss_tokens = 0, num_masked = 0;
+  uint64_t digest = 0;  // of all that was trained on
+};
+
+void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums& sums) {
+  sums.num_tokens += static_cast<int64_t>(sample.tokens.size());
+  for (size_t i = 0; i < sample.tokens.size(); ++i) {
+    sums.digest =
+        mix(sums.digest, static_cast<uint64_t>(sample.tokens[i]) << 1 | (sample.loss_mask[i] & 1U));
+    if (sample.loss_mask[i] == 0) continue;
+    ++sums.num_loss_tokens;
+    const double chance = unit_of(mix(history, sums.digest));
+    sums.entropy += 0.5 + chance;
+    if (loss == LossKind::kCrossEntropy) {
+      sums.loss += 2 * chance;
+      continue;
+    }
+    sums.digest = mix(sums.digest, std::bit_cast<uint32_t>(sample.advantages[i]));
+    const double log_ratio = 0.2 * (chance - 0.5);  // log pi - log mu, as after a version or two
+    const double ratio = std::exp(log_ratio);
+    const double mismatch = ratio - log_ratio - 1;
+    sums.loss -= ratio * static_cast<double>(sample.advantages[i]);
+    sums.mismatch_kl += mismatch;
+    sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, mismatch);
+    sums.num_masked += chance > 0.99 ? 1 : 0;
+  }
+}
+
+class ScriptedLearner final : public Learner {
+ public:
+  explicit ScriptedLearner(const ScriptedLearnerOptions& options)
+      : options_(options), history_(mix(options.seed, 0)) {}
+
+  using Learner::step;
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+    cost_ += options_.snapshot_cost;
+    return scripted_snapshot(version, history_);
+  }
+  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
+  Status save(const fs::path& folder) override;
+  Status load(const fs::path& folder) override;
+  int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
+  Duration take_cost() override { return std::exchange(cost_, Duration()); }
+  std::string describe() const override { return fmt::format("{} steps taken", num_steps_); }
+
+ private:
+  /// Adds all samples up, asking between micro-batches; the number of micro-batches.
+  Result<int32_t> add_up(const TrainBatch& batch, const StopRequested& stop_requested, Sums& sums);
+
+  const ScriptedLearnerOptions options_;
+  uint64_t history_;       // hash of the seed and all steps: the weights
+  int64_t num_steps_ = 0;  // that changed the weights
+  Duration cost_;
+};
+
+Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch,
+                                        const StopRequested& stop_requested, Sums& sums) {
+  int32_t num_micro_batches = 1;
+  size_t in_this = 0;  // tokens of the micro-batch
+  for (const TrainSample& sample : batch.samples) {
+    const size_t size = sample.tokens.size();
+    if (in_this > 0 && in_this + size > static_cast<size_t>(options_.micro_batch_tokens)) {
+      if (stop_requested && stop_requested())
+        return error(Code::kCancelled, "the step was left after {} micro-batches",
+                     num_micro_batches);
+      ++num_micro_batches;
+      in_this = 0;
+    }
+    in_this += size;
+    cost_ += options_.token_cost * static_cast<int64_t>(size);
+    add_sample(sample, batch.loss, history_, sums);
+  }
+  return num_micro_batches;
+}
+
+Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
+                                          const StopRequested& stop_requested) {
+  for (size_t i = 0; i < batch.samples.size(); ++i)
+    if (auto status = check_sample(batch.samples[i], batch.loss, options_); !status.ok())
+      return Error(status.error()).while_doing(fmt::format("sample {}", i));
+  TrainReport report;
+  const bool has_loss_token =
+      std::any_of(batch.samples.begin(), batch.samples.end(), [](const TrainSample& sample) {
+        return std::any_of(sample.loss_mask.begin(), sample.loss_mask.end(),
+                           [](uint8_t m) { return m != 0; });
+      });
+  if (!has_loss_token) {
+    report.skipped = true;
+    report.skip_reason = "no token to train on";
+    return report;
+  }
+  Sums sums;
+  cost_ += options_.step_cost;
+  ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, stop_requested, sums));
+  const auto count = static_cast<double>(sums.num_loss_tokens);
+  report.loss = sums.loss / count;
+  report.entropy_mean = sums.entropy / count;
+  report.mismatch_kl_mean = sums.mismatch_kl / count;
+  report.mismatch_kl_max = sums.mismatch_kl_max;
+  report.masked_fraction = static_cast<double>(sums.num_masked) / count;
+  report.num_tokens = sums.num_tokens;
+  report.num_loss_tokens = sums.num_loss_tokens;
+  ++num_steps_;
+  history_ = mix(history_, sums.digest);
+  report.grad_norm = 0.1 + unit_of(history_);
+  report.learning_rate =
+      learning_rate(options_.schedule, options_.optimizer.lr, options_.max_steps, num_steps_);
+  return report;
+}
+
+Result<std::vector<float>> ScriptedLearner::score(const std::vector<int32_t>& tokens) {
+  if (tokens.empty()) return error(Code::kInvalid, "there is no token to score");
+  if (tokens.size() > static_cast<size_t>(options_.max_sequence_tokens))
+    return error(Code::kInvalid, "{} tokens are more than the {} of a sample", tokens.size(),
+                 options_.max_sequence_tokens);
+  for (const int32_t token : tokens)
+    if (token < 0 || token >= options_.vocab_size)
+      return error(Code::kInvalid, "token {} is not in [0, {})", token, options_.vocab_size);
+  std::vector<float> logprobs;
+  uint64_t prefix = mix(history_, static_cast<uint64_t>(tokens[0]));
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    prefix = mix(prefix, static_cast<uint64_t>(tokens[i]));
+    logprobs.push_back(static_cast<float>(-0.01 - 3 * unit_of(prefix)));
+  }
+  cost_ += options_.token_cost * static_cast<int64_t>(tokens.size());
+  return logprobs;
+}
+
+Status ScriptedLearner::save(const fs::path& folder) {
+  std::error_code fault;
+  for (const char* part : {"weights", "learner"}) {
+    fs::create_directories(folder / part, fault);
+    if (fault) return error(Code::kIo, "'{}': {}", (folder / part).string(), fault.message());
+  }
+  const auto write = [](const fs::path& file, const Json& json) {
+    const std::string text = json.dump(2) + "\n";
+    const std::span<const std::byte> part = std::as_bytes(std::span(text));
+    return write_file_synced(file, {&part, 1});
+  };
+  Json config = Json::object(), state = Json::object();
+  config.set("model_type", "scripted").set("vocab_size", options_.vocab_size);
+  config.set("max_position_embeddings", options_.max_sequence_tokens);
+  // 64 bits as text: other readers of JSON keep 53.
+  state.set("history", fmt::format("{:016x}", history_)).set("num_steps", num_steps_);
+  RETURN_IF_ERROR(write(folder / "weights" / "config.json", config));
+  RETURN_IF_ERROR(write_safetensors(folder / "weights" / "model.safetensors",
+                                    scripted_snapshot(PolicyVersion(0), history_)->tensors));
+  RETURN_IF_ERROR(write(folder / "learner" / "state.json", state));
+  RETURN_IF_ERROR(sync_folder(folder / "weights"));
+  return sync_folder(folder / "learner");
+}
+
+Status ScriptedLearner::load(const fs::path& folder) {
+  const fs::path file = folder / "learner" / "state.json";
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kStateBytesMax));
+  ASSIGN_OR_RETURN(const Json state, parse_json(text, file.string()));
+  const auto history_text = state.get_string("history");
+  const auto num_steps = state.get_int("num_steps");
+  uint64_t history = 0;
+  bool is_sound = history_text.ok() && num_steps.ok() && *num_steps >= 0;
+  if (is_sound) {
+    const char* end = history_text->data() + history_text->size();
+    const auto parsed = std::from_chars(history_text->data(), end, history, 16);
+    is_sound = parsed.ec == std::errc() && parsed.ptr == end;
+  }
+  if (!is_sound)
+    return error(Code::kCorrupt, "'{}' is no state of a scripted learner", file.string());
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder / "weights"));
+  RETURN_IF_ERROR(check_scripted_tensors(tensors));
+  if (!(tensors[0].bytes == scripted_snapshot(PolicyVersion(0), history)->tensors[0].bytes))
+    return error(Code::kCorrupt, "'{}' is not of the weights beside it", file.string());
+  history_ = history;
+  num_steps_ = *num_steps;
+  return ok();
+}
+
+}  // namespace
+
+Status validate(const ScriptedLearnerOptions& options) {
+  if (options.vocab_size < 1)
+    return error(Code::kInvalid, "'vocab_size' is {}, below 1", options.vocab_size);
+  if (options.max_sequence_tokens < 1)
+    return error(Code::kInvalid, "'max_sequence_tokens' is {}, below 1",
+                 options.max_sequence_tokens);
+  if (options.micro_batch_tokens < 1)
+    return error(Code::kInvalid, "'micro_batch_tokens' is {}, below 1", options.micro_batch_tokens);
+  for (const Duration cost : {options.step_cost, options.token_cost, options.snapshot_cost})
+    if (cost < Duration()) return error(Code::kInvalid, "a cost of {} is below 0", to_string(cost));
+  return validate(options.schedule, options.optimizer.lr, options.max_steps);
+}
+
+Result<std::unique_ptr<Learner>> make_scripted_learner(const ScriptedLearnerOptions& options) {
+  RETURN_IF_ERROR(validate(options));
+  return std::unique_ptr<Learner>(std::make_unique<ScriptedLearner>(options));
+}
+
+}  // namespace primerl

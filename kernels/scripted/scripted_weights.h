@@ -1,0 +1,17 @@
+/// The weights of a scripted policy: one small tensor that names the learner's history.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+/// The snapshot of a learner whose history hashes to `history`: "scripted.weight", U64 [4].
+std::shared_ptr<const WeightSnapshot> scripted_snapshot(PolicyVersion version, uint64_t history);
+
+/// Refuses unknown, missing and misshapen tensors, naming them and both shapes.
+Status check_scripted_tensors(const std::vector<WeightTensor>& tensors);
+
+}  // namespace primerl

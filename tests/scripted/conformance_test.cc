@@ -1,0 +1,40 @@
+/// The scripted engine and learner keep every promise that the torch ones keep.
+#include "kernels/scripted/scripted_engine.h"
+#include "kernels/scripted/scripted_learner.h"
+#include "kernels/scripted/scripted_weights.h"
+#include "tests/conformance/engine_conformance.h"
+#include "tests/conformance/learner_conformance.h"
+
+namespace primerl {
+namespace {
+
+EngineUnderTest scripted_engine() {
+  EngineUnderTest engine;
+  engine.name = "scripted";
+  engine.vocab_size = ScriptedEngineOptions().vocab_size;
+  engine.make = [](const EngineOptions& options) {
+    ScriptedEngineOptions scripted;
+    static_cast<EngineOptions&>(scripted) = options;
+    return *make_scripted_engine(scripted);
+  };
+  engine.snapshot = [](PolicyVersion version) { return scripted_snapshot(version, 99); };
+  return engine;
+}
+
+LearnerUnderTest scripted_learner() {
+  LearnerUnderTest learner;
+  learner.name = "scripted";
+  learner.vocab_size = ScriptedLearnerOptions().vocab_size;
+  learner.make = [](const LearnerOptions& options) {
+    ScriptedLearnerOptions scripted;
+    static_cast<LearnerOptions&>(scripted) = options;
+    return *make_scripted_learner(scripted);
+  };
+  return learner;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scripted, EngineConformance, ::testing::Values(scripted_engine()));
+INSTANTIATE_TEST_SUITE_P(Scripted, LearnerConformance, ::testing::Values(scripted_learner()));
+
+}  // namespace
+}  // namespace primerl

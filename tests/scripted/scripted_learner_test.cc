@@ -1,0 +1,90 @@
+#include "kernels/scripted/scripted_learner.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainBatch batch(int32_t first_token = 3) {
+  TrainBatch made;
+  made.tenant = TenantSlot(0);
+  TrainSample sample;
+  sample.tokens = {first_token, 4, 5, 6};
+  sample.loss_mask = {0, 0, 1, 1};
+  sample.logprobs = {0, 0, -1, -2};
+  sample.advantages = {0, 0, 0.5F, 0.5F};
+  made.samples = {sample, sample};
+  return made;
+}
+
+Blob weights(Learner& learner) { return (*learner.snapshot(PolicyVersion(1)))->tensors[0].bytes; }
+
+TEST(ScriptedLearner, RefusesOptionsThatMakeNoLearner) {
+  ScriptedLearnerOptions options;
+  options.micro_batch_tokens = 0;
+  EXPECT_THAT(make_scripted_learner(options).error().text(),
+              HasSubstr("'micro_batch_tokens' is 0"));
+  options = {};
+  options.schedule.kind = "step";
+  EXPECT_THAT(make_scripted_learner(options).error().text(), HasSubstr("unknown schedule 'step'"));
+  options = {};
+  options.token_cost = Duration::nanoseconds(-1);
+  EXPECT_FALSE(make_scripted_learner(options).ok());
+}
+
+TEST(ScriptedLearner, NamesTheSampleItRefuses) {
+  auto learner = *make_scripted_learner({});
+  auto data = batch();
+  data.samples[1].tokens[0] = 97;
+  EXPECT_EQ(learner->step(data, nullptr).error().message(), "sample 1: token 97 is not in [0, 97)");
+}
+
+TEST(ScriptedLearner, WeightsFollowFromSeedAndData) {
+  ScriptedLearnerOptions other_seed;
+  other_seed.seed = 1;
+  auto learner = *make_scripted_learner({}), same = *make_scripted_learner({});
+  auto seeded = *make_scripted_learner(other_seed);
+  EXPECT_EQ(weights(*learner), weights(*same));
+  EXPECT_FALSE(weights(*learner) == weights(*seeded));
+  ASSERT_TRUE(learner->step(batch(), nullptr).ok());
+  ASSERT_TRUE(same->step(batch(9), nullptr).ok());
+  EXPECT_FALSE(weights(*learner) == weights(*same)) << "other data, other weights";
+}
+
+TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
+  ScriptedLearnerOptions options;
+  options.step_cost = Duration::milliseconds(100);
+  options.token_cost = Duration::milliseconds(1);
+  options.snapshot_cost = Duration::milliseconds(7);
+  auto learner = *make_scripted_learner(options);
+  ASSERT_TRUE(learner->step(batch(), nullptr).ok());
+  EXPECT_EQ(learner->take_cost(), Duration::milliseconds(108));
+  weights(*learner);
+  EXPECT_EQ(learner->take_cost(), Duration::milliseconds(7));
+  EXPECT_EQ(learner->take_cost(), Duration());
+}
+
+TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) /
+                      ("primerl_scripted_learner_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  auto learner = *make_scripted_learner({});
+  ASSERT_TRUE(learner->save(folder).ok());
+  ASSERT_TRUE(learner->load(folder).ok());
+  const auto state = folder / "learner" / "state.json";
+  for (const char* text :
+       {"{", "{}", R"({"history": "xyz", "num_steps": 0})", R"({"history": "00", "num_steps": -1})",
+        R"({"history": "00", "num_steps": 1})"}) {
+    std::ofstream(state) << text;
+    EXPECT_FALSE(learner->load(folder).ok()) << text;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace primerl
