@@ -1,0 +1,200 @@
+#include "runtime/store/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSchema = "primerl.checkpoint/1";
+
+/// N of "step_N", or nothing.
+std::optional<int64_t> step_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* begin = name.data() + kPrefix.size();
+  const char* end = name.data() + name.size();
+  const auto read = std::from_chars(begin, end, step);
+  if (read.ec != std::errc() || read.ptr != end || step < 0) return std::nullopt;
+  return step;
+}
+
+struct Tree {
+  std::vector<fs::path> files;    // relative, sorted
+  std::vector<fs::path> folders;  // relative, deepest first
+};
+
+Result<Tree> walk(const fs::path& root) {
+  Tree tree;
+  std::error_code fault;
+  for (fs::recursive_directory_iterator it(root, fault), end; !fault && it != end;
+       it.increment(fault)) {
+    auto& list = it->is_directory(fault) ? tree.folders : tree.files;
+    list.push_back(it->path().lexically_relative(root));
+  }
+  if (fault) return io_error("listing", root, fault.value());
+  std::sort(tree.files.begin(), tree.files.end());
+  std::sort(tree.folders.rbegin(), tree.folders.rend());
+  return tree;
+}
+
+/// Every complete-looking `step_N` below `folder`, newest first.
+std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code fault;
+  for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault))
+    if (const auto step = step_of(it->path().filename().string()))
+      found.emplace_back(*step, it->path());
+  std::sort(found.rbegin(), found.rend());
+  return found;
+}
+
+Status check_files(const fs::path& folder, const Json& manifest) {
+  const Json* files = manifest.find("files");
+  if (files == nullptr || !files->is_array())
+    return error(Code::kCorrupt, "manifest.json lists no files");
+  for (const Json& entry : files->as_array()) {
+    ASSIGN_OR_RETURN(const std::string path, entry.get_string("path"));
+    ASSIGN_OR_RETURN(const int64_t bytes, entry.get_int("bytes"));
+    std::error_code fault;
+    const auto there = fs::file_size(folder / path, fault);
+    if (fault) return error(Code::kCorrupt, "'{}' is missing", path);
+    if (static_cast<int64_t>(there) != bytes)
+      return error(Code::kCorrupt, "'{}' has {} bytes, {} were written", path, there, bytes);
+  }
+  return ok();
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(FileOps& files, fs::path folder, std::string tenant,
+                                 int64_t keep_last)
+    : files_(files),
+      folder_(std::move(folder)),
+      tenant_(std::move(tenant)),
+      keep_last_(keep_last) {}
+
+fs::path CheckpointStore::filling(int64_t step) const {
+  return folder_ / fmt::format(".step_{}.tmp", step);
+}
+
+Result<fs::path> CheckpointStore::begin(int64_t step) {
+  CHECK(step >= 0, "a checkpoint of a negative step");
+  RETURN_IF_ERROR(files_.make_folder(folder_));
+  std::vector<fs::path> leftovers;
+  std::error_code fault;
+  for (fs::directory_iterator it(folder_, fault), end; !fault && it != end; it.increment(fault))
+    if (it->path().filename().string().starts_with(".step_")) leftovers.push_back(it->path());
+  for (const auto& leftover : leftovers) RETURN_IF_ERROR(files_.remove_all(leftover));
+  RETURN_IF_ERROR(files_.make_folder(filling(step)));
+  return filling(step);
+}
+
+Status CheckpointStore::commit(int64_t step, const Json& state) {
+  Status published = publish(step, state);
+  if (!published.ok()) {
+    // Gives the space back when it can; the next begin() removes it otherwise.
+    (void)files_.remove_all(filling(step));
+    return std::move(published).error().while_doing(fmt::format("checkpoint of step {}", step));
+  }
+  return prune();
+}
+
+Status CheckpointStore::publish(int64_t step, const Json& state) {
+  const fs::path from = filling(step);
+  const fs::path to = folder_ / fmt::format("step_{}", step);
+  ASSIGN_OR_RETURN(const Tree tree, walk(from));
+  Json::Array listed;
+  for (const auto& file : tree.files) {
+    RETURN_IF_ERROR(files_.sync(from / file));
+    std::error_code fault;
+    const auto bytes = fs::file_size(from / file, fault);
+    if (fault) return io_error("reading", from / file, fault.value());
+    listed.push_back(Json::object().set("path", file.generic_string()).set("bytes", bytes));
+  }
+  for (const auto& folder : tree.folders) RETURN_IF_ERROR(files_.sync(from / folder));
+
+  const Json* version = state.find("version");
+  Json manifest = Json::object();
+  manifest.set("schema", kSchema).set("tenant", tenant_).set("step", step);
+  manifest.set("version", version != nullptr && version->is_integer() ? version->as_int() : step);
+  manifest.set("files", std::move(listed)).set("state", state);
+  RETURN_IF_ERROR(files_.write_file(from / "manifest.json", manifest.dump(2) + "\n"));
+  RETURN_IF_ERROR(files_.sync(from / "manifest.json"));
+  RETURN_IF_ERROR(files_.sync(from));
+
+  std::error_code fault;
+  if (fs::exists(to, fault)) {  // the same step again, after a resume: the new one replaces it
+    const fs::path old = folder_ / fmt::format(".step_{}.old", step);
+    RETURN_IF_ERROR(files_.rename(to, old));
+    RETURN_IF_ERROR(files_.rename(from, to));
+    RETURN_IF_ERROR(files_.sync(folder_));
+    return files_.remove_all(old);
+  }
+  RETURN_IF_ERROR(files_.rename(from, to));
+  return files_.sync(folder_);
+}
+
+Status CheckpointStore::prune() {
+  if (keep_last_ <= 0) return ok();
+  int64_t kept = 0;
+  for (const auto& [step, path] : step_folders(folder_)) {
+    if (kept < keep_last_) {
+      // An incomplete folder protects nobody from a crash, so it does not count.
+      kept += read_checkpoint(path).ok() ? 1 : 0;
+      continue;
+    }
+    const fs::path away = folder_ / fmt::format(".step_{}.old", step);
+    RETURN_IF_ERROR(files_.rename(path, away));
+    RETURN_IF_ERROR(files_.remove_all(away));
+  }
+  return ok();
+}
+
+FoundCheckpoints find_checkpoints(const fs::path& folder) {
+  FoundCheckpoints found;
+  for (const auto& [step, path] : step_folders(folder)) {
+    auto read = read_checkpoint(path);
+    if (read.ok()) {
+      found.newest = std::move(read).value();
+      return found;
+    }
+    found.ignored.push_back(
+        fmt::format("ignoring incomplete checkpoint: {}", read.error().message()));
+  }
+  return found;
+}
+
+Result<ResumePoint> read_checkpoint(const fs::path& step_folder) {
+  const auto refuse = [&step_folder](Error fault) {
+    return std::move(fault).while_doing(step_folder.string());
+  };
+  std::error_code missing;
+  if (!fs::exists(step_folder / "manifest.json", missing))
+    return refuse(error(Code::kNotFound, "no manifest.json"));
+  auto text = read_text_file(step_folder / "manifest.json");
+  if (!text.ok()) return refuse(std::move(text).error());
+  auto manifest = parse_json(*text, "manifest.json");
+  if (!manifest.ok()) return refuse(std::move(manifest).error());
+  const auto schema = manifest->get_string("schema");
+  if (!schema.ok() || *schema != kSchema)
+    return refuse(error(Code::kCorrupt, "manifest.json is not of schema '{}'", kSchema));
+  ResumePoint point;
+  point.folder = step_folder;
+  const auto step = manifest->get_int("step");
+  if (!step.ok()) return refuse(Error(step.error()));
+  const auto version = manifest->get_int("version");
+  if (!version.ok()) return refuse(Error(version.error()));
+  if (auto files = check_files(step_folder, *manifest); !files.ok())
+    return refuse(std::move(files).error());
+  point.step = *step;
+  point.version = PolicyVersion(*version);
+  if (const Json* state = manifest->find("state")) point.manifest = *state;
+  return point;
+}
+
+}  // namespace primerl

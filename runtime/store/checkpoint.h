@@ -1,0 +1,55 @@
+/// Checkpoints of one tenant: `step_N/` folders that are complete or not there at all.
+///
+///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
+///   commit(N)  sync every file and folder -> manifest.json last, synced -> rename to step_N ->
+///   sync
+///              -> remove what keep_last no longer covers (renamed away first, so never half there)
+///
+/// A folder counts as complete when its manifest.json can be read and every file it lists has the
+/// size it lists. Owned by the process of the trainer; not thread-safe.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/base/services.h"
+#include "runtime/store/file_ops.h"
+
+namespace primerl {
+
+class CheckpointStore {
+ public:
+  /// `folder` is `checkpoints/` (made when needed); `keep_last` 0 keeps all.
+  CheckpointStore(FileOps& files, std::filesystem::path folder, std::string tenant,
+                  int64_t keep_last);
+
+  /// A fresh empty folder to fill; what an earlier crash left behind is removed.
+  Result<std::filesystem::path> begin(int64_t step);
+  /// Before it returns ok nobody can take the folder for a complete checkpoint. `state` is what the
+  /// trainer wants back as ResumePoint::manifest; its "version" is ResumePoint::version.
+  Status commit(int64_t step, const Json& state);
+
+ private:
+  std::filesystem::path filling(int64_t step) const;
+  Status publish(int64_t step, const Json& state);
+  Status prune();
+
+  FileOps& files_;
+  const std::filesystem::path folder_;
+  const std::string tenant_;
+  const int64_t keep_last_;
+};
+
+/// What a `checkpoints/` folder holds.
+struct FoundCheckpoints {
+  std::optional<ResumePoint> newest;  // of the complete ones
+  std::vector<std::string> ignored;   // a sentence for each incomplete one
+};
+FoundCheckpoints find_checkpoints(const std::filesystem::path& folder);
+
+/// Reads and verifies one `step_N` folder.
+Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder);
+
+}  // namespace primerl

@@ -1,0 +1,40 @@
+/// LineFile: an append-only file of lines (JSON objects) that a crash leaves readable.
+///
+/// Every line goes to the operating system as one write, so a killed process loses nothing it was
+/// told to keep; a line that did not fit on the disk is taken back whole. Opening an existing file
+/// cuts a torn last line. Not thread-safe. After an error every call returns the same error.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+class LineFile {
+ public:
+  static constexpr size_t kLineBytesMax = size_t{64} << 20;
+
+  static Result<std::unique_ptr<LineFile>> open(const std::filesystem::path& file);
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+  ~LineFile();
+
+  /// `line` without its newline and without newlines inside.
+  Status append(std::string_view line);
+
+ private:
+  LineFile(std::filesystem::path file, int fd, int64_t size);
+
+  const std::filesystem::path file_;
+  const int fd_;
+  int64_t size_;  // bytes of whole lines
+  std::string buffer_;
+  std::optional<Error> fault_;
+};
+
+}  // namespace primerl

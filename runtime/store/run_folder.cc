@@ -1,0 +1,134 @@
+#include "runtime/store/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <system_error>
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Tries `runs/<time>-<name>`, then `-2`, `-3`: two runs may start within a second.
+constexpr int kNameAttemptsMax = 1000;
+
+Result<fs::path> make_fresh_folder(const fs::path& parent, const std::string& stem) {
+  RETURN_IF_ERROR(system_files().make_folder(parent));
+  for (int attempt = 1; attempt <= kNameAttemptsMax; ++attempt) {
+    const fs::path folder = parent / (attempt == 1 ? stem : fmt::format("{}-{}", stem, attempt));
+    std::error_code fault;
+    if (fs::create_directory(folder, fault)) return folder;
+    if (fault) return io_error("creating folder", folder, fault.value());
+  }
+  return error(Code::kExists, "{} folders named '{}' are in '{}' already", kNameAttemptsMax, stem,
+               parent.string());
+}
+
+/// Replaces the link by rename, so that `latest` always points somewhere.
+Status point_latest_to(const fs::path& folder) {
+  const fs::path link = folder.parent_path() / "latest";
+  const fs::path beside = folder.parent_path() / fmt::format(".latest.{}", ::getpid());
+  std::error_code fault;
+  if (fs::exists(fs::symlink_status(link, fault)) && !fs::is_symlink(link))
+    return error(Code::kExists, "'{}' is no symbolic link: move it away", link.string());
+  fs::remove(beside, fault);
+  fs::create_directory_symlink(folder.filename(), beside, fault);
+  if (fault) return io_error("linking", beside, fault.value());
+  fs::rename(beside, link, fault);
+  if (fault) return io_error("linking", link, fault.value());
+  return ok();
+}
+
+Status make_layout(const fs::path& folder) {
+  for (const char* name : {"logs", "tb", "checkpoints"})
+    RETURN_IF_ERROR(system_files().make_folder(folder / name));
+  return ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const fs::path& out,
+                                                     const std::string& name,
+                                                     const std::string& time) {
+  fs::path folder = out;
+  if (out.empty()) {
+    ASSIGN_OR_RETURN(folder, make_fresh_folder(base / "runs", time + "-" + folder_name(name)));
+  } else {
+    RETURN_IF_ERROR(system_files().make_folder(folder));
+    std::error_code fault;
+    const bool is_empty = fs::is_empty(folder, fault);
+    if (fault) return io_error("reading", folder, fault.value());
+    if (!is_empty)
+      return error(Code::kExists, "run folder '{}' is not empty", folder.string())
+          .note("choose another folder, or go on with that run: --resume " + folder.string());
+  }
+  ASSIGN_OR_RETURN(auto taken, take(folder));
+  RETURN_IF_ERROR(make_layout(folder));
+  if (out.empty()) RETURN_IF_ERROR(point_latest_to(folder));
+  return taken;
+}
+
+Result<std::unique_ptr<RunFolder>> RunFolder::open(const fs::path& folder) {
+  std::error_code fault;
+  if (!fs::is_directory(folder, fault))
+    return error(Code::kNotFound, "no run folder '{}'", folder.string());
+  if (!fs::exists(folder / "run.json", fault))
+    return error(Code::kNotFound, "'{}' is no run folder: it has no run.json", folder.string());
+  ASSIGN_OR_RETURN(auto taken, take(folder));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(folder / "run.json"));
+  ASSIGN_OR_RETURN(Json facts, parse_json(text, (folder / "run.json").string()));
+  if (!facts.is_object())
+    return error(Code::kCorrupt, "'{}' holds no object", (folder / "run.json").string());
+  taken->facts_ = std::move(facts);
+  RETURN_IF_ERROR(make_layout(folder));
+  return taken;
+}
+
+Result<std::unique_ptr<RunFolder>> RunFolder::take(const fs::path& folder) {
+  std::error_code fault;
+  const fs::path absolute = fs::absolute(folder, fault).lexically_normal();
+  const fs::path file = absolute / ".lock";
+  const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0) return io_error("writing", file, errno);
+  if (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    const int why = errno;
+    ::close(lock);
+    if (why == EWOULDBLOCK)
+      return error(Code::kExists, "run folder '{}' is in use by another run", absolute.string());
+    return io_error("locking", file, why);
+  }
+  return std::unique_ptr<RunFolder>(new RunFolder(absolute, lock));
+}
+
+RunFolder::~RunFolder() { ::close(lock_); }
+
+Status RunFolder::write_graph(const std::string& resolved_toml) {
+  return replace_file(system_files(), graph_file(), resolved_toml);
+}
+
+Status RunFolder::note(const Json& members) {
+  for (const auto& [key, value] : members.as_object()) facts_.set(key, value);
+  return replace_file(system_files(), path_ / "run.json", facts_.dump(2) + "\n");
+}
+
+fs::path checkpoints_folder(const fs::path& run_folder, const std::string& tenant,
+                            size_t num_tenants) {
+  const fs::path all = run_folder / "checkpoints";
+  return num_tenants > 1 ? all / folder_name(tenant) : all;
+}
+
+std::string folder_name(const std::string& name) {
+  std::string safe;
+  for (const char c : name) {
+    const bool keep = std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+                      (c == '.' && !safe.empty());
+    safe += keep ? c : '-';
+  }
+  return safe.empty() ? "run" : safe;
+}
+
+}  // namespace primerl

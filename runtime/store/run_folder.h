@@ -1,0 +1,62 @@
+/// RunFolder: the one folder of one run. It makes the layout, holds the lock that keeps a second
+/// run out, and writes run.json; other files below it belong to whoever appends to them.
+///
+///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  checkpoints/step_N/
+///
+/// Owned by the control plane; not thread-safe. Every file is readable after a crash: append-only
+/// ones by their whole lines, run.json because it is replaced, never rewritten.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "graph/base/json.h"
+#include "runtime/store/file_ops.h"
+
+namespace primerl {
+
+class RunFolder {
+ public:
+  /// A new folder. `out` empty: `runs/<time>-<name>` below `base` and the symlink `runs/latest`;
+  /// else `out` itself, which must be empty or absent. `time` is "20261121-062445".
+  static Result<std::unique_ptr<RunFolder>> create(const std::filesystem::path& base,
+                                                   const std::filesystem::path& out,
+                                                   const std::string& name,
+                                                   const std::string& time);
+  /// An existing one, to go on in it.
+  static Result<std::unique_ptr<RunFolder>> open(const std::filesystem::path& folder);
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path graph_file() const { return path_ / "graph.resolved.toml"; }
+  std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path rollouts_file() const { return path_ / "rollouts.jsonl"; }
+  std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
+  std::filesystem::path logs_folder() const { return path_ / "logs"; }
+
+  Status write_graph(const std::string& resolved_toml);
+  /// run.json: members are added or replaced, the file is replaced.
+  Status note(const Json& members);
+  const Json& facts() const { return facts_; }
+
+ private:
+  RunFolder(std::filesystem::path path, int lock) : path_(std::move(path)), lock_(lock) {}
+  static Result<std::unique_ptr<RunFolder>> take(const std::filesystem::path& folder);
+
+  const std::filesystem::path path_;
+  const int lock_;
+  Json facts_ = Json::object();
+};
+
+/// `checkpoints/` of a tenant: the tenant's name is a level of its own only when there are several.
+std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder,
+                                         const std::string& tenant, size_t num_tenants);
+
+/// "reverse-text" of any graph name: letters, digits, '-', '_' and '.' stay, the rest becomes '-'.
+std::string folder_name(const std::string& name);
+
+}  // namespace primerl

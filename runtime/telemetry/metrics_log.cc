@@ -1,0 +1,53 @@
+#include "runtime/telemetry/metrics_log.h"
+
+#include <cmath>
+
+namespace primerl {
+
+double StepFacts::get(std::string_view name, double missing) const {
+  for (const auto& [key, value] : values)
+    if (key == name) return value;
+  return missing;
+}
+
+MetricsLog::MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
+                       double wall_time, bool has_tenants)
+    : lines_(std::move(lines)),
+      board_(std::move(board)),
+      wall_time_(wall_time),
+      has_tenants_(has_tenants) {}
+
+Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, double wall_time,
+                                                     bool has_tenants) {
+  ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
+  ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
+  return std::unique_ptr<MetricsLog>(
+      new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants));
+}
+
+Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
+                         const MetricValues& values) {
+  StepFacts& facts = newest_[tenant];
+  facts = {step, time, values};
+  rewards_[tenant].push_back(facts.get("reward/all/mean", std::nan("")));
+  Json line = Json::object();
+  // Milliseconds are what a person reads; the shortest digits keep the line short.
+  line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);
+  for (const auto& [name, value] : values) line.set(name, value);
+  RETURN_IF_ERROR(lines_->append(line.dump()));
+  ++num_lines_;
+  return board_->write(wall_time_ + time, step, has_tenants_ ? tenant + "/" : "", values);
+}
+
+const StepFacts* MetricsLog::newest(const std::string& tenant) const {
+  const auto found = newest_.find(tenant);
+  return found == newest_.end() ? nullptr : &found->second;
+}
+
+const std::vector<double>& MetricsLog::rewards(const std::string& tenant) const {
+  static const std::vector<double> none;
+  const auto found = rewards_.find(tenant);
+  return found == rewards_.end() ? none : found->second;
+}
+
+}  // namespace primerl

@@ -1,0 +1,57 @@
+/// MetricsLog: where the numbers of every trainer step go: metrics.jsonl, TensorBoard, and a short
+/// memory for the status line and the summary.
+///
+/// Lives in the control plane, on one thread. One flat JSON object a line:
+///   {"step": 12, "time": 3.214, "tenant": "main", "reward/all/mean": 0.61, ...}
+/// `time` is seconds since the start of the run (of its first start, when it was resumed). After a
+/// resume the steps since the checkpoint come again: the last line of a step counts.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/store/line_file.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/telemetry/tensorboard.h"
+
+namespace primerl {
+
+/// What the terminal needs of one step of one tenant.
+struct StepFacts {
+  int64_t step = 0;
+  double time = 0;  // seconds since the start
+  MetricValues values;
+  /// The value of a metric, or `missing`.
+  double get(std::string_view name, double missing = 0) const;
+};
+
+class MetricsLog {
+ public:
+  /// `wall_time`: seconds since 1970 of moment 0. `has_tenants`: tags carry the tenant's name.
+  static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
+                                                  bool has_tenants);
+  /// `time`: seconds since moment 0. The first error stays.
+  Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
+
+  /// The newest step of a tenant, null before the first.
+  const StepFacts* newest(const std::string& tenant) const;
+  /// Mean reward of every step of this start, in step order.
+  const std::vector<double>& rewards(const std::string& tenant) const;
+  size_t num_lines() const { return num_lines_; }
+
+ private:
+  MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
+             double wall_time, bool has_tenants);
+
+  const std::unique_ptr<LineFile> lines_;
+  const std::unique_ptr<TensorBoardFile> board_;
+  const double wall_time_;
+  const bool has_tenants_;
+  size_t num_lines_ = 0;
+  std::map<std::string, StepFacts> newest_;
+  std::map<std::string, std::vector<double>> rewards_;
+};
+
+}  // namespace primerl

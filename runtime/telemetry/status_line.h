@@ -1,0 +1,70 @@
+/// StatusLine: what a running graph shows of itself: one line that is rewritten on a terminal, a
+/// plain line now and then elsewhere.
+///
+/// Owned by the control plane, one thread. Reads no clock: the caller says when. All talk of a run
+/// goes through say(), so that it never mixes with the rewritten line.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "graph/base/clock.h"
+
+namespace primerl {
+
+/// How the terminal behind a descriptor wants to be written to.
+struct Terminal {
+  bool is_tty = false;  // and not TERM=dumb, not CI
+  bool color = false;   // NO_COLOR and CLICOLOR_FORCE are obeyed
+  bool utf8 = true;
+  int columns = 80;
+};
+Terminal terminal_of(int fd);
+
+/// One moment of one tenant.
+struct StatusFacts {
+  std::string tenant;  // empty when there is only one
+  int64_t step = 0;
+  int64_t max_steps = 0;
+  double reward = 0;
+  double off_policy_mean = 0;  // staleness, in versions
+  double off_policy_max = 0;
+  double tokens_per_second = 0;  // generated
+  double seconds_per_step = 0;   // smoothed; 0 = unknown
+  std::string phase;             // "starting", "draining", empty while training
+};
+
+/// "step 12/200  reward 0.613  stale 0.4 (max 1)  8.1k tok/s  ETA 38s"
+std::string status_text(const StatusFacts& facts);
+/// "950", "8.1k", "2.4M"
+std::string short_count(double count);
+/// "38s", "4m10s", "2h05m"
+std::string short_duration(double seconds);
+
+class StatusLine {
+ public:
+  static constexpr Duration kRewriteEvery = Duration::milliseconds(200);
+  static constexpr Duration kPlainEvery = Duration::seconds(10);
+
+  StatusLine(int fd, Terminal terminal) : fd_(fd), terminal_(terminal) {}
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+  ~StatusLine() { clear(); }
+
+  /// Shows the facts unless the last ones are too young.
+  void update(Time now, const StatusFacts& facts);
+  /// A line of talk above the status line.
+  void say(std::string_view line);
+  /// Takes the rewritten line away.
+  void clear();
+
+ private:
+  void write(std::string_view text);
+
+  const int fd_;
+  const Terminal terminal_;
+  std::optional<Time> shown_at_;
+  std::string shown_;  // the rewritten line as it stands
+};
+
+}  // namespace primerl

@@ -1,0 +1,40 @@
+/// TensorBoardFile: scalars as a TensorBoard event file, written by hand (no protobuf).
+///
+///   record = u64 length, u32 masked_crc32c(length), data, u32 masked_crc32c(data), little-endian
+///   data   = Event { 1 double wall_time, 2 int64 step, 3 string file_version,
+///                    5 Summary { repeated 1 Value { 1 string tag, 2 float simple_value } } }
+///
+/// One record is one write: a reader of a growing or killed run sees whole records. Each start of a
+/// run makes a file of its own, as TensorBoard expects. Not thread-safe.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "graph/base/services.h"
+
+namespace primerl {
+
+class TensorBoardFile {
+ public:
+  /// `wall_time` in seconds since 1970; it is part of the file's name.
+  static Result<std::unique_ptr<TensorBoardFile>> create(const std::filesystem::path& folder,
+                                                         double wall_time);
+  TensorBoardFile(const TensorBoardFile&) = delete;
+  TensorBoardFile& operator=(const TensorBoardFile&) = delete;
+  ~TensorBoardFile();
+
+  /// All values of one step; `prefix` ("" or "main/") goes before every tag.
+  Status write(double wall_time, int64_t step, std::string_view prefix, const MetricValues& values);
+
+ private:
+  TensorBoardFile(std::filesystem::path file, int fd) : file_(std::move(file)), fd_(fd) {}
+  Status write_record(const std::string& event);
+
+  const std::filesystem::path file_;
+  const int fd_;
+  std::optional<Error> fault_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,207 @@
+#include "runtime/store/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+namespace fs = std::filesystem;
+
+Json state_of(int64_t version) { return Json::object().set("version", version).set("ordinal", 7); }
+
+/// What a learner writes: the content tells the step.
+void fill(const fs::path& folder, int64_t step) {
+  fs::create_directories(folder / "weights");
+  fs::create_directories(folder / "learner");
+  write_text(folder / "weights" / "model.safetensors", "weights of step " + std::to_string(step));
+  write_text(folder / "learner" / "optimizer.safetensors", "moments");
+}
+
+Status save(FileOps& files, const fs::path& folder, int64_t step, int64_t keep_last = 2) {
+  CheckpointStore store(files, folder, "main", keep_last);
+  ASSIGN_OR_RETURN(const fs::path filling, store.begin(step));
+  fill(filling, step);
+  return store.commit(step, state_of(step));
+}
+
+/// Stops at the n-th operation and refuses all after it, as a crash would; what was not synced by
+/// then is lost: files become empty.
+class CrashingFiles final : public FileOps {
+ public:
+  explicit CrashingFiles(int operations_max) : left_(operations_max) {}
+
+  Status make_folder(const fs::path& folder) override {
+    return guarded([&] { return system_files().make_folder(folder); });
+  }
+  Status write_file(const fs::path& file, std::string_view bytes) override {
+    return guarded([&] {
+      unsynced_.insert(file);
+      return system_files().write_file(file, bytes);
+    });
+  }
+  Status sync(const fs::path& path) override {
+    return guarded([&] {
+      unsynced_.erase(path);
+      return system_files().sync(path);
+    });
+  }
+  Status rename(const fs::path& from, const fs::path& to) override {
+    return guarded([&] {
+      for (const auto& file : unsynced_)
+        EXPECT_FALSE(file.string().starts_with(from.string())) << file << " renamed before sync";
+      return system_files().rename(from, to);
+    });
+  }
+  Status remove_all(const fs::path& path) override {
+    return guarded([&] {
+      // Half done: the first files are gone, the folder is not.
+      if (left_ == 1)
+        for (const auto& entry : fs::recursive_directory_iterator(path))
+          if (entry.is_regular_file()) {
+            fs::remove(entry.path());
+            break;
+          }
+      return left_ == 1 ? ok() : system_files().remove_all(path);
+    });
+  }
+  bool crashed() const { return crashed_; }
+
+ private:
+  Status guarded(const std::function<Status()>& operation) {
+    if (left_ == 0) {
+      if (!crashed_)
+        for (const auto& file : unsynced_) write_text(file, "");
+      crashed_ = true;
+      return error(Code::kIo, "the machine is gone");
+    }
+    Status done = operation();
+    --left_;
+    return done;
+  }
+  int left_;
+  bool crashed_ = false;
+  std::set<fs::path> unsynced_;
+};
+
+TEST(Checkpoint, ACommittedStepIsFoundWithItsState) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 50).ok());
+  const auto found = find_checkpoints(scratch.path());
+  ASSERT_TRUE(found.newest.has_value());
+  EXPECT_EQ(found.newest->step, 50);
+  EXPECT_EQ(found.newest->version, PolicyVersion(50));
+  EXPECT_EQ(found.newest->manifest, state_of(50));
+  EXPECT_THAT(found.ignored, IsEmpty());
+}
+
+TEST(Checkpoint, AFolderBeingFilledIsNoCheckpoint) {
+  ScratchFolder scratch;
+  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  const auto filling = store.begin(10);
+  ASSERT_TRUE(filling.ok());
+  fill(*filling, 10);
+  EXPECT_FALSE(find_checkpoints(scratch.path()).newest.has_value());
+}
+
+TEST(Checkpoint, AnIncompleteOneIsIgnoredWithANote) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
+  write_text(scratch.path() / "step_20" / "weights" / "model.safetensors", "short");
+  const auto found = find_checkpoints(scratch.path());
+  ASSERT_TRUE(found.newest.has_value());
+  EXPECT_EQ(found.newest->step, 10);
+  ASSERT_EQ(found.ignored.size(), 1U);
+  EXPECT_THAT(found.ignored[0], HasSubstr("step_20"));
+  EXPECT_THAT(found.ignored[0], HasSubstr("'weights/model.safetensors' has 5 bytes"));
+}
+
+TEST(Checkpoint, AMissingOrTornManifestIsIgnored) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 30, 3).ok());
+  fs::remove(scratch.path() / "step_30" / "manifest.json");
+  write_text(scratch.path() / "step_20" / "manifest.json", "{\"schema\": \"primerl.che");
+  const auto found = find_checkpoints(scratch.path());
+  ASSERT_TRUE(found.newest.has_value());
+  EXPECT_EQ(found.newest->step, 10);
+  EXPECT_EQ(found.ignored.size(), 2U);
+}
+
+TEST(Checkpoint, KeepLastRemovesTheOldestAndZeroKeepsAll) {
+  ScratchFolder two, all;
+  for (const int64_t step : {10, 20, 30}) {
+    ASSERT_TRUE(save(system_files(), two.path(), step, 2).ok());
+    ASSERT_TRUE(save(system_files(), all.path(), step, 0).ok());
+  }
+  const auto names = [](const fs::path& folder) {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder))
+      found.insert(entry.path().filename().string());
+    return found;
+  };
+  EXPECT_THAT(names(two.path()), ElementsAre("step_20", "step_30"));
+  EXPECT_THAT(names(all.path()), ElementsAre("step_10", "step_20", "step_30"));
+}
+
+TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
+  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  const auto filling = store.begin(10);
+  ASSERT_TRUE(filling.ok());
+  fill(*filling, 11);
+  ASSERT_TRUE(store.commit(10, state_of(11)).ok());
+  const auto found = find_checkpoints(scratch.path());
+  ASSERT_TRUE(found.newest.has_value());
+  EXPECT_EQ(found.newest->version, PolicyVersion(11));
+}
+
+TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
+  bool finished = false;
+  int num_crashes = 0;
+  for (int operations = 0; !finished; ++operations) {
+    ASSERT_LT(operations, 200);
+    ScratchFolder scratch;
+    ASSERT_TRUE(save(system_files(), scratch.path(), 10, 1).ok());
+    CrashingFiles files(operations);
+    const Status saved = save(files, scratch.path(), 20, 1);
+    finished = !files.crashed();
+    num_crashes += files.crashed() ? 1 : 0;
+    EXPECT_EQ(saved.ok(), finished) << operations;
+
+    const auto found = find_checkpoints(scratch.path());
+    ASSERT_TRUE(found.newest.has_value()) << "after " << operations << " operations";
+    const int64_t step = found.newest->step;
+    ASSERT_TRUE(step == 10 || step == 20) << step;
+    const auto weights = read_text_file(found.newest->folder / "weights" / "model.safetensors");
+    ASSERT_TRUE(weights.ok());
+    EXPECT_EQ(*weights, "weights of step " + std::to_string(step));
+    EXPECT_TRUE(step == 20 || !finished);
+    // The next run goes on from what is there.
+    ASSERT_TRUE(save(system_files(), scratch.path(), 30, 1).ok());
+    EXPECT_EQ(find_checkpoints(scratch.path()).newest->step, 30);
+  }
+  EXPECT_GT(num_crashes, 10);
+}
+
+TEST(Checkpoint, AManifestThatNamesAnotherSchemaIsRefused) {
+  ScratchFolder scratch;
+  fs::create_directories(scratch.path() / "step_1");
+  write_text(scratch.path() / "step_1" / "manifest.json", R"({"schema": "other/1"})");
+  const auto read = read_checkpoint(scratch.path() / "step_1");
+  ASSERT_FALSE(read.ok());
+  EXPECT_THAT(read.error().message(), HasSubstr("primerl.checkpoint/1"));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,87 @@
+#include "runtime/store/line_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "runtime/store/file_ops.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(LineFile, LinesAreThereWithoutClosing) {
+  ScratchFolder scratch;
+  auto lines = LineFile::open(scratch.path() / "a.jsonl");
+  ASSERT_TRUE(lines.ok());
+  ASSERT_TRUE((*lines)->append("{\"a\":1}").ok());
+  ASSERT_TRUE((*lines)->append("{\"a\":2}").ok());
+  EXPECT_EQ(*read_text_file(scratch.path() / "a.jsonl"), "{\"a\":1}\n{\"a\":2}\n");
+}
+
+TEST(LineFile, OpeningCutsATornLastLineAndGoesOn) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, "{\"a\":1}\n{\"a\":2}\n{\"a\"");
+  auto lines = LineFile::open(file);
+  ASSERT_TRUE(lines.ok());
+  ASSERT_TRUE((*lines)->append("{\"a\":3}").ok());
+  EXPECT_EQ(*read_text_file(file), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
+}
+
+TEST(LineFile, ATornFileOfOneLongLineBecomesEmpty) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, std::string(10'000, 'x'));
+  auto lines = LineFile::open(file);
+  ASSERT_TRUE(lines.ok());
+  EXPECT_EQ(std::filesystem::file_size(file), 0U);
+}
+
+TEST(LineFile, AMissingFolderIsNamed) {
+  ScratchFolder scratch;
+  const auto lines = LineFile::open(scratch.path() / "none" / "a.jsonl");
+  ASSERT_FALSE(lines.ok());
+  EXPECT_EQ(lines.error().code(), Code::kIo);
+  EXPECT_THAT(lines.error().message(), HasSubstr("none/a.jsonl"));
+}
+
+TEST(LineFile, AFullDiskLeavesWholeLinesAndStaysAnError) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  auto lines = LineFile::open(file);
+  ASSERT_TRUE(lines.ok());
+  const std::string line(60, 'x');
+  // A limit on file size refuses writes in the middle of a line, as a full disk does.
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit tight{150, old.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  ASSERT_TRUE((*lines)->append(line).ok());
+  ASSERT_TRUE((*lines)->append(line).ok());
+  const Status third = (*lines)->append(line);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, before);
+  EXPECT_FALSE(third.ok());
+  EXPECT_FALSE((*lines)->append("{}").ok());
+  EXPECT_EQ(*read_text_file(file), line + "\n" + line + "\n");
+}
+
+TEST(LineFile, ALineOfTheLargestSizeFitsAndOneMoreByteDoesNot) {
+  ScratchFolder scratch;
+  auto lines = LineFile::open(scratch.path() / "a.jsonl");
+  ASSERT_TRUE(lines.ok());
+  EXPECT_TRUE((*lines)->append(std::string(LineFile::kLineBytesMax - 1, 'x')).ok());
+  const Status over = (*lines)->append(std::string(LineFile::kLineBytesMax, 'x'));
+  ASSERT_FALSE(over.ok());
+  EXPECT_EQ(over.error().code(), Code::kExhausted);
+  EXPECT_TRUE((*lines)->append("{}").ok());
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,93 @@
+#include "runtime/store/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
+  ScratchFolder scratch;
+  const auto first = RunFolder::create(scratch.path(), "", "reverse-text", "20261121-062445");
+  ASSERT_TRUE(first.ok()) << first.error().text();
+  EXPECT_EQ((*first)->path().filename(), "20261121-062445-reverse-text");
+  EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text");
+  const auto second = RunFolder::create(scratch.path(), "", "reverse-text", "20261121-062445");
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ((*second)->path().filename(), "20261121-062445-reverse-text-2");
+  EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text-2");
+}
+
+TEST(RunFolder, AnOutFolderWithFilesIsRefused) {
+  ScratchFolder scratch;
+  write_text(scratch.path() / "precious.txt", "x");
+  const auto folder = RunFolder::create(".", scratch.path(), "a", "t");
+  ASSERT_FALSE(folder.ok());
+  EXPECT_THAT(folder.error().text(), HasSubstr("is not empty"));
+  EXPECT_THAT(folder.error().text(), HasSubstr("--resume"));
+}
+
+TEST(RunFolder, AnUnwritableOutFolderIsSaidWithWhatToDo) {
+  if (::geteuid() == 0) {
+    // Root may write anywhere but not below a file.
+    ScratchFolder scratch;
+    write_text(scratch.path() / "file", "x");
+    const auto folder = RunFolder::create(".", scratch.path() / "file" / "run", "a", "t");
+    ASSERT_FALSE(folder.ok());
+    EXPECT_THAT(folder.error().message(), HasSubstr("Not a directory"));
+    return;
+  }
+  const auto folder = RunFolder::create(".", "/proc/run", "a", "t");
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(folder.error().code(), Code::kIo);
+}
+
+TEST(RunFolder, ASecondRunInTheSameFolderIsKeptOut) {
+  ScratchFolder scratch;
+  const auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  ASSERT_TRUE((*folder)->note(Json::object().set("name", "a")).ok());
+  const auto second = RunFolder::open(scratch.path() / "run");
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.error().message(), HasSubstr("in use by another run"));
+}
+
+TEST(RunFolder, FactsAreKeptAndReplacedOneByOne) {
+  ScratchFolder scratch;
+  {
+    const auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+    ASSERT_TRUE(folder.ok());
+    ASSERT_TRUE((*folder)->note(Json::object().set("name", "a").set("end", "running")).ok());
+    ASSERT_TRUE((*folder)->note(Json::object().set("end", "finished")).ok());
+  }
+  const auto again = RunFolder::open(scratch.path() / "run");
+  ASSERT_TRUE(again.ok()) << again.error().text();
+  EXPECT_EQ((*again)->facts(), Json::object().set("name", "a").set("end", "finished"));
+}
+
+TEST(RunFolder, AFolderThatIsNoRunIsRefused) {
+  ScratchFolder scratch;
+  EXPECT_THAT(RunFolder::open(scratch.path()).error().message(), HasSubstr("no run.json"));
+  EXPECT_THAT(RunFolder::open(scratch.path() / "none").error().message(),
+              HasSubstr("no run folder"));
+}
+
+TEST(RunFolder, NamesBecomeSafeFolderNames) {
+  EXPECT_EQ(folder_name("reverse-text"), "reverse-text");
+  EXPECT_EQ(folder_name("../a b/c"), "-.-a-b-c");
+  EXPECT_EQ(folder_name(""), "run");
+}
+
+TEST(RunFolder, TenantsGetALevelOfTheirOwnOnlyWhenThereAreSeveral) {
+  EXPECT_EQ(checkpoints_folder("r", "main", 1), fs::path("r/checkpoints"));
+  EXPECT_EQ(checkpoints_folder("r", "main", 2), fs::path("r/checkpoints/main"));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,48 @@
+#include "runtime/telemetry/metrics_log.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE(log.ok());
+  ASSERT_TRUE(
+      (*log)->write("main", 1, 0.25, {{"reward/all/mean", 0.5}, {"off_policy/max", 1}}).ok());
+  ASSERT_TRUE((*log)->write("main", 2, 0.5004, {{"reward/all/mean", std::nan("")}}).ok());
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            R"({"step":1,"time":0.25,"tenant":"main","reward/all/mean":0.5,"off_policy/max":1.0})"
+            "\n"
+            R"({"step":2,"time":0.5,"tenant":"main","reward/all/mean":null})"
+            "\n");
+  ASSERT_NE((*log)->newest("main"), nullptr);
+  EXPECT_EQ((*log)->newest("main")->step, 2);
+  EXPECT_EQ((*log)->newest("other"), nullptr);
+  ASSERT_EQ((*log)->rewards("main").size(), 2U);
+  EXPECT_EQ((*log)->rewards("main")[0], 0.5);
+}
+
+TEST(MetricsLog, ASecondStartAppends) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  for (const int64_t step : {1, 2}) {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    ASSERT_TRUE(log.ok());
+    ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
+  }
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            "{\"step\":1,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n");
+}
+
+}  // namespace
+}  // namespace primerl
