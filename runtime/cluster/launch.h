@@ -1,0 +1,111 @@
+/// WorkerProcess: a child process with a control channel, from exec to its last words.
+///
+/// The child is made by fork and exec (never a fork that goes on: libtorch, CAF and threads do not
+/// survive it), gets one end of a socketpair as `--control FD`, a log file as its stderr, a process
+/// group of its own (Ctrl-C reaches the launcher alone), and PR_SET_PDEATHSIG, so that it cannot
+/// outlive the thread that launched it: launch from a thread that lives as long as the run, usually
+/// the main one. Only the launcher may declare a worker dead.
+///
+/// Control side:
+///   auto inbox = std::make_shared<ControlInbox>();
+///   ASSIGN_OR_RETURN(auto worker, WorkerProcess::launch(options, inbox));
+///   std::vector<ControlEvent> early;
+///   RETURN_IF_ERROR(expect_hello(*worker, *inbox, expected, Duration::seconds(20), early));
+///   RETURN_IF_ERROR(worker->control().send(StartRun{}));
+///   ... inbox->take(...) until is_closed() ...
+///   ASSIGN_OR_RETURN(auto exit, worker->wait(Duration::seconds(5)));
+///
+/// Not thread-safe but for control(); one owner.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/cluster/control_channel.h"
+
+namespace primerl {
+
+struct LaunchOptions {
+  std::filesystem::path program;
+  /// Without argv[0]; "--control FD" is appended.
+  std::vector<std::string> arguments;
+  /// Added to (or replacing in) this process's environment.
+  std::vector<std::pair<std::string, std::string>> environment;
+  /// The child's stderr (appended) and, unless keep_stdout, its stdout too.
+  std::filesystem::path log_file;
+  bool keep_stdout = false;
+  ProcessId process;
+  ControlOptions control;
+};
+
+/// How a child ended.
+struct ProcessExit {
+  int code = 0;    // exit code; -1 when a signal ended it
+  int signal = 0;  // 0 when it exited by itself
+  bool is_clean() const { return code == 0; }
+  /// "exited with code 1", "was killed by signal 11 (Segmentation fault)".
+  std::string text() const;
+};
+
+/// What the hello must say; differences are refused with both values.
+struct ExpectedHello {
+  uint64_t graph_hash = 0;
+  uint64_t types_hash = 0;
+  std::string process;
+  uint32_t epoch = 0;
+};
+
+class WorkerProcess {
+ public:
+  /// Starts the child. An unknown program, an unwritable log file or a full process table is an
+  /// error here; a program that fails later shows in wait() and last_words().
+  static Result<std::unique_ptr<WorkerProcess>> launch(const LaunchOptions& options,
+                                                       std::shared_ptr<ControlInbox> inbox);
+  /// Kills the child if it still runs, and reaps it.
+  ~WorkerProcess();
+
+  ControlChannel& control() { return *control_; }
+  pid_t pid() const { return pid_; }
+  ProcessId process() const { return process_; }
+
+  /// Whether, and how, it has ended; never waits.
+  std::optional<ProcessExit> poll();
+  /// Waits for the end; kDeadline after `timeout`.
+  Result<ProcessExit> wait(Duration timeout);
+  /// SIGKILL. wait() afterwards to reap.
+  void kill();
+  /// The end of the log file since this launch, at most `bytes_max`, whole lines: what a crashed
+  /// child said last. Empty when it said nothing.
+  std::string last_words(size_t bytes_max = 4096) const;
+
+ private:
+  WorkerProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start);
+
+  const pid_t pid_;
+  const int pid_fd_;
+  const ProcessId process_;
+  const std::filesystem::path log_file_;
+  const uint64_t log_start_;  // bytes that were in the log file before
+  std::unique_ptr<ControlChannel> control_;
+  std::optional<ProcessExit> exit_;
+};
+
+/// Waits for the worker's WorkerHello and compares it. The error of a worker that dies first names
+/// its exit and its last words. Every other event that arrives meanwhile (log lines, events of
+/// other workers on the same inbox) is put into `early`, in order.
+Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHello& expected,
+                    Duration timeout, std::vector<ControlEvent>& early);
+
+/// Worker side: opens the control channel on the number given by `--control`. kInvalid when `fd` is
+/// no socket.
+Result<std::unique_ptr<ControlChannel>> open_inherited_control(int fd,
+                                                               std::shared_ptr<ControlInbox> inbox,
+                                                               ControlOptions options = {});
+
+}  // namespace primerl

@@ -1,0 +1,79 @@
+/// The header frame of a wire message: 80 bytes, little-endian, fixed places.
+///
+/// A wire message is this header, one body frame (msgpack of the message's fields(), see
+/// msgpack_codec.h) and one raw frame per Blob. docs/formats/wire.md freezes the layout. Nothing
+/// here allocates; a header that is not exactly right is refused by name before any byte of the
+/// body is looked at. Plain functions: any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+inline constexpr size_t kFrameHeaderBytes = 80;
+inline constexpr uint16_t kFrameMagic = 0x5250;  // "PR"
+inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint16_t kFrameCountMin = 2;       // header and body
+inline constexpr uint16_t kFrameCountMax = 0x4000;  // header, body and Blobs
+
+/// Bits of FrameHeader::flags; all others are reserved and must be zero.
+enum FrameFlag : uint8_t {
+  kFrameControl = 1,    // travels the control lane, charged to no credit
+  kFrameRetry = 2,      // sent again after a break: may be a duplicate
+  kFrameDroppable = 4,  // the receiver may drop and count it
+};
+inline constexpr uint8_t kFrameFlags = kFrameControl | kFrameRetry | kFrameDroppable;
+
+/// The header as values. `none` ids are all ones on the wire.
+struct FrameHeader {
+  uint8_t flags = 0;
+  uint16_t num_frames = kFrameCountMin;
+  uint32_t type = 0;  // WireTypes::id_of()
+  TenantSlot tenant;
+  EdgeId edge;
+  InstanceId source;
+  InstanceId destination;
+  uint32_t epoch = 0;
+  uint64_t sequence = 0;
+  uint64_t lamport = 0;
+  StepRef cause;
+  uint32_t time_left_ms = 0;   // 0 = no deadline
+  uint64_t payload_bytes = 0;  // body and Blobs
+  uint64_t check = 0;          // payload_check() of the message
+
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+/// Why a header or the frames behind it are refused; counted by name.
+enum class FrameRefusal : uint8_t {
+  kNone,
+  kSize,          // the header frame is not 80 bytes
+  kMagic,         // another protocol
+  kVersion,       // a header version this build does not know
+  kReservedFlag,  // a flag bit without a meaning
+  kReservedZero,  // bytes 6..7 are not zero
+  kFrameCount,    // outside 2..kFrameCountMax
+  kTooLong,       // payload_bytes above the receiver's limit
+  kFramesDiffer,  // not as many frames as the header says
+  kBytesDiffer,   // not as many bytes as the header says
+  kUnknownType,   // no such type id
+  kTenant,        // a tenant that does not belong to the connection
+  kBody,          // the body is no message of its type
+  kCheck,         // the message is not the one that was sent
+};
+inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kCheck) + 1;
+std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...
+
+void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> bytes);
+
+/// Fills `header` and returns kNone, or returns why not and leaves `header` alone.
+FrameRefusal decode_frame_header(std::span<const std::byte> bytes, uint64_t payload_bytes_max,
+                                 FrameHeader& header);
+
+}  // namespace primerl

@@ -1,0 +1,101 @@
+/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as raw frames beside it.
+///
+/// A struct is an array of its fields in order; names are not on the wire, because the type table's
+/// hash in the handshake proves that both ends mean the same fields. The reader believes nothing:
+/// every size is held against the bytes left before anything is allocated, nesting is at most
+/// kNestingMax, and what is left over is a fault. Values, one thread each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "graph/message_type.h"
+
+namespace primerl {
+
+inline constexpr size_t kNestingMax = 32;
+
+class MsgpackWriter final : public FieldWriter {
+ public:
+  MsgpackWriter();
+  ~MsgpackWriter() override;
+
+  /// What was written since the construction; the writer is empty afterwards.
+  std::vector<std::byte> take_body();
+  std::vector<Blob> take_blobs() { return std::move(blobs_); }
+
+  void begin_struct(size_t num_fields) override;
+  void name(std::string_view) override {}
+  void end_struct() override {}
+  void begin_list(size_t size) override;
+  void end_list() override {}
+  void boolean(bool value) override;
+  void integer(int64_t value) override;
+  void unsigned_integer(uint64_t value) override;
+  void number(double value) override;
+  void text(std::string_view value) override;
+  void bytes(std::span<const std::byte> value) override;
+  void blob(const Blob& value) override;  // its size in the body, its bytes beside it
+
+ private:
+  struct Packer;
+  std::unique_ptr<Packer> packer_;
+  std::vector<Blob> blobs_;
+};
+
+class MsgpackReader final : public FieldReader {
+ public:
+  /// Reads from bytes that outlive it. Blobs are handed out in order, shared, not copied.
+  explicit MsgpackReader(std::span<const std::byte> body, std::span<const Blob> blobs = {})
+      : left_(body), blobs_(blobs), size_(body.size()) {}
+
+  /// The first fault, or what was left unread.
+  Status finish();
+
+  bool ok() const override { return fault_.ok(); }
+  Error fault() const override { return fault_.error(); }
+  void fail(Error fault) override;
+  void begin_struct(size_t num_fields) override;
+  void name(std::string_view) override {}
+  void end_struct() override { --depth_; }
+  size_t begin_list() override;
+  void end_list() override { --depth_; }
+  bool boolean() override;
+  int64_t integer() override;
+  uint64_t unsigned_integer() override;
+  double number() override;
+  std::string text() override;
+  std::span<const std::byte> bytes() override;
+  Blob blob() override;
+
+ private:
+  size_t array();  // enters one
+  uint8_t byte();
+  uint64_t big_endian(size_t num_bytes);
+  std::span<const std::byte> run(uint64_t size);
+  size_t offset() const { return size_ - left_.size(); }
+
+  std::span<const std::byte> left_;
+  std::span<const Blob> blobs_;
+  size_t size_;
+  size_t depth_ = 0;
+  Status fault_;
+};
+
+/// Body and Blobs of a message.
+struct EncodedMessage {
+  std::vector<std::byte> body;
+  std::vector<Blob> blobs;
+};
+
+/// kExhausted when the body is above kMessageBytesMax.
+Result<EncodedMessage> encode_message(const Payload& payload);
+
+/// kCorrupt, with the offset, when the bytes are no message of this type.
+Result<Payload> decode_message(const MessageType& type, std::span<const std::byte> body,
+                               std::span<const Blob> blobs = {});
+
+}  // namespace primerl
