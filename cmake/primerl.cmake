@@ -34,7 +34,8 @@ function(primerl_test name)
     endif()
   endforeach()
   add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE primerl_flags ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE primerl_flags ${TEST_DEPENDS} GTest::gmock
+                        GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60

@@ -1,9 +1,13 @@
 # libtorch = the PyTorch wheel. Its own TorchConfig.cmake drags CUDA detection in, so the imported
 # target is made here: headers, libraries, and the symbols that must not be dropped by the linker.
-execute_process(COMMAND ${PRIMERL_PYTHON} -c "import torch, os; print(os.path.dirname(torch.__file__)); print(torch.__version__)"
-                OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_fault ERROR_VARIABLE torch_words)
+execute_process(
+  COMMAND ${PRIMERL_PYTHON} -c
+          "import torch, os; print(os.path.dirname(torch.__file__)); print(torch.__version__)"
+  OUTPUT_VARIABLE torch_facts OUTPUT_STRIP_TRAILING_WHITESPACE
+  RESULT_VARIABLE torch_fault ERROR_VARIABLE torch_words)
 if(torch_fault)
-  message(FATAL_ERROR "no PyTorch in ${PRIMERL_PYTHON}: run `make setup`, or give -DPRIMERL_PYTHON=path\n${torch_words}")
+  message(FATAL_ERROR "no PyTorch in ${PRIMERL_PYTHON}: run `make setup`, or give "
+                      "-DPRIMERL_PYTHON=path\n${torch_words}")
 endif()
 string(REPLACE "\n" ";" torch_facts "${torch_facts}")
 list(GET torch_facts 0 TORCH_ROOT)
@@ -13,10 +17,13 @@ if(TORCH_VERSION VERSION_LESS 2.11)
 endif()
 message(STATUS "libtorch ${TORCH_VERSION} at ${TORCH_ROOT}")
 add_library(libtorch INTERFACE IMPORTED)
-target_include_directories(libtorch SYSTEM INTERFACE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+target_include_directories(libtorch SYSTEM INTERFACE
+                           ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
 target_link_directories(libtorch INTERFACE ${TORCH_ROOT}/lib)
 target_link_options(libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
-target_link_libraries(libtorch INTERFACE -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed Threads::Threads)
+target_link_libraries(libtorch INTERFACE
+                      -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed Threads::Threads)
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
-  target_link_libraries(libtorch INTERFACE -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed)
+  target_link_libraries(libtorch INTERFACE
+                        -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed)
 endif()

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "graph/wire.h"
+
 namespace primerl::wire {
 
 template <class T>

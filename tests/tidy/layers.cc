@@ -1,0 +1,126 @@
+#include "tests/tidy/layers.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace primerl::tidy {
+namespace {
+
+// Threads, locks, clocks, chance and the outside world: an actor gets them through services.
+const std::vector<std::string> kBehindServices = {
+    "thread",  "mutex",      "shared_mutex", "condition_variable",
+    "future",  "stop_token", "chrono",       "random",
+    "ctime",   "time.h",     "fstream",      "unistd.h",
+    "sys/",    "netinet/",   "pthread.h",    "signal.h",
+    "csignal", "semaphore",  "latch",        "sys/time.h",
+    "barrier", "dlfcn.h"};
+
+const std::vector<std::string> kTorchFree = {
+    "kernels/engine/", "kernels/train/", "kernels/weights/", "kernels/text/", "kernels/scripted/"};
+
+std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+const Layer* layer_of(const std::string& path) {
+  const Layer* best = nullptr;
+  for (const auto& layer : layers())
+    if (path.starts_with(layer.folder) &&
+        (best == nullptr || layer.folder.size() > best->folder.size()))
+      best = &layer;
+  return best;
+}
+
+bool is_standard(const std::string& header) {
+  // C++ headers have no ending; C and POSIX ones are plain names or live under sys/.
+  static const std::vector<std::string> posix = {
+      "sys/",      "netinet/", "arpa/",      "dirent.h",    "dlfcn.h",  "errno.h",  "fcntl.h",
+      "glob.h",    "poll.h",   "pthread.h",  "pwd.h",       "sched.h",  "signal.h", "spawn.h",
+      "termios.h", "time.h",   "unistd.h",   "immintrin.h", "stdlib.h", "stdio.h",  "string.h",
+      "limits.h",  "linux/",   "langinfo.h", "locale.h",    "malloc.h", "stdint.h"};
+  return header.find_first_of("./") == std::string::npos || starts_with_any(header, posix);
+}
+
+std::string third_party_fault(const SourceFile& file, const Include& include) {
+  for (const auto& fence : fences()) {
+    if (!starts_with_any(include.target, fence.headers)) continue;
+    const bool allowed =
+        std::any_of(fence.allowed_in.begin(), fence.allowed_in.end(),
+                    [&](const std::string& pattern) { return matches(pattern, file.path); });
+    if (allowed) return {};
+    return fmt::format("{} may be named only in {}", fence.party,
+                       fmt::join(fence.allowed_in, ", "));
+  }
+  return fmt::format(
+      "<{}> is neither the standard's nor a listed third party's: add a fence here and a line to "
+      "THIRD_PARTY.md",
+      include.target);
+}
+
+std::string fault_of(const SourceFile& file, const Layer& layer, const Include& include) {
+  if (include.quoted) {
+    if (starts_with_any(include.target, layer.may_include)) return {};
+    return fmt::format("{} may include {}, not \"{}\"", layer.folder,
+                       fmt::join(layer.may_include, ", "), include.target);
+  }
+  if (!is_standard(include.target)) return third_party_fault(file, include);
+  for (const auto& header : layer.never_standard)
+    if (include.target == header || (header.ends_with('/') && include.target.starts_with(header)))
+      return fmt::format("{} never includes <{}>: services() gives what it hides", layer.folder,
+                         include.target);
+  return {};
+}
+
+}  // namespace
+
+const std::vector<Layer>& layers() {
+  static const std::vector<Layer> table = {
+      {"graph/base/", {"graph/base/"}, {}},
+      {"graph/", {"graph/"}, {"thread", "mutex", "condition_variable", "future"}},
+      {"kernels/engine/", with(kTorchFree, {"graph/base/"}), {}},
+      {"kernels/train/", with(kTorchFree, {"graph/base/"}), {}},
+      {"kernels/weights/", with(kTorchFree, {"graph/base/"}), {}},
+      {"kernels/text/", with(kTorchFree, {"graph/base/"}), {}},
+      {"kernels/scripted/", with(kTorchFree, {"graph/base/"}), {}},
+      {"kernels/ops/", {"kernels/ops/", "graph/base/"}, {}},
+      {"kernels/torch/", {"kernels/", "graph/base/"}, {}},
+      {"actors/",
+       {"actors/", "graph/", "kernels/engine/", "kernels/train/", "kernels/weights/",
+        "kernels/text/"},
+       kBehindServices},
+      {"runtime/", {"runtime/", "graph/"}, {}},
+      {"runtime/bin/", {"runtime/", "graph/", "kernels/", "actors/"}, {}},
+  };
+  return table;
+}
+
+const std::vector<Fence>& fences() {
+  static const std::vector<Fence> table = {
+      {"fmt", {"fmt/"}, {"*"}},
+      {"nlohmann-json", {"nlohmann/"}, {"graph/base/json.cc"}},
+      {"toml++", {"toml++/", "toml.hpp"}, {"graph/config/toml_source.cc"}},
+      {"CAF", {"caf/"}, {"runtime/exec/caf_*.cc"}},
+      {"msgpack", {"msgpack"}, {"runtime/wire/*"}},
+      {"spdlog", {"spdlog/"}, {"runtime/log/*"}},
+      {"CLI11", {"CLI/"}, {"runtime/bin/*"}},
+      {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
+      {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},
+      {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
+  };
+  return table;
+}
+
+std::vector<std::string> layer_faults(const SourceFile& file) {
+  std::vector<std::string> faults;
+  const Layer* layer = layer_of(file.path);
+  if (layer == nullptr) return faults;
+  for (const auto& include : includes_of(file)) {
+    const std::string fault = fault_of(file, *layer, include);
+    if (!fault.empty()) faults.push_back(fmt::format("{}:{}: {}", file.path, include.line, fault));
+  }
+  return faults;
+}
+
+}  // namespace primerl::tidy

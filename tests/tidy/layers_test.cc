@@ -1,0 +1,100 @@
+#include "tests/tidy/layers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace primerl::tidy {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> faults_of(const std::string& path, const std::string& text) {
+  return layer_faults(source_from_text(path, text));
+}
+
+TEST(Layers, NameTheFileTheLineAndWhatWouldBeLegal) {
+  EXPECT_THAT(faults_of("actors/router/router.cc", "\n#include \"runtime/exec/executor.h\"\n"),
+              ElementsAre("actors/router/router.cc:2: actors/ may include actors/, graph/, "
+                          "kernels/engine/, kernels/train/, kernels/weights/, kernels/text/, not "
+                          "\"runtime/exec/executor.h\""));
+}
+
+TEST(Layers, RefuseEveryArrowTheTableForbids) {
+  const std::vector<std::pair<std::string, std::string>> illegal = {
+      {"graph/base/ids.h", "#include \"graph/plan.h\""},
+      {"graph/plan.cc", "#include \"kernels/engine/engine.h\""},
+      {"graph/plan.cc", "#include \"actors/catalog.h\""},
+      {"kernels/engine/engine.h", "#include \"graph/plan.h\""},
+      {"kernels/engine/engine.h", "#include \"kernels/torch/make.h\""},
+      {"kernels/ops/ops.h", "#include \"kernels/engine/engine.h\""},
+      {"kernels/torch/engine.cc", "#include \"actors/messages/generation.h\""},
+      {"actors/env/env.h", "#include \"kernels/torch/make.h\""},
+      {"actors/env/env.h", "#include \"kernels/scripted/options.h\""},
+      {"runtime/exec/host.cc", "#include \"actors/router/router.h\""},
+      {"runtime/exec/host.cc", "#include \"kernels/engine/engine.h\""},
+  };
+  for (const auto& [path, line] : illegal)
+    EXPECT_EQ(faults_of(path, line).size(), 1u) << path << ": " << line;
+}
+
+TEST(Layers, RefuseThirdPartiesOutsideTheirFence) {
+  const std::vector<std::pair<std::string, std::string>> illegal = {
+      {"runtime/exec/host.cc", "#include <caf/all.hpp>"},
+      {"graph/base/result.cc", "#include <nlohmann/json.hpp>"},
+      {"graph/config/graph_file.cc", "#include <toml++/toml.h>"},
+      {"runtime/store/checkpoint.cc", "#include <msgpack.hpp>"},
+      {"kernels/train/loss.cc", "#include <ATen/core/Tensor.h>"},
+      {"actors/env/env.cc", "#include <thread>"},
+      {"actors/env/env.cc", "#include <sys/socket.h>"},
+      {"graph/plan.cc", "#include <mutex>"},
+      {"graph/plan.cc", "#include <boost/asio.hpp>"},
+  };
+  for (const auto& [path, line] : illegal)
+    EXPECT_EQ(faults_of(path, line).size(), 1u) << path << ": " << line;
+}
+
+TEST(Layers, AllowWhatTheTableAllows) {
+  EXPECT_THAT(faults_of("runtime/exec/caf_executor.cc", "#include <caf/all.hpp>"), IsEmpty());
+  EXPECT_THAT(faults_of("runtime/bin/backends.cc", "#include \"kernels/torch/make.h\""), IsEmpty());
+  EXPECT_THAT(faults_of("actors/decode/decode.h", "#include \"kernels/engine/engine.h\""),
+              IsEmpty());
+  EXPECT_THAT(faults_of("graph/base/json.cc", "#include <nlohmann/json.hpp>"), IsEmpty());
+}
+
+TEST(Layers, HoldInTheWholeTree) {
+  int64_t num_files = 0;
+  for (const auto& file : cpp_files()) {
+    for (const auto& fault : layer_faults(file)) ADD_FAILURE() << fault;
+    ++num_files;
+  }
+  EXPECT_GT(num_files, 50) << "the tree was not found below " << PRIMERL_SOURCE_DIR;
+}
+
+TEST(Layers, EveryRoomIsInTheTable) {
+  for (const auto& file : cpp_files()) {
+    if (!starts_with_any(file.path, {"graph/", "kernels/", "actors/", "runtime/"})) continue;
+    bool found = false;
+    for (const auto& layer : layers()) found = found || file.path.starts_with(layer.folder);
+    EXPECT_TRUE(found) << file.path << " is in no folder that section 2 names";
+  }
+}
+
+TEST(SourceTree, CommentsAndStringsAreNotCode) {
+  const auto file = source_from_text("x.cc",
+                                     "int a = 1'000; // rand()\n"
+                                     "auto s = \"rand() \\\" rand()\"; f();\n"
+                                     "auto r = R\"x(rand()\nrand())x\"; g();\n"
+                                     "/* rand()\n rand() */ h();\n");
+  const auto code = code_of(file);
+  ASSERT_EQ(code.size(), 6u);
+  for (const auto& line : code) EXPECT_THAT(line, ::testing::Not(HasSubstr("rand")));
+  EXPECT_THAT(code[0], HasSubstr("1'000;"));
+  EXPECT_THAT(code[1], HasSubstr("f();"));
+  EXPECT_THAT(code[3], HasSubstr("g();"));
+  EXPECT_THAT(code[5], HasSubstr("h();"));
+}
+
+}  // namespace
+}  // namespace primerl::tidy
