@@ -84,4 +84,42 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text) const 
   return pieces;
 }
 
+Segmenter::Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc) : to_nfc_(to_nfc) {
+  std::vector<AddedToken> raw, normalized;
+  for (AddedToken token : tokens) {
+    if (!token.normalized) {
+      raw.push_back(std::move(token));
+      continue;
+    }
+    if (to_nfc)
+      if (auto content = primerl::to_nfc(token.content); content.ok()) token.content = *content;
+    normalized.push_back(std::move(token));
+  }
+  raw_ = AddedTokens(std::move(raw));
+  normalized_ = AddedTokens(std::move(normalized));
+}
+
+Result<std::vector<Segment>> Segmenter::cut(std::string_view text) const {
+  RETURN_IF_ERROR(check_utf8(text));
+  std::vector<Segment> segments;
+  for (const auto& outer : raw_.split(text)) {
+    if (outer.id >= 0) {
+      segments.push_back({outer.id, {}, outer.begin});
+      continue;
+    }
+    std::string between(text.substr(outer.begin, outer.end - outer.begin));
+    size_t inner_scale = 1;
+    if (to_nfc_) {
+      ASSIGN_OR_RETURN(std::string composed, to_nfc(between));
+      if (composed != between) inner_scale = 0;
+      between = std::move(composed);
+    }
+    for (const auto& inner : normalized_.split(between))
+      segments.push_back({inner.id,
+                          inner.id >= 0 ? "" : between.substr(inner.begin, inner.end - inner.begin),
+                          outer.begin + inner_scale * inner.begin});
+  }
+  return segments;
+}
+
 }  // namespace primerl

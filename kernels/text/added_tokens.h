@@ -36,4 +36,27 @@ class AddedTokens {
   bool begins_[256] = {};           // bytes that begin a token
 };
 
+/// A part of a text as the model sees it: an added token, or normalized text (id -1).
+struct Segment {
+  int32_t id = -1;
+  std::string text;   // empty for an added token
+  size_t offset = 0;  // of the text given; of its nearest unchanged start when NFC changed it
+};
+
+/// Cuts a text around its added tokens and normalizes what is between them: tokens that are not
+/// `normalized` are looked for first and in the text as given, the others in what remains of it,
+/// normalized.
+class Segmenter {
+ public:
+  /// `to_nfc`: texts are brought to normalization form C.
+  Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc);
+  /// The segments in order, none empty. Text that is no UTF-8 is an error that names its offset.
+  Result<std::vector<Segment>> cut(std::string_view text) const;
+
+ private:
+  AddedTokens raw_;
+  AddedTokens normalized_;
+  bool to_nfc_;
+};
+
 }  // namespace primerl

@@ -1,5 +1,6 @@
 #include "kernels/text/tokenizer.h"
 
+#include "kernels/text/bpe.h"
 #include "kernels/text/tokenizer_file.h"
 #include "kernels/text/word_level.h"
 
@@ -12,7 +13,7 @@ Result<std::shared_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& f
 
 Result<std::shared_ptr<Tokenizer>> make_tokenizer(TokenizerFile file) {
   if (file.model_type == "WordLevel") return make_word_level(std::move(file));
-  return file.fault("'model.type' '{}' is not read", file.model_type);
+  return make_byte_level_bpe(std::move(file));
 }
 
 }  // namespace primerl

@@ -12,20 +12,19 @@ class WordLevel final : public Tokenizer {
  public:
   WordLevel(TokenizerFile file, int32_t unknown_id)
       : vocabulary_(std::move(file.vocabulary)),
-        added_(std::move(file.added_tokens)),
+        segmenter_(file.added_tokens, false),
         end_and_pad_(std::move(file.end_and_pad)),
         unknown_id_(unknown_id) {}
 
   Result<std::vector<int32_t>> encode(std::string_view text) const override {
-    RETURN_IF_ERROR(check_utf8(text));
+    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text));
     std::vector<int32_t> ids;
     ids.reserve(text.size());
-    for (const auto& piece : added_.split(text)) {
-      if (piece.id >= 0) {
-        ids.push_back(piece.id);
-        continue;
-      }
-      RETURN_IF_ERROR(encode_plain(text, piece.begin, piece.end, ids));
+    for (const Segment& segment : segments) {
+      if (segment.id >= 0)
+        ids.push_back(segment.id);
+      else
+        RETURN_IF_ERROR(encode_plain(segment, ids));
     }
     return ids;
   }
@@ -46,18 +45,18 @@ class WordLevel final : public Tokenizer {
   int32_t pad_id() const override { return end_and_pad_.pad_id; }
 
  private:
-  Status encode_plain(std::string_view text, size_t begin, size_t end,
-                      std::vector<int32_t>& ids) const {
-    for (size_t at = begin; at < end;) {
+  Status encode_plain(const Segment& segment, std::vector<int32_t>& ids) const {
+    const std::string& text = segment.text;
+    for (size_t at = 0; at < text.size();) {
       const CodePoint character = code_point_at(text, at);
       size_t size = character.size;
       // "." stops at line feeds, so a run of them is one piece.
-      while (character.value == '\n' && at + size < end && text[at + size] == '\n') ++size;
-      int32_t id = vocabulary_.find(std::string(text.substr(at, size)));
+      while (character.value == '\n' && at + size < text.size() && text[at + size] == '\n') ++size;
+      int32_t id = vocabulary_.find(text.substr(at, size));
       if (id < 0) id = unknown_id_;
       if (id < 0)
         return error(Code::kInvalid, "character {} at byte offset {} has no token",
-                     describe_code_point(character.value), at)
+                     describe_code_point(character.value), segment.offset + at)
             .note("this tokenizer knows single characters only");
       ids.push_back(id);
       at += size;
@@ -66,7 +65,7 @@ class WordLevel final : public Tokenizer {
   }
 
   const Vocabulary vocabulary_;
-  const AddedTokens added_;
+  const Segmenter segmenter_;
   const EndAndPad end_and_pad_;
   const int32_t unknown_id_;  // -1: unknown pieces are an error
 };

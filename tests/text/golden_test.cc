@@ -1,0 +1,73 @@
+/// Token for token what the `tokenizers` package says (tests/text/make_vectors.py).
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "graph/base/json.h"
+#include "kernels/text/tokenizer.h"
+
+namespace primerl {
+namespace {
+
+const std::string kVectors = PRIMERL_TEXT_VECTORS;  // empty: the package is not there
+
+std::vector<int32_t> ids_of(const Json& json) {
+  std::vector<int32_t> ids;
+  for (const Json& id : json.as_array()) ids.push_back(static_cast<int32_t>(id.as_int()));
+  return ids;
+}
+
+class Golden : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (kVectors.empty())
+      GTEST_SKIP() << "the Python of PRIMERL_PYTHON has no 'tokenizers' package";
+    const std::string folder = kVectors + "/" + GetParam();
+    std::ifstream file(folder + "/vectors.json");
+    std::stringstream text;
+    text << file.rdbuf();
+    vectors_ = *parse_json(text.str(), folder + "/vectors.json");
+    auto loaded = load_tokenizer(folder);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+    tokenizer_ = *loaded;
+  }
+  Json vectors_;
+  std::shared_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_P(Golden, EncodesAsTheTokenizersPackageDoes) {
+  ASSERT_GE(vectors_.find("encoded")->as_array().size(), 500u);
+  for (const Json& one : vectors_.find("encoded")->as_array()) {
+    const std::string& text = one.find("text")->as_string();
+    const auto ids = tokenizer_->encode(text);
+    if (one.find("has_unknown")->as_bool()) {
+      EXPECT_FALSE(ids.ok()) << ::testing::PrintToString(text);
+      continue;
+    }
+    ASSERT_TRUE(ids.ok()) << ids.error().text();
+    EXPECT_EQ(*ids, ids_of(*one.find("ids"))) << ::testing::PrintToString(text);
+  }
+}
+
+TEST_P(Golden, DecodesAsTheTokenizersPackageDoes) {
+  for (const Json& one : vectors_.find("decoded")->as_array()) {
+    const auto ids = ids_of(*one.find("ids"));
+    EXPECT_EQ(*tokenizer_->decode(ids), one.find("text")->as_string());
+    EXPECT_EQ(*tokenizer_->decode(ids, false), one.find("all")->as_string());
+  }
+}
+
+TEST_P(Golden, KnowsItsSizeAndItsEnd) {
+  EXPECT_EQ(tokenizer_->vocab_size(), vectors_.find("vocab_size")->as_int());
+  ASSERT_EQ(tokenizer_->eos_ids().size(), 1u);
+  EXPECT_EQ(tokenizer_->eos_ids()[0], vectors_.find("eos")->as_int());
+}
+
+INSTANTIATE_TEST_SUITE_P(Text, Golden,
+                         ::testing::Values("gpt2", "gpt2_prefix_space", "qwen3", "llama3",
+                                           "words_only", "characters"),
+                         [](const auto& one) { return std::string(one.param); });
+
+}  // namespace
+}  // namespace primerl
