@@ -1,0 +1,202 @@
+/// Host: one host group at run time: its actors, their inbox, credits, ledger and step counter.
+/// The unit of scheduling: an executor owns Hosts and decides when each takes its next step.
+///
+/// How an executor uses it (CafExecutor: one host actor per Host; VirtualExecutor: one loop):
+///
+///   Host host(setup);            // any thread
+///   host.start(now);             // on the host's thread: resources, actors, Actor::start()
+///   host.accept(parcel);         // what another host shipped; in order per sending host
+///   host.wake(now);              // at or after next_timer(); early, late or repeated is harmless
+///   while (host.ready()) host.step(now);     // one input or one work turn each
+///
+/// Everything a step causes leaves through the HostExecutor given in the setup, inside step(),
+/// accept(), peer_down() or peer_up(): parcels for other hosts, tenants that finished, failures
+/// that end the run. A parcel must not be delivered inside ship(): queue it.
+///
+/// A step may be cut in three, so that a handler can run on another thread (an own_thread host
+/// without resources) or for some virtual time:
+///
+///   if (host.begin_step(now)) { host.run_step(); host.complete_step(now); }
+///
+/// Between begin_step and complete_step the host takes accept(), wake(), begin_drain(),
+/// peer_down() and peer_up() as usual, but no second begin_step. run_step() touches only the actor
+/// (with its buffered emissions) and may run on any one thread; when it is stuck, abandon_step()
+/// takes complete_step()'s place: the actor is replaced, the message is refused, and whatever the
+/// late run_step() still does reaches nobody (it must keep running on its own thread until it
+/// returns; the Running it holds keeps the old actor alive).
+///
+/// Threads: methods are called by one thread at a time, except those under "From any thread".
+/// Order of inputs: control (drain, peers), then arrival over feedback, timers, forward and the
+/// work turn. Forward inputs and work turns wait while an outgoing forward edge is full.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+#include "runtime/exec/parcel.h"
+#include "runtime/exec/wiring.h"
+
+namespace primerl {
+
+class Host;
+
+/// What a Host needs from the executor that runs it. Called on the thread that drives the host.
+class HostExecutor {
+ public:
+  virtual ~HostExecutor() = default;
+  /// Carries a parcel to parcel.to. Never blocks, never loses, keeps the order per pair.
+  virtual void ship(Parcel parcel) = 0;
+  /// services().finish(tenant): once per tenant and actor that says so; repeated is harmless.
+  virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
+  virtual void host_failed(HostId host, Error error) = 0;
+};
+
+enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer };
+std::string_view to_string(StepKind kind);
+
+/// One finished delivery: the single place where metrics and the recorder look. Valid in the call.
+struct StepRecord {
+  HostId host;
+  InstanceId instance;  // none for a work turn, which is the group's
+  StepKind kind = StepKind::kMessage;
+  uint64_t step = 0;                    // of the host, dense from 1
+  Time began;                           // services().now() of the handler
+  const Envelope* message = nullptr;    // of kMessage
+  const Error* error = nullptr;         // the handler's, null when it succeeded
+  std::span<const Envelope> emissions;  // released by this step (empty after an error)
+  bool is_abandoned = false;
+};
+
+class DeliveryObserver {
+ public:
+  virtual ~DeliveryObserver() = default;
+  virtual void on_step(const StepRecord& record) = 0;
+};
+
+struct HostSetup {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Wiring> wiring;
+  HostId host;
+  uint32_t epoch = 1;                    // incarnation of this process
+  Surroundings* surroundings = nullptr;  // outlives the host
+  HostExecutor* executor = nullptr;      // outlives the host
+  ResourceFactory factory;               // makes the resources the host owns, in start()
+  /// Resources no host owns (weight channel, tokenizer), by index of Plan::resources; null at those
+  /// that a host owns. Outlive the host.
+  std::vector<Resource*> shared_resources;
+  DeliveryObserver* observer = nullptr;
+};
+
+/// What one step was and how it ended.
+struct StepEnd {
+  bool stepped = false;  // false: nothing was eligible
+  Duration cost;         // Resource::take_cost() of the owned resources; zero for real ones
+};
+
+/// Message counts of one host, for finding the end of a drain (drain.h). Each only grows.
+struct HostCounts {
+  uint64_t num_steps = 0;
+  uint64_t num_shipped = 0;   // messages handed to ship()
+  uint64_t num_received = 0;  // messages taken by accept(), refused ones included
+  bool is_idle = false;       // no input waits, no outbox, no work, no actor waits for an answer
+};
+
+/// A look at one host for the stall report and the virtual executor's checks.
+struct HostView {
+  HostId host;
+  uint64_t num_steps = 0;
+  uint64_t num_waiting = 0;  // inputs in the inbox
+  Time oldest_arrival;       // of those, if any
+  InstanceId handling;       // in a handler now; none if not, or in a work turn
+  const MessageType* handling_type = nullptr;
+  bool is_running = false;  // between begin_step and complete_step
+  Time running_since;       // of the handler, or of its last progress()
+  bool is_idle = false;
+  bool is_ready = false;
+  std::vector<LinkId> full;    // outgoing forward links at capacity
+  std::vector<LinkId> paused;  // arriving links whose input is paused and waited for
+};
+
+/// The handler between begin_step() and complete_step(); keeps an abandoned actor alive.
+class Running;
+
+class Host {
+ public:
+  explicit Host(HostSetup setup);
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  /// Makes owned resources and actors, wires them, calls Actor::start() in instance order.
+  Status start(Time now);
+
+  /// Takes a parcel: applies its grants, puts its messages into the inbox. Refuses and counts
+  /// duplicates and messages of an old epoch; a gap in a sequence or an unknown link is a protocol
+  /// error of the sender. May ship (an outbox that got room).
+  Status accept(Parcel parcel, Time now);
+
+  /// The earliest pending timer, or none.
+  std::optional<Time> next_timer() const;
+  /// Moves timers that are due at `now` into the inbox.
+  void wake(Time now);
+
+  /// Whether step() would do something now.
+  bool ready() const;
+  StepEnd step(Time now);
+
+  bool begin_step(Time now);
+  void run_step();
+  /// As if the handler had returned `error` without running (injected faults).
+  void fail_step(Error error);
+  StepEnd complete_step(Time now);
+  /// The actor in the handler is given up and replaced by a fresh or restored one; the message is
+  /// refused with kDeadline. An Error when the actor's contract is not restartable: end the run.
+  Status abandon_step(Time now);
+  /// Hand this to the thread of run_step() to keep what it touches alive: run(*host.running()).
+  std::shared_ptr<Running> running() const;
+  static void run(Running& running);
+  /// Whether a handler may run apart from the host: own_thread, one actor, no resources.
+  bool may_run_apart() const;
+
+  /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
+  void begin_drain(Time now);
+  /// `peer`'s process died: what it had not acknowledged is returned, its targets leave every
+  /// output, later arrivals of epochs <= `epoch` are refused, neighbours get on_peer(kDown).
+  void peer_down(HostId peer, uint32_t epoch, Time now);
+  /// `peer` is back as `epoch`: links begin again at sequence 1 with full credit.
+  void peer_up(HostId peer, uint32_t epoch, Time now);
+
+  /// Ends resources and actors, on the host's thread. The destructor does it too.
+  void destroy();
+
+  /// Counters of services().count(), summed over the host's actors, by "instance.name".
+  std::vector<std::pair<std::string, int64_t>> counters() const;
+
+  // From any thread ------------------------------------------------------------------------------
+
+  /// progress() answers kStopRequested from now on.
+  void request_stop();
+  HostId id() const;
+  const std::string& name() const;
+  HostCounts counts() const;
+  /// Approximate while the host runs on another thread; exact otherwise.
+  HostView view() const;
+  /// Adds this host's half of every edge: what its senders sent and its receivers handled.
+  void add_to(std::span<EdgeLedger> ledger) const;
+  /// Exact only between steps: messages of an arriving (in_index) link that wait in the inbox, and
+  /// of a leaving (out_index) link that wait in the outbox.
+  uint64_t num_waiting_in(uint32_t in_index) const;
+  uint64_t num_waiting_out(uint32_t out_index) const;
+
+ private:
+  class Body;
+  std::unique_ptr<Body> body_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,55 @@
+/// Wiring: the edges of a Plan cut into links, one per (edge, sender instance, target instance),
+/// with every number the hot path needs. Built once per process, immutable, shared by its hosts.
+///
+/// Which pairs an edge joins: per_tenant -> per_tenant nodes join equal slots; shared -> per_tenant
+/// and per_tenant -> shared join all (the envelope's tenant chooses). Links are numbered by edge,
+/// then sender, then target.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/exec/parcel.h"
+
+namespace primerl {
+
+struct Link {
+  EdgeId edge;
+  InstanceId sender, target;
+  HostId sender_host, target_host;
+  uint32_t output = 0;  // of the sender's contract
+  uint32_t input = 0;   // of the target's contract
+  bool is_feedback = false;
+  bool latest_wins = false;
+  bool is_remote = false;       // ends in different processes: payloads are kept until acknowledged
+  int64_t capacity = 0;         // messages the sender may have unsettled; the outbox takes the rest
+  int64_t bytes_max = 0;        // Blob bytes, likewise
+  int64_t bound = 0;            // most messages ever waiting
+  uint64_t grant_messages = 1;  // settled messages that send a grant by themselves: half a window
+  uint64_t grant_bytes = 1;     // likewise
+  TenantSlot target_tenant;     // of the target instance; none when shared
+  /// Links inside one host: 1 + depth of the target along forward links of that host. 0 = leaves
+  /// the host. A forward input is handed over only while no full forward output has a higher rank
+  /// than its own link: the messages inside a host drain first.
+  uint32_t rank = 0;
+  uint32_t out_index = 0;  // among the links that leave the sender's host
+  uint32_t in_index = 0;   // among the links that arrive at the target's host
+};
+
+struct HostWiring {
+  std::vector<LinkId> out;    // by out_index
+  std::vector<LinkId> in;     // by in_index
+  std::vector<HostId> peers;  // other hosts with a link to or from this one, ascending
+  uint32_t rank_max = 0;
+};
+
+struct Wiring {
+  std::vector<Link> links;        // index = LinkId
+  std::vector<HostWiring> hosts;  // index = HostId
+  uint32_t num_slots = 0;         // tenants
+};
+
+std::shared_ptr<const Wiring> make_wiring(const Plan& plan);
+
+}  // namespace primerl
