@@ -1,0 +1,39 @@
+/// Tokens of many sequences packed into rows of one forward pass, with who may attend to whom.
+///
+/// A plain value, reused from step to step so that nothing is allocated per token. A row writes its
+/// key and value to row `cache_rows[row]` of the cache. A span is a run of rows of one sequence;
+/// its query i sees the keys 0 .. num_cached + i, and key j lies in cache row kv_rows[kv_offset +
+/// j]. So one form serves paged caches, chunked prompts, packed documents and prompts that samples
+/// share.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace primerl {
+
+struct RowSpan {
+  int32_t query_begin = 0;
+  int32_t num_queries = 0;
+  int32_t num_cached = 0;  // keys before the first query's own
+  int32_t kv_offset = 0;
+};
+
+struct RowBatch {
+  std::vector<int32_t> tokens;      // [num_rows]
+  std::vector<int32_t> positions;   // [num_rows], from 0 in each sequence
+  std::vector<int32_t> cache_rows;  // [num_rows]
+  std::vector<RowSpan> spans;       // cover the rows in order
+  std::vector<int32_t> kv_rows;
+
+  int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
+  void clear() {
+    tokens.clear();
+    positions.clear();
+    cache_rows.clear();
+    spans.clear();
+    kv_rows.clear();
+  }
+};
+
+}  // namespace primerl

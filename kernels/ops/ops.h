@@ -1,0 +1,193 @@
+/// The CPU operations of a decoder that no matrix product covers: norms, rotary embedding,
+/// attention, SwiGLU, softmax statistics, AdamW. Plain pointers, row-major fp32, no allocation, no
+/// thread.
+///
+/// Every row of an output depends on its own inputs only, in one fixed order of additions: batch
+/// mates, chunking and the split over threads never change a bit. `cpu_ops()` is the table for the
+/// best instruction set of this machine (AVX2 or the baseline); both tables follow the same order.
+/// Callers that use threads split `rows` (or spans, or heads) themselves.
+#pragma once
+
+#include <cstdint>
+
+namespace primerl {
+
+/// y = x / rms(x) * weight; variant (a): normalise in fp32, then scale.
+struct RmsNormArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  float epsilon = 0;
+  const float* x = nullptr;       // [rows, width]
+  const float* weight = nullptr;  // [width]
+  float* y = nullptr;             // [rows, width]
+  float* inverse_rms = nullptr;   // [rows], kept for backward
+};
+
+struct RmsNormBackwardArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  const float* dy = nullptr;           // [rows, width]
+  const float* x = nullptr;            // [rows, width]
+  const float* weight = nullptr;       // [width]
+  const float* inverse_rms = nullptr;  // [rows]
+  float* dx = nullptr;                 // [rows, width], added to
+  float* dweight = nullptr;            // [width], added to
+};
+
+/// Sizes of the attention heads. head_dim is a multiple of 8, at most kHeadDimMax.
+struct HeadShape {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_heads
+  int32_t head_dim = 0;
+};
+inline constexpr int32_t kHeadDimMax = 256;
+
+/// Optional per-head RMS norm of q and k, then rotary embedding (half-split); k and v go to the
+/// rows `cache_rows` of the cache.
+struct RotaryArgs {
+  int64_t rows = 0;
+  HeadShape heads;
+  float epsilon = 0;
+  const float* qkv = nullptr;           // [rows, (num_heads + 2 num_kv_heads) * head_dim]
+  const float* q_weight = nullptr;      // [head_dim], or null: no norm
+  const float* k_weight = nullptr;      // [head_dim], or null: no norm
+  const int32_t* positions = nullptr;   // [rows]
+  const int32_t* cache_rows = nullptr;  // [rows]
+  const float* cosine = nullptr;        // [positions, head_dim / 2]
+  const float* sine = nullptr;          // [positions, head_dim / 2]
+  float* q = nullptr;                   // [rows, num_heads * head_dim]
+  float* keys = nullptr;                // [cache rows, num_kv_heads * head_dim]
+  float* values = nullptr;              // [cache rows, num_kv_heads * head_dim]
+};
+
+struct RotaryBackwardArgs {
+  int64_t rows = 0;
+  HeadShape heads;
+  float epsilon = 0;
+  const float* qkv = nullptr;  // as forward
+  const float* q_weight = nullptr;
+  const float* k_weight = nullptr;
+  const int32_t* positions = nullptr;
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  const float* dq = nullptr;       // [rows, num_heads * head_dim]
+  const float* dkeys = nullptr;    // [rows, num_kv_heads * head_dim]
+  const float* dvalues = nullptr;  // [rows, num_kv_heads * head_dim]
+  float* dqkv = nullptr;           // [rows, (num_heads + 2 num_kv_heads) * head_dim], written
+  float* dq_weight = nullptr;      // [head_dim], added to
+  float* dk_weight = nullptr;      // [head_dim], added to
+};
+
+/// Queries of one sequence. Query i (row query_begin + i) sees the keys 0 .. num_cached + i, and
+/// key j is the cache row kv_rows[kv_offset + j].
+struct AttentionSpan {
+  int32_t query_begin = 0;
+  int32_t num_queries = 0;
+  int32_t num_cached = 0;  // keys before the first query's own
+  int32_t kv_offset = 0;
+};
+
+struct AttentionArgs {
+  const AttentionSpan* spans = nullptr;  // [num_spans]
+  int64_t num_spans = 0;
+  HeadShape heads;
+  int32_t head_begin = 0;  // query heads [head_begin, head_end) are computed
+  int32_t head_end = 0;
+  float scale = 0;
+  const int32_t* kv_rows = nullptr;
+  const float* q = nullptr;       // [rows, num_heads * head_dim]
+  const float* keys = nullptr;    // [cache rows, num_kv_heads * head_dim]
+  const float* values = nullptr;  // [cache rows, num_kv_heads * head_dim]
+  float* out = nullptr;           // [rows, num_heads * head_dim]
+  float* log_sum_exp = nullptr;   // [rows, num_heads], or null
+};
+
+/// Heads of one key-value head must be computed by one call: they add to the same rows.
+struct AttentionBackwardArgs {
+  AttentionArgs forward;
+  const float* dout = nullptr;  // [rows, num_heads * head_dim]
+  float* dq = nullptr;          // [rows, num_heads * head_dim], written
+  float* dkeys = nullptr;       // [cache rows, num_kv_heads * head_dim], added to
+  float* dvalues = nullptr;     // [cache rows, num_kv_heads * head_dim], added to
+};
+
+/// activated = silu(gate) * up
+struct SwigluArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  const float* gate_up = nullptr;  // [rows, 2 width], gate first
+  float* activated = nullptr;      // [rows, width]
+};
+
+struct SwigluBackwardArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  const float* gate_up = nullptr;     // [rows, 2 width]
+  const float* dactivated = nullptr;  // [rows, width]
+  float* dgate_up = nullptr;          // [rows, 2 width], written
+};
+
+/// The distribution softmax(logits * inverse_temperature) of one row.
+struct SoftmaxArgs {
+  int64_t vocab_size = 0;
+  float inverse_temperature = 1;
+  const float* logits = nullptr;  // [vocab_size]
+  float* weights = nullptr;       // [vocab_size] e^(z - largest), or null
+};
+
+struct SoftmaxStats {
+  float largest = 0;         // of logits * inverse_temperature
+  float sum = 0;             // of e^(z - largest)
+  float log_normalizer = 0;  // log-probability of token y = z_y - log_normalizer
+  float entropy = 0;         // nats
+};
+
+/// logits := coefficient * (1[label] - probability): the gradient of `coefficient` * log p(label),
+/// times the inverse temperature.
+struct SoftmaxBackwardArgs {
+  int64_t vocab_size = 0;
+  float inverse_temperature = 1;
+  float log_normalizer = 0;
+  float coefficient = 0;
+  int32_t label = 0;
+  float* logits = nullptr;  // [vocab_size], overwritten
+};
+
+/// One AdamW step over `count` parameters; moments are updated in place.
+struct AdamwArgs {
+  int64_t count = 0;
+  float* weights = nullptr;
+  const float* gradients = nullptr;
+  float* first_moments = nullptr;
+  float* second_moments = nullptr;
+  float gradient_scale = 1;  // of the clip
+  float lr = 0;
+  float weight_decay = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float epsilon = 0;
+  float correction1 = 1;  // 1 - beta1^step
+  float correction2 = 1;  // 1 - beta2^step
+};
+
+struct CpuOps {
+  const char* name;
+  void (*rms_norm)(const RmsNormArgs&);
+  void (*rms_norm_backward)(const RmsNormBackwardArgs&);
+  void (*rotary)(const RotaryArgs&);
+  void (*rotary_backward)(const RotaryBackwardArgs&);
+  void (*attention)(const AttentionArgs&);
+  void (*attention_backward)(const AttentionBackwardArgs&);
+  void (*swiglu)(const SwigluArgs&);
+  void (*swiglu_backward)(const SwigluBackwardArgs&);
+  SoftmaxStats (*softmax)(const SoftmaxArgs&);
+  void (*softmax_backward)(const SoftmaxBackwardArgs&);
+  void (*adamw)(const AdamwArgs&);
+};
+
+/// The table for this machine.
+const CpuOps& cpu_ops();
+/// The table that runs on any machine, for tests that hold the two together.
+const CpuOps& baseline_cpu_ops();
+
+}  // namespace primerl

@@ -1,0 +1,162 @@
+#include "kernels/torch/engine.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/torch/boundary.h"
+#include "kernels/torch/make.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config) {
+  return {options, config.vocab_size, config.eos_ids};
+}
+
+}  // namespace
+
+TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config)
+    : options_(options),
+      layout_(config),
+      decoder_(config, layout_),
+      scheduler_(limits_of(options, config)) {
+  const int64_t cache_rows = static_cast<int64_t>(options.kv_blocks) * options.block_size;
+  const int64_t width = static_cast<int64_t>(config.num_kv_heads) * config.head_dim;
+  keys_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
+  values_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
+  const int64_t rows = padded_rows(std::max(options.max_batched_tokens, 1));
+  storage_ = LayerRows::make(config, rows, true);
+  const int64_t samples = padded_rows(std::min<int64_t>(rows, options.max_running));
+  sampled_ = at::zeros({samples, config.hidden_size}, at::kFloat);
+  logits_ = at::empty({samples, config.vocab_size}, at::kFloat);
+}
+
+Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
+  return fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>());
+}
+
+Status TorchEngine::submit(SequenceRequest request) {
+  return scheduler_.submit(std::move(request));
+}
+
+void TorchEngine::forward() {
+  const RowBatch& batch = plan_.rows;
+  const int64_t rows = padded_rows(batch.num_rows());
+  if (!rows_.input.defined() || rows_.input.size(0) != rows) rows_ = storage_.first(rows);
+  decoder_.prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
+  copy_spans(batch, spans_);
+  decoder_.embed(batch, rows_.input);
+  const int64_t stride = keys_.stride(0);
+  float* keys = keys_.mutable_data_ptr<float>();
+  float* values = values_.mutable_data_ptr<float>();
+  for (size_t layer = 0; layer < layout_.layers.size(); ++layer, keys += stride, values += stride)
+    decoder_.forward(layer, batch, spans_, rows_, keys, values, rows_.input);
+}
+
+void TorchEngine::sample() {
+  const auto count = static_cast<int64_t>(plan_.samples.size());
+  if (count == 0) return;
+  const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
+  at::Tensor picked = sampled_.narrow(0, 0, padded_rows(count));
+  at::Tensor logits = logits_.narrow(0, 0, padded_rows(count));
+  const float* from = rows_.input.const_data_ptr<float>();
+  float* to = picked.mutable_data_ptr<float>();
+  for (const auto& sample : plan_.samples) {
+    std::memcpy(to, from + sample.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
+    to += hidden;
+  }
+  decoder_.norm(decoder_.parameters().final_norm, count, picked, picked, rows_.input_scale);
+  decoder_.logits(picked, logits);
+  const float* row = logits.const_data_ptr<float>();
+  for (const auto& sample : plan_.samples) {
+    Sequence& sequence = *sample.sequence;
+    const auto drawn =
+        sampler_.sample({row, static_cast<size_t>(vocab)}, sequence.request.sampling,
+                        sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()));
+    scheduler_.accept(sequence, drawn.token, drawn.logprob, version_);
+    row += vocab;
+  }
+}
+
+Status TorchEngine::step() {
+  if (!scheduler_.plan(plan_)) return ok();
+  return at_boundary("engine step", [&]() -> Status {
+    forward();
+    sample();
+    scheduler_.finish_step();
+    return ok();
+  });
+}
+
+Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
+  if (snapshot.version == version_) return uint64_t{0};
+  RETURN_IF_ERROR(load(snapshot.tensors));
+  version_ = snapshot.version;
+  return static_cast<uint64_t>(snapshot.tensors.size());
+}
+
+EngineState TorchEngine::state() const {
+  EngineState state = scheduler_.state();
+  state.version = version_;
+  return state;
+}
+
+std::string TorchEngine::describe() const {
+  const EngineState now = scheduler_.state();
+  return fmt::format("{} running, {} held, {} waiting, {} of {} blocks free, version {}",
+                     now.num_running, now.num_held, now.num_waiting, now.num_free_blocks,
+                     now.num_blocks, version_.value);
+}
+
+namespace {
+
+Status check_options(const EngineOptions& options) {
+  const auto positive = [](std::string_view name, int32_t value) -> Status {
+    if (value >= 1) return ok();
+    return error(Code::kInvalid, "{} is {}, it must be at least 1", name, value);
+  };
+  RETURN_IF_ERROR(positive("kv_blocks", options.kv_blocks));
+  RETURN_IF_ERROR(positive("block_size", options.block_size));
+  RETURN_IF_ERROR(positive("max_running", options.max_running));
+  RETURN_IF_ERROR(positive("max_waiting", options.max_waiting));
+  RETURN_IF_ERROR(positive("max_batched_tokens", options.max_batched_tokens));
+  if (options.max_sequence_tokens < 0 || options.threads < 0)
+    return error(Code::kInvalid, "max_sequence_tokens {} and threads {} must be 0 or above",
+                 options.max_sequence_tokens, options.threads);
+  return ok();
+}
+
+Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
+  RETURN_IF_ERROR(check_options(options));
+  if (options.max_sequence_tokens > config.max_positions)
+    return error(Code::kInvalid, "max_sequence_tokens {} is beyond the {} positions of the model",
+                 options.max_sequence_tokens, config.max_positions);
+  if (options.max_sequence_tokens == 0) options.max_sequence_tokens = config.max_positions;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
+                                                  const std::filesystem::path& model_folder) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+  ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
+  return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
+    at::set_num_threads(std::max(1, resolved.threads));
+    auto engine = std::make_unique<TorchEngine>(resolved, config);
+    Status loaded = engine->load(tensors);
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
+    return std::unique_ptr<Engine>(std::move(engine));
+  });
+}
+
+}  // namespace primerl

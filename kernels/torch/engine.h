@@ -1,0 +1,61 @@
+/// The Engine on libtorch: BatchScheduler decides, Decoder computes, Sampler draws.
+///
+/// KV memory is kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that
+/// made it. Prompts are admitted only with blocks for their whole completion, so nothing is
+/// preempted.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/engine/batch_scheduler.h"
+#include "kernels/torch/models/decoder.h"
+#include "kernels/torch/sampler.h"
+
+namespace primerl {
+
+class TorchEngine final : public Engine {
+ public:
+  /// `options` has every 0 resolved. Weights are zero until apply() or load().
+  TorchEngine(const EngineOptions& options, const ModelConfig& config);
+
+  /// Fills the weights as version 0.
+  Status load(const std::vector<WeightTensor>& tensors);
+
+  Status step() override;
+  bool has_work() const override { return scheduler_.has_work(); }
+  std::string describe() const override;
+
+  Status submit(SequenceRequest request) override;
+  Status take_over(SequenceId id) override { return scheduler_.take_over(id); }
+  void abort(SequenceId id) override { scheduler_.abort(id); }
+  std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
+  std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  EngineState state() const override;
+  int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
+
+ private:
+  void forward();
+  void sample();
+
+  // Constant after construction.
+  const EngineOptions options_;
+  const DecoderLayout layout_;
+  Decoder decoder_;
+  // The step.
+  BatchScheduler scheduler_;
+  StepPlan plan_;
+  std::vector<AttentionSpan> spans_;
+  Sampler sampler_;
+  PolicyVersion version_ = PolicyVersion(0);
+  // Memory, allocated once.
+  at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
+  at::Tensor values_;
+  LayerRows storage_;   // [max_batched_tokens, ...]
+  LayerRows rows_;      // of the step
+  at::Tensor sampled_;  // [max_running rows, hidden]
+  at::Tensor logits_;   // [max_running rows, vocab_size]
+};
+
+}  // namespace primerl

@@ -1,0 +1,146 @@
+#include "kernels/train/packing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace primerl {
+namespace {
+
+/// Samples with one prompt, which one micro-batch runs together.
+struct Unit {
+  int32_t num_prompt_tokens = 0;
+  int32_t num_rows = 0;
+  std::vector<size_t> samples;
+};
+
+/// Tokens before the first loss token. The first row of a document is always shared context.
+int32_t prompt_length(const TrainSample& sample) {
+  const auto& mask = sample.loss_mask;
+  const auto first = std::find(mask.begin() + (mask.empty() ? 0 : 1), mask.end(), 1);
+  return static_cast<int32_t>(first - mask.begin());
+}
+
+std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_max) {
+  std::vector<Unit> units;
+  std::map<std::vector<int32_t>, size_t> open;  // prompt -> the unit that still has room
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto& tokens = samples[i].tokens;
+    const int32_t length = static_cast<int32_t>(tokens.size());
+    const int32_t prompt = prompt_length(samples[i]);
+    if (prompt >= length) continue;  // nothing to learn
+    // The last token is never fed: nothing is predicted from it.
+    const int32_t own_rows = length - 1 - prompt;
+    std::vector<int32_t> key(tokens.begin(), tokens.begin() + prompt);
+    auto found = open.find(key);
+    if (found == open.end() || units[found->second].num_rows + own_rows > rows_max) {
+      units.push_back({prompt, prompt, {}});
+      found = open.insert_or_assign(std::move(key), units.size() - 1).first;
+    }
+    units[found->second].num_rows += own_rows;
+    units[found->second].samples.push_back(i);
+  }
+  std::stable_sort(units.begin(), units.end(),
+                   [](const Unit& a, const Unit& b) { return a.num_rows > b.num_rows; });
+  return units;
+}
+
+/// Appends the rows [begin, end) of a sample as a span that sees `num_cached` shared rows first.
+void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t end,
+              int32_t shared_row) {
+  const int32_t first = static_cast<int32_t>(rows.num_rows());
+  rows.spans.push_back({first, end - begin, begin, static_cast<int32_t>(rows.kv_rows.size())});
+  for (int32_t i = 0; i < begin; ++i) rows.kv_rows.push_back(shared_row + i);
+  for (int32_t i = begin; i < end; ++i) {
+    const int32_t row = first + i - begin;
+    rows.tokens.push_back(sample.tokens[static_cast<size_t>(i)]);
+    rows.positions.push_back(i);
+    rows.cache_rows.push_back(row);
+    rows.kv_rows.push_back(row);
+  }
+}
+
+void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, int32_t prompt_row,
+                 int32_t own_row) {
+  for (size_t i = static_cast<size_t>(prompt); i < sample.tokens.size(); ++i) {
+    if (sample.loss_mask[i] == 0) continue;
+    const int32_t before = static_cast<int32_t>(i) - 1;
+    TrainTarget target;
+    target.row = before < prompt ? prompt_row + before : own_row + before - prompt;
+    target.label = sample.tokens[i];
+    if (!sample.logprobs.empty()) target.logprob = sample.logprobs[i];
+    if (!sample.advantages.empty()) target.advantage = sample.advantages[i];
+    target.inverse_temperature = 1.0F / sample.temperature;
+    batch.targets.push_back(target);
+  }
+}
+
+void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Unit& unit) {
+  const int32_t prompt_row = static_cast<int32_t>(batch.rows.num_rows());
+  add_rows(batch.rows, samples[unit.samples.front()], 0, unit.num_prompt_tokens, 0);
+  for (const size_t i : unit.samples) {
+    const int32_t own_row = static_cast<int32_t>(batch.rows.num_rows());
+    const int32_t end = static_cast<int32_t>(samples[i].tokens.size()) - 1;
+    if (end > unit.num_prompt_tokens)
+      add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row);
+    add_targets(batch, samples[i], unit.num_prompt_tokens, prompt_row, own_row);
+  }
+}
+
+Status check_sample(const TrainSample& sample, LossKind loss, int32_t vocab_size,
+                    int32_t tokens_max) {
+  const size_t length = sample.tokens.size();
+  const bool policy = loss == LossKind::kDppo;
+  const auto unequal = [&](size_t size) { return size != length && (policy || size != 0); };
+  if (length == 0) return error(Code::kInvalid, "it has no tokens");
+  if (sample.loss_mask.size() != length || unequal(sample.logprobs.size()) ||
+      unequal(sample.advantages.size()))
+    return error(Code::kInvalid, "{} tokens, but {} loss_mask, {} logprobs and {} advantages",
+                 length, sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
+  if (length > static_cast<size_t>(tokens_max))
+    return error(Code::kInvalid, "{} tokens are more than the {} the learner takes", length,
+                 tokens_max);
+  for (const int32_t token : sample.tokens)
+    if (token < 0 || token >= vocab_size)
+      return error(Code::kInvalid, "token {} is outside the vocabulary of {}", token, vocab_size);
+  const auto finite = [](float value) { return std::isfinite(value); };
+  if (!std::all_of(sample.logprobs.begin(), sample.logprobs.end(), finite) ||
+      !std::all_of(sample.advantages.begin(), sample.advantages.end(), finite))
+    return error(Code::kInvalid, "a logprob or advantage is not finite");
+  if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
+    return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
+        .note("greedy samples have no distribution to learn from");
+  return ok();
+}
+
+}  // namespace
+
+std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
+  const auto units = make_units(samples, rows_max);
+  std::vector<std::vector<const Unit*>> bins;
+  std::vector<int32_t> filled;
+  for (const auto& unit : units) {
+    size_t bin = 0;
+    while (bin < bins.size() && filled[bin] + unit.num_rows > rows_max) ++bin;
+    if (bin == bins.size()) {
+      bins.emplace_back();
+      filled.push_back(0);
+    }
+    bins[bin].push_back(&unit);
+    filled[bin] += unit.num_rows;
+  }
+  std::vector<MicroBatch> batches(bins.size());
+  for (size_t i = 0; i < bins.size(); ++i)
+    for (const Unit* unit : bins[i]) add_unit(batches[i], samples, *unit);
+  return batches;
+}
+
+Status check_samples(const TrainBatch& batch, int32_t vocab_size, int32_t tokens_max) {
+  for (size_t i = 0; i < batch.samples.size(); ++i) {
+    Status status = check_sample(batch.samples[i], batch.loss, vocab_size, tokens_max);
+    if (!status.ok()) return Error(status.error()).while_doing(fmt::format("sample {}", i));
+  }
+  return ok();
+}
+
+}  // namespace primerl
