@@ -2,8 +2,10 @@
 /// the same file and catalog (graph_hash proves it); nothing is looked up by string after this
 /// point.
 ///
-/// Indices: nodes, edges, instances, hosts and processes are dense from 0 in file order, so an id
-/// is an index into the vectors below.
+/// Indices are dense from 0, so an id is an index into the vectors below. Their order follows from
+/// the names and edges alone, never from the order of the file: nodes along the forward edges (ties
+/// by name), edges by their nodes, tenants, models, resources and processes by name. So a file and
+/// its resolved form give the same ids.
 #pragma once
 
 #include <cstdint>
@@ -121,6 +123,14 @@ struct Plan {
 struct Overrides {
   std::vector<std::string> sets;
   std::vector<std::string> overlays;
+  int32_t cores = 0;  // shared among compute resources without `threads`; 0 = this machine's
+};
+
+/// One value of the resolved graph and where it came from: `show --resolved --origin`.
+struct ResolvedValue {
+  std::string path;    // "tenant.main.group_size"
+  std::string value;   // as TOML
+  std::string origin;  // "graph.toml:7:14", "--set", or "default"
 };
 
 /// What reading and checking a graph gives: always all findings; a plan only when there are no
@@ -128,7 +138,8 @@ struct Overrides {
 struct CheckedGraph {
   Sources sources;
   Diagnostics diagnostics;
-  std::shared_ptr<const Plan> plan;  // null when diagnostics has errors
+  std::shared_ptr<const Plan> plan;     // null when diagnostics has errors
+  std::vector<ResolvedValue> resolved;  // in the order of Plan::resolved_toml; empty without a plan
 };
 
 /// Reads a file (with includes), applies overrides, checks everything, never starts anything.

@@ -1,0 +1,78 @@
+// The most messages that can ever wait on an edge, per source and target instance.
+//
+// A forward edge is full at its capacity; while it is full its sender gets no forward input and no
+// work turn. What may still arrive: the rest of the burst that filled it, one work turn given just
+// before, and what feedback and timers make the sender say, since those are never held back.
+#include <algorithm>
+#include <limits>
+
+#include "graph/resolve.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kBoundMax = std::numeric_limits<int64_t>::max() / 4;
+
+int64_t plus(int64_t a, int64_t b) { return a >= kBoundMax - b ? kBoundMax : a + b; }
+int64_t times(int64_t a, int64_t b) { return a > 0 && b > kBoundMax / a ? kBoundMax : a * b; }
+
+/// Feedback messages that may be on their way to one instance of each node, all inputs together.
+std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenant>& tenants) {
+  // By node and input: a number of the input itself counts once however many edges feed it; numbers
+  // of outputs and of latest_wins count for every sender.
+  std::vector<std::vector<int64_t>> by_input(draft.nodes.size());
+  for (size_t i = 0; i < draft.nodes.size(); ++i)
+    by_input[i].resize(draft.nodes[i].contract->inputs.size());
+  for (const auto& edge : draft.edges) {
+    if (!edge.spec->feedback) continue;
+    const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+    const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
+    const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+    auto& sum = by_input[static_cast<size_t>(edge.to)][static_cast<size_t>(edge.input)];
+    const auto number = feedback_number(draft, edge, tenants);
+    if (!number.latest_wins && !output.at_most) {
+      sum = std::max(sum, number.at_most);
+      continue;
+    }
+    // Equal slots are joined, so a per_tenant target hears one slot of a per_tenant sender.
+    const bool joined = from.common.per_tenant && to.common.per_tenant;
+    const int64_t senders = joined ? from.common.replicas : count_instances(draft, from);
+    sum = plus(sum, times(number.at_most, senders));
+  }
+  std::vector<int64_t> totals;
+  totals.reserve(by_input.size());
+  for (const auto& inputs : by_input) {
+    int64_t total = 0;
+    for (const int64_t input : inputs) total = plus(total, input);
+    totals.push_back(total);
+  }
+  return totals;
+}
+
+}  // namespace
+
+void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
+  const auto tenants = draft.tenant_values();
+  const auto feedback = feedback_inputs(draft, tenants);
+  for (size_t i = 0; i < plan.edges.size(); ++i) {
+    const auto& from_draft = draft.edges[static_cast<size_t>(order.edges[i])];
+    PlanEdge& edge = plan.edges[i];
+    if (edge.feedback) {
+      const auto number = feedback_number(draft, from_draft, tenants);
+      edge.latest_wins = number.latest_wins;
+      edge.at_most = number.at_most;
+      edge.bound = number.at_most;
+      continue;
+    }
+    const auto& node = draft.nodes[static_cast<size_t>(from_draft.from)];
+    const auto& output = node.contract->outputs[edge.output];
+    const int64_t burst = output.burst.value(node.options.get(), tenants);
+    const int64_t work_burst = output.work_burst.value(node.options.get(), tenants);
+    const auto timers = static_cast<int64_t>(node.contract->timers.size());
+    const int64_t unheld = plus(feedback[static_cast<size_t>(from_draft.from)], timers);
+    edge.bound = plus(plus(edge.capacity, std::max<int64_t>(burst, 1) - 1),
+                      plus(times(unheld, burst), work_burst));
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,132 @@
+// Binding of [graph], [tenant.*] and [model.*]: tables to typed values.
+#include <algorithm>
+#include <filesystem>
+
+#include "graph/base/suggest.h"
+#include "graph/check/rules.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+Table without(const Table& table, std::string_view key) {
+  Table rest;
+  rest.span = table.span;
+  for (const auto& entry : table.entries)
+    if (entry.key != key) rest.entries.push_back(entry);
+  return rest;
+}
+
+void bind_environment(const Entry& entry, DraftTenant& tenant, Draft& draft) {
+  auto& diagnostics = draft.diagnostics;
+  if (!entry.value.is_table()) {
+    auto& found = diagnostics.error("G021", entry.value.span,
+                                    "'environment' of tenant '{}' must be a table, not {}",
+                                    tenant.spec->name, entry.value.kind());
+    if (entry.value.is_string())
+      found.suggest(
+          fmt::format("write environment = {{ name = \"{}\" }}", entry.value.as_string()));
+    return;
+  }
+  const Table& table = entry.value.as_table();
+  const Entry* name = table.find("name");
+  const std::string what = fmt::format("the environment of tenant '{}'", tenant.spec->name);
+  if (name == nullptr || !name->value.is_string()) {
+    Table only_name;
+    only_name.span = entry.value.span;
+    if (name != nullptr) only_name.entries.push_back(*name);
+    environment_options().bind(only_name, what, {}, &tenant.tenant.environment, diagnostics);
+    return;
+  }
+  tenant.tenant.environment.name = name->value.as_string();
+  tenant.environment = draft.catalog.find_environment(name->value.as_string());
+  if (tenant.environment == nullptr) {
+    std::vector<std::string> known;
+    for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
+    auto& found = diagnostics.error("G015", name->value.span, "there is no environment '{}'",
+                                    name->value.as_string());
+    found.note(fmt::format("environments: {}", join_names(known)));
+    if (const auto near = nearest_name(name->value.as_string(), known); !near.empty())
+      found.suggest(fmt::format("did you mean '{}'?", near));
+    return;
+  }
+  const OptionSet& options = tenant.environment->options;
+  std::shared_ptr<void> bound = options.make ? options.make() : nullptr;
+  options.bind(without(table, "name"), fmt::format("environment '{}'", tenant.environment->name),
+               {"name"}, bound.get(), diagnostics);
+  tenant.tenant.environment.options = bound;
+}
+
+std::string absolute_path(const Draft& draft, const Value& path) {
+  const auto& folders = draft.file.folders;
+  const fs::path folder =
+      path.span.source < folders.size() ? folders[path.span.source] : std::string(".");
+  return fs::absolute(folder / path.as_string()).lexically_normal().string();
+}
+
+void read_facts(DraftModel& model, Draft& draft) {
+  const auto report = [&](const std::string& words) -> Diagnostic& {
+    return draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
+                                   model.spec->name, words);
+  };
+  std::error_code fault;
+  if (!fs::exists(model.path, fault)) {
+    report("its folder does not exist").note(fmt::format("looked for '{}'", model.path));
+    return;
+  }
+  if (!fs::is_directory(model.path, fault)) {
+    report("it is no folder").note(fmt::format("looked at '{}'", model.path));
+    return;
+  }
+  if (!draft.catalog.model_facts) return;
+  auto facts = draft.catalog.model_facts(model.path);
+  if (facts.ok()) {
+    model.facts = *facts;
+    return;
+  }
+  auto& found = report(facts.error().message());
+  for (const auto& note : facts.error().notes()) found.note(note);
+}
+
+}  // namespace
+
+void bind_settings(Draft& draft) {
+  if (draft.spec.graph != nullptr)
+    graph_options().bind(*draft.spec.graph, "[graph]", {}, &draft.settings, draft.diagnostics);
+  if (draft.settings.name.empty() && draft.sources.size() > 0)
+    draft.settings.name = fs::path(draft.sources.get(0).name).stem().string();
+}
+
+void bind_models(Draft& draft) {
+  for (const auto& spec : draft.spec.models) {
+    DraftModel model;
+    model.spec = &spec;
+    ModelOptions options;
+    model_options().bind(*spec.table, fmt::format("model '{}'", spec.name), {}, &options,
+                         draft.diagnostics);
+    const Entry* path = spec.table->find("path");
+    if (path != nullptr && path->value.is_string() && !options.path.empty()) {
+      model.path = absolute_path(draft, path->value);
+      model.path_span = path->value.span;
+      read_facts(model, draft);
+    }
+    draft.models.push_back(std::move(model));
+  }
+}
+
+void bind_tenants(Draft& draft) {
+  for (const auto& spec : draft.spec.tenants) {
+    DraftTenant tenant;
+    tenant.spec = &spec;
+    tenant.tenant.name = spec.name;
+    const std::string what = fmt::format("tenant '{}'", spec.name);
+    tenant_options().bind(*spec.table, what, {"environment"}, &tenant.tenant, draft.diagnostics);
+    tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
+    if (const Entry* environment = spec.table->find("environment"))
+      bind_environment(*environment, tenant, draft);
+    draft.tenants.push_back(std::move(tenant));
+  }
+}
+
+}  // namespace primerl

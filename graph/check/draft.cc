@@ -1,0 +1,74 @@
+#include "graph/check/draft.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace primerl {
+
+std::vector<Tenant> Draft::tenant_values() const {
+  std::vector<Tenant> values;
+  values.reserve(tenants.size());
+  for (const auto& tenant : tenants) values.push_back(tenant.tenant);
+  return values;
+}
+
+bool is_exclusive(std::string_view resource_kind) {
+  return resource_kind != kTokenizerKind && resource_kind != kWeightChannelKind;
+}
+
+int64_t count_instances(const Draft& draft, const DraftNode& node) {
+  const auto slots = static_cast<int64_t>(node.common.per_tenant ? draft.tenants.size() : 1);
+  return slots * node.common.replicas;
+}
+
+FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
+                               const std::vector<Tenant>& tenants) {
+  const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+  const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
+  const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+  const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
+  FeedbackNumber number;
+  number.is_stated = true;
+  if (input.latest_wins) {
+    number.latest_wins = true;
+    number.at_most = from.common.per_tenant
+                         ? 1
+                         : std::max<int64_t>(1, static_cast<int64_t>(draft.tenants.size()));
+    number.text = "latest of each sender and tenant";
+  } else if (output.at_most) {
+    number.at_most = output.at_most->value(from.options.get(), tenants);
+    number.text = output.at_most->text;
+  } else if (input.at_most) {
+    number.at_most = input.at_most->value(to.options.get(), tenants);
+    number.text = input.at_most->text;
+  } else {
+    number.is_stated = false;
+  }
+  return number;
+}
+
+std::vector<int32_t> host_groups(const Draft& draft) {
+  std::vector<int32_t> group(draft.nodes.size());
+  std::iota(group.begin(), group.end(), 0);
+  const auto root = [&group](int32_t node) {
+    while (group[static_cast<size_t>(node)] != node) node = group[static_cast<size_t>(node)];
+    return node;
+  };
+  for (const auto& resource : draft.resources) {
+    if (!is_exclusive(resource.common.kind)) continue;
+    // A copy in each process: only users in one process share a thread.
+    std::map<int32_t, int32_t> first_of_place;
+    for (const int32_t user : resource.users) {
+      const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
+      const auto [first, is_new] = first_of_place.emplace(place, user);
+      if (is_new) continue;
+      const int32_t a = root(user), b = root(first->second);
+      group[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
+    }
+  }
+  for (size_t node = 0; node < group.size(); ++node) group[node] = root(static_cast<int32_t>(node));
+  return group;
+}
+
+}  // namespace primerl

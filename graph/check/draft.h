@@ -1,0 +1,111 @@
+/// Draft: a graph while it is being checked. Tables are bound to typed structs and names resolved
+/// to indices of the vectors below; what could not be resolved stays -1 and later rules pass over
+/// it, so that one slip gives one error. A Draft without errors is all that a Plan is made from.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/config/tables.h"
+#include "graph/plan.h"
+#include "graph/spec.h"
+
+namespace primerl {
+
+struct DraftTenant {
+  const NamedTable* spec = nullptr;
+  Tenant tenant;
+  const EnvironmentContract* environment = nullptr;
+  bool seq_len_is_written = false;
+};
+
+struct DraftModel {
+  const NamedTable* spec = nullptr;
+  std::string path;  // absolute
+  Span path_span;
+  std::optional<ModelFacts> facts;
+  bool is_named = false;  // by a resource or an actor
+};
+
+struct DraftResource {
+  const NamedTable* spec = nullptr;
+  ResourceOptions common;
+  const ResourceContract* contract = nullptr;
+  std::shared_ptr<void> options;
+  int32_t model = -1;
+  std::vector<int32_t> users;  // nodes, in file order, each once
+};
+
+struct DraftNode {
+  const NamedTable* spec = nullptr;
+  NodeOptions common;
+  const Contract* contract = nullptr;
+  std::shared_ptr<void> options;
+  std::vector<int32_t> uses;  // parallel to contract->resources: a resource, or of a tokenizer a
+                              // model; -1 = not resolved
+  int32_t place = -1;         // index into GraphSpec::place; 0 when there is none
+};
+
+struct DraftEdge {
+  const EdgeSpec* spec = nullptr;
+  int32_t from = -1, to = -1;       // nodes
+  int32_t output = -1, input = -1;  // ports of their contracts
+  bool is_whole() const { return output >= 0 && input >= 0; }
+};
+
+struct DraftPlace {
+  const NamedTable* spec = nullptr;
+  PlaceOptions options;
+};
+
+struct Draft {
+  Draft(const GraphFile& graph_file, const GraphSpec& graph_spec, const Catalog& all,
+        const Sources& texts, Diagnostics& findings)
+      : file(graph_file), spec(graph_spec), catalog(all), sources(texts), diagnostics(findings) {}
+
+  const GraphFile& file;
+  const GraphSpec& spec;
+  const Catalog& catalog;
+  const Sources& sources;
+  Diagnostics& diagnostics;
+
+  int32_t cores = 1;  // of the machine
+  GraphSettings settings;
+  std::vector<DraftTenant> tenants;
+  std::vector<DraftModel> models;
+  std::vector<DraftResource> resources;
+  std::vector<DraftNode> nodes;
+  std::vector<DraftEdge> edges;
+  std::vector<DraftPlace> places;
+  std::unordered_map<std::string_view, int32_t> node_by_name;
+
+  /// The tenants as values, for Amounts.
+  std::vector<Tenant> tenant_values() const;
+};
+
+/// Resources that bind their users to one thread: all but the ones shared across threads.
+bool is_exclusive(std::string_view resource_kind);
+inline constexpr std::string_view kTokenizerKind = "tokenizer";
+inline constexpr std::string_view kWeightChannelKind = "weight_channel";
+
+/// The number a contract gives a feedback edge, e.g. "max_inflight" of its input; empty = none.
+struct FeedbackNumber {
+  bool is_stated = false;
+  bool latest_wins = false;
+  int64_t at_most = 0;
+  std::string text;
+};
+FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
+                               const std::vector<Tenant>& tenants);
+
+/// Instances of a node: its replicas, times the tenants of a per_tenant node.
+int64_t count_instances(const Draft& draft, const DraftNode& node);
+
+/// Nodes that will share one host group, as the smallest node index of each group.
+std::vector<int32_t> host_groups(const Draft& draft);
+
+}  // namespace primerl

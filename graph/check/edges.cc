@@ -1,0 +1,232 @@
+// Resolution of [edges] to nodes and ports, and the rules about single edges and ports.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "graph/check/names.h"
+#include "graph/check/rules.h"
+#include "graph/config/toml_source.h"
+
+namespace primerl {
+namespace {
+
+Span node_span(const Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
+  return span_inside(draft.sources, *edge.path, end.node_offset, end.node.size());
+}
+Span port_span(const Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
+  return span_inside(draft.sources, *edge.path, end.node_offset,
+                     end.port_offset - end.node_offset + end.port.size());
+}
+
+int32_t find_node(Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
+  const auto found = draft.node_by_name.find(end.node);
+  if (found != draft.node_by_name.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& node : draft.nodes) known.push_back(node.spec->name);
+  auto& fault = draft.diagnostics.error("G011", node_span(draft, edge, end),
+                                        "there is no node '{}'", end.node);
+  if (!known.empty() && known.size() <= 20) fault.note(fmt::format("nodes: {}", join_names(known)));
+  suggest_name(fault, end.node, known);
+  return -1;
+}
+
+template <class Port>
+std::string ports_with_types(const std::vector<Port>& ports) {
+  std::vector<std::string> names;
+  for (const auto& port : ports)
+    names.push_back(fmt::format("{} ({})", port.name, port.type->name));
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+template <class Port>
+int32_t index_of(const std::vector<Port>& ports, std::string_view name) {
+  for (size_t i = 0; i < ports.size(); ++i)
+    if (ports[i].name == name) return static_cast<int32_t>(i);
+  return -1;
+}
+
+/// Suggests "node.port" for a near miss.
+void suggest_port(Diagnostic& found, const EdgeEnd& end, const std::vector<std::string>& known) {
+  if (const auto near = nearest_name(end.port, known); !near.empty())
+    found.suggest(fmt::format("did you mean '{}.{}'?", end.node, near));
+}
+
+int32_t find_output(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
+  const int32_t output = index_of(node.contract->outputs, edge.from.port);
+  if (output >= 0) return output;
+  const Span span = port_span(draft, edge, edge.from);
+  if (node.contract->find_input(edge.from.port) != nullptr) {
+    draft.diagnostics
+        .error("G031", span, "'{}' is an input of '{}': an edge starts at an output",
+               edge.from.port, edge.from.node)
+        .note(fmt::format("outputs of actor '{}': {}", node.contract->name,
+                          ports_with_types(node.contract->outputs)));
+    return -1;
+  }
+  auto& found = draft.diagnostics.error("G012", span, "'{}' has no output port '{}'",
+                                        edge.from.node, edge.from.port);
+  found.note(fmt::format("outputs of actor '{}': {}", node.contract->name,
+                         ports_with_types(node.contract->outputs)));
+  suggest_port(found, edge.from, node.contract->output_names());
+  return -1;
+}
+
+int32_t find_input(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
+  const int32_t input = index_of(node.contract->inputs, edge.to.port);
+  if (input >= 0) return input;
+  const Span span = port_span(draft, edge, edge.to);
+  if (node.contract->find_output(edge.to.port) != nullptr) {
+    draft.diagnostics
+        .error("G031", span, "'{}' is an output of '{}': an edge ends at an input", edge.to.port,
+               edge.to.node)
+        .note(fmt::format("inputs of actor '{}': {}", node.contract->name,
+                          ports_with_types(node.contract->inputs)));
+    return -1;
+  }
+  auto& found = draft.diagnostics.error("G012", span, "'{}' has no input port '{}'", edge.to.node,
+                                        edge.to.port);
+  found.note(fmt::format("inputs of actor '{}': {}", node.contract->name,
+                         ports_with_types(node.contract->inputs)));
+  suggest_port(found, edge.to, node.contract->input_names());
+  return -1;
+}
+
+void check_types(Draft& draft, const DraftEdge& edge) {
+  const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+  const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
+  const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+  const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
+  if (output.type == input.type) return;
+  auto& found = draft.diagnostics.error("G032", port_span(draft, *edge.spec, edge.spec->from),
+                                        "'{}.{}' sends {}, but '{}.{}' takes {}", from.spec->name,
+                                        output.name, output.type->name, to.spec->name, input.name,
+                                        input.type->name);
+  std::vector<std::string> fitting;
+  for (const auto& port : to.contract->inputs)
+    if (port.type == output.type) fitting.push_back(port.name);
+  if (!fitting.empty())
+    found.note(fmt::format("inputs of '{}' that take {}: {}", to.spec->name, output.type->name,
+                           join_names(fitting)));
+}
+
+/// Per node and port: how many edges touch it.
+using Touched = std::vector<std::vector<int32_t>>;
+
+Touched count_edges(const Draft& draft, bool outputs) {
+  Touched touched(draft.nodes.size());
+  for (size_t i = 0; i < draft.nodes.size(); ++i)
+    if (const Contract* contract = draft.nodes[i].contract)
+      touched[i].resize(outputs ? contract->outputs.size() : contract->inputs.size());
+  for (const auto& edge : draft.edges) {
+    const int32_t node = outputs ? edge.from : edge.to;
+    const int32_t port = outputs ? edge.output : edge.input;
+    if (port >= 0) ++touched[static_cast<size_t>(node)][static_cast<size_t>(port)];
+  }
+  return touched;
+}
+
+}  // namespace
+
+void resolve_edges(Draft& draft) {
+  draft.edges.reserve(draft.spec.edge_list.size());
+  for (const auto& spec : draft.spec.edge_list) {
+    DraftEdge edge;
+    edge.spec = &spec;
+    edge.from = find_node(draft, spec, spec.from);
+    edge.to = find_node(draft, spec, spec.to);
+    if (edge.from >= 0 && draft.nodes[static_cast<size_t>(edge.from)].contract != nullptr)
+      edge.output = find_output(draft, draft.nodes[static_cast<size_t>(edge.from)], spec);
+    if (edge.to >= 0 && draft.nodes[static_cast<size_t>(edge.to)].contract != nullptr)
+      edge.input = find_input(draft, draft.nodes[static_cast<size_t>(edge.to)], spec);
+    if (edge.is_whole()) check_types(draft, edge);
+    draft.edges.push_back(edge);
+  }
+}
+
+void check_connected(Draft& draft) {
+  // An edge that could not be read may be the missing one: then a port is not called unconnected
+  // unless it belongs to a node no broken edge names.
+  std::vector<bool> is_doubtful(draft.nodes.size());
+  for (const auto& edge : draft.edges) {
+    if (edge.is_whole()) continue;
+    if (edge.from >= 0) is_doubtful[static_cast<size_t>(edge.from)] = true;
+    if (edge.to >= 0) is_doubtful[static_cast<size_t>(edge.to)] = true;
+  }
+  const Touched outputs = count_edges(draft, true), inputs = count_edges(draft, false);
+  for (size_t i = 0; i < draft.nodes.size(); ++i) {
+    const auto& node = draft.nodes[i];
+    if (node.contract == nullptr || is_doubtful[i]) continue;
+    for (size_t port = 0; port < node.contract->inputs.size(); ++port) {
+      const auto& input = node.contract->inputs[port];
+      if (inputs[i][port] > 0 || input.is_optional) continue;
+      draft.diagnostics
+          .error("G033", node.spec->name_span, "input '{}' of node '{}' is not connected",
+                 input.name, node.spec->name)
+          .note(fmt::format("it takes {}: {}", input.type->name, input.doc));
+    }
+    for (size_t port = 0; port < node.contract->outputs.size(); ++port) {
+      const auto& output = node.contract->outputs[port];
+      if (outputs[i][port] > 0 || output.is_optional) continue;
+      draft.diagnostics
+          .error("G033", node.spec->name_span, "output '{}' of node '{}' is not connected",
+                 output.name, node.spec->name)
+          .note(fmt::format("it sends {}: {}", output.type->name, output.doc));
+    }
+  }
+}
+
+void check_fan_out(Draft& draft) {
+  std::map<std::pair<int32_t, int32_t>, int64_t> targets;
+  for (const auto& edge : draft.edges) {
+    if (!edge.is_whole()) continue;
+    const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+    const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+    if (output.routing != Routing::kToOne) continue;
+    // Slots of a per_tenant target are told apart by the envelope's tenant.
+    auto& count = targets[{edge.from, edge.output}];
+    const bool was_many = count > 1;
+    count += draft.nodes[static_cast<size_t>(edge.to)].common.replicas;
+    if (count <= 1 || was_many) continue;
+    draft.diagnostics
+        .error("G034", port_span(draft, *edge.spec, edge.spec->from),
+               "'{}.{}' would reach more than one instance, but it sends to one", from.spec->name,
+               output.name)
+        .note(fmt::format("routing of '{}': {}; broadcast, addressed, keyed and to_origin outputs "
+                          "may have many targets",
+                          output.name, to_string(output.routing)))
+        .suggest("keep one edge to one instance, or let the actor's contract say how it chooses");
+  }
+}
+
+void check_feedback(Draft& draft) {
+  const auto tenants = draft.tenant_values();
+  for (const auto& edge : draft.edges) {
+    if (!edge.is_whole() || !edge.spec->feedback) continue;
+    if (feedback_number(draft, edge, tenants).is_stated) continue;
+    draft.diagnostics
+        .error("G037", edge.spec->path->span, "no contract says how much '{}' may hold",
+               edge.spec->path->as_string())
+        .note(
+            "a feedback edge is never held back, so its contract states at_most(...) or "
+            "latest_wins()")
+        .suggest("make it a forward edge, or add the number to the output's or input's contract");
+  }
+}
+
+void check_edges_once(Draft& draft) {
+  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, const DraftEdge*> seen;
+  for (const auto& edge : draft.edges) {
+    if (!edge.is_whole()) continue;
+    const auto [first, is_new] =
+        seen.emplace(std::tuple(edge.from, edge.output, edge.to, edge.input), &edge);
+    if (is_new) continue;
+    const Span& span = first->second->spec->path->span;
+    draft.diagnostics
+        .error("G038", edge.spec->path->span, "the edge '{}' is written twice",
+               edge.spec->path->as_string())
+        .note(fmt::format("the first is at {}:{}:{}", draft.sources.get(span.source).name,
+                          span.begin.line, span.begin.column));
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,74 @@
+#include "graph/check/names.h"
+
+namespace primerl {
+namespace {
+
+std::string listed(const std::vector<std::string>& names) {
+  return names.empty() ? "none" : join_names(names);
+}
+
+}  // namespace
+
+int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::string_view what) {
+  std::vector<std::string> known;
+  for (const auto& model : draft.models) known.push_back(model.spec->name);
+  for (size_t i = 0; i < known.size(); ++i)
+    if (known[i] == name || (name.empty() && known.size() == 1)) return static_cast<int32_t>(i);
+  if (name.empty()) {
+    auto& found = draft.diagnostics.error("G018", span, "{} names no model", what);
+    if (known.empty())
+      found.suggest("add a table [model.policy] with path = \"a Hugging Face folder\"");
+    else
+      found.note(fmt::format("models: {}", join_names(known)))
+          .suggest(fmt::format("write model = \"{}\"", known.front()));
+    return -1;
+  }
+  auto& found =
+      draft.diagnostics.error("G014", span, "{} names model '{}', which is not there", what, name);
+  found.note(fmt::format("models: {}", listed(known)));
+  suggest_name(found, name, known);
+  return -1;
+}
+
+int32_t find_resource_index(Draft& draft, const std::string& name, std::string_view kind, Span span,
+                            std::string_view what, std::string_view option) {
+  std::vector<std::string> known, of_kind;
+  int32_t last = -1;
+  for (size_t i = 0; i < draft.resources.size(); ++i) {
+    const auto& resource = draft.resources[i];
+    known.push_back(resource.spec->name);
+    // One whose kind could not be read may be of any kind.
+    if (resource.common.kind == kind) {
+      of_kind.push_back(resource.spec->name);
+      last = static_cast<int32_t>(i);
+    }
+    if (resource.spec->name != name) continue;
+    if (resource.common.kind == kind || resource.common.kind.empty())
+      return static_cast<int32_t>(i);
+    of_kind.clear();
+    auto& found = draft.diagnostics.error(
+        "G040", span, "'{}' of {} must be of kind '{}', but '{}' is of kind '{}'", option, what,
+        kind, name, resource.common.kind);
+    for (const auto& other : draft.resources)
+      if (other.common.kind == kind) of_kind.push_back(other.spec->name);
+    found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));
+    return -1;
+  }
+  if (name.empty() && of_kind.size() == 1) return last;
+  if (name.empty()) {
+    auto& found = draft.diagnostics.error("G018", span, "{} names no {}", what, kind);
+    if (of_kind.empty())
+      found.suggest(fmt::format("add a table [resource.{}] with kind = \"{}\"", option, kind));
+    else
+      found.note(fmt::format("resources of kind '{}': {}", kind, join_names(of_kind)))
+          .suggest(fmt::format("write {} = \"{}\"", option, of_kind.front()));
+    return -1;
+  }
+  auto& found = draft.diagnostics.error(
+      "G013", span, "'{}' of {} names resource '{}', which is not there", option, what, name);
+  found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));
+  suggest_name(found, name, known);
+  return -1;
+}
+
+}  // namespace primerl

@@ -1,0 +1,28 @@
+/// Looking names up with the error a person needs: what was meant, what there is.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/suggest.h"
+#include "graph/check/draft.h"
+
+namespace primerl {
+
+inline void suggest_name(Diagnostic& found, std::string_view word,
+                         std::span<const std::string> known) {
+  if (const auto near = nearest_name(word, known); !near.empty())
+    found.suggest(fmt::format("did you mean '{}'?", near));
+}
+
+/// Index of the model called `name`; empty = the only one. -1 after an error (G014, G018).
+int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::string_view what);
+
+/// Index of the resource called `name` of `kind`; empty = the only one of that kind. -1 after an
+/// error (G013, G018, G040). `option` is the key that names it.
+int32_t find_resource_index(Draft& draft, const std::string& name, std::string_view kind, Span span,
+                            std::string_view what, std::string_view option);
+
+}  // namespace primerl

@@ -1,0 +1,197 @@
+// Binding of [resource.*], and the rules about who uses what.
+#include <algorithm>
+#include <set>
+
+#include "graph/base/suggest.h"
+#include "graph/check/names.h"
+#include "graph/check/rules.h"
+
+namespace primerl {
+namespace {
+
+std::vector<std::string> known_kinds(const Catalog& catalog) {
+  std::vector<std::string> kinds;
+  for (const auto& resource : catalog.resources)
+    if (std::find(kinds.begin(), kinds.end(), resource.kind) == kinds.end())
+      kinds.push_back(resource.kind);
+  return kinds;
+}
+
+std::vector<std::string> known_backends(const Catalog& catalog, std::string_view kind) {
+  std::vector<std::string> backends;
+  for (const auto& resource : catalog.resources)
+    if (resource.kind == kind) backends.push_back(resource.backend);
+  return backends;
+}
+
+std::string default_backend(const Catalog& catalog, const std::string& kind) {
+  const std::string usual = kind == kWeightChannelKind ? "memory" : "torch";
+  const auto backends = known_backends(catalog, kind);
+  if (std::find(backends.begin(), backends.end(), usual) != backends.end()) return usual;
+  return backends.empty() ? usual : backends.front();
+}
+
+Span value_span(const Table& table, std::string_view key) {
+  const Entry* entry = table.find(key);
+  return entry != nullptr ? entry->value.span : table.span;
+}
+
+void find_contract(DraftResource& resource, Draft& draft) {
+  auto& common = resource.common;
+  const auto kinds = known_kinds(draft.catalog);
+  if (std::find(kinds.begin(), kinds.end(), common.kind) == kinds.end()) {
+    auto& found = draft.diagnostics.error("G016", value_span(*resource.spec->table, "kind"),
+                                          "there is no resource of kind '{}'", common.kind);
+    found.note(fmt::format("kinds: {}", join_names(kinds)));
+    suggest_name(found, common.kind, kinds);
+    return;
+  }
+  if (common.backend.empty() || (common.kind == kWeightChannelKind && common.backend == "auto"))
+    common.backend = default_backend(draft.catalog, common.kind);
+  resource.contract = draft.catalog.find_resource(common.kind, common.backend);
+  if (resource.contract != nullptr) return;
+  const auto backends = known_backends(draft.catalog, common.kind);
+  auto& found =
+      draft.diagnostics.error("G016", value_span(*resource.spec->table, "backend"),
+                              "there is no {} with backend '{}'", common.kind, common.backend);
+  found.note(fmt::format("backends of {}: {}", common.kind, join_names(backends)));
+  suggest_name(found, common.backend, backends);
+}
+
+void find_model(DraftResource& resource, Draft& draft) {
+  const Entry* model = resource.spec->table->find("model");
+  if (!resource.contract->needs_model) {
+    if (model != nullptr)
+      draft.diagnostics.error("G042", model->key_span, "resource '{}' ({}, {}) takes no model",
+                              resource.spec->name, resource.common.kind, resource.common.backend);
+    return;
+  }
+  const Span span = model != nullptr ? model->value.span : resource.spec->name_span;
+  const std::string what = fmt::format("resource '{}'", resource.spec->name);
+  resource.model = find_model_index(draft, resource.common.model, span, what);
+  if (resource.model >= 0) {
+    auto& found = draft.models[static_cast<size_t>(resource.model)];
+    found.is_named = true;
+    resource.common.model = found.spec->name;
+  }
+}
+
+void bind_resource(DraftResource& resource, Draft& draft) {
+  static const std::vector<std::string> kCommon = resource_options().names();
+  Table common, own;
+  common.span = own.span = resource.spec->table->span;
+  for (const auto& entry : resource.spec->table->entries) {
+    const bool is_common = std::find(kCommon.begin(), kCommon.end(), entry.key) != kCommon.end();
+    (is_common ? common : own).entries.push_back(entry);
+  }
+  const std::string what = fmt::format("resource '{}'", resource.spec->name);
+  resource_options().bind(common, what, {}, &resource.common, draft.diagnostics);
+  if (resource.common.kind.empty()) return;
+  find_contract(resource, draft);
+  if (resource.contract == nullptr) return;
+  const auto& options = resource.contract->options;
+  resource.options = options.make ? options.make() : nullptr;
+  options.bind(own, what, kCommon, resource.options.get(), draft.diagnostics);
+  find_model(resource, draft);
+}
+
+/// Names of the places that host a user of the resource.
+std::set<int32_t> places_of(const Draft& draft, const DraftResource& resource) {
+  std::set<int32_t> places;
+  for (const int32_t user : resource.users) {
+    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
+    if (place >= 0) places.insert(place);
+  }
+  return places;
+}
+
+}  // namespace
+
+void bind_resources(Draft& draft) {
+  for (const auto& spec : draft.spec.resources) {
+    DraftResource resource;
+    resource.spec = &spec;
+    bind_resource(resource, draft);
+    draft.resources.push_back(std::move(resource));
+  }
+}
+
+void check_resource_copies(Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr) continue;
+    for (const int32_t user : resource.users) {
+      const auto& node = draft.nodes[static_cast<size_t>(user)];
+      if (is_exclusive(resource.common.kind) && node.common.replicas > 1)
+        draft.diagnostics
+            .error("G045", value_span(*node.spec->table, "replicas"),
+                   "node '{}' uses {} '{}' and cannot have {} replicas", node.spec->name,
+                   resource.common.kind, resource.spec->name, node.common.replicas)
+            .suggest("replicate its place instead: every replica gets resources of its own");
+    }
+    const auto places = places_of(draft, resource);
+    if (places.size() < 2) continue;
+    std::vector<std::string> names;
+    for (const int32_t place : places)
+      names.push_back(draft.spec.place[static_cast<size_t>(place)].name);
+    if (resource.contract->one_per_graph)
+      draft.diagnostics
+          .error("G041", resource.spec->name_span, "{} '{}' is used in {} places, {}",
+                 resource.common.kind, resource.spec->name, places.size(), join_names(names))
+          .note("only one copy of it makes sense: a second would train apart from the first")
+          .suggest("put its users in one place");
+    else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "memory")
+      draft.diagnostics
+          .error("G055", resource.spec->name_span,
+                 "weight channel '{}' lives in memory and cannot join the places {}",
+                 resource.spec->name, join_names(names))
+          .note(fmt::format("backends of weight_channel: {}",
+                            join_names(known_backends(draft.catalog, kWeightChannelKind))))
+          .suggest("put its users in one place, or choose a backend that crosses processes");
+  }
+}
+
+void check_unused(Draft& draft) {
+  for (const auto& resource : draft.resources)
+    if (resource.contract != nullptr && resource.users.empty())
+      draft.diagnostics
+          .error("G043", resource.spec->name_span, "no node uses resource '{}'",
+                 resource.spec->name)
+          .suggest(
+              fmt::format("name it in a node, or take [resource.{}] out", resource.spec->name));
+  // A resource or node that could not be resolved may be the one that names the model.
+  const bool all_resolved =
+      std::all_of(draft.resources.begin(), draft.resources.end(),
+                  [](const DraftResource& resource) { return resource.contract != nullptr; }) &&
+      std::all_of(draft.nodes.begin(), draft.nodes.end(),
+                  [](const DraftNode& node) { return node.contract != nullptr; });
+  for (const auto& model : draft.models)
+    if (all_resolved && !model.is_named)
+      draft.diagnostics
+          .error("G043", model.spec->name_span, "nothing uses model '{}'", model.spec->name)
+          .suggest(fmt::format("name it in a resource, or take [model.{}] out", model.spec->name));
+}
+
+void check_threads(Draft& draft) {
+  int64_t total = 0;
+  std::vector<std::string> shares;
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->computes) continue;
+    if (resource.common.threads == 0 || resource.users.empty()) continue;
+    total += resource.common.threads;
+    shares.push_back(fmt::format("'{}' {}", resource.spec->name, resource.common.threads));
+  }
+  if (total <= draft.cores || shares.size() < 2) return;
+  for (const auto& resource : draft.resources) {
+    const Entry* threads = resource.spec->table->find("threads");
+    if (threads == nullptr || resource.contract == nullptr || !resource.contract->computes)
+      continue;
+    draft.diagnostics
+        .warning("G047", threads->value.span, "{} compute threads share {} cores", total,
+                 draft.cores)
+        .note(fmt::format("threads: {}", join_names(shares)))
+        .suggest("give them fewer threads: two pools on the same cores slow each other many times");
+    return;
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,43 @@
+/// The rules of a graph, one function each; every one reports all it finds and returns nothing.
+/// Order: binding first (it fills the Draft), then rules that look at several tables at once.
+#pragma once
+
+#include "graph/check/draft.h"
+
+namespace primerl {
+
+// Binding: tables to typed options (G02x), names to indices (G010-G018).
+void bind_settings(Draft& draft);
+void bind_models(Draft& draft);
+void bind_tenants(Draft& draft);
+void bind_resources(Draft& draft);
+void bind_nodes(Draft& draft);
+void bind_places(Draft& draft);
+void resolve_edges(Draft& draft);
+
+// Tenants and models.
+void check_batches(Draft& draft);           // G061
+void check_inflight(Draft& draft);          // G062
+void check_sequence_lengths(Draft& draft);  // G064
+void check_tenants_exist(Draft& draft);     // G060, G065, G066
+
+// Edges.
+void check_connected(Draft& draft);       // G033
+void check_fan_out(Draft& draft);         // G034
+void check_forward_cycles(Draft& draft);  // G036, G039
+void check_feedback(Draft& draft);        // G037
+void check_edges_once(Draft& draft);      // G038
+
+// Nodes and resources.
+void check_nodes_exist(Draft& draft);      // G007
+void check_single(Draft& draft);           // G070
+void check_restart(Draft& draft);          // G071
+void check_resource_copies(Draft& draft);  // G041, G045, G055
+void check_unused(Draft& draft);           // G043
+void check_threads(Draft& draft);          // G047 (a warning)
+
+// Places.
+void check_places(Draft& draft);   // G050, G051
+void check_devices(Draft& draft);  // G052, G053
+
+}  // namespace primerl

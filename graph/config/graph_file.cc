@@ -1,0 +1,207 @@
+#include "graph/config/graph_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "graph/base/suggest.h"
+#include "graph/config/toml_source.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tables whose keys are names a person chose: a flag may not invent one.
+constexpr std::string_view kNamedTables[] = {"tenant", "model", "resource", "node", "place"};
+
+Result<std::string> read_text(const std::string& path) {
+  std::error_code fault;
+  const auto status = fs::status(path, fault);
+  if (!fs::exists(status)) return error(Code::kNotFound, "'{}' does not exist", path);
+  if (fs::is_directory(status)) return error(Code::kInvalid, "'{}' is a folder", path);
+  if (fs::is_regular_file(status) && fs::file_size(path, fault) > kTomlBytesMax)
+    return error(Code::kExhausted, "'{}' is larger than {} bytes", path, kTomlBytesMax);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return error(Code::kIo, "'{}' cannot be read: {}", path, std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) return error(Code::kIo, "'{}' cannot be read to its end", path);
+  return text.str();
+}
+
+/// Later values win; tables merge.
+void merge(Table& into, Table from) {
+  for (auto& entry : from.entries) {
+    Entry* old = into.find(entry.key);
+    if (old == nullptr) {
+      into.entries.push_back(std::move(entry));
+    } else if (old->value.is_table() && entry.value.is_table()) {
+      merge(old->value.as_table(), std::move(entry.value.as_table()));
+    } else {
+      *old = std::move(entry);
+    }
+  }
+}
+
+class Reader {
+ public:
+  Reader(Sources& sources, Diagnostics& diagnostics, GraphFile& file)
+      : sources_(sources), diagnostics_(diagnostics), file_(file) {}
+
+  /// Parses a text that was read and merges what it includes under it.
+  std::optional<Table> read(std::string text, const std::string& name, const std::string& folder) {
+    const SourceId source = add(name, std::move(text), folder);
+    auto table = parse_toml(sources_, source, diagnostics_);
+    if (!table) return std::nullopt;
+    return with_includes(std::move(*table), folder);
+  }
+
+  std::optional<Table> read_file(const std::string& path, Span named_at) {
+    std::error_code fault;
+    const std::string identity = fs::weakly_canonical(path, fault).string();
+    if (std::find(open_.begin(), open_.end(), identity) != open_.end()) {
+      report_cycle(identity, named_at);
+      return std::nullopt;
+    }
+    if (open_.size() >= static_cast<size_t>(kIncludeDepthMax) || num_files_ >= kIncludesMax) {
+      diagnostics_.error("G004", named_at, "'{}' is included too deep or too often", path)
+          .note(fmt::format("at most {} files deep, {} files in all", kIncludeDepthMax,
+                            kIncludesMax));
+      return std::nullopt;
+    }
+    auto text = read_text(path);
+    if (!text.ok()) {
+      diagnostics_.error("G003", named_at, "{}", text.error().message());
+      return std::nullopt;
+    }
+    ++num_files_;
+    open_.push_back(identity);
+    auto table = read(std::move(*text), path, fs::path(path).parent_path().string());
+    open_.pop_back();
+    return table;
+  }
+
+  std::optional<Table> read_set(const std::string& text) {
+    const SourceId source = add("--set", text, ".");
+    return parse_set(sources_, source, diagnostics_);
+  }
+
+ private:
+  SourceId add(const std::string& name, std::string text, const std::string& folder) {
+    const SourceId source = sources_.add(name, std::move(text));
+    file_.folders.push_back(folder.empty() ? "." : folder);
+    return source;
+  }
+
+  void report_cycle(const std::string& identity, Span named_at) {
+    auto& found = diagnostics_.error("G004", named_at, "this include closes a cycle");
+    const auto first = std::find(open_.begin(), open_.end(), identity);
+    for (auto file = first; file != open_.end(); ++file)
+      found.note(fmt::format(
+          "'{}' includes '{}'", fs::path(*file).filename().string(),
+          fs::path(file + 1 == open_.end() ? identity : *(file + 1)).filename().string()));
+  }
+
+  Table with_includes(Table table, const std::string& folder) {
+    const Entry* include = table.find("include");
+    if (include == nullptr) return table;
+    Table base;
+    base.span = table.span;
+    const bool is_list = include->value.is_array();
+    if (!is_list && !include->value.is_string())
+      diagnostics_.error("G021", include->value.span, "'include' must be a list of files, not {}",
+                         include->value.kind());
+    const Value::Array one{include->value};
+    if (is_list || include->value.is_string())
+      for (const auto& item : is_list ? include->value.as_array() : one) {
+        if (!item.is_string()) {
+          diagnostics_.error("G021", item.span, "'include' must be a list of files, not of {}",
+                             item.kind());
+          continue;
+        }
+        auto included =
+            read_file((fs::path(folder) / item.as_string()).lexically_normal().string(), item.span);
+        if (included) merge(base, std::move(*included));
+      }
+    std::erase_if(table.entries, [](const Entry& entry) { return entry.key == "include"; });
+    merge(base, std::move(table));
+    return base;
+  }
+
+  Sources& sources_;
+  Diagnostics& diagnostics_;
+  GraphFile& file_;
+  std::vector<std::string> open_;
+  size_t num_files_ = 0;
+};
+
+/// A flag changes what the file names; a new name in a flag is almost always a slip.
+bool names_exist(const Table& root, const Table& set, Diagnostics& diagnostics) {
+  for (const auto& entry : set.entries) {
+    const bool is_named = std::find(std::begin(kNamedTables), std::end(kNamedTables), entry.key) !=
+                          std::end(kNamedTables);
+    if (!is_named || !entry.value.is_table()) continue;
+    std::vector<std::string> known;
+    const Entry* table = root.find(entry.key);
+    if (table != nullptr && table->value.is_table())
+      for (const auto& member : table->value.as_table().entries) known.push_back(member.key);
+    for (const auto& member : entry.value.as_table().entries) {
+      if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
+      auto& found = diagnostics.error("G019", member.key_span, "the graph has no {} '{}'",
+                                      entry.key, member.key);
+      if (!known.empty()) found.note(fmt::format("{}s: {}", entry.key, join_names(known)));
+      const auto near = nearest_name(member.key, known);
+      if (!near.empty())
+        found.suggest(fmt::format("did you mean '{}'?", near));
+      else
+        found.suggest(
+            fmt::format("add it with --overlay, in a file with [{}.{}]", entry.key, member.key));
+      return false;
+    }
+  }
+  return true;
+}
+
+void apply_overrides(Reader& reader, const Overrides& overrides, const Sources& sources,
+                     GraphFile& file, Diagnostics& diagnostics) {
+  for (const auto& path : overrides.overlays) {
+    auto overlay = reader.read_file(path, {SourceId(-1), {}, {}});
+    if (overlay) merge(file.root, std::move(*overlay));
+  }
+  file.first_set = static_cast<SourceId>(sources.size());
+  for (const auto& text : overrides.sets) {
+    auto set = reader.read_set(text);
+    if (set && names_exist(file.root, *set, diagnostics)) merge(file.root, std::move(*set));
+  }
+}
+
+}  // namespace
+
+std::optional<GraphFile> read_graph_file(const std::string& path, const Overrides& overrides,
+                                         Sources& sources, Diagnostics& diagnostics) {
+  GraphFile file;
+  Reader reader(sources, diagnostics, file);
+  auto root = reader.read_file(path, {SourceId(-1), {}, {}});
+  if (!root) return std::nullopt;
+  file.root = std::move(*root);
+  apply_overrides(reader, overrides, sources, file, diagnostics);
+  return file;
+}
+
+std::optional<GraphFile> read_graph_text(std::string_view text, const std::string& name,
+                                         const std::string& folder, const Overrides& overrides,
+                                         Sources& sources, Diagnostics& diagnostics) {
+  GraphFile file;
+  Reader reader(sources, diagnostics, file);
+  auto root = reader.read(std::string(text), name, folder);
+  if (!root) return std::nullopt;
+  file.root = std::move(*root);
+  apply_overrides(reader, overrides, sources, file, diagnostics);
+  return file;
+}
+
+}  // namespace primerl

@@ -1,0 +1,163 @@
+#include "graph/config/tables.h"
+
+namespace primerl {
+namespace {
+
+OptionSet sampling_options() {
+  using S = TenantSampling;
+  return OptionsOf<S>()
+      .field("temperature", &S::temperature, between(0, 100), "0 takes the likeliest token")
+      .field("top_k", &S::top_k, at_least(0), "keep the k likeliest tokens; 0 keeps all")
+      .field("top_p", &S::top_p, above_up_to(0, 1), "keep the likeliest tokens of this mass")
+      .field("min_p", &S::min_p, from_below(0, 1),
+             "keep tokens at least this likely, relative to the likeliest")
+      .field("max_tokens", &S::max_tokens, between(1, 1 << 20) | unit("tokens"),
+             "new tokens of one turn")
+      .take();
+}
+
+OptionSet filter_options() {
+  using F = TenantFilters;
+  return OptionsOf<F>()
+      .field("zero_advantage", &F::zero_advantage, any(), "drop groups whose rewards are all equal")
+      .take();
+}
+
+OptionSet make_tenant_options() {
+  using T = Tenant;
+  auto options =
+      OptionsOf<T>()
+          .field("group_size", &T::group_size, between(1, 1 << 16) | unit("rollouts"),
+                 "rollouts of one task")
+          .field("batch_size", &T::batch_size, between(1, 1 << 20) | unit("rollouts"),
+                 "rollouts of one training step; a multiple of group_size")
+          .field("max_off_policy_steps", &T::max_off_policy_steps,
+                 between(0, 1 << 16) | unit("steps"),
+                 "how old a policy may be when its rollouts train; 0 is strictly on-policy")
+          .field("max_steps", &T::max_steps, at_least(1) | unit("steps"),
+                 "training steps of the run")
+          .field("seq_len", &T::seq_len, between(1, 1 << 24) | unit("tokens"),
+                 "longest trajectory; unwritten, the model's limit when that is smaller")
+          .field("turns_max", &T::turns_max, between(1, 1 << 16) | unit("turns"),
+                 "turns of one trajectory")
+          .field("checkpoint_every", &T::checkpoint_every, at_least(0) | unit("steps"),
+                 "steps between checkpoints; 0 writes one at the end only")
+          .field("keep_last", &T::keep_last, at_least(0) | unit("checkpoints"),
+                 "checkpoints kept; 0 keeps all")
+          .field("straggler_wait_ms", &T::straggler_wait_ms, at_least(0) | unit("ms"),
+                 "how long a batch waits for an older group")
+          .field("rollout_timeout", &T::rollout_timeout, above(0),
+                 "from the start of a rollout to its reward")
+          .field("environment_timeout", &T::environment_timeout, above(0),
+                 "of one call of the environment");
+  return std::move(options)
+      .table("sampling", &T::sampling, sampling_options(), "how tokens are drawn")
+      .table("filters", &T::filters, filter_options(), "which groups train")
+      .take();
+}
+
+}  // namespace
+
+const OptionSet& graph_options() {
+  using G = GraphSettings;
+  static const OptionSet options =
+      OptionsOf<G>()
+          .field("name", &G::name, at_least(1), "the run's name; unwritten, the file's")
+          .field("description", &G::description, any(), "one sentence for people")
+          .field("seed", &G::seed, at_least(0), "of everything drawn by chance")
+          .field("tenants_max", &G::tenants_max, between(0, 1024) | unit("tenants"),
+                 "slots for tenants; 0 is as many as the file has")
+          .field("pool_threads", &G::pool_threads, between(0, 1024) | unit("threads"),
+                 "threads of the actor pool; 0 is 1 on machines of up to 4 cores, else a quarter")
+          .field("stall_after", &G::stall_after, above(0),
+                 "without a step or progress for this long, the run reports a stall")
+          .field("drain_max", &G::drain_max, above(0), "longest drain at the end of a run")
+          .field("dead_after", &G::dead_after, above(0),
+                 "a process without progress for this long is killed")
+          .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
+                 "stuck environment threads that are replaced")
+          .take();
+  return options;
+}
+
+const OptionSet& tenant_options() {
+  static const OptionSet options = make_tenant_options();
+  return options;
+}
+
+const OptionSet& environment_options() {
+  using E = TenantEnvironment;
+  static const OptionSet options =
+      OptionsOf<E>()
+          .field("name", &E::name, refers_to("environment") | required(),
+                 "which environment gives tasks and rewards")
+          .take();
+  return options;
+}
+
+const OptionSet& model_options() {
+  using M = ModelOptions;
+  static const OptionSet options = OptionsOf<M>()
+                                       .field("path", &M::path, at_least(1) | required(),
+                                              "a Hugging Face folder, relative to this file")
+                                       .take();
+  return options;
+}
+
+const OptionSet& resource_options() {
+  using R = ResourceOptions;
+  static const OptionSet options =
+      OptionsOf<R>()
+          .field("kind", &R::kind, required(), "engine, learner, weight_channel, ...")
+          .field("backend", &R::backend, any(),
+                 "who does the work; unwritten, torch (weight_channel: memory)")
+          .field("model", &R::model, refers_to("model"), "which [model.x]; unwritten, the only one")
+          .field("threads", &R::threads, between(0, 1024) | unit("threads"),
+                 "compute threads; 0 shares the cores of its process among its compute resources")
+          .take();
+  return options;
+}
+
+const OptionSet& node_options() {
+  using N = NodeOptions;
+  static const OptionSet options =
+      OptionsOf<N>()
+          .field("actor", &N::actor, refers_to("actor") | required(), "the actor this node runs")
+          .field("per_tenant", &N::per_tenant, any(), "one instance for each tenant")
+          .field("replicas", &N::replicas, between(1, 1 << 16) | unit("instances"),
+                 "instances of a node without a resource")
+          .field("on_error", &N::on_error, one_of({"drop", "stop", "restart"}),
+                 "what follows a failed handler: its message is dropped, the run stops, or the "
+                 "actor restarts")
+          .field("restarts_max", &N::restarts_max, between(0, 1 << 16) | unit("restarts"),
+                 "restarts within restart_window before the run stops")
+          .field("restart_window", &N::restart_window, above(0), "what restarts_max counts over")
+          .take();
+  return options;
+}
+
+const OptionSet& place_options() {
+  using P = PlaceOptions;
+  static const OptionSet options =
+      OptionsOf<P>()
+          .field("nodes", &P::nodes, at_least(1) | required(), "the nodes this process hosts")
+          .field("device", &P::device, any(), "\"cpu\" or \"cuda:N\", for its compute resources")
+          .field("replicas", &P::replicas, between(1, 1), "copies of the place")
+          .take();
+  return options;
+}
+
+const OptionSet& edge_options() {
+  using E = EdgeOptions;
+  static const OptionSet options =
+      OptionsOf<E>()
+          .field("path", &E::path, at_least(1) | required(), "\"node.output -> node.input\"")
+          .field("capacity", &E::capacity, between(0, 1 << 20) | unit("messages"),
+                 "messages waiting per source and target instance before the edge is full")
+          .field("bytes_max", &E::bytes_max, at_least(0) | unit("bytes"),
+                 "Blob bytes waiting per source and target instance")
+          .take();
+  return options;
+}
+
+}  // namespace primerl

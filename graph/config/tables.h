@@ -1,0 +1,61 @@
+/// The options of the language's own tables: what every graph may say whatever its actors are.
+/// Parser, errors, schema and generated docs read these sets and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/options.h"
+#include "graph/plan.h"
+#include "graph/tenant.h"
+
+namespace primerl {
+
+/// `[node.x]`, beside the options of its actor.
+struct NodeOptions {
+  std::string actor;
+  bool per_tenant = false;
+  int64_t replicas = 1;
+  std::string on_error = "drop";
+  int64_t restarts_max = 5;
+  Duration restart_window = Duration::seconds(60);
+};
+
+/// `[resource.x]`, beside the options of its backend.
+struct ResourceOptions {
+  std::string kind;
+  std::string backend;
+  std::string model;
+  int64_t threads = 0;
+};
+
+/// `[model.x]`.
+struct ModelOptions {
+  std::string path;
+};
+
+/// `[place] x = { ... }`.
+struct PlaceOptions {
+  std::vector<std::string> nodes;
+  std::string device;
+  int64_t replicas = 1;
+};
+
+/// An edge written as a table.
+struct EdgeOptions {
+  std::string path;
+  int64_t capacity = 64;
+  int64_t bytes_max = int64_t{256} << 20;
+};
+
+const OptionSet& graph_options();        // GraphSettings
+const OptionSet& tenant_options();       // Tenant, without `environment`
+const OptionSet& environment_options();  // `name`: TenantEnvironment
+const OptionSet& model_options();
+const OptionSet& resource_options();
+const OptionSet& node_options();
+const OptionSet& place_options();
+const OptionSet& edge_options();
+
+}  // namespace primerl

@@ -1,0 +1,56 @@
+#include "graph/plan.h"
+
+#include <thread>
+
+#include "graph/base/random.h"
+#include "graph/check.h"
+#include "graph/resolve.h"
+
+namespace primerl {
+namespace {
+
+int32_t machine_cores() {
+  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+}
+
+void check_and_resolve(const std::optional<GraphFile>& file, const Overrides& overrides,
+                       const Catalog& catalog, CheckedGraph& result) {
+  if (file) {
+    const GraphSpec spec = read_spec(*file, result.diagnostics);
+    Draft draft(*file, spec, catalog, result.sources, result.diagnostics);
+    draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
+    check_graph(draft);
+    if (!result.diagnostics.has_errors()) {
+      auto plan = std::make_shared<Plan>();
+      const PlanOrder order = order_of(draft);
+      fill_tables(draft, order, *plan);
+      place_instances(draft, order, *plan);
+      bound_edges(draft, order, *plan);
+      result.resolved = write_resolved(draft, order, *plan);
+      result.plan = std::move(plan);
+    }
+  }
+  result.diagnostics.sort();
+}
+
+}  // namespace
+
+CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
+                        const Catalog& catalog) {
+  CheckedGraph result;
+  const auto file = read_graph_file(path, overrides, result.sources, result.diagnostics);
+  check_and_resolve(file, overrides, catalog, result);
+  return result;
+}
+
+CheckedGraph load_graph_text(std::string_view text, const std::string& name,
+                             const std::string& folder, const Overrides& overrides,
+                             const Catalog& catalog) {
+  CheckedGraph result;
+  const auto file =
+      read_graph_text(text, name, folder, overrides, result.sources, result.diagnostics);
+  check_and_resolve(file, overrides, catalog, result);
+  return result;
+}
+
+}  // namespace primerl

@@ -1,0 +1,30 @@
+/// The steps from a Draft without errors to a Plan; load_graph (plan.cc) calls them in this order.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "graph/check/draft.h"
+#include "graph/plan.h"
+
+namespace primerl {
+
+/// Where a draft's nodes, models and resources went in the plan.
+struct PlanOrder {
+  std::vector<int32_t> nodes;   // draft indices, along the forward edges, ties by name
+  std::vector<int32_t> edges;   // draft indices: forward before feedback, then by nodes and ports
+  std::vector<int32_t> places;  // draft indices by name; {-1} without [place]
+};
+
+PlanOrder order_of(const Draft& draft);
+
+/// Tenants, models, resources, nodes and edges without what follows from placement.
+void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan);
+/// Instances, host groups and processes.
+void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan);
+/// at_most and bound of every edge.
+void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan);
+/// resolved_toml, graph_hash and, in the same order, every value with its origin.
+std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& order, Plan& plan);
+
+}  // namespace primerl

@@ -1,0 +1,190 @@
+// The canonical text of a plan: every value stated, paths absolute, nothing included, in an order
+// that the input's order does not change. Reading it back gives the same plan and the same hash.
+#include <algorithm>
+
+#include "graph/base/random.h"
+#include "graph/resolve.h"
+
+namespace primerl {
+namespace {
+
+class Writer {
+ public:
+  explicit Writer(const Draft& draft) : draft_(draft) {}
+
+  void header(const std::string& path) {
+    if (!text_.empty()) text_ += "\n";
+    text_ += "[" + path + "]\n";
+    path_ = path;
+  }
+  void line(const std::string& key, const std::string& value, const Table* written) {
+    text_ += fmt::format("{} = {}\n", key, value);
+    const Entry* entry = written != nullptr ? written->find(key) : nullptr;
+    add(path_ + "." + key, value, entry);
+  }
+  /// Every option of a bound struct; nested tables inline. Keys in `skip` are written elsewhere.
+  void options(const OptionSet& set, const void* bound, const Table* written,
+               const std::vector<std::string>& skip = {}) {
+    for (const auto& field : set.fields) {
+      if (std::find(skip.begin(), skip.end(), field.name) != skip.end()) continue;
+      if (field.type != OptionType::kTable) {
+        line(field.name, field.print(bound), written);
+        continue;
+      }
+      const Entry* entry = written != nullptr ? written->find(field.name) : nullptr;
+      const Table* nested =
+          entry != nullptr && entry->value.is_table() ? &entry->value.as_table() : nullptr;
+      text_ += fmt::format("{} = {}\n", field.name,
+                           inline_table(*field.table, field.nested(const_cast<void*>(bound)),
+                                        nested, path_ + "." + field.name, {}));
+    }
+  }
+  /// "{ a = 1, b = 2 }", and a resolved value for each.
+  std::string inline_table(const OptionSet& set, const void* bound, const Table* written,
+                           const std::string& path, std::vector<std::string> first) {
+    std::vector<std::string> parts = std::move(first);
+    for (const auto& field : set.fields) {
+      const Entry* entry = written != nullptr ? written->find(field.name) : nullptr;
+      if (field.type == OptionType::kTable) {
+        const Table* nested =
+            entry != nullptr && entry->value.is_table() ? &entry->value.as_table() : nullptr;
+        parts.push_back(
+            fmt::format("{} = {}", field.name,
+                        inline_table(*field.table, field.nested(const_cast<void*>(bound)), nested,
+                                     path + "." + field.name, {})));
+        continue;
+      }
+      const std::string value = field.print(bound);
+      parts.push_back(fmt::format("{} = {}", field.name, value));
+      add(path + "." + field.name, value, entry);
+    }
+    return parts.empty() ? "{}" : fmt::format("{{ {} }}", fmt::join(parts, ", "));
+  }
+  void raw(std::string_view text) { text_ += text; }
+  void add(const std::string& path, const std::string& value, const Entry* entry) {
+    values_.push_back({path, value, entry != nullptr ? origin(entry->value.span) : "default"});
+  }
+  std::string origin(const Span& span) const {
+    if (span.is_none() || span.source >= draft_.sources.size()) return "default";
+    const auto& source = draft_.sources.get(span.source);
+    if (span.source >= draft_.file.first_set) return fmt::format("--set {}", source.text);
+    return fmt::format("{}:{}:{}", source.name, span.begin.line, span.begin.column);
+  }
+  std::string take_text() { return std::move(text_); }
+  std::vector<ResolvedValue> take_values() { return std::move(values_); }
+
+ private:
+  const Draft& draft_;
+  std::string text_, path_;
+  std::vector<ResolvedValue> values_;
+};
+
+template <class T>
+const T& by_name(const std::vector<T>& items, const std::string& name) {
+  for (const auto& item : items)
+    if (item.spec->name == name) return item;
+  CHECK(false, "a plan names what its draft does not have");
+  return items.front();
+}
+
+void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
+  const auto& from = by_name(draft.tenants, tenant.name);
+  const Table* written = from.spec->table;
+  writer.header("tenant." + tenant.name);
+  if (from.environment != nullptr) {
+    const Entry* entry = written->find("environment");
+    const Table& table = entry->value.as_table();
+    const std::string path = "tenant." + tenant.name + ".environment";
+    const std::string name = detail::toml_text(from.environment->name);
+    writer.add(path + ".name", name, table.find("name"));
+    writer.raw(
+        fmt::format("environment = {}\n",
+                    writer.inline_table(from.environment->options, tenant.environment.options.get(),
+                                        &table, path, {"name = " + name})));
+  }
+  writer.options(tenant_options(), &tenant, written);
+}
+
+void write_resource(Writer& writer, const Draft& draft, const PlanResource& resource) {
+  const auto& from = by_name(draft.resources, resource.name);
+  const Table* written = from.spec->table;
+  writer.header("resource." + resource.name);
+  writer.line("kind", detail::toml_text(resource.kind), written);
+  writer.line("backend", detail::toml_text(resource.backend), written);
+  if (resource.contract->needs_model)
+    writer.line("model", detail::toml_text(from.common.model), written);
+  if (resource.contract->computes)
+    writer.line("threads", std::to_string(resource.threads), written);
+  writer.options(resource.contract->options, resource.options.get(), written, {"threads"});
+}
+
+void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, const Plan& plan) {
+  writer.header("edges");
+  for (const bool feedback : {false, true}) {
+    writer.raw(feedback ? "feedback = [\n" : "forward = [\n");
+    for (size_t i = 0; i < plan.edges.size(); ++i) {
+      const auto& edge = plan.edges[i];
+      if (edge.feedback != feedback) continue;
+      const Value* path = draft.edges[static_cast<size_t>(order.edges[i])].spec->path;
+      const std::string text =
+          fmt::format("{{ path = {}, capacity = {}, bytes_max = {} }}",
+                      detail::toml_text(edge.name), edge.capacity, edge.bytes_max);
+      writer.raw(fmt::format("  {},\n", text));
+      const Entry entry{"path", path->span, *path};
+      writer.add(feedback ? "edges.feedback" : "edges.forward", text, &entry);
+    }
+    writer.raw("]\n");
+  }
+}
+
+void write_places(Writer& writer, const Draft& draft, const Plan& plan) {
+  if (draft.spec.places == nullptr) return;
+  writer.header("place");
+  for (size_t process = 0; process < plan.processes.size(); ++process) {
+    const auto& from = by_name(draft.places, plan.processes[process].name);
+    PlaceOptions options = from.options;
+    options.nodes.clear();
+    for (const auto& node : plan.nodes)
+      if (node.process.index() == process) options.nodes.push_back(node.name);
+    std::vector<std::string> parts{"nodes = " + detail::toml_text(options.nodes)};
+    if (!options.device.empty()) parts.push_back("device = " + detail::toml_text(options.device));
+    const std::string value = fmt::format("{{ {} }}", fmt::join(parts, ", "));
+    writer.raw(fmt::format("{} = {}\n", from.spec->name, value));
+    const Entry entry{from.spec->name, from.spec->name_span, Value(true, from.spec->name_span)};
+    writer.add("place." + from.spec->name, value, &entry);
+  }
+}
+
+}  // namespace
+
+std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& order, Plan& plan) {
+  Writer writer(draft);
+  writer.header("graph");
+  writer.options(graph_options(), &plan.settings, draft.spec.graph);
+  for (const auto& tenant : plan.tenants) write_tenant(writer, draft, tenant);
+  for (const auto& model : plan.models) {
+    writer.header("model." + model.name);
+    writer.line("path", detail::toml_text(model.path),
+                by_name(draft.models, model.name).spec->table);
+  }
+  const PlanResource* last = nullptr;
+  for (const auto& resource : plan.resources) {
+    // Copies of one resource stand together; a tokenizer has no table.
+    if (resource.contract != nullptr && (last == nullptr || last->name != resource.name))
+      write_resource(writer, draft, resource);
+    last = &resource;
+  }
+  for (size_t i = 0; i < plan.nodes.size(); ++i) {
+    const auto& from = draft.nodes[static_cast<size_t>(order.nodes[i])];
+    writer.header("node." + from.spec->name);
+    writer.options(node_options(), &from.common, from.spec->table);
+    writer.options(from.contract->options, from.options.get(), from.spec->table);
+  }
+  write_edges(writer, draft, order, plan);
+  write_places(writer, draft, plan);
+  plan.resolved_toml = writer.take_text();
+  plan.graph_hash = stable_hash(plan.resolved_toml);
+  return writer.take_values();
+}
+
+}  // namespace primerl

@@ -1,0 +1,50 @@
+/// GraphSpec: a graph exactly as written, cut into its tables, every part with its span. Nothing is
+/// resolved and no default is filled in. Points into the GraphFile it was read from, which must
+/// outlive it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/config/diagnostic.h"
+#include "graph/config/graph_file.h"
+#include "graph/value.h"
+
+namespace primerl {
+
+/// `[node.router]`: its name and what stands in it.
+struct NamedTable {
+  std::string name;
+  Span name_span;
+  const Table* table = nullptr;
+};
+
+/// One end of an edge: where in its text it stands.
+struct EdgeEnd {
+  std::string_view node, port;
+  size_t node_offset = 0, port_offset = 0;
+};
+
+struct EdgeSpec {
+  const Value* path = nullptr;  // the string "router.prefill -> prefill.request"
+  EdgeEnd from, to;
+  bool feedback = false;
+  int64_t capacity = 64;
+  int64_t bytes_max = int64_t{256} << 20;
+};
+
+struct GraphSpec {
+  const Table* graph = nullptr;   // `[graph]`
+  const Table* edges = nullptr;   // `[edges]`
+  const Table* places = nullptr;  // `[place]`; null = one process
+  Span whole;                     // the file, for what is missing from it
+  std::vector<NamedTable> tenants, models, resources, nodes, place;
+  std::vector<EdgeSpec> edge_list;
+};
+
+/// Cuts the tree up. Reports unknown top-level keys (G006), names that are no lower_snake (G017),
+/// what should be a table (G021) and malformed edges (G030).
+GraphSpec read_spec(const GraphFile& file, Diagnostics& diagnostics);
+
+}  // namespace primerl
