@@ -16,7 +16,8 @@
 
 namespace primerl {
 
-/// One turn of one trajectory. Ids are unique per tenant while alive; (request, attempt) for ever.
+/// One turn of one trajectory. Request numbers are unique per tenant for ever, below 2^48; a
+/// re-issued turn gets a new one.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
   static constexpr uint32_t kVersion = 1;
@@ -118,6 +119,9 @@ struct Completion {
         "num_cached_tokens", &C::num_cached_tokens);
   }
 };
+
+/// Most requests of one Cancel; more are told in several.
+inline constexpr int64_t kCancelRequestsMax = 64;
 
 /// Rollout no longer wants these requests; each still gets its Completion (`cancelled`).
 struct Cancel {

@@ -1,0 +1,20 @@
+#include "actors/catalog.h"
+
+#include "actors/broadcaster/broadcaster.h"
+#include "actors/decode/decode.h"
+#include "actors/env/env.h"
+#include "actors/prefill/prefill.h"
+#include "actors/rollout/rollout.h"
+#include "actors/router/router.h"
+#include "actors/trainer/trainer.h"
+
+namespace primerl {
+
+std::vector<Contract> actor_catalog() {
+  return {
+      Broadcaster::contract(), Decode::contract(), Env::contract(),     Prefill::contract(),
+      Rollout::contract(),     Router::contract(), Trainer::contract(),
+  };
+}
+
+}  // namespace primerl

@@ -1,0 +1,150 @@
+#include "actors/decode/decode.h"
+
+#include <algorithm>
+
+#include "actors/common/apply_policy.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kAnswersPerTurn = 64;
+constexpr size_t kAbortedMax = 4096;  // remembered; the oldest are forgotten
+
+CompletionEnd end_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return CompletionEnd::kStop;
+    case FinishReason::kLength:
+      return CompletionEnd::kLength;
+    case FinishReason::kCancelled:
+      return CompletionEnd::kCancelled;
+    case FinishReason::kRefused:
+      return CompletionEnd::kRefused;
+    case FinishReason::kEngineLost:
+      return CompletionEnd::kEngineLost;
+  }
+  return CompletionEnd::kRefused;
+}
+
+}  // namespace
+
+Contract Decode::contract() {
+  return ContractOf<Decode, DecodeOptions>("decode", "decodes sequences and answers requests")
+      .uses<Engine>("engine", &DecodeOptions::engine, "the engine it runs")
+      .uses<WeightChannel>("weights", &DecodeOptions::weights, "where new weights come from")
+      .in("request", &Decode::on_request, "a prompt whose KV is complete")
+      .in("abort", &Decode::on_abort, "a request that nobody wants any more", optional_port())
+      .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())
+      .out("completion", &Decode::completion_, "the one answer to a request",
+           work_burst(kAnswersPerTurn))
+      .out("applied", &Decode::applied_out_, "the weights are in place", optional_port())
+      .out("load", &Decode::load_, "how busy the engine is", optional_port(), work_burst(1))
+      .works();
+}
+
+Status Decode::start(Resources& resources) {
+  engine_ = &resources.get<Engine>("engine");
+  weights_ = &resources.get<WeightChannel>("weights");
+  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
+  return ok();
+}
+
+Status Decode::on_request(const PrefillDone& done) {
+  const auto& delivery = services().delivery();
+  const Status taken = engine_->take_over(SequenceId(done.kv.id));
+  // Aborted meanwhile: its end is in finished_, or about to be.
+  if (!taken.ok() && taken.error().code() != Code::kNotFound) return taken;
+  last_cause_ = delivery.ref;
+  const RequestName name{delivery.tenant, done.request};
+  const Known known{done.session, done.attempt, delivery.ref, delivery.origin};
+  if (taken.ok())
+    running_[name] = known;
+  else if (const auto aborted = aborted_.find(name); aborted != aborted_.end())
+    aborted->second = known;
+  return ok();
+}
+
+Status Decode::on_abort(const Abort& abort) {
+  const auto& delivery = services().delivery();
+  const RequestName name{delivery.tenant, abort.request};
+  if (!is_nameable(name)) return ok();
+  last_cause_ = delivery.ref;
+  if (running_.count(name) == 0 && aborted_.count(name) == 0) {
+    aborted_[name] = {0, abort.attempt, delivery.ref, delivery.origin};
+    aborted_order_.push_back(name);
+    if (aborted_order_.size() > kAbortedMax) {
+      aborted_.erase(aborted_order_.front());
+      aborted_order_.pop_front();
+    }
+  }
+  engine_->abort(sequence_of(name));
+  return ok();
+}
+
+Status Decode::on_update(const PolicyUpdate& update) {
+  PolicyApplied applied = apply_policy(update.version, services().self(), *engine_, *weights_);
+  if (applied.fault.empty()) applied_ = std::max(applied_, applied.version);
+  tell_load();
+  applied_out_.send(std::move(applied));
+  return ok();
+}
+
+Result<bool> Decode::work() {
+  for (auto& event : engine_->take_finished()) finished_.push_back(std::move(event));
+  for (int64_t i = 0; i < kAnswersPerTurn && !finished_.empty(); ++i) {
+    answer(finished_.front());
+    finished_.pop_front();
+  }
+  tell_load();
+  return engine_->has_work() || !finished_.empty();
+}
+
+void Decode::answer(const FinishEvent& event) {
+  const RequestName name = request_of(event.id);
+  Known known;
+  known.cause = last_cause_;
+  if (const auto running = running_.find(name); running != running_.end()) {
+    known = running->second;
+    running_.erase(running);
+  } else if (const auto aborted = aborted_.find(name); aborted != aborted_.end()) {
+    known = aborted->second;
+    aborted_.erase(aborted);
+  }
+  ++num_finished_;
+  Completion completion;
+  completion.request = name.request;
+  completion.session = known.session;
+  completion.attempt = known.attempt;
+  completion.end = end_of(event.reason);
+  completion.detail = event.detail;
+  completion.tokens = event.tokens;
+  completion.logprobs = event.logprobs;
+  for (const auto& span : event.spans)
+    completion.spans.push_back({span.version, span.begin, span.end});
+  completion.num_cached_tokens = event.num_cached_tokens;
+  services().count("decode_tokens", static_cast<int64_t>(event.tokens.size()));
+  completion_.send(std::move(completion),
+                   for_tenant(name.tenant).answering(known.cause).to_origin_of(known.origin));
+}
+
+void Decode::tell_load() {
+  const EngineState state = engine_->state();
+  EngineLoad load;
+  load.engine = services().self();
+  load.num_finished = num_finished_;
+  load.num_waiting = state.num_held;
+  load.num_running = state.num_running;
+  load.num_free_blocks = state.num_free_blocks;
+  load.num_blocks = state.num_blocks;
+  load.applied = applied_;
+  const bool is_news = !told_load_ || told_load_->num_finished != load.num_finished ||
+                       told_load_->applied != load.applied ||
+                       told_load_->num_running != load.num_running;
+  if (!is_news || load_tenant_.is_none()) return;
+  told_load_ = load;
+  load_.send(std::move(load), for_tenant(load_tenant_));
+}
+
+bool Decode::idle() const { return running_.empty() && finished_.empty(); }
+
+}  // namespace primerl

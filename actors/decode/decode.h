@@ -1,0 +1,74 @@
+/// Takes prefilled sequences over, decodes them in the running batch and answers each request.
+///
+///   request ->  [ decode ]
+///   abort  ~~~>            ~~~> completion
+///   update ~~~>            ~~~> applied, load
+///
+/// Threads: the engine's. State: where answers go, per request. Order: completions follow the
+/// engine's order. Decode answers every sequence its engine ends, also those aborted or failed
+/// before they were taken over: one FinishEvent is one Completion. What it was not told about such
+/// a one (its session, its attempt) is 0 in the answer; the request number names it.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "actors/common/request_name.h"
+#include "actors/messages/generation.h"
+#include "actors/messages/load.h"
+#include "actors/messages/policy.h"
+#include "graph/contract.h"
+
+namespace primerl {
+
+struct DecodeOptions {
+  std::string engine;
+  std::string weights;
+};
+
+class Decode final : public Actor {
+ public:
+  using Options = DecodeOptions;
+  static Contract contract();
+  explicit Decode(const DecodeOptions& options) : options_(options) {}
+
+  Status start(Resources& resources) override;
+  Result<bool> work() override;
+  bool idle() const override;
+
+ private:
+  /// What the answer must say besides the tokens.
+  struct Known {
+    uint64_t session = 0;
+    uint32_t attempt = 0;
+    StepRef cause;
+    InstanceId origin;
+  };
+
+  Status on_request(const PrefillDone& done);
+  Status on_abort(const Abort& abort);
+  Status on_update(const PolicyUpdate& update);
+
+  void answer(const FinishEvent& event);
+  void tell_load();
+
+  const DecodeOptions options_;
+  Engine* engine_ = nullptr;
+  WeightChannel* weights_ = nullptr;
+  TenantSlot load_tenant_;  // any one: loads concern all tenants alike
+  // Touched only by handlers.
+  std::map<RequestName, Known> running_;  // taken over
+  std::map<RequestName, Known> aborted_;  // aborted before they were taken over
+  std::deque<RequestName> aborted_order_;
+  std::deque<FinishEvent> finished_;  // taken from the engine, not answered yet
+  StepRef last_cause_;
+  PolicyVersion applied_;
+  uint64_t num_finished_ = 0;
+  std::optional<EngineLoad> told_load_;
+  Out<Completion> completion_;
+  Out<PolicyApplied> applied_out_;
+  Out<EngineLoad> load_;
+};
+
+}  // namespace primerl

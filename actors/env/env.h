@@ -1,0 +1,53 @@
+/// Gives tasks to one tenant's rollouts and judges what the policy answers.
+///
+///            [ env ]  -> task
+///   action ~~~>       ~~~> observation
+///
+/// Threads: own thread (an environment may block). State: the next ordinal; everything else follows
+/// from the ordinal. Order: ordinals rise; those a resumed run has consumed are left out.
+#pragma once
+
+#include <memory>
+
+#include "actors/common/ordinals.h"
+#include "actors/env/environment.h"
+#include "actors/messages/rollout.h"
+#include "graph/contract.h"
+
+namespace primerl {
+
+struct EnvOptions {
+  int64_t task_faults_max = 100;  // tasks in a row that may fail before the node does
+};
+
+class Env final : public Actor {
+ public:
+  using Options = EnvOptions;
+  static Contract contract();
+  explicit Env(const EnvOptions& options) : options_(options) {}
+  /// With an environment already made, for tests.
+  Env(const EnvOptions& options, std::unique_ptr<Environment> environment)
+      : options_(options), environment_(std::move(environment)) {}
+
+  Status start(Resources& resources) override;
+  Result<bool> work() override;
+
+ private:
+  Status on_action(const Action& action);
+  void refuse_action(const Action& action, const Error& error);
+
+  Result<EnvironmentTask> task_of(uint64_t ordinal);
+
+  const EnvOptions options_;
+  // Constant after start.
+  TenantSlot tenant_;
+  OrdinalSet consumed_;
+  // Touched only by handlers.
+  std::unique_ptr<Environment> environment_;
+  uint64_t next_ordinal_ = 0;
+  int64_t num_task_faults_ = 0;  // in a row
+  Out<Task> task_;
+  Out<Observation> observation_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,46 @@
+/// Group and Member: what Rollout knows of the rollouts of one task. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/messages/rollout.h"
+
+namespace primerl {
+
+/// One rollout of a group.
+struct Member {
+  enum class State : uint8_t { kGenerating, kActing, kDone };
+
+  Trajectory trajectory;  // what the trainer will see
+  State state = State::kGenerating;
+  uint32_t attempt = 0;  // counts up with every re-issued turn
+  uint64_t seed = 0;
+  std::vector<std::string> texts;  // completions of all turns
+  uint64_t request = 0;            // while generating
+  Time deadline;                   // of the rollout
+  std::optional<Time> environment_deadline;
+  std::optional<RolloutEnd> end;  // written already
+};
+
+/// The rollouts of one task, opened together under one policy version.
+struct Group {
+  uint64_t ordinal = 0;
+  uint32_t attempt = 0;
+  PolicyVersion version;
+  std::string salt;
+  std::string prompt;
+  std::vector<int32_t> prompt_tokens;
+  std::vector<Member> members;
+  bool is_delivered = false;  // with the trainer
+
+  int64_t num_running() const {
+    int64_t count = 0;
+    for (const auto& member : members) count += member.state != Member::State::kDone;
+    return count;
+  }
+};
+
+}  // namespace primerl

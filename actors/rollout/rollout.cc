@@ -1,0 +1,248 @@
+#include "actors/rollout/rollout.h"
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kFile = "rollouts.jsonl";
+
+/// Groups that may wait for their end at once: those the gate lets live, and one being delivered.
+Amount groups_alive_max() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t most = 1;
+            for (const auto& tenant : tenants)
+              most = std::max(most, (tenant.max_off_policy_steps + 2) * tenant.groups_per_batch());
+            return most;
+          },
+          "(max_off_policy_steps + 2) * groups per batch"};
+}
+
+Amount cancels_of_one_handler() {
+  return {[](const void* options, std::span<const Tenant>) {
+            const auto* rollout = static_cast<const RolloutOptions*>(options);
+            return rollout->max_inflight / kCancelRequestsMax + 1;
+          },
+          "max_inflight / 64 + 1"};
+}
+
+}  // namespace
+
+Contract Rollout::contract() {
+  using O = RolloutOptions;
+  const auto rollouts = [] { return at_most(&O::max_inflight, "max_inflight"); };
+  return ContractOf<Rollout, O>("rollout", "turns tasks into groups of rollouts")
+      .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
+      .option("max_inflight", &O::max_inflight, at_least(1) | unit("rollouts"),
+              "rollouts at once; at least group_size")
+      .option("attempts_max", &O::attempts_max, at_least(0),
+              "times one rollout may lose its engine and go on")
+      .option("log_tokens", &O::log_tokens, any(),
+              "write token ids and log-probabilities into rollouts.jsonl")
+      .in("task", &Rollout::on_task, "something to solve")
+      .in("completion", &Rollout::on_completion, "the one answer to a request", rollouts())
+      .in("observation", &Rollout::on_observation, "the environment's answer to an action",
+          rollouts())
+      .in("ended", &Rollout::on_ended, "what became of a group", at_most(groups_alive_max()))
+      .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins())
+      .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
+      .timer("reissue", &Rollout::on_reissue, "turns lost with their router go out again")
+      .out("generate", &Rollout::generate_, "a prompt to continue",
+           burst(tenant_max(&Tenant::group_size, "largest group_size")))
+      .out("action", &Rollout::action_, "what the policy said in one turn",
+           at_most(&O::max_inflight, "max_inflight"))
+      .out("group", &Rollout::group_, "all members of one group have ended", burst(2))
+      .out("cancel", &Rollout::cancel_, "requests that nobody wants any more",
+           burst(cancels_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
+      .single();
+}
+
+Status Rollout::start(Resources& resources) {
+  tokenizer_ = &resources.get<Tokenizer>("tokenizer");
+  if (services().tenants().size() != 1)
+    return error(Code::kInvalid, "'{}' serves one tenant, not {}", services().self_name(),
+                 services().tenants().size())
+        .note("write 'per_tenant = true' in its node table");
+  tenant_ = services().tenants().front();
+  if (options_.max_inflight < tenant().group_size)
+    return error(Code::kInvalid, "max_inflight {} is less than the group_size {} of tenant '{}'",
+                 options_.max_inflight, tenant().group_size, tenant().name)
+        .note("a group opens as a whole");
+  if (const auto* resume = services().resume_point(tenant_)) {
+    ASSIGN_OR_RETURN(const int64_t resumes, resume->manifest.get_int("resumes"));
+    base_attempt_ = static_cast<uint32_t>(resumes + 1);
+    // The gate counts from the resumed version on, as if its batches had been trained here.
+    counts_.opened = counts_.delivered = resume->version.value * tenant().groups_per_batch();
+    made_ = resume->version;
+  }
+  return ok();
+}
+
+Status Rollout::on_task(const Task& task) {
+  if (is_draining_) return ok();
+  CHECK(!held_task_, "a task was handed over while 'task' is paused");
+  held_task_ = task;
+  return settle();
+}
+
+Status Rollout::settle() {
+  open_held_task();
+  send_cancels();
+  arm_deadline();
+  return ok();
+}
+
+void Rollout::open_held_task() {
+  if (!held_task_) return;
+  const GateLimits limits{tenant().groups_per_batch(), tenant().max_off_policy_steps,
+                          tenant().group_size, options_.max_inflight};
+  counts_.inflight = inflight();
+  if (ask_gate(limits, counts_, live_) != GateAnswer::kOpen) {
+    services().pause("task");
+    return;
+  }
+  const Task task = std::move(*held_task_);
+  held_task_.reset();
+  services().resume("task");
+  open(task);
+}
+
+void Rollout::open(const Task& task) {
+  Group& group = groups_[task.ordinal];
+  CHECK(group.members.empty(), "a task came twice");
+  group.ordinal = task.ordinal;
+  group.attempt = base_attempt_;
+  group.version = live_;
+  group.salt = fmt::format("{}:{}", tenant().name, live_);
+  group.prompt = task.prompt;
+  group.members.resize(static_cast<size_t>(tenant().group_size));
+  ++counts_.opened;
+  services().count("groups_opened", 1);
+  auto tokens = tokenizer_->encode(task.prompt);
+  if (tokens.ok()) group.prompt_tokens = *tokens;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    Member& member = group.members[i];
+    member.attempt = base_attempt_;
+    member.trajectory.trajectory = next_trajectory_++;
+    member.trajectory.tokens = group.prompt_tokens;
+    member.trajectory.sampled.assign(group.prompt_tokens.size(), 0);
+    member.trajectory.logprobs.assign(group.prompt_tokens.size(), 0.0F);
+    member.seed = services().random(tenant_, "member", mix(task.ordinal, i)).next();
+    member.deadline = services().now() + tenant().rollout_timeout;
+    if (!tokens.ok())
+      fail({task.ordinal, i}, "the prompt: " + tokens.error().text());
+    else if (group.prompt_tokens.empty())
+      fail({task.ordinal, i}, "the prompt is empty");
+    else
+      next_turn({task.ordinal, i});
+  }
+  deliver_if_done(task.ordinal);
+}
+
+void Rollout::deliver_if_done(uint64_t ordinal) {
+  Group& group = groups_.at(ordinal);
+  if (group.num_running() > 0) return;
+  TrajectoryGroup message;
+  message.ordinal = group.ordinal;
+  message.attempt = group.attempt;
+  message.version = group.version;
+  for (auto& member : group.members) {
+    message.members.push_back(member.trajectory);
+    if (options_.log_tokens) continue;
+    member.trajectory.tokens.clear();
+    member.trajectory.sampled.clear();
+    member.trajectory.logprobs.clear();
+  }
+  group.is_delivered = true;
+  ++counts_.delivered;
+  group_.send(std::move(message), mine());
+}
+
+Status Rollout::on_ended(const GroupEnded& ended) {
+  const auto found = groups_.find(ended.ordinal);
+  if (found == groups_.end() || !found->second.is_delivered ||
+      found->second.attempt != ended.attempt) {
+    services().count("ends_of_unknown_groups", 1);
+    return ok();
+  }
+  Group& group = found->second;
+  const bool is_trained = ended.end == RolloutEnd::kTrained;
+  if (is_trained) made_ = std::max(made_, PolicyVersion(ended.step));
+  const PolicyVersion batch = is_trained ? PolicyVersion(ended.step) : made_.next();
+  for (size_t i = 0; i < group.members.size(); ++i)
+    write_end(
+        group, i,
+        {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
+  if (!is_trained) ++counts_.lost;
+  groups_.erase(found);
+  if (is_trained) drop_stale();
+  return settle();
+}
+
+Status Rollout::on_policy(const PolicyLive& live) {
+  if (live.version <= live_) return ok();
+  live_ = live.version;
+  made_ = std::max(made_, live_);
+  drop_stale();
+  return settle();
+}
+
+void Rollout::drop_stale() {
+  std::vector<uint64_t> stale;
+  for (const auto& [ordinal, group] : groups_)
+    if (!group.is_delivered && !can_train(made_, group.version, tenant().max_off_policy_steps))
+      stale.push_back(ordinal);
+  for (const uint64_t ordinal : stale)
+    drop(ordinal, RolloutEnd::kStale, fmt::format("overtaken: version {} is made", made_));
+}
+
+void Rollout::drop(uint64_t ordinal, RolloutEnd end, const std::string& reason) {
+  Group& group = groups_.at(ordinal);
+  int64_t num_tokens = 0;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    const auto& sampled = group.members[i].trajectory.sampled;
+    num_tokens += std::count(sampled.begin(), sampled.end(), 1);
+    abandon({ordinal, i});
+    write_end(group, i, {end, 0, staleness(made_.next(), group.version), reason});
+  }
+  if (end == RolloutEnd::kStale) services().count("tokens_stale", num_tokens);
+  ++counts_.delivered;
+  ++counts_.lost;
+  groups_.erase(ordinal);
+}
+
+void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
+  Member& member = group.members[index];
+  if (member.end) return;
+  member.end = ended.end;
+  services().count(fmt::format("rollouts_{}", to_string(ended.end)), 1);
+  const Status written = services().files().append_line(
+      kFile, rollout_line(tenant().name, group, index, ended, options_.log_tokens));
+  if (written.ok() || told_file_fault_) return;
+  // Training without its record is worth nothing: say it once and end the run.
+  told_file_fault_ = true;
+  services().log(LogLevel::kError, fmt::format("{}: {}", kFile, written.error().text()));
+  services().finish(tenant_);
+}
+
+int64_t Rollout::inflight() const {
+  auto count = static_cast<int64_t>(cancelled_.size() + abandoned_actions_.size());
+  for (const auto& [ordinal, group] : groups_)
+    if (!group.is_delivered) count += group.num_running();
+  return count;
+}
+
+Status Rollout::drain() {
+  is_draining_ = true;
+  held_task_.reset();
+  services().resume("task");
+  std::vector<uint64_t> open;
+  for (const auto& [ordinal, group] : groups_)
+    if (!group.is_delivered) open.push_back(ordinal);
+  for (const uint64_t ordinal : open) drop(ordinal, RolloutEnd::kCancelled, "the run ends");
+  return settle();
+}
+
+bool Rollout::idle() const { return groups_.empty() && cancelled_.empty(); }
+
+}  // namespace primerl

@@ -1,0 +1,120 @@
+/// Turns tasks into groups of rollouts: asks for tokens turn by turn, acts on the environment,
+/// hands finished groups to the trainer and writes how every rollout ended.
+///
+///   task       ->  [ rollout ]  -> generate, group
+///   completion, observation ~~~>   ~~~> action, cancel
+///   ended, policy           ~~~>
+///
+/// Threads: pooled. State: all rollouts of one tenant. Order: groups open in task order, under the
+/// gate (gate.h). The token prefix of a turn is extended exactly, never tokenised again. Every
+/// rollout ends exactly once, and this actor alone writes that end to rollouts.jsonl.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "actors/messages/policy.h"
+#include "actors/rollout/gate.h"
+#include "actors/rollout/group.h"
+#include "actors/rollout/rollout_log.h"
+#include "graph/contract.h"
+#include "kernels/text/tokenizer.h"
+
+namespace primerl {
+
+struct RolloutOptions {
+  std::string model;          // whose tokenizer; empty = the only one
+  int64_t max_inflight = 64;  // rollouts at once
+  int64_t attempts_max = 3;   // times one rollout may lose its engine
+  bool log_tokens = false;    // token ids and log-probabilities into rollouts.jsonl
+};
+
+class Rollout final : public Actor {
+ public:
+  using Options = RolloutOptions;
+  static Contract contract();
+  explicit Rollout(const RolloutOptions& options) : options_(options) {}
+
+  Status start(Resources& resources) override;
+  Status drain() override;
+  bool idle() const override;
+  Status on_peer(const PeerEvent& event) override;
+
+ private:
+  /// A rollout by its group's ordinal and its place in the group.
+  struct Place {
+    uint64_t ordinal = 0;
+    size_t member = 0;
+    friend constexpr auto operator<=>(const Place&, const Place&) = default;
+  };
+
+  Status on_task(const Task& task);
+  Status on_completion(const Completion& completion);
+  Status on_observation(const Observation& observation);
+  Status on_ended(const GroupEnded& ended);
+  Status on_policy(const PolicyLive& live);
+  Status on_deadline();
+  Status on_reissue();
+
+  // rollout.cc: groups
+  /// Ends every handler: cancels, opens what the gate allows, arms the timer.
+  Status settle();
+  void open_held_task();
+  void open(const Task& task);
+  void deliver_if_done(uint64_t ordinal);
+  /// Drops every group in flight that no batch can take any more.
+  void drop_stale();
+  void drop(uint64_t ordinal, RolloutEnd end, const std::string& reason);
+  void write_end(Group& group, size_t member, const RolloutEnded& ended);
+  int64_t inflight() const;
+
+  // rollout_turns.cc: one rollout
+  void next_turn(Place place);
+  void send_request(Place place);
+  void take_tokens(Place place, const Completion& completion);
+  void issue_again(Place place, const std::string& why);
+  void finish(Place place, double reward, bool is_truncated);
+  void fail(Place place, std::string fault);
+  /// Stops waiting for whatever the rollout waits for.
+  void abandon(Place place);
+  Member& member_at(Place place) { return groups_.at(place.ordinal).members[place.member]; }
+
+  void send_cancels();
+  void watch(Place place);
+  void unwatch(Place place);
+  void arm_deadline();
+  SendOptions mine() const { return for_tenant(tenant_).to_origin_of(services().self()); }
+  const Tenant& tenant() const { return services().tenant(tenant_); }
+
+  const RolloutOptions options_;
+  // Constant after start.
+  Tokenizer* tokenizer_ = nullptr;
+  TenantSlot tenant_;
+  uint32_t base_attempt_ = 0;  // times this run was resumed
+  // Touched only by handlers.
+  PolicyVersion live_;
+  PolicyVersion made_;  // newest version that the trainer is known to have made
+  GateCounts counts_;
+  std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
+  std::map<uint64_t, Place> requests_;
+  std::map<uint64_t, Place> trajectories_;      // waiting for an observation
+  std::set<uint64_t> cancelled_;                // requests without an owner, still to be answered
+  std::map<uint64_t, Time> abandoned_actions_;  // trajectory -> when it stops to count
+  std::vector<uint64_t> to_cancel_;             // requests of this handler
+  std::set<Place> to_reissue_;
+  std::set<std::pair<Time, Place>> deadlines_;
+  std::optional<Time> armed_;
+  std::optional<Task> held_task_;
+  uint64_t next_request_ = 0;
+  uint64_t next_trajectory_ = 0;
+  std::set<InstanceId> routers_;
+  bool is_draining_ = false;
+  bool told_file_fault_ = false;
+  Out<GenerateRequest> generate_;
+  Out<Action> action_;
+  Out<TrajectoryGroup> group_;
+  Out<Cancel> cancel_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,270 @@
+// The turns of one rollout: request, completion, action, observation, deadline.
+#include <algorithm>
+#include <cmath>
+
+#include "actors/rollout/rollout.h"
+
+namespace primerl {
+
+void Rollout::next_turn(Place place) {
+  Member& member = member_at(place);
+  const auto num_tokens = static_cast<int64_t>(member.trajectory.tokens.size());
+  if (num_tokens >= tenant().seq_len) {
+    if (member.trajectory.num_turns > 0) return finish(place, 0, true);
+    return fail(place, fmt::format("the prompt has {} tokens, seq_len {} leaves no room",
+                                   num_tokens, tenant().seq_len));
+  }
+  member.state = Member::State::kGenerating;
+  member.environment_deadline.reset();
+  watch(place);
+  send_request(place);
+}
+
+void Rollout::send_request(Place place) {
+  Member& member = member_at(place);
+  const Group& group = groups_.at(place.ordinal);
+  const Trajectory& trajectory = member.trajectory;
+  const TenantSampling& sampling = tenant().sampling;
+  member.request = next_request_++;
+  requests_[member.request] = place;
+  GenerateRequest request;
+  request.request = member.request;
+  request.session = trajectory.trajectory;
+  request.attempt = member.attempt;
+  request.version = group.version;
+  request.salt = group.salt;
+  request.prompt_tokens = trajectory.tokens;
+  // A turn that is issued again draws the same numbers.
+  request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
+  request.temperature = sampling.temperature;
+  request.top_p = sampling.top_p;
+  request.min_p = sampling.min_p;
+  request.top_k = static_cast<int32_t>(sampling.top_k);
+  const int64_t room = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
+  request.max_tokens = static_cast<int32_t>(std::min(sampling.max_tokens, room));
+  request.time_left = std::max(member.deadline - services().now(), Duration());
+  for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
+  generate_.send(std::move(request), mine());
+}
+
+Status Rollout::on_completion(const Completion& completion) {
+  const auto found = requests_.find(completion.request);
+  if (found == requests_.end()) {
+    if (cancelled_.erase(completion.request) == 0) services().count("completions_unknown", 1);
+    return settle();
+  }
+  const Place place = found->second;
+  requests_.erase(found);
+  unwatch(place);
+  switch (completion.end) {
+    case CompletionEnd::kStop:
+    case CompletionEnd::kLength:
+      take_tokens(place, completion);
+      break;
+    case CompletionEnd::kEngineLost:
+      issue_again(place, completion.detail);
+      break;
+    case CompletionEnd::kRefused:
+    case CompletionEnd::kCancelled:
+      fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
+      break;
+  }
+  deliver_if_done(place.ordinal);
+  return settle();
+}
+
+void Rollout::take_tokens(Place place, const Completion& completion) {
+  Member& member = member_at(place);
+  Trajectory& trajectory = member.trajectory;
+  const size_t count = completion.tokens.size();
+  if (count == 0 || completion.logprobs.size() != count)
+    return fail(place, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
+                                   completion.logprobs.size()));
+  auto text = tokenizer_->decode(completion.tokens);
+  if (!text.ok()) return fail(place, "the completion: " + text.error().text());
+  const auto offset = static_cast<int32_t>(trajectory.tokens.size());
+  trajectory.tokens.insert(trajectory.tokens.end(), completion.tokens.begin(),
+                           completion.tokens.end());
+  trajectory.logprobs.insert(trajectory.logprobs.end(), completion.logprobs.begin(),
+                             completion.logprobs.end());
+  trajectory.sampled.resize(trajectory.tokens.size(), 1);
+  for (const auto& span : completion.spans)
+    trajectory.spans.push_back({span.version, span.begin + offset, span.end + offset});
+  ++trajectory.num_turns;
+  trajectory.is_truncated = completion.end == CompletionEnd::kLength;
+  member.texts.push_back(std::move(*text));
+  member.state = Member::State::kActing;
+  member.environment_deadline = services().now() + tenant().environment_timeout;
+  trajectories_[trajectory.trajectory] = place;
+  watch(place);
+  Action action;
+  action.trajectory = trajectory.trajectory;
+  action.ordinal = place.ordinal;
+  action.attempt = member.attempt;
+  action.turn = trajectory.num_turns - 1;
+  action.texts = member.texts;
+  action.is_truncated = trajectory.is_truncated;
+  action_.send(std::move(action), mine());
+}
+
+Status Rollout::on_observation(const Observation& observation) {
+  const auto found = trajectories_.find(observation.trajectory);
+  if (found == trajectories_.end() ||
+      member_at(found->second).trajectory.num_turns != observation.turn + 1) {
+    if (abandoned_actions_.erase(observation.trajectory) == 0)
+      services().count("observations_unknown", 1);
+    return settle();
+  }
+  const Place place = found->second;
+  trajectories_.erase(found);
+  unwatch(place);
+  Trajectory& trajectory = member_at(place).trajectory;
+  if (!observation.fault.empty()) {
+    fail(place, "the environment: " + observation.fault);
+  } else if (observation.is_done) {
+    if (std::isfinite(observation.reward))
+      finish(place, observation.reward, trajectory.is_truncated);
+    else
+      fail(place, fmt::format("the environment gave the reward {}", observation.reward));
+  } else if (trajectory.num_turns >= tenant().turns_max) {
+    finish(place, 0, true);
+  } else if (auto tokens = tokenizer_->encode(observation.text); !tokens.ok()) {
+    fail(place, "the observation: " + tokens.error().text());
+  } else {
+    trajectory.tokens.insert(trajectory.tokens.end(), tokens->begin(), tokens->end());
+    trajectory.sampled.resize(trajectory.tokens.size(), 0);
+    trajectory.logprobs.resize(trajectory.tokens.size(), 0.0F);
+    next_turn(place);
+  }
+  deliver_if_done(place.ordinal);
+  return settle();
+}
+
+void Rollout::finish(Place place, double reward, bool is_truncated) {
+  Member& member = member_at(place);
+  member.state = Member::State::kDone;
+  member.trajectory.reward = reward;
+  member.trajectory.is_truncated = is_truncated;
+}
+
+void Rollout::fail(Place place, std::string fault) {
+  Group& group = groups_.at(place.ordinal);
+  Member& member = group.members[place.member];
+  abandon(place);
+  write_end(group, place.member,
+            {RolloutEnd::kFailed, 0, staleness(made_.next(), group.version), fault});
+  Trajectory empty;
+  empty.trajectory = member.trajectory.trajectory;
+  empty.num_turns = member.trajectory.num_turns;
+  empty.is_failed = true;
+  empty.fault = std::move(fault);
+  member.trajectory = std::move(empty);
+}
+
+void Rollout::issue_again(Place place, const std::string& why) {
+  Member& member = member_at(place);
+  const auto num_lost = static_cast<int64_t>(member.attempt - base_attempt_) + 1;
+  if (num_lost > options_.attempts_max)
+    return fail(place, fmt::format("engine_lost {} times: {}", num_lost, why));
+  ++member.attempt;
+  services().count("requests_reissued", 1);
+  watch(place);
+  send_request(place);
+}
+
+void Rollout::abandon(Place place) {
+  Member& member = member_at(place);
+  unwatch(place);
+  to_reissue_.erase(place);
+  if (member.state == Member::State::kGenerating && requests_.erase(member.request) > 0) {
+    cancelled_.insert(member.request);
+    to_cancel_.push_back(member.request);
+  }
+  if (trajectories_.erase(member.trajectory.trajectory) > 0)
+    abandoned_actions_[member.trajectory.trajectory] =
+        services().now() + tenant().environment_timeout;
+  member.state = Member::State::kDone;
+}
+
+void Rollout::send_cancels() {
+  for (size_t begin = 0; begin < to_cancel_.size(); begin += kCancelRequestsMax) {
+    const size_t end = std::min(to_cancel_.size(), begin + kCancelRequestsMax);
+    Cancel cancel;
+    cancel.requests.assign(to_cancel_.begin() + static_cast<std::ptrdiff_t>(begin),
+                           to_cancel_.begin() + static_cast<std::ptrdiff_t>(end));
+    cancel_.send(std::move(cancel), mine());
+  }
+  to_cancel_.clear();
+}
+
+void Rollout::watch(Place place) {
+  const Member& member = member_at(place);
+  Time first = member.deadline;
+  if (member.environment_deadline) first = std::min(first, *member.environment_deadline);
+  deadlines_.insert({first, place});
+}
+
+void Rollout::unwatch(Place place) {
+  const Member& member = member_at(place);
+  deadlines_.erase({member.deadline, place});
+  if (member.environment_deadline) deadlines_.erase({*member.environment_deadline, place});
+}
+
+void Rollout::arm_deadline() {
+  std::optional<Time> first;
+  if (!deadlines_.empty()) first = deadlines_.begin()->first;
+  for (const auto& [trajectory, until] : abandoned_actions_)
+    first = first ? std::min(*first, until) : until;
+  // An early firing finds nothing and arms again; a late one would be a deadline missed.
+  if (!first || (armed_ && *armed_ <= *first)) return;
+  armed_ = first;
+  services().set_timer("deadline", std::max(*first - services().now(), Duration()));
+}
+
+Status Rollout::on_deadline() {
+  armed_.reset();
+  const Time now = services().now();
+  std::erase_if(abandoned_actions_, [now](const auto& entry) { return entry.second <= now; });
+  if (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    // One group a firing, so that what a firing sends is bounded; the rest fires at once.
+    const uint64_t ordinal = deadlines_.begin()->second.ordinal;
+    for (size_t i = 0; i < groups_.at(ordinal).members.size(); ++i) {
+      const Member& member = member_at({ordinal, i});
+      if (member.state == Member::State::kDone) continue;
+      if (member.environment_deadline && *member.environment_deadline <= now)
+        fail({ordinal, i}, fmt::format("the environment did not answer within {}",
+                                       to_string(tenant().environment_timeout)));
+      else if (member.deadline <= now)
+        fail({ordinal, i}, fmt::format("not done within {}", to_string(tenant().rollout_timeout)));
+    }
+    deliver_if_done(ordinal);
+  }
+  return settle();
+}
+
+Status Rollout::on_peer(const PeerEvent& event) {
+  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return ok();
+  // What the router knew is gone: no answer will come for anything that is out.
+  cancelled_.clear();
+  for (const auto& [request, place] : requests_) to_reissue_.insert(place);
+  requests_.clear();
+  if (!to_reissue_.empty()) services().set_timer("reissue", Duration());
+  return settle();
+}
+
+Status Rollout::on_reissue() {
+  if (to_reissue_.empty()) return ok();
+  // One group a firing, so that what a firing sends is bounded.
+  const uint64_t ordinal = to_reissue_.begin()->ordinal;
+  while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
+    const Place place = *to_reissue_.begin();
+    to_reissue_.erase(to_reissue_.begin());
+    unwatch(place);
+    issue_again(place, "the router is gone");
+  }
+  if (!to_reissue_.empty()) services().set_timer("reissue", Duration());
+  deliver_if_done(ordinal);
+  return settle();
+}
+
+}  // namespace primerl

@@ -1,0 +1,129 @@
+#include <functional>
+
+#include "actors/router/policies/policy.h"
+#include "graph/base/random.h"
+
+namespace primerl {
+namespace {
+
+/// Highest random weight: every router agrees, and an engine that leaves moves only its sessions.
+uint64_t weight(uint64_t session_key, InstanceId engine) { return mix(session_key, engine.value); }
+
+size_t least_loaded(const RouteQuestion& question, std::span<const EngineView> engines) {
+  size_t best = 0;
+  for (size_t i = 1; i < engines.size(); ++i) {
+    const auto& challenger = engines[i];
+    const auto& champion = engines[best];
+    if (challenger.num_requests > champion.num_requests) continue;
+    if (challenger.num_requests < champion.num_requests ||
+        weight(question.session_key, challenger.engine) >
+            weight(question.session_key, champion.engine))
+      best = i;
+  }
+  return best;
+}
+
+double used_share(const EngineView& engine) {
+  if (engine.num_blocks <= 0) return 0;
+  return 1.0 - static_cast<double>(engine.num_free_blocks) / engine.num_blocks;
+}
+
+/// A session stays where its prefix is, unless that engine's KV is nearly full and another's is
+/// not.
+class StickyLeastLoaded final : public RoutePolicy {
+ public:
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    if (question.sticky < 0) return least_loaded(question, engines);
+    const auto sticky = static_cast<size_t>(question.sticky);
+    if (used_share(engines[sticky]) <= kFullShare) return sticky;
+    const size_t other = least_loaded(question, engines);
+    return used_share(engines[other]) < kRoomyShare ? other : sticky;
+  }
+
+ private:
+  static constexpr double kFullShare = 0.95;
+  static constexpr double kRoomyShare = 0.70;
+};
+
+class RoundRobin final : public RoutePolicy {
+ public:
+  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
+    return static_cast<size_t>(next_++ % engines.size());
+  }
+
+ private:
+  uint64_t next_ = 0;
+};
+
+class ConsistentHash final : public RoutePolicy {
+ public:
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    size_t best = 0;
+    for (size_t i = 1; i < engines.size(); ++i)
+      if (weight(question.session_key, engines[i].engine) >
+          weight(question.session_key, engines[best].engine))
+        best = i;
+    return best;
+  }
+};
+
+/// Prompt tokens still to compute there plus what is running, both in tokens.
+class Cost final : public RoutePolicy {
+ public:
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    size_t best = 0;
+    double lowest = cost(question, engines, 0);
+    for (size_t i = 1; i < engines.size(); ++i) {
+      const double challenger = cost(question, engines, i);
+      if (challenger >= lowest) continue;
+      best = i;
+      lowest = challenger;
+    }
+    return best;
+  }
+
+ private:
+  static constexpr double kMissShare = 0.25;       // of a session's prompt that is new each turn
+  static constexpr double kTokensPerRequest = 64;  // decode work that one running request means
+  static double cost(const RouteQuestion& question, std::span<const EngineView> engines,
+                     size_t index) {
+    const double share = question.sticky == static_cast<int32_t>(index) ? kMissShare : 1.0;
+    const double prefill = share * question.num_prompt_tokens;
+    const double pressure = 1.0 + used_share(engines[index]);
+    return prefill +
+           pressure * kTokensPerRequest * static_cast<double>(engines[index].num_requests);
+  }
+};
+
+struct Kind {
+  std::string_view name;
+  std::unique_ptr<RoutePolicy> (*make)();
+};
+
+template <class P>
+std::unique_ptr<RoutePolicy> make() {
+  return std::make_unique<P>();
+}
+
+constexpr Kind kKinds[] = {
+    {"sticky_least_loaded", make<StickyLeastLoaded>},
+    {"round_robin", make<RoundRobin>},
+    {"consistent_hash", make<ConsistentHash>},
+    {"cost", make<Cost>},
+};
+
+}  // namespace
+
+std::vector<std::string> route_policies() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+std::unique_ptr<RoutePolicy> make_route_policy(std::string_view name) {
+  for (const Kind& kind : kKinds)
+    if (kind.name == name) return kind.make();
+  return nullptr;
+}
+
+}  // namespace primerl

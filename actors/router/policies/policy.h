@@ -1,0 +1,42 @@
+/// RoutePolicy: which engine gets a request. A new policy is one function here and one line in
+/// catalog.cc. Pure but for its own counter: no clock, no unordered iteration.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+/// An engine that may be chosen, as the router sees it.
+struct EngineView {
+  InstanceId engine;
+  uint64_t num_requests = 0;  // sent and not finished: the load guards
+  int32_t num_free_blocks = 0;
+  int32_t num_blocks = 0;  // 0 = not told yet
+};
+
+struct RouteQuestion {
+  uint64_t session = 0;
+  uint64_t session_key = 0;  // hash of tenant and session
+  int32_t num_prompt_tokens = 0;
+  int32_t sticky = -1;  // index of the engine that holds the session's prefix; -1 = none
+};
+
+class RoutePolicy {
+ public:
+  virtual ~RoutePolicy() = default;
+  /// Index into `engines`, which is not empty and in instance order.
+  virtual size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) = 0;
+};
+
+std::vector<std::string> route_policies();
+/// Null for an unknown name.
+std::unique_ptr<RoutePolicy> make_route_policy(std::string_view name);
+
+}  // namespace primerl

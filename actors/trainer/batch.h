@@ -1,0 +1,36 @@
+/// What the trainer does with groups before the learner sees them: the filters, the batch, and the
+/// numbers it tells about both. Pure functions.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "actors/trainer/group_pool.h"
+#include "graph/base/services.h"
+#include "graph/tenant.h"
+#include "kernels/train/learner.h"
+
+namespace primerl {
+
+/// Why a group cannot train.
+struct Verdict {
+  RolloutEnd end = RolloutEnd::kFailed;
+  std::string reason;
+};
+
+/// Marks members whose numbers cannot be trained on (a reward that is not finite, arrays that are
+/// not parallel) as failed.
+void fail_broken_members(TrajectoryGroup& group);
+
+/// Empty when the group may train. Supervised groups need one survivor and no spread of rewards.
+std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss);
+
+Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
+                              LossKind loss);
+
+/// reward/all/*, off_policy/*, seq_len/*, of the batch that makes `version`.
+MetricValues batch_metrics(const std::vector<PooledGroup>& groups, PolicyVersion version);
+
+int64_t num_sampled_tokens(const TrajectoryGroup& group);
+
+}  // namespace primerl

@@ -1,0 +1,64 @@
+/// GroupPool: the groups that may train, oldest first, and the rule that makes batches of them.
+///
+/// Pure bookkeeping, no messages, no time. Order: (policy version, ordinal). A group without a
+/// version (supervised data) never grows stale.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/messages/rollout.h"
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+struct PooledGroup {
+  TrajectoryGroup group;
+  StepRef cause;      // the delivery that brought it
+  InstanceId origin;  // who is told its end
+};
+
+class GroupPool {
+ public:
+  void add(PooledGroup group);
+  size_t size() const { return groups_.size(); }
+  /// Removes and returns every group that batch `made` + 1 cannot take any more.
+  std::vector<PooledGroup> take_stale(PolicyVersion made, int64_t max_off_policy_steps);
+  /// Removes and returns the `count` oldest; there are that many.
+  std::vector<PooledGroup> take_oldest(size_t count);
+  std::vector<PooledGroup> take_all();
+  /// Whether an ordinal below the newest of the `count` oldest groups has not been seen (`consumed`
+  /// or here) and could still train: a straggler that a batch may wait for. A group opens no later
+  /// than one of a higher ordinal, so the next ordinal's version bounds its own.
+  template <class IsConsumed>
+  bool has_straggler(size_t count, PolicyVersion made, int64_t max_off_policy_steps,
+                     IsConsumed is_consumed) const;
+
+ private:
+  using Key = std::pair<PolicyVersion, uint64_t>;
+  std::map<Key, PooledGroup> groups_;
+  std::map<uint64_t, PolicyVersion> ordinals_;  // of groups here
+};
+
+template <class IsConsumed>
+bool GroupPool::has_straggler(size_t count, PolicyVersion made, int64_t max_off_policy_steps,
+                              IsConsumed is_consumed) const {
+  if (groups_.size() < count) return false;
+  uint64_t newest = 0;
+  size_t seen = 0;
+  for (const auto& [key, group] : groups_) {
+    if (seen++ == count) break;
+    newest = std::max(newest, key.second);
+  }
+  for (auto next = ordinals_.begin(); next != ordinals_.end() && next->first <= newest; ++next) {
+    if (next->second.is_none() || made.value - next->second.value > max_off_policy_steps) continue;
+    const uint64_t first = next == ordinals_.begin() ? 0 : std::prev(next)->first + 1;
+    for (uint64_t ordinal = next->first; ordinal > first; --ordinal)
+      if (!is_consumed(ordinal - 1)) return true;
+  }
+  return false;
+}
+
+}  // namespace primerl

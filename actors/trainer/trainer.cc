@@ -1,0 +1,309 @@
+#include "actors/trainer/trainer.h"
+
+#include <algorithm>
+
+#include "actors/rollout/gate.h"
+
+namespace primerl {
+namespace {
+
+int64_t pool_max(const Tenant& tenant) {
+  return (tenant.max_off_policy_steps + 2) * tenant.groups_per_batch();
+}
+
+Amount ends_of_one_turn() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t most = 1;
+            for (const auto& tenant : tenants) most = std::max(most, pool_max(tenant));
+            return most;
+          },
+          "(max_off_policy_steps + 2) * groups per batch"};
+}
+
+}  // namespace
+
+Contract Trainer::contract() {
+  using O = TrainerOptions;
+  return ContractOf<Trainer, O>("trainer", "trains on batches of groups and publishes weights")
+      .uses<Learner>("learner", &O::learner, "what takes the steps")
+      .uses<WeightChannel>("weights", &O::weights, "where new weights go")
+      .option("loss", &O::loss, one_of({"dppo", "cross_entropy"}),
+              "dppo for rollouts, cross_entropy for supervised data")
+      .option("skipped_max", &O::skipped_max, at_least(1) | unit("steps"),
+              "steps in a row that the learner may skip before the run fails")
+      .option("lost_batches_max", &O::lost_batches_max, at_least(1) | unit("batches"),
+              "batches' worth of groups in a row that may end untrained before the run fails")
+      .in("group", &Trainer::on_group, "all members of one group have ended")
+      .timer("straggler", &Trainer::on_straggler, "the batch waits no longer for an older group")
+      .out("weights", &Trainer::weights_out_, "a new policy version lies in the channel",
+           optional_port(), work_burst(1))
+      .out("ended", &Trainer::ended_, "what became of a group", optional_port(),
+           burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
+      .works()
+      .single();
+}
+
+Trainer::Trainer(const TrainerOptions& options)
+    : options_(options),
+      loss_(options.loss == "cross_entropy" ? LossKind::kCrossEntropy : LossKind::kDppo) {}
+
+Status Trainer::start(Resources& resources) {
+  learner_ = &resources.get<Learner>("learner");
+  weights_ = &resources.get<WeightChannel>("weights");
+  if (services().tenants().size() != 1)
+    return error(Code::kInvalid, "'{}' trains one tenant, not {}", services().self_name(),
+                 services().tenants().size())
+        .note("write 'per_tenant = true' in its node table and give each tenant a learner");
+  tenant_ = services().tenants().front();
+  if (const auto* point = services().resume_point(tenant_)) return resume(*point);
+  return ok();
+}
+
+Status Trainer::resume(const ResumePoint& point) {
+  RETURN_IF_ERROR(learner_->load(point.folder));
+  const Json* consumed = point.manifest.find("consumed");
+  if (consumed == nullptr)
+    return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", point.folder.string());
+  ASSIGN_OR_RETURN(consumed_, OrdinalSet::from_json(*consumed));
+  ASSIGN_OR_RETURN(const int64_t resumes, point.manifest.get_int("resumes"));
+  num_resumes_ = resumes + 1;
+  version_ = point.version;
+  checkpointed_ = point.step;
+  return ok();
+}
+
+Status Trainer::on_group(const TrajectoryGroup& group) {
+  tell_taken();
+  const auto& delivery = services().delivery();
+  PooledGroup pooled{group, delivery.ref, delivery.origin};
+  if (is_done_) {
+    end_group(pooled, RolloutEnd::kCancelled, "the last step is taken");
+    return ok();
+  }
+  fail_broken_members(pooled.group);
+  if (const auto verdict = judge(pooled.group, tenant(), loss_)) {
+    end_group(pooled, verdict->end, verdict->reason);
+    return fail_when_nothing_trains();
+  }
+  if (!group.version.is_none() &&
+      !can_train(version_, group.version, tenant().max_off_policy_steps)) {
+    end_group(
+        pooled, RolloutEnd::kStale,
+        fmt::format("{} steps off policy, {} are allowed",
+                    staleness(version_.next(), group.version), tenant().max_off_policy_steps));
+    return fail_when_nothing_trains();
+  }
+  pool_.add(std::move(pooled));
+  update_flow();
+  return ok();
+}
+
+Status Trainer::on_straggler() {
+  is_waiting_ = false;
+  waited_ = true;  // the work turn that follows takes the batch
+  return ok();
+}
+
+Result<bool> Trainer::work() {
+  tell_taken();
+  if (fault_) return *fault_;
+  if (!is_published_) {
+    const Status published = publish(version_.value >= tenant().max_steps);
+    if (!published.ok()) return give_up(published.error()).error();
+    last_end_ = services().now();
+    return true;
+  }
+  const bool is_last = version_.value >= tenant().max_steps;
+  const bool is_due = is_last || (tenant().checkpoint_every > 0 && version_.value > 0 &&
+                                  version_.value % tenant().checkpoint_every == 0);
+  if (is_due && checkpointed_ != version_.value && !is_done_) {
+    // A turn of its own: when the disk is full, what the step said has already left.
+    const Status saved = checkpoint();
+    if (!saved.ok()) return give_up(saved.error()).error();
+    return true;
+  }
+  if (is_last && !is_done_) {
+    is_done_ = true;
+    end_all(pool_.take_all(), RolloutEnd::kCancelled, "the last step is taken");
+    update_flow();
+    services().finish(tenant_);
+    return false;
+  }
+  if (is_done_ || !batch_is_ready()) return false;
+  RETURN_IF_ERROR(train());
+  update_flow();
+  return true;
+}
+
+bool Trainer::batch_is_ready() {
+  const auto count = static_cast<size_t>(tenant().groups_per_batch());
+  if (pool_.size() < count) return false;
+  if (waited_ || tenant().straggler_wait_ms == 0) return true;
+  const bool has_straggler =
+      pool_.has_straggler(count, version_, tenant().max_off_policy_steps,
+                          [this](uint64_t ordinal) { return consumed_.contains(ordinal); });
+  if (!has_straggler) return true;
+  if (!is_waiting_) {
+    is_waiting_ = true;
+    services().set_timer("straggler", Duration::milliseconds(tenant().straggler_wait_ms));
+  }
+  return false;
+}
+
+Status Trainer::train() {
+  const auto groups = pool_.take_oldest(static_cast<size_t>(tenant().groups_per_batch()));
+  if (is_waiting_) services().cancel_timer("straggler");
+  is_waiting_ = waited_ = false;
+  const Time began = services().now();
+  auto batch = make_batch(groups, tenant(), loss_);
+  if (!batch.ok()) {
+    end_skipped(groups, batch.error().text());
+    return ok();
+  }
+  auto report =
+      learner_->step(*batch, [this] { return services().progress() == Progress::kStopRequested; });
+  if (!report.ok() && report.error().code() == Code::kCancelled) {
+    end_all(groups, RolloutEnd::kCancelled, "the run stopped during its step");
+    is_done_ = true;
+    return ok();
+  }
+  if (!report.ok() || report->skipped) {
+    end_skipped(groups, report.ok() ? report->skip_reason : report.error().text());
+    return ok();
+  }
+  version_ = version_.next();
+  num_skipped_ = num_lost_ = 0;
+  for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
+  taken_ = Taken{batch_metrics(groups, version_), *report, began};
+  end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
+          fmt::format("overtaken: version {} is made", version_));
+  const Status published = publish(version_.value >= tenant().max_steps);
+  // What the step said must leave: the fault is returned by the next turn.
+  if (!published.ok()) fault_ = give_up(published.error()).error();
+  return ok();
+}
+
+Status Trainer::publish(bool is_last) {
+  ASSIGN_OR_RETURN(auto snapshot, learner_->snapshot(version_));
+  RETURN_IF_ERROR(weights_->publish(std::move(snapshot)));
+  is_published_ = true;
+  weights_out_.send({.version = version_, .is_last = is_last}, for_tenant(tenant_));
+  return ok();
+}
+
+void Trainer::end_skipped(const std::vector<PooledGroup>& groups, const std::string& reason) {
+  services().log(LogLevel::kWarning,
+                 fmt::format("step {} was skipped: {}", version_.next(), reason));
+  services().count("steps_skipped", 1);
+  end_all(groups, RolloutEnd::kFailed, "the step was skipped: " + reason);
+  if (++num_skipped_ < options_.skipped_max) return;
+  fault_ = give_up(error(Code::kInvalid, "{} steps in a row were skipped, the last because: {}",
+                         num_skipped_, reason))
+               .error();
+}
+
+void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::string& reason) {
+  const TrajectoryGroup& group = pooled.group;
+  // Cancelled groups were not judged: a resumed run opens them again.
+  if (end != RolloutEnd::kCancelled) consumed_.add(group.ordinal);
+  if (end == RolloutEnd::kStale) {
+    const int64_t num_tokens = num_sampled_tokens(group);
+    num_stale_tokens_ += num_tokens;
+    services().count("tokens_stale", num_tokens);
+  }
+  if (end != RolloutEnd::kTrained && end != RolloutEnd::kCancelled) ++num_lost_;
+  services().count(fmt::format("groups_{}", to_string(end)), 1);
+  GroupEnded ended;
+  ended.ordinal = group.ordinal;
+  ended.attempt = group.attempt;
+  ended.end = end;
+  ended.step = end == RolloutEnd::kTrained ? version_.value : 0;
+  ended.reason = reason;
+  ended_.send(std::move(ended),
+              for_tenant(tenant_).answering(pooled.cause).to_origin_of(pooled.origin));
+}
+
+void Trainer::end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason) {
+  for (const auto& group : groups) end_group(group, end, reason);
+}
+
+Status Trainer::fail_when_nothing_trains() {
+  if (num_lost_ < options_.lost_batches_max * tenant().groups_per_batch() || fault_) return ok();
+  fault_ =
+      give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on", num_lost_)
+                  .note("rollouts.jsonl says why each one did"))
+          .error();
+  return ok();
+}
+
+/// Ends the tenant so that the run drains, and says why.
+Status Trainer::give_up(Error fault) {
+  is_done_ = true;
+  fault_ = fault;
+  services().log(LogLevel::kError, fault.text());
+  services().finish(tenant_);
+  return fault;
+}
+
+void Trainer::tell_taken() {
+  if (!taken_) return;
+  const auto [values, report, began] = std::move(*taken_);
+  taken_.reset();
+  const Time ended = services().now();
+  const double busy = (ended - began).to_seconds();
+  MetricValues all = values;
+  const auto add = [&all](std::string name, double value) {
+    all.emplace_back(std::move(name), value);
+  };
+  add("loss/mean", report.loss);
+  add("entropy/all/mean", report.entropy_mean);
+  add("mismatch_kl/all/mean", report.mismatch_kl_mean);
+  add("mismatch_kl/all/max", report.mismatch_kl_max);
+  add("masked/all/mean", report.masked_fraction);
+  add("optim/grad_norm", report.grad_norm);
+  add("optim/lr", report.learning_rate);
+  add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(report.num_tokens) / busy : 0);
+  add("time/step", (ended - last_end_).to_seconds());
+  add("time/wait_for_batch", (began - last_end_).to_seconds());
+  add("time/learner", busy);
+  add("progress/tokens", static_cast<double>(report.num_tokens));
+  add("progress/loss_tokens", static_cast<double>(report.num_loss_tokens));
+  add("progress/stale_tokens", static_cast<double>(num_stale_tokens_));
+  num_stale_tokens_ = 0;
+  last_end_ = ended;
+  services().publish_metrics(tenant_, version_.value, all);
+}
+
+Status Trainer::checkpoint() {
+  ASSIGN_OR_RETURN(const auto folder, services().files().begin_checkpoint(tenant_, version_.value));
+  RETURN_IF_ERROR(learner_->save(folder));
+  Json manifest = Json::object();
+  manifest.set("tenant", tenant().name)
+      .set("step", version_.value)
+      .set("version", version_.value)
+      .set("resumes", num_resumes_)
+      .set("consumed", consumed_.to_json());
+  RETURN_IF_ERROR(services().files().commit_checkpoint(tenant_, version_.value, manifest));
+  checkpointed_ = version_.value;
+  return ok();
+}
+
+/// With data that no gate holds back, the edge does.
+void Trainer::update_flow() {
+  const bool is_full = !is_done_ && static_cast<int64_t>(pool_.size()) >= pool_max(tenant());
+  if (is_full)
+    services().pause("group");
+  else
+    services().resume("group");
+}
+
+Status Trainer::drain() {
+  tell_taken();
+  is_done_ = true;
+  end_all(pool_.take_all(), RolloutEnd::kCancelled, "the run ends");
+  update_flow();
+  if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
+  return checkpoint();
+}
+
+}  // namespace primerl

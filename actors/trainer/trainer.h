@@ -1,0 +1,99 @@
+/// Makes batches of groups, steps the learner and publishes each new policy version.
+///
+///   group ->  [ trainer ]  -> weights
+///                          ~~~> ended
+///
+/// Threads: the learner's. State: one tenant's version, groups that wait, consumed ordinals. Order:
+/// batch N holds the G oldest groups (version, then ordinal) that passed the filters and makes
+/// version N. The version it starts from (0, or the resumed one) is published by the first work
+/// turn, so that engines and learner agree before the first group opens.
+///
+/// A step that the learner skips (a gradient that is not finite) ends its groups as failed and
+/// makes no version: the groups count as lost, so the gate lets as many new ones open under the
+/// live version and the batch is collected again. After `skipped_max` of them in a row the node
+/// fails.
+#pragma once
+
+#include <optional>
+
+#include "actors/common/ordinals.h"
+#include "actors/messages/policy.h"
+#include "actors/trainer/batch.h"
+#include "actors/trainer/group_pool.h"
+#include "graph/contract.h"
+#include "kernels/train/learner.h"
+
+namespace primerl {
+
+struct TrainerOptions {
+  std::string learner;
+  std::string weights;
+  std::string loss = "dppo";       // must be the learner's
+  int64_t skipped_max = 10;        // steps in a row
+  int64_t lost_batches_max = 100;  // batches' worth of groups in a row that end untrained
+};
+
+class Trainer final : public Actor {
+ public:
+  using Options = TrainerOptions;
+  static Contract contract();
+  explicit Trainer(const TrainerOptions& options);
+
+  Status start(Resources& resources) override;
+  Result<bool> work() override;
+  Status drain() override;
+  bool idle() const override { return pool_.size() == 0; }
+
+ private:
+  /// A step taken whose time is known only at the next delivery.
+  struct Taken {
+    MetricValues values;
+    TrainReport report;
+    Time began;
+  };
+
+  Status on_group(const TrajectoryGroup& group);
+  Status on_straggler();
+
+  Status resume(const ResumePoint& point);
+  Status publish(bool is_last);
+  bool batch_is_ready();
+  Status train();
+  void end_skipped(const std::vector<PooledGroup>& groups, const std::string& reason);
+  void end_group(const PooledGroup& group, RolloutEnd end, const std::string& reason);
+  void end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason);
+  Status fail_when_nothing_trains();
+  /// Publishes the last step's metrics, now that its end is known.
+  void tell_taken();
+  Status checkpoint();
+  void update_flow();
+  Status give_up(Error fault);
+  const Tenant& tenant() const { return services().tenant(tenant_); }
+
+  const TrainerOptions options_;
+  const LossKind loss_;
+  // Constant after start.
+  Learner* learner_ = nullptr;
+  WeightChannel* weights_ = nullptr;
+  TenantSlot tenant_;
+  int64_t num_resumes_ = 0;
+  // Touched only by handlers.
+  PolicyVersion version_{0};  // made last; also the number of steps taken
+  GroupPool pool_;
+  OrdinalSet consumed_;
+  std::optional<Taken> taken_;
+  Time last_end_;
+  int64_t num_stale_tokens_ = 0;  // since the last step
+  int64_t num_skipped_ = 0;       // in a row
+  int64_t num_lost_ = 0;          // groups in a row
+  int64_t checkpointed_ = -1;     // step of the newest checkpoint
+  bool is_published_ = false;
+  bool is_waiting_ = false;  // for a straggler, timer armed
+  bool waited_ = false;      // the next batch waits no more
+  bool is_done_ = false;
+  std::optional<Error> fault_;
+  Out<WeightsReady> weights_out_;
+  Out<GroupEnded> ended_;
+};
+
+}  // namespace primerl
