@@ -27,13 +27,13 @@ std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenan
     if (!edge.spec->feedback) continue;
     const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
     const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
-    const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+    const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
     auto& sum = by_input[static_cast<size_t>(edge.to)][static_cast<size_t>(edge.input)];
-    const auto number = feedback_number(draft, edge, tenants);
-    if (!number.latest_wins && !output.at_most) {
-      sum = std::max(sum, number.at_most);
+    if (input.at_most && !input.latest_wins) {
+      sum = input.at_most->value(to.options.get(), tenants);
       continue;
     }
+    const auto number = feedback_number(draft, edge, tenants);
     // Equal slots are joined, so a per_tenant target hears one slot of a per_tenant sender.
     const bool joined = from.common.per_tenant && to.common.per_tenant;
     const int64_t senders = joined ? from.common.replicas : count_instances(draft, from);

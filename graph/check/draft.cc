@@ -1,6 +1,7 @@
 #include "graph/check/draft.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -36,12 +37,17 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                          ? 1
                          : std::max<int64_t>(1, static_cast<int64_t>(draft.tenants.size()));
     number.text = "latest of each sender and tenant";
-  } else if (output.at_most) {
-    number.at_most = output.at_most->value(from.options.get(), tenants);
-    number.text = output.at_most->text;
-  } else if (input.at_most) {
-    number.at_most = input.at_most->value(to.options.get(), tenants);
-    number.text = input.at_most->text;
+  } else if (output.at_most || input.at_most) {
+    // Two numbers are two promises: the smaller one holds.
+    number.at_most = std::numeric_limits<int64_t>::max();
+    const auto take = [&](const Amount& amount, const void* options) {
+      const int64_t value = amount.value(options, tenants);
+      if (value >= number.at_most) return;
+      number.at_most = value;
+      number.text = amount.text;
+    };
+    if (output.at_most) take(*output.at_most, from.options.get());
+    if (input.at_most) take(*input.at_most, to.options.get());
   } else {
     number.is_stated = false;
   }

@@ -1,0 +1,12 @@
+/// A JSON Schema (draft-04, what TOML editors read) of graph files, made from the catalog: the same
+/// option registry that checks a file completes and documents it in an editor.
+#pragma once
+
+#include "graph/base/json.h"
+#include "graph/catalog.h"
+
+namespace primerl {
+
+Json graph_schema(const Catalog& catalog);
+
+}  // namespace primerl
