@@ -1,0 +1,144 @@
+#include "runtime/bin/backends.h"
+
+#include "graph/base/suggest.h"
+#include "kernels/scripted/scripted_engine.h"
+#include "kernels/scripted/scripted_learner.h"
+#include "kernels/text/tokenizer.h"
+#include "kernels/weights/memory_channel.h"
+#ifdef PRIMERL_HAS_TORCH
+#include "kernels/torch/make.h"
+#endif
+
+namespace primerl {
+namespace {
+
+using Made = Result<std::unique_ptr<Resource>>;
+
+/// Tokenizers and channels come shared; the executor owns what it is given.
+class OwnedTokenizer final : public Tokenizer {
+ public:
+  explicit OwnedTokenizer(std::shared_ptr<Tokenizer> shared) : shared_(std::move(shared)) {}
+  Result<std::vector<int32_t>> encode(std::string_view text) const override {
+    return shared_->encode(text);
+  }
+  Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
+    return shared_->decode(ids, skip_special);
+  }
+  int32_t vocab_size() const override { return shared_->vocab_size(); }
+  const std::vector<int32_t>& eos_ids() const override { return shared_->eos_ids(); }
+  int32_t pad_id() const override { return shared_->pad_id(); }
+
+ private:
+  const std::shared_ptr<Tokenizer> shared_;
+};
+
+class OwnedChannel final : public WeightChannel {
+ public:
+  explicit OwnedChannel(std::shared_ptr<WeightChannel> shared) : shared_(std::move(shared)) {}
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    return shared_->publish(std::move(snapshot));
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+    return shared_->fetch(version);
+  }
+  PolicyVersion newest() const override { return shared_->newest(); }
+
+ private:
+  const std::shared_ptr<WeightChannel> shared_;
+};
+
+template <class T>
+Made as_resource(Result<std::unique_ptr<T>> made) {
+  if (!made.ok()) return std::move(made).error();
+  return std::unique_ptr<Resource>(std::move(made).value());
+}
+
+std::string model_folder(const Plan& plan, const PlanResource& resource) {
+  return resource.model < 0 ? "" : plan.models[static_cast<size_t>(resource.model)].path;
+}
+
+/// The bound options with what only the plan knows.
+template <class S>
+S options_of(const Plan& plan, const PlanResource& resource) {
+  S options = *static_cast<const S*>(resource.options.get());
+  options.threads = resource.threads;
+  if constexpr (requires { options.max_steps; }) {
+    // The schedule of a shared learner ends with its longest tenant.
+    for (const auto& tenant : plan.tenants)
+      options.max_steps = static_cast<int32_t>(
+          std::max<int64_t>(options.max_steps, std::min<int64_t>(tenant.max_steps, INT32_MAX)));
+  }
+  return options;
+}
+
+struct Backend {
+  std::string kind;
+  std::string backend;
+  Made (*make)(const Plan& plan, const PlanResource& resource);
+};
+
+const std::vector<Backend>& backends() {
+  static const std::vector<Backend> all = {
+      {"engine", "scripted",
+       [](const Plan& plan, const PlanResource& resource) {
+         return as_resource(
+             make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource)));
+       }},
+      {"learner", "scripted",
+       [](const Plan& plan, const PlanResource& resource) {
+         return as_resource(
+             make_scripted_learner(options_of<ScriptedLearnerOptions>(plan, resource)));
+       }},
+#ifdef PRIMERL_HAS_TORCH
+      {"engine", "torch",
+       [](const Plan& plan, const PlanResource& resource) {
+         return as_resource(make_torch_engine(options_of<EngineOptions>(plan, resource),
+                                              model_folder(plan, resource)));
+       }},
+      {"learner", "torch",
+       [](const Plan& plan, const PlanResource& resource) {
+         return as_resource(make_torch_learner(options_of<LearnerOptions>(plan, resource),
+                                               model_folder(plan, resource)));
+       }},
+#endif
+      {"weight_channel", "memory",
+       [](const Plan&, const PlanResource&) -> Made {
+         return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(make_memory_channel()));
+       }},
+      {"tokenizer", "",
+       [](const Plan& plan, const PlanResource& resource) -> Made {
+         auto tokenizer = load_tokenizer(model_folder(plan, resource));
+         if (!tokenizer.ok()) return std::move(tokenizer).error();
+         return std::unique_ptr<Resource>(
+             std::make_unique<OwnedTokenizer>(std::move(tokenizer).value()));
+       }},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const auto& backend : backends())
+    names.push_back(backend.backend.empty() ? backend.kind : backend.kind + " " + backend.backend);
+  return names;
+}
+
+ResourceFactory resource_factory() {
+  return [](const Plan& plan, int32_t index) -> Made {
+    const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    for (const auto& backend : backends())
+      if (backend.kind == resource.kind && backend.backend == resource.backend) {
+        Made made = backend.make(plan, resource);
+        if (made.ok()) return made;
+        return std::move(made).error().while_doing(
+            fmt::format("{} '{}'", resource.kind, resource.name));
+      }
+    return error(Code::kUnavailable, "this primerl-worker has no {} with backend '{}'",
+                 resource.kind, resource.backend)
+        .note("it has: " + join_names(backend_names()));
+  };
+}
+
+}  // namespace primerl

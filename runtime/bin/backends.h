@@ -1,0 +1,19 @@
+/// Backends: (kind, backend) of a plan's resource -> the real thing. The worker's composition root;
+/// libtorch's part is left out of builds without it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+
+namespace primerl {
+
+/// Makes resources with the plan's compute threads. A resource this build lacks is an error that
+/// names what it has.
+ResourceFactory resource_factory();
+
+/// "engine torch", "engine scripted", ...
+std::vector<std::string> backend_names();
+
+}  // namespace primerl

@@ -1,0 +1,29 @@
+/// The subcommands, one .cc each. Those of primerl-graph print results on stdout and talk on
+/// stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order --help
+/// shows.
+#pragma once
+
+#include <vector>
+
+#include "runtime/bin/command_line.h"
+
+namespace primerl {
+
+Command actors_command();
+Command check_command();
+Command completion_command();
+Command doctor_command();
+Command explain_command();
+Command generate_command();  // hands over to primerl-worker
+Command init_command();
+Command messages_command();
+Command run_command();
+Command schema_command();
+Command score_command();  // hands over to primerl-worker
+Command sft_command();
+Command show_command();
+
+/// All of primerl-graph.
+std::vector<Command> graph_commands();
+
+}  // namespace primerl

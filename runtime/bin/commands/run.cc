@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/bin/commands/commands.h"
+#include "runtime/bin/commands/output.h"
+#include "runtime/bin/commands/run.h"
+#include "runtime/bin/exit_code.h"
+#include "runtime/bin/run_session.h"
+#include "runtime/bin/summary.h"
+
+namespace primerl {
+namespace {
+
+/// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
+struct Prepared {
+  int exit_code = kExitDone;  // not done: what to leave with
+  std::shared_ptr<const Plan> plan;
+  ResumeChoice resume;
+  std::unique_ptr<RunFolder> folder;
+};
+
+Prepared refuse(const Error& why, int exit_code) {
+  Prepared prepared;
+  prepared.exit_code = fail(why, exit_code);
+  return prepared;
+}
+
+Prepared prepare(RunArguments arguments) {
+  Prepared prepared;
+  auto resume = read_resume(arguments.resume);
+  if (!resume.ok()) return refuse(resume.error(), kExitBadConfiguration);
+  prepared.resume = std::move(resume).value();
+  if (arguments.graph.file.empty()) arguments.graph.file = prepared.resume.graph_file.string();
+  if (arguments.graph.file.empty())
+    return refuse(error(Code::kInvalid, "a GRAPH to run is needed"), kExitBadCommandLine);
+  prepared.plan = load_or_complain(arguments.graph);
+  if (prepared.plan == nullptr) {
+    prepared.exit_code = kExitBadConfiguration;
+    return prepared;
+  }
+  if (prepared.plan->processes.size() != 1)
+    return refuse(
+        error(Code::kInvalid, "the graph is placed in {} processes; this release runs one",
+              prepared.plan->processes.size())
+            .note("leave out [place]"),
+        kExitBadConfiguration);
+  const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
+  for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
+  if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
+  auto folder = make_run_folder(arguments, prepared.resume, *prepared.plan);
+  if (!folder.ok()) return refuse(folder.error(), kExitFailed);
+  prepared.folder = std::move(folder).value();
+  return prepared;
+}
+
+}  // namespace
+
+int run_graph(const RunArguments& arguments) {
+  Prepared prepared = prepare(arguments);
+  if (prepared.exit_code != kExitDone) return prepared.exit_code;
+  const Plan& plan = *prepared.plan;
+  RunFolder& folder = *prepared.folder;
+  StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
+  status.say(fmt::format("run folder {}", folder.path().string()));
+  for (const auto& point : prepared.resume.points)
+    status.say(fmt::format("resuming after step {} from {}", point.step, point.folder.string()));
+
+  RunSession session(plan, folder, prepared.resume.points, status);
+  RunResult result = session.run();
+  status.clear();
+  if (!result.why.empty()) fmt::print(stderr, "error: {}\n", result.why);
+  const Status noted = folder.note(Json::object()
+                                       .set("end", result.end)
+                                       .set("exit_code", result.exit_code)
+                                       .set("why", result.why)
+                                       .set("ended", iso_time(wall_seconds())));
+  if (!noted.ok() && result.why.empty()) {
+    fail(noted.error(), kExitFailed);
+    result.exit_code = kExitFailed;
+  }
+  if (arguments.json)
+    print_json(summary_json(plan, folder, session.metrics(), result));
+  else
+    print_text(summary_text(plan, folder, session.metrics(), result, terminal_of(STDOUT_FILENO)));
+  return result.exit_code;
+}
+
+void declare_run(RunArguments& arguments, Arguments& flags) {
+  arguments.graph.declare(flags, false);
+  flags.text(arguments.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
+  flags.text(arguments.resume, "--resume", "DIR",
+             "goes on with a run folder, or with a new run from checkpoints/step_N");
+  flags.flag(arguments.json, "--json", "prints the summary as JSON");
+}
+
+Command run_command() {
+  auto arguments = std::make_shared<RunArguments>();
+  return {"run", "trains: runs a graph until its tenants have taken their steps",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 50",
+          [arguments](Arguments& flags) { declare_run(*arguments, flags); },
+          [arguments] { return run_graph(*arguments); }};
+}
+
+}  // namespace primerl

@@ -1,0 +1,15 @@
+/// What a program's exit code says; documented, stable, the same for every command.
+#pragma once
+
+namespace primerl {
+
+enum ExitCode : int {
+  kExitDone = 0,
+  kExitFailed = 1,            // the run (or a check of `doctor`) failed
+  kExitBadConfiguration = 2,  // a graph, model folder or other input file is wrong
+  kExitBadCommandLine = 3,
+  kExitDiverged = 4,  // a replay did not repeat its record
+  kExitInterrupted = 130,
+};
+
+}  // namespace primerl

@@ -1,0 +1,8 @@
+/// primerl-graph: checks, shows and runs graphs. The control plane: sees no tensor, links no torch.
+#include "runtime/bin/commands/commands.h"
+
+int main(int argc, char** argv) {
+  return primerl::run_command_line("primerl-graph",
+                                   "dataflow graphs for asynchronous RL of language models",
+                                   primerl::graph_commands(), argc, argv);
+}

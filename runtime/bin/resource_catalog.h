@@ -1,0 +1,20 @@
+/// The catalogs of this build: what a graph file may name. Torch-free, used by both programs, so
+/// that the control plane checks exactly what the worker will make.
+#pragma once
+
+#include <vector>
+
+#include "graph/catalog.h"
+
+namespace primerl {
+
+/// Every (kind, backend) of `[resource.x]` with its options; backends.cc makes them.
+std::vector<ResourceContract> resource_contracts();
+
+/// The facts of a Hugging Face folder's config.json that the checker needs.
+Result<ModelFacts> read_model_facts(const std::string& folder);
+
+/// Actors, messages, resources, environments and model facts; lives as long as the program.
+const Catalog& full_catalog();
+
+}  // namespace primerl

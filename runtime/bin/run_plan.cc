@@ -1,0 +1,115 @@
+#include "runtime/bin/run_plan.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "runtime/store/checkpoint.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string utc(double wall, const char* format) {
+  const auto seconds = static_cast<std::time_t>(wall);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[64];
+  return std::string(text, std::strftime(text, sizeof text, format, &parts));
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+/// The run folder a checkpoint folder lies in, or nothing.
+fs::path run_folder_above(const fs::path& checkpoint) {
+  fs::path folder = checkpoint;
+  for (int level = 0; level < 3; ++level) {  // step_N, [tenant,] checkpoints
+    folder = folder.parent_path();
+    if (is_there(folder / "run.json")) return folder;
+  }
+  return {};
+}
+
+Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
+  for (const auto& tenant : plan.tenants) {
+    const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
+    auto found = find_checkpoints(folder);
+    for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
+    if (!found.newest)
+      return error(Code::kNotFound, "no complete checkpoint of tenant '{}' in '{}'", tenant.name,
+                   folder.string())
+          .note("start a new run without --resume");
+    choice.points.push_back(std::move(*found.newest));
+  }
+  return ok();
+}
+
+}  // namespace
+
+double wall_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+std::string folder_time(double wall) { return utc(wall, "%Y%m%d-%H%M%S"); }
+std::string iso_time(double wall) { return utc(wall, "%Y-%m-%dT%H:%M:%SZ"); }
+
+Result<ResumeChoice> read_resume(const std::string& resume) {
+  ResumeChoice choice;
+  if (resume.empty()) return choice;
+  std::error_code fault;
+  const fs::path folder = fs::canonical(resume, fault);
+  if (fault) return error(Code::kNotFound, "--resume: no folder '{}'", resume);
+  if (is_there(folder / "manifest.json")) {
+    const fs::path above = run_folder_above(folder);
+    if (!above.empty()) choice.graph_file = above / "graph.resolved.toml";
+    return choice;
+  }
+  if (!is_there(folder / "run.json"))
+    return error(Code::kInvalid, "--resume: '{}' is neither a run folder nor a checkpoint", resume)
+        .note("give runs/<run> or runs/<run>/checkpoints/step_N");
+  choice.run_folder = folder;
+  choice.graph_file = folder / "graph.resolved.toml";
+  return choice;
+}
+
+Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {
+  if (resume.empty()) return ok();
+  if (!choice.run_folder.empty()) {
+    RETURN_IF_ERROR(read_points(choice.run_folder, plan, choice));
+  } else {
+    if (plan.tenants.size() != 1)
+      return error(Code::kInvalid, "a graph of {} tenants cannot resume from one checkpoint",
+                   plan.tenants.size())
+          .note("give the run folder instead");
+    std::error_code fault;
+    ASSIGN_OR_RETURN(auto point, read_checkpoint(fs::canonical(resume, fault)));
+    choice.points.push_back(std::move(point));
+  }
+  for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
+    const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
+    if (step >= max_steps)
+      return error(Code::kInvalid, "tenant '{}' has already taken {} of {} steps",
+                   plan.tenants[slot].name, step, max_steps)
+          .note(fmt::format("go on with --max-steps {} or more", step + 1));
+  }
+  return ok();
+}
+
+Result<std::unique_ptr<RunFolder>> make_run_folder(const RunArguments& arguments,
+                                                   const ResumeChoice& choice, const Plan& plan) {
+  std::unique_ptr<RunFolder> folder;
+  if (!choice.run_folder.empty() && arguments.out.empty()) {
+    ASSIGN_OR_RETURN(folder, RunFolder::open(choice.run_folder));
+  } else {
+    ASSIGN_OR_RETURN(folder, RunFolder::create(".", arguments.out, plan.settings.name,
+                                               folder_time(wall_seconds())));
+  }
+  RETURN_IF_ERROR(folder->write_graph(plan.resolved_toml));
+  return folder;
+}
+
+}  // namespace primerl

@@ -1,0 +1,316 @@
+#include "runtime/bin/run_session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "actors/messages/catalog.h"
+#include "runtime/bin/exit_code.h"
+#include "runtime/bin/programs.h"
+#include "runtime/exec/executor.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint32_t kEpoch = 1;                         // workers are not restarted
+constexpr Duration kHelloMax = Duration::seconds(60);  // libtorch from a cold disk
+constexpr Duration kTick = Duration::milliseconds(100);
+constexpr Duration kExitMax = Duration::seconds(10);  // from the last word to the exit
+constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+volatile std::sig_atomic_t num_signals = 0;
+
+void count_signal(int) { num_signals = num_signals + 1; }
+
+}  // namespace
+
+SignalCounter::SignalCounter() {
+  num_signals = 0;
+  struct sigaction action {};
+  action.sa_handler = count_signal;
+  for (size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &action, &before_[i]);
+}
+
+SignalCounter::~SignalCounter() {
+  for (size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+}
+
+int SignalCounter::count() { return num_signals; }
+
+double generated_tokens_per_second(const StepFacts& step) {
+  const double seconds = step.get("time/step");
+  return seconds > 0 ? step.get("progress/loss_tokens") / seconds : 0;
+}
+
+RunSession::RunSession(const Plan& plan, RunFolder& folder, const std::vector<ResumePoint>& points,
+                       StatusLine& status)
+    : plan_(plan),
+      folder_(folder),
+      points_(points),
+      terminal_(status),
+      inbox_(std::make_shared<ControlInbox>()) {}
+
+Time RunSession::now() const {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
+}
+
+RunResult RunSession::run() {
+  const SignalCounter signals;
+  wall_start_ = wall_seconds();
+  if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
+  if (const Status launched = launch_workers(); !launched.ok()) {
+    kill_all();
+    return SignalCounter::count() > 0 ? result() : failed(launched.error().text());
+  }
+  watch();
+  return result();
+}
+
+Status RunSession::open_files() {
+  const Json* first = folder_.facts().find("started_seconds");
+  wall_zero_ = first != nullptr && first->is_number() ? first->as_double() : wall_start_;
+  RETURN_IF_ERROR(note_start());
+  ASSIGN_OR_RETURN(metrics_, MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1));
+  return ok();
+}
+
+Status RunSession::note_start() {
+  Json facts = Json::object();
+  facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
+  facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
+      .set("seed", plan_.settings.seed);
+  if (folder_.facts().find("started_seconds") == nullptr)
+    facts.set("started", iso_time(wall_start_)).set("started_seconds", wall_start_);
+  if (!points_.empty()) {
+    Json resumed = Json::array();
+    if (const Json* before = folder_.facts().find("resumed");
+        before != nullptr && before->is_array())
+      resumed = *before;
+    for (const auto& point : points_)
+      resumed.push_back(Json::object()
+                            .set("time", iso_time(wall_start_))
+                            .set("checkpoint", point.folder.string())
+                            .set("step", point.step));
+    facts.set("resumed", std::move(resumed));
+  }
+  return folder_.note(facts.set("end", "running"));
+}
+
+Status RunSession::launch_workers() {
+  for (size_t i = 0; i < plan_.processes.size(); ++i) RETURN_IF_ERROR(start_worker(i));
+  for (auto& worker : workers_) {
+    RETURN_IF_ERROR(worker.process->control().send(StartRun{kEpoch}));
+    worker.heard_at = now();
+  }
+  return ok();
+}
+
+Status RunSession::start_worker(size_t index) {
+  const std::string& name = plan_.processes[index].name;
+  LaunchOptions options;
+  ASSIGN_OR_RETURN(options.program, worker_program());
+  options.arguments = {"host", "--run",   folder_.path().string(),  "--process",
+                       name,   "--epoch", fmt::format("{}", kEpoch)};
+  for (size_t slot = 0; slot < points_.size(); ++slot) {
+    options.arguments.push_back("--resume");
+    options.arguments.push_back(points_[slot].folder.string());
+  }
+  options.log_file = folder_.logs_folder() / (folder_name(name) + ".stderr");
+  options.process = ProcessId(static_cast<uint32_t>(index));
+  workers_.emplace_back();
+  ASSIGN_OR_RETURN(workers_.back().process, WorkerProcess::launch(options, inbox_));
+
+  ExpectedHello hello;
+  hello.graph_hash = plan_.graph_hash;
+  hello.types_hash = WireTypes(message_catalog()).hash();
+  hello.process = name;
+  hello.epoch = kEpoch;
+  const Time give_up = now() + kHelloMax;
+  while (true) {  // in slices, so that Ctrl-C is heard
+    std::vector<ControlEvent> early;
+    Status said =
+        expect_hello(*workers_.back().process, *inbox_, hello, Duration::milliseconds(250), early);
+    for (const auto& event : early) handle(event);
+    if (said.ok()) return ok();
+    if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
+    if (said.error().code() != Code::kDeadline || now() > give_up) return said;
+    show_status();
+  }
+}
+
+void RunSession::watch() {
+  phase_ = "starting";
+  while (!all_closed()) {
+    // A burst is handled whole before the terminal is touched again.
+    auto event = inbox_->take(kTick);
+    for (int i = 0; event && i < 4096; ++i) {
+      handle(*event);
+      event = inbox_->take(Duration());
+    }
+    obey_signals();
+    watch_silence();
+    show_status();
+  }
+}
+
+void RunSession::handle(const ControlEvent& event) {
+  Worker& worker = workers_[event.peer.index()];
+  worker.heard_at = now();
+  if (event.is_closed()) {
+    worker.is_closed = true;
+    worker.closed = event.closed;
+    // The others cannot go on without it.
+    if (!worker.ended) stop("a worker has died");
+    return;
+  }
+  if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
+  if (const auto* line = as_if<LogLine>(event.message)) show_log(*line);
+  if (const auto* ended = as_if<RunEnded>(event.message)) {
+    worker.ended = *ended;
+    const auto end = static_cast<RunEnd>(ended->end);
+    if (end == RunEnd::kFailed || end == RunEnd::kStalled) stop("another worker failed");
+  }
+}
+
+void RunSession::show_log(const LogLine& line) {
+  const auto level = static_cast<LogLevel>(line.level);
+  if (level != LogLevel::kWarning && level != LogLevel::kError) return;
+  if (num_lines_shown_ >= kLinesShownMax) {
+    ++num_lines_hidden_;
+    return;
+  }
+  ++num_lines_shown_;
+  terminal_.say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning",
+                            line.instance, line.text));
+}
+
+void RunSession::write_metrics(const MetricsLine& line) {
+  if (line.tenant.index() >= plan_.tenants.size()) return;  // shared instances have no step
+  MetricValues values;
+  values.reserve(line.values.size());
+  for (const auto& value : line.values) values.emplace_back(value.name, value.value);
+  phase_.clear();
+  shown_tenant_ = line.tenant;
+  const Status written = metrics_->write(plan_.tenants[line.tenant.index()].name, line.step,
+                                         wall_seconds() - wall_zero_, values);
+  if (written.ok() || !fault_.empty()) return;
+  fault_ = written.error().text();
+  terminal_.say("error: " + fault_);
+  stop("the run folder cannot be written");
+}
+
+void RunSession::obey_signals() {
+  while (num_signals_obeyed_ < SignalCounter::count()) {
+    ++num_signals_obeyed_;
+    if (num_signals_obeyed_ == 1) {
+      terminal_.say(
+          "draining: what is in flight ends and a checkpoint is written "
+          "(Ctrl-C again stops now)");
+      drain("interrupted");
+    } else if (num_signals_obeyed_ == 2) {
+      terminal_.say("stopping now (Ctrl-C again kills)");
+      stop("interrupted");
+    } else {
+      terminal_.say("killed");
+      was_killed_ = true;
+      kill_all();
+    }
+  }
+}
+
+void RunSession::watch_silence() {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    if (worker.is_closed || now() - worker.heard_at < plan_.settings.dead_after) continue;
+    if (fault_.empty())
+      fault_ = fmt::format("process '{}' said nothing for {} and was killed",
+                           plan_.processes[i].name, to_string(plan_.settings.dead_after));
+    worker.process->kill();
+    worker.heard_at = now();
+  }
+}
+
+void RunSession::drain(const std::string& reason) {
+  phase_ = "draining";
+  for (auto& worker : workers_)
+    if (!worker.is_closed) (void)worker.process->control().send(DrainRun{reason});
+}
+
+void RunSession::stop(const std::string& reason) {
+  if (is_stopping_) return;
+  is_stopping_ = true;
+  phase_ = "stopping";
+  for (auto& worker : workers_)
+    if (!worker.is_closed) (void)worker.process->control().send(StopRun{reason});
+}
+
+void RunSession::kill_all() {
+  for (auto& worker : workers_)
+    if (worker.process != nullptr && !worker.is_closed) worker.process->kill();
+}
+
+void RunSession::show_status() {
+  StatusFacts facts;
+  const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
+  if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
+  facts.phase = phase_;
+  facts.max_steps = tenant.max_steps;
+  if (!points_.empty()) facts.step = points_[shown_tenant_.index()].step;
+  if (const StepFacts* newest = metrics_->newest(tenant.name)) {
+    facts.step = newest->step;
+    facts.reward = newest->get("reward/all/mean");
+    facts.off_policy_mean = newest->get("off_policy/mean");
+    facts.off_policy_max = newest->get("off_policy/max");
+    facts.tokens_per_second = generated_tokens_per_second(*newest);
+    const auto steps = static_cast<double>(metrics_->rewards(tenant.name).size());
+    facts.seconds_per_step = (newest->time - (wall_start_ - wall_zero_)) / steps;
+  }
+  terminal_.update(now(), facts);
+}
+
+bool RunSession::all_closed() const {
+  for (const auto& worker : workers_)
+    if (!worker.is_closed) return false;
+  return true;
+}
+
+RunResult RunSession::failed(std::string why) const {
+  return {kExitFailed, "failed", std::move(why), wall_seconds() - wall_start_};
+}
+
+RunResult RunSession::result() {
+  if (num_lines_hidden_ > 0)
+    terminal_.say(fmt::format("{} more warnings are in {}", num_lines_hidden_,
+                              folder_.logs_folder().string()));
+  std::string why = fault_;
+  bool stalled = false;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    if (worker.process == nullptr) continue;
+    auto exit = worker.process->wait(kExitMax);
+    if (!exit.ok()) worker.process->kill();
+    const auto end = worker.ended ? static_cast<RunEnd>(worker.ended->end) : RunEnd::kFailed;
+    if (worker.ended && (end == RunEnd::kFinished || end == RunEnd::kInterrupted)) continue;
+    stalled = stalled || end == RunEnd::kStalled;
+    if (!why.empty() || num_signals_obeyed_ >= 2) continue;
+    if (worker.ended) {
+      why = worker.ended->text;
+      if (!worker.ended->stall.empty()) why += "\n" + worker.ended->stall;
+      continue;
+    }
+    why = fmt::format("process '{}' {}", plan_.processes[i].name,
+                      exit.ok() ? exit->text() : "did not end and was killed");
+    const std::string words = worker.process->last_words();
+    if (!words.empty()) why += "\nits last words:\n" + words;
+  }
+  const double seconds = wall_seconds() - wall_start_;
+  if (!why.empty()) return {kExitFailed, stalled ? "stalled" : "failed", why, seconds};
+  if (SignalCounter::count() > 0 || was_killed_)
+    return {kExitInterrupted, "interrupted", "", seconds};
+  return {kExitDone, "finished", "", seconds};
+}
+
+}  // namespace primerl

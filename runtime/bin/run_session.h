@@ -1,0 +1,104 @@
+/// RunSession: the control plane of one run: starts the workers, shows and writes what they report,
+/// passes on what the person at the terminal wants, and says how it ended.
+///
+/// One thread, which must live as long as the run (workers die with it). Ctrl-C: the first drains,
+/// the second stops, the third kills.
+#pragma once
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/bin/run_plan.h"
+#include "runtime/cluster/launch.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/telemetry/metrics_log.h"
+#include "runtime/telemetry/status_line.h"
+
+namespace primerl {
+
+/// How a run ended, for the summary and run.json.
+struct RunResult {
+  int exit_code = 0;
+  std::string end;  // "finished", "interrupted", "failed", "stalled"
+  std::string why;  // of the last two: what a person should read
+  double seconds = 0;
+};
+
+class RunSession {
+ public:
+  RunSession(const Plan& plan, RunFolder& folder, const std::vector<ResumePoint>& points,
+             StatusLine& status);
+  /// Everything from launch to the last worker's end. Opens the metrics files first.
+  RunResult run();
+  /// Of this start; null when they could not be opened.
+  const MetricsLog* metrics() const { return metrics_.get(); }
+
+ private:
+  struct Worker {
+    std::unique_ptr<WorkerProcess> process;
+    std::optional<RunEnded> ended;
+    bool is_closed = false;
+    Status closed;
+    Time heard_at;
+  };
+
+  Status open_files();
+  Status launch_workers();
+  Status start_worker(size_t index);
+  void watch();
+  void handle(const ControlEvent& event);
+  void show_log(const LogLine& line);
+  void write_metrics(const MetricsLine& line);
+  void obey_signals();
+  void watch_silence();
+  void drain(const std::string& reason);
+  void stop(const std::string& reason);
+  void kill_all();
+  void show_status();
+  bool all_closed() const;
+  RunResult result();
+  RunResult failed(std::string why) const;
+  Status note_start();
+  Time now() const;
+
+  const Plan& plan_;
+  RunFolder& folder_;
+  const std::vector<ResumePoint>& points_;
+  StatusLine& terminal_;
+
+  std::shared_ptr<ControlInbox> inbox_;
+  std::vector<Worker> workers_;
+  std::unique_ptr<MetricsLog> metrics_;
+  double wall_start_ = 0;  // of this start
+  double wall_zero_ = 0;   // of the run's first start
+  int num_signals_obeyed_ = 0;
+  bool is_stopping_ = false;
+  bool was_killed_ = false;
+  std::string fault_;  // the first one of this side, said once
+  uint32_t num_lines_shown_ = 0;
+  uint64_t num_lines_hidden_ = 0;
+  std::string phase_ = "starting";
+  TenantSlot shown_tenant_ = TenantSlot(0);
+};
+
+/// Generated tokens a second that were trained on: what a step consumed by what it took.
+double generated_tokens_per_second(const StepFacts& step);
+
+/// Counts SIGINT, SIGTERM and SIGHUP while it lives.
+class SignalCounter {
+ public:
+  SignalCounter();
+  SignalCounter(const SignalCounter&) = delete;
+  SignalCounter& operator=(const SignalCounter&) = delete;
+  ~SignalCounter();
+  static int count();
+
+ private:
+  struct sigaction before_[3];
+};
+
+}  // namespace primerl

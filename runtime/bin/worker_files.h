@@ -1,0 +1,43 @@
+/// WorkerFiles: the files below the run folder that the process of the Rollout and Trainer nodes
+/// writes: append-only lines and checkpoints.
+///
+/// Thread-safe. The first error of the disk is kept and told once through `on_fault`, which may be
+/// called from any host's thread; the caller also gets it, every time.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "graph/base/services.h"
+#include "graph/plan.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/line_file.h"
+
+namespace primerl {
+
+class WorkerFiles final : public RunFiles {
+ public:
+  WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+              std::function<void(const Error&)> on_fault);
+
+  Status append_line(std::string_view file, std::string_view line) override;
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
+  Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
+
+ private:
+  Status append(std::string_view file, std::string_view line);
+  void tell(const Error& fault);
+
+  const std::filesystem::path run_folder_;
+  const std::function<void(const Error&)> on_fault_;
+  std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
+
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
+  bool has_told_ = false;
+};
+
+}  // namespace primerl

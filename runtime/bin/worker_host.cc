@@ -1,0 +1,264 @@
+#include "runtime/bin/worker_host.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <future>
+
+#include "actors/messages/catalog.h"
+#include "runtime/bin/backends.h"
+#include "runtime/bin/commands/output.h"
+#include "runtime/bin/exit_code.h"
+#include "runtime/bin/resource_catalog.h"
+#include "runtime/bin/worker_files.h"
+#include "runtime/cluster/launch.h"
+#include "runtime/exec/caf_executor.h"
+#include "runtime/log/log.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+namespace {
+
+constexpr Duration kHeartbeatEvery = Duration::seconds(1);
+constexpr Duration kTick = Duration::milliseconds(50);
+constexpr Duration kStartMax = Duration::seconds(120);  // from hello to StartRun
+
+struct HostArguments {
+  std::string run;
+  std::string process;
+  std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
+  int64_t epoch = 1;
+  int64_t control = -1;
+};
+
+Time now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
+}
+
+/// What the executor's hosts see of this process. Thread-safe.
+class WorkerSurroundings final : public Surroundings {
+ public:
+  WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder, Log& log,
+                     ControlChannel& control, std::vector<ResumePoint> points,
+                     std::function<void(const Error&)> on_fault)
+      : log_(log),
+        control_(control),
+        points_(std::move(points)),
+        files_(plan, folder, std::move(on_fault)) {}
+
+  RunFiles& files() override { return files_; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
+    MetricsLine line{tenant, step, {}};
+    for (const auto& [name, value] : values) line.values.push_back({name, value});
+    control_.report(std::move(line));
+  }
+  void log(LogLevel level, std::string_view instance, std::string_view text) override {
+    log_.write(level, instance, text);
+    if (level == LogLevel::kWarning || level == LogLevel::kError)
+      control_.report(
+          LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
+  }
+  const ResumePoint* resume_point(TenantSlot tenant) const override {
+    return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
+  }
+
+ private:
+  Log& log_;
+  ControlChannel& control_;
+  const std::vector<ResumePoint> points_;
+  WorkerFiles files_;
+};
+
+std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
+  std::vector<EdgeCounts> counts;
+  for (const auto& edge : ledger)
+    counts.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,
+                      edge.failed, edge.waiting_max});
+  return counts;
+}
+
+RunEnded ended_by(RunEnd end, const Error& why) {
+  RunEnded message;
+  message.end = static_cast<uint8_t>(end);
+  message.code = static_cast<uint8_t>(why.code());
+  message.text = why.text();
+  return message;
+}
+
+RunEnded to_message(const RunOutcome& outcome) {
+  RunEnded message;
+  if (!outcome.status.ok()) message = ended_by(outcome.end, outcome.status.error());
+  message.end = static_cast<uint8_t>(outcome.end);
+  if (outcome.end == RunEnd::kStalled) message.stall = outcome.stall.text();
+  message.edges = counts_of(outcome.ledger);
+  return message;
+}
+
+/// One process from hello to RunEnded.
+class WorkerHost {
+ public:
+  WorkerHost(const HostArguments& arguments, std::shared_ptr<const Plan> plan, ProcessId process,
+             std::unique_ptr<ControlChannel> control, std::shared_ptr<ControlInbox> inbox)
+      : arguments_(arguments),
+        plan_(std::move(plan)),
+        process_(process),
+        control_(std::move(control)),
+        inbox_(std::move(inbox)) {}
+
+  Status say_hello();
+  /// False when the control plane wants no run after all.
+  bool wait_for_start();
+  RunEnded run();
+  void close(RunEnded ended) {
+    (void)control_->send(std::move(ended));
+    control_->close();
+  }
+
+ private:
+  RunEnded lead(Executor& executor);
+  void obey(const ControlEvent& event, Executor& executor);
+  void send_heartbeat(const Executor& executor);
+
+  const HostArguments& arguments_;
+  const std::shared_ptr<const Plan> plan_;
+  const ProcessId process_;
+  const std::unique_ptr<ControlChannel> control_;
+  const std::shared_ptr<ControlInbox> inbox_;
+
+  std::mutex fault_mutex_;  // the disk's fault comes from any host's thread
+  std::optional<Error> fault_;
+};
+
+Status WorkerHost::say_hello() {
+  WorkerHello hello;
+  hello.graph_hash = plan_->graph_hash;
+  hello.types_hash = WireTypes(message_catalog()).hash();
+  hello.process = arguments_.process;
+  hello.epoch = static_cast<uint32_t>(arguments_.epoch);
+  hello.pid = ::getpid();
+  return control_->send(std::move(hello));
+}
+
+bool WorkerHost::wait_for_start() {
+  const auto event = inbox_->take(kStartMax);
+  return event && !event->is_closed() && as_if<StartRun>(event->message) != nullptr;
+}
+
+RunEnded WorkerHost::run() {
+  const std::filesystem::path folder(arguments_.run);
+  std::vector<ResumePoint> points;
+  for (const auto& checkpoint : arguments_.resume) {
+    auto point = read_checkpoint(checkpoint);
+    if (!point.ok()) return ended_by(RunEnd::kFailed, point.error());
+    points.push_back(std::move(point).value());
+  }
+  LogOptions log_options;
+  log_options.stderr_level = LogLevel::kError;  // stderr is the last words of a crash
+  auto log = Log::open(folder / "logs" / (folder_name(arguments_.process) + ".jsonl"), log_options);
+  if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
+  WorkerSurroundings surroundings(*plan_, folder, **log, *control_, std::move(points),
+                                  [this](const Error& fault) {
+                                    const std::lock_guard<std::mutex> lock(fault_mutex_);
+                                    if (!fault_) fault_ = fault;
+                                  });
+  auto executor = make_caf_executor(*plan_, process_, resource_factory(), surroundings);
+  if (const Status started = executor->start(); !started.ok())
+    return ended_by(RunEnd::kFailed, started.error());
+  return lead(*executor);
+}
+
+RunEnded WorkerHost::lead(Executor& executor) {
+  auto outcome = std::async(std::launch::async, [&executor] { return executor.wait(); });
+  Time next_heartbeat = now();
+  bool has_stopped = false;
+  while (outcome.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (now() >= next_heartbeat) {
+      send_heartbeat(executor);
+      next_heartbeat = now() + kHeartbeatEvery;
+    }
+    if (const auto event = inbox_->take(kTick)) obey(*event, executor);
+    const std::lock_guard<std::mutex> lock(fault_mutex_);
+    if (fault_ && !std::exchange(has_stopped, true)) executor.request_stop();
+  }
+  RunEnded message = to_message(outcome.get());
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  if (fault_) {  // said once, in place of what it caused
+    const auto edges = std::move(message.edges);
+    message = ended_by(RunEnd::kFailed, *fault_);
+    message.edges = edges;
+  }
+  return message;
+}
+
+void WorkerHost::obey(const ControlEvent& event, Executor& executor) {
+  if (event.is_closed() || as_if<StopRun>(event.message) != nullptr)
+    executor.request_stop();
+  else if (as_if<DrainRun>(event.message) != nullptr)
+    executor.request_drain();
+}
+
+void WorkerHost::send_heartbeat(const Executor& executor) {
+  const RunStatus status = executor.status();
+  Heartbeat beat;
+  beat.num_steps = status.num_steps;
+  beat.is_draining = status.is_draining;
+  beat.edges = counts_of(status.edges);
+  beat.num_dropped_reports = control_->num_dropped_reports();
+  (void)control_->send(std::move(beat));
+}
+
+ProcessId find_process(const Plan& plan, const std::string& name) {
+  for (size_t i = 0; i < plan.processes.size(); ++i)
+    if (plan.processes[i].name == name) return ProcessId(static_cast<uint32_t>(i));
+  return ProcessId::none();
+}
+
+int run_host(const HostArguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::string graph = arguments.run + "/graph.resolved.toml";
+  const CheckedGraph checked = load_graph(graph, {}, full_catalog());
+  if (checked.plan == nullptr) {
+    fmt::print(stderr, "{}", render(checked.diagnostics, checked.sources));
+    return kExitBadConfiguration;
+  }
+  const ProcessId process = find_process(*checked.plan, arguments.process);
+  if (process.is_none())
+    return fail(
+        error(Code::kNotFound, "'{}' places nothing in a process '{}'", graph, arguments.process),
+        kExitBadConfiguration);
+  auto inbox = std::make_shared<ControlInbox>();
+  auto control = open_inherited_control(static_cast<int>(arguments.control), inbox);
+  if (!control.ok()) return fail(control.error(), kExitBadCommandLine);
+  WorkerHost host(arguments, checked.plan, process, std::move(control).value(), inbox);
+  if (const Status said = host.say_hello(); !said.ok()) return fail(said.error(), kExitFailed);
+  if (!host.wait_for_start()) return kExitFailed;
+  RunEnded ended = host.run();
+  const auto end = static_cast<RunEnd>(ended.end);
+  host.close(std::move(ended));
+  return end == RunEnd::kFailed || end == RunEnd::kStalled ? kExitFailed : kExitDone;
+}
+
+}  // namespace
+
+Command host_command() {
+  auto arguments = std::make_shared<HostArguments>();
+  return {"host", "runs one process of a graph",
+          "primerl-worker host --run runs/latest --process main --epoch 1 --control 3",
+          [arguments](Arguments& flags) {
+            flags.text(arguments->run, "--run", "DIR", "the run folder");
+            flags.text(arguments->process, "--process", "NAME", "which process of the plan");
+            flags.integer(arguments->epoch, "--epoch", "N", "incarnation of this process", 0,
+                          INT32_MAX);
+            flags.integer(arguments->control, "--control", "FD", "the control channel", 0,
+                          INT32_MAX);
+            flags.texts(arguments->resume, "--resume", "DIR",
+                        "the checkpoint of each tenant, in order");
+          },
+          [arguments] { return run_host(*arguments); }};
+}
+
+}  // namespace primerl

@@ -1,0 +1,12 @@
+/// primerl-worker: hosts the nodes of a graph, and the commands that need a model. People start it
+/// through primerl-graph.
+#include "runtime/bin/worker_host.h"
+#include "runtime/bin/worker_models.h"
+
+int main(int argc, char** argv) {
+  return primerl::run_command_line("primerl-worker",
+                                   "hosts the nodes of a graph; started by primerl-graph",
+                                   {primerl::host_command(), primerl::worker_generate_command(),
+                                    primerl::worker_score_command(), primerl::backends_command()},
+                                   argc, argv);
+}

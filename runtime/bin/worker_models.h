@@ -1,0 +1,14 @@
+/// `primerl-worker generate | score | backends`: one model, no graph. The engine and the learner
+/// are the ones a run uses, so that what these print is what training sees.
+#pragma once
+
+#include "runtime/bin/command_line.h"
+
+namespace primerl {
+
+Command worker_generate_command();
+Command worker_score_command();
+/// Lists the (kind, backend) pairs of this build; `doctor` asks.
+Command backends_command();
+
+}  // namespace primerl
