@@ -1,53 +1,67 @@
-"""Golden vectors of the `tokenizers` package: folders with a tokenizer.json and a vectors.json each.
+"""Golden vectors of the `tokenizers` package: folders with tokenizer.json and vectors.json.
 
     python make_vectors.py OUT
 
-Trains byte-level BPE tokenizers on the text below with the pre-tokenizers of GPT-2, Qwen2/Qwen3 and
-Llama-3, adds the character tokenizer, and writes what the package encodes and decodes. Everything is
-seeded; nothing is downloaded.
+Trains byte-level BPE tokenizers on the text below with the pre-tokenizers of GPT-2, Qwen2/Qwen3
+and Llama-3, adds the character tokenizer, and writes what the package encodes and decodes.
+Everything is seeded; nothing is downloaded.
 """
 import json
 import pathlib
 import random
 import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers,
+                        processors, trainers)
 
-QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+")
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|", 1)
 WORDS = r"\p{L}+|\p{N}+|[^\s\p{L}\p{N}]+"
 
 CORPUS = """
-A graph is a file: nodes, edges, tenants, where they run. Reading the file tells you the whole system.
-Don't guess; they're the ones who've measured, I'll wait, you'd better, it's what I'm told. DON'T SHOUT.
-The rollout opens a group of eight with one seed each and sends 8 requests, 1234567 tokens, 3.14159, 2026-11-21.
-def encode(self, text: str) -> list[int]:\n    return [self.vocab[c] for c in text if c != '\\n']\n
+A graph is a file: nodes, edges, tenants, where they run. Reading the file tells you the whole
+system.
+Don't guess; they're the ones who've measured, I'll wait, you'd better, it's what I'm told.
+DON'T SHOUT.
+The rollout opens a group of eight with one seed each and sends 8 requests, 1234567 tokens,
+3.14159, 2026-11-21.
+def encode(self, text: str) -> list[int]:\n    return [self.vocab[c] for c in text if c !=
+'\\n']\n
 for (int i = 0; i < 10; ++i) {\n\tsum += values[i] * 0.5f;  // a comment\r\n}\r\n
 Größe, Straße, naïve café, Ångström, señor, façade. Ελληνικά γράμματα. Привет, как дела? Хорошо!
 今天天气很好，我们去公园吧。日本語のテキスト、カタカナとひらがな。한국어 문장입니다. नमस्ते दुनिया। مرحبا بالعالم
 Emoji: 😀 😃 👩‍👩‍👧 🇩🇪 👍🏽 ❤️ and symbols ∑ ∫ √ ≤ ≥ → ← € £ ¥ © ® ™ … — – “quoted” ‘single’.
-The prefill hands the prompt to its engine; the batch scheduler finds cached tokens, computes the rest.
-Every generated token knows the version that made it. The newest wins. The older ones are kept until then.
+The prefill hands the prompt to its engine; the batch scheduler finds cached tokens, computes
+the rest.
+Every generated token knows the version that made it. The newest wins. The older ones are kept
+until then.
 <|im_start|>user\nWhat is 12+34?<|im_end|>\n<|im_start|>assistant\nIt is 46.<|im_end|>\n
 """ * 3
 
 HAND = [
-    "", " ", "  ", "\n", "\n\n", "\r\n", "\t", " \n ", "a", " a", "a ", "  a  b   c    ", "\u00a0x", "x\u3000y", "\u180ex y",
-    "don't DON'T we'LL you'RE I'm 'S 'ſ it’s", "1", "12", "123", "1234", "12345678901", "3.14", "1,000,000", "x1y22z333",
-    "٣٤٥ ½ ² Ⅷ ㊿", "hello world", "Hello, World!", "hello\nworld", "hello \n\n world\r\n\r\n\tend", "trailing   ", "\n   lead",
-    "a\u0301 e\u0301 \u1e9b\u0323 q\u0307\u0323 \u2126 \ufb01", "\u0301alone", "한국어 \u1112\u1161\u11ab\u1100\u1173\u11af",
-    "😀😃👩‍👩‍👧🇩🇪👍🏽❤️", "x😀y 😀 z", "\u200b\u200d\ufeff", "\x00\x01\x7f", "\u0085\u2028\u2029", "ǅ ʰ ª º", "_under_score_",
-    "...!!!???\n\n--- *** ###", "{}[]()<>;:'\"\\/|@#$%^&*~`", "if(x){y=z;}\n\treturn 0;", "zyxwv zyxwvu  zyxwv", "¡¢£ Ġ Ċ ĠĠ é",
-    "<|im_start|>user\nhi<|im_end|>\n", "<|im_start|><|im_end|>", "<|im_start", "<|im_end|", "a<|im_end|>b <|im_end|> c",
-    "x <mask>  y", "x<mask>y", "x \n<mask>\t y", "<mask><mask>", "  <mask>  ", "pre WORD post", "preWORDpost", "WORD", "WORD,WORD WORDS",
-    "caf\u00e9tok cafe\u0301tok", "<tool> a </tool>", "<tool_call>x</tool_call>", "<tool", "r:abcdefgh>hgfedcba<eos><pad>",
-    "long" * 200, " " * 300, "ab" * 500 + " " + "9" * 50, "\n" * 40 + "x", "é" * 100, "語" * 60,
+    "", " ", "  ", "\n", "\n\n", "\r\n", "\t", " \n ", "a", " a", "a ", "  a  b   c    ",
+    "\u00a0x", "x\u3000y", "\u180ex y", "don't DON'T we'LL you'RE I'm 'S 'ſ it’s", "1", "12",
+    "123", "1234", "12345678901", "3.14", "1,000,000", "x1y22z333", "٣٤٥ ½ ² Ⅷ ㊿", "hello world",
+    "Hello, World!", "hello\nworld", "hello \n\n world\r\n\r\n\tend", "trailing   ", "\n   lead",
+    "a\u0301 e\u0301 \u1e9b\u0323 q\u0307\u0323 \u2126 \ufb01", "\u0301alone",
+    "한국어 \u1112\u1161\u11ab\u1100\u1173\u11af", "😀😃👩‍👩‍👧🇩🇪👍🏽❤️", "x😀y 😀 z", "\u200b\u200d\ufeff",
+    "\x00\x01\x7f", "\u0085\u2028\u2029", "ǅ ʰ ª º", "_under_score_", "...!!!???\n\n--- *** ###",
+    "{}[]()<>;:'\"\\/|@#$%^&*~`", "if(x){y=z;}\n\treturn 0;", "zyxwv zyxwvu  zyxwv",
+    "¡¢£ Ġ Ċ ĠĠ é", "<|im_start|>user\nhi<|im_end|>\n", "<|im_start|><|im_end|>", "<|im_start",
+    "<|im_end|", "a<|im_end|>b <|im_end|> c", "x <mask>  y", "x<mask>y", "x \n<mask>\t y",
+    "<mask><mask>", "  <mask>  ", "pre WORD post", "preWORDpost", "WORD", "WORD,WORD WORDS",
+    "caf\u00e9tok cafe\u0301tok", "<tool> a </tool>", "<tool_call>x</tool_call>", "<tool",
+    "r:abcdefgh>hgfedcba<eos><pad>", "long" * 200, " " * 300, "ab" * 500 + " " + "9" * 50,
+    "\n" * 40 + "x", "é" * 100, "語" * 60,
 ]
 
-RANGES = [(0x20, 0x7E)] * 6 + [(0x09, 0x0D), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x5D0, 0x5EA),
-          (0x621, 0x64A), (0x660, 0x669), (0x905, 0x939), (0x1100, 0x11FF), (0x2000, 0x206F), (0x20A0, 0x20BF), (0x2150, 0x2188),
-          (0x2190, 0x22FF), (0x3041, 0x3096), (0x4E00, 0x4FFF), (0xAC00, 0xAFFF), (0x1F300, 0x1F64F), (0x1D400, 0x1D4FF)]
+RANGES = [
+    *[(0x20, 0x7E)] * 6, (0x09, 0x0D), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x3FF),
+    (0x400, 0x4FF), (0x5D0, 0x5EA), (0x621, 0x64A), (0x660, 0x669), (0x905, 0x939),
+    (0x1100, 0x11FF), (0x2000, 0x206F), (0x20A0, 0x20BF), (0x2150, 0x2188), (0x2190, 0x22FF),
+    (0x3041, 0x3096), (0x4E00, 0x4FFF), (0xAC00, 0xAFFF), (0x1F300, 0x1F64F), (0x1D400, 0x1D4FF),
+]
 
 
 def texts(seed):
@@ -61,13 +75,16 @@ def texts(seed):
         made.append("".join(pick() for _ in range(rng.randint(1, 40))))
     for _ in range(60):  # white space of every kind between short words
         spaces = [" ", "  ", "\n", "\r\n", "\t", " \n", "\u00a0", "\u2003", "\r"]
-        made.append("".join(rng.choice(["a", "Bc", "1", "23", "'s", ",", "é"]) + rng.choice(spaces) * rng.randint(0, 3)
+        short = ["a", "Bc", "1", "23", "'s", ",", "é"]
+        made.append("".join(rng.choice(short) + rng.choice(spaces) * rng.randint(0, 3)
                             for _ in range(rng.randint(1, 15))))
     for _ in range(60):  # special tokens anywhere
-        parts = ["<|im_end|>", "<|im_start|>", "<mask>", "WORD", "<tool>", " ", "x", "\n", "<", "|>", "é", "1"]
+        parts = ["<|im_end|>", "<|im_start|>", "<mask>", "WORD", "<tool>", " ", "x", "\n", "<",
+                 "|>", "é", "1"]
         made.append("".join(rng.choice(parts) for _ in range(rng.randint(1, 14))))
     for _ in range(60):  # bytes read as UTF-8
-        made.append(bytes(rng.randrange(256) for _ in range(rng.randint(1, 30))).decode("utf-8", "replace"))
+        noise = bytes(rng.randrange(256) for _ in range(rng.randint(1, 30)))
+        made.append(noise.decode("utf-8", "replace"))
     return made
 
 
@@ -77,21 +94,25 @@ def trained(pre, normalizer=None, vocab_size=700):
     if normalizer is not None:
         tok.normalizer = normalizer
     tok.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tok.train_from_iterator([CORPUS], trainers.BpeTrainer(
-        vocab_size=vocab_size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False,
-        special_tokens=[]))
+        vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False, special_tokens=[]))
     return tok
 
 
 def split(pattern, behavior="isolated", invert=False):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), behavior, invert),
-                                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), behavior, invert),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def with_added(tok):
-    tok.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", AddedToken("<mask>", lstrip=True, rstrip=True)])
-    tok.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("<tool_call>", normalized=False),
-                    AddedToken("</tool_call>", normalized=False), AddedToken("WORD", single_word=True, normalized=True),
+    tok.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>",
+                            AddedToken("<mask>", lstrip=True, rstrip=True)])
+    tok.add_tokens([AddedToken("<tool>", normalized=False),
+                    AddedToken("<tool_call>", normalized=False),
+                    AddedToken("</tool_call>", normalized=False),
+                    AddedToken("WORD", single_word=True, normalized=True),
                     AddedToken("caf\u00e9tok", normalized=True)])
     return tok
 
@@ -115,38 +136,46 @@ def characters():
     return tok
 
 
+def vectors_of(name, tok, seed, eos):
+    encoded, decoded = [], []
+    for text in texts(seed):
+        ids = tok.encode(text, add_special_tokens=False).ids
+        has_unknown = name == "characters" and any(ord(c) < 32 or ord(c) > 126 for c in text)
+        encoded.append({"text": text, "ids": ids, "has_unknown": has_unknown})
+        decoded.append(ids)
+    rng = random.Random(seed)
+    for _ in range(200):  # sequences that no text gives: broken UTF-8 among them
+        decoded.append([rng.randrange(tok.get_vocab_size()) for _ in range(rng.randint(1, 12))])
+    decoded = [{"ids": ids, "text": tok.decode(ids),
+                "all": tok.decode(ids, skip_special_tokens=False)} for ids in decoded]
+    return {"vocab_size": max(tok.get_vocab().values()) + 1, "eos": tok.token_to_id(eos),
+            "encoded": encoded, "decoded": decoded}
+
+
 def main(out):
     byte_level = pre_tokenizers.ByteLevel
-    llama3 = with_unreachable_pieces(trained(split(LLAMA3)))
+    nfc = normalizers.Sequence([normalizers.NFC()])
     tokenizers = {
         "gpt2": with_added(trained(byte_level(add_prefix_space=False))),
         "gpt2_prefix_space": with_added(trained(byte_level(add_prefix_space=True))),
         "qwen3": with_added(trained(split(QWEN), normalizers.NFC())),
-        "llama3": with_added(llama3),
-        "words_only": with_added(trained(split(WORDS, "removed", True), normalizers.Sequence([normalizers.NFC()]))),
+        "llama3": with_added(with_unreachable_pieces(trained(split(LLAMA3)))),
+        "words_only": with_added(trained(split(WORDS, "removed", True), nfc)),
         "characters": characters(),
     }
     tokenizers["gpt2"].post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizers["llama3"].post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), processors.TemplateProcessing(
-        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizers["llama3"].token_to_id("<|im_start|>"))])])
+    start = ("<|im_start|>", tokenizers["llama3"].token_to_id("<|im_start|>"))
+    tokenizers["llama3"].post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[start])])
     for seed, (name, tok) in enumerate(tokenizers.items()):
         folder = pathlib.Path(out) / name
         folder.mkdir(parents=True, exist_ok=True)
         tok.save(str(folder / "tokenizer.json"))
-        eos = "<eos>" if name == "characters" else "<|im_end|>"
-        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "pad_token": None if name != "characters" else "<pad>"}))
-        encoded, decoded = [], []
-        for text in texts(seed):
-            ids = tok.encode(text, add_special_tokens=False).ids
-            encoded.append({"text": text, "ids": ids, "has_unknown": name == "characters" and any(
-                ord(c) < 32 or ord(c) > 126 for c in text)})
-            decoded.append(ids)
-        rng = random.Random(seed)
-        for _ in range(200):  # sequences that no text gives: broken UTF-8 among them
-            decoded.append([rng.randrange(tok.get_vocab_size()) for _ in range(rng.randint(1, 12))])
-        decoded = [{"ids": ids, "text": tok.decode(ids), "all": tok.decode(ids, skip_special_tokens=False)} for ids in decoded]
-        vectors = {"vocab_size": max(tok.get_vocab().values()) + 1, "eos": tok.token_to_id(eos), "encoded": encoded, "decoded": decoded}
-        (folder / "vectors.json").write_text(json.dumps(vectors))
+        eos, pad = ("<eos>", "<pad>") if name == "characters" else ("<|im_end|>", None)
+        config = {"eos_token": eos, "pad_token": pad}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        (folder / "vectors.json").write_text(json.dumps(vectors_of(name, tok, seed, eos)))
     (pathlib.Path(out) / "done").write_text("")
 
 
