@@ -96,7 +96,6 @@ struct HostSetup {
 /// What one step was and how it ended.
 struct StepEnd {
   bool stepped = false;  // false: nothing was eligible
-  Duration cost;         // Resource::take_cost() of the owned resources; zero for real ones
 };
 
 /// Message counts of one host, for finding the end of a drain (drain.h). Each only grows.
@@ -154,13 +153,16 @@ class Host {
   void run_step();
   /// As if the handler had returned `error` without running (injected faults).
   void fail_step(Error error);
+  /// Resource::take_cost() of the owned resources, between run_step() and complete_step().
+  Duration step_cost();
   StepEnd complete_step(Time now);
   /// The actor in the handler is given up and replaced by a fresh or restored one; the message is
   /// refused with kDeadline. An Error when the actor's contract is not restartable: end the run.
   Status abandon_step(Time now);
   /// Hand this to the thread of run_step() to keep what it touches alive: run(*host.running()).
   std::shared_ptr<Running> running() const;
-  static void run(Running& running);
+  /// False: it was abandoned meanwhile, nobody waits for its end.
+  static bool run(Running& running);
   /// Whether a handler may run apart from the host: own_thread, one actor, no resources.
   bool may_run_apart() const;
 
@@ -193,6 +195,8 @@ class Host {
   /// of a leaving (out_index) link that wait in the outbox.
   uint64_t num_waiting_in(uint32_t in_index) const;
   uint64_t num_waiting_out(uint32_t out_index) const;
+  /// Messages in the inbox, in hand and in outboxes; timers and control do not count.
+  uint64_t num_held() const;
 
  private:
   class Body;

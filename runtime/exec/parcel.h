@@ -22,6 +22,7 @@ struct Grant {
   LinkId link;
   uint64_t num_messages = 0;
   uint64_t num_bytes = 0;  // of Blobs
+  uint32_t epoch = 0;      // of the sender whose messages these were
 };
 
 struct ParcelMessage {

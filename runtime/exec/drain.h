@@ -1,0 +1,24 @@
+/// DrainDetector: tells when a draining run is over: two successive counts over all hosts find
+/// every host idle, nothing under way, and nothing done in between. Shared by both executors. A
+/// value.
+#pragma once
+
+#include <span>
+
+#include "runtime/exec/host.h"
+
+namespace primerl {
+
+class DrainDetector {
+ public:
+  /// One count over all hosts. True = over. Counts may be taken while hosts run: a message that
+  /// crosses a count shows up as a step or a difference in the next one.
+  bool is_over(std::span<const HostCounts> hosts);
+
+ private:
+  bool was_quiet_ = false;
+  uint64_t num_steps_ = 0;
+  uint64_t num_shipped_ = 0;
+};
+
+}  // namespace primerl

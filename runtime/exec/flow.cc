@@ -1,0 +1,211 @@
+#include "runtime/exec/flow.h"
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+bool waits_for_credit(const Link& link) { return !link.is_feedback || link.latest_wins; }
+
+bool has_credit(const OutLink& out, uint64_t num_bytes) {
+  if (out.num_shipped.get() - out.num_settled.get() >= static_cast<uint64_t>(out.link->capacity))
+    return false;
+  const uint64_t in_window = out.bytes_shipped - out.bytes_settled;
+  // A message beyond the whole window would otherwise wait for ever.
+  return in_window == 0 || in_window + num_bytes <= static_cast<uint64_t>(out.link->bytes_max);
+}
+
+}  // namespace
+
+Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host) : num_slots_(wiring.num_slots) {
+  const PlanHost& planned = plan.host(host);
+  const HostWiring& wires = wiring.hosts[host.index()];
+  full_by_gate_.resize(wires.rank_max + 2, 0);
+  outputs.resize(planned.instances.size());
+  for (size_t a = 0; a < planned.instances.size(); ++a) {
+    for (const OutputPort& port : plan.contract_of(planned.instances[a]).outputs) {
+      OutputFlow& output = outputs[a].emplace_back();
+      output.port = &port;
+      output.any_blocks = port.routing != Routing::kAddressed && port.routing != Routing::kKeyed;
+    }
+  }
+  for (LinkId id : wires.out) {
+    const Link& link = wiring.links[id.index()];
+    OutLink& out = links.emplace_back();
+    out.link = &link;
+    out.id = id;
+    const auto position =
+        std::find(planned.instances.begin(), planned.instances.end(), link.sender);
+    out.actor = static_cast<uint32_t>(position - planned.instances.begin());
+    out.gate = link.sender_host == link.target_host ? link.rank : wires.rank_max + 1;
+    OutputFlow& output = outputs[out.actor][link.output];
+    output.links.push_back(link.out_index);
+    if (!link.is_feedback) ++output.num_forward;
+  }
+  for (auto& of_actor : outputs) {
+    for (auto& output : of_actor) {
+      std::stable_sort(output.links.begin(), output.links.end(), [this](uint32_t a, uint32_t b) {
+        return links[a].link->target < links[b].link->target;
+      });
+      rebuild_targets(output);
+    }
+  }
+}
+
+void Flow::rebuild_targets(OutputFlow& output) {
+  output.targets.assign(num_slots_ + 1, {});
+  for (uint32_t index : output.links) {
+    const OutLink& out = links[index];
+    if (!out.is_live) continue;
+    for (uint32_t slot = 0; slot <= num_slots_; ++slot) {
+      const TenantSlot only = out.link->target_tenant;
+      if (slot < num_slots_ && !only.is_none() && only.value != slot) continue;
+      auto& targets = output.targets[slot];
+      if (targets.empty() || targets.back() != out.link->target)
+        targets.push_back(out.link->target);
+    }
+  }
+}
+
+void Flow::ship_now(OutLink& out, Envelope&& envelope, const Ship& ship) {
+  out.num_shipped.add(1);
+  out.bytes_shipped += envelope.blob_bytes;
+  envelope.sequence = out.num_shipped.get();
+  if (out.link->is_remote) out.unacknowledged.push(envelope);
+  ship(out, std::move(envelope));
+}
+
+void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
+  if (!out.is_live) {
+    out.past_sent.add(1);
+    out.num_returned.add(1);
+    return;
+  }
+  out.num_emitted.add(1);
+  out.bytes_emitted += envelope.blob_bytes;
+  const bool waits =
+      waits_for_credit(*out.link) && (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
+  if (!waits) {
+    ship_now(out, std::move(envelope), ship);
+  } else {
+    if (out.link->latest_wins) {
+      for (uint64_t i = out.outbox.head(); i != out.outbox.tail(); ++i) {
+        Envelope& older = out.outbox.at(i);
+        if (older.tenant != envelope.tenant) continue;
+        out.num_overwritten.add(1);
+        out.bytes_emitted -= older.blob_bytes;
+        older = std::move(envelope);
+        return;
+      }
+    }
+    out.outbox.push(std::move(envelope));
+    ++num_in_outboxes_;
+  }
+  update_full(out);
+  if (!out.link->is_feedback) out.waiting_max.raise_to(out.unsettled());
+}
+
+void Flow::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes, const Ship& ship) {
+  if (num_messages <= out.num_settled.get()) return;
+  CHECK(num_messages <= out.num_shipped.get(), "a grant covers messages that were never shipped");
+  if (out.link->is_remote)
+    for (uint64_t i = out.num_settled.get(); i < num_messages; ++i) out.unacknowledged.pop();
+  out.num_settled.set(num_messages);
+  out.bytes_settled = num_bytes;
+  while (!out.outbox.empty() && has_credit(out, out.outbox.front().blob_bytes)) {
+    --num_in_outboxes_;
+    ship_now(out, out.outbox.pop(), ship);
+  }
+  update_full(out);
+}
+
+void Flow::count_gate(uint32_t gate, int change) {
+  full_by_gate_[gate] += static_cast<uint32_t>(change);
+  if (change > 0) {
+    gate_ = std::max(gate_, gate);
+    return;
+  }
+  got_room_ = true;
+  while (gate_ > 0 && full_by_gate_[gate_] == 0) --gate_;
+}
+
+void Flow::update_full(OutLink& out) {
+  if (out.link->is_feedback) return;
+  const bool full = out.is_live && (out.unsettled() >= static_cast<uint64_t>(out.link->capacity) ||
+                                    out.bytes_emitted - out.bytes_settled >=
+                                        static_cast<uint64_t>(out.link->bytes_max));
+  if (full == out.is_full) return;
+  out.is_full = full;
+  if (!full) got_room_ = true;
+  OutputFlow& output = outputs[out.actor][out.link->output];
+  output.num_full += full ? 1u : -1u;
+  if (output.any_blocks) return count_gate(out.gate, full ? 1 : -1);
+  const bool blocks = output.num_full > 0 && output.num_full == output.num_forward;
+  if (blocks == (output.counted_gate > 0)) return;
+  if (!blocks) return count_gate(std::exchange(output.counted_gate, 0), -1);
+  output.counted_gate = full_by_gate_.size() - 1;
+  for (uint32_t index : output.links)
+    if (links[index].is_full)
+      output.counted_gate = std::min(output.counted_gate, links[index].gate);
+  count_gate(output.counted_gate, 1);
+}
+
+void Flow::close(OutLink& out) {
+  if (!out.is_live) return;
+  out.past_sent.add(out.num_emitted.get());
+  out.past_handled.add(out.num_settled.get());
+  out.past_dropped.add(out.num_overwritten.get());
+  out.num_returned.add(out.unsettled());
+  num_in_outboxes_ -= out.outbox.size();
+  out.outbox.clear();
+  out.unacknowledged.clear();
+  for (Counter* counter :
+       {&out.num_emitted, &out.num_shipped, &out.num_settled, &out.num_overwritten})
+    counter->set(0);
+  out.bytes_emitted = out.bytes_shipped = out.bytes_settled = 0;
+  update_full(out);  // while it still counts among the live ones
+  out.is_live = false;
+  OutputFlow& output = outputs[out.actor][out.link->output];
+  if (!out.link->is_feedback) --output.num_forward;
+  rebuild_targets(output);
+  // The others may now be all that is left, and full.
+  if (!output.any_blocks)
+    for (uint32_t index : output.links) {
+      OutLink& other = links[index];
+      if (!other.is_full) continue;
+      other.is_full = false;
+      --output.num_full;
+      update_full(other);
+    }
+}
+
+void Flow::reopen(OutLink& out) {
+  if (out.is_live) return;
+  out.is_live = true;
+  OutputFlow& output = outputs[out.actor][out.link->output];
+  if (!out.link->is_feedback) {
+    ++output.num_forward;
+    if (output.counted_gate > 0) count_gate(std::exchange(output.counted_gate, 0), -1);
+  }
+  rebuild_targets(output);
+  got_room_ = true;
+}
+
+int64_t Flow::room(uint32_t actor, uint32_t output, InstanceId target) const {
+  int64_t most = 0;
+  for (uint32_t index : outputs[actor][output].links) {
+    const OutLink& out = links[index];
+    if (!target.is_none() && out.link->target != target) continue;
+    if (!out.is_live) continue;
+    most = std::max(most, out.link->capacity - static_cast<int64_t>(out.unsettled()));
+  }
+  return most;
+}
+
+std::span<const InstanceId> Flow::targets(uint32_t actor, uint32_t output,
+                                          TenantSlot tenant) const {
+  const auto& by_slot = outputs[actor][output].targets;
+  return by_slot[tenant.is_none() ? num_slots_ : tenant.value];
+}
+
+}  // namespace primerl

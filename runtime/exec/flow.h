@@ -1,0 +1,99 @@
+/// Flow: the sending half of a host's links: credit, outbox, sequence numbers, ledger, and the gate
+/// that says whether forward inputs and work turns may be handed over.
+///
+/// A forward message is shipped while the link has credit (messages and Blob bytes; one message
+/// larger than the byte window passes when that window is empty) and waits in the outbox else. A
+/// feedback message is never held back. A latest_wins message waits at most once per tenant: a
+/// newer one overwrites it. Unsettled = emitted and not yet granted back; at capacity the link is
+/// full.
+///
+/// Threads: the host's, except room() and targets(), which a handler running apart may call, and
+/// the counters, which anyone may read.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/exec/counter.h"
+#include "runtime/exec/parcel.h"
+#include "runtime/exec/ring.h"
+#include "runtime/exec/wiring.h"
+
+namespace primerl {
+
+struct OutLink {
+  const Link* link = nullptr;
+  LinkId id;
+  uint32_t actor = 0;  // index among the host's instances
+  uint32_t gate = 0;   // its rank; beyond every rank when it leaves the host
+  bool is_live = true;
+  bool is_full = false;
+  // Of this incarnation of the peer.
+  Counter num_emitted, num_shipped, num_settled, num_overwritten;
+  uint64_t bytes_emitted = 0, bytes_shipped = 0, bytes_settled = 0;
+  // Of all incarnations before.
+  Counter past_sent, past_handled, past_dropped, num_returned;
+  Counter waiting_max;
+  Ring<Envelope> outbox;
+  Ring<Envelope> unacknowledged;  // of remote links alone
+
+  uint64_t unsettled() const {
+    return num_emitted.get() - num_settled.get() - num_overwritten.get();
+  }
+};
+
+/// One output port of one actor of the host.
+struct OutputFlow {
+  const OutputPort* port = nullptr;
+  std::vector<uint32_t> links;                   // indices into Flow::links, by target
+  std::vector<std::vector<InstanceId>> targets;  // live ones, by tenant slot; the last = any
+  bool any_blocks = true;                        // false: full only when all live targets are
+  uint32_t num_forward = 0;                      // live forward links
+  uint32_t num_full = 0;                         // of those
+  uint32_t counted_gate = 0;                     // where this output is counted; 0 = nowhere
+};
+
+class Flow {
+ public:
+  /// Takes one message that leaves now: to an inbox of this host or to a parcel.
+  using Ship = std::function<void(OutLink& link, Envelope&& envelope)>;
+
+  Flow(const Plan& plan, const Wiring& wiring, HostId host);
+
+  /// Takes a message of one link; ships it, queues it, or (dead peer) counts it as returned.
+  void emit(OutLink& link, Envelope&& envelope, const Ship& ship);
+  /// Applies running totals; ships what got credit. Old or repeated grants change nothing.
+  void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
+  /// Everything unsettled is returned; the link leaves its output.
+  void close(OutLink& link);
+  void reopen(OutLink& link);
+
+  /// 0 = open. Else the highest rank of a full forward output: only inputs of links of at least
+  /// that rank may be handed over, and no work.
+  uint32_t gate() const { return gate_; }
+  /// Whether a link got room since the last call.
+  bool take_got_room() { return std::exchange(got_room_, false); }
+  bool has_outbox() const { return num_in_outboxes_ > 0; }
+
+  int64_t room(uint32_t actor, uint32_t output, InstanceId target) const;
+  std::span<const InstanceId> targets(uint32_t actor, uint32_t output, TenantSlot tenant) const;
+
+  std::vector<OutLink> links;                    // index = Link::out_index
+  std::vector<std::vector<OutputFlow>> outputs;  // [actor][output]
+
+ private:
+  void update_full(OutLink& link);
+  void count_gate(uint32_t gate, int change);
+  void rebuild_targets(OutputFlow& output);
+  void ship_now(OutLink& link, Envelope&& envelope, const Ship& ship);
+
+  const uint32_t num_slots_;
+  std::vector<uint32_t> full_by_gate_;
+  uint32_t gate_ = 0;
+  uint64_t num_in_outboxes_ = 0;
+  bool got_room_ = false;
+};
+
+}  // namespace primerl

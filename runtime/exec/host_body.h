@@ -1,0 +1,127 @@
+/// The inside of a Host (host.h has the manual). Split over host.cc (life, queries), host_step.cc
+/// (steps) and host_links.cc (parcels, peers, ledger).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/flow.h"
+#include "runtime/exec/host.h"
+#include "runtime/exec/inbox.h"
+#include "runtime/exec/running.h"
+
+namespace primerl {
+
+class Host::Body {
+ public:
+  explicit Body(HostSetup setup);
+  ~Body() { destroy(); }
+
+  // host.cc
+  Status start(Time now);
+  void destroy();
+  void begin_drain(Time now);
+  bool may_run_apart() const;
+  HostCounts counts() const;
+  HostView view() const;
+  void update_gauge();
+
+  // host_step.cc
+  bool ready() const;
+  bool begin_step(Time now);
+  void run_step();
+  void fail_step(Error error);
+  StepEnd complete_step(Time now);
+  Status abandon_step(Time now);
+  void wake(Time now);
+
+  // host_links.cc
+  Status accept(Parcel parcel, Time now);
+  void peer_down(HostId peer, uint32_t epoch, Time now);
+  void peer_up(HostId peer, uint32_t epoch, Time now);
+  void add_to(std::span<EdgeLedger> ledger) const;
+
+  const HostSetup& setup() const { return common_->setup; }
+
+  struct PendingTimer {
+    Time due;
+    uint32_t actor = 0;
+    uint32_t timer = 0;
+    uint64_t generation = 0;
+  };
+  /// What stays when an actor is replaced.
+  struct Seat {
+    std::shared_ptr<Running> running;
+    std::vector<uint64_t> timer_generations;
+    bool keeps_snapshot = false;
+    Json snapshot;               // after the last step that succeeded
+    std::vector<Time> restarts;  // within the window
+  };
+  struct OpenParcel {
+    Parcel parcel;
+    std::vector<uint32_t> ungranted;  // in_index of links with settled messages not yet granted
+    bool is_due = false;              // ships at the end of this step
+    bool is_touched = false;          // stands in touched_
+    uint32_t peer_epoch = 0;          // grants of older incarnations are nobody's
+  };
+
+  // Between the parts.
+  void complete_actor(Running& running, Time now);
+  void complete_failed(Running& running, Time now);
+  void apply_effects(Running& running, Time now);
+  void release(Running& running, Time now);
+  void route(Running& running, PendingEmission& emission, Time now);
+  void emit_on(Running& running, OutLink& out, PendingEmission& emission, Payload payload,
+               uint64_t blob_bytes, Time now);
+  void ship(OutLink& out, Envelope&& envelope);
+  void settle(const Input& input);
+  void grant_when_due(uint32_t in_index);
+  void flush();
+  void touch(uint32_t peer);
+  uint32_t peer_index(HostId host) const;
+  void supervise(Running& running, const Error& error, Time now);
+  Status replace(uint32_t actor, bool restore, Time now);
+  void take_snapshot(Seat& seat);
+  void set_timer(uint32_t actor, const TimerChange& change, Time now);
+  void cancel_timers(uint32_t actor);
+  void arm_work();
+  void check_bound(InLink& in);
+  void record(const Running& running, bool is_abandoned);
+  void after_change();
+  void set_peer_epoch(HostId peer, uint32_t epoch);
+  void tell_peer_event(HostId peer, PeerEvent::Kind kind, uint32_t epoch, Time now);
+
+  const std::shared_ptr<HostCommon> common_;
+  const PlanHost& planned_;
+  const HostWiring& wires_;
+  Inbox inbox_;
+  std::vector<Seat> seats_;
+  std::vector<OpenParcel> parcels_;  // parallel to wires_.peers
+  std::vector<uint32_t> touched_;    // peers with something in their parcel
+  std::vector<uint32_t> in_peer_;    // peer of each arriving link, or none
+  std::vector<uint32_t> out_peer_;   // of each leaving link
+  Flow::Ship ship_;
+  std::vector<PendingTimer> timers_;
+  std::vector<Envelope> recorded_;  // emissions of this step, while somebody observes
+  Time now_;                        // of the step or parcel in hand
+
+  bool works_ = false;  // some actor works()
+  bool work_armed_ = false;
+  uint64_t work_arrival_ = 0;
+  bool is_started_ = false;
+  bool is_draining_ = false;
+
+  // The step in hand.
+  enum class Step { kNone, kInput, kWork } step_ = Step::kNone;
+  uint32_t current_ = 0;  // its actor
+  Error* injected_ = nullptr;
+  Status resource_status_;
+
+  // Read by anyone.
+  Counter num_steps_, num_shipped_, num_received_, num_restarts_, num_abandoned_;
+  Counter waiting_, oldest_arrival_, handling_, handling_type_, running_since_;
+  Counter is_idle_, is_running_, is_ready_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,291 @@
+// The links of a host: routing and releasing emissions, parcels and grants, peers, the ledger.
+#include <algorithm>
+
+#include "runtime/exec/host_body.h"
+
+namespace primerl {
+
+void Host::Body::release(Running& running, Time now) {
+  for (PendingEmission& emission : running.emissions) route(running, emission, now);
+  running.emissions.clear();
+}
+
+void Host::Body::route(Running& running, PendingEmission& emission, Time now) {
+  auto& flow = *common_->flow;
+  const OutputFlow& output = flow.outputs[running.index()][emission.output];
+  if (output.links.empty()) return;  // an optional output that is not connected
+  const uint64_t blob_bytes = emission.payload.type->blob_bytes(emission.payload.message.get());
+  const SendOptions& options = emission.options;
+  const auto serves = [&](const OutLink& out) {
+    return out.link->target_tenant.is_none() || out.link->target_tenant == options.tenant;
+  };
+  if (output.links.size() == 1 && output.any_blocks) {
+    OutLink& only = flow.links[output.links.front()];
+    const bool reaches =
+        output.port->routing != Routing::kToOrigin || only.link->target == options.origin;
+    if (serves(only) && reaches)
+      return emit_on(running, only, emission, std::move(emission.payload), blob_bytes, now);
+  }
+  const InstanceId target =
+      output.port->routing == Routing::kToOrigin ? options.origin : options.target;
+  OutLink* last = nullptr;  // gets the payload itself, the others a copy
+  uint64_t best = 0;
+  for (uint32_t index : output.links) {
+    OutLink& out = flow.links[index];
+    if (!serves(out)) continue;
+    switch (output.port->routing) {
+      case Routing::kToOne:
+        last = last == nullptr ? &out : last;
+        continue;
+      case Routing::kKeyed: {
+        // Rendezvous hashing: a target that dies moves its own keys alone.
+        if (!out.is_live) continue;
+        const uint64_t key = output.port->key(emission.payload.message.get());
+        const uint64_t weight = mix(key, out.link->target.value) | 1;
+        if (weight > best) last = &out;
+        best = std::max(best, weight);
+        continue;
+      }
+      case Routing::kBroadcast:
+        break;
+      case Routing::kAddressed:
+      case Routing::kToOrigin:
+        if (out.link->target != target) continue;
+        break;
+    }
+    if (last != nullptr) emit_on(running, *last, emission, emission.payload, blob_bytes, now);
+    last = &out;
+  }
+  if (last != nullptr)
+    return emit_on(running, *last, emission, std::move(emission.payload), blob_bytes, now);
+  // Nobody of this tenant listens, or the last keyed target has died: only then it may vanish.
+  const bool may_miss =
+      output.port->routing == Routing::kBroadcast || output.port->routing == Routing::kKeyed;
+  CHECK(may_miss,
+        fmt::format("'{}.{}' does not reach instance {} for tenant {}", running.self_name(),
+                    output.port->name, target.value, options.tenant.value));
+  running.count("without_target", 1);
+}
+
+void Host::Body::emit_on(Running& running, OutLink& out, PendingEmission& emission, Payload payload,
+                         uint64_t blob_bytes, Time now) {
+  Envelope envelope;
+  envelope.edge = out.link->edge;
+  envelope.sender = out.link->sender;
+  envelope.target = out.link->target;
+  envelope.tenant = emission.options.tenant;
+  envelope.epoch = setup().epoch;
+  envelope.cause = emission.options.cause;
+  envelope.origin = emission.options.origin;
+  envelope.sent_at = running.now();
+  envelope.blob_bytes = blob_bytes;
+  envelope.payload = std::move(payload);
+  if (setup().observer != nullptr) recorded_.push_back(envelope);
+  now_ = now;
+  common_->flow->emit(out, std::move(envelope), ship_);
+}
+
+void Host::Body::ship(OutLink& out, Envelope&& envelope) {
+  num_shipped_.add(1);
+  const uint32_t peer = out_peer_[out.link->out_index];
+  if (peer == Inbox::kNone) {
+    num_received_.add(1);
+    const Status taken = inbox_.receive(out.link->in_index, std::move(envelope), now_);
+    CHECK(taken.ok(), "a host refused a message of its own");
+    check_bound(inbox_.links[out.link->in_index]);
+    return;
+  }
+  touch(peer);
+  auto& open = parcels_[peer];
+  open.is_due = true;
+  open.parcel.messages.push_back({out.id, std::move(envelope)});
+}
+
+void Host::Body::touch(uint32_t peer) {
+  if (parcels_[peer].is_touched) return;
+  parcels_[peer].is_touched = true;
+  touched_.push_back(peer);
+}
+
+void Host::Body::settle(const Input& input) {
+  InLink& in = inbox_.links[input.in_index];
+  in.num_handled.add(1);
+  in.num_in_hand.set(0);
+  if (input.envelope.epoch != in.epoch) return;  // its sender is gone, and its credit
+  in.settled_messages += 1;
+  in.settled_bytes += input.envelope.blob_bytes;
+  grant_when_due(input.in_index);
+}
+
+void Host::Body::grant_when_due(uint32_t in_index) {
+  InLink& in = inbox_.links[in_index];
+  const uint32_t peer = in_peer_[in_index];
+  if (peer == Inbox::kNone) {
+    OutLink& out = common_->flow->links[in.link->out_index];
+    common_->flow->grant(out, in.settled_messages, in.settled_bytes, ship_);
+    return;
+  }
+  auto& open = parcels_[peer];
+  if (!in.is_ungranted) {
+    in.is_ungranted = true;
+    open.ungranted.push_back(in_index);
+  }
+  // Bytes return at once when nothing of the link is left here: a message larger than what remains
+  // of the window would wait for ever otherwise.
+  const uint64_t bytes = in.settled_bytes - in.granted_bytes;
+  const bool is_last = in.num_waiting.get() == 0 && bytes > 0;
+  if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
+      bytes < in.link->grant_bytes)
+    return;
+  touch(peer);
+  open.is_due = true;
+}
+
+void Host::Body::flush() {
+  for (uint32_t peer : touched_) {
+    auto& open = parcels_[peer];
+    open.is_touched = false;
+    if (!std::exchange(open.is_due, false)) continue;
+    for (uint32_t index : open.ungranted) {
+      InLink& in = inbox_.links[index];
+      in.is_ungranted = false;
+      in.granted_messages = in.settled_messages;
+      in.granted_bytes = in.settled_bytes;
+      open.parcel.grants.push_back({in.id, in.settled_messages, in.settled_bytes, in.epoch});
+    }
+    open.ungranted.clear();
+    Parcel parcel;
+    parcel.from = open.parcel.from;
+    parcel.to = open.parcel.to;
+    parcel.epoch = open.parcel.epoch;
+    parcel.messages.swap(open.parcel.messages);
+    parcel.grants.swap(open.parcel.grants);
+    setup().executor->ship(std::move(parcel));
+  }
+  touched_.clear();
+}
+
+Status Host::Body::accept(Parcel parcel, Time now) {
+  now_ = now;
+  const Wiring& wiring = *setup().wiring;
+  const uint32_t peer = peer_index(parcel.from);
+  if (peer == Inbox::kNone)
+    return error(Code::kCorrupt, "'{}' got a parcel of host {}, with which it shares no edge",
+                 planned_.name, parcel.from.value);
+  if (parcel.epoch < parcels_[peer].peer_epoch) parcel.grants.clear();
+  for (const Grant& grant : parcel.grants) {
+    if (grant.link.index() >= wiring.links.size() ||
+        wiring.links[grant.link.index()].sender_host != setup().host)
+      return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
+                   planned_.name, grant.link.value);
+    OutLink& out = common_->flow->links[wiring.links[grant.link.index()].out_index];
+    // Credit for what an earlier incarnation of this host sent is nobody's.
+    if (grant.epoch == setup().epoch && out.is_live)
+      common_->flow->grant(out, grant.num_messages, grant.num_bytes, ship_);
+  }
+  for (ParcelMessage& message : parcel.messages) {
+    num_received_.add(1);
+    if (message.link.index() >= wiring.links.size() ||
+        wiring.links[message.link.index()].target_host != setup().host)
+      return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
+                   planned_.name, message.link.value);
+    const uint32_t in_index = wiring.links[message.link.index()].in_index;
+    InLink& in = inbox_.links[in_index];
+    const uint64_t settled = in.settled_messages;
+    auto status = inbox_.receive(in_index, std::move(message.envelope), now);
+    if (!status.ok())
+      return Error(status.error())
+          .while_doing(fmt::format("edge '{}'", setup().plan->edge(in.link->edge).name));
+    if (in.settled_messages != settled) grant_when_due(in_index);
+    check_bound(in);
+  }
+  flush();
+  after_change();
+  return ok();
+}
+
+void Host::Body::check_bound(InLink& in) {
+  if (in.num_waiting.get() <= static_cast<uint64_t>(in.link->bound) || in.is_unkept_promise) return;
+  in.is_unkept_promise = true;
+  setup().executor->host_failed(
+      setup().host,
+      error(Code::kInternal, "edge '{}' had {} messages waiting, its bound is {}",
+            setup().plan->edge(in.link->edge).name, in.num_waiting.get(), in.link->bound)
+          .note("a contract states too small a number: at_most, burst or work_burst"));
+}
+
+void Host::Body::peer_down(HostId peer, uint32_t epoch, Time now) {
+  now_ = now;
+  for (OutLink& out : common_->flow->links)
+    if (out.link->target_host == peer) common_->flow->close(out);
+  for (InLink& in : inbox_.links)
+    if (in.link->sender_host == peer && in.epoch <= epoch) inbox_.reopen(in, epoch + 1);
+  set_peer_epoch(peer, epoch + 1);
+  tell_peer_event(peer, PeerEvent::Kind::kDown, epoch, now);
+  after_change();
+}
+
+void Host::Body::peer_up(HostId peer, uint32_t epoch, Time now) {
+  now_ = now;
+  for (OutLink& out : common_->flow->links)
+    if (out.link->target_host == peer) common_->flow->reopen(out);
+  for (InLink& in : inbox_.links)
+    if (in.link->sender_host == peer && in.epoch < epoch) inbox_.reopen(in, epoch);
+  set_peer_epoch(peer, epoch);
+  tell_peer_event(peer, PeerEvent::Kind::kUp, epoch, now);
+  after_change();
+}
+
+void Host::Body::set_peer_epoch(HostId peer, uint32_t epoch) {
+  const uint32_t index = peer_index(peer);
+  if (index == Inbox::kNone) return;
+  auto& open = parcels_[index];
+  open.peer_epoch = std::max(open.peer_epoch, epoch);
+}
+
+void Host::Body::tell_peer_event(HostId peer, PeerEvent::Kind kind, uint32_t epoch, Time now) {
+  const auto tell = [&](uint32_t actor, InstanceId neighbour) {
+    Input input;
+    input.kind = StepKind::kPeer;
+    input.actor = actor;
+    input.peer = {kind, neighbour, epoch};
+    inbox_.push_control(std::move(input), now);
+  };
+  for (uint32_t actor = 0; actor < seats_.size(); ++actor) {
+    std::vector<InstanceId> neighbours;
+    for (const OutLink& out : common_->flow->links)
+      if (out.actor == actor && out.link->target_host == peer)
+        neighbours.push_back(out.link->target);
+    for (const InLink& in : inbox_.links)
+      if (in.actor == actor && in.link->sender_host == peer) neighbours.push_back(in.link->sender);
+    std::sort(neighbours.begin(), neighbours.end());
+    neighbours.erase(std::unique(neighbours.begin(), neighbours.end()), neighbours.end());
+    for (InstanceId neighbour : neighbours) tell(actor, neighbour);
+  }
+}
+
+void Host::Body::add_to(std::span<EdgeLedger> ledger) const {
+  for (const OutLink& out : common_->flow->links) {
+    EdgeLedger& edge = ledger[out.link->edge.index()];
+    edge.sent += out.past_sent.get() + out.num_emitted.get();
+    edge.returned += out.num_returned.get();
+    edge.handled += out.past_handled.get();
+    edge.dropped += out.past_dropped.get() + out.num_overwritten.get();
+    // In the outbox or under way; what has arrived is taken off by the receiver.
+    edge.in_flight += out.num_emitted.get() - out.num_overwritten.get();
+    edge.waiting_max = std::max(edge.waiting_max, out.waiting_max.get());
+  }
+  for (const InLink& in : inbox_.links) {
+    EdgeLedger& edge = ledger[in.link->edge.index()];
+    const uint64_t refused = in.num_refused_epochs.get();
+    edge.sent += in.sent_by_dead.get() + refused;
+    edge.handled += in.num_handled.get();
+    edge.failed += in.num_failed.get();
+    edge.dropped += in.num_overwritten.get() + refused;
+    edge.in_flight += in.num_waiting.get() + in.num_in_hand.get() + in.sent_by_dead.get();
+    edge.in_flight -= in.num_received.get();
+    if (in.link->is_feedback) edge.waiting_max = std::max(edge.waiting_max, in.waiting_max.get());
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,291 @@
+// The steps of a host: choosing, running, completing, abandoning; supervision of its actors.
+#include <algorithm>
+
+#include "runtime/exec/host_body.h"
+
+namespace primerl {
+
+bool Host::Body::ready() const {
+  if (step_ != Step::kNone) return false;
+  const uint32_t gate = common_->flow->gate();
+  if (work_armed_ && gate == 0) return true;
+  return inbox_.pick(gate, std::nullopt) != Inbox::kNone;
+}
+
+void Host::Body::arm_work() {
+  if (work_armed_) return;
+  bool has_work = works_;
+  for (const auto& resource : common_->owned) has_work = has_work || resource->has_work();
+  if (!has_work) return;
+  work_armed_ = true;
+  work_arrival_ = inbox_.next_arrival();
+}
+
+bool Host::Body::begin_step(Time now) {
+  CHECK(step_ == Step::kNone, "a step began before the last one was completed");
+  now_ = now;
+  while (true) {
+    const uint32_t gate = common_->flow->gate();
+    const bool may_work = work_armed_ && gate == 0;
+    const uint32_t lane =
+        inbox_.pick(gate, may_work ? std::optional<uint64_t>(work_arrival_) : std::nullopt);
+    if (lane == Inbox::kNone && !may_work) {
+      after_change();
+      return false;
+    }
+    num_steps_.add(1);
+    if (lane == Inbox::kNone) {
+      step_ = Step::kWork;
+      work_armed_ = false;
+      handling_.set(InstanceId::kNone);
+      handling_type_.set(0);
+      for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
+      break;
+    }
+    Input input = inbox_.take(lane);
+    if (input.kind == StepKind::kTimer &&
+        input.generation != seats_[input.actor].timer_generations[input.port]) {
+      num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
+      continue;
+    }
+    step_ = Step::kInput;
+    current_ = input.actor;
+    handling_.set(planned_.instances[current_].value);
+    handling_type_.set(reinterpret_cast<uint64_t>(input.envelope.payload.type));
+    seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
+    break;
+  }
+  running_since_.set(static_cast<uint64_t>(now.to_nanoseconds()));
+  is_running_.set(1);
+  return true;
+}
+
+void Host::Body::run_step() {
+  CHECK(step_ != Step::kNone, "run_step() without begin_step()");
+  if (step_ == Step::kInput) {
+    seats_[current_].running->run();
+    return;
+  }
+  resource_status_ = ok();
+  for (const auto& resource : common_->owned) {
+    if (!resource->has_work()) continue;
+    try {
+      resource_status_ = resource->step();
+    } catch (const std::exception& exception) {
+      resource_status_ =
+          error(Code::kInternal, "an exception left a resource: {}", exception.what());
+    }
+    if (!resource_status_.ok()) return;
+  }
+  for (auto& seat : seats_) seat.running->run();
+}
+
+void Host::Body::fail_step(Error error) {
+  CHECK(step_ == Step::kInput, "only an input can be failed");
+  seats_[current_].running->fail(std::move(error));
+}
+
+StepEnd Host::Body::complete_step(Time now) {
+  CHECK(step_ != Step::kNone, "complete_step() without begin_step()");
+  now_ = now;
+  StepEnd end;
+  end.stepped = true;
+  recorded_.clear();
+  const Step step = std::exchange(step_, Step::kNone);
+  if (step == Step::kInput) {
+    const auto running = seats_[current_].running;
+    complete_actor(*running, now);
+    arm_work();
+    if (common_->setup.observer != nullptr) record(*running, false);
+    running->input().envelope.payload = {};
+  } else {
+    bool more = false;
+    for (size_t i = 0; i < seats_.size(); ++i) {
+      const auto running = seats_[i].running;
+      complete_actor(*running, now);
+      more = more || running->wants_more_work();
+    }
+    for (const auto& resource : common_->owned) more = more || resource->has_work();
+    if (more) arm_work();
+    if (!resource_status_.ok())
+      setup().executor->host_failed(
+          setup().host,
+          Error(resource_status_.error())
+              .while_doing(fmt::format("stepping the resources of '{}'", planned_.name)));
+    if (common_->setup.observer != nullptr) record(*seats_.front().running, false);
+  }
+  is_running_.set(0);
+  flush();
+  after_change();
+  return end;
+}
+
+void Host::Body::complete_actor(Running& running, Time now) {
+  Input& input = running.input();
+  if (input.kind == StepKind::kMessage) settle(input);
+  if (!running.status().ok()) return complete_failed(running, now);
+  apply_effects(running, now);
+  release(running, now);
+  take_snapshot(seats_[running.index()]);
+}
+
+void Host::Body::complete_failed(Running& running, Time now) {
+  const Input& input = running.input();
+  const Error error = running.status().error();
+  running.emissions.clear();
+  if (input.kind == StepKind::kMessage) {
+    inbox_.links[input.in_index].num_failed.add(1);
+    running.refuse(error);
+  }
+  running.log(LogLevel::kWarning,
+              fmt::format("{} failed: {}", to_string(input.kind), error.text()));
+  running.count("errors", 1);
+  apply_effects(running, now);
+  release(running, now);
+  supervise(running, error, now);
+}
+
+void Host::Body::supervise(Running& running, const Error& error, Time now) {
+  const PlanNode& node = running.node();
+  if (node.on_error == OnError::kDrop) return;
+  const std::string_view name = running.self_name();
+  if (node.on_error == OnError::kStop)
+    return setup().executor->host_failed(
+        setup().host, Error(error).while_doing(fmt::format("'{}' (on_error = \"stop\")", name)));
+  auto& restarts = seats_[running.index()].restarts;
+  std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
+  if (std::cmp_greater_equal(restarts.size(), node.restarts_max))
+    return setup().executor->host_failed(
+        setup().host,
+        Error(error).while_doing(fmt::format("'{}' failed again after {} restarts within {}", name,
+                                             restarts.size(), to_string(node.restart_window))));
+  restarts.push_back(now);
+  num_restarts_.add(1);
+  if (auto status = replace(running.index(), true, now); !status.ok())
+    setup().executor->host_failed(
+        setup().host, Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+}
+
+Status Host::Body::replace(uint32_t actor, bool restore, Time now) {
+  Seat& seat = seats_[actor];
+  const Contract& contract = seat.running->contract();
+  if (!contract.is_restartable)
+    return error(Code::kInvalid, "actor '{}' cannot be restarted: its contract does not say so",
+                 contract.name);
+  cancel_timers(actor);
+  auto fresh = std::make_shared<Running>(common_, actor);
+  // A stuck handler may still count; an actor that failed has finished.
+  if (!seat.running->is_abandoned()) fresh->counters = seat.running->counters;
+  seat.running = fresh;
+  for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
+  RETURN_IF_ERROR(fresh->start(now));
+  if (restore && seat.keeps_snapshot && !seat.snapshot.is_null())
+    RETURN_IF_ERROR(fresh->actor().restore(seat.snapshot));
+  apply_effects(*fresh, now);
+  return ok();
+}
+
+void Host::Body::take_snapshot(Seat& seat) {
+  if (seat.keeps_snapshot) seat.snapshot = seat.running->actor().snapshot();
+}
+
+Status Host::Body::abandon_step(Time now) {
+  CHECK(step_ == Step::kInput && may_run_apart(), "only a handler that runs apart is abandoned");
+  step_ = Step::kNone;
+  now_ = now;
+  recorded_.clear();
+  const auto stuck = seats_[current_].running;
+  const Error late =
+      error(Code::kDeadline, "the handler took longer than {}", to_string(now - stuck->now()));
+  stuck->abandon();
+  num_abandoned_.add(1);
+  Input input = stuck->input();
+  if (input.kind == StepKind::kMessage) {
+    settle(input);
+    inbox_.links[input.in_index].num_failed.add(1);
+  }
+  RETURN_IF_ERROR(replace(current_, true, now));
+  auto& fresh = *seats_[current_].running;
+  fresh.log(LogLevel::kWarning,
+            fmt::format("gave up a handler that was stuck for {}", to_string(now - stuck->now())));
+  fresh.prepare(std::move(input), num_steps_.get(), now);
+  fresh.fail(late);
+  if (fresh.input().kind == StepKind::kMessage) fresh.refuse(late);
+  apply_effects(fresh, now);
+  release(fresh, now);
+  arm_work();
+  if (common_->setup.observer != nullptr) record(fresh, true);
+  is_running_.set(0);
+  flush();
+  after_change();
+  return ok();
+}
+
+void Host::Body::apply_effects(Running& running, Time now) {
+  for (const auto& change : running.timers) set_timer(running.index(), change, running.now());
+  running.timers.clear();
+  for (const auto& change : running.pauses)
+    inbox_.pause(running.index(), change.input, change.is_paused);
+  running.pauses.clear();
+  for (TenantSlot tenant : running.finished) setup().executor->tenant_finished(tenant);
+  running.finished.clear();
+  (void)now;
+}
+
+void Host::Body::set_timer(uint32_t actor, const TimerChange& change, Time now) {
+  ++seats_[actor].timer_generations[change.timer];
+  std::erase_if(timers_, [&](const PendingTimer& timer) {
+    return timer.actor == actor && timer.timer == change.timer;
+  });
+  if (!change.is_set) return;
+  timers_.push_back(
+      {now + change.delay, actor, change.timer, seats_[actor].timer_generations[change.timer]});
+}
+
+void Host::Body::cancel_timers(uint32_t actor) {
+  for (auto& generation : seats_[actor].timer_generations) ++generation;
+  std::erase_if(timers_, [&](const PendingTimer& timer) { return timer.actor == actor; });
+}
+
+void Host::Body::wake(Time now) {
+  std::vector<PendingTimer> due;
+  std::erase_if(timers_, [&](const PendingTimer& timer) {
+    if (timer.due > now) return false;
+    due.push_back(timer);
+    return true;
+  });
+  if (due.empty()) return;
+  std::stable_sort(due.begin(), due.end(),
+                   [](const auto& a, const auto& b) { return a.due < b.due; });
+  for (const PendingTimer& timer : due) {
+    Input input;
+    input.kind = StepKind::kTimer;
+    input.actor = timer.actor;
+    input.port = timer.timer;
+    input.generation = timer.generation;
+    inbox_.push_timer(std::move(input), now);
+  }
+  after_change();
+}
+
+void Host::Body::record(const Running& running, bool is_abandoned) {
+  auto& acting = const_cast<Running&>(running);
+  StepRecord record;
+  record.host = setup().host;
+  record.kind = acting.input().kind;
+  if (record.kind != StepKind::kWork) record.instance = running.self();
+  record.step = num_steps_.get();
+  record.began = running.now();
+  if (record.kind == StepKind::kMessage) record.message = &acting.input().envelope;
+  if (!running.status().ok()) record.error = &running.status().error();
+  record.emissions = recorded_;
+  record.is_abandoned = is_abandoned;
+  setup().observer->on_step(record);
+}
+
+void Host::Body::after_change() {
+  if (common_->flow->take_got_room()) arm_work();
+  update_gauge();
+}
+
+}  // namespace primerl

@@ -1,0 +1,140 @@
+#include "runtime/exec/inbox.h"
+
+#include <algorithm>
+
+namespace primerl {
+
+Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host)
+    : num_slots_(wiring.num_slots), lanes_(2) {
+  const auto& instances = plan.host(host).instances;
+  for (LinkId id : wiring.hosts[host.index()].in) {
+    const Link& link = wiring.links[id.index()];
+    InLink& in = links.emplace_back();
+    in.link = &link;
+    in.id = id;
+    in.actor = static_cast<uint32_t>(std::find(instances.begin(), instances.end(), link.target) -
+                                     instances.begin());
+    in.lane = link.is_feedback ? kPrompt : lane_of(in.actor, link);
+    if (link.latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
+  }
+}
+
+uint32_t Inbox::lane_of(uint32_t actor, const Link& link) {
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.is_forward && lane.actor == actor && lane.port == link.input && lane.rank == link.rank)
+      return i;
+  }
+  Lane& lane = lanes_.emplace_back();
+  lane.actor = actor;
+  lane.port = link.input;
+  lane.rank = link.rank;
+  lane.is_forward = true;
+  return static_cast<uint32_t>(lanes_.size() - 1);
+}
+
+uint64_t Inbox::push(uint32_t lane, Input&& input, Time now) {
+  input.arrival = ++last_arrival_;
+  input.arrived = now;
+  ++num_waiting_;
+  return lanes_[lane].ring.push(std::move(input));
+}
+
+Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
+  InLink& in = links[in_index];
+  if (envelope.epoch != in.epoch) {
+    if (envelope.epoch < in.epoch) {
+      in.num_refused_epochs.add(1);
+      return ok();
+    }
+    reopen(in, envelope.epoch);
+  }
+  if (envelope.sequence != in.last_sequence + 1) {
+    if (envelope.sequence <= in.last_sequence) {
+      in.num_refused_duplicates.add(1);
+      return ok();
+    }
+    return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
+                 envelope.sequence, in.id.value, in.last_sequence);
+  }
+  in.last_sequence = envelope.sequence;
+  in.num_received.add(1);
+  auto& ring = lanes_[in.lane].ring;
+  uint64_t* latest = nullptr;
+  if (in.link->latest_wins) {
+    const uint32_t slot = envelope.tenant.is_none() ? num_slots_ : envelope.tenant.value;
+    latest = &in.latest[slot];
+    if (ring.holds(*latest)) {
+      Envelope& older = ring.at(*latest).envelope;
+      in.settled_messages += 1;
+      in.settled_bytes += older.blob_bytes;
+      in.num_overwritten.add(1);
+      older = std::move(envelope);
+      return ok();
+    }
+  }
+  Input input;
+  input.actor = in.actor;
+  input.port = in.link->input;
+  input.in_index = in_index;
+  input.envelope = std::move(envelope);
+  const uint64_t position = push(in.lane, std::move(input), now);
+  if (latest != nullptr) *latest = position;
+  in.num_waiting.add(1);
+  in.waiting_max.raise_to(in.num_waiting.get());
+  return ok();
+}
+
+uint32_t Inbox::pick(uint32_t gate, std::optional<uint64_t> work) const {
+  if (!lanes_[kControl].ring.empty()) return kControl;
+  uint32_t best = kNone;
+  uint64_t oldest = work.value_or(UINT64_MAX);
+  for (uint32_t i = kPrompt; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.ring.empty() || lane.ring.front().arrival >= oldest) continue;
+    if (lane.is_forward && (lane.is_paused || lane.rank < gate)) continue;
+    oldest = lane.ring.front().arrival;
+    best = i;
+  }
+  return best;
+}
+
+Input Inbox::take(uint32_t lane) {
+  --num_waiting_;
+  Input input = lanes_[lane].ring.pop();
+  if (input.kind == StepKind::kMessage) {
+    auto& in = links[input.in_index];
+    in.num_waiting.set(in.num_waiting.get() - 1);
+    in.num_in_hand.set(1);
+  }
+  return input;
+}
+
+void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {
+  for (Lane& lane : lanes_)
+    if (lane.is_forward && lane.actor == actor && lane.port == port) lane.is_paused = paused;
+  for (InLink& in : links)
+    if (!in.link->is_feedback && in.actor == actor && in.link->input == port)
+      in.is_paused.set(paused ? 1 : 0);
+}
+
+void Inbox::reopen(InLink& in, uint32_t epoch) {
+  in.epoch = epoch;
+  in.sent_by_dead.add(in.last_sequence);
+  in.last_sequence = 0;
+  in.settled_messages = in.settled_bytes = 0;
+  in.granted_messages = in.granted_bytes = 0;
+}
+
+Time Inbox::oldest_arrival() const {
+  uint64_t first = UINT64_MAX;
+  Time oldest;
+  for (const Lane& lane : lanes_) {
+    if (lane.ring.empty() || lane.ring.front().arrival >= first) continue;
+    first = lane.ring.front().arrival;
+    oldest = lane.ring.front().arrived;
+  }
+  return oldest;
+}
+
+}  // namespace primerl

@@ -1,0 +1,102 @@
+/// Inbox: the receiving half of a host: what waits to be handed over, and what has arrived, been
+/// settled and been granted on every arriving link.
+///
+/// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port
+/// and link rank, which can be paused and gated. Each lane is in order of arrival; among the fronts
+/// that may be handed over, control comes first, then the oldest arrival.
+///
+/// Threads: the host's; counters may be read by anyone.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/exec/counter.h"
+#include "runtime/exec/host.h"
+#include "runtime/exec/ring.h"
+
+namespace primerl {
+
+struct Input {
+  StepKind kind = StepKind::kMessage;
+  uint32_t actor = 0;       // index among the host's instances
+  uint32_t port = 0;        // input of a message, timer of a timer
+  uint32_t in_index = 0;    // of a message
+  uint64_t arrival = 0;     // rises by one per input of the host
+  uint64_t generation = 0;  // of a timer: an older one no longer counts
+  Time arrived;
+  Envelope envelope;  // of a message
+  PeerEvent peer;     // of kPeer
+};
+
+struct InLink {
+  const Link* link = nullptr;
+  LinkId id;
+  uint32_t actor = 0;
+  uint32_t lane = 0;
+  uint32_t epoch = 0;                                // of the sender; older messages are refused
+  uint64_t last_sequence = 0;                        // of this epoch
+  uint64_t settled_messages = 0, settled_bytes = 0;  // of this epoch
+  uint64_t granted_messages = 0, granted_bytes = 0;
+  bool is_ungranted = false;          // stands in its peer's list
+  bool is_unkept_promise = false;     // the bound was broken and reported
+  std::vector<uint64_t> latest;       // latest_wins: position of the waiting input, by slot
+  Counter num_received, num_handled;  // num_received: without those refused
+  Counter num_failed, num_overwritten, num_refused_duplicates, num_refused_epochs;
+  Counter num_waiting, waiting_max;
+  Counter num_in_hand;   // taken by a step that has not completed
+  Counter is_paused;     // and messages wait for it
+  Counter sent_by_dead;  // received of earlier epochs: their senders' counts are gone
+};
+
+class Inbox {
+ public:
+  static constexpr uint32_t kControl = 0;
+  static constexpr uint32_t kPrompt = 1;
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  struct Lane {
+    Ring<Input> ring;
+    uint32_t actor = 0;
+    uint32_t port = 0;
+    uint32_t rank = 0;
+    bool is_forward = false;
+    bool is_paused = false;
+  };
+
+  Inbox(const Plan& plan, const Wiring& wiring, HostId host);
+
+  /// Checks epoch and sequence, then queues. ok = queued, overwritten or refused and counted.
+  Status receive(uint32_t in_index, Envelope&& envelope, Time now);
+  void push_control(Input input, Time now) { push(kControl, std::move(input), now); }
+  void push_timer(Input input, Time now) { push(kPrompt, std::move(input), now); }
+
+  /// The lane whose front comes next under `gate`, or kNone. `work` is the arrival number of a
+  /// waiting work turn: kNone too when that one is older than every eligible front.
+  uint32_t pick(uint32_t gate, std::optional<uint64_t> work) const;
+  Input take(uint32_t lane);
+  /// An arrival number for the work turn, behind everything here.
+  uint64_t next_arrival() { return ++last_arrival_; }
+
+  void pause(uint32_t actor, uint32_t port, bool paused);
+  /// The sender of these links begins again at sequence 1.
+  void reopen(InLink& in, uint32_t epoch);
+
+  bool empty() const { return num_waiting_ == 0; }
+  uint64_t size() const { return num_waiting_; }
+  Time oldest_arrival() const;
+  const std::vector<Lane>& lanes() const { return lanes_; }
+
+  std::vector<InLink> links;  // index = Link::in_index
+
+ private:
+  uint64_t push(uint32_t lane, Input&& input, Time now);
+  uint32_t lane_of(uint32_t actor, const Link& link);
+
+  const uint32_t num_slots_;
+  std::vector<Lane> lanes_;
+  uint64_t last_arrival_ = 0;
+  uint64_t num_waiting_ = 0;
+};
+
+}  // namespace primerl

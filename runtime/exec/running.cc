@@ -1,0 +1,225 @@
+#include "runtime/exec/running.h"
+
+#include <algorithm>
+
+namespace primerl {
+
+Running::Running(std::shared_ptr<HostCommon> common, uint32_t actor)
+    : common_(std::move(common)),
+      index_(actor),
+      self_(common_->setup.plan->host(common_->setup.host).instances[actor]),
+      instance_(&common_->setup.plan->instance(self_)),
+      node_(&common_->setup.plan->node(instance_->node)),
+      contract_(node_->contract) {
+  const Plan& plan = *common_->setup.plan;
+  for (const Tenant& tenant : plan.tenants)
+    if (instance_->tenant.is_none() || instance_->tenant == tenant.slot)
+      tenants_.push_back(tenant.slot);
+  for (const OutputPort& port : contract_->outputs) {
+    burst_.push_back(port.burst.value(node_->options.get(), plan.tenants));
+    work_burst_.push_back(port.work_burst.value(node_->options.get(), plan.tenants));
+  }
+  num_emitted_.assign(contract_->outputs.size(), 0);
+  random_key_ = stable_hash(node_->name, static_cast<uint64_t>(plan.settings.seed));
+  actor_ = contract_->make(node_->options.get());
+  for (uint32_t i = 0; i < contract_->outputs.size(); ++i)
+    contract_->outputs[i].bind(*actor_).wire(this, i);
+  actor_->attach(this);
+}
+
+void Running::begin(StepKind kind, uint64_t step, Time now) {
+  const bool handles = kind == StepKind::kMessage || kind == StepKind::kTimer;
+  phase_ = kind == StepKind::kWork ? Phase::kWork : handles ? Phase::kHandler : Phase::kControl;
+  now_ = now;
+  status_ = ok();
+  wants_more_work_ = false;
+  delivery_ = {};
+  delivery_.tenant = instance_->tenant;
+  delivery_.ref = {self_, step};
+  delivery_.sent_at = now;
+  std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
+}
+
+Status Running::start(Time now) {
+  begin(StepKind::kDrain, 0, now);
+  phase_ = Phase::kStart;
+  try {
+    status_ = actor_->start(*this);
+  } catch (const std::exception& exception) {
+    status_ = error(Code::kInternal, "an exception left start(): {}", exception.what());
+  } catch (...) {
+    status_ = error(Code::kInternal, "an unknown exception left start()");
+  }
+  phase_ = Phase::kNone;
+  if (status_.ok()) return ok();
+  return Error(status_.error()).while_doing(fmt::format("starting '{}'", instance_->name));
+}
+
+void Running::prepare(Input&& input, uint64_t step, Time now) {
+  input_ = std::move(input);
+  begin(input_.kind, step, now);
+  if (input_.kind != StepKind::kMessage) return;
+  const Envelope& envelope = input_.envelope;
+  delivery_.tenant = envelope.tenant;
+  delivery_.sender = envelope.sender;
+  delivery_.origin = envelope.origin;
+  delivery_.sent_at = envelope.sent_at;
+}
+
+void Running::prepare_work(uint64_t step, Time now, bool is_draining) {
+  input_.kind = StepKind::kWork;
+  is_draining_ = is_draining;
+  begin(StepKind::kWork, step, now);
+}
+
+void Running::run() {
+  try {
+    status_ = handle();
+  } catch (const std::exception& exception) {
+    status_ = error(Code::kInternal, "an exception left the handler: {}", exception.what());
+  } catch (...) {
+    status_ = error(Code::kInternal, "an unknown exception left the handler");
+  }
+}
+
+Status Running::handle() {
+  switch (input_.kind) {
+    case StepKind::kMessage: {
+      const Payload& payload = input_.envelope.payload;
+      return contract_->inputs[input_.port].handle(*actor_, payload.message.get());
+    }
+    case StepKind::kTimer:
+      return contract_->timers[input_.port].handle(*actor_);
+    case StepKind::kWork:
+      return work();
+    case StepKind::kDrain:
+      return actor_->drain();
+    case StepKind::kPeer:
+      return actor_->on_peer(input_.peer);
+  }
+  return ok();
+}
+
+Status Running::work() {
+  if (!contract_->works || (is_draining_ && contract_->is_source)) return ok();
+  ASSIGN_OR_RETURN(wants_more_work_, actor_->work());
+  return ok();
+}
+
+void Running::refuse(const Error& error) {
+  const auto& port = contract_->inputs[input_.port];
+  if (!port.refuse) return;
+  std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
+  try {
+    port.refuse(*actor_, input_.envelope.payload.message.get(), error);
+  } catch (const std::exception& exception) {
+    log(LogLevel::kError, fmt::format("an exception left the refusal: {}", exception.what()));
+  }
+}
+
+RandomStream Running::random(TenantSlot tenant, std::string_view purpose, uint64_t index) const {
+  const uint64_t key = stable_hash(purpose, mix(random_key_, tenant.value));
+  return RandomStream(mix(key, index));
+}
+
+uint32_t Running::timer_index(std::string_view name) const {
+  for (uint32_t i = 0; i < contract_->timers.size(); ++i)
+    if (contract_->timers[i].name == name) return i;
+  CHECK(false, fmt::format("actor '{}' declares no timer '{}'", contract_->name, name));
+  return 0;
+}
+
+uint32_t Running::input_index(std::string_view name) const {
+  for (uint32_t i = 0; i < contract_->inputs.size(); ++i)
+    if (contract_->inputs[i].name == name) return i;
+  CHECK(false, fmt::format("actor '{}' has no input '{}'", contract_->name, name));
+  return 0;
+}
+
+void Running::set_timer(std::string_view name, Duration delay) {
+  timers.push_back({timer_index(name), true, delay});
+}
+void Running::cancel_timer(std::string_view name) {
+  timers.push_back({timer_index(name), false, {}});
+}
+void Running::pause(std::string_view input) { pauses.push_back({input_index(input), true}); }
+void Running::resume(std::string_view input) { pauses.push_back({input_index(input), false}); }
+
+const Tenant& Running::tenant(TenantSlot slot) const {
+  const auto& all = common_->setup.plan->tenants;
+  CHECK(slot.index() < all.size(), "a tenant was asked for that does not exist");
+  return all[slot.index()];
+}
+
+const ResumePoint* Running::resume_point(TenantSlot slot) const {
+  return common_->setup.surroundings->resume_point(slot);
+}
+
+Progress Running::progress() {
+  if (is_abandoned()) return Progress::kStopRequested;
+  common_->alive_at_step.fetch_add(1, std::memory_order_relaxed);
+  return common_->stop_requested.load(std::memory_order_relaxed) ? Progress::kStopRequested
+                                                                 : Progress::kGoOn;
+}
+
+void Running::publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) {
+  if (!is_abandoned()) common_->setup.surroundings->publish_metrics(tenant, step, values);
+}
+
+void Running::count(std::string_view name, int64_t amount) {
+  const auto found = counters.find(name);
+  if (found != counters.end())
+    found->second += amount;
+  else
+    counters.emplace(std::string(name), amount);
+}
+
+void Running::log(LogLevel level, std::string_view text) {
+  if (!is_abandoned()) common_->setup.surroundings->log(level, instance_->name, text);
+}
+
+void Running::emit(uint32_t output, Payload payload, const SendOptions& options) {
+  CHECK(phase_ != Phase::kStart && phase_ != Phase::kNone,
+        "an actor sent outside a step: start() may not send");
+  PendingEmission& emission = emissions.emplace_back();
+  emission.output = output;
+  emission.payload = std::move(payload);
+  emission.options = options;
+  auto& completed = emission.options;
+  if (completed.tenant.is_none()) completed.tenant = delivery_.tenant;
+  CHECK(!completed.tenant.is_none() || input_.kind == StepKind::kMessage,
+        fmt::format("'{}.{}' was sent for no tenant", instance_->name,
+                    contract_->outputs[output].name));
+  if (completed.cause.is_none()) completed.cause = delivery_.ref;
+  if (completed.origin.is_none())
+    completed.origin = delivery_.origin.is_none() ? self_ : delivery_.origin;
+  const int64_t count = ++num_emitted_[output];
+  if (phase_ == Phase::kControl) return;  // drain() and on_peer() may end all that is in flight
+  const int64_t most = phase_ == Phase::kWork ? work_burst_[output] : burst_[output];
+  CHECK(count <= most, fmt::format("'{}.{}' was sent {} times in one step, its contract says {}",
+                                   instance_->name, contract_->outputs[output].name, count, most));
+}
+
+int64_t Running::room(uint32_t output, InstanceId target) const {
+  const int64_t free = common_->flow->room(index_, output, target);
+  return std::max<int64_t>(free - num_emitted_[output], 0);
+}
+
+std::span<const InstanceId> Running::targets(uint32_t output, TenantSlot tenant) const {
+  return common_->flow->targets(index_, output, tenant);
+}
+
+Resource* Running::find(std::string_view use) {
+  const auto& setup = common_->setup;
+  for (size_t i = 0; i < contract_->resources.size(); ++i) {
+    if (contract_->resources[i].name != use) continue;
+    const int32_t wanted = node_->resources[i];
+    const auto& owned = setup.plan->host(setup.host).resources;
+    for (size_t k = 0; k < owned.size(); ++k)
+      if (owned[k] == wanted) return common_->owned[k].get();
+    return setup.shared_resources[static_cast<size_t>(wanted)];
+  }
+  return nullptr;
+}
+
+}  // namespace primerl

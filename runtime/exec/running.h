@@ -1,0 +1,137 @@
+/// Running: one actor of a host with all that its handlers touch: services, outputs, resources, and
+/// the effects of the step it is in. A handler changes nothing else, so that it may run apart from
+/// its host and be abandoned; the host applies the effects when the step completes.
+///
+/// Threads: prepare() and the effects are the host's; run() and everything an actor calls belong to
+/// the thread of the step. After abandon() nobody waits for the step: what it still does is lost.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/flow.h"
+#include "runtime/exec/host.h"
+#include "runtime/exec/inbox.h"
+
+namespace primerl {
+
+/// What the actors of one host share.
+struct HostCommon {
+  HostSetup setup;
+  std::shared_ptr<Flow> flow;
+  std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanHost::resources
+  std::atomic<bool> stop_requested{false};
+  std::atomic<int64_t> alive_at_step{0};  // progress() calls: the watchdog compares
+};
+
+struct TimerChange {
+  uint32_t timer = 0;
+  bool is_set = false;
+  Duration delay;
+};
+
+struct PauseChange {
+  uint32_t input = 0;
+  bool is_paused = false;
+};
+
+struct PendingEmission {
+  uint32_t output = 0;
+  Payload payload;
+  SendOptions options;  // completed: tenant, cause and origin are known
+};
+
+class Running final : public Services, public OutputSink, public Resources {
+ public:
+  Running(std::shared_ptr<HostCommon> common, uint32_t actor);
+
+  /// Actor::start(). May set timers, may not send.
+  Status start(Time now);
+  /// Sets up the step that run() will make.
+  void prepare(Input&& input, uint64_t step, Time now);
+  void prepare_work(uint64_t step, Time now, bool is_draining);
+  /// Handler, timer, work(), drain() or on_peer(); exceptions become errors. Then status() tells.
+  void run();
+  void fail(Error error) { status_ = std::move(error); }
+  /// Lets the actor answer the message whose handler failed; the handler's emissions are lost.
+  void refuse(const Error& error);
+
+  Actor& actor() { return *actor_; }
+  const Actor& actor() const { return *actor_; }
+  const Contract& contract() const { return *contract_; }
+  const PlanNode& node() const { return *node_; }
+  Input& input() { return input_; }
+  uint32_t index() const { return index_; }  // among the host's instances
+  const Status& status() const { return status_; }
+  bool wants_more_work() const { return wants_more_work_; }
+  void abandon() { is_abandoned_.store(true); }
+  bool is_abandoned() const { return is_abandoned_.load(); }
+
+  // Effects of the step, for the host to apply and clear.
+  std::vector<PendingEmission> emissions;
+  std::vector<TimerChange> timers;
+  std::vector<PauseChange> pauses;
+  std::vector<TenantSlot> finished;
+  std::map<std::string, int64_t, std::less<>> counters;
+
+  // Services
+  Time now() const override { return now_; }
+  const Delivery& delivery() const override { return delivery_; }
+  RandomStream random(TenantSlot tenant, std::string_view purpose, uint64_t index) const override;
+  void set_timer(std::string_view name, Duration delay) override;
+  void cancel_timer(std::string_view name) override;
+  void pause(std::string_view input) override;
+  void resume(std::string_view input) override;
+  InstanceId self() const override { return self_; }
+  std::string_view self_name() const override { return instance_->name; }
+  std::span<const TenantSlot> tenants() const override { return tenants_; }
+  const Tenant& tenant(TenantSlot slot) const override;
+  const ResumePoint* resume_point(TenantSlot slot) const override;
+  Progress progress() override;
+  void finish(TenantSlot tenant) override { finished.push_back(tenant); }
+  RunFiles& files() override { return common_->setup.surroundings->files(); }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
+  void count(std::string_view name, int64_t amount) override;
+  void log(LogLevel level, std::string_view text) override;
+  // OutputSink
+  void emit(uint32_t output, Payload payload, const SendOptions& options) override;
+  int64_t room(uint32_t output, InstanceId target) const override;
+  std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const override;
+
+ private:
+  Resource* find(std::string_view use) override;
+  void begin(StepKind kind, uint64_t step, Time now);
+  Status handle();
+  Status work();
+  uint32_t timer_index(std::string_view name) const;
+  uint32_t input_index(std::string_view name) const;
+
+  // Constant after construction.
+  const std::shared_ptr<HostCommon> common_;
+  const uint32_t index_;  // among the host's instances
+  const InstanceId self_;
+  const PlanInstance* instance_;
+  const PlanNode* node_;
+  const Contract* contract_;
+  std::vector<TenantSlot> tenants_;
+  std::vector<int64_t> burst_, work_burst_;  // by output
+  uint64_t random_key_ = 0;
+  std::unique_ptr<Actor> actor_;
+
+  // Of the step.
+  enum class Phase { kNone, kStart, kHandler, kWork, kControl } phase_ = Phase::kNone;
+  Input input_;
+  Time now_;
+  Delivery delivery_;
+  Status status_;
+  bool wants_more_work_ = false;
+  bool is_draining_ = false;
+  std::vector<int64_t> num_emitted_;  // by output
+
+  std::atomic<bool> is_abandoned_{false};
+};
+
+}  // namespace primerl

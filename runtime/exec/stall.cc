@@ -1,0 +1,127 @@
+#include "runtime/exec/stall.h"
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+/// Which hosts each host waits for, ascending.
+class WaitGraph {
+ public:
+  WaitGraph(const Plan& plan, const Wiring& wiring, std::span<const HostView> views)
+      : waits_for_(plan.hosts.size()), is_stuck_(plan.hosts.size(), false) {
+    for (const HostView& view : views) add(wiring, view);
+  }
+
+  /// The first cycle with a stuck host in it; starts with its lowest host.
+  std::vector<uint32_t> cycle() const {
+    for (uint32_t start = 0; start < waits_for_.size(); ++start) {
+      std::vector<uint32_t> path{start};
+      std::vector<bool> seen(waits_for_.size(), false);
+      if (is_stuck_[start] && walk(start, path, seen)) return lowest_first(std::move(path));
+    }
+    return {};
+  }
+
+ private:
+  void add(const Wiring& wiring, const HostView& view) {
+    auto& waits = waits_for_[view.host.index()];
+    for (LinkId id : view.full) {
+      const HostId target = wiring.links[id.index()].target_host;
+      if (target != view.host) waits.push_back(target.value);
+    }
+    is_stuck_[view.host.index()] = !waits.empty() || !view.paused.empty();
+    if (waits.empty() && !view.is_running && !view.is_ready) {
+      for (LinkId id : wiring.hosts[view.host.index()].in) {
+        if (std::find(view.paused.begin(), view.paused.end(), id) != view.paused.end()) continue;
+        const HostId sender = wiring.links[id.index()].sender_host;
+        if (sender != view.host) waits.push_back(sender.value);
+      }
+    }
+    std::sort(waits.begin(), waits.end());
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+  }
+
+  bool walk(uint32_t start, std::vector<uint32_t>& path, std::vector<bool>& seen) const {
+    for (uint32_t next : waits_for_[path.back()]) {
+      if (next == start) return true;
+      if (seen[next]) continue;
+      seen[next] = true;
+      path.push_back(next);
+      if (walk(start, path, seen)) return true;
+      path.pop_back();
+    }
+    return false;
+  }
+
+  static std::vector<uint32_t> lowest_first(std::vector<uint32_t> path) {
+    std::rotate(path.begin(), std::min_element(path.begin(), path.end()), path.end());
+    return path;
+  }
+
+  std::vector<std::vector<uint32_t>> waits_for_;
+  std::vector<bool> is_stuck_;
+};
+
+std::string names_of_full(const Plan& plan, const Wiring& wiring, const HostView& view) {
+  std::string text;
+  for (LinkId id : view.full) {
+    const Link& link = wiring.links[id.index()];
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} ({})", plan.edge(link.edge).name, plan.edge(link.edge).capacity);
+  }
+  return text;
+}
+
+}  // namespace
+
+StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
+                              std::span<const HostView> views, Time now) {
+  StallReport report;
+  for (const HostView& view : views) {
+    if (view.num_waiting == 0 && view.full.empty() && !view.is_running && view.is_idle) continue;
+    StalledHost stalled;
+    stalled.name = plan.host(view.host).name;
+    stalled.num_waiting = view.num_waiting;
+    stalled.full_edges = names_of_full(plan, wiring, view);
+    if (view.num_waiting > 0) stalled.oldest = now - view.oldest_arrival;
+    if (view.is_running) {
+      const auto since =
+          to_string(Duration::milliseconds((now - view.running_since).to_milliseconds()));
+      stalled.handling = view.handling.is_none()
+                             ? fmt::format("work for {}", since)
+                             : fmt::format("{}: {} for {}", plan.instance(view.handling).name,
+                                           view.handling_type == nullptr ? std::string_view("timer")
+                                                                         : view.handling_type->name,
+                                           since);
+    }
+    report.hosts.push_back(std::move(stalled));
+  }
+  for (uint32_t host : WaitGraph(plan, wiring, views).cycle())
+    report.wait_cycle.push_back(plan.hosts[host].name);
+  return report;
+}
+
+std::string StallReport::text() const {
+  if (hosts.empty()) return "every node is idle\n";
+  size_t width = 4;
+  for (const auto& host : hosts) width = std::max(width, host.name.size());
+  std::string text =
+      fmt::format("{:<{}}  {:>7}  {:>8}  {}\n", "node", width, "waiting", "oldest", "stands at");
+  for (const auto& host : hosts) {
+    std::string at = host.handling;
+    if (!host.full_edges.empty())
+      at += fmt::format("{}full: {}", at.empty() ? "" : "; ", host.full_edges);
+    const auto oldest = host.num_waiting == 0
+                            ? std::string("-")
+                            : to_string(Duration::milliseconds(host.oldest.to_milliseconds()));
+    text += fmt::format("{:<{}}  {:>7}  {:>8}  {}\n", host.name, width, host.num_waiting, oldest,
+                        at.empty() ? "-" : at);
+  }
+  if (wait_cycle.empty()) return text;
+  text += "wait cycle: ";
+  for (const auto& name : wait_cycle) text += name + " -> ";
+  return text + wait_cycle.front() + "\n";
+}
+
+}  // namespace primerl

@@ -1,0 +1,100 @@
+#include "runtime/exec/wiring.h"
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+bool joins(const PlanInstance& sender, const PlanInstance& target) {
+  return sender.tenant.is_none() || target.tenant.is_none() || sender.tenant == target.tenant;
+}
+
+Link make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId target,
+               uint32_t num_slots) {
+  const PlanEdge& edge = plan.edge(id);
+  Link link;
+  link.edge = id;
+  link.sender = sender;
+  link.target = target;
+  link.sender_host = plan.instance(sender).host;
+  link.target_host = plan.instance(target).host;
+  link.output = edge.output;
+  link.input = edge.input;
+  link.is_feedback = edge.feedback;
+  link.latest_wins = edge.latest_wins;
+  link.is_remote = plan.host(link.sender_host).process != plan.host(link.target_host).process;
+  link.bytes_max = edge.bytes_max;
+  link.bound = edge.bound;
+  link.capacity = edge.capacity;
+  // One value a tenant may be on its way while the next one waits to be overwritten.
+  if (link.latest_wins)
+    link.capacity = int64_t{num_slots} + 1;
+  else if (link.is_feedback)
+    link.capacity = std::max<int64_t>(edge.bound, 1);
+  link.grant_messages =
+      link.latest_wins ? 1 : static_cast<uint64_t>(std::max<int64_t>(link.capacity / 2, 1));
+  link.grant_bytes = static_cast<uint64_t>(std::max<int64_t>(link.bytes_max / 2, 1));
+  link.target_tenant = plan.instance(target).tenant;
+  return link;
+}
+
+/// Depth of each instance along the forward links inside its host; the links get the target's.
+void set_ranks(const Plan& plan, Wiring& wiring) {
+  std::vector<uint32_t> depth(plan.instances.size(), 0);
+  bool changed = true;
+  // At most as many rounds as instances of a host: forward edges form no cycle.
+  for (size_t round = 0; changed; ++round) {
+    CHECK(round <= plan.instances.size(), "the forward edges of a plan form a cycle");
+    changed = false;
+    for (const Link& link : wiring.links) {
+      if (link.is_feedback || link.sender_host != link.target_host) continue;
+      auto& target = depth[link.target.index()];
+      if (target >= depth[link.sender.index()] + 1) continue;
+      target = depth[link.sender.index()] + 1;
+      changed = true;
+    }
+  }
+  for (Link& link : wiring.links) {
+    if (link.sender_host != link.target_host) continue;
+    link.rank = std::max(depth[link.target.index()], 1u);
+    auto& host = wiring.hosts[link.target_host.index()];
+    host.rank_max = std::max(host.rank_max, link.rank);
+  }
+}
+
+void add_peer(HostWiring& host, HostId peer) { host.peers.push_back(peer); }
+
+}  // namespace
+
+std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
+  auto wiring = std::make_shared<Wiring>();
+  wiring->hosts.resize(plan.hosts.size());
+  wiring->num_slots = static_cast<uint32_t>(plan.tenants.size());
+  for (uint32_t e = 0; e < plan.edges.size(); ++e) {
+    const PlanEdge& edge = plan.edges[e];
+    for (InstanceId sender : plan.node(edge.from).instances)
+      for (InstanceId target : plan.node(edge.to).instances)
+        if (joins(plan.instance(sender), plan.instance(target)))
+          wiring->links.push_back(make_link(plan, EdgeId(e), sender, target, wiring->num_slots));
+  }
+  for (uint32_t i = 0; i < wiring->links.size(); ++i) {
+    Link& link = wiring->links[i];
+    auto& from = wiring->hosts[link.sender_host.index()];
+    auto& to = wiring->hosts[link.target_host.index()];
+    link.out_index = static_cast<uint32_t>(from.out.size());
+    from.out.push_back(LinkId(i));
+    link.in_index = static_cast<uint32_t>(to.in.size());
+    to.in.push_back(LinkId(i));
+    if (link.sender_host == link.target_host) continue;
+    add_peer(from, link.target_host);
+    add_peer(to, link.sender_host);
+  }
+  for (auto& host : wiring->hosts) {
+    std::sort(host.peers.begin(), host.peers.end());
+    host.peers.erase(std::unique(host.peers.begin(), host.peers.end()), host.peers.end());
+  }
+  set_ranks(plan, *wiring);
+  return wiring;
+}
+
+}  // namespace primerl
