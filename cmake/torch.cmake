@@ -17,8 +17,8 @@ if(TORCH_VERSION VERSION_LESS 2.11)
 endif()
 message(STATUS "libtorch ${TORCH_VERSION} at ${TORCH_ROOT}")
 add_library(libtorch INTERFACE IMPORTED)
-target_include_directories(libtorch SYSTEM INTERFACE
-                           ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+# After the system's headers: the wheel brings an fmt and a nlohmann of its own, without libraries.
+target_compile_options(libtorch INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/include")
 target_link_directories(libtorch INTERFACE ${TORCH_ROOT}/lib)
 target_link_options(libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 target_link_libraries(libtorch INTERFACE

@@ -51,6 +51,11 @@ Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
   return fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>());
 }
 
+void TorchLearner::randomize(uint64_t seed) {
+  randomize_parameters(layout_, seed, model_.config.initializer_range,
+                       decoder_.parameters().flat.mutable_data_ptr<float>());
+}
+
 int64_t TorchLearner::chunk_rows() const {
   return std::max<int64_t>(kRowsMin, kLogitsMax / model_.config.vocab_size);
 }
@@ -301,11 +306,18 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
                                                     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
   ASSIGN_OR_RETURN(auto model, read_model_folder(model_folder));
-  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
+  const auto tensors = read_model_tensors(model_folder);
+  const bool random =
+      !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
+  if (!tensors.ok() && !random) return Error(tensors.error());
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     at::set_num_threads(std::max(1, options.threads));
     auto learner = std::make_unique<TorchLearner>(options, std::move(model));
-    Status filled = learner->fill(tensors);
+    if (random) {
+      learner->randomize(static_cast<uint64_t>(options.init_seed));
+      return std::unique_ptr<Learner>(std::move(learner));
+    }
+    Status filled = learner->fill(*tensors);
     if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
     return std::unique_ptr<Learner>(std::move(learner));
   });

@@ -26,6 +26,9 @@ class TorchLearner final : public Learner {
   /// Fills the weights; the optimizer starts anew.
   Status fill(const std::vector<WeightTensor>& tensors);
 
+  /// Random weights of a seed, as the model's config wants them.
+  void randomize(uint64_t seed);
+
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override;

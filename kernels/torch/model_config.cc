@@ -107,6 +107,7 @@ Status read_sizes(const Json& json, ModelConfig& config) {
   const int32_t share = std::max(1, config.hidden_size / config.num_heads);
   RETURN_IF_ERROR(read_count(json, "head_dim", share, config.head_dim));
   RETURN_IF_ERROR(read_positive(json, "rms_norm_eps", config.rms_norm_epsilon));
+  RETURN_IF_ERROR(read_positive(json, "initializer_range", config.initializer_range));
   RETURN_IF_ERROR(read_flag(json, "tie_word_embeddings", config.tied_embeddings));
   return read_flag(json, "attention_bias", config.attention_bias);
 }

@@ -37,6 +37,7 @@ struct ModelConfig {
   int32_t head_dim = 0;
   int32_t max_positions = 0;
   double rms_norm_epsilon = 1e-6;
+  double initializer_range = 0.02;  // deviation of random weights
   RopeConfig rope;
   bool tied_embeddings = false;
   bool qk_norm = false;         // per-head RMS norm of q and k before the rotation

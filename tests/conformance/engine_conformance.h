@@ -228,6 +228,7 @@ TEST_P(EngineConformance, AOneTokenSequenceEndsWhenItIsTakenOver) {
   ASSERT_TRUE(engine->submit(request(1, 1)).ok());
   for (int i = 0; i < kStepsMax && engine->has_work(); ++i) ASSERT_TRUE(engine->step().ok());
   EXPECT_THAT(engine->take_finished(), ::testing::IsEmpty());
+  ASSERT_EQ(engine->take_prefilled().size(), 1U);
   ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
   auto ends = finish_all(*engine);
   collect(*engine, ends);

@@ -3,8 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
+#include <numbers>
+
+#include "graph/base/random.h"
 
 namespace primerl {
 namespace {
@@ -161,6 +165,25 @@ Status fill_parameters(const DecoderLayout& layout, const std::vector<WeightTens
   for (size_t i = 0; i < sources.size(); ++i)
     convert(*sources[i], layout.slices[i].count, buffer + layout.slices[i].offset);
   return ok();
+}
+
+void randomize_parameters(const DecoderLayout& layout, uint64_t seed, double deviation,
+                          float* buffer) {
+  for (const auto& slice : layout.slices) {
+    RandomStream random(mix(seed, stable_hash(slice.name)));
+    float* values = buffer + slice.offset;
+    const bool is_bias = slice.name.ends_with(".bias");
+    if (slice.shape.size() < 2) {
+      std::fill(values, values + slice.count, is_bias ? 0.0F : 1.0F);
+      continue;
+    }
+    // Box and Muller: two uniforms make one normal number; the first is never 0.
+    for (int64_t i = 0; i < slice.count; ++i) {
+      const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+      const double angle = 2 * std::numbers::pi * random.uniform();
+      values[i] = static_cast<float>(deviation * radius * std::cos(angle));
+    }
+  }
 }
 
 std::vector<WeightTensor> copy_parameters(const DecoderLayout& layout, const float* buffer) {

@@ -58,6 +58,11 @@ struct DecoderLayout {
 Status fill_parameters(const DecoderLayout& layout, const std::vector<WeightTensor>& tensors,
                        float* buffer);
 
+/// Random weights of a seed: matrices normal with deviation `deviation`, norms 1, biases 0. A pure
+/// function of seed, tensor name and place in it.
+void randomize_parameters(const DecoderLayout& layout, uint64_t seed, double deviation,
+                          float* buffer);
+
 /// The tensors of a buffer as views of one shared copy of it.
 std::vector<WeightTensor> copy_parameters(const DecoderLayout& layout, const float* buffer);
 

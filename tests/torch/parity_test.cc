@@ -1,0 +1,185 @@
+// The engine and the learner against transformers, on tiny random fp32 models.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <span>
+
+#include "kernels/torch/learner.h"
+#include "kernels/torch/make.h"
+#include "kernels/weights/safetensors.h"
+#include "tests/torch/reference_models.h"
+
+namespace primerl {
+namespace {
+
+using testing::reference;
+using testing::reference_models;
+
+std::vector<int32_t> ids_of(const Json& json) {
+  std::vector<int32_t> ids;
+  for (const auto& id : json.as_array()) ids.push_back(static_cast<int32_t>(id.as_int()));
+  return ids;
+}
+
+std::unique_ptr<Engine> make_engine(const std::string& name, const EngineOptions& options = {}) {
+  auto engine = make_torch_engine(options, reference_models() / name);
+  CHECK(engine.ok(), engine.error().text());
+  return std::move(engine).value();
+}
+
+std::unique_ptr<Learner> make_learner(const std::string& name, LearnerOptions options = {}) {
+  auto learner = make_torch_learner(options, reference_models() / name);
+  CHECK(learner.ok(), learner.error().text());
+  return std::move(learner).value();
+}
+
+/// Runs everything submitted; events by the order of their ids.
+std::vector<FinishEvent> run(Engine& engine) {
+  std::vector<FinishEvent> ends;
+  while (engine.has_work()) {
+    CHECK(engine.step().ok(), "a step failed");
+    for (const auto& event : engine.take_prefilled())
+      CHECK(engine.take_over(event.id).ok(), "nothing to take over");
+    for (auto& event : engine.take_finished()) ends.push_back(std::move(event));
+  }
+  std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return ends;
+}
+
+class Parity : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Parity, ScoresLikeTransformers) {
+  auto learner = make_learner(GetParam());
+  double worst = 0;
+  for (const auto& sequence : reference(GetParam()).find("sequences")->as_array()) {
+    const auto scored = learner->score(ids_of(*sequence.find("ids")));
+    ASSERT_TRUE(scored.ok()) << scored.error().text();
+    const auto& expected = sequence.find("logprobs")->as_array();
+    ASSERT_EQ(scored->size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i)
+      worst = std::max(worst, std::abs(scored->at(i) - expected[i].as_double()));
+  }
+  RecordProperty("worst_difference", std::to_string(worst));
+  EXPECT_LE(worst, 1e-4);
+  std::cout << "largest difference of a log-probability: " << worst << "\n";
+}
+
+TEST_P(Parity, GreedyTokensAreThoseOfTransformers) {
+  auto engine = make_engine(GetParam());
+  const auto& cases = reference(GetParam()).find("greedy")->as_array();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SequenceRequest request;
+    request.id = SequenceId(i);
+    request.prompt_tokens = ids_of(*cases[i].find("prompt"));
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = 64;
+    request.sampling.ignore_eos = true;
+    ASSERT_TRUE(engine->submit(request).ok());
+  }
+  const auto ends = run(*engine);
+  ASSERT_EQ(ends.size(), cases.size());
+  for (size_t i = 0; i < cases.size(); ++i)
+    EXPECT_EQ(ends[i].tokens, ids_of(*cases[i].find("tokens"))) << "prompt " << i;
+}
+
+TEST_P(Parity, EngineAndLearnerAgreeOnEveryLogprobBitForBit) {
+  auto engine = make_engine(GetParam());
+  auto learner = make_learner(GetParam());
+  std::vector<SequenceRequest> requests;
+  for (uint64_t i = 0; i < 24; ++i) {
+    SequenceRequest request;
+    request.id = SequenceId(i);
+    for (uint64_t t = 0; t < 1 + i * 3; ++t)
+      request.prompt_tokens.push_back(static_cast<int32_t>(2 + (i * 17 + t * 29) % 120));
+    request.sampling.max_tokens = 30;
+    request.sampling.ignore_eos = true;
+    request.seed = i;
+    requests.push_back(request);
+    ASSERT_TRUE(engine->submit(request).ok());
+  }
+  const auto ends = run(*engine);
+  ASSERT_EQ(ends.size(), requests.size());
+  float worst = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    auto tokens = requests[i].prompt_tokens;
+    const size_t prompt = tokens.size();
+    tokens.insert(tokens.end(), ends[i].tokens.begin(), ends[i].tokens.end());
+    const auto scored = learner->score(tokens).value();
+    for (size_t t = 0; t < ends[i].tokens.size(); ++t)
+      worst = std::max(worst, std::abs(scored[prompt - 1 + t] - ends[i].logprobs[t]));
+  }
+  std::cout << "largest difference of engine and learner: " << worst << "\n";
+  EXPECT_EQ(worst, 0.0F);
+}
+
+TEST_P(Parity, GradientsOfOneStepAreThoseOfAutograd) {
+  const Json& expected = reference(GetParam());
+  const auto folder = reference_models() / GetParam();
+  LearnerOptions options;
+  options.optimizer.lr = 0;
+  TorchLearner learner(options, read_model_folder(folder).value());
+  ASSERT_TRUE(learner.fill(read_model_tensors(folder).value()).ok());
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  const auto prompt = static_cast<size_t>(expected.find("num_prompt_tokens")->as_int());
+  for (const auto& document : expected.find("documents")->as_array()) {
+    TrainSample sample;
+    sample.tokens = ids_of(document);
+    sample.loss_mask.assign(sample.tokens.size(), 1);
+    std::fill_n(sample.loss_mask.begin(), prompt, 0);
+    batch.samples.push_back(std::move(sample));
+  }
+  const auto report = learner.step(batch, [] { return false; });
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  EXPECT_NEAR(report->loss, expected.find("loss")->as_double(), 1e-5);
+  double worst = 0;
+  for (const auto& gradient : learner.gradients()) {
+    const Json* values = expected.find("gradients")->find(gradient.name);
+    ASSERT_NE(values, nullptr) << gradient.name;
+    const double norm = expected.find("gradient_norms")->find(gradient.name)->as_double();
+    const std::span<const float> ours(reinterpret_cast<const float*>(gradient.bytes.bytes().data()),
+                                      gradient.bytes.size() / 4);
+    ASSERT_EQ(ours.size(), values->as_array().size()) << gradient.name;
+    double squares = 0;
+    for (size_t i = 0; i < ours.size(); ++i)
+      squares += std::pow(ours[i] - values->as_array()[i].as_double(), 2);
+    EXPECT_LE(std::sqrt(squares), 1e-4 * norm) << gradient.name;
+    worst = std::max(worst, std::sqrt(squares) / norm);
+  }
+  std::cout << "largest relative difference of a gradient: " << worst << "\n";
+}
+
+TEST_P(Parity, ASavedModelIsTheSameToTransformers) {
+  auto learner = make_learner(GetParam());
+  const auto folder = std::filesystem::path(::testing::TempDir()) / ("saved_" + GetParam());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  const Status saved = learner->save(folder);
+  ASSERT_TRUE(saved.ok()) << saved.error().text();
+  const auto original = read_model_tensors(reference_models() / GetParam()).value();
+  const auto written = read_model_tensors(folder / "weights").value();
+  ASSERT_EQ(original.size(), written.size());
+  for (size_t i = 0; i < original.size(); ++i) {
+    EXPECT_EQ(original[i].name, written[i].name);
+    EXPECT_TRUE(original[i].bytes == written[i].bytes) << original[i].name;
+  }
+  const std::vector<int32_t> ids = {5, 9, 33, 80, 2, 14};
+  EXPECT_EQ(testing::transformers_logprobs(folder / "weights", ids),
+            testing::transformers_logprobs(reference_models() / GetParam(), ids));
+}
+
+INSTANTIATE_TEST_SUITE_P(Torch, Parity, ::testing::Values("qwen3", "llama"),
+                         [](const auto& one) { return one.param; });
+
+TEST(ShardedParity, ABfloat16FolderOfShardsScoresLikeTransformers) {
+  auto learner = make_learner("qwen3_sharded_bf16");
+  const std::vector<int32_t> ids = {5, 9, 33, 80, 2, 14, 77, 3};
+  const auto scored = learner->score(ids).value();
+  const auto expected =
+      testing::transformers_logprobs(reference_models() / "qwen3_sharded_bf16", ids);
+  ASSERT_EQ(scored.size(), expected.size());
+  for (size_t i = 0; i < scored.size(); ++i) EXPECT_NEAR(scored[i], expected[i], 1e-4);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,59 @@
+#include "tests/torch/tiny_model.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "graph/base/json.h"
+
+namespace primerl::testing {
+
+std::filesystem::path scratch_folder(const std::string& name) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::string unique = "torch-" + name;
+  if (test != nullptr)
+    unique = std::string(test->test_suite_name()) + "." + test->name() + "." + name;
+  for (auto& letter : unique)
+    if (letter == '/') letter = '_';
+  const auto folder = std::filesystem::path(::testing::TempDir()) / unique;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+std::filesystem::path write_config(const TinyModel& model, const std::filesystem::path& folder) {
+  Json config = Json::object();
+  config.set("model_type", model.model_type).set("vocab_size", model.vocab_size);
+  config.set("hidden_size", model.hidden_size).set("intermediate_size", 2 * model.hidden_size);
+  config.set("num_hidden_layers", model.num_layers).set("num_attention_heads", 4);
+  config.set("num_key_value_heads", 2).set("head_dim", 16);
+  config.set("max_position_embeddings", model.max_positions);
+  config.set("tie_word_embeddings", model.model_type == "qwen3");
+  config.set("eos_token_id", model.eos_id).set("initializer_range", model.deviation);
+  config.set("dtype", "float32");
+  std::ofstream(folder / "config.json") << config.dump(2);
+  return folder;
+}
+
+std::filesystem::path make_folder(const TinyModel& model, const std::string& name) {
+  const auto folder = scratch_folder(name);
+  write_config(model, folder);
+  LearnerOptions options;
+  options.init_seed = model.seed;
+  auto learner = make_torch_learner(options, folder);
+  CHECK(learner.ok(), learner.error().text());
+  const Status saved = learner.value()->save(folder);
+  CHECK(saved.ok(), saved.error().text());
+  return folder / "weights";
+}
+
+std::shared_ptr<const WeightSnapshot> make_snapshot(TinyModel model, PolicyVersion version) {
+  const auto folder = write_config(model, scratch_folder("snapshot"));
+  LearnerOptions options;
+  options.init_seed = model.seed;
+  auto learner = make_torch_learner(options, folder);
+  CHECK(learner.ok(), learner.error().text());
+  return learner.value()->snapshot(version).value();
+}
+
+}  // namespace primerl::testing
