@@ -1,5 +1,5 @@
-/// A Plan as a picture: text boxes for a terminal, Mermaid and DOT for documents, SVG for a browser,
-/// JSON for programs. Pure functions of the plan: equal plans give equal bytes.
+/// A Plan as a picture: text boxes for a terminal, Mermaid and DOT for documents, SVG for a
+/// browser, JSON for programs. Pure functions of the plan: equal plans give equal bytes.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ std::string render_svg(const Plan& plan);
 /// {"schema": "primerl.graph/1", ...}: nodes, edges, resources, tenants, processes.
 Json render_json(const Plan& plan);
 
-/// `show --plan`: processes, host groups, compute threads; capacity, bound and memory of every edge.
+/// `show --plan`: processes, host groups, compute threads; capacity, bound and memory of every
+/// edge.
 std::string render_plan(const Plan& plan);
 
 /// `show --resolved`: the canonical text; with origins, every value and where it came from.

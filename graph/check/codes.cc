@@ -1,0 +1,204 @@
+#include "graph/check/codes.h"
+
+#include <fmt/format.h>
+
+namespace primerl {
+namespace {
+
+constexpr ErrorCode kCodes[] = {
+    {"G001", "no TOML",
+     "The text is not valid TOML, or longer than 16 MiB. The place is where reading stopped; the "
+     "slip is there or a little before it, often a missing quote, bracket or comma."},
+    {"G002", "written twice",
+     "A key or a table header stands twice in one file. TOML has no rule for which one counts, so "
+     "neither is taken silently. Keep one. To change a value of another file, include that file: "
+     "the including file wins."},
+    {"G003", "file not readable",
+     "The graph, an included file or an overlay does not exist, is a folder, or may not be read. "
+     "Paths of `include` are relative to the file that includes."},
+    {"G004", "include cycle",
+     "Files include each other in a circle, or are nested more than 16 deep. Break the circle: put "
+     "what both need in a third file."},
+    {"G005", "unreadable --set",
+     "A `--set` flag is `path.to.key=value`, the value in TOML syntax; a bare word is taken as a "
+     "string. Quote the whole flag for your shell when the value has spaces or brackets."},
+    {"G006", "unknown table",
+     "At the top level a graph file has include, [graph], [tenant.*], [model.*], [resource.*], "
+     "[node.*], [edges] and [place], nothing else. Nothing is ignored silently."},
+    {"G007", "no nodes",
+     "A graph without a single [node.*] table does nothing. `primerl-graph init` writes one that "
+     "runs."},
+    {"G010", "unknown actor",
+     "`actor` names a class that the program does not have. `primerl-graph actors` lists them with "
+     "their ports and options."},
+    {"G011", "unknown node",
+     "An edge or a place names a node that has no [node.*] table in the file or in what it "
+     "includes."},
+    {"G012", "unknown port",
+     "The actor of that node has no port of that name in that direction. `primerl-graph actors "
+     "NAME` shows its ports with the messages they carry."},
+    {"G013", "unknown resource",
+     "An option of a node names a resource that has no [resource.*] table."},
+    {"G014", "unknown model", "A resource or a node names a model that has no [model.*] table."},
+    {"G015", "unknown environment",
+     "`environment = { name = ... }` of a tenant names an environment that the program does not "
+     "have."},
+    {"G016", "unknown resource kind or backend",
+     "A resource has a `kind` (engine, learner, weight_channel, ...) and a `backend`, who does the "
+     "work. This program has no such pair; it may have been built without it."},
+    {"G017", "bad name",
+     "Names of nodes, resources, tenants, models and places are lower_snake: they appear in file "
+     "names, metrics and logs, where anything else would need quoting."},
+    {"G018", "ambiguous or missing reference",
+     "A reference that is left out means the only one of its kind. Here there is none, or there "
+     "are "
+     "several: name one."},
+    {"G019", "unknown name in a flag",
+     "A `--set` flag, or an option that names a tenant, speaks of a tenant, model, resource, node "
+     "or place that the graph does not have. A flag changes what is there; new tables come from "
+     "the "
+     "file or an overlay."},
+    {"G020", "unknown key",
+     "The table has no such option. Nothing is ignored silently, because a slip in an option's "
+     "name "
+     "would otherwise run with the default."},
+    {"G021", "wrong type",
+     "The value is of another type than the option: a string where a number belongs, a table where "
+     "a list belongs. A whole number is fine where a number is asked for; the reverse is not."},
+    {"G022", "missing or unknown unit",
+     "Durations are strings with a unit, \"250ms\", \"30s\", \"5m\" or \"2h\", so that nobody has "
+     "to "
+     "remember whether an option counts seconds or milliseconds."},
+    {"G023", "out of range",
+     "The value is of the right type but outside the option's limits, which the note states. The "
+     "limits are those the option is tested at."},
+    {"G024", "no such choice",
+     "The option takes one of a fixed set of words, which the note lists."},
+    {"G025", "required key missing", "The table cannot be used without this option."},
+    {"G030", "malformed edge",
+     "An edge is the string \"node.output -> node.input\", or a table with that string as `path` "
+     "and "
+     "a `capacity` or `bytes_max` beside it."},
+    {"G031", "wrong direction",
+     "Messages flow from an output to an input. The port exists, but in the other direction: turn "
+     "the edge round or choose another port."},
+    {"G032", "message types differ",
+     "An edge joins ports of one message type. The note names the inputs that would fit."},
+    {"G033", "required port unconnected",
+     "The actor cannot do its work without this port. Ports that may stay open are declared "
+     "optional in the actor's contract."},
+    {"G034", "fan-out without routing",
+     "An output that sends to one instance has several to choose from: more than one edge, or an "
+     "edge to a node with replicas. Only a contract can say how to choose: broadcast, addressed, "
+     "keyed or to_origin."},
+    {"G035", "no capacity",
+     "An edge with room for no message, or no byte of a Blob, is full from the start: its sender "
+     "would wait for ever."},
+    {"G036", "forward cycle",
+     "Forward edges hold their sender back when full. In a cycle every node could wait for the "
+     "next, for ever. Loops close over feedback edges, which are never held back and carry a "
+     "stated "
+     "number of messages instead."},
+    {"G037", "feedback without a number",
+     "A feedback edge is never held back, so a contract must say how many messages it can hold: "
+     "`at_most(...)` of either port, or `latest_wins()` of the input. Without it memory would have "
+     "no bound."},
+    {"G038", "edge written twice",
+     "The same output is joined to the same input twice; every message would arrive twice."},
+    {"G039", "forward cycle of threads",
+     "The nodes form no cycle, but the threads they share do: nodes that use one engine or learner "
+     "run on one thread, which stops as a whole while one of its forward edges is full. Make one "
+     "edge feedback, or give the nodes different resources."},
+    {"G040", "resource of the wrong kind",
+     "The option wants another kind of resource than the one it names, e.g. an engine where a "
+     "learner is needed."},
+    {"G041", "one copy only",
+     "Every process has its own copy of a resource. Of this kind only one copy makes sense: two "
+     "learners would train two different models. Put all its users in one place."},
+    {"G042", "takes no model",
+     "This backend loads no model folder (a scripted one makes its answers up), so `model` would "
+     "be "
+     "ignored. Take the line out or choose another backend."},
+    {"G043", "unused table",
+     "Nothing names this resource or model. It is almost always a slip in the name somewhere else; "
+     "if not, take the table out."},
+    {"G044", "model not usable",
+     "The model's folder is missing, is no folder, or its config.json cannot be read. `path` is "
+     "relative to the file it is written in; in a `--set` flag, to the folder you are in."},
+    {"G045", "replicas share a resource",
+     "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
+     "replicated by itself."},
+    {"G047", "more threads than cores",
+     "A warning. Compute pools that share cores slow each other down far more than in proportion: "
+     "two pools of 2 threads on 2 cores were measured 14 times slower. Leave `threads` out and the "
+     "cores are shared evenly."},
+    {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
+    {"G051", "not placed",
+     "With a [place] table every node is in one of its places. Without the table all nodes run in "
+     "one process."},
+    {"G052", "unknown device", "A device is \"cpu\" or \"cuda:N\", N from 0."},
+    {"G053", "device without use",
+     "No node of the place uses a resource that computes, so the device would stay idle; probably "
+     "it belongs to another place."},
+    {"G055", "channel does not reach",
+     "A weight channel in memory joins nodes of one process. Between processes it needs a backend "
+     "that crosses them."},
+    {"G060", "no tenant",
+     "A per_tenant node has one instance for each [tenant.*] table, and there is none."},
+    {"G061", "batch is no whole number of groups",
+     "A training step takes whole groups, because advantages compare the rollouts of one group: "
+     "batch_size must be a multiple of group_size."},
+    {"G062", "a group does not fit in flight",
+     "A group starts only when all its rollouts may be in flight, so with max_inflight smaller "
+     "than "
+     "group_size no group would ever start."},
+    {"G064", "longer than the model",
+     "seq_len is the longest trajectory in tokens, and the model's positions end before that. Left "
+     "out, seq_len is the smaller of 2048 and the model's limit."},
+    {"G065", "more tenants than slots",
+     "tenants_max is the number of slots made at the start. Raise it, or leave it out: then there "
+     "are as many as tenants."},
+    {"G066", "tenant without environment",
+     "A tenant's tasks and rewards come from its environment; `environment = { name = ... }` names "
+     "it."},
+    {"G070", "only one of this actor",
+     "The actor is declared single(): a second one (per tenant) would contradict the first, e.g. "
+     "two "
+     "trainers making the same versions."},
+    {"G071", "not restartable",
+     "on_error = \"restart\" makes the actor anew and gives its state back. This actor has state "
+     "and "
+     "no way to save it, so a restart would lose it silently."},
+};
+
+}  // namespace
+
+std::span<const ErrorCode> error_codes() { return kCodes; }
+
+const ErrorCode* find_error_code(std::string_view code) {
+  std::string wanted(code);
+  if (!wanted.empty() && wanted[0] == 'g') wanted[0] = 'G';
+  if (!wanted.empty() && wanted[0] >= '0' && wanted[0] <= '9')
+    wanted = "G" + std::string(wanted.size() < 3 ? 3 - wanted.size() : 0, '0') + wanted;
+  for (const auto& known : kCodes)
+    if (known.code == wanted) return &known;
+  return nullptr;
+}
+
+std::string explain(const ErrorCode& code) {
+  return fmt::format("{}: {}\n\n{}\n", code.code, code.title, code.text);
+}
+
+std::string errors_markdown() {
+  std::string text =
+      "# What the checker can say\n\n"
+      "Every finding of `primerl-graph check` has a stable code; `primerl-graph explain G012` "
+      "prints "
+      "its paragraph. This page is generated from `graph/check/codes.cc`; each code has an example "
+      "under `tests/graph/golden/`.\n";
+  for (const auto& code : kCodes)
+    text += fmt::format("\n## {}: {}\n\n{}\n", code.code, code.title, code.text);
+  return text;
+}
+
+}  // namespace primerl

@@ -1,0 +1,197 @@
+#include "graph/render.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "graph/render_layout.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kColumnsMax = 100;
+
+using Box = std::vector<std::string>;  // lines of equal width
+
+std::string padded(std::string_view text, size_t width) {
+  return fmt::format("{:<{}}", text, width);
+}
+
+Box box_of(const Plan& plan, size_t index) {
+  const auto& node = plan.nodes[index];
+  std::vector<std::string> lines{node.name};
+  if (const auto traits = traits_of(plan, node); !traits.empty())
+    lines.push_back("(" + traits + ")");
+  for (const auto& edge : plan.edges)
+    if (edge.from.index() == index)
+      lines.push_back(fmt::format(" {} {} {}.{}", output_name(plan, edge),
+                                  edge.feedback ? "~~>" : "-->", plan.node(edge.to).name,
+                                  input_name(plan, edge)));
+  size_t width = 0;
+  for (const auto& line : lines) width = std::max(width, line.size());
+  Box box{"+" + std::string(width + 2, '-') + "+"};
+  for (const auto& line : lines) box.push_back("| " + padded(line, width) + " |");
+  box.push_back(box.front());
+  return box;
+}
+
+/// Boxes side by side, as many as fit a line.
+std::string row_of(const std::vector<Box>& boxes) {
+  std::string text;
+  for (size_t begin = 0; begin < boxes.size();) {
+    size_t end = begin, width = 0, height = 0;
+    while (end < boxes.size() &&
+           (end == begin || width + 2 + boxes[end].front().size() <= kColumnsMax)) {
+      width += boxes[end].front().size() + 2;
+      height = std::max(height, boxes[end].size());
+      ++end;
+    }
+    for (size_t line = 0; line < height; ++line) {
+      std::string drawn;
+      for (size_t i = begin; i < end; ++i)
+        drawn += "  " + (line < boxes[i].size() ? boxes[i][line]
+                                                : std::string(boxes[i].front().size(), ' '));
+      drawn.erase(drawn.find_last_not_of(' ') + 1);
+      text += drawn + "\n";
+    }
+    begin = end;
+  }
+  return text;
+}
+
+std::string counted(size_t count, std::string_view what, std::string_view plural) {
+  return fmt::format("{} {}", count, count == 1 ? what : plural);
+}
+
+/// Quotes and newlines would end a label of Mermaid or DOT.
+std::string label(std::string_view text) {
+  std::string clean;
+  for (const char c : text) clean += c == '"' || c == '\n' || c == '\\' ? ' ' : c;
+  return clean;
+}
+
+template <class Open, class Node, class Close>
+void by_process(const Plan& plan, Open open, Node node, Close close) {
+  for (size_t process = 0; process < plan.processes.size(); ++process) {
+    open(plan.processes[process], process);
+    for (size_t index = 0; index < plan.nodes.size(); ++index)
+      if (plan.nodes[index].process.index() == process) node(plan.nodes[index]);
+    close();
+  }
+}
+
+}  // namespace
+
+std::string render_text(const Plan& plan) {
+  std::string text = fmt::format("{}: {}, {}, {}, {}\n", plan.settings.name,
+                                 counted(plan.nodes.size(), "node", "nodes"),
+                                 counted(plan.edges.size(), "edge", "edges"),
+                                 counted(plan.tenants.size(), "tenant", "tenants"),
+                                 counted(plan.processes.size(), "process", "processes"));
+  if (!plan.settings.description.empty()) text += plan.settings.description + "\n";
+  text += "--> forward: held back while full   ~~> feedback: never held back\n\n";
+  const auto layers = layers_of(plan);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layer > 0) text += "       |\n       v\n";
+    std::vector<Box> boxes;
+    for (const size_t node : layers[layer]) boxes.push_back(box_of(plan, node));
+    text += row_of(boxes);
+  }
+  return text;
+}
+
+std::string render_mermaid(const Plan& plan) {
+  std::string text = "flowchart LR\n";
+  by_process(
+      plan,
+      [&](const PlanProcess& process, size_t) {
+        text += fmt::format("  subgraph {}\n", process.name);
+      },
+      [&](const PlanNode& node) {
+        const auto traits = traits_of(plan, node);
+        text += fmt::format("    {0}[\"{0}{1}\"]\n", node.name,
+                            traits.empty() ? "" : "<br/>" + label(traits));
+      },
+      [&] { text += "  end\n"; });
+  for (const auto& edge : plan.edges)
+    text +=
+        fmt::format("  {} {}|{}| {}\n", plan.node(edge.from).name, edge.feedback ? "-.->" : "-->",
+                    output_name(plan, edge), plan.node(edge.to).name);
+  return text;
+}
+
+std::string render_dot(const Plan& plan) {
+  std::string text = fmt::format("digraph \"{}\" {{\n", label(plan.settings.name));
+  text += "  rankdir=LR;\n  node [shape=box, fontname=\"Helvetica\"];\n";
+  by_process(
+      plan,
+      [&](const PlanProcess& process, size_t index) {
+        text += fmt::format("  subgraph cluster_{} {{\n    label=\"{} ({})\";\n", index,
+                            process.name, label(process.device));
+      },
+      [&](const PlanNode& node) {
+        text += fmt::format("    {0} [label=\"{0}\\n{1}\"];\n", node.name,
+                            label(traits_of(plan, node)));
+      },
+      [&] { text += "  }\n"; });
+  for (const auto& edge : plan.edges)
+    text += fmt::format("  {} -> {} [label=\"{}\"{}];\n", plan.node(edge.from).name,
+                        plan.node(edge.to).name, output_name(plan, edge),
+                        edge.feedback ? ", style=dashed, constraint=false" : "");
+  return text + "}\n";
+}
+
+Json render_json(const Plan& plan) {
+  Json nodes = Json::array(), edges = Json::array(), resources = Json::array();
+  for (const auto& node : plan.nodes) {
+    Json item = Json::object();
+    item.set("name", node.name).set("actor", node.contract->name);
+    item.set("per_tenant", node.per_tenant).set("replicas", node.replicas);
+    item.set("process", plan.processes[node.process.index()].name);
+    nodes.push_back(std::move(item));
+  }
+  for (const auto& edge : plan.edges) {
+    Json item = Json::object();
+    item.set("from", fmt::format("{}.{}", plan.node(edge.from).name, output_name(plan, edge)));
+    item.set("to", fmt::format("{}.{}", plan.node(edge.to).name, input_name(plan, edge)));
+    item.set("message", message_name(plan, edge)).set("feedback", edge.feedback);
+    item.set("capacity", edge.capacity).set("bytes_max", edge.bytes_max);
+    item.set("latest_wins", edge.latest_wins).set("bound", edge.bound);
+    edges.push_back(std::move(item));
+  }
+  for (const auto& resource : plan.resources) {
+    Json item = Json::object();
+    item.set("name", resource.name).set("kind", resource.kind).set("backend", resource.backend);
+    if (resource.model >= 0)
+      item.set("model", plan.models[static_cast<size_t>(resource.model)].name);
+    if (resource.contract != nullptr && resource.contract->computes)
+      item.set("threads", resource.threads);
+    resources.push_back(std::move(item));
+  }
+  Json hosts = Json::array(), tenants = Json::array(), processes = Json::array();
+  for (const auto& host : plan.hosts) {
+    std::vector<std::string> instances;
+    for (const InstanceId id : host.instances) instances.push_back(plan.instance(id).name);
+    hosts.push_back(Json::object()
+                        .set("name", host.name)
+                        .set("process", plan.processes[host.process.index()].name)
+                        .set("own_thread", host.own_thread)
+                        .set("instances", Json::list(instances)));
+  }
+  for (const auto& tenant : plan.tenants) tenants.push_back(tenant.name);
+  for (const auto& process : plan.processes)
+    processes.push_back(Json::object().set("name", process.name).set("device", process.device));
+  return Json::object()
+      .set("schema", "primerl.graph/1")
+      .set("name", plan.settings.name)
+      .set("graph_hash", fmt::format("{:016x}", plan.graph_hash))
+      .set("tenants", std::move(tenants))
+      .set("processes", std::move(processes))
+      .set("nodes", std::move(nodes))
+      .set("edges", std::move(edges))
+      .set("resources", std::move(resources))
+      .set("hosts", std::move(hosts));
+}
+
+}  // namespace primerl

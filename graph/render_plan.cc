@@ -1,0 +1,145 @@
+// `show --plan` and `show --resolved`: the plan in numbers.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "graph/render.h"
+#include "graph/render_layout.h"
+
+namespace primerl {
+namespace {
+
+std::string bytes_text(double bytes) {
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 || bytes == static_cast<double>(static_cast<int64_t>(bytes))
+             ? fmt::format("{} {}", static_cast<int64_t>(bytes), kUnits[unit])
+             : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+/// Columns as wide as their widest cell; the first `left` are flush left, the others right.
+std::string table_text(const std::vector<std::vector<std::string>>& rows, size_t left) {
+  std::vector<size_t> width;
+  for (const auto& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = "  ";
+    for (size_t i = 0; i < row.size(); ++i)
+      line += i < left ? fmt::format("{:<{}}  ", row[i], width[i])
+                       : fmt::format("{:>{}}  ", row[i], width[i]);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string resources_of(const Plan& plan, const PlanHost& host) {
+  std::vector<std::string> parts;
+  for (const int32_t index : host.resources) {
+    const auto& resource = plan.resources[static_cast<size_t>(index)];
+    const bool computes = resource.contract != nullptr && resource.contract->computes;
+    parts.push_back(fmt::format("{} '{}' ({}{})", resource.kind, resource.name, resource.backend,
+                                !computes ? ""
+                                : resource.threads == 1
+                                    ? ", 1 compute thread"
+                                    : fmt::format(", {} compute threads", resource.threads)));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void add_process(const Plan& plan, const PlanProcess& process, std::string& text) {
+  int64_t threads = 0, own = 0;
+  std::vector<std::vector<std::string>> rows;
+  for (const HostId id : process.hosts) {
+    const auto& host = plan.host(id);
+    own += host.own_thread ? 1 : 0;
+    for (const int32_t index : host.resources) {
+      const auto& resource = plan.resources[static_cast<size_t>(index)];
+      if (resource.contract != nullptr && resource.contract->computes) threads += resource.threads;
+    }
+    rows.push_back({host.name, host.own_thread ? "own thread" : "pool", resources_of(plan, host)});
+  }
+  text += fmt::format(
+      "process {} on {}: {} host groups, {} of them on threads of their own, {} "
+      "compute threads\n",
+      process.name, process.device, process.hosts.size(), own, threads);
+  text += table_text(rows, 3);
+}
+
+/// (source, target) instances that an edge joins: equal slots only, where both have slots.
+size_t count_pairs(const Plan& plan, const PlanEdge& edge) {
+  const auto& from = plan.node(edge.from);
+  const auto& to = plan.node(edge.to);
+  const size_t pairs = from.instances.size() * to.instances.size();
+  return from.per_tenant && to.per_tenant && !plan.tenants.empty() ? pairs / plan.tenants.size()
+                                                                   : pairs;
+}
+
+bool carries_blobs(const MessageType& type) {
+  return type.schema.find("blob") != std::string::npos;
+}
+
+}  // namespace
+
+std::string render_plan(const Plan& plan) {
+  std::string text = fmt::format("graph {} ({:016x})\n\n", plan.settings.name, plan.graph_hash);
+  for (const auto& process : plan.processes) add_process(plan, process, text);
+  std::vector<std::vector<std::string>> rows{
+      {"edge", "message", "kind", "capacity", "bound", "pairs", "structs", "blobs"}};
+  for (const auto& edge : plan.edges) {
+    const auto& type = *plan.node(edge.from).contract->outputs[edge.output].type;
+    const size_t pairs = count_pairs(plan, edge);
+    const double structs = static_cast<double>(edge.bound) *
+                           static_cast<double>(type.size_in_memory) * static_cast<double>(pairs);
+    rows.push_back({edge.name, std::string(type.name),
+                    !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
+                    edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
+                    std::to_string(pairs), bytes_text(structs),
+                    carries_blobs(type) ? bytes_text(static_cast<double>(edge.bytes_max) *
+                                                     static_cast<double>(pairs))
+                                        : "-"});
+  }
+  text += "\n" + table_text(rows, 3);
+  text +=
+      "\n  bound: most messages ever waiting for one pair of instances\n"
+      "  structs: all pairs at their bound, without lists and texts (a message has at most 1 "
+      "MiB)\n";
+  return text;
+}
+
+std::string render_resolved(const CheckedGraph& graph, bool with_origin) {
+  if (graph.plan == nullptr) return {};
+  if (!with_origin) return graph.plan->resolved_toml;
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& value : graph.resolved)
+    rows.push_back({fmt::format("{} = {}", value.path, value.value), value.origin});
+  // One long edge must not push every origin out of sight.
+  constexpr size_t kColumn = 60;
+  std::string text;
+  for (const auto& row : rows) text += fmt::format("{:<{}}  # {}\n", row[0], kColumn, row[1]);
+  return text;
+}
+
+Json resolved_json(const CheckedGraph& graph) {
+  Json values = Json::array();
+  for (const auto& value : graph.resolved)
+    values.push_back(Json::object()
+                         .set("path", value.path)
+                         .set("value", value.value)
+                         .set("origin", value.origin));
+  Json document = Json::object();
+  document.set("schema", "primerl.resolved/1");
+  if (graph.plan != nullptr)
+    document.set("graph_hash", fmt::format("{:016x}", graph.plan->graph_hash));
+  document.set("values", std::move(values));
+  return document;
+}
+
+}  // namespace primerl

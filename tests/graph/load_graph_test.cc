@@ -1,0 +1,96 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "graph/base/random.h"
+#include "tests/graph/test_catalog.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::string> names_of_nodes(const Plan& plan) {
+  std::vector<std::string> names;
+  for (const auto& node : plan.nodes) names.push_back(node.name);
+  return names;
+}
+
+const PlanEdge& edge_named(const Plan& plan, const std::string& name) {
+  for (const auto& edge : plan.edges)
+    if (edge.name == name) return edge;
+  CHECK(false, "no such edge");
+  return plan.edges.front();
+}
+
+TEST(LoadGraph, MakesAPlanOfTheDemo) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(findings(graph), "");
+  const Plan& plan = *graph.plan;
+  EXPECT_THAT(names_of_nodes(plan), ElementsAre("env", "rollout", "router", "prefill", "decode",
+                                                "trainer", "broadcaster"));
+  EXPECT_EQ(plan.instances[0].name, "env.main");
+  EXPECT_EQ(plan.instances[2].name, "router");
+  ASSERT_EQ(plan.processes.size(), 1u);
+  EXPECT_EQ(plan.processes[0].name, "main");
+  EXPECT_EQ(plan.tenants[0].batch_size, 64);
+  EXPECT_EQ(plan.tenants[0].environment.name, "reverse_text");
+  EXPECT_EQ(plan.edges.size(), 22u);
+}
+
+TEST(LoadGraph, PutsTheUsersOfAnEngineOnOneHost) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  std::vector<std::string> hosts;
+  for (const auto& host : graph.plan->hosts)
+    hosts.push_back(host.name + (host.own_thread ? " (own thread)" : ""));
+  EXPECT_THAT(hosts,
+              ElementsAre("env.main (own thread)", "rollout.main", "router",
+                          "prefill+decode (own thread)", "trainer (own thread)", "broadcaster"));
+}
+
+TEST(LoadGraph, SharesCoresAmongComputeResourcesAndResolvesNames) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  std::vector<std::string> resources;
+  for (const auto& resource : graph.plan->resources)
+    resources.push_back(fmt::format("{} {} {} {}", resource.name, resource.kind, resource.backend,
+                                    resource.threads));
+  EXPECT_THAT(resources, ElementsAre("engine engine torch 1", "learner learner torch 1",
+                                     "weights weight_channel memory 1", "policy tokenizer  1"));
+}
+
+TEST(LoadGraph, BoundsEveryEdge) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const Plan& plan = *graph.plan;
+  // capacity 64 + burst 8 - 1 + (64 completions + 16 ended + 64 observations + 1 policy + 1 timer)
+  // times a burst of 8.
+  EXPECT_EQ(edge_named(plan, "rollout.generate -> router.generate").bound, 64 + 8 - 1 + 146 * 8);
+  // capacity 64 + 64 actions + 1 task of a work turn.
+  EXPECT_EQ(edge_named(plan, "env.task -> rollout.task").bound, 64 + 64 + 1);
+  EXPECT_EQ(edge_named(plan, "decode.completion -> rollout.completion").bound, 64);
+  EXPECT_EQ(edge_named(plan, "prefill.load -> router.load").bound, 1);
+  EXPECT_TRUE(edge_named(plan, "prefill.load -> router.load").latest_wins);
+}
+
+TEST(LoadGraph, ReadsItsOwnResolvedTextBackToTheSamePlan) {
+  const Folder folder;
+  Overrides overrides;
+  overrides.cores = 2;
+  const auto first =
+      load_graph_text(demo_text(), "graph.toml", folder.path(), overrides, test_catalog());
+  ASSERT_NE(first.plan, nullptr) << findings(first);
+  overrides.cores = 64;  // the resolved text states what the machine decided
+  const auto second = load_graph_text(first.plan->resolved_toml, "graph.resolved.toml", "/",
+                                      overrides, test_catalog());
+  ASSERT_NE(second.plan, nullptr) << findings(second);
+  EXPECT_EQ(second.plan->resolved_toml, first.plan->resolved_toml);
+  EXPECT_EQ(second.plan->graph_hash, first.plan->graph_hash);
+}
+
+}  // namespace
+}  // namespace primerl::testing

@@ -1,0 +1,392 @@
+#include "tests/graph/test_catalog.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "graph/base/json.h"
+
+namespace primerl::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <int kNumber>
+struct Note {
+  static constexpr std::string_view kNames[] = {
+      "Task",       "GenerateRequest", "PrefillDone",  "Completion",    "TrajectoryGroup",
+      "GroupEnded", "WeightsReady",    "PolicyUpdate", "PolicyApplied", "PolicyLive",
+      "EngineLoad", "Cancel",          "Action",       "Observation"};
+  static constexpr std::string_view kName = kNames[kNumber];
+  static constexpr uint32_t kVersion = 1;
+  uint64_t id = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("id", &Note::id);
+  }
+};
+using Task = Note<0>;
+using GenerateRequest = Note<1>;
+using PrefillDone = Note<2>;
+using Completion = Note<3>;
+using TrajectoryGroup = Note<4>;
+using GroupEnded = Note<5>;
+using WeightsReady = Note<6>;
+using PolicyUpdate = Note<7>;
+using PolicyApplied = Note<8>;
+using PolicyLive = Note<9>;
+using EngineLoad = Note<10>;
+using Cancel = Note<11>;
+using Action = Note<12>;
+using Observation = Note<13>;
+
+struct FakeEngine : Resource {
+  static constexpr std::string_view kResourceKind = "engine";
+};
+struct FakeLearner : Resource {
+  static constexpr std::string_view kResourceKind = "learner";
+};
+struct FakeWeights : Resource {
+  static constexpr std::string_view kResourceKind = "weight_channel";
+};
+struct FakeTokenizer : Resource {
+  static constexpr std::string_view kResourceKind = "tokenizer";
+};
+
+template <class Options>
+class Quiet : public Actor {
+ public:
+  explicit Quiet(const Options&) {}
+  template <class T>
+  Status take(const T&) {
+    return ok();
+  }
+  Status tick() { return ok(); }
+  Out<Task> task;
+  Out<GenerateRequest> generate;
+  Out<PrefillDone> done;
+  Out<Completion> completion, refused;
+  Out<TrajectoryGroup> group;
+  Out<GroupEnded> ended;
+  Out<WeightsReady> weights;
+  Out<PolicyUpdate> update;
+  Out<PolicyApplied> applied;
+  Out<PolicyLive> live;
+  Out<EngineLoad> load;
+  Out<Cancel> cancel;
+  Out<Action> action;
+  Out<Observation> observation;
+};
+
+struct NoOptions {};
+struct EnvOptions {
+  int64_t tasks_ahead = 4;
+};
+struct RolloutOptions {
+  int64_t max_inflight = 64;
+  std::string model;
+};
+struct RouterOptions {
+  std::string policy = "sticky_least_loaded";
+  int64_t sessions_max = 1024;
+};
+struct EngineUserOptions {
+  std::string engine, weights;
+};
+struct TrainerOptions {
+  std::string learner, weights;
+};
+struct BroadcasterOptions {
+  Duration applied_max = Duration::seconds(60);
+};
+struct CounterOptions {
+  bool flag = false;
+  int32_t count = 8;
+  double share = 0.5;
+  std::string color = "red";
+  Duration wait = Duration::milliseconds(250);
+  std::vector<std::string> tags;
+};
+
+Contract env_contract() {
+  using A = Quiet<EnvOptions>;
+  return ContractOf<A, EnvOptions>("env", "gives tasks and judges answers")
+      .option("tasks_ahead", &EnvOptions::tasks_ahead, between(1, 64) | unit("tasks"),
+              "tasks given before the first is taken")
+      .in("action", &A::take<Action>, "what the policy answered", at_most(64))
+      .out("task", &A::task, "a task to solve", work_burst(1))
+      .out("observation", &A::observation, "what came of an action")
+      .source()
+      .own_thread();
+}
+
+Contract rollout_contract() {
+  using A = Quiet<RolloutOptions>;
+  return ContractOf<A, RolloutOptions>("rollout", "makes trajectories out of tasks")
+      .option("max_inflight", &RolloutOptions::max_inflight, at_least(1) | unit("rollouts"),
+              "rollouts on their way at once")
+      .uses<FakeTokenizer>("tokenizer", &RolloutOptions::model, "whose tokenizer")
+      .in("task", &A::take<Task>, "a task to open a group for")
+      .in("completion", &A::take<Completion>, "an answer",
+          at_most(&RolloutOptions::max_inflight, "max_inflight"))
+      .in("ended", &A::take<GroupEnded>, "what became of a group", at_most(16))
+      .in("observation", &A::take<Observation>, "what the environment said", at_most(64))
+      .in("policy", &A::take<PolicyLive>, "the live version", latest_wins())
+      .out("generate", &A::generate, "a prompt to continue",
+           burst(tenant_max(&Tenant::group_size, "largest group_size")))
+      .out("group", &A::group, "a finished group")
+      .out("cancel", &A::cancel, "stop a request", optional_port(), at_most(64))
+      .out("action", &A::action, "an answer to judge", at_most(64))
+      .timer("deadline", &A::tick, "the oldest request is due")
+      .single();
+}
+
+Contract router_contract() {
+  using A = Quiet<RouterOptions>;
+  return ContractOf<A, RouterOptions>("router", "chooses an engine for each request")
+      .option("policy", &RouterOptions::policy,
+              one_of({"round_robin", "random", "sticky_least_loaded"}), "how an engine is chosen")
+      .option("sessions_max", &RouterOptions::sessions_max, between(1, 65536) | unit("sessions"),
+              "sessions remembered")
+      .in("generate", &A::take<GenerateRequest>, "a prompt to continue")
+      .in("cancel", &A::take<Cancel>, "stop a request", optional_port())
+      .in("load", &A::take<EngineLoad>, "an engine's running totals", latest_wins())
+      .out("prefill", &A::generate, "to the chosen engine", addressed())
+      .out("refused", &A::refused, "no engine takes it", to_origin(), at_most(64))
+      .out("abort", &A::cancel, "stop a request", optional_port(), broadcast(), at_most(64))
+      .restartable();
+}
+
+Contract prefill_contract() {
+  using A = Quiet<EngineUserOptions>;
+  return ContractOf<A, EngineUserOptions>("prefill", "computes prompts")
+      .uses<FakeEngine>("engine", &EngineUserOptions::engine, "which engine")
+      .uses<FakeWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
+      .in("request", &A::take<GenerateRequest>, "a prompt")
+      .in("abort", &A::take<Cancel>, "stop a request", optional_port())
+      .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
+      .out("done", &A::done, "its KV is there", work_burst(16))
+      .out("refused", &A::refused, "it does not fit", to_origin(), at_most(64))
+      .out("load", &A::load, "running totals")
+      .out("applied", &A::applied, "weights are in use", at_most(2))
+      .works();
+}
+
+Contract decode_contract() {
+  using A = Quiet<EngineUserOptions>;
+  return ContractOf<A, EngineUserOptions>("decode", "generates tokens")
+      .uses<FakeEngine>("engine", &EngineUserOptions::engine, "which engine")
+      .uses<FakeWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
+      .in("request", &A::take<PrefillDone>, "a computed prompt")
+      .in("abort", &A::take<Cancel>, "stop a request", optional_port())
+      .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
+      .out("completion", &A::completion, "an answer", to_origin())
+      .out("load", &A::load, "running totals")
+      .out("applied", &A::applied, "weights are in use", at_most(2))
+      .works();
+}
+
+Contract trainer_contract() {
+  using A = Quiet<TrainerOptions>;
+  return ContractOf<A, TrainerOptions>("trainer", "makes new versions out of groups")
+      .uses<FakeLearner>("learner", &TrainerOptions::learner, "which learner")
+      .uses<FakeWeights>("weights", &TrainerOptions::weights, "where new weights go")
+      .in("group", &A::take<TrajectoryGroup>, "a finished group")
+      .out("weights", &A::weights, "a version is published", work_burst(1))
+      .out("ended", &A::ended, "what became of a group")
+      .single()
+      .works();
+}
+
+Contract broadcaster_contract() {
+  using A = Quiet<BroadcasterOptions>;
+  return ContractOf<A, BroadcasterOptions>("broadcaster", "decides when engines take weights")
+      .option("applied_max", &BroadcasterOptions::applied_max, above(0),
+              "an engine without answer is set aside")
+      .in("weights", &A::take<WeightsReady>, "a version is published")
+      .in("applied", &A::take<PolicyApplied>, "weights are in use")
+      .out("update", &A::update, "take these weights", broadcast())
+      .out("live", &A::live, "every engine has it", broadcast())
+      .single();
+}
+
+Contract counter_contract() {
+  using A = Quiet<CounterOptions>;
+  using C = CounterOptions;
+  return ContractOf<A, C>("counter", "has an option of every kind")
+      .option("flag", &C::flag, any(), "a switch")
+      .option("count", &C::count, between(1, 8), "a number from 1 to 8")
+      .option("share", &C::share, above_up_to(0, 1), "a share")
+      .option("color", &C::color, one_of({"red", "green"}), "a color")
+      .option("wait", &C::wait, between(0.001, 60), "a while")
+      .option("tags", &C::tags, any(), "words")
+      .in("task", &A::take<Task>, "anything", optional_port())
+      .in("again", &A::take<Task>, "without a number", optional_port())
+      .out("task", &A::task, "anything", optional_port())
+      .out("group", &A::group, "a group", optional_port());
+}
+
+struct ScorerOptions {
+  std::string learner;
+};
+
+Contract relay_contract() {
+  using A = Quiet<NoOptions>;
+  return ContractOf<A, NoOptions>("relay", "hands on what it gets")
+      .in("done", &A::take<PrefillDone>, "a computed prompt")
+      .out("done", &A::done, "the same");
+}
+
+Contract scorer_contract() {
+  using A = Quiet<ScorerOptions>;
+  return ContractOf<A, ScorerOptions>("scorer", "looks at a learner")
+      .uses<FakeLearner>("learner", &ScorerOptions::learner, "which learner");
+}
+
+struct ResourceNumbers {
+  int64_t kv_blocks = 512;
+};
+struct LossNumbers {
+  std::string kind = "dppo";
+};
+struct OptimizerNumbers {
+  std::string kind = "adamw";
+  double lr = 1e-6;
+};
+struct LearnerNumbers {
+  LossNumbers loss;
+  OptimizerNumbers optimizer;
+};
+struct LetterOptions {
+  int64_t length_max = 8;
+};
+
+ResourceContract engine(const std::string& backend, bool needs_model) {
+  ResourceContract contract;
+  contract.kind = "engine";
+  contract.backend = backend;
+  contract.doc = "generates tokens";
+  contract.options = OptionsOf<ResourceNumbers>()
+                         .field("kv_blocks", &ResourceNumbers::kv_blocks,
+                                between(1, 1 << 20) | unit("blocks"), "blocks of KV memory")
+                         .take();
+  contract.needs_model = needs_model;
+  contract.computes = true;
+  return contract;
+}
+
+ResourceContract learner(const std::string& backend, bool needs_model) {
+  ResourceContract contract;
+  contract.kind = "learner";
+  contract.backend = backend;
+  contract.doc = "trains";
+  auto loss =
+      OptionsOf<LossNumbers>()
+          .field("kind", &LossNumbers::kind, one_of({"dppo", "cross_entropy"}), "which loss")
+          .take();
+  auto optimizer = OptionsOf<OptimizerNumbers>()
+                       .field("kind", &OptimizerNumbers::kind, one_of({"adamw"}), "which optimizer")
+                       .field("lr", &OptimizerNumbers::lr, above(0), "learning rate")
+                       .take();
+  contract.options =
+      OptionsOf<LearnerNumbers>()
+          .table("loss", &LearnerNumbers::loss, std::move(loss), "the loss")
+          .table("optimizer", &LearnerNumbers::optimizer, std::move(optimizer), "the optimizer")
+          .take();
+  contract.needs_model = needs_model;
+  contract.computes = true;
+  contract.one_per_graph = true;
+  return contract;
+}
+
+ResourceContract weight_channel() {
+  ResourceContract contract;
+  contract.kind = "weight_channel";
+  contract.backend = "memory";
+  contract.doc = "moves weights";
+  contract.options = OptionsOf<NoOptions>().take();
+  return contract;
+}
+
+Result<ModelFacts> read_facts(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::ifstream file(path);
+  if (!file) return error(Code::kNotFound, "it has no config.json");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ASSIGN_OR_RETURN(const auto json, parse_json(text, "config.json"));
+  ASSIGN_OR_RETURN(const auto limit, json.get_int("max_position_embeddings"));
+  return ModelFacts{"qwen3", limit, 64};
+}
+
+Catalog make_catalog() {
+  Catalog catalog;
+  catalog.actors = {env_contract(),         rollout_contract(), router_contract(),
+                    prefill_contract(),     decode_contract(),  trainer_contract(),
+                    broadcaster_contract(), counter_contract(), relay_contract(),
+                    scorer_contract()};
+  catalog.messages = {&message_type<Task>(), &message_type<GenerateRequest>()};
+  catalog.resources = {engine("torch", true), engine("scripted", false), learner("torch", true),
+                       learner("scripted", false), weight_channel()};
+  EnvironmentContract letters;
+  letters.name = "reverse_text";
+  letters.doc = "reverse the letters";
+  letters.options = OptionsOf<LetterOptions>()
+                        .field("length_max", &LetterOptions::length_max,
+                               between(1, 64) | unit("letters"), "longest text")
+                        .take();
+  catalog.environments = {letters};
+  letters.name = "copy";
+  letters.doc = "copy the letters";
+  catalog.environments.push_back(letters);
+  catalog.model_facts = read_facts;
+  return catalog;
+}
+
+}  // namespace
+
+const Catalog& test_catalog() {
+  static const Catalog catalog = make_catalog();
+  return catalog;
+}
+
+std::string demo_text() {
+  std::ifstream file(std::string(PRIMERL_SOURCE_DIR) + "/tests/graph/demo.toml");
+  CHECK(file.good(), "tests/graph/demo.toml is missing");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Folder::Folder() {
+  std::string path = (fs::temp_directory_path() / "primerl-graph-XXXXXX").string();
+  CHECK(mkdtemp(path.data()) != nullptr, "no temporary folder can be made");
+  path_ = path;
+  fs::create_directory(path_ + "/model");
+  write("model/config.json", R"({"max_position_embeddings": 256})");
+}
+
+Folder::~Folder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string Folder::write(const std::string& name, const std::string& text) const {
+  const std::string path = path_ + "/" + name;
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+CheckedGraph load_text(const std::string& text, Overrides overrides) {
+  const Folder folder;
+  overrides.cores = 2;
+  return load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
+}
+
+std::string findings(const CheckedGraph& graph) { return render(graph.diagnostics, graph.sources); }
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  CHECK(at != std::string::npos, "the text to replace is not in the graph");
+  return text.replace(at, from.size(), to);
+}
+
+}  // namespace primerl::testing

@@ -1,0 +1,40 @@
+/// A catalog of small actors with the ports of the demo, for tests of the language: their handlers
+/// do nothing, their contracts are what counts.
+#pragma once
+
+#include <string>
+
+#include "graph/catalog.h"
+#include "graph/plan.h"
+
+namespace primerl::testing {
+
+/// env, rollout, router, prefill, decode, trainer, broadcaster, and `counter` (every kind of
+/// option).
+const Catalog& test_catalog();
+
+/// The graph of the architecture's section 5, on the test catalog; its model folder is `model`.
+std::string demo_text();
+
+/// A temporary folder with a `model` folder of 256 positions in it; removed when it dies.
+class Folder {
+ public:
+  Folder();
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string write(const std::string& name, const std::string& text) const;
+
+ private:
+  std::string path_;
+};
+
+/// Loads text as "graph.toml" of a folder with a model; 2 cores.
+CheckedGraph load_text(const std::string& text, Overrides overrides = {});
+/// Findings as a person sees them.
+std::string findings(const CheckedGraph& graph);
+/// `text` with the first `from` replaced; fails the process when it is not there.
+std::string replaced(std::string text, const std::string& from, const std::string& to);
+
+}  // namespace primerl::testing
