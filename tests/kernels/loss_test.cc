@@ -1,0 +1,77 @@
+#include "kernels/train/loss.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace primerl {
+namespace {
+
+/// d loss / d log_pi by central differences.
+double slope(double log_pi, double log_mu, double advantage, const LossOptions& options) {
+  const double h = 1e-6;
+  return (dppo_loss(log_pi + h, log_mu, advantage, options).loss -
+          dppo_loss(log_pi - h, log_mu, advantage, options).loss) /
+         (2 * h);
+}
+
+TEST(DppoLoss, RefusesUnknownKindsAndNegativeNumbers) {
+  LossOptions options;
+  EXPECT_TRUE(validate(options).ok());
+  options.kind = "ppo";
+  EXPECT_FALSE(validate(options).ok());
+  options = {};
+  options.clip_low = -0.1;
+  EXPECT_FALSE(validate(options).ok());
+}
+
+TEST(DppoLoss, OnPolicyIsTheAdvantageAndItsGradientTheSame) {
+  const auto token = dppo_loss(-1.5, -1.5, 0.7, {});
+  EXPECT_DOUBLE_EQ(token.loss, -0.7);
+  EXPECT_DOUBLE_EQ(token.gradient, -0.7);
+  EXPECT_DOUBLE_EQ(token.mismatch_kl, 0);
+  EXPECT_FALSE(token.masked);
+}
+
+TEST(DppoLoss, GradientIsTheSlopeOfTheLoss) {
+  LossOptions options;
+  options.kl_weight = 0.3;
+  for (const double log_pi : {-4.0, -1.2, -0.3})
+    for (const double log_mu : {-3.5, -1.0, -0.4})
+      for (const double advantage : {-1.3, 0.0, 0.8})
+        EXPECT_NEAR(dppo_loss(log_pi, log_mu, advantage, options).gradient,
+                    slope(log_pi, log_mu, advantage, options), 1e-6);
+}
+
+TEST(DppoLoss, DropsAGoodTokenOnceItIsMoreLikelyByMoreThanTheClip) {
+  const double mu = 0.5;
+  EXPECT_FALSE(dppo_loss(std::log(0.6999), std::log(mu), 1, {}).masked);
+  const auto dropped = dppo_loss(std::log(0.7001), std::log(mu), 1, {});
+  EXPECT_TRUE(dropped.masked);
+  const double d = std::log(0.7001) - std::log(mu);
+  EXPECT_NEAR(dropped.loss, 1e-3 * d * d, 1e-12);
+  EXPECT_NEAR(dropped.gradient, 2e-3 * d, 1e-12);
+  EXPECT_FALSE(dppo_loss(std::log(0.2), std::log(mu), 1, {}).masked);
+}
+
+TEST(DppoLoss, DropsABadTokenOnceItIsLessLikelyByMoreThanTheClip) {
+  EXPECT_FALSE(dppo_loss(std::log(0.3001), std::log(0.5), -1, {}).masked);
+  EXPECT_TRUE(dppo_loss(std::log(0.2999), std::log(0.5), -1, {}).masked);
+  EXPECT_TRUE(dppo_loss(std::log(0.2999), std::log(0.5), 0, {}).masked);
+  EXPECT_FALSE(dppo_loss(std::log(0.99), std::log(0.5), -1, {}).masked);
+}
+
+TEST(DppoLoss, ABrokenTokenStaysFinite) {
+  const auto token = dppo_loss(0, -1000, -1, {});
+  EXPECT_TRUE(std::isfinite(token.loss));
+  EXPECT_TRUE(std::isfinite(token.gradient));
+  EXPECT_NEAR(token.mismatch_kl, std::exp(kLogRatioMax) - 1 - kLogRatioMax, 1);
+}
+
+TEST(CrossEntropyLoss, IsTheNegativeLogprob) {
+  EXPECT_DOUBLE_EQ(cross_entropy_loss(-2.5).loss, 2.5);
+  EXPECT_DOUBLE_EQ(cross_entropy_loss(-2.5).gradient, -1);
+}
+
+}  // namespace
+}  // namespace primerl

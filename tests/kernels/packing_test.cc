@@ -1,0 +1,116 @@
+#include "kernels/train/packing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TrainSample sample(std::vector<int32_t> tokens, size_t num_prompt_tokens) {
+  TrainSample made;
+  made.tokens = std::move(tokens);
+  made.loss_mask.assign(made.tokens.size(), 1);
+  std::fill_n(made.loss_mask.begin(), std::min(num_prompt_tokens, made.tokens.size()), 0);
+  made.logprobs.assign(made.tokens.size(), -1);
+  made.advantages.assign(made.tokens.size(), 1);
+  return made;
+}
+
+/// The tokens that the last query of each span sees, the query's own among them.
+std::vector<std::vector<int32_t>> contexts(const RowBatch& rows) {
+  std::vector<std::vector<int32_t>> all;
+  for (const auto& span : rows.spans) {
+    auto& seen = all.emplace_back();
+    for (int32_t j = 0; j < span.num_cached + span.num_queries; ++j)
+      seen.push_back(
+          rows.tokens[static_cast<size_t>(rows.kv_rows[static_cast<size_t>(span.kv_offset + j)])]);
+  }
+  return all;
+}
+
+TEST(CheckSamples, NamesTheSampleAndTheFault) {
+  TrainBatch batch;
+  batch.samples = {sample({1, 2, 3}, 1), sample({1, 2, 9}, 1)};
+  EXPECT_TRUE(check_samples(batch, 10, 3).ok());
+  const Status outside = check_samples(batch, 9, 3);
+  ASSERT_FALSE(outside.ok());
+  EXPECT_THAT(outside.error().text(), HasSubstr("sample 1: token 9"));
+  EXPECT_FALSE(check_samples(batch, 10, 2).ok());
+  batch.samples[0].temperature = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(check_samples(batch, 10, 3).ok());
+}
+
+TEST(Pack, OfNothingIsNothing) {
+  EXPECT_TRUE(pack({}, 10).empty());
+  EXPECT_TRUE(pack(std::vector{sample({1, 2}, 2)}, 10).empty()) << "no loss token";
+  EXPECT_TRUE(pack(std::vector{sample({1}, 0)}, 10).empty()) << "nothing predicts it";
+}
+
+TEST(Pack, FeedsAllButTheLastTokenAndAimsAtTheNext) {
+  const auto batches = pack(std::vector{sample({5, 6, 7, 8}, 2)}, 10);
+  ASSERT_EQ(batches.size(), 1U);
+  EXPECT_THAT(batches[0].rows.tokens, ElementsAre(5, 6, 7));
+  EXPECT_THAT(batches[0].rows.positions, ElementsAre(0, 1, 2));
+  ASSERT_EQ(batches[0].targets.size(), 2U);
+  EXPECT_EQ(batches[0].targets[0].row, 1);
+  EXPECT_EQ(batches[0].targets[0].label, 7);
+  EXPECT_EQ(batches[0].targets[1].row, 2);
+  EXPECT_EQ(batches[0].targets[1].label, 8);
+}
+
+TEST(Pack, SharesEqualPromptsAndKeepsDocumentsApart) {
+  const auto batches = pack(
+      std::vector{sample({1, 2, 3, 4}, 2), sample({1, 9, 3, 4}, 2), sample({1, 2, 5, 6}, 2)}, 99);
+  ASSERT_EQ(batches.size(), 1U);
+  EXPECT_THAT(batches[0].rows.tokens, ElementsAre(1, 2, 3, 5, 1, 9, 3));
+  EXPECT_THAT(batches[0].rows.positions, ElementsAre(0, 1, 2, 2, 0, 1, 2));
+  EXPECT_THAT(contexts(batches[0].rows),
+              ElementsAre(ElementsAre(1, 2), ElementsAre(1, 2, 3), ElementsAre(1, 2, 5),
+                          ElementsAre(1, 9), ElementsAre(1, 9, 3)));
+  std::vector<std::pair<int32_t, int32_t>> targets;
+  for (const auto& target : batches[0].targets) targets.emplace_back(target.row, target.label);
+  EXPECT_THAT(targets, ElementsAre(std::pair(1, 3), std::pair(2, 4), std::pair(1, 5),
+                                   std::pair(3, 6), std::pair(5, 3), std::pair(6, 4)));
+}
+
+TEST(Pack, FillsAMicroBatchToTheLimitAndNoFurther) {
+  const std::vector samples = {sample({1, 2, 3, 4, 5}, 1), sample({2, 2, 3, 4, 5}, 1)};
+  EXPECT_EQ(pack(samples, 8).size(), 1U);
+  EXPECT_EQ(pack(samples, 7).size(), 2U);
+}
+
+TEST(Pack, ASampleLongerThanTheLimitGoesAlone) {
+  const auto batches = pack(std::vector{sample({1, 2, 3, 4, 5}, 1), sample({7, 8}, 1)}, 2);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_EQ(batches[0].rows.num_rows(), 4);
+  EXPECT_EQ(batches[1].rows.num_rows(), 1);
+}
+
+TEST(Pack, SplitsAGroupThatDoesNotFitAndRepeatsItsPrompt) {
+  std::vector<TrainSample> samples;
+  for (int32_t i = 0; i < 4; ++i) samples.push_back(sample({1, 2, 3, 10 + i, 20 + i}, 3));
+  const auto batches = pack(samples, 5);  // 3 prompt rows and 1 row a sample
+  ASSERT_EQ(batches.size(), 2U);
+  for (const auto& batch : batches) {
+    EXPECT_EQ(batch.rows.num_rows(), 5);
+    EXPECT_EQ(batch.targets.size(), 4U);
+  }
+}
+
+TEST(Pack, ALossTokenInsideTheConversationDoesNotEndTheDocument) {
+  auto two_turns = sample({1, 2, 3, 4, 5, 6}, 2);
+  two_turns.loss_mask = {0, 0, 1, 0, 0, 1};
+  const auto batches = pack(std::vector{two_turns}, 99);
+  EXPECT_THAT(batches[0].rows.tokens, ElementsAre(1, 2, 3, 4, 5));
+  ASSERT_EQ(batches[0].targets.size(), 2U);
+  EXPECT_EQ(batches[0].targets[1].row, 4);
+  EXPECT_EQ(batches[0].targets[1].label, 6);
+}
+
+}  // namespace
+}  // namespace primerl
