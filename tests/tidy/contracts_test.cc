@@ -18,7 +18,7 @@ std::string doc_fault(const std::string& doc) {
   if (doc.size() < 8) return "says nothing: '" + doc + "'";
   if (doc.ends_with(".")) return "ends with a full stop: '" + doc + "'";
   const bool capitalised = std::isupper(static_cast<unsigned char>(doc[0])) != 0 &&
-                           std::islower(static_cast<unsigned char>(doc[1])) != 0;
+                           std::isupper(static_cast<unsigned char>(doc[1])) == 0;
   return capitalised ? "starts with a capital: '" + doc + "'" : "";
 }
 

@@ -78,7 +78,7 @@ std::string fault_of(const SourceFile& file, const Layer& layer, const Include& 
 const std::vector<Layer>& layers() {
   static const std::vector<Layer> table = {
       {"graph/base/", {"graph/base/"}, {}},
-      {"graph/", {"graph/"}, {"thread", "mutex", "condition_variable", "future"}},
+      {"graph/", {"graph/"}, {"mutex", "condition_variable", "future"}},
       {"kernels/engine/", with(kTorchFree, {"graph/base/"}), {}},
       {"kernels/train/", with(kTorchFree, {"graph/base/"}), {}},
       {"kernels/weights/", with(kTorchFree, {"graph/base/"}), {}},
