@@ -135,6 +135,7 @@ HostView Host::Body::view() const {
     view.handling = InstanceId(static_cast<uint32_t>(handling_.get()));
     view.handling_type = reinterpret_cast<const MessageType*>(handling_type_.get());
   }
+  view.num_progress = common_->num_progress.load(std::memory_order_relaxed);
   view.is_idle = is_idle_.get() != 0;
   view.is_ready = is_ready_.get() != 0;
   for (const OutLink& out : common_->flow->links)

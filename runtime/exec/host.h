@@ -114,8 +114,9 @@ struct HostView {
   Time oldest_arrival;       // of those, if any
   InstanceId handling;       // in a handler now; none if not, or in a work turn
   const MessageType* handling_type = nullptr;
-  bool is_running = false;  // between begin_step and complete_step
-  Time running_since;       // of the handler, or of its last progress()
+  bool is_running = false;    // between begin_step and complete_step
+  Time running_since;         // when the handler began
+  uint64_t num_progress = 0;  // progress() calls so far: a handler that makes some lives
   bool is_idle = false;
   bool is_ready = false;
   std::vector<LinkId> full;    // outgoing forward links at capacity

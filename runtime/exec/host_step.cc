@@ -36,6 +36,7 @@ bool Host::Body::begin_step(Time now) {
     num_steps_.add(1);
     if (lane == Inbox::kNone) {
       step_ = Step::kWork;
+      current_ = 0;
       work_armed_ = false;
       handling_.set(InstanceId::kNone);
       handling_type_.set(0);
@@ -190,7 +191,7 @@ void Host::Body::take_snapshot(Seat& seat) {
 }
 
 Status Host::Body::abandon_step(Time now) {
-  CHECK(step_ == Step::kInput && may_run_apart(), "only a handler that runs apart is abandoned");
+  CHECK(step_ != Step::kNone && may_run_apart(), "only a handler that runs apart is abandoned");
   step_ = Step::kNone;
   now_ = now;
   recorded_.clear();

@@ -157,7 +157,7 @@ const ResumePoint* Running::resume_point(TenantSlot slot) const {
 
 Progress Running::progress() {
   if (is_abandoned()) return Progress::kStopRequested;
-  common_->alive_at_step.fetch_add(1, std::memory_order_relaxed);
+  common_->num_progress.fetch_add(1, std::memory_order_relaxed);
   return common_->stop_requested.load(std::memory_order_relaxed) ? Progress::kStopRequested
                                                                  : Progress::kGoOn;
 }

@@ -24,7 +24,7 @@ struct HostCommon {
   std::shared_ptr<Flow> flow;
   std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanHost::resources
   std::atomic<bool> stop_requested{false};
-  std::atomic<int64_t> alive_at_step{0};  // progress() calls: the watchdog compares
+  std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares
 };
 
 struct TimerChange {

@@ -1,0 +1,222 @@
+#include "runtime/exec/virtual_executor.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/exec/running.h"
+#include "runtime/exec/stall.h"
+
+namespace primerl {
+namespace {
+
+// What a failing CHECK prints: the run in hand, if any. One virtual run at a time per thread.
+thread_local std::string repeat_line;
+
+void print_repeat_line(std::string_view) {
+  if (!repeat_line.empty()) std::fprintf(stderr, "%s\n", repeat_line.c_str());
+}
+
+}  // namespace
+
+Duration apart_handler_limit(const Plan& plan) {
+  if (plan.tenants.empty()) return Duration::forever();
+  Duration limit;
+  for (const Tenant& tenant : plan.tenants) limit = std::max(limit, tenant.environment_timeout);
+  return limit;
+}
+
+VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
+                                 Surroundings& surroundings, VirtualOptions options)
+    : plan_(std::move(plan)),
+      wiring_(make_wiring(*plan_)),
+      factory_(std::move(factory)),
+      surroundings_(surroundings),
+      options_(std::move(options)),
+      apart_limit_(apart_handler_limit(*plan_)),
+      choice_(mix(stable_hash("schedule"), options_.seed)),
+      shared_(plan_->resources.size(), nullptr),
+      guests_(plan_->hosts.size()),
+      finished_(plan_->tenants.size(), false) {
+  repeat_line = fmt::format("virtual run with seed {}", options_.seed);
+  if (!options_.repeat_with.empty()) repeat_line += "; repeat with: " + options_.repeat_with;
+  set_check_observer(&print_repeat_line);
+}
+
+VirtualExecutor::~VirtualExecutor() { repeat_line.clear(); }
+
+Status VirtualExecutor::start() {
+  std::vector<bool> is_owned(plan_->resources.size(), false);
+  for (const PlanHost& host : plan_->hosts)
+    for (int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
+  for (size_t i = 0; i < plan_->resources.size(); ++i) {
+    if (is_owned[i]) continue;
+    ASSIGN_OR_RETURN(auto made, factory_(*plan_, static_cast<int32_t>(i)));
+    shared_[i] = made.get();
+    shared_owned_.push_back(std::move(made));
+  }
+  for (uint32_t i = 0; i < guests_.size(); ++i) {
+    if (auto status = start_host(HostId(i)); !status.ok()) {
+      for (auto& guest : guests_) guest.host.reset();
+      return status;
+    }
+  }
+  return ok();
+}
+
+Status VirtualExecutor::start_host(HostId id) {
+  Guest& guest = guests_[id.index()];
+  HostSetup setup;
+  setup.plan = plan_;
+  setup.wiring = wiring_;
+  setup.host = id;
+  setup.epoch = ++guest.epoch;
+  setup.surroundings = &surroundings_;
+  setup.executor = this;
+  setup.factory = factory_;
+  setup.shared_resources = shared_;
+  setup.observer = this;
+  guest.host = std::make_unique<Host>(std::move(setup));
+  return guest.host->start(now_);
+}
+
+Host& VirtualExecutor::host(HostId id) {
+  CHECK(guests_[id.index()].host != nullptr, "a dead host was asked for");
+  return *guests_[id.index()].host;
+}
+
+void VirtualExecutor::ship(Parcel parcel) {
+  const auto key = std::make_pair(parcel.from, parcel.to);
+  const auto [found, is_new] = way_of_.try_emplace(key, ways_.size());
+  if (is_new) ways_.push_back({parcel.from, parcel.to, {}});
+  in_transit_ += parcel.messages.size();
+  ways_[found->second].parcels.push_back(std::move(parcel));
+}
+
+void VirtualExecutor::tenant_finished(TenantSlot tenant) { finished_[tenant.index()] = true; }
+
+void VirtualExecutor::host_failed(HostId host, Error error) {
+  finish_run(RunEnd::kFailed,
+             std::move(error).while_doing(fmt::format("node '{}'", plan_->host(host).name)));
+}
+
+void VirtualExecutor::on_step(const StepRecord& record) {
+  trace_hash_ = mix(trace_hash_, mix(record.host.value, record.step));
+  trace_hash_ = mix(trace_hash_, mix(static_cast<uint64_t>(record.kind), record.instance.value));
+  if (record.message != nullptr)
+    trace_hash_ = mix(trace_hash_, mix(record.message->edge.value, record.message->sequence));
+  trace_hash_ = mix(trace_hash_, static_cast<uint64_t>(record.began.to_nanoseconds()));
+  if (options_.world != nullptr) options_.world->after(record);
+}
+
+void VirtualExecutor::request_stop() {
+  is_stop_requested_ = true;
+  for (auto& guest : guests_)
+    if (guest.host) guest.host->request_stop();
+}
+
+void VirtualExecutor::finish_run(RunEnd end, Status status) {
+  if (outcome_) return;  // the first reason counts
+  outcome_.emplace();
+  outcome_->end = end;
+  outcome_->status = std::move(status);
+}
+
+RunOutcome VirtualExecutor::wait() {
+  while (advance()) {
+  }
+  if (!outcome_) finish_run(RunEnd::kStalled, error(Code::kDeadline, "nothing can move any more"));
+  outcome_->ledger = ledger();
+  return *outcome_;
+}
+
+RunStatus VirtualExecutor::status() const {
+  RunStatus status;
+  status.is_draining = drain_deadline_.has_value();
+  for (const auto& guest : guests_)
+    if (guest.host) status.num_steps += guest.host->counts().num_steps;
+  status.edges = ledger();
+  return status;
+}
+
+std::vector<EdgeLedger> VirtualExecutor::ledger() const {
+  std::vector<EdgeLedger> ledger(plan_->edges.size());
+  for (const auto& guest : guests_)
+    if (guest.host) guest.host->add_to(ledger);
+  return ledger;
+}
+
+StallReport VirtualExecutor::stall_report() const {
+  std::vector<HostView> views;
+  for (const auto& guest : guests_)
+    if (guest.host) views.push_back(guest.host->view());
+  return make_stall_report(*plan_, *wiring_, views, now_);
+}
+
+std::vector<std::pair<std::string, int64_t>> VirtualExecutor::counters() const {
+  std::vector<std::pair<std::string, int64_t>> all;
+  for (const auto& guest : guests_) {
+    if (!guest.host) continue;
+    auto own = guest.host->counters();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+bool VirtualExecutor::run_until(const std::function<bool()>& done, uint64_t events_max) {
+  for (uint64_t i = 0; i < events_max; ++i) {
+    if (done()) return true;
+    if (!advance()) break;
+  }
+  return done();
+}
+
+void VirtualExecutor::settle() {
+  while (!outcome_ && step_something()) {
+  }
+}
+
+void VirtualExecutor::kill(ProcessId process) {
+  for (HostId id : plan_->processes[process.index()].hosts) {
+    Guest& guest = guests_[id.index()];
+    const HostCounts counts = guest.host->counts();
+    of_dead_.num_steps += counts.num_steps;
+    of_dead_.num_shipped += counts.num_shipped;
+    of_dead_.num_received += counts.num_received;
+    guest.host.reset();
+    guest.is_busy = guest.is_stuck = false;
+    for (Way& way : ways_) {
+      if (way.to != id && way.from != id) continue;
+      const Guest& sender = guests_[way.from.index()];
+      for (const Parcel& parcel : way.parcels) {
+        const bool is_counted = way.from == id ? parcel.epoch == guest.epoch
+                                               : sender.host && parcel.epoch == sender.epoch;
+        if (is_counted) in_transit_ -= parcel.messages.size();
+        if (way.to == id) of_dead_.num_received += parcel.messages.size();
+      }
+      if (way.to == id) way.parcels.clear();
+    }
+  }
+  for (HostId dead : plan_->processes[process.index()].hosts)
+    for (Guest& guest : guests_)
+      if (guest.host) guest.host->peer_down(dead, guests_[dead.index()].epoch, now_);
+  check_invariants();
+}
+
+Status VirtualExecutor::revive(ProcessId process) {
+  for (HostId id : plan_->processes[process.index()].hosts) {
+    RETURN_IF_ERROR(start_host(id));
+    if (drain_deadline_) guests_[id.index()].host->begin_drain(now_);
+  }
+  for (HostId id : plan_->processes[process.index()].hosts)
+    for (Guest& guest : guests_)
+      if (guest.host && guest.host->id() != id)
+        guest.host->peer_up(id, guests_[id.index()].epoch, now_);
+  return ok();
+}
+
+void VirtualExecutor::broken(const std::string& text) {
+  CHECK(false, text);
+  std::abort();
+}
+
+}  // namespace primerl

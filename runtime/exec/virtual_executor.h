@@ -1,0 +1,170 @@
+/// VirtualExecutor: runs a whole plan on one thread with a virtual clock and a seeded choice among
+/// everything that could happen next: a step of a ready host, or the arrival of a parcel. The same
+/// Hosts as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
+///
+/// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the world adds;
+/// its effects leave when it ends, and the host is busy until then. When nothing can happen now the
+/// clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the limit
+/// (apart_handler_limit) is abandoned, as a stuck thread would be.
+///
+/// After every step the bounds of all edges, the balance of the ledger and the number of messages
+/// under way are checked. A broken one, or any CHECK that fails inside, prints the seed and the one
+/// command that repeats the run.
+///
+/// All processes of the plan run here, so kill() and revive() can rehearse the death of one.
+/// Not thread-safe; request_drain() and request_stop() count from the next event on.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "runtime/exec/drain.h"
+#include "runtime/exec/executor.h"
+#include "runtime/exec/host.h"
+
+namespace primerl {
+
+/// What a world does to one delivery.
+struct Injection {
+  std::optional<Error> failure;  // the handler fails so, without running
+  Duration takes;                // besides what resources cost
+};
+
+/// What a step is about, before it runs.
+struct StepAbout {
+  InstanceId instance;  // none for a work turn
+  StepKind kind = StepKind::kMessage;
+  const MessageType* type = nullptr;  // of a message
+  uint64_t delivery = 0;              // how many steps of this kind the instance had, from 1
+};
+
+/// Faults and a look at every step. The default does nothing.
+class VirtualWorld {
+ public:
+  virtual ~VirtualWorld() = default;
+  virtual Injection before(const StepAbout& about) {
+    (void)about;
+    return {};
+  }
+  virtual void after(const StepRecord& record) { (void)record; }
+};
+
+struct VirtualOptions {
+  uint64_t seed = 1;
+  VirtualWorld* world = nullptr;
+  uint64_t events_max = 50'000'000;  // a run that takes more does not end: a broken invariant
+  std::string repeat_with;           // the command that repeats this run, for failures
+};
+
+/// The longest a handler may run apart from its host: the longest environment_timeout.
+Duration apart_handler_limit(const Plan& plan);
+
+class VirtualExecutor final : public Executor, private HostExecutor, private DeliveryObserver {
+ public:
+  /// `factory` and `surroundings` outlive the executor.
+  VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
+                  Surroundings& surroundings, VirtualOptions options);
+  ~VirtualExecutor() override;
+
+  Status start() override;
+  void request_drain() override { is_drain_requested_ = true; }
+  void request_stop() override;
+  /// Runs to the end.
+  RunOutcome wait() override;
+  RunStatus status() const override;
+
+  /// One event: a step's beginning or end, an arrival, or a jump of the clock. False: nothing can
+  /// happen any more, or the run has ended.
+  bool advance();
+  /// Events until `done`, at most `events_max`; whether it came true.
+  bool run_until(const std::function<bool()>& done, uint64_t events_max = 1'000'000);
+  /// Events until nothing can happen at the present time (timers stay where they are).
+  void settle();
+
+  Time now() const { return now_; }
+  /// Of every step: host, instance, kind, message.
+  uint64_t trace_hash() const { return trace_hash_; }
+  uint64_t num_late_answers() const { return num_late_; }
+  int64_t num_abandoned() const { return num_abandoned_; }
+  Host& host(HostId id);
+  std::vector<EdgeLedger> ledger() const;
+  StallReport stall_report() const;
+  std::vector<std::pair<std::string, int64_t>> counters() const;
+
+  /// The process dies now: its hosts with all they hold, and parcels on their way to them. The
+  /// others hear of it at once.
+  void kill(ProcessId process);
+  /// It starts again with the next epoch.
+  Status revive(ProcessId process);
+
+ private:
+  struct Guest {
+    std::unique_ptr<Host> host;
+    uint32_t epoch = 0;
+    bool is_busy = false;
+    bool is_stuck = false;  // its handler will be abandoned at busy_until
+    Time busy_until;
+    Time stuck_until;  // when the abandoned handler returns
+  };
+  struct Way {  // from one host to another, in order
+    HostId from, to;
+    std::deque<Parcel> parcels;
+  };
+
+  void ship(Parcel parcel) override;
+  void tenant_finished(TenantSlot tenant) override;
+  void host_failed(HostId host, Error error) override;
+  void on_step(const StepRecord& record) override;
+
+  Status start_host(HostId id);
+  bool step_something();
+  bool jump();
+  void begin(Guest& guest);
+  void end(Guest& guest);
+  void abandon(Guest& guest);
+  void deliver(Way& way);
+  void begin_drain();
+  void check_invariants();
+  [[noreturn]] void broken(const std::string& text);
+  void finish_run(RunEnd end, Status status);
+  void look_for_end();
+  StepAbout about(const Guest& guest);
+
+  const std::shared_ptr<const Plan> plan_;
+  const std::shared_ptr<const Wiring> wiring_;
+  const ResourceFactory factory_;
+  Surroundings& surroundings_;
+  const VirtualOptions options_;
+  const Duration apart_limit_;
+  RandomStream choice_;
+  std::vector<std::unique_ptr<Resource>> shared_owned_;
+  std::vector<Resource*> shared_;
+  std::vector<Guest> guests_;  // index = HostId
+  std::vector<Way> ways_;
+  std::map<std::pair<HostId, HostId>, size_t> way_of_;
+  std::vector<uint32_t> runnable_;  // of this choice: hosts, then ways
+  std::vector<bool> finished_;      // by tenant
+  std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
+  std::vector<std::shared_ptr<Running>> abandoned_;
+  std::vector<Time> late_at_;
+  DrainDetector drain_;
+  HostCounts of_dead_;  // keeps shipped = received when a host dies
+  std::optional<Time> drain_deadline_;
+  std::optional<RunOutcome> outcome_;
+  Time now_;
+  uint64_t num_events_ = 0;
+  uint64_t trace_hash_ = 0;
+  uint64_t num_late_ = 0;
+  uint64_t in_transit_ = 0;  // messages in parcels on their way
+  int64_t num_abandoned_ = 0;
+  bool is_drain_requested_ = false;
+  bool is_stop_requested_ = false;
+};
+
+}  // namespace primerl
