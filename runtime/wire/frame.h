@@ -35,14 +35,14 @@ struct FrameHeader {
   uint8_t flags = 0;
   uint16_t num_frames = kFrameCountMin;
   uint32_t type = 0;  // WireTypes::id_of()
-  TenantSlot tenant;
-  EdgeId edge;
-  InstanceId source;
-  InstanceId destination;
+  TenantSlot tenant{};
+  EdgeId edge{};
+  InstanceId source{};
+  InstanceId destination{};
   uint32_t epoch = 0;
   uint64_t sequence = 0;
   uint64_t lamport = 0;
-  StepRef cause;
+  StepRef cause{};
   uint32_t time_left_ms = 0;   // 0 = no deadline
   uint64_t payload_bytes = 0;  // body and Blobs
   uint64_t check = 0;          // payload_check() of the message

@@ -1,5 +1,6 @@
 #include "runtime/wire/msgpack_codec.h"
 
+#include <array>
 #include <bit>
 #include <msgpack.hpp>
 
@@ -58,7 +59,13 @@ void MsgpackWriter::begin_list(size_t size) {
 void MsgpackWriter::boolean(bool value) { packer_->out.pack(value); }
 void MsgpackWriter::integer(int64_t value) { packer_->out.pack_int64(value); }
 void MsgpackWriter::unsigned_integer(uint64_t value) { packer_->out.pack_uint64(value); }
-void MsgpackWriter::number(double value) { packer_->out.pack_double(value); }
+void MsgpackWriter::number(double value) {
+  // msgpack::packer writes a whole number as an integer, which loses -0.0 and the type.
+  const auto bits = std::bit_cast<uint64_t>(value);
+  std::array<char, 9> encoded = {static_cast<char>(kDouble)};
+  for (size_t i = 0; i < 8; ++i) encoded[i + 1] = static_cast<char>(bits >> (56 - 8 * i));
+  packer_->sink.write(encoded.data(), encoded.size());
+}
 void MsgpackWriter::text(std::string_view value) {
   CHECK(value.size() <= UINT32_MAX, "a text is longer than msgpack can say");
   packer_->out.pack_str(static_cast<uint32_t>(value.size()));

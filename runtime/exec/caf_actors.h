@@ -1,0 +1,51 @@
+/// CafActors: threads and scheduling from CAF, and nothing more: no message types, no behaviours of
+/// ours beyond "take a turn". The only header that stands for CAF; no CAF type is in it.
+///
+/// An actor is a function that takes turns. poke() makes it take one soon; pokes while it waits or
+/// runs queue up behind one another, so whoever pokes should do it only when the actor is not
+/// scheduled already. A pooled actor runs on the pool's threads and must return quickly; a detached
+/// one has a thread of its own and may block.
+///
+/// Threads: spawn() and poke() may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+enum class TurnEnd {
+  kIdle,  // wait for a poke
+  kMore,  // take another turn, behind what else is scheduled
+  kQuit,  // this was the last one
+};
+
+class CafActors {
+ public:
+  using Turn = std::function<TurnEnd()>;
+  /// Owns its actor: the actor ends when the last copy is gone and no turn is due.
+  using Poke = std::function<void()>;
+
+  /// Starts the pool. An Error when CAF did not take the settings.
+  static Result<std::unique_ptr<CafActors>> make(int64_t pool_threads);
+  /// Waits for every actor; drop the Pokes before. After leak() it waits for nobody.
+  ~CafActors();
+
+  Poke spawn(Turn turn, bool detached);
+  /// A thread will not come back: keep all that it may touch until the process ends.
+  void leak();
+  int64_t pool_threads() const;
+
+ private:
+  struct System;
+  explicit CafActors(std::unique_ptr<System> system);
+  std::unique_ptr<System> system_;
+};
+
+/// The pool's size when the graph does not say: 1 on machines of up to 4 cores, else a quarter.
+int64_t default_pool_threads(int64_t num_cores);
+
+}  // namespace primerl

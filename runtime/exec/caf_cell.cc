@@ -1,0 +1,215 @@
+#include "runtime/exec/caf_cell.h"
+
+#include <algorithm>
+
+#include "runtime/exec/caf_timers.h"
+#include "runtime/exec/running.h"
+
+namespace primerl {
+namespace {
+
+// A burst ends after this many steps or this long, whichever is first: long enough to pay for a
+// turn, short enough that an arrival does not wait.
+constexpr int kBurstSteps = 64;
+constexpr Duration kBurstTime = Duration::microseconds(20);
+
+constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+
+}  // namespace
+
+HostCell::HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner)
+    : owner_(owner),
+      host_([this, &setup] {
+        setup.executor = this;
+        return std::move(setup);
+      }()),
+      runs_apart_(host_.may_run_apart()),
+      has_own_thread_(has_own_thread),
+      armed_(kNever) {}
+
+uint32_t HostCell::adopt() {
+  const std::lock_guard lock(mutex_);
+  return incarnation_;
+}
+
+void HostCell::set_poke(CafActors::Poke poke) {
+  auto shared = poke ? std::make_shared<const CafActors::Poke>(std::move(poke)) : nullptr;
+  // The old one dies after the lock: its actor may end with it.
+  const std::lock_guard lock(mutex_);
+  std::swap(poke_, shared);
+  is_due_ = false;
+}
+
+void HostCell::push(Parcel parcel) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals_.push_back(std::move(parcel));
+    if (is_due_ || !has_gone_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
+void HostCell::order(uint32_t orders) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    orders_ |= orders;
+    if (is_due_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
+bool HostCell::take_over() {
+  const std::lock_guard lock(mutex_);
+  if (!is_in_handler_) return false;
+  ++incarnation_;
+  ++num_lost_;
+  is_in_handler_ = false;
+  was_taken_over_ = true;
+  return true;
+}
+
+int64_t HostCell::num_lost() const {
+  const std::lock_guard lock(mutex_);
+  return num_lost_;
+}
+
+TurnEnd HostCell::turn(uint32_t incarnation) {
+  uint32_t orders = 0;
+  bool may_step = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (incarnation != incarnation_) return TurnEnd::kQuit;
+    orders = std::exchange(orders_, 0);
+    has_gone_ = has_gone_ || (orders & kGo) != 0;
+    may_step = has_gone_;
+    if (may_step) std::swap(taken_, arrivals_);
+  }
+  const Time now = steady_now();
+  if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
+  if (may_step && !owner_->is_stopping() && !has_failed_) {
+    accept(now);
+    if (const auto at = host_.next_timer(); at && *at <= now) host_.wake(now);
+    if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
+    flush();
+    rearm();
+  }
+  bool is_idle = false;
+  {
+    const std::lock_guard lock(mutex_);
+    may_step = has_gone_ && !has_failed_ && !owner_->is_stopping();
+    if (orders_ != 0 || (may_step && (!arrivals_.empty() || host_.ready()))) return TurnEnd::kMore;
+    is_due_ = false;
+    is_idle = may_step;
+  }
+  if (is_idle && is_draining_) owner_->host_idle();
+  return TurnEnd::kIdle;
+}
+
+bool HostCell::obey(uint32_t orders, Time now) {
+  if ((orders & kStart) != 0) {
+    auto status = host_.start(now);
+    has_failed_ = !status.ok();
+    owner_->host_started(host_.id(), std::move(status));
+  }
+  if ((orders & kQuit) != 0) {
+    // What a handler left behind still does shall reach nobody.
+    if (was_taken_over_) host_.running()->abandon();
+    host_.destroy();
+    owner_->host_ended(host_.id());
+    return false;
+  }
+  if ((orders & kAbandon) != 0) {
+    was_taken_over_ = false;
+    if (auto status = host_.abandon_step(now); !status.ok()) {
+      has_failed_ = true;
+      owner_->host_failed(host_.id(), status.error());
+    }
+  }
+  if ((orders & kDrain) != 0 && !has_failed_) {
+    is_draining_ = true;
+    host_.begin_drain(now);
+  }
+  if ((orders & kWake) != 0) armed_ = kNever;
+  return true;
+}
+
+void HostCell::accept(Time now) {
+  for (auto& parcel : taken_) {
+    auto status = host_.accept(std::move(parcel), now);
+    if (status.ok()) continue;
+    has_failed_ = true;
+    owner_->host_failed(host_.id(), status.error());
+    break;
+  }
+  taken_.clear();
+}
+
+bool HostCell::run_burst(uint32_t incarnation, Time now) {
+  const Time until = now + kBurstTime;
+  for (int i = 0; i < kBurstSteps && now < until && host_.ready(); ++i) {
+    if (owner_->is_stopping() || has_failed_) return true;
+    if (runs_apart_) {
+      if (!run_apart(incarnation, now)) return false;
+    } else {
+      host_.step(now);
+    }
+    // The next step may be long; nobody shall wait for it who waits for this one.
+    if (has_own_thread_) flush();
+    now = steady_now();
+  }
+  return true;
+}
+
+bool HostCell::run_apart(uint32_t incarnation, Time now) {
+  if (!host_.begin_step(now)) return true;
+  // Keeps the actor alive while this thread is in it, whatever becomes of the host.
+  const auto running = host_.running();
+  {
+    const std::lock_guard lock(mutex_);
+    is_in_handler_ = true;
+  }
+  Host::run(*running);
+  {
+    const std::lock_guard lock(mutex_);
+    if (incarnation != incarnation_) {
+      --num_lost_;
+      return false;
+    }
+    is_in_handler_ = false;
+  }
+  host_.complete_step(steady_now());
+  return true;
+}
+
+void HostCell::ship(Parcel parcel) {
+  for (size_t i = 0; i < num_outgoing_; ++i) {
+    Parcel& waiting = outgoing_[i];
+    if (waiting.to != parcel.to) continue;
+    waiting.messages.insert(waiting.messages.end(), std::move_iterator(parcel.messages.begin()),
+                            std::move_iterator(parcel.messages.end()));
+    waiting.grants.insert(waiting.grants.end(), parcel.grants.begin(), parcel.grants.end());
+    return;
+  }
+  if (num_outgoing_ == outgoing_.size()) outgoing_.emplace_back();
+  outgoing_[num_outgoing_++] = std::move(parcel);
+}
+
+void HostCell::flush() {
+  for (size_t i = 0; i < num_outgoing_; ++i) owner_->deliver(std::move(outgoing_[i]));
+  num_outgoing_ = 0;
+}
+
+void HostCell::rearm() {
+  const auto next = host_.next_timer();
+  if (!next || *next >= armed_) return;
+  armed_ = *next;
+  owner_->arm(host_.id(), armed_);
+}
+
+}  // namespace primerl

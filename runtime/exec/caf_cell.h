@@ -1,0 +1,114 @@
+/// HostCell: one Host with its post box, as a CAF actor drives it.
+///
+/// Other hosts push parcels from their threads; the actor's turns take all that has arrived, then
+/// give the host a short burst of steps and ship what those emitted, one delivery per destination.
+/// A turn that leaves work asks for another, queued behind what arrived meanwhile. A push pokes the
+/// actor only when no turn is due, so a busy edge costs no CAF message per parcel.
+///
+/// A host that may run apart (an own_thread actor without resources) can get stuck in a handler.
+/// take_over() then gives the cell to a new actor; the old one, should it ever return, finds that
+/// the cell is no longer its own and leaves without touching the host.
+///
+/// Threads: push(), order(), take_over(), and what Host allows, from any thread; turn() on the
+/// actor's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/exec/caf_actors.h"
+#include "runtime/exec/host.h"
+
+namespace primerl {
+
+/// What a cell tells the executor. Called on the cell's thread, never under its lock.
+class CellOwner {
+ public:
+  virtual ~CellOwner() = default;
+  virtual void deliver(Parcel parcel) = 0;
+  virtual void arm(HostId host, Time at) = 0;
+  virtual void tenant_finished(TenantSlot tenant) = 0;
+  virtual void host_failed(HostId host, Error error) = 0;
+  virtual void host_started(HostId host, Status status) = 0;
+  virtual void host_ended(HostId host) = 0;
+  /// The host found nothing left to do while the run drains.
+  virtual void host_idle() = 0;
+  virtual bool is_stopping() const = 0;
+};
+
+class HostCell final : public HostExecutor {
+ public:
+  /// Bits of order(); taken in this order.
+  enum Order : uint32_t {
+    kStart = 1,    // make resources and actors, tell host_started()
+    kGo = 2,       // all hosts have started: take inputs
+    kAbandon = 4,  // give up the handler that is stuck (after take_over)
+    kDrain = 8,
+    kQuit = 16,  // destroy the host on its thread, tell host_ended()
+    kWake = 32,  // a timer is due
+  };
+
+  HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner);
+
+  Host& host() { return host_; }
+  /// The actor that takes this cell's turns from now on; returns its incarnation for turn().
+  uint32_t adopt();
+  void set_poke(CafActors::Poke poke);
+
+  void push(Parcel parcel);
+  void order(uint32_t orders);
+  /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
+  /// order(kAbandon).
+  bool take_over();
+  TurnEnd turn(uint32_t incarnation);
+
+  /// Handlers given up that have not returned yet.
+  int64_t num_lost() const;
+  /// Whether the host has begun to drain.
+  bool is_draining() const { return is_draining_; }
+
+ private:
+  // HostExecutor, inside host_ calls.
+  void ship(Parcel parcel) override;
+  void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
+  void host_failed(HostId host, Error error) override {
+    owner_->host_failed(host, std::move(error));
+  }
+
+  bool obey(uint32_t orders, Time now);
+  void accept(Time now);
+  bool run_burst(uint32_t incarnation, Time now);
+  bool run_apart(uint32_t incarnation, Time now);
+  void flush();
+  void rearm();
+
+  CellOwner* const owner_;
+  Host host_;
+  const bool runs_apart_;
+  const bool has_own_thread_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::vector<Parcel> arrivals_;
+  uint32_t orders_ = 0;
+  bool is_due_ = false;  // a turn is running or will come
+  bool has_gone_ = false;
+  uint32_t incarnation_ = 0;
+  bool is_in_handler_ = false;
+  int64_t num_lost_ = 0;
+  bool was_taken_over_ = false;  // and the new actor has not seen it yet
+  std::shared_ptr<const CafActors::Poke> poke_;
+
+  // Touched by turns alone.
+  std::vector<Parcel> taken_;
+  std::vector<Parcel> outgoing_;  // one per destination
+  size_t num_outgoing_ = 0;
+  Time armed_;
+  bool has_failed_ = false;
+
+  std::atomic<bool> is_draining_{false};
+};
+
+}  // namespace primerl

@@ -1,0 +1,98 @@
+/// The inside of a CafExecutor (caf_executor.h has the manual): hosts in their cells, the phases of
+/// a run, and the watch over them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "runtime/exec/caf_actors.h"
+#include "runtime/exec/caf_cell.h"
+#include "runtime/exec/caf_executor.h"
+#include "runtime/exec/caf_timers.h"
+#include "runtime/exec/drain.h"
+
+namespace primerl {
+
+class CafExecutor::Core final : private CellOwner {
+ public:
+  explicit Core(CafExecutorSetup setup);
+  ~Core() override;
+
+  Status start();
+  void request_drain();
+  void request_stop();
+  RunOutcome wait();
+  RunStatus status() const;
+  std::vector<HostView> views() const;
+  bool has_lost_threads() const;
+  /// Ends what still runs and takes the ledger. Idempotent.
+  void shut_down();
+
+ private:
+  enum class Phase { kNew, kRunning, kDraining, kEnding, kEnded };
+
+  // caf_executor.cc
+  Status make_shared_resources();
+  Status check_process() const;
+  Status start_hosts();
+  void spawn(const std::shared_ptr<HostCell>& cell);
+  void begin_drain(RunEnd end);
+  void end(RunEnd end, Status status, StallReport stall = {});
+  Status collect_ended();
+  std::vector<EdgeLedger> ledger() const;
+
+  // caf_watch.cc: on the timer thread
+  void look();
+  void watch_handlers(Time now);
+  void watch_stall(Time now);
+  void watch_drain(Time now);
+  void abandon(HostCell& cell, const HostView& view, Time now);
+  Duration handler_limit(const Host& host) const;
+
+  // CellOwner
+  void deliver(Parcel parcel) override { cells_[parcel.to.index()]->push(std::move(parcel)); }
+  void arm(HostId host, Time at) override { timers_->arm(host, at); }
+  void tenant_finished(TenantSlot tenant) override;
+  void host_failed(HostId host, Error error) override;
+  void host_started(HostId host, Status status) override;
+  void host_ended(HostId host) override;
+  void host_idle() override { timers_->notice(); }
+  bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
+
+  // Constant after start().
+  const CafExecutorSetup setup_;
+  const std::shared_ptr<const Wiring> wiring_;
+  std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
+  std::vector<std::shared_ptr<HostCell>> cells_;             // by HostId; null in other processes
+  std::vector<HostCell*> here_;                              // those of this process
+  std::unique_ptr<CafActors> actors_;
+  std::unique_ptr<CafTimers> timers_;
+
+  std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> has_lost_threads_{false};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  Phase phase_ = Phase::kNew;
+  RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds means
+  Time draining_since_;
+  std::set<TenantSlot> finished_;
+  std::vector<std::optional<Status>> started_;  // by HostId
+  std::vector<bool> ended_;                     // by HostId
+  RunOutcome outcome_;
+
+  // Touched by the timer thread alone.
+  uint64_t last_steps_ = 0;
+  Time last_sign_;
+  Time last_change_;
+  DrainDetector drain_;
+  int64_t num_abandoned_ = 0;
+};
+
+}  // namespace primerl

@@ -1,0 +1,299 @@
+#include "runtime/exec/caf_executor.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/exec/caf_core.h"
+
+namespace primerl {
+namespace {
+
+int64_t pool_threads_of(const Plan& plan) {
+  if (plan.settings.pool_threads > 0) return plan.settings.pool_threads;
+  return default_pool_threads(static_cast<int64_t>(std::thread::hardware_concurrency()));
+}
+
+/// How often the watch looks when nothing calls for it.
+Duration tick_of(const Plan& plan) {
+  const auto eighth = plan.settings.stall_after.to_nanoseconds() / 8;
+  return std::clamp(Duration::nanoseconds(eighth), Duration::milliseconds(5),
+                    Duration::milliseconds(250));
+}
+
+}  // namespace
+
+CafExecutor::Core::Core(CafExecutorSetup setup)
+    : setup_(std::move(setup)),
+      wiring_(make_wiring(*setup_.plan)),
+      shared_resources_(setup_.plan->resources.size()),
+      cells_(setup_.plan->hosts.size()),
+      started_(setup_.plan->hosts.size()),
+      ended_(setup_.plan->hosts.size(), false) {}
+
+CafExecutor::Core::~Core() {
+  request_stop();
+  shut_down();
+}
+
+Status CafExecutor::Core::check_process() const {
+  for (const Link& link : wiring_->links)
+    if (link.is_remote)
+      return error(Code::kInvalid,
+                   "edge '{}' joins two processes, which this executor cannot carry",
+                   setup_.plan->edge(link.edge).name)
+          .note("leave [place] out, so that all nodes share one process");
+  return ok();
+}
+
+Status CafExecutor::Core::make_shared_resources() {
+  const Plan& plan = *setup_.plan;
+  std::vector<bool> is_owned(plan.resources.size(), false);
+  std::vector<bool> is_used(plan.resources.size(), false);
+  for (const auto& host : plan.hosts)
+    for (const int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
+  for (const auto& node : plan.nodes)
+    for (const int32_t resource : node.resources)
+      if (node.process == setup_.process) is_used[static_cast<size_t>(resource)] = true;
+  for (size_t i = 0; i < plan.resources.size(); ++i) {
+    if (is_owned[i] || !is_used[i]) continue;
+    auto made = setup_.factory(plan, static_cast<int32_t>(i));
+    if (!made.ok())
+      return Error(made.error()).while_doing(fmt::format("making '{}'", plan.resources[i].name));
+    shared_resources_[i] = std::move(made).value();
+  }
+  return ok();
+}
+
+void CafExecutor::Core::spawn(const std::shared_ptr<HostCell>& cell) {
+  const uint32_t incarnation = cell->adopt();
+  const bool detached = setup_.plan->host(cell->host().id()).own_thread;
+  cell->set_poke(actors_->spawn([cell, incarnation] { return cell->turn(incarnation); }, detached));
+}
+
+Status CafExecutor::Core::start() {
+  CHECK(phase_ == Phase::kNew, "an executor was started twice");
+  const Plan& plan = *setup_.plan;
+  RETURN_IF_ERROR(check_process());
+  RETURN_IF_ERROR(make_shared_resources());
+  ASSIGN_OR_RETURN(actors_, CafActors::make(pool_threads_of(plan)));
+  timers_ = std::make_unique<CafTimers>(
+      cells_.size(), tick_of(plan),
+      [this](HostId host) { cells_[host.index()]->order(HostCell::kWake); }, [this] { look(); });
+  std::vector<Resource*> shared;
+  for (const auto& resource : shared_resources_) shared.push_back(resource.get());
+  for (const HostId id : plan.processes[setup_.process.index()].hosts) {
+    HostSetup host;
+    host.plan = setup_.plan;
+    host.wiring = wiring_;
+    host.host = id;
+    host.epoch = setup_.epoch;
+    host.surroundings = setup_.surroundings;
+    host.factory = setup_.factory;
+    host.shared_resources = shared;
+    host.observer = setup_.observer;
+    auto cell = std::make_shared<HostCell>(std::move(host), plan.host(id).own_thread,
+                                           static_cast<CellOwner*>(this));
+    here_.push_back(cell.get());
+    cells_[id.index()] = std::move(cell);
+  }
+  for (const auto& cell : cells_)
+    if (cell != nullptr) spawn(cell);
+  return start_hosts();
+}
+
+Status CafExecutor::Core::start_hosts() {
+  for (auto* cell : here_) cell->order(HostCell::kStart);
+  Status failure;
+  {
+    std::unique_lock lock(mutex_);
+    for (auto* cell : here_) {
+      auto& status = started_[cell->host().id().index()];
+      changed_.wait(lock, [&status] { return status.has_value(); });
+      if (failure.ok() && !status->ok())
+        failure =
+            Error(status->error()).while_doing(fmt::format("starting '{}'", cell->host().name()));
+    }
+    if (failure.ok() && phase_ == Phase::kNew) phase_ = Phase::kRunning;
+  }
+  if (!failure.ok()) {
+    end(RunEnd::kFailed, failure);
+    shut_down();
+    return failure;
+  }
+  for (auto* cell : here_) cell->order(HostCell::kGo);
+  return ok();
+}
+
+void CafExecutor::Core::request_drain() { begin_drain(RunEnd::kInterrupted); }
+
+void CafExecutor::Core::request_stop() { end(RunEnd::kInterrupted, ok()); }
+
+void CafExecutor::Core::begin_drain(RunEnd end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kRunning) return;
+    phase_ = Phase::kDraining;
+    drained_end_ = end;
+    draining_since_ = steady_now();
+  }
+  for (auto* cell : here_) cell->order(HostCell::kDrain);
+  timers_->notice();
+}
+
+void CafExecutor::Core::end(RunEnd end, Status status, StallReport stall) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
+    phase_ = Phase::kEnding;
+    outcome_.end = end;
+    outcome_.status = std::move(status);
+    outcome_.stall = std::move(stall);
+  }
+  is_stopping_.store(true);
+  for (auto* cell : here_) cell->host().request_stop();
+  changed_.notify_all();
+}
+
+RunOutcome CafExecutor::Core::wait() {
+  {
+    std::unique_lock lock(mutex_);
+    CHECK(phase_ != Phase::kNew, "wait() before start()");
+    changed_.wait(lock, [this] { return phase_ == Phase::kEnding || phase_ == Phase::kEnded; });
+  }
+  shut_down();
+  const std::lock_guard lock(mutex_);
+  return outcome_;
+}
+
+void CafExecutor::Core::shut_down() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kEnded) return;
+  }
+  if (timers_ != nullptr) timers_->stop();
+  for (auto* cell : here_) cell->order(HostCell::kQuit);
+  auto stuck = collect_ended();
+  auto edges = ledger();
+  for (auto* cell : here_) cell->set_poke(nullptr);
+  int64_t num_lost = 0;
+  for (const auto* cell : here_) num_lost += cell->num_lost();
+  if (!stuck.ok() || num_lost > 0) {
+    has_lost_threads_ = true;
+    if (actors_ != nullptr) actors_->leak();
+  }
+  actors_.reset();
+  const std::lock_guard lock(mutex_);
+  outcome_.ledger = std::move(edges);
+  if (!stuck.ok() && outcome_.status.ok()) {
+    outcome_.end = RunEnd::kFailed;
+    outcome_.status = std::move(stuck);
+  }
+  phase_ = Phase::kEnded;
+}
+
+/// Waits until every host has been destroyed on its thread; names the one that has not.
+Status CafExecutor::Core::collect_ended() {
+  const auto limit = std::chrono::nanoseconds(setup_.plan->settings.drain_max.to_nanoseconds());
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  Status stuck;
+  for (auto* cell : here_) {
+    const Host& host = cell->host();
+    if (!host.may_run_apart()) continue;
+    // Such a handler owns nothing that others need: if it is in one now, it is left behind.
+    if (host.view().is_running && cell->take_over()) {
+      spawn(cells_[host.id().index()]);
+      cell->order(HostCell::kQuit);
+    }
+  }
+  std::unique_lock lock(mutex_);
+  for (auto* cell : here_) {
+    const Host& host = cell->host();
+    const bool has_ended = changed_.wait_until(
+        lock, deadline, [this, &host] { return static_cast<bool>(ended_[host.id().index()]); });
+    if (has_ended || !stuck.ok()) continue;
+    const auto view = host.view();
+    std::string last = "outside a handler";
+    if (!view.handling.is_none() && view.handling_type != nullptr)
+      last = fmt::format("'{}' handles a '{}'", setup_.plan->instance(view.handling).name,
+                         view.handling_type->name);
+    else if (view.is_running)
+      last = "in a work turn";
+    stuck = error(Code::kDeadline, "'{}' has not stopped within {} ({})", host.name(),
+                  to_string(setup_.plan->settings.drain_max), last);
+  }
+  return stuck;
+}
+
+std::vector<EdgeLedger> CafExecutor::Core::ledger() const {
+  std::vector<EdgeLedger> edges(setup_.plan->edges.size());
+  for (auto* cell : here_) cell->host().add_to(edges);
+  return edges;
+}
+
+RunStatus CafExecutor::Core::status() const {
+  RunStatus status;
+  for (auto* cell : here_) status.num_steps += cell->host().counts().num_steps;
+  status.edges = ledger();
+  const std::lock_guard lock(mutex_);
+  status.is_draining = phase_ == Phase::kDraining;
+  return status;
+}
+
+std::vector<HostView> CafExecutor::Core::views() const {
+  std::vector<HostView> views;
+  for (auto* cell : here_) views.push_back(cell->host().view());
+  return views;
+}
+
+bool CafExecutor::Core::has_lost_threads() const { return has_lost_threads_; }
+
+void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
+  {
+    const std::lock_guard lock(mutex_);
+    finished_.insert(tenant);
+    if (finished_.size() < setup_.plan->tenants.size()) return;
+  }
+  begin_drain(RunEnd::kFinished);
+}
+
+void CafExecutor::Core::host_failed(HostId host, Error error) {
+  end(RunEnd::kFailed,
+      std::move(error).while_doing(fmt::format("in '{}'", setup_.plan->host(host).name)));
+}
+
+void CafExecutor::Core::host_started(HostId host, Status status) {
+  {
+    const std::lock_guard lock(mutex_);
+    started_[host.index()] = std::move(status);
+  }
+  changed_.notify_all();
+}
+
+void CafExecutor::Core::host_ended(HostId host) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_[host.index()] = true;
+  }
+  changed_.notify_all();
+}
+
+CafExecutor::CafExecutor(CafExecutorSetup setup)
+    : core_(std::make_unique<Core>(std::move(setup))) {}
+
+CafExecutor::~CafExecutor() {
+  core_->request_stop();
+  core_->shut_down();
+  // The stuck thread may still reach its host.
+  if (core_->has_lost_threads()) [[maybe_unused]]
+    const auto* kept = core_.release();
+}
+
+Status CafExecutor::start() { return core_->start(); }
+void CafExecutor::request_drain() { core_->request_drain(); }
+void CafExecutor::request_stop() { core_->request_stop(); }
+RunOutcome CafExecutor::wait() { return core_->wait(); }
+RunStatus CafExecutor::status() const { return core_->status(); }
+std::vector<HostView> CafExecutor::views() const { return core_->views(); }
+bool CafExecutor::has_lost_threads() const { return core_->has_lost_threads(); }
+
+}  // namespace primerl

@@ -1,0 +1,53 @@
+/// CafExecutor: runs the hosts of one process on real threads and real time.
+///
+/// Every host group is one CAF actor: on the pool, or on a thread of its own when it has a compute
+/// resource or an own_thread actor. Resources are made, used and destroyed on their host's thread;
+/// those that hosts share (weight channel, tokenizer) on the thread that calls start(). An
+/// own_thread handler without resources that shows no progress() for its tenant's
+/// environment_timeout is abandoned, and its thread replaced, abandoned_max times in a run.
+///
+/// The end, in this order: timers stop, every host is told to stop and destroyed on its own thread,
+/// the ledger is taken, the actors are let go, the threads joined. A thread that does not come back
+/// within drain_max is named in the outcome; what it may still touch is then kept until the process
+/// ends, which it should do soon (has_lost_threads).
+#pragma once
+
+#include <memory>
+
+#include "runtime/exec/executor.h"
+#include "runtime/exec/host.h"
+
+namespace primerl {
+
+struct CafExecutorSetup {
+  std::shared_ptr<const Plan> plan;
+  ProcessId process{0};
+  uint32_t epoch = 1;                    // incarnation of this process
+  Surroundings* surroundings = nullptr;  // outlives the executor; called from every host's thread
+  ResourceFactory factory;
+  DeliveryObserver* observer = nullptr;  // outlives the executor; called from every host's thread
+};
+
+class CafExecutor final : public Executor {
+ public:
+  explicit CafExecutor(CafExecutorSetup setup);
+  /// Stops and waits if the run has not ended.
+  ~CafExecutor() override;
+
+  Status start() override;
+  void request_drain() override;
+  void request_stop() override;
+  RunOutcome wait() override;
+  RunStatus status() const override;
+
+  /// What each host of this process does now; any thread.
+  std::vector<HostView> views() const;
+  /// After wait(): a handler has not returned. End the process without running destructors.
+  bool has_lost_threads() const;
+
+ private:
+  class Core;
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace primerl

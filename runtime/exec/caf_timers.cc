@@ -1,0 +1,101 @@
+#include "runtime/exec/caf_timers.h"
+
+#include <chrono>
+
+namespace primerl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+
+Clock::time_point to_clock(Time time) {
+  return Clock::time_point(std::chrono::nanoseconds(time.to_nanoseconds()));
+}
+
+}  // namespace
+
+Time steady_now() {
+  return Time::from_nanoseconds(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+          .count());
+}
+
+CafTimers::CafTimers(size_t num_hosts, Duration tick, std::function<void(HostId)> ring,
+                     std::function<void()> look)
+    : tick_(tick), ring_(std::move(ring)), look_(std::move(look)), armed_(num_hosts, kNever) {
+  thread_ = std::thread([this] { run(); });
+}
+
+void CafTimers::arm(HostId host, Time at) {
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (armed_[host.index()] == kNever) ++num_armed_;
+    armed_[host.index()] = at;
+    is_first = alarms_.empty() || at < alarms_.top().at;
+    alarms_.push({at, host});
+  }
+  if (is_first) changed_.notify_one();
+}
+
+bool CafTimers::has_alarm() const {
+  const std::lock_guard lock(mutex_);
+  return num_armed_ > 0;
+}
+
+void CafTimers::notice() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_noticed_ = true;
+  }
+  changed_.notify_one();
+}
+
+void CafTimers::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::vector<HostId> CafTimers::take_due(Time now) {
+  std::vector<HostId> due;
+  while (!alarms_.empty() && alarms_.top().at <= now) {
+    const Alarm alarm = alarms_.top();
+    alarms_.pop();
+    // A replaced alarm no longer is the host's.
+    if (armed_[alarm.host.index()] != alarm.at) continue;
+    armed_[alarm.host.index()] = kNever;
+    --num_armed_;
+    due.push_back(alarm.host);
+  }
+  return due;
+}
+
+void CafTimers::run() {
+  Time next_look = steady_now() + tick_;
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    const Time now = steady_now();
+    const auto due = take_due(now);
+    const bool looks = is_noticed_ || now >= next_look;
+    if (!due.empty() || looks) {
+      is_noticed_ = false;
+      lock.unlock();
+      for (const HostId host : due) ring_(host);
+      if (looks) {
+        look_();
+        next_look = steady_now() + tick_;
+      }
+      lock.lock();
+      continue;
+    }
+    const Time until = alarms_.empty() ? next_look : std::min(next_look, alarms_.top().at);
+    changed_.wait_until(lock, to_clock(until));
+  }
+}
+
+}  // namespace primerl

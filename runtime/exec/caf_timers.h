@@ -1,0 +1,61 @@
+/// CafTimers: the one timer service of a process: one thread, one heap, joined at the end.
+///
+/// Every host has at most one alarm, its earliest; ring() is called for it once, on the service's
+/// thread, at or after its time. look() is called every `tick`, and soon after notice(): that is
+/// where deadlines, stalls and the end of a drain are watched. Neither may block.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <queue>
+#include <thread>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+/// The machine's steady clock.
+Time steady_now();
+
+class CafTimers {
+ public:
+  CafTimers(size_t num_hosts, Duration tick, std::function<void(HostId)> ring,
+            std::function<void()> look);
+  ~CafTimers() { stop(); }
+
+  /// Replaces the host's alarm. Any thread.
+  void arm(HostId host, Time at);
+  bool has_alarm() const;
+  /// Asks for a look() soon. Any thread.
+  void notice();
+  /// No ring() or look() after it returns. Idempotent; not from ring() or look().
+  void stop();
+
+ private:
+  struct Alarm {
+    Time at;
+    HostId host;
+    bool operator>(const Alarm& other) const { return at > other.at; }
+  };
+  void run();
+  std::vector<HostId> take_due(Time now);  // under mutex_
+
+  const Duration tick_;
+  const std::function<void(HostId)> ring_;
+  const std::function<void()> look_;
+
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::priority_queue<Alarm, std::vector<Alarm>, std::greater<>> alarms_;  // may hold replaced ones
+  std::vector<Time> armed_;  // by host; kNever when it has none
+  size_t num_armed_ = 0;
+  bool is_noticed_ = false;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace primerl

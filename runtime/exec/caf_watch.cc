@@ -1,0 +1,111 @@
+// The watch over a run, on the timer thread: stuck handlers, stalls, the end of a drain.
+#include <algorithm>
+
+#include "graph/tenant.h"
+#include "runtime/exec/caf_core.h"
+#include "runtime/exec/stall.h"
+
+namespace primerl {
+
+void CafExecutor::Core::look() {
+  const Time now = steady_now();
+  Phase phase;
+  {
+    const std::lock_guard lock(mutex_);
+    phase = phase_;
+  }
+  if (phase != Phase::kRunning && phase != Phase::kDraining) {
+    last_change_ = now;
+    return;
+  }
+  watch_handlers(now);
+  watch_stall(now);
+  if (phase == Phase::kDraining) watch_drain(now);
+}
+
+/// A handler apart may take as long as its tenant allows an environment.
+Duration CafExecutor::Core::handler_limit(const Host& host) const {
+  const Plan& plan = *setup_.plan;
+  const auto slot = plan.instance(plan.host(host.id()).instances.front()).tenant;
+  if (!slot.is_none()) return plan.tenants[slot.index()].environment_timeout;
+  Duration limit;
+  for (const auto& tenant : plan.tenants) limit = std::max(limit, tenant.environment_timeout);
+  return plan.tenants.empty() ? Duration::forever() : limit;
+}
+
+void CafExecutor::Core::watch_handlers(Time now) {
+  for (auto* cell : here_) {
+    if (!cell->host().may_run_apart()) continue;
+    const auto view = cell->host().view();
+    // A work turn answers nobody, so there is nothing to refuse: the stall watch names it.
+    if (!view.is_running || view.handling.is_none()) continue;
+    if (now - view.running_since > handler_limit(cell->host())) abandon(*cell, view, now);
+  }
+}
+
+void CafExecutor::Core::abandon(HostCell& cell, const HostView& view, Time now) {
+  const auto& settings = setup_.plan->settings;
+  if (num_abandoned_ >= settings.abandoned_max) {
+    return end(RunEnd::kFailed,
+               error(Code::kExhausted,
+                     "'{}' has been in one handler for {}, and {} stuck handlers have been given "
+                     "up already",
+                     cell.host().name(), to_string(now - view.running_since), num_abandoned_)
+                   .note("[graph] abandoned_max says how many may be"));
+  }
+  if (!cell.take_over()) return;
+  ++num_abandoned_;
+  spawn(cells_[cell.host().id().index()]);
+  cell.order(HostCell::kAbandon);
+}
+
+void CafExecutor::Core::watch_stall(Time now) {
+  uint64_t steps = 0;
+  Time sign;  // the latest start of a handler, or progress() in one
+  bool could_go_on = timers_->has_alarm();
+  for (auto* cell : here_) {
+    const auto view = cell->host().view();
+    steps += view.num_steps;
+    if (view.is_running) sign = std::max(sign, view.running_since);
+    if (view.is_running || view.num_waiting > 0) could_go_on = false;
+  }
+  if (steps != last_steps_ || sign != last_sign_ || last_change_ == Time()) {
+    last_steps_ = steps;
+    last_sign_ = sign;
+    last_change_ = now;
+    return;
+  }
+  // Nobody waits for anything but a timer: that is patience.
+  if (could_go_on || now - last_change_ < setup_.plan->settings.stall_after) return;
+  auto report = make_stall_report(*setup_.plan, *wiring_, views(), now);
+  auto status = error(Code::kDeadline, "no step and no sign of life for {}",
+                      to_string(setup_.plan->settings.stall_after));
+  end(RunEnd::kStalled, std::move(status).note(report.text()), std::move(report));
+}
+
+void CafExecutor::Core::watch_drain(Time now) {
+  Time since;
+  RunEnd drained_end;
+  {
+    const std::lock_guard lock(mutex_);
+    since = draining_since_;
+    drained_end = drained_end_;
+  }
+  std::vector<HostCounts> counts(here_.size());
+  // Twice, because a message may cross the first count.
+  for (int i = 0; i < 2; ++i) {
+    bool all_drain = true;
+    for (size_t k = 0; k < here_.size(); ++k) {
+      counts[k] = here_[k]->host().counts();
+      all_drain = all_drain && here_[k]->is_draining();
+    }
+    if (drain_.is_over(counts) && all_drain) return end(drained_end, ok());
+  }
+  const auto limit = setup_.plan->settings.drain_max;
+  if (now - since < limit) return;
+  auto report = make_stall_report(*setup_.plan, *wiring_, views(), now);
+  auto status = error(Code::kDeadline, "the run has not drained within {}", to_string(limit));
+  end(RunEnd::kStalled, std::move(status).note(report.text()), std::move(report));
+}
+
+}  // namespace primerl
