@@ -98,6 +98,11 @@ RunEnded to_message(const RunOutcome& outcome) {
   return message;
 }
 
+int exit_code_of(const RunEnded& ended) {
+  const auto end = static_cast<RunEnd>(ended.end);
+  return end == RunEnd::kFailed || end == RunEnd::kStalled ? kExitFailed : kExitDone;
+}
+
 /// One process from hello to RunEnded.
 class WorkerHost {
  public:
@@ -165,10 +170,24 @@ RunEnded WorkerHost::run() {
                                     const std::lock_guard<std::mutex> lock(fault_mutex_);
                                     if (!fault_) fault_ = fault;
                                   });
-  auto executor = make_caf_executor(*plan_, process_, resource_factory(), surroundings);
-  if (const Status started = executor->start(); !started.ok())
+  CafExecutorSetup setup;
+  setup.plan = plan_;
+  setup.process = process_;
+  setup.epoch = static_cast<uint32_t>(arguments_.epoch);
+  setup.surroundings = &surroundings;
+  setup.factory = resource_factory();
+  CafExecutor executor(std::move(setup));
+  if (const Status started = executor.start(); !started.ok())
     return ended_by(RunEnd::kFailed, started.error());
-  return lead(*executor);
+  RunEnded ended = lead(executor);
+  if (executor.has_lost_threads()) {
+    // A stuck handler may still touch what destructors would free: say the end, then leave at once.
+    const int code = exit_code_of(ended);
+    close(std::move(ended));
+    log->reset();
+    std::_Exit(code);
+  }
+  return ended;
 }
 
 RunEnded WorkerHost::lead(Executor& executor) {
@@ -237,9 +256,9 @@ int run_host(const HostArguments& arguments) {
   if (const Status said = host.say_hello(); !said.ok()) return fail(said.error(), kExitFailed);
   if (!host.wait_for_start()) return kExitFailed;
   RunEnded ended = host.run();
-  const auto end = static_cast<RunEnd>(ended.end);
+  const int code = exit_code_of(ended);
   host.close(std::move(ended));
-  return end == RunEnd::kFailed || end == RunEnd::kStalled ? kExitFailed : kExitDone;
+  return code;
 }
 
 }  // namespace

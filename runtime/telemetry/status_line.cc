@@ -76,8 +76,9 @@ std::string status_text(const StatusFacts& facts) {
 
 void StatusLine::update(Time now, const StatusFacts& facts) {
   const Duration pause = terminal_.is_tty ? kRewriteEvery : kPlainEvery;
-  if (shown_at_ && now - *shown_at_ < pause) return;
+  if (shown_at_ && now - *shown_at_ < pause && facts.phase == shown_phase_) return;
   shown_at_ = now;
+  shown_phase_ = facts.phase;
   std::string text = status_text(facts);
   if (!terminal_.is_tty) {
     write(text + "\n");

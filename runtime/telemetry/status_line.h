@@ -51,7 +51,7 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
-  /// Shows the facts unless the last ones are too young.
+  /// Shows the facts unless the last ones are too young; a new phase is always shown.
   void update(Time now, const StatusFacts& facts);
   /// A line of talk above the status line.
   void say(std::string_view line);
@@ -64,6 +64,7 @@ class StatusLine {
   const int fd_;
   const Terminal terminal_;
   std::optional<Time> shown_at_;
+  std::string shown_phase_;
   std::string shown_;  // the rewritten line as it stands
 };
 

@@ -79,6 +79,19 @@ TEST(StatusLine, ElsewhereAPlainLineComesEveryTenSeconds) {
   EXPECT_EQ(screen.text(), "step 0/200\ndraining\nstep 0/200\n");
 }
 
+TEST(StatusLine, ANewPhaseIsShownAtOnce) {
+  Screen screen;
+  {
+    StatusLine line(screen.fd(), {});
+    StatusFacts facts = facts_of(0);
+    facts.phase = "starting";
+    line.update(at_ms(0), facts);
+    line.update(at_ms(1), facts);
+    line.update(at_ms(2), facts_of(0));
+  }
+  EXPECT_EQ(screen.text(), "starting  step 0/200\nstep 0/200\n");
+}
+
 TEST(StatusLine, TalkAppearsAboveTheRewrittenLine) {
   Screen screen;
   {

@@ -26,9 +26,9 @@ std::string attributes(const Contract& actor) {
 std::string constraint_text(const OptionField& field) {
   const Constraint& c = field.constraint;
   std::string text;
-  if (!c.choices.empty()) text += fmt::format(" one of {}", join_names(c.choices));
-  if (!c.refers.kind.empty()) text += fmt::format(" names a {}", c.refers.kind);
-  if (!c.unit.empty()) text += fmt::format(" in {}", c.unit);
+  if (!c.choices.empty()) text += fmt::format("; one of {}", join_names(c.choices));
+  if (!c.refers.kind.empty()) text += fmt::format("; names a {}", c.refers.kind);
+  if (!c.unit.empty()) text += fmt::format("; in {}", c.unit);
   return text;
 }
 
@@ -45,9 +45,9 @@ std::string describe(const Contract& actor) {
   for (const auto& use : actor.resources)
     text += fmt::format("  uses {:<12} {}\n", use.name, use.kind);
   for (const auto& field : actor.options.fields)
-    text += fmt::format("  {} = {}  #{} {}\n", field.name,
-                        field.default_text.empty() ? "{...}" : field.default_text,
-                        constraint_text(field), field.doc);
+    text += fmt::format("  {} = {}  # {}{}\n", field.name,
+                        field.default_text.empty() ? "{...}" : field.default_text, field.doc,
+                        constraint_text(field));
   return text;
 }
 
