@@ -103,8 +103,11 @@ struct Binder {
 
   bool check_duration(const OptionField& field, const Value& value) {
     const auto duration = parse_duration(value.as_string());
-    if (duration.ok())
-      return check_range(field, duration->to_seconds(), value.as_string(), value.span);
+    if (duration.ok()) {
+      // Divided, not multiplied by 1e-9: whole seconds stay whole.
+      const double seconds = static_cast<double>(duration->to_nanoseconds()) / 1e9;
+      return check_range(field, seconds, value.as_string(), value.span);
+    }
     diagnostics
         .error("G022", value.span, "'{}' of {} is no duration: {}", field.name, what,
                duration.error().message())
@@ -221,25 +224,29 @@ Constraint required() {
 }
 
 std::string constraint_text(const Constraint& constraint, OptionType type) {
+  const std::string unit = !constraint.unit.empty()          ? constraint.unit
+                           : type == OptionType::kDuration   ? "s"
+                           : type == OptionType::kString     ? "bytes"
+                           : type == OptionType::kStringList ? "items"
+                                                             : "";
+  // The limits of the C++ type are no news to a reader, unless they are all there is.
+  const auto is_limit = [](const std::optional<double>& bound) {
+    return bound && std::abs(*bound) < 2e9;
+  };
+  const bool has_min = is_limit(constraint.min), has_max = is_limit(constraint.max);
   std::string text;
-  const std::string suffix = !constraint.unit.empty()          ? " " + constraint.unit
-                             : type == OptionType::kDuration   ? " s"
-                             : type == OptionType::kString     ? " bytes"
-                             : type == OptionType::kStringList ? " items"
-                                                               : "";
-  // The limits of the C++ type are no news to a reader.
-  const bool has_min = constraint.min && std::abs(*constraint.min) < 2e9;
-  const bool has_max = constraint.max && std::abs(*constraint.max) < 2e9;
-  if (has_min)
-    text = fmt::format("{} {}{}", constraint.min_excluded ? "above" : "at least",
-                       number_text(*constraint.min), suffix);
-  if (has_max)
-    text += fmt::format("{}{} {}{}", text.empty() ? "" : " and ",
-                        constraint.max_excluded ? "below" : "at most", number_text(*constraint.max),
-                        suffix);
-  if (text.empty() && (constraint.min || constraint.max))
-    text = fmt::format("between {} and {}", number_text(constraint.min.value_or(-HUGE_VAL)),
-                       number_text(constraint.max.value_or(HUGE_VAL)));
+  if (has_min && has_max && !constraint.min_excluded && !constraint.max_excluded)
+    text = fmt::format("from {} to {}", number_text(*constraint.min), number_text(*constraint.max));
+  else if (has_min)
+    text = fmt::format("{} {}", constraint.min_excluded ? "above" : "at least",
+                       number_text(*constraint.min));
+  if (has_max && (!has_min || constraint.min_excluded || constraint.max_excluded))
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : " and ",
+                    constraint.max_excluded ? "below" : "at most", number_text(*constraint.max));
+  if (text.empty() && constraint.min && constraint.max)
+    text = fmt::format("from {} to {}", number_text(*constraint.min), number_text(*constraint.max));
+  if (!text.empty() && !unit.empty()) text += " " + unit;
   if (!constraint.choices.empty())
     text += fmt::format("{}one of {}", text.empty() ? "" : ", ", join_names(constraint.choices));
   return text;

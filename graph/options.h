@@ -51,7 +51,7 @@ Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
 Constraint required();
-/// "at least 1 tokens and at most 8 tokens", "one of a and b"; empty when anything goes.
+/// "from 1 to 8 tokens", "above 0", "one of a and b"; empty when anything goes.
 std::string constraint_text(const Constraint& constraint, OptionType type);
 
 struct OptionSet;

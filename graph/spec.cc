@@ -109,6 +109,7 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
     return;
   }
   if (!read_path(edge)) {
+    spec.broken_edges.push_back(edge.path->as_string());
     diagnostics.error("G030", edge.path->span, "'{}' is no edge", edge.path->as_string())
         .suggest("write it as \"rollout.generate -> router.generate\"");
     return;

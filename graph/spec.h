@@ -41,6 +41,7 @@ struct GraphSpec {
   Span whole;                     // the file, for what is missing from it
   std::vector<NamedTable> tenants, models, resources, nodes, place;
   std::vector<EdgeSpec> edge_list;
+  std::vector<std::string> broken_edges;  // texts that are no edge: what they join is not known
 };
 
 /// Cuts the tree up. Reports unknown top-level keys (G006), names that are no lower_snake (G017),

@@ -90,9 +90,9 @@ void report(Draft& draft, std::string_view code, const std::vector<const Arc*>& 
   for (const Arc* arc : cycle)
     steps.push_back(
         fmt::format("{} -> {}", name_of(draft, arc->edge->from), name_of(draft, arc->edge->to)));
-  auto& found = draft.diagnostics.error(code, last.spec->path->span,
-                                        "this forward edge closes a cycle{}: {}",
-                                        of_groups ? " of threads" : "", fmt::join(steps, ", "));
+  auto& found =
+      draft.diagnostics.error(code, last.spec->path->span, "this forward edge closes a cycle{}: {}",
+                              of_groups ? " of threads" : "", fmt::join(steps, ", "));
   if (of_groups)
     found.note(
         "nodes that share an engine or learner run on one thread, which waits as a whole "

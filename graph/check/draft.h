@@ -54,6 +54,8 @@ struct DraftEdge {
   const EdgeSpec* spec = nullptr;
   int32_t from = -1, to = -1;       // nodes
   int32_t output = -1, input = -1;  // ports of their contracts
+  bool is_mismatch = false;         // of message types
+  bool is_repeated = false;         // written twice
   bool is_whole() const { return output >= 0 && input >= 0; }
 };
 
@@ -82,6 +84,7 @@ struct Draft {
   std::vector<DraftEdge> edges;
   std::vector<DraftPlace> places;
   std::unordered_map<std::string_view, int32_t> node_by_name;
+  std::vector<std::string> doubtful_kinds;  // of resources that a node failed to name
 
   /// The tenants as values, for Amounts.
   std::vector<Tenant> tenant_values() const;

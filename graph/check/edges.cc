@@ -91,12 +91,13 @@ int32_t find_input(Draft& draft, const DraftNode& node, const EdgeSpec& edge) {
   return -1;
 }
 
-void check_types(Draft& draft, const DraftEdge& edge) {
+void check_types(Draft& draft, DraftEdge& edge) {
   const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
   const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
   const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
   const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
   if (output.type == input.type) return;
+  edge.is_mismatch = true;
   auto& found = draft.diagnostics.error("G032", port_span(draft, *edge.spec, edge.spec->from),
                                         "'{}.{}' sends {}, but '{}.{}' takes {}", from.spec->name,
                                         output.name, output.type->name, to.spec->name, input.name,
@@ -125,6 +126,38 @@ Touched count_edges(const Draft& draft, bool outputs) {
   return touched;
 }
 
+/// Nodes that a broken edge may have meant: their open ports are no finding of their own.
+std::vector<bool> doubtful_nodes(const Draft& draft) {
+  std::vector<bool> is_doubtful(draft.nodes.size());
+  std::vector<std::string> names;
+  const auto doubt = [&](int32_t node, std::string_view written) {
+    if (node < 0) {
+      if (names.empty())
+        for (const auto& known : draft.nodes) names.push_back(known.spec->name);
+      const auto near = draft.node_by_name.find(nearest_name(written, names));
+      if (near == draft.node_by_name.end()) return;
+      node = near->second;
+    }
+    is_doubtful[static_cast<size_t>(node)] = true;
+  };
+  for (const auto& edge : draft.edges) {
+    if (edge.is_whole() && !edge.is_mismatch) continue;
+    doubt(edge.from, edge.spec->from.node);
+    doubt(edge.to, edge.spec->to.node);
+  }
+  for (const auto& text : draft.spec.broken_edges)
+    for (size_t node = 0; node < draft.nodes.size(); ++node)
+      if (text.find(draft.nodes[node].spec->name) != std::string::npos) is_doubtful[node] = true;
+  return is_doubtful;
+}
+
+/// Instances of one tenant that an edge reaches; one where replicas are an error already.
+int64_t reach_of(const DraftNode& node) {
+  const bool owns = std::any_of(node.contract->resources.begin(), node.contract->resources.end(),
+                                [](const ResourceUse& use) { return is_exclusive(use.kind); });
+  return node.contract->is_single || owns ? 1 : node.common.replicas;
+}
+
 }  // namespace
 
 void resolve_edges(Draft& draft) {
@@ -144,14 +177,7 @@ void resolve_edges(Draft& draft) {
 }
 
 void check_connected(Draft& draft) {
-  // An edge that could not be read may be the missing one: then a port is not called unconnected
-  // unless it belongs to a node no broken edge names.
-  std::vector<bool> is_doubtful(draft.nodes.size());
-  for (const auto& edge : draft.edges) {
-    if (edge.is_whole()) continue;
-    if (edge.from >= 0) is_doubtful[static_cast<size_t>(edge.from)] = true;
-    if (edge.to >= 0) is_doubtful[static_cast<size_t>(edge.to)] = true;
-  }
+  const auto is_doubtful = doubtful_nodes(draft);
   const Touched outputs = count_edges(draft, true), inputs = count_edges(draft, false);
   for (size_t i = 0; i < draft.nodes.size(); ++i) {
     const auto& node = draft.nodes[i];
@@ -178,14 +204,14 @@ void check_connected(Draft& draft) {
 void check_fan_out(Draft& draft) {
   std::map<std::pair<int32_t, int32_t>, int64_t> targets;
   for (const auto& edge : draft.edges) {
-    if (!edge.is_whole()) continue;
+    if (!edge.is_whole() || edge.is_repeated) continue;
     const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
     const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
     if (output.routing != Routing::kToOne) continue;
     // Slots of a per_tenant target are told apart by the envelope's tenant.
     auto& count = targets[{edge.from, edge.output}];
     const bool was_many = count > 1;
-    count += draft.nodes[static_cast<size_t>(edge.to)].common.replicas;
+    count += reach_of(draft.nodes[static_cast<size_t>(edge.to)]);
     if (count <= 1 || was_many) continue;
     draft.diagnostics
         .error("G034", port_span(draft, *edge.spec, edge.spec->from),
@@ -215,11 +241,12 @@ void check_feedback(Draft& draft) {
 
 void check_edges_once(Draft& draft) {
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, const DraftEdge*> seen;
-  for (const auto& edge : draft.edges) {
+  for (auto& edge : draft.edges) {
     if (!edge.is_whole()) continue;
     const auto [first, is_new] =
         seen.emplace(std::tuple(edge.from, edge.output, edge.to, edge.input), &edge);
     if (is_new) continue;
+    edge.is_repeated = true;
     const Span& span = first->second->spec->path->span;
     draft.diagnostics
         .error("G038", edge.spec->path->span, "the edge '{}' is written twice",

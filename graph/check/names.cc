@@ -37,13 +37,13 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
   for (size_t i = 0; i < draft.resources.size(); ++i) {
     const auto& resource = draft.resources[i];
     known.push_back(resource.spec->name);
-    // One whose kind could not be read may be of any kind.
     if (resource.common.kind == kind) {
       of_kind.push_back(resource.spec->name);
       last = static_cast<int32_t>(i);
     }
     if (resource.spec->name != name) continue;
-    if (resource.common.kind == kind || resource.common.kind.empty())
+    // One whose kind could not be read may be of any kind.
+    if (resource.common.kind == kind || resource.contract == nullptr)
       return static_cast<int32_t>(i);
     of_kind.clear();
     auto& found = draft.diagnostics.error(

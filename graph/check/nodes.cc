@@ -41,7 +41,10 @@ void resolve_references(DraftNode& node, Draft& draft) {
     } else if (kind.rfind("resource:", 0) == 0) {
       const int32_t resource =
           find_resource_index(draft, name, kind.substr(9), span, what, field.name);
-      if (resource >= 0) name = draft.resources[static_cast<size_t>(resource)].spec->name;
+      if (resource >= 0)
+        name = draft.resources[static_cast<size_t>(resource)].spec->name;
+      else
+        draft.doubtful_kinds.push_back(kind.substr(9));
     } else if (kind == "tenant" && !name.empty()) {
       std::vector<std::string> known;
       for (const auto& tenant : draft.tenants) known.push_back(tenant.spec->name);

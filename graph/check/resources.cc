@@ -151,13 +151,15 @@ void check_resource_copies(Draft& draft) {
 }
 
 void check_unused(Draft& draft) {
-  for (const auto& resource : draft.resources)
-    if (resource.contract != nullptr && resource.users.empty())
-      draft.diagnostics
-          .error("G043", resource.spec->name_span, "no node uses resource '{}'",
-                 resource.spec->name)
-          .suggest(
-              fmt::format("name it in a node, or take [resource.{}] out", resource.spec->name));
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.users.empty()) continue;
+    const auto& doubtful = draft.doubtful_kinds;
+    if (std::find(doubtful.begin(), doubtful.end(), resource.common.kind) != doubtful.end())
+      continue;
+    draft.diagnostics
+        .error("G043", resource.spec->name_span, "no node uses resource '{}'", resource.spec->name)
+        .suggest(fmt::format("name it in a node, or take [resource.{}] out", resource.spec->name));
+  }
   // A resource or node that could not be resolved may be the one that names the model.
   const bool all_resolved =
       std::all_of(draft.resources.begin(), draft.resources.end(),

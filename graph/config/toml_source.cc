@@ -7,6 +7,7 @@ namespace primerl {
 namespace {
 
 constexpr int kRepairsMax = 50;  // duplicate keys passed over in one text
+constexpr int kKeyDepthMax = 256;
 constexpr std::string_view kRepairedTable = "primerl-duplicate-";
 
 /// Turns toml++'s columns (code points) into bytes.
@@ -190,9 +191,12 @@ void report_syntax(const toml::parse_error& fault, const Positions& positions, S
   Position begin = positions.to_bytes(fault.source().begin);
   if (begin.line == 0) begin = {1, 1};
   std::string words(fault.description());
-  // toml++ says "Error while parsing string: ..."; our errors are lower case.
-  if (words.rfind("Error while parsing ", 0) == 0)
-    words = "while reading a " + words.substr(std::string_view("Error while parsing ").size());
+  // toml++ says "Error while parsing string: expected ..."; what was expected comes first.
+  constexpr std::string_view kLead = "Error while parsing ";
+  const size_t colon = words.find(": ");
+  if (words.rfind(kLead, 0) == 0 && colon != std::string::npos)
+    words = fmt::format("{} (in {})", words.substr(colon + 2),
+                        words.substr(kLead.size(), colon - kLead.size()));
   std::replace(words.begin(), words.end(), '\n', ' ');
   diagnostics.error("G001", {source, begin, begin}, "this is no TOML: {}", words);
 }
@@ -235,6 +239,16 @@ std::optional<Table> bare_set(std::string_view text, SourceId source) {
   }
 }
 
+/// Whether dotted keys nest so deep that reading them would need a stack without bound.
+bool nests_too_deep(std::string_view text) {
+  int dots = 0;
+  for (const char c : text) {
+    if (c == '.' && ++dots > kKeyDepthMax) return true;
+    if (std::string_view("=,[]{}#\n").find(c) != std::string_view::npos) dots = 0;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<Table> parse_toml(const Sources& sources, SourceId source, Diagnostics& diagnostics) {
@@ -242,6 +256,11 @@ std::optional<Table> parse_toml(const Sources& sources, SourceId source, Diagnos
   if (text.size() > kTomlBytesMax) {
     diagnostics.error("G001", {source, {1, 1}, {1, 1}}, "the text has {} bytes, more than {}",
                       text.size(), kTomlBytesMax);
+    return std::nullopt;
+  }
+  if (nests_too_deep(text)) {
+    diagnostics.error("G001", {source, {1, 1}, {1, 1}}, "a key has more than {} dots",
+                      kKeyDepthMax);
     return std::nullopt;
   }
   for (int repairs = 0; repairs <= kRepairsMax; ++repairs) {

@@ -238,6 +238,13 @@ Contract relay_contract() {
       .out("done", &A::done, "the same");
 }
 
+Contract mesh_contract() {
+  using A = Quiet<NoOptions>;
+  return ContractOf<A, NoOptions>("mesh", "one of many")
+      .in("in", &A::take<Task>, "anything", at_most(8))
+      .out("out", &A::task, "the same", broadcast());
+}
+
 Contract scorer_contract() {
   using A = Quiet<ScorerOptions>;
   return ContractOf<A, ScorerOptions>("scorer", "looks at a learner")
@@ -324,7 +331,7 @@ Catalog make_catalog() {
   catalog.actors = {env_contract(),         rollout_contract(), router_contract(),
                     prefill_contract(),     decode_contract(),  trainer_contract(),
                     broadcaster_contract(), counter_contract(), relay_contract(),
-                    scorer_contract()};
+                    scorer_contract(),      mesh_contract()};
   catalog.messages = {&message_type<Task>(), &message_type<GenerateRequest>()};
   catalog.resources = {engine("torch", true), engine("scripted", false), learner("torch", true),
                        learner("scripted", false), weight_channel()};

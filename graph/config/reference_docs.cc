@@ -1,0 +1,189 @@
+#include "graph/config/reference_docs.h"
+
+#include <algorithm>
+
+#include "graph/base/suggest.h"
+#include "graph/config/tables.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kGenerated =
+    "Generated from the option registry; `primerl-graph` prints the same with `actors`, `messages` "
+    "and `schema`.\n";
+
+std::string_view type_name(OptionType type) {
+  switch (type) {
+    case OptionType::kBool:
+      return "boolean";
+    case OptionType::kInteger:
+      return "integer";
+    case OptionType::kNumber:
+      return "number";
+    case OptionType::kString:
+      return "string";
+    case OptionType::kDuration:
+      return "duration";
+    case OptionType::kStringList:
+      return "list of strings";
+    case OptionType::kTable:
+      return "table";
+  }
+  return "";
+}
+
+/// `|` would end a cell.
+std::string cell(std::string_view text) {
+  std::string clean;
+  for (const char c : text) clean += c == '|' ? std::string("\\|") : std::string(1, c);
+  return clean;
+}
+
+void add_rows(const OptionSet& set, const std::string& prefix, const std::vector<std::string>& skip,
+              std::string& text) {
+  for (const auto& field : set.fields) {
+    if (std::find(skip.begin(), skip.end(), field.name) != skip.end()) continue;
+    if (field.type == OptionType::kTable) {
+      text += fmt::format("| `{}{}` | table | | | {} |\n", prefix, field.name, cell(field.doc));
+      add_rows(*field.table, prefix + field.name + ".", {}, text);
+      continue;
+    }
+    const auto& constraint = field.constraint;
+    std::string range = constraint_text(constraint, field.type);
+    if (range.empty() && !constraint.unit.empty()) range = constraint.unit;
+    if (range.empty() && !constraint.refers.kind.empty())
+      range = "names a " + constraint.refers.kind;
+    text +=
+        fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, field.name, type_name(field.type),
+                    constraint.required ? "required" : "`" + cell(field.default_text) + "`",
+                    cell(range), cell(field.doc));
+  }
+}
+
+std::string options_table(const OptionSet& set, const std::vector<std::string>& skip = {}) {
+  std::string rows;
+  add_rows(set, "", skip, rows);
+  if (rows.empty()) return "No options.\n";
+  return "| Option | Type | Default | Range | What it is |\n|---|---|---|---|---|\n" + rows;
+}
+
+std::string graph_file_page() {
+  std::string text = fmt::format("# The graph file\n\n{}\n", kGenerated);
+  text +=
+      "At the top of a file, `include = [\"base.toml\"]` reads other files first; this one wins. "
+      "Tables merge key by key, any other value (also a list) is replaced. `--overlay FILE` comes "
+      "after the file, `--set a.b.c=value` last.\n";
+  const std::pair<std::string_view, const OptionSet&> tables[] = {
+      {"[graph]", graph_options()},        {"[tenant.<name>]", tenant_options()},
+      {"[model.<name>]", model_options()}, {"[resource.<name>]", resource_options()},
+      {"[node.<name>]", node_options()},   {"[edges]", edge_options()},
+      {"[place]", place_options()},
+  };
+  for (const auto& [title, set] : tables) {
+    text += fmt::format("\n## {}\n\n", title);
+    if (title == "[tenant.<name>]")
+      text +=
+          "`environment = { name = \"...\", ... }` names the environment and gives its options "
+          "([environments](environments.md)).\n\n";
+    if (title == "[resource.<name>]")
+      text += "Beside these, the options of its kind and backend ([resources](resources.md)).\n\n";
+    if (title == "[node.<name>]")
+      text += "Beside these, the options of its actor ([actors](actors.md)).\n\n";
+    if (title == "[edges]")
+      text +=
+          "`forward` and `feedback` are lists; each item is \"node.output -> node.input\" or a "
+          "table of these.\n\n";
+    if (title == "[place]")
+      text += "Each key is a process. Without the table all nodes run in one process.\n\n";
+    text += options_table(set);
+  }
+  return text;
+}
+
+std::string number_of(const InputPort& port) {
+  if (port.latest_wins) return "latest wins";
+  return port.at_most ? "at most " + port.at_most->text : "";
+}
+
+std::string ports_of(const Contract& actor) {
+  std::string text = "\n| Port | Message | Kind | Numbers | What it is |\n|---|---|---|---|---|\n";
+  for (const auto& port : actor.inputs)
+    text += fmt::format("| `{}` | {} | input{} | {} | {} |\n", port.name, port.type->name,
+                        port.is_optional ? ", optional" : "", number_of(port), cell(port.doc));
+  for (const auto& port : actor.outputs) {
+    std::vector<std::string> numbers;
+    if (port.burst.text != "1") numbers.push_back("burst " + port.burst.text);
+    if (port.work_burst.text != "0") numbers.push_back("work turn " + port.work_burst.text);
+    if (port.at_most) numbers.push_back("at most " + port.at_most->text);
+    text += fmt::format("| `{}` | {} | output, {}{} | {} | {} |\n", port.name, port.type->name,
+                        to_string(port.routing), port.is_optional ? ", optional" : "",
+                        fmt::join(numbers, "; "), cell(port.doc));
+  }
+  return text;
+}
+
+std::string traits_of(const Contract& actor) {
+  std::vector<std::string> traits;
+  traits.push_back(actor.thread_class == ThreadClass::kOwnThread ? "own thread" : "pooled");
+  if (actor.is_source) traits.push_back("source");
+  if (actor.works) traits.push_back("works");
+  if (actor.is_single) traits.push_back("one per graph (or tenant)");
+  if (actor.is_restartable) traits.push_back("restartable");
+  for (const auto& use : actor.resources) traits.push_back(fmt::format("uses a {}", use.kind));
+  for (const auto& timer : actor.timers)
+    traits.push_back(fmt::format("timer `{}`: {}", timer.name, timer.doc));
+  return fmt::format("{}", fmt::join(traits, "; "));
+}
+
+std::string actors_page(const Catalog& catalog) {
+  std::string text = fmt::format("# Actors\n\n{}", kGenerated);
+  for (const auto& actor : catalog.actors)
+    text += fmt::format("\n## {}\n\n{}.\n\n{}.\n{}\n{}", actor.name, actor.doc, traits_of(actor),
+                        ports_of(actor), options_table(actor.options));
+  return text;
+}
+
+std::string messages_page(const Catalog& catalog) {
+  std::string text = fmt::format("# Messages\n\n{}", kGenerated);
+  text += "\n| Message | Version | Bytes in memory | Fields |\n|---|---|---|---|\n";
+  for (const auto* message : catalog.messages) {
+    std::string fields = message->schema;
+    std::replace(fields.begin(), fields.end(), ';', ' ');
+    while (!fields.empty() && fields.back() == ' ') fields.pop_back();
+    text += fmt::format("| {} | {} | {} | `{}` |\n", message->name, message->version,
+                        message->size_in_memory, cell(fields));
+  }
+  return text;
+}
+
+std::string resources_page(const Catalog& catalog) {
+  std::string text = fmt::format("# Resources\n\n{}", kGenerated);
+  text += "\nOptions that every resource has are in [the graph file](graph-file.md).\n";
+  for (const auto& resource : catalog.resources) {
+    text += fmt::format("\n## {}, {}\n\n{}.", resource.kind, resource.backend, resource.doc);
+    if (resource.needs_model) text += " Needs a model.";
+    if (resource.one_per_graph) text += " One copy in a graph.";
+    text += "\n\n" + options_table(resource.options, resource_options().names());
+  }
+  return text;
+}
+
+std::string environments_page(const Catalog& catalog) {
+  std::string text = fmt::format("# Environments\n\n{}", kGenerated);
+  for (const auto& environment : catalog.environments)
+    text += fmt::format("\n## {}\n\n{}.\n\n{}", environment.name, environment.doc,
+                        options_table(environment.options));
+  return text;
+}
+
+}  // namespace
+
+std::vector<ReferencePage> reference_pages(const Catalog& catalog) {
+  return {{"graph-file.md", graph_file_page()},
+          {"actors.md", actors_page(catalog)},
+          {"messages.md", messages_page(catalog)},
+          {"resources.md", resources_page(catalog)},
+          {"environments.md", environments_page(catalog)}};
+}
+
+}  // namespace primerl

@@ -1,0 +1,211 @@
+#include "graph/config/schema.h"
+
+#include <cmath>
+
+#include "graph/base/suggest.h"
+#include "graph/config/tables.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kNamePattern = "^[a-z][a-z0-9_]{0,63}$";
+constexpr std::string_view kDurationPattern = "^[0-9]*\\.?[0-9]+ *(ns|us|ms|s|m|h)$";
+
+Json object_schema(const OptionSet& set);
+
+Json number_text(double number) {
+  if (number == std::floor(number) && std::abs(number) < 9e15) return static_cast<int64_t>(number);
+  return number;
+}
+
+void add_limits(const Constraint& constraint, Json& schema) {
+  // Limits of a 64-bit integer are beyond what JSON numbers say exactly.
+  if (constraint.min && std::abs(*constraint.min) < 9e15) {
+    schema.set("minimum", number_text(*constraint.min));
+    if (constraint.min_excluded) schema.set("exclusiveMinimum", true);
+  }
+  if (constraint.max && std::abs(*constraint.max) < 9e15) {
+    schema.set("maximum", number_text(*constraint.max));
+    if (constraint.max_excluded) schema.set("exclusiveMaximum", true);
+  }
+}
+
+/// The default as JSON; durations and strings lose their TOML quotes.
+Json default_value(const OptionField& field) {
+  const std::string& text = field.default_text;
+  switch (field.type) {
+    case OptionType::kBool:
+      return text == "true";
+    case OptionType::kInteger:
+      return static_cast<int64_t>(std::strtoll(text.c_str(), nullptr, 10));
+    case OptionType::kNumber:
+      return std::strtod(text.c_str(), nullptr);
+    case OptionType::kString:
+    case OptionType::kDuration: {
+      auto parsed = parse_json(text, "default");
+      return parsed.ok() ? *parsed : Json(text);
+    }
+    default:
+      return {};
+  }
+}
+
+Json field_schema(const OptionField& field) {
+  if (field.type == OptionType::kTable) {
+    Json schema = object_schema(*field.table);
+    schema.set("description", field.doc);
+    return schema;
+  }
+  Json schema = Json::object();
+  const auto& constraint = field.constraint;
+  switch (field.type) {
+    case OptionType::kBool:
+      schema.set("type", "boolean");
+      break;
+    case OptionType::kInteger:
+      schema.set("type", "integer");
+      add_limits(constraint, schema);
+      break;
+    case OptionType::kNumber:
+      schema.set("type", "number");
+      add_limits(constraint, schema);
+      break;
+    case OptionType::kDuration:
+      schema.set("type", "string").set("pattern", kDurationPattern);
+      break;
+    case OptionType::kStringList:
+      schema.set("type", "array").set("items", Json::object().set("type", "string"));
+      if (constraint.min) schema.set("minItems", static_cast<int64_t>(*constraint.min));
+      break;
+    default:
+      schema.set("type", "string");
+      if (!constraint.choices.empty()) schema.set("enum", Json::list(constraint.choices));
+  }
+  std::string description = field.doc;
+  if (const auto range = constraint_text(constraint, field.type); !range.empty())
+    description += fmt::format(" ({})", range);
+  schema.set("description", description);
+  if (!constraint.required && field.type != OptionType::kStringList)
+    schema.set("default", default_value(field));
+  return schema;
+}
+
+void add_fields(const OptionSet& set, Json& properties, Json& required) {
+  for (const auto& field : set.fields) {
+    if (properties.find(field.name) != nullptr) continue;
+    properties.set(field.name, field_schema(field));
+    if (field.constraint.required) required.push_back(field.name);
+  }
+}
+
+Json closed_object(Json properties, Json required) {
+  Json schema = Json::object();
+  schema.set("type", "object")
+      .set("properties", std::move(properties))
+      .set("additionalProperties", false);
+  // Draft 04 has no empty `required`.
+  if (!required.as_array().empty()) schema.set("required", std::move(required));
+  return schema;
+}
+
+Json object_schema(const OptionSet& set) {
+  Json properties = Json::object(), required = Json::array();
+  add_fields(set, properties, required);
+  return closed_object(std::move(properties), std::move(required));
+}
+
+/// `[node.<name>]`: any lower_snake name.
+Json named(Json schema) {
+  return Json::object()
+      .set("type", "object")
+      .set("patternProperties", Json::object().set(kNamePattern, std::move(schema)))
+      .set("additionalProperties", false);
+}
+
+/// One variant of a table: the key that chooses has this one value.
+Json variant(const OptionSet& common, const OptionSet& own,
+             const std::vector<std::pair<std::string, std::string>>& chosen, std::string_view doc) {
+  Json properties = Json::object(), required = Json::array();
+  for (const auto& [key, value] : chosen)
+    properties.set(key, Json::object().set("enum", Json::list(std::vector<std::string>{value})));
+  add_fields(common, properties, required);
+  add_fields(own, properties, required);
+  for (const auto& field : common.fields)
+    for (const auto& [key, value] : chosen)
+      if (key == field.name && field.constraint.required) required.push_back(key);
+  Json schema = closed_object(std::move(properties), std::move(required));
+  schema.set("description", doc);
+  return schema;
+}
+
+Json node_schema(const Catalog& catalog) {
+  Json variants = Json::array();
+  for (const auto& actor : catalog.actors)
+    variants.push_back(variant(node_options(), actor.options, {{"actor", actor.name}}, actor.doc));
+  return Json::object().set("oneOf", std::move(variants));
+}
+
+Json resource_schema(const Catalog& catalog) {
+  Json variants = Json::array();
+  for (const auto& resource : catalog.resources) {
+    OptionSet common = resource_options();
+    if (!resource.needs_model)
+      std::erase_if(common.fields, [](const OptionField& field) { return field.name == "model"; });
+    variants.push_back(variant(common, resource.options,
+                               {{"kind", resource.kind}, {"backend", resource.backend}},
+                               resource.doc));
+  }
+  // `backend` may be left out, so several variants can hold at once.
+  return Json::object().set("anyOf", std::move(variants));
+}
+
+Json tenant_schema(const Catalog& catalog) {
+  Json variants = Json::array();
+  for (const auto& environment : catalog.environments)
+    variants.push_back(variant(environment_options(), environment.options,
+                               {{"name", environment.name}}, environment.doc));
+  Json schema = object_schema(tenant_options());
+  Json properties = *schema.find("properties");
+  Json environment = Json::object();
+  if (!variants.as_array().empty()) environment.set("oneOf", std::move(variants));
+  properties.set("environment", std::move(environment));
+  schema.set("properties", std::move(properties));
+  return schema;
+}
+
+Json edges_schema() {
+  const Json path = Json::object().set("type", "string").set("pattern", "^.+\\..+->.+\\..+$");
+  Json list = Json::object();
+  list.set("type", "array")
+      .set("items",
+           Json::object().set("oneOf", Json(Json::Array{path, object_schema(edge_options())})));
+  Json properties = Json::object();
+  properties.set("forward", list).set("feedback", list);
+  return closed_object(std::move(properties), Json::array());
+}
+
+}  // namespace
+
+Json graph_schema(const Catalog& catalog) {
+  Json properties = Json::object();
+  properties
+      .set("include", Json::object()
+                          .set("type", "array")
+                          .set("items", Json::object().set("type", "string"))
+                          .set("description", "files that this one builds on, relative to it"))
+      .set("graph", object_schema(graph_options()))
+      .set("tenant", named(tenant_schema(catalog)))
+      .set("model", named(object_schema(model_options())))
+      .set("resource", named(resource_schema(catalog)))
+      .set("node", named(node_schema(catalog)))
+      .set("edges", edges_schema())
+      .set("place", named(object_schema(place_options())));
+  Json schema = closed_object(std::move(properties), Json::array());
+  Json document = Json::object();
+  document.set("$schema", "http://json-schema.org/draft-04/schema#")
+      .set("title", "primerl-graph graph file");
+  for (const auto& [key, value] : schema.as_object()) document.set(key, value);
+  return document;
+}
+
+}  // namespace primerl

@@ -1,0 +1,202 @@
+#include "graph/config/graph_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/config/toml_source.h"
+#include "graph/render.h"
+#include "tests/graph/test_catalog.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+CheckedGraph load(const std::string& path, Overrides overrides = {}) {
+  overrides.cores = 2;
+  return load_graph(path, overrides, test_catalog());
+}
+
+std::string origin_of(const CheckedGraph& graph, const std::string& path) {
+  for (const auto& value : graph.resolved)
+    if (value.path == path) return value.value + " @ " + value.origin;
+  return "not there";
+}
+
+TEST(GraphFile, IncludesComeFirstAndTheFileWins) {
+  const Folder folder;
+  folder.write("base.toml", demo_text());
+  const auto path = folder.write(
+      "top.toml", "include = [\"base.toml\"]\n[tenant.main]\nmax_steps = 3\n[graph]\nseed = 5\n");
+  const auto graph = load(path);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(graph.plan->tenants[0].max_steps, 3);
+  EXPECT_EQ(graph.plan->tenants[0].batch_size, 64);
+  EXPECT_EQ(graph.plan->settings.seed, 5);
+  EXPECT_EQ(origin_of(graph, "tenant.main.max_steps"), "3 @ " + path + ":3:13");
+  EXPECT_EQ(origin_of(graph, "tenant.main.batch_size"),
+            "64 @ " + folder.path() + "/base.toml:8:14");
+  EXPECT_EQ(origin_of(graph, "tenant.main.seq_len"), "256 @ default");
+}
+
+TEST(GraphFile, OverlaysComeAfterTheFileAndFlagsLast) {
+  const Folder folder;
+  const auto path = folder.write("graph.toml", demo_text());
+  Overrides overrides;
+  overrides.overlays = {folder.write("a.toml", "[tenant.main]\nmax_steps = 3\ngroup_size = 4\n"),
+                        folder.write("b.toml", "[tenant.main]\nmax_steps = 4\n")};
+  overrides.sets = {"tenant.main.max_steps=5", "node.router.policy=random",
+                    "node.rollout.max_inflight = 32", "tenant.main.max_steps=6"};
+  const auto graph = load(path, overrides);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(origin_of(graph, "tenant.main.max_steps"), "6 @ --set tenant.main.max_steps=6");
+  EXPECT_EQ(origin_of(graph, "tenant.main.group_size"), "4 @ " + folder.path() + "/a.toml:3:14");
+  EXPECT_EQ(origin_of(graph, "node.router.policy"), "\"random\" @ --set node.router.policy=random");
+  EXPECT_EQ(origin_of(graph, "node.rollout.max_inflight"),
+            "32 @ --set node.rollout.max_inflight = 32");
+}
+
+TEST(GraphFile, AnOverlayMayAddTables) {
+  const Folder folder;
+  Overrides overrides;
+  overrides.overlays = {
+      folder.write("second.toml", "[tenant.second]\nenvironment = { name = \"copy\" }\n")};
+  const auto graph = load(folder.write("graph.toml", demo_text()), overrides);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(graph.plan->tenants.size(), 2u);
+  EXPECT_EQ(graph.plan->instances[1].name, "env.second");
+  // Every router answers both; the slots of rollout stay apart.
+  EXPECT_EQ(graph.plan->hosts.size(), 8u);
+}
+
+TEST(GraphFile, FlagErrorsPointIntoTheFlag) {
+  Overrides overrides;
+  overrides.sets = {"tenant.main.group_size=\"8\"", "node.router.polcy=random"};
+  const auto graph = load_text(demo_text(), overrides);
+  EXPECT_EQ(graph.plan, nullptr);
+  EXPECT_THAT(findings(graph), HasSubstr("--set:1:24: error[G021]"));
+  EXPECT_THAT(findings(graph), HasSubstr("--set:1:13: error[G020]"));
+}
+
+TEST(GraphFile, IncludesThatIncludeEachOtherAreNamed) {
+  const Folder folder;
+  folder.write("a.toml", "include = [\"b.toml\"]\n");
+  folder.write("b.toml", "include = [\"c.toml\"]\n");
+  folder.write("c.toml", "include = [\"a.toml\"]\n");
+  const auto graph = load(folder.path() + "/a.toml");
+  EXPECT_EQ(graph.plan, nullptr);
+  EXPECT_THAT(findings(graph), HasSubstr("c.toml:1:12: error[G004]"));
+  EXPECT_THAT(findings(graph), HasSubstr("note: 'b.toml' includes 'c.toml'"));
+  EXPECT_THAT(findings(graph), HasSubstr("note: 'c.toml' includes 'a.toml'"));
+}
+
+TEST(GraphFile, ADiamondOfIncludesIsNoCycle) {
+  const Folder folder;
+  folder.write("base.toml", demo_text());
+  folder.write("left.toml", "include = [\"base.toml\"]\n[tenant.main]\nmax_steps = 3\n");
+  folder.write("right.toml", "include = [\"base.toml\"]\n[graph]\nseed = 9\n");
+  const auto graph = load(folder.write("top.toml", "include = [\"left.toml\", \"right.toml\"]\n"));
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(graph.plan->settings.seed, 9);
+  EXPECT_EQ(graph.plan->tenants[0].max_steps, 200) << "right.toml brings base.toml again";
+}
+
+TEST(GraphFile, IncludesHaveADepth) {
+  const Folder folder;
+  for (int depth = 1; depth <= kIncludeDepthMax + 1; ++depth)
+    folder.write(fmt::format("{}.toml", depth),
+                 depth == 1 ? demo_text() : fmt::format("include = [\"{}.toml\"]\n", depth - 1));
+  EXPECT_NE(load(folder.path() + fmt::format("/{}.toml", kIncludeDepthMax)).plan, nullptr);
+  const auto graph = load(folder.path() + fmt::format("/{}.toml", kIncludeDepthMax + 1));
+  EXPECT_THAT(findings(graph), HasSubstr("error[G004]"));
+}
+
+TEST(GraphFile, ModelPathsStartAtTheFileThatStatesThem) {
+  const Folder folder;
+  const Folder elsewhere;
+  const auto base = elsewhere.write("base.toml", demo_text());
+  const auto graph = load(folder.write("top.toml", "include = [\"" + base + "\"]\n"));
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(graph.plan->models[0].path, elsewhere.path() + "/model");
+}
+
+TEST(GraphFile, WhatCannotBeReadIsSaidOnce) {
+  const Folder folder;
+  EXPECT_THAT(findings(load(folder.path() + "/none.toml")), HasSubstr("does not exist"));
+  EXPECT_THAT(findings(load(folder.path())), HasSubstr("is a folder"));
+  const auto empty = load(folder.write("empty.toml", ""));
+  EXPECT_THAT(findings(empty), HasSubstr("error[G007]"));
+}
+
+TEST(TomlSource, SpansCountBytesAndCaretsCountCharacters) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto source = sources.add("x.toml", "title = \"h\u00e9llo\"\n\t\"\u00e4\" = [ 1,\t2 ]\n");
+  const auto table = parse_toml(sources, source, diagnostics);
+  ASSERT_TRUE(table);
+  const auto& second = table->entries[1];
+  EXPECT_EQ(second.key, "\u00e4");
+  EXPECT_EQ(second.key_span.begin.line, 2u);
+  EXPECT_EQ(second.key_span.begin.column, 2u);
+  // tab, quote, two bytes, quote, " = [ " and the number
+  EXPECT_EQ(second.value.as_array()[0].span.begin.column, 11u);
+  EXPECT_EQ(second.value.as_array()[1].span.begin.column, 14u);
+  diagnostics.error("G023", second.value.as_array()[1].span, "two");
+  EXPECT_EQ(render(diagnostics.all().back(), sources),
+            "x.toml:2:14: error[G023]: two\n"
+            "    2 | \t\"\u00e4\" = [ 1,\t2 ]\n"
+            "      | \t          \t^\n");
+}
+
+TEST(TomlSource, EveryDuplicateIsReportedWithItsFirst) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto source =
+      sources.add("x.toml", "a = 1\na = 2\n[t]\nb = 1\nc = 2\nb = 3\n[u]\nd = 1\n[t]\ne = 1\n");
+  const auto table = parse_toml(sources, source, diagnostics);
+  ASSERT_TRUE(table);
+  EXPECT_EQ(diagnostics.num_errors(), 3u);
+  const std::string text = render(diagnostics, sources);
+  EXPECT_THAT(text, HasSubstr("x.toml:2:1: error[G002]: key 'a' is written twice"));
+  EXPECT_THAT(text, HasSubstr("the first is at x.toml:1:1"));
+  EXPECT_THAT(text, HasSubstr("x.toml:6:1: error[G002]: key 'b' is written twice"));
+  EXPECT_THAT(text, HasSubstr("the first is at x.toml:4:1"));
+  EXPECT_THAT(text, HasSubstr("x.toml:9:2: error[G002]: table 't' is written twice"));
+  EXPECT_EQ(table->entries.size(), 3u) << "no trace of the table that was passed over";
+}
+
+TEST(TomlSource, BareWordsOfAFlagAreStrings) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto read = [&](const std::string& text) {
+    auto table = parse_set(sources, sources.add("--set", text), diagnostics);
+    CHECK(table.has_value(), text);
+    return table->entries[0].value;
+  };
+  EXPECT_EQ(read("a=word").as_string(), "word");
+  EXPECT_EQ(read("a=/some/path.x").as_string(), "/some/path.x");
+  EXPECT_EQ(read("a=").as_string(), "");
+  EXPECT_EQ(read("a=5").as_integer(), 5);
+  EXPECT_EQ(read("a=\"5\"").as_string(), "5");
+  EXPECT_EQ(read("a=true").as_bool(), true);
+  EXPECT_EQ(read("a=[\"x\"]").as_array().size(), 1u);
+  EXPECT_EQ(read("a = { b = 1 }").as_table().entries[0].key, "b");
+  EXPECT_FALSE(diagnostics.has_errors());
+  for (const auto* text : {"word", "=1", "a b=1", "a..b=1", "a=[1", "a=\"x"})
+    EXPECT_FALSE(parse_set(sources, sources.add("--set", text), diagnostics)) << text;
+  EXPECT_EQ(diagnostics.num_errors(), 6u);
+}
+
+TEST(Resolved, ShowsEveryValueWithItsOrigin) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const std::string text = render_resolved(graph, true);
+  EXPECT_THAT(text, HasSubstr("# graph.toml:3:8"));
+  EXPECT_THAT(text, HasSubstr("# default"));
+  EXPECT_EQ(render_resolved(graph, false), graph.plan->resolved_toml);
+  EXPECT_THAT(graph.plan->resolved_toml, Not(HasSubstr("include")));
+}
+
+}  // namespace
+}  // namespace primerl::testing

@@ -1,0 +1,145 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/config/toml_source.h"
+#include "graph/options.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Inner {
+  double rate = 0.25;
+};
+struct Sample {
+  bool flag = false;
+  int32_t count = 3;
+  uint8_t small = 7;
+  double share = 0.5;
+  double below_one = 0;
+  std::string color = "red";
+  Duration wait = Duration::milliseconds(250);
+  std::vector<std::string> tags;
+  Inner inner;
+};
+
+OptionSet sample_options() {
+  return OptionsOf<Sample>()
+      .field("flag", &Sample::flag, any(), "a switch")
+      .field("count", &Sample::count, between(1, 8) | unit("things"), "how many")
+      .field("small", &Sample::small, any(), "a byte")
+      .field("share", &Sample::share, above_up_to(0, 1), "a share")
+      .field("below_one", &Sample::below_one, from_below(0, 1), "a share")
+      .field("color", &Sample::color, one_of({"red", "green"}), "a color")
+      .field("wait", &Sample::wait, between(0.001, 60), "a while")
+      .field("tags", &Sample::tags, any(), "words")
+      .table("inner", &Sample::inner,
+             OptionsOf<Inner>().field("rate", &Inner::rate, above(0), "a rate").take(), "a table")
+      .take();
+}
+
+struct Bound {
+  Sample sample;
+  std::vector<std::string> codes;
+  std::string text;
+};
+
+Bound bind(const std::string& toml) {
+  Bound bound;
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto table = parse_toml(sources, sources.add("x.toml", toml), diagnostics);
+  if (table) sample_options().bind(*table, "the sample", {"other"}, &bound.sample, diagnostics);
+  for (const auto& found : diagnostics.all()) bound.codes.push_back(found.code);
+  bound.text = render(diagnostics, sources);
+  return bound;
+}
+
+struct Case {
+  std::string toml, code;  // code empty = accepted
+};
+
+class OptionLimits : public ::testing::TestWithParam<Case> {};
+
+TEST_P(OptionLimits, HoldAtTheBoundAndOnePastIt) {
+  const auto bound = bind(GetParam().toml);
+  if (GetParam().code.empty())
+    EXPECT_THAT(bound.codes, ElementsAre()) << bound.text;
+  else
+    EXPECT_THAT(bound.codes, ElementsAre(GetParam().code)) << GetParam().toml;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllKinds, OptionLimits,
+    ::testing::Values(
+        Case{"count = 1", ""}, Case{"count = 8", ""}, Case{"count = 0", "G023"},
+        Case{"count = 9", "G023"}, Case{"count = 2.0", "G021"}, Case{"small = 255", ""},
+        Case{"small = 256", "G023"}, Case{"small = -1", "G023"}, Case{"share = 1", ""},
+        Case{"share = 1.0", ""}, Case{"share = 0.0", "G023"}, Case{"share = 1.0000001", "G023"},
+        Case{"share = nan", "G023"}, Case{"share = inf", "G023"}, Case{"below_one = 0", ""},
+        Case{"below_one = 0.9999", ""}, Case{"below_one = 1.0", "G023"},
+        Case{"color = \"green\"", ""}, Case{"color = \"grene\"", "G024"}, Case{"color = 1", "G021"},
+        Case{"wait = \"1ms\"", ""}, Case{"wait = \"60s\"", ""}, Case{"wait = \"999us\"", "G023"},
+        Case{"wait = \"61s\"", "G023"}, Case{"wait = 5", "G022"}, Case{"wait = \"5\"", "G022"},
+        Case{"wait = \"5 days\"", "G022"}, Case{"tags = []", ""}, Case{"tags = [\"a\"]", ""},
+        Case{"tags = [1]", "G021"}, Case{"tags = \"a\"", "G021"}, Case{"flag = true", ""},
+        Case{"flag = 1", "G021"}, Case{"inner = { rate = 1e-9 }", ""},
+        Case{"inner = { rate = 0 }", "G023"}, Case{"inner = { rat = 1 }", "G020"},
+        Case{"inner = 3", "G021"}, Case{"other = 3", ""}, Case{"othr = 3", "G020"},
+        Case{"count = 1979-05-27", "G021"}));
+
+TEST(Options, AssignEveryKind) {
+  const auto bound = bind(
+      "flag = true\ncount = 8\nshare = 1\ncolor = \"green\"\nwait = \"2s\"\ntags = [\"a\", \"b\"]\n"
+      "[inner]\nrate = 2\n");
+  EXPECT_EQ(bound.text, "");
+  EXPECT_TRUE(bound.sample.flag);
+  EXPECT_EQ(bound.sample.count, 8);
+  EXPECT_EQ(bound.sample.share, 1.0);
+  EXPECT_EQ(bound.sample.color, "green");
+  EXPECT_EQ(bound.sample.wait, Duration::seconds(2));
+  EXPECT_THAT(bound.sample.tags, ElementsAre("a", "b"));
+  EXPECT_EQ(bound.sample.inner.rate, 2.0);
+}
+
+TEST(Options, LeaveAWrongValueAtItsDefault) {
+  const auto bound = bind("count = 9\nshare = 0.125\n");
+  EXPECT_EQ(bound.sample.count, 3);
+  EXPECT_EQ(bound.sample.share, 0.125);
+}
+
+TEST(Options, PrintWhatTheyRead) {
+  const OptionSet options = sample_options();
+  Sample sample;
+  sample.color = "a \"quoted\"\tback\\slash\x01";
+  sample.share = 0.1;
+  std::string text;
+  for (const auto& field : options.fields)
+    if (field.type != OptionType::kTable) text += field.name + " = " + field.print(&sample) + "\n";
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto table = parse_toml(sources, sources.add("x.toml", text), diagnostics);
+  ASSERT_TRUE(table) << text;
+  EXPECT_EQ(table->find("color")->value.as_string(), sample.color);
+  EXPECT_EQ(table->find("share")->value.as_number(), 0.1);
+  EXPECT_EQ(table->find("below_one")->value.is_integer(), false) << "a float must stay a float";
+  EXPECT_EQ(table->find("wait")->value.as_string(), "250ms");
+}
+
+TEST(Options, SayTheirRangesInWords) {
+  const auto text = [](const Constraint& constraint) {
+    return constraint_text(constraint, OptionType::kNumber);
+  };
+  EXPECT_EQ(text(between(1, 8) | unit("tokens")), "from 1 to 8 tokens");
+  EXPECT_EQ(text(at_least(1)), "at least 1");
+  EXPECT_EQ(text(above(0)), "above 0");
+  EXPECT_EQ(text(above_up_to(0, 1)), "above 0 and at most 1");
+  EXPECT_EQ(text(from_below(0, 1)), "at least 0 and below 1");
+  EXPECT_EQ(text(one_of({"a", "b"})), "one of a and b");
+  EXPECT_EQ(text(any()), "");
+}
+
+}  // namespace
+}  // namespace primerl

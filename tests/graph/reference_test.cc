@@ -1,0 +1,71 @@
+// The language against the real catalog: the examples check clean, and the committed reference is
+// what the option registry says. `PRIMERL_UPDATE_GOLDEN=1 reference_test` writes docs/reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "graph/config/reference_docs.h"
+#include "graph/config/schema.h"
+#include "graph/plan.h"
+#include "runtime/bin/resource_catalog.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kSource = PRIMERL_SOURCE_DIR;
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void expect_page(const std::string& name, const std::string& text) {
+  const fs::path path = kSource / "docs/reference" / name;
+  if (std::getenv("PRIMERL_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << text;
+  EXPECT_EQ(read(path), text) << path << " is old";
+}
+
+TEST(Reference, PagesAreWhatTheRegistrySays) {
+  for (const auto& page : reference_pages(full_catalog())) expect_page(page.file, page.text);
+}
+
+TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
+  expect_page("graph.schema.json", graph_schema(full_catalog()).dump(1) + "\n");
+}
+
+// A graph's own folder may lack its model until it is made, so the base shape stands in for it.
+TEST(Reference, EveryExampleChecksClean) {
+  size_t num_checked = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples")) {
+    if (entry.path().filename().extension() != ".toml") continue;
+    Overrides overrides;
+    overrides.cores = 2;
+    overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string()};
+    const auto graph = load_graph(entry.path().string(), overrides, full_catalog());
+    EXPECT_NE(graph.plan, nullptr) << entry.path() << "\n"
+                                   << render(graph.diagnostics, graph.sources);
+    ++num_checked;
+  }
+  EXPECT_GE(num_checked, 2u);
+}
+
+TEST(Reference, ASecondReadingOfTheResolvedDemoGivesTheSamePlan) {
+  Overrides overrides;
+  overrides.cores = 2;
+  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string()};
+  const auto first = load_graph((kSource / "examples/reverse_text/graph.toml").string(), overrides,
+                                full_catalog());
+  ASSERT_NE(first.plan, nullptr) << render(first.diagnostics, first.sources);
+  const auto second =
+      load_graph_text(first.plan->resolved_toml, "graph.resolved.toml", "/", {}, full_catalog());
+  ASSERT_NE(second.plan, nullptr) << render(second.diagnostics, second.sources);
+  EXPECT_EQ(second.plan->resolved_toml, first.plan->resolved_toml);
+  EXPECT_EQ(second.plan->graph_hash, first.plan->graph_hash);
+}
+
+}  // namespace
+}  // namespace primerl

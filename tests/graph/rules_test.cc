@@ -1,0 +1,117 @@
+// Rules beside their golden pairs: what must not be reported, and limits one past the bound.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/graph/test_catalog.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> codes_of(const std::string& text) {
+  const auto graph = load_text(text);
+  std::vector<std::string> codes;
+  for (const auto& found : graph.diagnostics.all()) codes.push_back(found.code);
+  return codes;
+}
+
+std::string demo_with(const std::string& from, const std::string& to) {
+  return replaced(demo_text(), from, to);
+}
+
+TEST(Rules, LimitsHoldAtTheBoundAndOnePastIt) {
+  EXPECT_THAT(codes_of(demo_with("max_inflight = 64", "max_inflight = 8")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("max_inflight = 64", "max_inflight = 7")), ElementsAre("G062"));
+  EXPECT_THAT(codes_of(demo_with("max_steps = 200", "seq_len = 256")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("max_steps = 200", "seq_len = 257")), ElementsAre("G064"));
+  EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 1")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 0")), ElementsAre("G035"));
+  EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 1048576")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 1048577")), ElementsAre("G023"));
+  EXPECT_THAT(codes_of(demo_with("capacity = 64", "bytes_max = 0")), ElementsAre("G035"));
+  EXPECT_THAT(codes_of(demo_with("max_off_policy_steps = 2", "max_off_policy_steps = 0")),
+              IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("max_off_policy_steps = 2", "max_off_policy_steps = -1")),
+              ElementsAre("G023"));
+  EXPECT_THAT(codes_of(demo_with("batch_size = 64", "batch_size = 8")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("batch_size = 64", "batch_size = 7")), ElementsAre("G061"));
+}
+
+TEST(Rules, NamesHaveALength) {
+  const auto with_name = [](size_t length) {
+    return codes_of(demo_with("[tenant.main]", "[tenant." + std::string(length, 'a') + "]"));
+  };
+  EXPECT_THAT(with_name(64), IsEmpty());
+  EXPECT_THAT(with_name(65), ElementsAre("G017"));
+}
+
+TEST(Rules, AllFaultsOfAFileComeInOnePassAndInFileOrder) {
+  std::string text = demo_text();
+  text = replaced(text, "seed = 17", "sed = 17");
+  text = replaced(text, "batch_size = 64", "batch_size = 60");
+  text = replaced(text, "path = \"model\"", "path = \"nowhere\"");
+  text = replaced(text, "kv_blocks = 512", "kv_blocks = 0");
+  text = replaced(text, "actor = \"router\"", "actor = \"ruoter\"");
+  text = replaced(text, "env.task            -> rollout.task", "env.task -> rollout.tsk");
+  text = replaced(text, "capacity = 64", "capacity = 0");
+  EXPECT_THAT(codes_of(text), ElementsAre("G020", "G061", "G044", "G023", "G010", "G012", "G035"));
+}
+
+TEST(Rules, ReferencesMayBeLeftOutWhenThereIsOneOfTheKind) {
+  std::string text = demo_text();
+  for (int i = 0; i < 2; ++i) text = replaced(text, "\nengine = \"engine\"", "");
+  for (int i = 0; i < 3; ++i) text = replaced(text, "\nweights = \"weights\"", "");
+  text = replaced(text, "\nlearner = \"learner\"", "");
+  for (int i = 0; i < 2; ++i) text = replaced(text, "\nmodel = \"policy\"", "");
+  const auto graph = load_text(text);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_THAT(graph.plan->resolved_toml, HasSubstr("engine = \"engine\""));
+}
+
+TEST(Rules, ThreadsWithinTheCoresAreNoWarning) {
+  std::string text = demo_with("kv_blocks = 512", "kv_blocks = 512\nthreads = 1");
+  text = replaced(text, "loss = {", "threads = 1\nloss = {");
+  EXPECT_THAT(codes_of(text), IsEmpty());
+  text = replaced(text, "kv_blocks = 512\nthreads = 1", "kv_blocks = 512\nthreads = 2");
+  EXPECT_THAT(codes_of(text), ElementsAre("G047"));
+  EXPECT_NE(load_text(text).plan, nullptr) << "a warning is no error";
+}
+
+TEST(Rules, ReplicasOfAnAddressedTargetAreFine) {
+  // router.prefill is addressed; prefill.done sends to one.
+  const auto codes = codes_of(demo_with("actor = \"router\"", "actor = \"router\"\nreplicas = 2"));
+  EXPECT_THAT(codes, ElementsAre("G034", "G034", "G034", "G034"))
+      << "rollout.generate, rollout.cancel and both loads send to one";
+}
+
+TEST(Rules, PlacesCutTheGraphIntoProcesses) {
+  const std::string places =
+      "\n[place]\nserving = { nodes = [\"prefill\", \"decode\", \"trainer\"], device = \"cuda:0\" "
+      "}\n"
+      "driver = { nodes = [\"rollout\", \"env\", \"router\", \"broadcaster\"] }\n";
+  const auto graph = load_text(demo_text() + places);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const Plan& plan = *graph.plan;
+  ASSERT_EQ(plan.processes.size(), 2u);
+  EXPECT_EQ(plan.processes[0].name, "driver");
+  EXPECT_EQ(plan.processes[1].device, "cuda:0");
+  EXPECT_EQ(plan.processes[1].hosts.size(), 2u);
+  const auto again = load_text(plan.resolved_toml);
+  ASSERT_EQ(again.plan, nullptr) << "the model's temporary folder is gone";
+  EXPECT_THAT(findings(again), HasSubstr("error[G044]"));
+}
+
+TEST(Rules, ARunOfErrorsIsCut) {
+  std::string text = demo_text();
+  for (int i = 0; i < 600; ++i) text += fmt::format("[stray{}]\n", i);
+  const auto graph = load_text(text);
+  EXPECT_EQ(graph.diagnostics.num_errors(), 600u);
+  EXPECT_EQ(graph.diagnostics.all().size(), Diagnostics::kMax);
+  EXPECT_THAT(findings(graph), HasSubstr("600 errors (the first 500 shown)"));
+}
+
+}  // namespace
+}  // namespace primerl::testing
