@@ -54,8 +54,7 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
                       applied.engine, applied.version, applied.fault));
     engine.is_set_aside = true;
     settle();
-    return error(Code::kInvalid, "engine instance {} could not apply version {}: {}",
-                 applied.engine, applied.version, applied.fault);
+    return ok();
   }
   engine.applied = std::max(engine.applied, applied.version);
   if (engine.is_set_aside && engine.applied >= std::max(live_, updating_)) {

@@ -16,7 +16,8 @@ Contract Env::contract() {
       .out("observation", &Env::observation_,
            "the answer to one action, with the reward at the end")
       .source()
-      .own_thread();
+      .own_thread()
+      .restartable();
 }
 
 Status Env::start(Resources&) {
@@ -73,6 +74,15 @@ Status Env::on_action(const Action& action) {
   observation.reward = step.done ? step.reward : 0;
   observation.is_done = step.done;
   observation_.send(std::move(observation));
+  return ok();
+}
+
+Json Env::snapshot() const { return Json::object().set("next_ordinal", next_ordinal_); }
+
+Status Env::restore(const Json& state) {
+  ASSIGN_OR_RETURN(const int64_t next, state.get_int("next_ordinal"));
+  if (next < 0) return error(Code::kCorrupt, "'next_ordinal' is {}, it is 0 or above", next);
+  next_ordinal_ = static_cast<uint64_t>(next);
   return ok();
 }
 

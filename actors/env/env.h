@@ -5,6 +5,7 @@
 ///
 /// Threads: own thread (an environment may block). State: the next ordinal; everything else follows
 /// from the ordinal. Order: ordinals rise; those a resumed run has consumed are left out.
+/// Restartable: an instance stuck in a call is abandoned and replaced.
 #pragma once
 
 #include <memory>
@@ -31,6 +32,9 @@ class Env final : public Actor {
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
+  /// The next ordinal: what a replacement of a stuck instance needs to go on.
+  Json snapshot() const override;
+  Status restore(const Json& state) override;
 
  private:
   Status on_action(const Action& action);

@@ -19,9 +19,10 @@ class NodeRunnerCore::World final : public Services,
                                     public Resources,
                                     public RunFiles {
  public:
-  World(Contract contract, std::shared_ptr<const void> options)
+  World(Contract contract, std::shared_ptr<const void> options, std::unique_ptr<Actor> actor)
       : contract_(std::move(contract)),
         options_(std::move(options)),
+        actor_(std::move(actor)),
         sent_(contract_.outputs.size()),
         targets_(contract_.outputs.size(), {InstanceId(900)}),
         rooms_(contract_.outputs.size(), kUnlimitedRoom),
@@ -31,7 +32,7 @@ class NodeRunnerCore::World final : public Services,
     Tenant tenant;
     tenant.name = "main";
     set_tenants({tenant});
-    actor_ = contract_.make(options_.get());
+    if (actor_ == nullptr) actor_ = contract_.make(options_.get());
     for (uint32_t i = 0; i < contract_.outputs.size(); ++i)
       contract_.outputs[i].bind(*actor_).wire(this, i);
     actor_->attach(this);
@@ -151,7 +152,9 @@ class NodeRunnerCore::World final : public Services,
            .ref = {},
            .sent_at = now_});
     Status status = port.handle(*actor_, payload.message.get());
-    if (!status.ok() && port.refuse) port.refuse(*actor_, payload.message.get(), status.error());
+    if (status.ok()) return status;
+    forget_step();
+    if (port.refuse) port.refuse(*actor_, payload.message.get(), status.error());
     return status;
   }
 
@@ -186,6 +189,7 @@ class NodeRunnerCore::World final : public Services,
     is_working_ = true;
     auto more = actor_->work();
     is_working_ = false;
+    if (!more.ok()) forget_step();
     RETURN_IF_ERROR(hand_over_waiting());
     return more;
   }
@@ -222,6 +226,14 @@ class NodeRunnerCore::World final : public Services,
     begin({});
     RETURN_IF_ERROR(actor_->on_peer(event));
     return hand_over_waiting();
+  }
+
+  /// A step that fails says nothing.
+  void forget_step() {
+    for (size_t i = 0; i < sent_.size(); ++i) {
+      sent_[i].resize(sent_[i].size() - static_cast<size_t>(step_emissions_[i]));
+      step_emissions_[i] = 0;
+    }
   }
 
   size_t input_index(std::string_view name) const {
@@ -285,8 +297,9 @@ class NodeRunnerCore::World final : public Services,
   }
 };
 
-NodeRunnerCore::NodeRunnerCore(Contract contract, std::shared_ptr<const void> options)
-    : world_(std::make_unique<World>(std::move(contract), std::move(options))) {}
+NodeRunnerCore::NodeRunnerCore(Contract contract, std::shared_ptr<const void> options,
+                               std::unique_ptr<Actor> actor)
+    : world_(std::make_unique<World>(std::move(contract), std::move(options), std::move(actor))) {}
 NodeRunnerCore::~NodeRunnerCore() = default;
 
 void NodeRunnerCore::set_tenants(std::vector<Tenant> tenants) {

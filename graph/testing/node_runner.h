@@ -7,7 +7,8 @@
 ///
 /// The actor is started by the first give(), run_work(), advance() or start(): set tenants,
 /// resources, rooms and the resume point before. Keeps the promises of a host: one handler at a
-/// time, now() constant within it, paused inputs wait, timers fire once and in order of time. It
+/// time, now() constant within it, paused inputs wait, timers fire once and in order of time, and a
+/// step that returns an error sends nothing (but what its refusal sends). It
 /// holds the actor to its contract as well: an emission beyond the declared burst, without a tenant
 /// outside a handler, or without a target on an addressed output is a failed CHECK. Not
 /// thread-safe.
@@ -59,7 +60,9 @@ class NodeRunnerCore {
   /// The instance that the actor is.
   static constexpr InstanceId kSelf = InstanceId(500);
 
-  NodeRunnerCore(Contract contract, std::shared_ptr<const void> options);
+  /// `actor` null: the contract makes it.
+  NodeRunnerCore(Contract contract, std::shared_ptr<const void> options,
+                 std::unique_ptr<Actor> actor = nullptr);
   ~NodeRunnerCore();
 
   // Before start.
@@ -119,6 +122,10 @@ class NodeRunner : public NodeRunnerCore {
 
   explicit NodeRunner(Options options = {})
       : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options))) {}
+  /// With an actor made by hand, from the same options.
+  NodeRunner(Options options, std::unique_ptr<A> actor)
+      : NodeRunnerCore(A::contract(), std::make_shared<Options>(std::move(options)),
+                       std::move(actor)) {}
 
   template <Message T>
   Status give(std::string_view input, T message, Given given = {}) {

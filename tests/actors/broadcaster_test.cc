@@ -1,0 +1,133 @@
+#include "actors/broadcaster/broadcaster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/testing/node_runner.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr InstanceId kPrefill(10), kDecode(20);
+
+struct BroadcasterStory : ::testing::Test {
+  BroadcasterStory() { node.set_targets("update", {kPrefill, kDecode}); }
+  void ready(int64_t version) {
+    ASSERT_TRUE(node.give("weights", WeightsReady{PolicyVersion(version), false}).ok());
+  }
+  void applied(InstanceId engine, int64_t version, const std::string& fault = "") {
+    ASSERT_TRUE(node.give("applied", PolicyApplied{PolicyVersion(version), engine, 1, fault}).ok());
+  }
+  std::vector<int64_t> live() {
+    std::vector<int64_t> versions;
+    for (const auto& one : node.sent<PolicyLive>("live")) versions.push_back(one.version.value);
+    return versions;
+  }
+  std::vector<int64_t> updates() {
+    std::vector<int64_t> versions;
+    for (const auto& one : node.sent<PolicyUpdate>("update")) versions.push_back(one.version.value);
+    return versions;
+  }
+  NodeRunner<Broadcaster> node{{.applied_max = Duration::seconds(60)}};
+};
+
+TEST_F(BroadcasterStory, NothingIsLiveBeforeEveryEngineHasIt) {
+  ready(0);
+  applied(kPrefill, 0);
+  EXPECT_THAT(live(), IsEmpty());
+  applied(kDecode, 0);
+  EXPECT_THAT(live(), ElementsAre(0));
+}
+
+TEST_F(BroadcasterStory, KeepsOneUpdateInFlightAndTheNewestFollows) {
+  ready(0);
+  ready(1);
+  ready(2);
+  EXPECT_THAT(updates(), ElementsAre(0));
+  applied(kPrefill, 0);
+  applied(kDecode, 0);
+  EXPECT_THAT(updates(), ElementsAre(0, 2));
+  applied(kPrefill, 2);
+  applied(kDecode, 2);
+  EXPECT_THAT(live(), ElementsAre(0, 2));
+  EXPECT_FALSE(node.timer("applied").has_value());
+}
+
+TEST_F(BroadcasterStory, AnOldVersionChangesNothing) {
+  ready(3);
+  applied(kPrefill, 3);
+  applied(kDecode, 3);
+  ready(2);
+  EXPECT_THAT(updates(), ElementsAre(3));
+}
+
+TEST_F(BroadcasterStory, SetsAsideAnEngineThatDoesNotAnswerInTime) {
+  ready(0);
+  applied(kPrefill, 0);
+  ASSERT_TRUE(node.advance(Duration::milliseconds(59999)).ok());
+  EXPECT_THAT(live(), IsEmpty());
+  ASSERT_TRUE(node.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(live(), ElementsAre(0));
+  EXPECT_EQ(node.counter("engines_set_aside"), 1);
+  // Nobody waits for it any more, until it has caught up.
+  ready(1);
+  applied(kPrefill, 1);
+  EXPECT_THAT(live(), ElementsAre(0, 1));
+  applied(kDecode, 0);
+  ready(2);
+  applied(kPrefill, 2);
+  EXPECT_THAT(live(), ElementsAre(0, 1, 2));
+  applied(kDecode, 2);
+  ready(3);
+  applied(kPrefill, 3);
+  EXPECT_THAT(live(), ElementsAre(0, 1, 2));
+  applied(kDecode, 3);
+  EXPECT_THAT(live(), ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(BroadcasterStory, WithoutAnyEngineNothingIsLive) {
+  ready(0);
+  ASSERT_TRUE(node.advance(Duration::seconds(61)).ok());
+  EXPECT_THAT(live(), IsEmpty());
+  applied(kDecode, 0);
+  EXPECT_THAT(live(), ElementsAre(0));
+}
+
+TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideWithItsWords) {
+  ready(0);
+  applied(kPrefill, 0, "tensor 'x' is missing");
+  applied(kDecode, 0);
+  EXPECT_THAT(live(), ElementsAre(0));
+  EXPECT_THAT(node.log().front(), HasSubstr("tensor 'x' is missing"));
+}
+
+TEST_F(BroadcasterStory, ADeadEngineIsNotWaitedFor) {
+  ready(0);
+  applied(kPrefill, 0);
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kDown, kDecode, 1}).ok());
+  EXPECT_THAT(live(), ElementsAre(0));
+}
+
+TEST_F(BroadcasterStory, ANewcomerGetsTheLiveVersion) {
+  ready(0);
+  applied(kPrefill, 0);
+  applied(kDecode, 0);
+  node.set_targets("update", {kPrefill, kDecode, InstanceId(30)});
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kUp, InstanceId(30), 2}).ok());
+  EXPECT_THAT(updates(), ElementsAre(0, 0));
+  applied(InstanceId(30), 0);
+  ready(1);
+  applied(kPrefill, 1);
+  applied(kDecode, 1);
+  EXPECT_THAT(live(), ElementsAre(0));
+  applied(InstanceId(30), 1);
+  EXPECT_THAT(live(), ElementsAre(0, 1));
+}
+
+}  // namespace
+}  // namespace primerl

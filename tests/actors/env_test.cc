@@ -1,0 +1,151 @@
+#include "actors/env/env.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "graph/testing/node_runner.h"
+#include "tests/actors/fakes.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// Task n is "n:<draw>"; an answer is judged by its last text: "reward 0.5", "more", "fault",
+/// "nan".
+class Puzzle final : public Environment {
+ public:
+  Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
+    if (all_fail || ordinal == broken) return error(Code::kUnavailable, "no puzzle today");
+    return EnvironmentTask{fmt::format("{}:{}", ordinal, random.below(1000)), ""};
+  }
+  Result<EnvironmentStep> step(const EnvironmentTask& task,
+                               const std::vector<std::string>& actions) override {
+    judged.push_back(task.prompt);
+    if (actions.back() == "fault") return error(Code::kUnavailable, "the judge is ill");
+    if (actions.back() == "nan") return EnvironmentStep{"", NAN, true};
+    if (actions.back() == "more") return EnvironmentStep{"go on", 0, false};
+    return EnvironmentStep{"", 0.5, true};
+  }
+  uint64_t broken = UINT64_MAX;
+  bool all_fail = false;
+  std::vector<std::string> judged;
+};
+
+struct EnvStory : ::testing::Test {
+  EnvStory() {
+    auto made = std::make_unique<Puzzle>();
+    puzzle = made.get();
+    EnvOptions options;
+    options.task_faults_max = 3;
+    env =
+        std::make_unique<NodeRunner<Env>>(options, std::make_unique<Env>(options, std::move(made)));
+    env->set_room("task", 4);
+  }
+  Observation judge(const std::string& text, uint64_t ordinal = 0) {
+    Action action;
+    action.trajectory = 9;
+    action.ordinal = ordinal;
+    action.attempt = 1;
+    action.texts = {text};
+    (void)env->give("action", action);
+    const auto said = env->take<Observation>("observation");
+    EXPECT_THAT(said, SizeIs(1));
+    return said.empty() ? Observation() : said.front();
+  }
+  Puzzle* puzzle = nullptr;
+  std::unique_ptr<NodeRunner<Env>> env;
+};
+
+TEST_F(EnvStory, AFaultOfTheEnvironmentIsAnObservationThatSaysSo) {
+  const auto said = judge("fault");
+  EXPECT_EQ(said.trajectory, 9U);
+  EXPECT_EQ(said.attempt, 1U);
+  EXPECT_THAT(said.fault, HasSubstr("the judge is ill"));
+  EXPECT_EQ(env->counter("action_faults"), 1);
+}
+
+TEST_F(EnvStory, ARewardThatIsNotFiniteIsAFault) {
+  EXPECT_THAT(judge("nan").fault, HasSubstr("reward nan"));
+}
+
+TEST_F(EnvStory, ATaskThatCannotBeMadeFaultsItsRolloutAndIsLeftOut) {
+  puzzle->broken = 1;
+  EXPECT_THAT(judge("anything", 1).fault, HasSubstr("no puzzle today"));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(env->run_work().ok());
+  const auto tasks = env->sent<Task>("task");
+  ASSERT_THAT(tasks, SizeIs(2));
+  EXPECT_EQ(tasks[0].ordinal, 0U);
+  EXPECT_EQ(tasks[1].ordinal, 2U);
+}
+
+TEST_F(EnvStory, TooManyTaskFaultsInARowFailTheNode) {
+  puzzle->all_fail = true;
+  EXPECT_TRUE(env->run_work().ok());
+  EXPECT_TRUE(env->run_work().ok());
+  const auto third = env->run_work();
+  ASSERT_FALSE(third.ok());
+  EXPECT_THAT(third.error().text(), HasSubstr("3 tasks in a row"));
+}
+
+TEST_F(EnvStory, ServesOneTenant) {
+  NodeRunner<Env> two;
+  two.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  const Status status = two.start();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().text(), HasSubstr("per_tenant = true"));
+}
+
+TEST_F(EnvStory, GivesTasksWhileTheEdgeHasRoom) {
+  env->set_room("task", 0);
+  ASSERT_FALSE(*env->run_work());
+  EXPECT_THAT(env->sent<Task>("task"), IsEmpty());
+  env->set_room("task", 1);
+  ASSERT_FALSE(*env->run_work());
+  EXPECT_THAT(env->sent<Task>("task"), SizeIs(1));
+}
+
+TEST_F(EnvStory, JudgesTheTaskThatItGave) {
+  ASSERT_TRUE(env->run_work().ok());
+  ASSERT_TRUE(env->run_work().ok());
+  const auto said = judge("reward", 1);
+  EXPECT_TRUE(said.is_done);
+  EXPECT_EQ(said.reward, 0.5);
+  EXPECT_THAT(puzzle->judged, ElementsAre(env->sent<Task>("task")[1].prompt));
+}
+
+TEST_F(EnvStory, AskingForMoreIsNotTheEnd) {
+  const auto said = judge("more");
+  EXPECT_FALSE(said.is_done);
+  EXPECT_EQ(said.text, "go on");
+}
+
+TEST_F(EnvStory, AResumedRunLeavesOutWhatWasConsumed) {
+  ResumePoint point;
+  point.manifest = *parse_json(R"({"consumed": [[0, 1], [3, 3]]})", "manifest");
+  env->set_resume_point(TenantSlot(0), point);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(env->run_work().ok());
+  std::vector<uint64_t> ordinals;
+  for (const auto& task : env->sent<Task>("task")) ordinals.push_back(task.ordinal);
+  EXPECT_THAT(ordinals, ElementsAre(2, 4, 5));
+}
+
+TEST_F(EnvStory, AReplacementGoesOnWhereTheStuckOneWas) {
+  ASSERT_TRUE(env->run_work().ok());
+  const Json state = env->node().snapshot();
+  EnvOptions options;
+  NodeRunner<Env> fresh(options, std::make_unique<Env>(options, std::make_unique<Puzzle>()));
+  ASSERT_TRUE(fresh.start().ok());
+  ASSERT_TRUE(fresh.node().restore(state).ok());
+  ASSERT_TRUE(fresh.run_work().ok());
+  EXPECT_EQ(fresh.sent<Task>("task").front().ordinal, 1U);
+  EXPECT_FALSE(fresh.node().restore(Json::object()).ok());
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,189 @@
+/// Resources and messages for tests of single actors: small, scripted by the test, no chance.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/env/environment.h"
+#include "actors/messages/generation.h"
+#include "actors/messages/rollout.h"
+#include "graph/tenant.h"
+#include "kernels/engine/engine.h"
+#include "kernels/text/tokenizer.h"
+#include "kernels/train/learner.h"
+#include "kernels/weights/memory_channel.h"
+
+namespace primerl::testing {
+
+inline Tenant a_tenant(int64_t group_size = 2, int64_t groups = 2, int64_t max_off_policy = 1) {
+  Tenant tenant;
+  tenant.name = "main";
+  tenant.group_size = group_size;
+  tenant.batch_size = group_size * groups;
+  tenant.max_off_policy_steps = max_off_policy;
+  tenant.max_steps = 10;
+  tenant.seq_len = 64;
+  tenant.sampling.max_tokens = 8;
+  return tenant;
+}
+
+/// One token a byte: its code. '!' cannot be encoded, ids below 9 cannot be decoded.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  Result<std::vector<int32_t>> encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text) {
+      if (c == '!') return error(Code::kInvalid, "character '!' has no token");
+      ids.push_back(static_cast<unsigned char>(c));
+    }
+    return ids;
+  }
+  Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id < 9) return error(Code::kInvalid, "no token has the id {}", id);
+      text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+  int32_t vocab_size() const override { return 256; }
+  const std::vector<int32_t>& eos_ids() const override { return eos_; }
+  int32_t pad_id() const override { return -1; }
+
+ private:
+  std::vector<int32_t> eos_{'\n'};
+};
+
+/// Does only what the test tells it.
+class FakeEngine final : public Engine {
+ public:
+  Status submit(SequenceRequest request) override {
+    if (request.prompt_tokens.size() > 100) return error(Code::kInvalid, "the prompt is too long");
+    waiting.insert(request.id);
+    submitted.push_back(std::move(request));
+    return ok();
+  }
+  Status take_over(SequenceId id) override {
+    if (held.erase(id) == 0) return error(Code::kNotFound, "no sequence {}", id);
+    running.insert(id);
+    return ok();
+  }
+  void abort(SequenceId id) override {
+    if (waiting.count(id) + held.count(id) + running.count(id) > 0)
+      finish(id, FinishReason::kCancelled);
+  }
+  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
+  std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    if (!apply_fault.empty()) return error(Code::kInvalid, "{}", apply_fault);
+    const bool is_new = snapshot.version != version;
+    version = snapshot.version;
+    return is_new ? uint64_t{3} : uint64_t{0};
+  }
+  EngineState state() const override {
+    EngineState state;
+    state.num_waiting = static_cast<int32_t>(waiting.size());
+    state.num_held = static_cast<int32_t>(held.size());
+    state.num_running = static_cast<int32_t>(running.size());
+    state.num_blocks = state.num_free_blocks = 8;
+    state.version = version;
+    return state;
+  }
+  int32_t max_sequence_tokens() const override { return 100; }
+  bool has_work() const override { return false; }
+
+  void prefill(SequenceId id) {
+    waiting.erase(id);
+    held.insert(id);
+    prefilled.push_back({id, 2});
+  }
+  void finish(SequenceId id, FinishReason reason, std::vector<int32_t> tokens = {}) {
+    waiting.erase(id);
+    held.erase(id);
+    running.erase(id);
+    FinishEvent event;
+    event.id = id;
+    event.reason = reason;
+    event.logprobs.assign(tokens.size(), -0.5F);
+    if (!tokens.empty()) event.spans = {{PolicyVersion(0), 0, static_cast<int32_t>(tokens.size())}};
+    event.tokens = std::move(tokens);
+    finished.push_back(std::move(event));
+  }
+
+  std::vector<SequenceRequest> submitted;
+  std::set<SequenceId> waiting, held, running;
+  std::vector<PrefillEvent> prefilled;
+  std::vector<FinishEvent> finished;
+  PolicyVersion version;
+  std::string apply_fault;
+};
+
+/// Counts steps; what the next ones say is scripted.
+class FakeLearner final : public Learner {
+ public:
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    if (stop()) return error(Code::kCancelled, "stop requested");
+    batches.push_back(batch);
+    TrainReport report;
+    report.num_tokens = 100;
+    report.grad_norm = 0.25;
+    if (num_to_skip > 0) {
+      --num_to_skip;
+      report.skipped = true;
+      report.skip_reason = "the gradient is not finite";
+    } else {
+      ++steps;
+    }
+    return report;
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->version = version;
+    return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+  }
+  Result<std::vector<float>> score(const std::vector<int32_t>&) override {
+    return std::vector<float>{};
+  }
+  Status save(const std::filesystem::path& folder) override {
+    saved.push_back(folder);
+    return ok();
+  }
+  Status load(const std::filesystem::path& folder) override {
+    loaded = folder;
+    return ok();
+  }
+  int32_t max_sequence_tokens() const override { return 1000; }
+
+  std::vector<TrainBatch> batches;
+  int64_t steps = 0;
+  int num_to_skip = 0;
+  std::vector<std::filesystem::path> saved;
+  std::filesystem::path loaded;
+};
+
+/// Member of a finished group: two prompt tokens, three sampled ones.
+inline Trajectory a_trajectory(uint64_t id, double reward) {
+  Trajectory trajectory;
+  trajectory.trajectory = id;
+  trajectory.tokens = {65, 66, 97, 98, 99};
+  trajectory.sampled = {0, 0, 1, 1, 1};
+  trajectory.logprobs = {0, 0, -1, -1, -1};
+  trajectory.reward = reward;
+  trajectory.num_turns = 1;
+  return trajectory;
+}
+
+inline TrajectoryGroup a_group(uint64_t ordinal, int64_t version, std::vector<double> rewards) {
+  TrajectoryGroup group;
+  group.ordinal = ordinal;
+  group.version = PolicyVersion(version);
+  for (size_t i = 0; i < rewards.size(); ++i)
+    group.members.push_back(a_trajectory(ordinal * 100 + i, rewards[i]));
+  return group;
+}
+
+}  // namespace primerl::testing

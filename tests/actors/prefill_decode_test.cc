@@ -1,0 +1,271 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/decode/decode.h"
+#include "actors/prefill/prefill.h"
+#include "graph/testing/node_runner.h"
+#include "tests/actors/fakes.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+GenerateRequest a_request(uint64_t request) {
+  GenerateRequest made;
+  made.request = request;
+  made.session = 70 + request;
+  made.attempt = 2;
+  made.prompt_tokens = {1, 2, 3};
+  made.max_tokens = 4;
+  made.seed = 11;
+  made.salt = "main:0";
+  return made;
+}
+
+/// Prefill and Decode of one host group: they share an engine and a weight channel.
+struct EngineStory : ::testing::Test {
+  EngineStory() : weights(make_memory_channel()) {
+    for (NodeRunnerCore* node :
+         {static_cast<NodeRunnerCore*>(&prefill), static_cast<NodeRunnerCore*>(&decode)}) {
+      node->set_tenants({testing::a_tenant(), testing::a_tenant()});
+      node->use("engine", engine);
+      node->use("weights", *weights);
+    }
+  }
+  void publish(int64_t version) {
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->version = PolicyVersion(version);
+    ASSERT_TRUE(weights->publish(snapshot).ok());
+  }
+  void ask(uint64_t request) {
+    ASSERT_TRUE(prefill.give("request", a_request(request), rollout).ok());
+  }
+  /// Runs both work turns and carries PrefillDone over, as the host group does.
+  void turn() {
+    ASSERT_TRUE(prefill.run_work().ok());
+    for (const auto& emission : prefill.emissions("done"))
+      ASSERT_TRUE(decode
+                      .NodeRunnerCore::give(
+                          "request", emission.payload,
+                          {emission.options.tenant, NodeRunnerCore::kSelf, emission.options.origin})
+                      .ok());
+    prefill.forget_sent("done");
+    ASSERT_TRUE(decode.run_work().ok());
+  }
+  void abort(uint64_t request) {
+    ASSERT_TRUE(prefill.give("abort", Abort{request, 2}, rollout).ok());
+    ASSERT_TRUE(decode.give("abort", Abort{request, 2}, rollout).ok());
+  }
+  SequenceId id(uint64_t request) { return sequence_of({rollout.tenant, request}); }
+  std::vector<Completion> answers() { return decode.sent<Completion>("completion"); }
+
+  Given rollout{.tenant = TenantSlot(1), .sender = InstanceId(5), .origin = InstanceId(3)};
+  testing::FakeEngine engine;
+  std::shared_ptr<WeightChannel> weights;
+  NodeRunner<Prefill> prefill;
+  NodeRunner<Decode> decode;
+};
+
+TEST(RequestName, FitsIntoASequenceUpToItsLimit) {
+  const uint64_t last = (uint64_t{1} << kRequestBits) - 1;
+  EXPECT_TRUE(is_nameable({TenantSlot(65535), last}));
+  EXPECT_FALSE(is_nameable({TenantSlot(65536), last}));
+  EXPECT_FALSE(is_nameable({TenantSlot(0), last + 1}));
+  EXPECT_EQ(request_of(sequence_of({TenantSlot(65535), last})),
+            (RequestName{TenantSlot(65535), last}));
+}
+
+TEST(CancelledEarly, ForgetsTheOldestAndNoMore) {
+  CancelledEarly cancelled;
+  for (uint64_t i = 0; i < CancelledEarly::kNamesMax; ++i) cancelled.add({TenantSlot(0), i});
+  EXPECT_TRUE(cancelled.contains({TenantSlot(0), 0}));
+  cancelled.add({TenantSlot(0), CancelledEarly::kNamesMax});
+  EXPECT_FALSE(cancelled.contains({TenantSlot(0), 0}));
+  EXPECT_TRUE(cancelled.contains({TenantSlot(0), 1}));
+}
+
+TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
+  auto request = a_request(1);
+  request.prompt_tokens.resize(101);
+  EXPECT_FALSE(prefill.give("request", request, rollout).ok());
+  const auto refused = prefill.sent<Completion>("refused");
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(refused[0].session, 71U);
+  EXPECT_EQ(refused[0].attempt, 2U);
+  EXPECT_THAT(refused[0].detail, HasSubstr("too long"));
+  EXPECT_EQ(prefill.emissions("refused")[0].options.origin, InstanceId(3));
+  turn();
+  EXPECT_THAT(answers(), IsEmpty());
+}
+
+TEST_F(EngineStory, ARequestIsPrefilledTakenOverAndAnswered) {
+  ask(1);
+  ASSERT_THAT(engine.submitted, SizeIs(1));
+  EXPECT_EQ(engine.submitted[0].salt, "main:0");
+  EXPECT_EQ(engine.submitted[0].seed, 11U);
+  EXPECT_EQ(engine.submitted[0].tenant, TenantSlot(1));
+  engine.prefill(id(1));
+  turn();
+  EXPECT_THAT(engine.running, SizeIs(1));
+  engine.finish(id(1), FinishReason::kStop, {65, 66});
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  const Completion answer = answers()[0];
+  EXPECT_EQ(answer.request, 1U);
+  EXPECT_EQ(answer.session, 71U);
+  EXPECT_EQ(answer.attempt, 2U);
+  EXPECT_EQ(answer.end, CompletionEnd::kStop);
+  EXPECT_THAT(answer.tokens, ElementsAre(65, 66));
+  EXPECT_THAT(answer.spans, ElementsAre(TokenSpan{PolicyVersion(0), 0, 2}));
+  const auto& options = decode.emissions("completion")[0].options;
+  EXPECT_EQ(options.tenant, TenantSlot(1));
+  EXPECT_EQ(options.origin, InstanceId(3));
+  EXPECT_FALSE(options.cause.is_none());
+  EXPECT_TRUE(prefill.idle());
+  EXPECT_TRUE(decode.idle());
+}
+
+TEST_F(EngineStory, AnAbortDuringPrefillIsAnsweredOnce) {
+  ask(1);
+  abort(1);
+  turn();
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].attempt, 2U);
+  EXPECT_THAT(prefill.sent<Completion>("refused"), IsEmpty());
+  EXPECT_TRUE(prefill.idle());
+  EXPECT_TRUE(decode.idle());
+}
+
+TEST_F(EngineStory, AnAbortBetweenPrefillAndDecodeIsAnsweredOnce) {
+  ask(1);
+  engine.prefill(id(1));
+  ASSERT_TRUE(prefill.run_work().ok());  // PrefillDone is on its way
+  abort(1);
+  turn();
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].session, 71U);
+  EXPECT_TRUE(decode.idle());
+}
+
+TEST_F(EngineStory, AHandoverThatComesAfterTheAnswerIsNoSecondOne) {
+  ask(1);
+  engine.prefill(id(1));
+  ASSERT_TRUE(prefill.run_work().ok());
+  abort(1);
+  ASSERT_TRUE(decode.run_work().ok());
+  turn();
+  EXPECT_THAT(answers(), SizeIs(1));
+  EXPECT_TRUE(decode.idle());
+}
+
+TEST_F(EngineStory, AnAbortWhileDecodingIsAnsweredOnce) {
+  ask(1);
+  engine.prefill(id(1));
+  turn();
+  abort(1);
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].session, 71U);
+}
+
+TEST_F(EngineStory, AnAbortThatCrossesTheEndChangesNothing) {
+  ask(1);
+  engine.prefill(id(1));
+  turn();
+  engine.finish(id(1), FinishReason::kLength, {65});
+  abort(1);
+  turn();
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].end, CompletionEnd::kLength);
+}
+
+TEST_F(EngineStory, AnAbortMayOvertakeItsRequest) {
+  abort(1);
+  ask(1);
+  EXPECT_THAT(engine.submitted, IsEmpty());
+  const auto refused = prefill.sent<Completion>("refused");
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].end, CompletionEnd::kCancelled);
+  turn();
+  EXPECT_THAT(answers(), IsEmpty());
+}
+
+TEST_F(EngineStory, ASequenceThatTheEngineGivesUpDuringPrefillIsAnsweredOnce) {
+  ask(1);
+  engine.finish(id(1), FinishReason::kRefused);
+  turn();
+  ASSERT_THAT(answers(), SizeIs(1));
+  EXPECT_EQ(answers()[0].request, 1U);
+  EXPECT_EQ(answers()[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(decode.emissions("completion")[0].options.tenant, TenantSlot(1));
+  EXPECT_TRUE(prefill.idle());
+}
+
+TEST_F(EngineStory, AnUpdateIsAppliedByWhoeverComesFirstAndAnsweredByBoth) {
+  publish(0);
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].num_tensors, 3U);
+  EXPECT_EQ(decode.sent<PolicyApplied>("applied")[0].num_tensors, 0U);
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().applied, PolicyVersion(0));
+}
+
+TEST_F(EngineStory, AnUpdateThatFailsKeepsTheOldVersionAndSaysWhy) {
+  publish(0);
+  engine.apply_fault = "tensor 'x' is missing";
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  EXPECT_THAT(prefill.sent<PolicyApplied>("applied")[0].fault, HasSubstr("tensor 'x'"));
+  EXPECT_TRUE(prefill.sent<EngineLoad>("load").back().applied.is_none());
+}
+
+TEST_F(EngineStory, ARetiredVersionIsReplacedByTheNewest) {
+  for (int64_t version = 0; version < 4; ++version) publish(version);
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].version, PolicyVersion(3));
+  EXPECT_EQ(engine.version, PolicyVersion(3));
+}
+
+TEST_F(EngineStory, TheFirstWorkTurnSaysThatTheEngineIsThere) {
+  ASSERT_TRUE(prefill.run_work().ok());
+  ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
+  EXPECT_TRUE(prefill.sent<EngineLoad>("load")[0].applied.is_none());
+  ASSERT_TRUE(prefill.run_work().ok());
+  EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
+}
+
+TEST_F(EngineStory, TheLoadCountsWhatEndedHereOrWasRefused) {
+  ask(1);
+  ask(2);
+  auto long_one = a_request(3);
+  long_one.prompt_tokens.resize(101);
+  EXPECT_FALSE(prefill.give("request", long_one, rollout).ok());
+  engine.prefill(id(1));
+  turn();
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().num_finished, 1U);
+  engine.finish(id(1), FinishReason::kStop, {65});
+  turn();
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().num_finished, 2U);
+}
+
+TEST_F(EngineStory, AnswersManyAFewPerTurn) {
+  for (uint64_t i = 0; i < 100; ++i) ask(i);
+  for (uint64_t i = 0; i < 100; ++i) engine.finish(id(i), FinishReason::kCancelled);
+  EXPECT_TRUE(*decode.run_work());
+  EXPECT_THAT(answers(), SizeIs(64));
+  EXPECT_FALSE(*decode.run_work());
+  EXPECT_THAT(answers(), SizeIs(100));
+}
+
+}  // namespace
+}  // namespace primerl

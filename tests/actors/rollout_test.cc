@@ -1,0 +1,240 @@
+// Groups, turns and the gate of Rollout. How rollouts end is in rollout_end_test.cc.
+#include <set>
+
+#include "tests/actors/rollout_story.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using RolloutTest = testing::RolloutStory;
+
+TEST_F(RolloutTest, NothingOpensBeforeTheFirstPolicyIsLive) {
+  task(0);
+  EXPECT_THAT(requests(), IsEmpty());
+  EXPECT_TRUE(rollout.is_paused("task"));
+  live(0);
+  EXPECT_THAT(requests(), SizeIs(2));
+  EXPECT_FALSE(rollout.is_paused("task"));
+}
+
+TEST_F(RolloutTest, AGroupIsOneRequestPerMemberWithItsOwnSeedAndOneSalt) {
+  live(3);
+  task(7, "abc");
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  EXPECT_NE(made[0].seed, made[1].seed);
+  EXPECT_NE(made[0].session, made[1].session);
+  EXPECT_NE(made[0].request, made[1].request);
+  for (const auto& request : made) {
+    EXPECT_EQ(request.salt, "main:3");
+    EXPECT_EQ(request.version, PolicyVersion(3));
+    EXPECT_THAT(request.prompt_tokens, ElementsAre('a', 'b', 'c'));
+    EXPECT_EQ(request.max_tokens, 8);
+  }
+  EXPECT_EQ(rollout.emissions("generate").size(), 0U);
+}
+
+TEST_F(RolloutTest, EqualSeedsDrawEqualNumbers) {
+  live(0);
+  task(0);
+  const auto first = requests();
+  NodeRunner<Rollout> other;
+  other.set_tenants({testing::a_tenant()});
+  other.use("tokenizer", tokenizer);
+  ASSERT_TRUE(other.give("policy", PolicyLive{PolicyVersion(0)}).ok());
+  ASSERT_TRUE(other.give("task", Task{0, "ab"}).ok());
+  const auto second = other.sent<GenerateRequest>("generate");
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(first[i].seed, second[i].seed);
+}
+
+TEST_F(RolloutTest, TheGateShutsAfterTheLastGroupThatMayOpen) {
+  live(0);  // two groups a batch, one step of lead: four may be open
+  for (uint64_t i = 0; i < 6; ++i) task(i);
+  EXPECT_THAT(requests(), SizeIs(8));
+  EXPECT_EQ(rollout.num_waiting("task"), 1U) << "one is held, one waits at the paused input";
+  EXPECT_EQ(rollout.counter("groups_opened"), 4);
+}
+
+struct NarrowRollout : testing::RolloutStory {
+  NarrowRollout() : RolloutStory({.model = "", .max_inflight = 3}) {}
+};
+
+TEST_F(NarrowRollout, OpensAGroupOnlyWhenAllItsRolloutsFit) {
+  live(0);
+  task(0);
+  task(1);
+  const auto first = requests();
+  ASSERT_THAT(first, SizeIs(2));
+  complete(first[0]);
+  observe(actions().front(), 1);
+  EXPECT_THAT(requests(), SizeIs(2)) << "one slot of three was taken, the group of two fits";
+}
+
+TEST_F(NarrowRollout, RefusesFewerSlotsThanAGroupHas) {
+  NodeRunner<Rollout> small({.model = "", .max_inflight = 1});
+  small.set_tenants({testing::a_tenant()});
+  small.use("tokenizer", tokenizer);
+  const Status status = small.start();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().text(), HasSubstr("group_size 2"));
+}
+
+TEST_F(RolloutTest, AFinishedGroupGoesToTheTrainerWithParallelArrays) {
+  live(0);
+  task(0);
+  play(requests());
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  const TrajectoryGroup& group = delivered[0];
+  EXPECT_EQ(group.version, PolicyVersion(0));
+  ASSERT_THAT(group.members, SizeIs(2));
+  const Trajectory& member = group.members[1];
+  EXPECT_THAT(member.tokens, ElementsAre('a', 'b', 'x', 'y', '\n'));
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1));
+  EXPECT_THAT(member.logprobs, ElementsAre(0, 0, -0.25F, -0.25F, -0.25F));
+  EXPECT_THAT(member.spans, ElementsAre(TokenSpan{PolicyVersion(0), 2, 5}));
+  EXPECT_EQ(member.reward, 1);
+  EXPECT_THAT(ends(), IsEmpty()) << "the trainer has not said what became of it";
+}
+
+TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
+  live(0);
+  task(0);
+  const auto first = requests();
+  complete(first[0]);
+  const auto action = actions().front();
+  EXPECT_EQ(action.turn, 0);
+  EXPECT_THAT(action.texts, ElementsAre("xy\n"));
+  observe(action, 0, false, "cd");
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_EQ(second[0].session, first[0].session);
+  EXPECT_THAT(second[0].prompt_tokens, ElementsAre('a', 'b', 'x', 'y', '\n', 'c', 'd'));
+  EXPECT_NE(second[0].seed, first[0].seed);
+  complete(second[0], "z\n");
+  const auto next = actions().front();
+  EXPECT_EQ(next.turn, 1);
+  EXPECT_THAT(next.texts, ElementsAre("xy\n", "z\n"));
+  observe(next, 1);
+  complete(first[1]);
+  observe(actions().front(), 0);
+  const auto member = groups().front().members[0];
+  EXPECT_EQ(member.num_turns, 2);
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1, 0, 0, 1, 1));
+  EXPECT_THAT(member.spans,
+              ElementsAre(TokenSpan{PolicyVersion(0), 2, 5}, TokenSpan{PolicyVersion(0), 7, 9}));
+}
+
+struct TightRollout : testing::RolloutStory {
+  TightRollout() : RolloutStory({}, tight()) {}
+  static Tenant tight() {
+    Tenant tenant = testing::a_tenant();
+    tenant.seq_len = 6;
+    tenant.turns_max = 2;
+    return tenant;
+  }
+};
+
+TEST_F(TightRollout, NoTurnGrowsPastSeqLen) {
+  live(0);
+  task(0, "abcde");
+  const auto made = requests();
+  EXPECT_EQ(made[0].max_tokens, 1);
+  complete(made[0], "x", CompletionEnd::kLength);
+  observe(actions().front(), 0, false, "more");
+  EXPECT_THAT(requests(), IsEmpty()) << "no room is left";
+  complete(made[1], "y");
+  observe(actions().front(), 1);
+  const auto group = groups().front();
+  EXPECT_TRUE(group.members[0].is_truncated);
+  EXPECT_FALSE(group.members[0].is_failed);
+  EXPECT_EQ(group.members[0].reward, 0);
+}
+
+TEST_F(TightRollout, APromptThatLeavesNoRoomFailsItsGroup) {
+  live(0);
+  task(0, "abcdef");
+  EXPECT_THAT(requests(), IsEmpty());
+  const auto group = groups().front();
+  EXPECT_THAT(group.members[0].fault, HasSubstr("seq_len 6"));
+  EXPECT_TRUE(group.members[1].is_failed);
+}
+
+TEST_F(TightRollout, ATrajectoryHasAtMostTurnsMaxTurns) {
+  live(0);
+  task(0, "a");
+  const auto made = requests();
+  complete(made[0], "x");
+  observe(actions().front(), 0, false, "b");
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  complete(second[0], "y");
+  observe(actions().front(), 0, false, "c");
+  EXPECT_THAT(requests(), IsEmpty());
+  complete(made[1], "x");
+  observe(actions().front(), 1);
+  EXPECT_TRUE(groups().front().members[0].is_truncated);
+}
+
+TEST_F(RolloutTest, NewVersionsOpenNewGroupsUnderNewSalts) {
+  live(0);
+  task(0);
+  live(1);
+  task(1);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(4));
+  EXPECT_EQ(made[0].salt, "main:0");
+  EXPECT_EQ(made[2].salt, "main:1");
+}
+
+TEST_F(RolloutTest, AnOlderPolicyIsNoNews) {
+  live(2);
+  live(1);
+  task(0);
+  EXPECT_EQ(requests().front().version, PolicyVersion(2));
+}
+
+TEST_F(RolloutTest, ALostGroupMakesRoomForAnother) {
+  live(0);
+  for (uint64_t i = 0; i < 5; ++i) task(i);
+  auto made = requests();
+  ASSERT_THAT(made, SizeIs(8));
+  play({made[0], made[1]});
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  EXPECT_THAT(requests(), IsEmpty());
+  end(delivered[0], RolloutEnd::kFiltered);
+  EXPECT_THAT(requests(), SizeIs(2));
+}
+
+TEST_F(RolloutTest, ATrainedGroupMakesNoRoomBeforeItsVersionIsLive) {
+  live(0);
+  for (uint64_t i = 0; i < 5; ++i) task(i);
+  auto made = requests();
+  play({made[0], made[1]});
+  play({made[2], made[3]});
+  for (const auto& group : groups()) end(group, RolloutEnd::kTrained, 1);
+  EXPECT_THAT(requests(), IsEmpty());
+  live(1);
+  EXPECT_THAT(requests(), SizeIs(2));
+}
+
+TEST_F(RolloutTest, AResumedRunCountsItsAttemptsAndItsBatches) {
+  ResumePoint point;
+  point.version = PolicyVersion(5);
+  point.manifest = *parse_json(R"({"resumes": 1, "consumed": []})", "manifest");
+  rollout.set_resume_point(TenantSlot(0), point);
+  live(5);
+  for (uint64_t i = 20; i < 26; ++i) task(i);
+  const auto made = requests();
+  EXPECT_THAT(made, SizeIs(8)) << "as many as a fresh run opens under its first version";
+  EXPECT_EQ(made[0].attempt, 2U);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,94 @@
+#include "actors/router/policies/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/base/random.h"
+
+namespace primerl {
+namespace {
+
+std::vector<EngineView> engines(std::vector<uint64_t> loads) {
+  std::vector<EngineView> views;
+  for (size_t i = 0; i < loads.size(); ++i)
+    views.push_back({InstanceId(static_cast<uint32_t>(10 + i)), loads[i], 100, 100});
+  return views;
+}
+
+RouteQuestion session(uint64_t number, int32_t sticky = -1) {
+  return {number, mix(0, number), 100, sticky};
+}
+
+/// Every policy keeps these: the conformance suite of route policies.
+struct EveryPolicy : ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryPolicy, ChoosesAnEngineThatIsThere) {
+  auto policy = make_route_policy(GetParam());
+  ASSERT_NE(policy, nullptr);
+  for (size_t count = 1; count <= 4; ++count)
+    for (uint64_t i = 0; i < 20; ++i)
+      for (int32_t sticky = -1; sticky < static_cast<int32_t>(count); ++sticky)
+        EXPECT_LT(policy->choose(session(i, sticky), engines(std::vector<uint64_t>(count, 3))),
+                  count);
+}
+
+TEST_P(EveryPolicy, AnswersEqualQuestionsEqually) {
+  auto one = make_route_policy(GetParam());
+  auto other = make_route_policy(GetParam());
+  for (uint64_t i = 0; i < 50; ++i)
+    EXPECT_EQ(one->choose(session(i), engines({i % 3, 1, 2})),
+              other->choose(session(i), engines({i % 3, 1, 2})));
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, EveryPolicy, ::testing::ValuesIn(route_policies()),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(RoutePolicies, AnUnknownNameIsNone) { EXPECT_EQ(make_route_policy("fastest"), nullptr); }
+
+TEST(StickyLeastLoaded, StaysUntilTheEngineIsFullAndAnotherIsNot) {
+  auto policy = make_route_policy("sticky_least_loaded");
+  auto views = engines({9, 1});
+  EXPECT_EQ(policy->choose(session(1, 0), views), 0U);
+  views[0].num_free_blocks = 5;  // 95 % used: at the limit
+  EXPECT_EQ(policy->choose(session(1, 0), views), 0U);
+  views[0].num_free_blocks = 4;
+  EXPECT_EQ(policy->choose(session(1, 0), views), 1U);
+  views[1].num_free_blocks = 30;  // 70 % used: not roomy any more
+  EXPECT_EQ(policy->choose(session(1, 0), views), 0U);
+}
+
+TEST(StickyLeastLoaded, SendsANewSessionToTheLeastLoaded) {
+  auto policy = make_route_policy("sticky_least_loaded");
+  EXPECT_EQ(policy->choose(session(1), engines({3, 2, 5})), 1U);
+}
+
+TEST(ConsistentHash, MovesOnlyTheSessionsOfAnEngineThatLeft) {
+  auto policy = make_route_policy("consistent_hash");
+  const auto all = engines({0, 0, 0});
+  const std::vector<EngineView> without_last(all.begin(), all.end() - 1);
+  int moved = 0;
+  for (uint64_t i = 0; i < 300; ++i) {
+    const size_t before = policy->choose(session(i), all);
+    const size_t after = policy->choose(session(i), without_last);
+    if (before < 2)
+      EXPECT_EQ(after, before);
+    else
+      ++moved;
+  }
+  EXPECT_GT(moved, 50);
+  EXPECT_LT(moved, 150);
+}
+
+TEST(RoundRobin, TakesTurns) {
+  auto policy = make_route_policy("round_robin");
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(policy->choose(session(1), engines({0, 0, 0})), i % 3);
+}
+
+TEST(Cost, LeavesAnEngineWhoseQueueOutweighsThePrefix) {
+  auto policy = make_route_policy("cost");
+  EXPECT_EQ(policy->choose(session(1, 0), engines({1, 0})), 0U);
+  EXPECT_EQ(policy->choose(session(1, 0), engines({9, 0})), 1U);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,330 @@
+#include "actors/trainer/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "graph/testing/node_runner.h"
+#include "tests/actors/fakes.h"
+
+namespace primerl {
+namespace {
+
+using testing::a_group;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+struct TrainerStory : ::testing::Test {
+  explicit TrainerStory(TrainerOptions options = {}, Tenant tenant = testing::a_tenant())
+      : weights(make_memory_channel()), trainer(std::move(options)) {
+    trainer.set_tenants({std::move(tenant)});
+    trainer.use("learner", learner);
+    trainer.use("weights", *weights);
+    trainer.set_checkpoint_folder(std::filesystem::path(::testing::TempDir()) / "trainer_test");
+  }
+  void start() { ASSERT_TRUE(*trainer.run_work()); }
+  void give(TrajectoryGroup group) {
+    ASSERT_TRUE(trainer.give("group", std::move(group), from).ok());
+  }
+  void work() {
+    const auto turns = trainer.run_work_until_done(50);
+    ASSERT_TRUE(turns.ok()) << turns.error().text();
+  }
+  /// A whole batch of version `version`; ordinals from `first`.
+  void batch(uint64_t first, int64_t version) {
+    give(a_group(first, version, {0, 1}));
+    give(a_group(first + 1, version, {0, 1}));
+    work();
+  }
+  std::vector<GroupEnded> ended() { return trainer.take<GroupEnded>("ended"); }
+
+  Given from{.tenant = TenantSlot(0), .sender = InstanceId(3), .origin = InstanceId(3)};
+  testing::FakeLearner learner;
+  std::shared_ptr<WeightChannel> weights;
+  NodeRunner<Trainer> trainer;
+};
+
+TEST_F(TrainerStory, PublishesTheVersionItStartsFromBeforeAnythingElse) {
+  start();
+  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+  const auto ready = trainer.sent<WeightsReady>("weights");
+  ASSERT_THAT(ready, SizeIs(1));
+  EXPECT_EQ(ready[0].version, PolicyVersion(0));
+  EXPECT_FALSE(ready[0].is_last);
+}
+
+TEST_F(TrainerStory, TrainsOneTenant) {
+  NodeRunner<Trainer> two;
+  two.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  two.use("learner", learner);
+  two.use("weights", *weights);
+  EXPECT_FALSE(two.start().ok());
+}
+
+TEST_F(TrainerStory, GroupsWithoutTwoSurvivorsFail) {
+  start();
+  auto group = a_group(0, 0, {0, 1, 0.5});
+  group.members[0].is_failed = group.members[1].is_failed = true;
+  group.members[1].fault = "the environment: it broke";
+  give(group);
+  give(a_group(1, 0, {NAN, 1}));
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(2));
+  EXPECT_EQ(ends[0].end, RolloutEnd::kFailed);
+  EXPECT_THAT(ends[0].reason, HasSubstr("1 of 3 members survived"));
+  EXPECT_THAT(ends[0].reason, HasSubstr("it broke"));
+  EXPECT_THAT(ends[1].reason, HasSubstr("nan"));
+}
+
+TEST_F(TrainerStory, ATwoSurvivorGroupTrainsAndCountsAsOne) {
+  start();
+  auto group = a_group(0, 0, {0, 1, 0.5});
+  group.members[2].is_failed = true;
+  give(group);
+  give(a_group(1, 0, {0, 1}));
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(1));
+  EXPECT_THAT(learner.batches[0].samples, SizeIs(4));
+}
+
+TEST_F(TrainerStory, EqualRewardsAreFilteredUnlessTheTenantWantsThem) {
+  start();
+  give(a_group(0, 0, {0.5, 0.5}));
+  EXPECT_EQ(ended()[0].end, RolloutEnd::kFiltered);
+  Tenant tenant = testing::a_tenant();
+  tenant.filters.zero_advantage = false;
+  NodeRunner<Trainer> wanting;
+  wanting.set_tenants({tenant});
+  wanting.use("learner", learner);
+  wanting.use("weights", *weights);
+  ASSERT_TRUE(wanting.give("group", a_group(0, 0, {0.5, 0.5}), from).ok());
+  EXPECT_THAT(wanting.sent<GroupEnded>("ended"), IsEmpty());
+}
+
+TEST_F(TrainerStory, ABatchIsTheOldestGroupsWithTheirAdvantages) {
+  start();
+  give(a_group(5, 0, {0, 1}));
+  EXPECT_FALSE(*trainer.run_work()) << "one group is no batch";
+  give(a_group(2, 0, {1, 0}));
+  give(a_group(3, 0, {0, 1}));
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(1));
+  const auto& samples = learner.batches[0].samples;
+  ASSERT_THAT(samples, SizeIs(4));
+  EXPECT_THAT(samples[0].advantages, ElementsAre(0.5, 0.5, 0.5, 0.5, 0.5));
+  EXPECT_THAT(samples[0].loss_mask, ElementsAre(0, 0, 1, 1, 1));
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(2));
+  EXPECT_EQ(ends[0].ordinal, 2U);
+  EXPECT_EQ(ends[1].ordinal, 3U);
+  EXPECT_EQ(ends[0].end, RolloutEnd::kTrained);
+  EXPECT_EQ(ends[0].step, 1);
+}
+
+TEST_F(TrainerStory, EveryEndAnswersTheDeliveryOfItsGroup) {
+  start();
+  batch(0, 0);
+  std::vector<StepRef> causes;
+  for (const auto& emission : trainer.emissions("ended")) {
+    EXPECT_EQ(emission.options.tenant, TenantSlot(0));
+    EXPECT_EQ(emission.options.origin, InstanceId(3));
+    causes.push_back(emission.options.cause);
+  }
+  ASSERT_THAT(causes, SizeIs(2));
+  EXPECT_NE(causes[0], causes[1]);
+}
+
+TEST_F(TrainerStory, AStepMakesAVersionAndPublishesIt) {
+  start();
+  batch(0, 0);
+  EXPECT_EQ(weights->newest(), PolicyVersion(1));
+  EXPECT_EQ(trainer.sent<WeightsReady>("weights").back().version, PolicyVersion(1));
+}
+
+TEST_F(TrainerStory, AGroupOneStepTooOldIsStaleOnArrival) {
+  start();
+  batch(0, 0);
+  batch(2, 1);
+  (void)ended();
+  give(a_group(8, 1, {0, 1}));  // made 2: batch 3 takes version 1 and up
+  EXPECT_THAT(ended(), IsEmpty());
+  give(a_group(9, 0, {0, 1}));
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_EQ(ends[0].end, RolloutEnd::kStale);
+  EXPECT_THAT(ends[0].reason, HasSubstr("2 steps off policy, 1 are allowed"));
+  EXPECT_EQ(trainer.counter("tokens_stale"), 6);
+}
+
+TEST_F(TrainerStory, AGroupThatGrowsStaleWhileItWaitsEndsWithTheStep) {
+  start();
+  batch(0, 0);
+  give(a_group(8, 0, {0, 1}));
+  give(a_group(2, 0, {0, 1}));
+  give(a_group(3, 0, {0, 1}));
+  (void)ended();
+  work();
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(3));
+  EXPECT_EQ(ends[2].ordinal, 8U);
+  EXPECT_EQ(ends[2].end, RolloutEnd::kStale);
+}
+
+struct OnPolicy : TrainerStory {
+  OnPolicy() : TrainerStory({}, testing::a_tenant(2, 2, 0)) {}
+};
+
+TEST_F(OnPolicy, TakesOnlyGroupsOfTheVersionItImproves) {
+  start();
+  batch(0, 0);
+  (void)ended();
+  give(a_group(5, 0, {0, 1}));
+  EXPECT_EQ(ended()[0].end, RolloutEnd::kStale);
+  give(a_group(6, 1, {0, 1}));
+  EXPECT_THAT(ended(), IsEmpty());
+}
+
+struct Patient : TrainerStory {
+  Patient() : TrainerStory({}, patient()) {}
+  static Tenant patient() {
+    Tenant tenant = testing::a_tenant();
+    tenant.straggler_wait_ms = 100;
+    return tenant;
+  }
+};
+
+TEST_F(Patient, WaitsForAnOlderGroupAsLongAsItMay) {
+  start();
+  give(a_group(1, 0, {0, 1}));
+  give(a_group(2, 0, {0, 1}));
+  EXPECT_FALSE(*trainer.run_work());
+  ASSERT_TRUE(trainer.advance(Duration::milliseconds(99)).ok());
+  EXPECT_FALSE(*trainer.run_work());
+  ASSERT_TRUE(trainer.advance(Duration::milliseconds(1)).ok());
+  EXPECT_TRUE(*trainer.run_work());
+  EXPECT_THAT(learner.batches, SizeIs(1));
+}
+
+TEST_F(Patient, GoesOnAsSoonAsTheStragglerIsThere) {
+  start();
+  give(a_group(1, 0, {0, 1}));
+  give(a_group(2, 0, {0, 1}));
+  EXPECT_FALSE(*trainer.run_work());
+  give(a_group(0, 0, {0, 1}));
+  EXPECT_TRUE(*trainer.run_work());
+  EXPECT_EQ(ended()[0].ordinal, 0U);
+  EXPECT_FALSE(trainer.timer("straggler").has_value());
+}
+
+struct Skipping : TrainerStory {
+  Skipping() : TrainerStory({.learner = "", .weights = "", .skipped_max = 3}) {}
+};
+
+TEST_F(Skipping, ASkippedStepFailsItsGroupsAndMakesNoVersion) {
+  start();
+  learner.num_to_skip = 1;
+  batch(0, 0);
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(2));
+  EXPECT_EQ(ends[0].end, RolloutEnd::kFailed);
+  EXPECT_THAT(ends[0].reason, HasSubstr("not finite"));
+  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+  batch(2, 0);
+  EXPECT_EQ(weights->newest(), PolicyVersion(1));
+  EXPECT_EQ(ended()[0].step, 1) << "the step counts versions";
+}
+
+TEST_F(Skipping, TooManySkippedStepsInARowFailTheNode) {
+  start();
+  learner.num_to_skip = 3;
+  batch(0, 0);
+  batch(2, 0);
+  give(a_group(4, 0, {0, 1}));
+  give(a_group(5, 0, {0, 1}));
+  EXPECT_TRUE(trainer.run_work().ok()) << "the groups' ends leave first";
+  EXPECT_THAT(ended(), SizeIs(6));
+  const auto after = trainer.run_work();
+  ASSERT_FALSE(after.ok());
+  EXPECT_THAT(after.error().text(), HasSubstr("3 steps in a row"));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+}
+
+struct Impatient : TrainerStory {
+  Impatient() : TrainerStory({.learner = "", .weights = "", .lost_batches_max = 2}) {}
+};
+
+TEST_F(Impatient, ARunThatTrainsOnNothingEnds) {
+  start();
+  for (uint64_t i = 0; i < 3; ++i) give(a_group(i, 0, {1, 1}));
+  EXPECT_FALSE(trainer.is_finished(TenantSlot(0)));
+  give(a_group(3, 0, {1, 1}));
+  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
+  EXPECT_THAT(trainer.log().back(), HasSubstr("4 groups in a row"));
+  EXPECT_THAT(ended(), SizeIs(4));
+}
+
+TEST_F(TrainerStory, AStopDuringAStepCancelsItsGroups) {
+  start();
+  trainer.set_stop_requested(true);
+  batch(0, 0);
+  const auto ends = ended();
+  ASSERT_THAT(ends, SizeIs(2));
+  EXPECT_EQ(ends[0].end, RolloutEnd::kCancelled);
+  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+}
+
+TEST_F(TrainerStory, TellsTheNumbersOfAStepOnceItsEndIsKnown) {
+  start();
+  give(a_group(0, 0, {0, 1}));
+  ASSERT_TRUE(trainer.advance(Duration::seconds(2)).ok());
+  give(a_group(1, 0, {0.5, 1}));
+  EXPECT_TRUE(*trainer.run_work());
+  EXPECT_THAT(trainer.metrics(), IsEmpty());
+  ASSERT_TRUE(trainer.advance(Duration::seconds(4)).ok());
+  ASSERT_TRUE(trainer.run_work().ok());
+  ASSERT_THAT(trainer.metrics(), SizeIs(1));
+  const auto& metrics = trainer.metrics()[0];
+  EXPECT_EQ(metrics.step, 1);
+  EXPECT_DOUBLE_EQ(metrics.at("reward/all/mean"), 0.625);
+  EXPECT_EQ(metrics.at("reward/all/min"), 0);
+  EXPECT_EQ(metrics.at("off_policy/max"), 0);
+  EXPECT_EQ(metrics.at("optim/grad_norm"), 0.25);
+  EXPECT_DOUBLE_EQ(metrics.at("time/wait_for_batch"), 2);
+  EXPECT_DOUBLE_EQ(metrics.at("time/learner"), 4);
+  EXPECT_DOUBLE_EQ(metrics.at("time/step"), 6);
+  EXPECT_DOUBLE_EQ(metrics.at("perf/train_tokens_per_second"), 25);
+}
+
+struct Supervised : TrainerStory {
+  Supervised()
+      : TrainerStory({.learner = "", .weights = "", .loss = "cross_entropy"},
+                     testing::a_tenant(1, 2, 0)) {}
+};
+
+TEST_F(Supervised, TrainsOnSingleExamplesThatNeverAge) {
+  start();
+  for (uint64_t i = 0; i < 4; ++i) {
+    auto group = a_group(i, -1, {0});
+    group.members[0].logprobs.clear();
+    give(group);
+  }
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(2));
+  EXPECT_EQ(learner.batches[1].loss, LossKind::kCrossEntropy);
+  EXPECT_THAT(learner.batches[1].samples[0].advantages, IsEmpty());
+  EXPECT_THAT(learner.batches[1].samples[0].logprobs, IsEmpty());
+}
+
+TEST_F(Supervised, HoldsTheEdgeWhenItsPoolIsFull) {
+  start();
+  for (uint64_t i = 0; i < 4; ++i) give(a_group(i, -1, {0}));
+  EXPECT_TRUE(trainer.is_paused("group"));
+  EXPECT_TRUE(*trainer.run_work());
+  EXPECT_FALSE(trainer.is_paused("group"));
+}
+
+}  // namespace
+}  // namespace primerl
