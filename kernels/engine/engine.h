@@ -27,13 +27,13 @@ namespace primerl {
 /// How the next token is chosen. Log-probabilities are those of the processed distribution.
 /// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw.
 struct SamplingParams {
-  double temperature = 1.0;       // 0 = greedy (log-probabilities at temperature 1)
-  int32_t top_k = 0;              // 0 = off
-  double top_p = 1.0;             // (0, 1]; 1 = off
-  double min_p = 0.0;             // [0, 1); 0 = off; relative to the most likely token
-  int32_t max_tokens = 16;        // >= 1
-  bool ignore_eos = false;        // true: only max_tokens ends the sequence
-  std::vector<int32_t> stop_ids;  // besides the model's eos ids
+  double temperature = 1.0;            // 0 = greedy (log-probabilities at temperature 1)
+  int32_t top_k = 0;                   // 0 = off
+  double top_p = 1.0;                  // (0, 1]; 1 = off
+  double min_p = 0.0;                  // [0, 1); 0 = off; relative to the most likely token
+  int32_t max_tokens = 16;             // >= 1
+  bool ignore_eos = false;             // true: only max_tokens ends the sequence
+  std::vector<int32_t> stop_ids = {};  // besides the model's eos ids
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };

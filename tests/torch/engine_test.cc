@@ -1,0 +1,166 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_folder;
+using testing::TinyModel;
+
+std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
+                                    const EngineOptions& options = {}) {
+  auto engine = make_torch_engine(options, folder);
+  CHECK(engine.ok(), engine.error().text());
+  return std::move(engine).value();
+}
+
+std::string refusal(const EngineOptions& options, const std::filesystem::path& folder) {
+  const auto engine = make_torch_engine(options, folder);
+  return engine.ok() ? "" : engine.error().text();
+}
+
+SequenceRequest request(uint64_t id, int32_t num_prompt_tokens = 9, int32_t max_tokens = 20) {
+  SequenceRequest made;
+  made.id = SequenceId(id);
+  for (int32_t i = 0; i < num_prompt_tokens; ++i)
+    made.prompt_tokens.push_back(static_cast<int32_t>(2 + (id * 11 + i * i) % 59));
+  made.sampling.max_tokens = max_tokens;
+  made.sampling.ignore_eos = true;
+  made.seed = id;
+  return made;
+}
+
+std::map<uint64_t, FinishEvent> run(Engine& engine) {
+  std::map<uint64_t, FinishEvent> ends;
+  while (engine.has_work()) {
+    CHECK(engine.step().ok(), "a step failed");
+    for (const auto& event : engine.take_prefilled())
+      CHECK(engine.take_over(event.id).ok(), "nothing to take over");
+    for (auto& event : engine.take_finished()) ends[event.id.value] = std::move(event);
+  }
+  return ends;
+}
+
+TEST(TorchEngine, RefusesAFolderThatIsNoModel) {
+  const auto folder = testing::scratch_folder("empty");
+  EXPECT_THAT(refusal({}, folder), HasSubstr("config.json"));
+  testing::write_config({}, folder);
+  EXPECT_THAT(refusal({}, folder), HasSubstr("model.safetensors"));
+}
+
+TEST(TorchEngine, RefusesWeightsThatAreNotTheModels) {
+  const auto folder = make_folder({});
+  testing::write_config({.num_layers = 1}, folder);
+  EXPECT_THAT(refusal({}, folder), HasSubstr("'model.layers.1"));
+  testing::write_config({.num_layers = 3}, folder);
+  EXPECT_THAT(refusal({}, folder), HasSubstr("'model.layers.2.input_layernorm.weight'"));
+  testing::write_config({.hidden_size = 40}, folder);
+  EXPECT_THAT(refusal({}, folder), HasSubstr("[61, 32], the model needs [61, 40]"));
+}
+
+TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
+  const auto folder = make_folder({});
+  EXPECT_EQ(refusal({.kv_blocks = 1,
+                     .block_size = 1,
+                     .max_running = 1,
+                     .max_waiting = 1,
+                     .max_batched_tokens = 1},
+                    folder),
+            "");
+  EXPECT_THAT(refusal({.kv_blocks = 0}, folder), HasSubstr("kv_blocks"));
+  EXPECT_THAT(refusal({.block_size = 0}, folder), HasSubstr("block_size"));
+  EXPECT_THAT(refusal({.max_running = 0}, folder), HasSubstr("max_running"));
+  EXPECT_THAT(refusal({.max_waiting = 0}, folder), HasSubstr("max_waiting"));
+  EXPECT_THAT(refusal({.max_batched_tokens = 0}, folder), HasSubstr("max_batched_tokens"));
+  EXPECT_EQ(refusal({.max_sequence_tokens = 256}, folder), "");
+  EXPECT_THAT(refusal({.max_sequence_tokens = 257}, folder), HasSubstr("256 positions"));
+}
+
+TEST(TorchEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
+  const auto folder = make_folder({});
+  const std::vector<EngineOptions> variants = {
+      {},
+      {.block_size = 1},
+      {.kv_blocks = 40, .block_size = 7},
+      {.max_running = 1},
+      {.max_running = 3, .max_batched_tokens = 5},
+      {.max_batched_tokens = 11},
+  };
+  std::map<uint64_t, FinishEvent> expected;
+  for (const auto& options : variants) {
+    auto engine = make_engine(folder, options);
+    for (uint64_t id = 1; id <= 12; ++id)
+      ASSERT_TRUE(engine->submit(request(id, static_cast<int32_t>(1 + id * 2))).ok());
+    auto ends = run(*engine);
+    ASSERT_EQ(ends.size(), 12U);
+    if (expected.empty()) expected = ends;
+    for (const auto& [id, end] : ends) {
+      EXPECT_EQ(end.tokens, expected[id].tokens) << id;
+      EXPECT_EQ(end.logprobs, expected[id].logprobs) << id;
+    }
+  }
+}
+
+TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
+  auto engine = make_engine(make_folder({.seed = 1}));
+  auto fresh = make_engine(make_folder({.seed = 2}, "other"));
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  const auto before = run(*engine);
+  const auto applied = engine->apply(*testing::make_snapshot({.seed = 2}, PolicyVersion(1)));
+  ASSERT_TRUE(applied.ok()) << applied.error().text();
+  EXPECT_EQ(*applied, 2U + 2 * 11);
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  ASSERT_TRUE(fresh->submit(request(1)).ok());
+  const auto after = run(*engine), expected = run(*fresh);
+  EXPECT_EQ(after.at(1).tokens, expected.at(1).tokens);
+  EXPECT_EQ(after.at(1).logprobs, expected.at(1).logprobs);
+  EXPECT_NE(after.at(1).tokens, before.at(1).tokens);
+}
+
+TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
+  // New weights equal to the old ones: a sequence that spans both must not notice.
+  auto engine = make_engine(make_folder({}));
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  const auto expected = run(*engine).at(1).tokens;
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  ASSERT_TRUE(engine->step().ok());
+  ASSERT_EQ(engine->take_prefilled().size(), 1U);
+  ASSERT_TRUE(engine->take_over(SequenceId(1)).ok());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(engine->step().ok());
+  ASSERT_TRUE(engine->apply(*testing::make_snapshot({}, PolicyVersion(1))).ok());
+  const auto end = run(*engine).at(1);
+  EXPECT_EQ(end.tokens, expected);
+  EXPECT_THAT(end.spans, ::testing::ElementsAre(VersionSpan{PolicyVersion(0), 0, 6},
+                                                VersionSpan{PolicyVersion(1), 6, 20}));
+}
+
+TEST(TorchEngine, EndsAtTheModelsEndOfSequence) {
+  const auto folder = make_folder({});
+  auto engine = make_engine(folder);
+  ASSERT_TRUE(engine->submit(request(1)).ok());
+  const auto tokens = run(*engine).at(1).tokens;
+  auto other = make_engine(make_folder({.eos_id = tokens[4]}, "eos"));
+  auto one = request(1);
+  one.sampling.ignore_eos = false;
+  ASSERT_TRUE(other->submit(one).ok());
+  const auto end = run(*other).at(1);
+  EXPECT_EQ(end.reason, FinishReason::kStop);
+  EXPECT_EQ(end.tokens.back(), tokens[4]);
+}
+
+TEST(TorchEngine, AStepWithoutWorkDoesNothing) {
+  auto engine = make_engine(make_folder({}));
+  EXPECT_FALSE(engine->has_work());
+  EXPECT_TRUE(engine->step().ok());
+  EXPECT_THAT(engine->describe(), HasSubstr("0 running"));
+}
+
+}  // namespace
+}  // namespace primerl
