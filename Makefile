@@ -1,6 +1,6 @@
-# make demo | test | build | bench | format | setup | asan | tsan | clean: from a fresh clone to the
-# thing itself. Every target first installs what is missing (scripts/setup.sh, a moment when nothing
-# is). CMake does the building: presets are in CMakePresets.json.
+# make demo | test | build | bench | format | docs | setup | asan | tsan | clean: from a fresh clone
+# to the thing itself. Every target first installs what is missing (scripts/setup.sh, a moment when
+# nothing is). CMake does the building: presets are in CMakePresets.json.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -17,7 +17,7 @@ TESTS ?= .
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup setup-tests build demo test bench format asan tsan clean
+.PHONY: help setup setup-tests build demo test bench format docs asan tsan clean
 
 help:
 	@echo "make demo     train the example model in $(GRAPH), about a minute"
@@ -25,6 +25,7 @@ help:
 	@echo "make build    build/bin/primerl-graph and build/bin/primerl-worker"
 	@echo "make bench    build and run the benchmarks"
 	@echo "make format   clang-format over the tree"
+	@echo "make docs     write the generated reference and the golden files of tests again"
 	@echo "make setup    only install what is missing: Debian packages, PyTorch into .venv"
 	@echo "make asan     unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     unit tests under ThreadSanitizer"
@@ -52,6 +53,12 @@ bench: setup-tests
 
 format: setup
 	@scripts/format.sh
+
+# What tests compare with what the code says: docs/reference, docs/errors.md, tests/**/golden.
+docs: setup
+	@scripts/build.sh dev $(JOBS) language_test reference_test
+	PRIMERL_UPDATE_GOLDEN=1 build/bin/reference_test --gtest_brief=1
+	PRIMERL_UPDATE_GOLDEN=1 build/bin/language_test --gtest_brief=1
 
 asan tsan: setup
 	@scripts/build.sh $@ $(JOBS) all
