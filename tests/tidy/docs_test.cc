@@ -122,6 +122,17 @@ TEST(Documents, MarkedCommandsRun) {
   EXPECT_GT(num_run, 0);
 }
 
+TEST(Documents, ShownOutputIsWhatTheCommandPrints) {
+  const std::string marker = "output: ";
+  for (const auto& block : all_blocks()) {
+    if (!block.marker.starts_with(marker)) continue;
+    Desk desk;
+    const auto outcome = desk.run(block.marker.substr(marker.size()));
+    EXPECT_EQ(outcome.exit_code, 0) << place_of(block) << ":\n" << outcome.text;
+    EXPECT_EQ(outcome.text, block.text) << place_of(block);
+  }
+}
+
 /// The words of each command line that starts with `primerl-graph`, line continuations joined.
 std::vector<std::vector<std::string>> command_lines(std::string text) {
   text = std::regex_replace(text, std::regex("\\\\\n\\s*"), " ");

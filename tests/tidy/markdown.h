@@ -1,5 +1,6 @@
 /// Code blocks and links of the project's documents, with the marker line that may stand above a
-/// block: `<!-- check -->`, `<!-- run -->`, `<!-- run exit=2 -->`, `<!-- file: path -->`.
+/// block: `<!-- check -->`, `<!-- run -->`, `<!-- run exit=2 -->`, `<!-- output: command -->`,
+/// `<!-- file: path -->`.
 #pragma once
 
 #include <string>
