@@ -10,6 +10,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kGraphNameBytesMax = 64;
+
+bool is_file_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.';
+}
+
 Table without(const Table& table, std::string_view key) {
   Table rest;
   rest.span = table.span;
@@ -92,10 +99,26 @@ void read_facts(DraftModel& model, Draft& draft) {
 }  // namespace
 
 void bind_settings(Draft& draft) {
+  std::string& name = draft.settings.name;
   if (draft.spec.graph != nullptr)
     graph_options().bind(*draft.spec.graph, "[graph]", {}, &draft.settings, draft.diagnostics);
-  if (draft.settings.name.empty() && draft.sources.size() > 0)
-    draft.settings.name = fs::path(draft.sources.get(0).name).stem().string();
+  if (name.empty() && draft.sources.size() > 0) {
+    name = fs::path(draft.sources.get(0).name).stem().string().substr(0, kGraphNameBytesMax);
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return !is_file_character(c); }, '-');
+    if (name.empty()) name = "graph";
+    if (name[0] == '.') name[0] = '-';
+    return;
+  }
+  if (name.size() <= kGraphNameBytesMax && name[0] != '.' &&
+      std::all_of(name.begin(), name.end(), is_file_character))
+    return;
+  draft.diagnostics
+      .error("G017", draft.spec.graph->find("name")->value.span, "'{}' is no name for a graph",
+             name)
+      .note(fmt::format("it names the run's folder: letters, digits, '-', '_' and '.', no '.' "
+                        "first, at most {} bytes",
+                        kGraphNameBytesMax));
 }
 
 void bind_models(Draft& draft) {

@@ -48,7 +48,9 @@ constexpr ErrorCode kCodes[] = {
      "work. This program has no such pair; it may have been built without it."},
     {"G017", "bad name",
      "Names of nodes, resources, tenants, models and places are lower_snake: they appear in file "
-     "names, metrics and logs, where anything else would need quoting."},
+     "names, metrics and logs, where anything else would need quoting. The graph's own name "
+     "becomes "
+     "part of the run folder's name."},
     {"G018", "ambiguous or missing reference",
      "A reference that is left out means the only one of its kind. Here there is none, or there "
      "are "
@@ -115,10 +117,9 @@ constexpr ErrorCode kCodes[] = {
     {"G041", "one copy only",
      "Every process has its own copy of a resource. Of this kind only one copy makes sense: two "
      "learners would train two different models. Put all its users in one place."},
-    {"G042", "takes no model",
-     "This backend loads no model folder (a scripted one makes its answers up), so `model` would "
-     "be "
-     "ignored. Take the line out or choose another backend."},
+    {"G042", "reads no model",
+     "A warning. This backend loads no model folder (a scripted one makes its answers up), so "
+     "`model` changes nothing. The line may stay, so that one file runs with either backend."},
     {"G043", "unused table",
      "Nothing names this resource or model. It is almost always a slip in the name somewhere else; "
      "if not, take the table out."},

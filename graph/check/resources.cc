@@ -61,10 +61,11 @@ void find_contract(DraftResource& resource, Draft& draft) {
 void find_model(DraftResource& resource, Draft& draft) {
   const Entry* model = resource.spec->table->find("model");
   if (!resource.contract->needs_model) {
-    if (model != nullptr)
-      draft.diagnostics.error("G042", model->key_span, "resource '{}' ({}, {}) takes no model",
+    if (model == nullptr) return;
+    // Said, but no error: the same file may run with another backend by one flag.
+    draft.diagnostics.warning("G042", model->key_span,
+                              "resource '{}' ({}, {}) reads no model: the line changes nothing",
                               resource.spec->name, resource.common.kind, resource.common.backend);
-    return;
   }
   const Span span = model != nullptr ? model->value.span : resource.spec->name_span;
   const std::string what = fmt::format("resource '{}'", resource.spec->name);

@@ -142,7 +142,8 @@ const OptionSet& place_options() {
       OptionsOf<P>()
           .field("nodes", &P::nodes, at_least(1) | required(), "the nodes this process hosts")
           .field("device", &P::device, any(), "\"cpu\" or \"cuda:N\", for its compute resources")
-          .field("replicas", &P::replicas, between(1, 1), "copies of the place")
+          .field("replicas", &P::replicas, between(1, 1),
+                 "copies of the place; this release runs one")
           .take();
   return options;
 }

@@ -48,6 +48,21 @@ TEST(Rules, NamesHaveALength) {
   EXPECT_THAT(with_name(65), ElementsAre("G017"));
 }
 
+TEST(Rules, TheNameOfAGraphIsSafeInAFolderName) {
+  const auto with_name = [](const std::string& name) {
+    return codes_of(demo_with("\"reverse-text\"", "\"" + name + "\""));
+  };
+  EXPECT_THAT(with_name("Reverse_text.v2"), IsEmpty());
+  EXPECT_THAT(with_name(std::string(64, 'x')), IsEmpty());
+  EXPECT_THAT(with_name(std::string(65, 'x')), ElementsAre("G017"));
+  EXPECT_THAT(with_name("../elsewhere"), ElementsAre("G017"));
+  EXPECT_THAT(with_name(".hidden"), ElementsAre("G017"));
+  EXPECT_THAT(with_name("a b"), ElementsAre("G017"));
+  const auto unnamed = load_text(demo_with("name = \"reverse-text\"\n", ""));
+  ASSERT_NE(unnamed.plan, nullptr) << findings(unnamed);
+  EXPECT_EQ(unnamed.plan->settings.name, "graph");
+}
+
 TEST(Rules, AllFaultsOfAFileComeInOnePassAndInFileOrder) {
   std::string text = demo_text();
   text = replaced(text, "seed = 17", "sed = 17");
@@ -78,6 +93,24 @@ TEST(Rules, ThreadsWithinTheCoresAreNoWarning) {
   text = replaced(text, "kv_blocks = 512\nthreads = 1", "kv_blocks = 512\nthreads = 2");
   EXPECT_THAT(codes_of(text), ElementsAre("G047"));
   EXPECT_NE(load_text(text).plan, nullptr) << "a warning is no error";
+}
+
+TEST(Rules, OneFlagTurnsAGraphIntoAScriptedOne) {
+  Overrides overrides;
+  overrides.sets = {"resource.engine.backend=scripted", "resource.learner.backend=scripted"};
+  const auto graph = load_text(demo_text(), overrides);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_EQ(graph.plan->resources[0].backend, "scripted");
+  EXPECT_THAT(findings(graph), HasSubstr("warning[G042]"));
+}
+
+TEST(Rules, AModelFolderWithoutAReadableConfigIsNoModel) {
+  const Folder folder;
+  folder.write("model/config.json", "{\"max_position_embeddings\": ");
+  const auto graph = load_graph_text(demo_text(), "graph.toml", folder.path(), {}, test_catalog());
+  EXPECT_EQ(graph.plan, nullptr);
+  EXPECT_THAT(findings(graph),
+              HasSubstr("error[G044]: model 'policy' cannot be used: config.json"));
 }
 
 TEST(Rules, ReplicasOfAnAddressedTargetAreFine) {
