@@ -224,6 +224,7 @@ Constraint required() {
 }
 
 std::string constraint_text(const Constraint& constraint, OptionType type) {
+  if (type == OptionType::kString && constraint.min == 1.0 && !constraint.max) return "not empty";
   const std::string unit = !constraint.unit.empty()          ? constraint.unit
                            : type == OptionType::kDuration   ? "s"
                            : type == OptionType::kString     ? "bytes"

@@ -172,6 +172,18 @@ constexpr ErrorCode kCodes[] = {
      "no way to save it, so a restart would lose it silently."},
 };
 
+/// In lines of at most 80 columns, for a terminal.
+std::string wrapped(std::string_view text) {
+  constexpr size_t kColumns = 80;
+  std::string lines;
+  while (text.size() > kColumns) {
+    const size_t space = text.rfind(' ', kColumns);
+    lines += std::string(text.substr(0, space)) + "\n";
+    text.remove_prefix(space + 1);
+  }
+  return lines + std::string(text) + "\n";
+}
+
 }  // namespace
 
 std::span<const ErrorCode> error_codes() { return kCodes; }
@@ -187,7 +199,7 @@ const ErrorCode* find_error_code(std::string_view code) {
 }
 
 std::string explain(const ErrorCode& code) {
-  return fmt::format("{}: {}\n\n{}\n", code.code, code.title, code.text);
+  return fmt::format("{}: {}\n\n{}", code.code, code.title, wrapped(code.text));
 }
 
 std::string errors_markdown() {

@@ -39,6 +39,18 @@ std::string cell(std::string_view text) {
   return clean;
 }
 
+/// "resource:engine" as a person says it.
+std::string reference_text(const std::string& kind) {
+  if (kind.rfind("resource:", 0) == 0) return "a resource of kind " + kind.substr(9);
+  return "names the " + kind;
+}
+
+std::string sentence(std::string text) {
+  if (text.size() > 1 && text[0] >= 'a' && text[0] <= 'z')
+    text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text + ".";
+}
+
 void add_rows(const OptionSet& set, const std::string& prefix, const std::vector<std::string>& skip,
               std::string& text) {
   for (const auto& field : set.fields) {
@@ -52,7 +64,7 @@ void add_rows(const OptionSet& set, const std::string& prefix, const std::vector
     std::string range = constraint_text(constraint, field.type);
     if (range.empty() && !constraint.unit.empty()) range = constraint.unit;
     if (range.empty() && !constraint.refers.kind.empty())
-      range = "names a " + constraint.refers.kind;
+      range = reference_text(constraint.refers.kind);
     text +=
         fmt::format("| `{}{}` | {} | {} | {} | {} |\n", prefix, field.name, type_name(field.type),
                     constraint.required ? "required" : "`" + cell(field.default_text) + "`",
@@ -129,7 +141,7 @@ std::string traits_of(const Contract& actor) {
   if (actor.works) traits.push_back("works");
   if (actor.is_single) traits.push_back("one per graph (or tenant)");
   if (actor.is_restartable) traits.push_back("restartable");
-  for (const auto& use : actor.resources) traits.push_back(fmt::format("uses a {}", use.kind));
+  for (const auto& use : actor.resources) traits.push_back("uses " + use.kind);
   for (const auto& timer : actor.timers)
     traits.push_back(fmt::format("timer `{}`: {}", timer.name, timer.doc));
   return fmt::format("{}", fmt::join(traits, "; "));
@@ -138,8 +150,8 @@ std::string traits_of(const Contract& actor) {
 std::string actors_page(const Catalog& catalog) {
   std::string text = fmt::format("# Actors\n\n{}", kGenerated);
   for (const auto& actor : catalog.actors)
-    text += fmt::format("\n## {}\n\n{}.\n\n{}.\n{}\n{}", actor.name, actor.doc, traits_of(actor),
-                        ports_of(actor), options_table(actor.options));
+    text += fmt::format("\n## {}\n\n{}\n\n{}\n{}\n{}", actor.name, sentence(actor.doc),
+                        sentence(traits_of(actor)), ports_of(actor), options_table(actor.options));
   return text;
 }
 
@@ -160,7 +172,8 @@ std::string resources_page(const Catalog& catalog) {
   std::string text = fmt::format("# Resources\n\n{}", kGenerated);
   text += "\nOptions that every resource has are in [the graph file](graph-file.md).\n";
   for (const auto& resource : catalog.resources) {
-    text += fmt::format("\n## {}, {}\n\n{}.", resource.kind, resource.backend, resource.doc);
+    text +=
+        fmt::format("\n## {}, {}\n\n{}", resource.kind, resource.backend, sentence(resource.doc));
     if (resource.needs_model) text += " Needs a model.";
     if (resource.one_per_graph) text += " One copy in a graph.";
     text += "\n\n" + options_table(resource.options, resource_options().names());
@@ -171,7 +184,7 @@ std::string resources_page(const Catalog& catalog) {
 std::string environments_page(const Catalog& catalog) {
   std::string text = fmt::format("# Environments\n\n{}", kGenerated);
   for (const auto& environment : catalog.environments)
-    text += fmt::format("\n## {}\n\n{}.\n\n{}", environment.name, environment.doc,
+    text += fmt::format("\n## {}\n\n{}\n\n{}", environment.name, sentence(environment.doc),
                         options_table(environment.options));
   return text;
 }

@@ -116,5 +116,17 @@ TEST(ErrorCodes, AreFoundHoweverTheyAreTyped) {
   EXPECT_NE(explain(*find_error_code("G012")).find("G012: unknown port"), std::string::npos);
 }
 
+TEST(ErrorCodes, AreExplainedInLinesOfATerminal) {
+  for (const auto& code : error_codes()) {
+    std::istringstream lines(explain(code));
+    std::string line, words;
+    while (std::getline(lines, line)) {
+      EXPECT_LE(line.size(), 80u) << line;
+      words += line + " ";
+    }
+    EXPECT_NE(words.find(code.text), std::string::npos) << "a word of " << code.code << " is lost";
+  }
+}
+
 }  // namespace
 }  // namespace primerl::testing
