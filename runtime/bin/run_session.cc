@@ -303,6 +303,7 @@ RunResult RunSession::result() {
     }
     why = fmt::format("process '{}' {}", plan_.processes[i].name,
                       exit.ok() ? exit->text() : "did not end and was killed");
+    if (!worker.closed.ok()) why += ": " + worker.closed.error().text();
     const std::string words = worker.process->last_words();
     if (!words.empty()) why += "\nits last words:\n" + words;
   }

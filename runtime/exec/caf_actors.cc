@@ -4,6 +4,7 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
+#include <caf/logger.hpp>
 #include <caf/policy/work_sharing.hpp>
 #include <caf/scheduler/coordinator.hpp>
 #include <caf/send.hpp>
@@ -42,6 +43,10 @@ class TurnActor final : public caf::event_based_actor {
   CafActors::Turn turn_;
 };
 
+// CAF leaves its logger with the thread that made a system or spawned an actor, and a system's
+// destructor waits until no thread has it: it would never end on another thread than that one.
+void let_logger_go() { caf::logger::set_current_actor_system(nullptr); }
+
 }  // namespace
 
 struct CafActors::System {
@@ -50,6 +55,7 @@ struct CafActors::System {
     config.set("scheduler.max-threads", static_cast<size_t>(pool_threads));
     config.set("scheduler.max-throughput", kTurnsInARow);
     system = std::make_unique<caf::actor_system>(config);
+    let_logger_go();
   }
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
@@ -82,6 +88,7 @@ CafActors::Poke CafActors::spawn(Turn turn, bool detached) {
   auto& system = *system_->system;
   const caf::actor actor = detached ? system.spawn<TurnActor, caf::detached>(std::move(turn))
                                     : system.spawn<TurnActor>(std::move(turn));
+  let_logger_go();
   return [actor] { caf::anon_send(actor, TurnAtom::value); };
 }
 
