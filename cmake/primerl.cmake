@@ -38,6 +38,12 @@ function(primerl_test name)
                         GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              PRIMERL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # End to end means whole runs that want every core: one at a time.
+  set(serial FALSE)
+  if(TEST_LABEL STREQUAL e2e)
+    set(serial TRUE)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT})
+                       PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
+                                  RUN_SERIAL ${serial})
 endfunction()
