@@ -50,6 +50,7 @@ struct StalledHost {
   std::string name;
   uint64_t num_waiting = 0;  // inputs in its inbox
   std::string full_edges;    // outgoing forward edges without room
+  std::string paused_edges;  // arriving edges whose input its actor holds paused
   Duration oldest;           // age of the oldest waiting input
   std::string handling;      // instance and message type in a handler now, empty if none
 };

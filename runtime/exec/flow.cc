@@ -20,13 +20,13 @@ bool has_credit(const OutLink& out, uint64_t num_bytes) {
 Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host) : num_slots_(wiring.num_slots) {
   const PlanHost& planned = plan.host(host);
   const HostWiring& wires = wiring.hosts[host.index()];
-  full_by_gate_.resize(wires.rank_max + 2, 0);
+  num_full_.resize(planned.instances.size(), 0);
   outputs.resize(planned.instances.size());
   for (size_t a = 0; a < planned.instances.size(); ++a) {
     for (const OutputPort& port : plan.contract_of(planned.instances[a]).outputs) {
       OutputFlow& output = outputs[a].emplace_back();
       output.port = &port;
-      output.any_blocks = port.routing != Routing::kAddressed && port.routing != Routing::kKeyed;
+      output.any_blocks = port.routing != Routing::kAddressed;
     }
   }
   for (LinkId id : wires.out) {
@@ -37,7 +37,6 @@ Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host) : num_slots_(wir
     const auto position =
         std::find(planned.instances.begin(), planned.instances.end(), link.sender);
     out.actor = static_cast<uint32_t>(position - planned.instances.begin());
-    out.gate = link.sender_host == link.target_host ? link.rank : wires.rank_max + 1;
     OutputFlow& output = outputs[out.actor][link.output];
     output.links.push_back(link.out_index);
     if (!link.is_feedback) ++output.num_forward;
@@ -119,14 +118,13 @@ void Flow::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes, const 
   update_full(out);
 }
 
-void Flow::count_gate(uint32_t gate, int change) {
-  full_by_gate_[gate] += static_cast<uint32_t>(change);
-  if (change > 0) {
-    gate_ = std::max(gate_, gate);
-    return;
-  }
-  got_room_ = true;
-  while (gate_ > 0 && full_by_gate_[gate_] == 0) --gate_;
+void Flow::count_full(uint32_t actor, int change) {
+  const bool was_blocked = num_full_[actor] > 0;
+  num_full_[actor] += static_cast<uint32_t>(change);
+  const bool is_blocked = num_full_[actor] > 0;
+  if (is_blocked && !was_blocked) ++num_blocked_;
+  if (!is_blocked && was_blocked) --num_blocked_;
+  if (change < 0) got_room_ = true;
 }
 
 void Flow::update_full(OutLink& out) {
@@ -139,15 +137,10 @@ void Flow::update_full(OutLink& out) {
   if (!full) got_room_ = true;
   OutputFlow& output = outputs[out.actor][out.link->output];
   output.num_full += full ? 1u : -1u;
-  if (output.any_blocks) return count_gate(out.gate, full ? 1 : -1);
+  if (output.any_blocks) return count_full(out.actor, full ? 1 : -1);
   const bool blocks = output.num_full > 0 && output.num_full == output.num_forward;
-  if (blocks == (output.counted_gate > 0)) return;
-  if (!blocks) return count_gate(std::exchange(output.counted_gate, 0), -1);
-  output.counted_gate = full_by_gate_.size() - 1;
-  for (uint32_t index : output.links)
-    if (links[index].is_full)
-      output.counted_gate = std::min(output.counted_gate, links[index].gate);
-  count_gate(output.counted_gate, 1);
+  if (blocks != output.is_counted) count_full(out.actor, blocks ? 1 : -1);
+  output.is_counted = blocks;
 }
 
 void Flow::close(OutLink& out) {
@@ -185,7 +178,7 @@ void Flow::reopen(OutLink& out) {
   OutputFlow& output = outputs[out.actor][out.link->output];
   if (!out.link->is_feedback) {
     ++output.num_forward;
-    if (output.counted_gate > 0) count_gate(std::exchange(output.counted_gate, 0), -1);
+    if (std::exchange(output.is_counted, false)) count_full(out.actor, -1);
   }
   rebuild_targets(output);
   got_room_ = true;

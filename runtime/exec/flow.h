@@ -1,11 +1,16 @@
 /// Flow: the sending half of a host's links: credit, outbox, sequence numbers, ledger, and the gate
-/// that says whether forward inputs and work turns may be handed over.
+/// that says which forward inputs and work turns may be handed over.
 ///
 /// A forward message is shipped while the link has credit (messages and Blob bytes; one message
 /// larger than the byte window passes when that window is empty) and waits in the outbox else. A
 /// feedback message is never held back. A latest_wins message waits at most once per tenant: a
 /// newer one overwrites it. Unsettled = emitted and not yet granted back; at capacity the link is
 /// full.
+///
+/// An addressed output is full only when all its live targets are: its handler looks at
+/// room(target) before it chooses. Any other is full when one of its targets is. That includes
+/// keyed ones, where the key chooses and nobody can look first: with the rule of addressed outputs
+/// their bound could not hold.
 ///
 /// Threads: the host's, except room() and targets(), which a handler running apart may call, and
 /// the counters, which anyone may read.
@@ -27,7 +32,6 @@ struct OutLink {
   const Link* link = nullptr;
   LinkId id;
   uint32_t actor = 0;  // index among the host's instances
-  uint32_t gate = 0;   // its rank; beyond every rank when it leaves the host
   bool is_live = true;
   bool is_full = false;
   // Of this incarnation of the peer.
@@ -52,7 +56,7 @@ struct OutputFlow {
   bool any_blocks = true;                        // false: full only when all live targets are
   uint32_t num_forward = 0;                      // live forward links
   uint32_t num_full = 0;                         // of those
-  uint32_t counted_gate = 0;                     // where this output is counted; 0 = nowhere
+  bool is_counted = false;  // all its live targets are full: it blocks its actor
 };
 
 class Flow {
@@ -70,9 +74,11 @@ class Flow {
   void close(OutLink& link);
   void reopen(OutLink& link);
 
-  /// 0 = open. Else the highest rank of a full forward output: only inputs of links of at least
-  /// that rank may be handed over, and no work.
-  uint32_t gate() const { return gate_; }
+  /// Full forward outputs of each actor. An actor with one gets no forward input; while there is
+  /// any in the host, it gets no work turn. Not the whole host as one: a group that lies on a path
+  /// twice (a -> other host -> b, with a and b in one group) would wait for itself.
+  std::span<const uint32_t> num_full() const { return num_full_; }
+  bool is_open() const { return num_blocked_ == 0; }
   /// Whether a link got room since the last call.
   bool take_got_room() { return std::exchange(got_room_, false); }
   bool has_outbox() const { return num_in_outboxes_ > 0; }
@@ -85,13 +91,13 @@ class Flow {
 
  private:
   void update_full(OutLink& link);
-  void count_gate(uint32_t gate, int change);
+  void count_full(uint32_t actor, int change);
   void rebuild_targets(OutputFlow& output);
   void ship_now(OutLink& link, Envelope&& envelope, const Ship& ship);
 
   const uint32_t num_slots_;
-  std::vector<uint32_t> full_by_gate_;
-  uint32_t gate_ = 0;
+  std::vector<uint32_t> num_full_;  // by actor
+  uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;
   bool got_room_ = false;
 };

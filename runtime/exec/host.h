@@ -27,7 +27,8 @@
 ///
 /// Threads: methods are called by one thread at a time, except those under "From any thread".
 /// Order of inputs: control (drain, peers), then arrival over feedback, timers, forward and the
-/// work turn. Forward inputs and work turns wait while an outgoing forward edge is full.
+/// work turn. A forward input waits while a forward output of its actor is full, a
+/// work turn while one of the host is (flow.h says why not the whole host as one).
 #pragma once
 
 #include <atomic>

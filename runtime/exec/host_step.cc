@@ -7,9 +7,9 @@ namespace primerl {
 
 bool Host::Body::ready() const {
   if (step_ != Step::kNone) return false;
-  const uint32_t gate = common_->flow->gate();
-  if (work_armed_ && gate == 0) return true;
-  return inbox_.pick(gate, std::nullopt) != Inbox::kNone;
+  const Flow& flow = *common_->flow;
+  if (work_armed_ && flow.is_open()) return true;
+  return inbox_.pick(flow.num_full(), std::nullopt) != Inbox::kNone;
 }
 
 void Host::Body::arm_work() {
@@ -25,10 +25,10 @@ bool Host::Body::begin_step(Time now) {
   CHECK(step_ == Step::kNone, "a step began before the last one was completed");
   now_ = now;
   while (true) {
-    const uint32_t gate = common_->flow->gate();
-    const bool may_work = work_armed_ && gate == 0;
-    const uint32_t lane =
-        inbox_.pick(gate, may_work ? std::optional<uint64_t>(work_arrival_) : std::nullopt);
+    const Flow& flow = *common_->flow;
+    const bool may_work = work_armed_ && flow.is_open();
+    const uint32_t lane = inbox_.pick(
+        flow.num_full(), may_work ? std::optional<uint64_t>(work_arrival_) : std::nullopt);
     if (lane == Inbox::kNone && !may_work) {
       after_change();
       return false;

@@ -22,13 +22,11 @@ Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host)
 uint32_t Inbox::lane_of(uint32_t actor, const Link& link) {
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
-    if (lane.is_forward && lane.actor == actor && lane.port == link.input && lane.rank == link.rank)
-      return i;
+    if (lane.is_forward && lane.actor == actor && lane.port == link.input) return i;
   }
   Lane& lane = lanes_.emplace_back();
   lane.actor = actor;
   lane.port = link.input;
-  lane.rank = link.rank;
   lane.is_forward = true;
   return static_cast<uint32_t>(lanes_.size() - 1);
 }
@@ -85,14 +83,14 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   return ok();
 }
 
-uint32_t Inbox::pick(uint32_t gate, std::optional<uint64_t> work) const {
+uint32_t Inbox::pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const {
   if (!lanes_[kControl].ring.empty()) return kControl;
   uint32_t best = kNone;
   uint64_t oldest = work.value_or(UINT64_MAX);
   for (uint32_t i = kPrompt; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
     if (lane.ring.empty() || lane.ring.front().arrival >= oldest) continue;
-    if (lane.is_forward && (lane.is_paused || lane.rank < gate)) continue;
+    if (lane.is_forward && (lane.is_paused || num_full[lane.actor] > 0)) continue;
     oldest = lane.ring.front().arrival;
     best = i;
   }

@@ -1,14 +1,15 @@
 /// Inbox: the receiving half of a host: what waits to be handed over, and what has arrived, been
 /// settled and been granted on every arriving link.
 ///
-/// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port
-/// and link rank, which can be paused and gated. Each lane is in order of arrival; among the fronts
-/// that may be handed over, control comes first, then the oldest arrival.
+/// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port,
+/// which waits while its actor pauses it or has a full output. Each lane is in order of arrival;
+/// among the fronts that may be handed over, control comes first, then the oldest arrival.
 ///
 /// Threads: the host's; counters may be read by anyone.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/exec/counter.h"
@@ -59,7 +60,6 @@ class Inbox {
     Ring<Input> ring;
     uint32_t actor = 0;
     uint32_t port = 0;
-    uint32_t rank = 0;
     bool is_forward = false;
     bool is_paused = false;
   };
@@ -71,9 +71,9 @@ class Inbox {
   void push_control(Input input, Time now) { push(kControl, std::move(input), now); }
   void push_timer(Input input, Time now) { push(kPrompt, std::move(input), now); }
 
-  /// The lane whose front comes next under `gate`, or kNone. `work` is the arrival number of a
-  /// waiting work turn: kNone too when that one is older than every eligible front.
-  uint32_t pick(uint32_t gate, std::optional<uint64_t> work) const;
+  /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work` is
+  /// the arrival number of a waiting work turn: kNone too when that is older than every front.
+  uint32_t pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const;
   Input take(uint32_t lane);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }

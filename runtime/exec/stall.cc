@@ -63,12 +63,13 @@ class WaitGraph {
   std::vector<bool> is_stuck_;
 };
 
-std::string names_of_full(const Plan& plan, const Wiring& wiring, const HostView& view) {
+std::string names_of(const Plan& plan, const Wiring& wiring, const std::vector<LinkId>& links,
+                     bool with_capacity) {
   std::string text;
-  for (LinkId id : view.full) {
-    const Link& link = wiring.links[id.index()];
+  for (LinkId id : links) {
+    const PlanEdge& edge = plan.edge(wiring.links[id.index()].edge);
     if (!text.empty()) text += ", ";
-    text += fmt::format("{} ({})", plan.edge(link.edge).name, plan.edge(link.edge).capacity);
+    text += with_capacity ? fmt::format("{} ({})", edge.name, edge.capacity) : edge.name;
   }
   return text;
 }
@@ -83,7 +84,8 @@ StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
     StalledHost stalled;
     stalled.name = plan.host(view.host).name;
     stalled.num_waiting = view.num_waiting;
-    stalled.full_edges = names_of_full(plan, wiring, view);
+    stalled.full_edges = names_of(plan, wiring, view.full, true);
+    stalled.paused_edges = names_of(plan, wiring, view.paused, false);
     if (view.num_waiting > 0) stalled.oldest = now - view.oldest_arrival;
     if (view.is_running) {
       const auto since =
@@ -110,8 +112,11 @@ std::string StallReport::text() const {
       fmt::format("{:<{}}  {:>7}  {:>8}  {}\n", "node", width, "waiting", "oldest", "stands at");
   for (const auto& host : hosts) {
     std::string at = host.handling;
-    if (!host.full_edges.empty())
-      at += fmt::format("{}full: {}", at.empty() ? "" : "; ", host.full_edges);
+    const auto add = [&](std::string_view what, const std::string& edges) {
+      if (!edges.empty()) at += fmt::format("{}{}: {}", at.empty() ? "" : "; ", what, edges);
+    };
+    add("full", host.full_edges);
+    add("paused", host.paused_edges);
     const auto oldest = host.num_waiting == 0
                             ? std::string("-")
                             : to_string(Duration::milliseconds(host.oldest.to_milliseconds()));

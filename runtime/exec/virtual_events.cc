@@ -22,6 +22,11 @@ bool VirtualExecutor::advance() {
 }
 
 bool VirtualExecutor::step_something() {
+  for (Guest& guest : guests_) {
+    if (!guest.host) continue;
+    const auto timer = guest.host->next_timer();
+    if (timer && *timer <= now_) guest.host->wake(now_);
+  }
   runnable_.clear();
   for (uint32_t i = 0; i < guests_.size(); ++i)
     if (guests_[i].host && !guests_[i].is_busy && guests_[i].host->ready()) runnable_.push_back(i);
@@ -141,8 +146,6 @@ bool VirtualExecutor::jump() {
     if (outcome_) break;
     if (guest.host && guest.is_busy && guest.busy_until <= now_) end(guest);
   }
-  for (Guest& guest : guests_)
-    if (guest.host) guest.host->wake(now_);
   return true;
 }
 

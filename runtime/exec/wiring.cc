@@ -38,30 +38,6 @@ Link make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId target
   return link;
 }
 
-/// Depth of each instance along the forward links inside its host; the links get the target's.
-void set_ranks(const Plan& plan, Wiring& wiring) {
-  std::vector<uint32_t> depth(plan.instances.size(), 0);
-  bool changed = true;
-  // At most as many rounds as instances of a host: forward edges form no cycle.
-  for (size_t round = 0; changed; ++round) {
-    CHECK(round <= plan.instances.size(), "the forward edges of a plan form a cycle");
-    changed = false;
-    for (const Link& link : wiring.links) {
-      if (link.is_feedback || link.sender_host != link.target_host) continue;
-      auto& target = depth[link.target.index()];
-      if (target >= depth[link.sender.index()] + 1) continue;
-      target = depth[link.sender.index()] + 1;
-      changed = true;
-    }
-  }
-  for (Link& link : wiring.links) {
-    if (link.sender_host != link.target_host) continue;
-    link.rank = std::max(depth[link.target.index()], 1u);
-    auto& host = wiring.hosts[link.target_host.index()];
-    host.rank_max = std::max(host.rank_max, link.rank);
-  }
-}
-
 void add_peer(HostWiring& host, HostId peer) { host.peers.push_back(peer); }
 
 }  // namespace
@@ -93,7 +69,6 @@ std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
     std::sort(host.peers.begin(), host.peers.end());
     host.peers.erase(std::unique(host.peers.begin(), host.peers.end()), host.peers.end());
   }
-  set_ranks(plan, *wiring);
   return wiring;
 }
 

@@ -29,19 +29,14 @@ struct Link {
   uint64_t grant_messages = 1;  // settled messages that send a grant by themselves: half a window
   uint64_t grant_bytes = 1;     // likewise
   TenantSlot target_tenant;     // of the target instance; none when shared
-  /// Links inside one host: 1 + depth of the target along forward links of that host. 0 = leaves
-  /// the host. A forward input is handed over only while no full forward output has a higher rank
-  /// than its own link: the messages inside a host drain first.
-  uint32_t rank = 0;
-  uint32_t out_index = 0;  // among the links that leave the sender's host
-  uint32_t in_index = 0;   // among the links that arrive at the target's host
+  uint32_t out_index = 0;       // among the links that leave the sender's host
+  uint32_t in_index = 0;        // among the links that arrive at the target's host
 };
 
 struct HostWiring {
   std::vector<LinkId> out;    // by out_index
   std::vector<LinkId> in;     // by in_index
   std::vector<HostId> peers;  // other hosts with a link to or from this one, ascending
-  uint32_t rank_max = 0;
 };
 
 struct Wiring {

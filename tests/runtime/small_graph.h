@@ -1,0 +1,155 @@
+/// Small graphs of puppets, built by hand: an actor whose handlers are lambdas of the test, a plan
+/// made from a few calls, and surroundings that remember.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/contract.h"
+#include "runtime/exec/virtual_executor.h"
+
+namespace primerl::testing {
+
+struct Number {
+  static constexpr std::string_view kName = "Number";
+  static constexpr uint32_t kVersion = 1;
+  int64_t value = 0;
+  Blob bulk;
+  template <class F>
+  static void fields(F& f) {
+    f("value", &Number::value)("bulk", &Number::bulk);
+  }
+};
+
+Blob blob_of(size_t num_bytes);
+
+class Puppet;
+
+/// What a puppet does. A missing hook does nothing and succeeds.
+struct Strings {
+  using Hook = std::function<Status(Puppet&)>;
+  using NumberHook = std::function<Status(Puppet&, const Number&)>;
+  Hook on_start = {}, on_tick = {}, on_tock = {}, on_drain = {};
+  NumberHook on_in = {}, on_side = {}, on_back = {};
+  std::function<Result<bool>(Puppet&)> on_work = {};
+  std::function<void(Puppet&, const Number&, const Error&)> on_refuse = {};
+  std::function<void(Puppet&, const PeerEvent&)> on_peer = {};
+  std::function<bool(const Puppet&)> is_idle = {};
+};
+
+/// in, side (forward), back (feedback) -> out, many (broadcast), pick (addressed), keyed (by
+/// value), reply (feedback, to_origin), tell (feedback)
+class Puppet final : public Actor {
+ public:
+  static Contract contract();
+  explicit Puppet(const Strings& given) : strings(given) {}
+
+  Status start(Resources&) override { return strings.on_start ? strings.on_start(*this) : ok(); }
+  Result<bool> work() override {
+    return strings.on_work ? strings.on_work(*this) : Result<bool>(false);
+  }
+  Status drain() override { return strings.on_drain ? strings.on_drain(*this) : ok(); }
+  bool idle() const override { return !strings.is_idle || strings.is_idle(*this); }
+  Status on_peer(const PeerEvent& event) override {
+    if (strings.on_peer) strings.on_peer(*this, event);
+    return ok();
+  }
+  Json snapshot() const override;
+  Status restore(const Json& state) override;
+  Services& world() const { return services(); }
+
+  const Strings strings;
+  std::vector<int64_t> seen;  // values that arrived on any input; the restartable state is `count`
+  int64_t count = 0;
+  Out<Number> out, many, pick, keyed, reply, tell;
+
+ private:
+  Status on_in(const Number& number);
+  Status on_side(const Number& number);
+  Status on_back(const Number& number);
+  Status on_tick() { return strings.on_tick ? strings.on_tick(*this) : ok(); }
+  Status on_tock() { return strings.on_tock ? strings.on_tock(*this) : ok(); }
+  void refuse(const Number& number, const Error& error) {
+    if (strings.on_refuse) strings.on_refuse(*this, number, error);
+  }
+};
+
+struct NodeSetup {
+  Strings strings = {};
+  std::function<void(Contract&)> contract = {};  // changes it: works, burst, restartable, ...
+  bool per_tenant = false;
+  int32_t replicas = 1;
+  int32_t process = 0;
+  std::string host = {};  // nodes with equal names share a host; empty = a host of its own
+  OnError on_error = OnError::kDrop;
+  int32_t restarts_max = 5;
+};
+
+struct EdgeSetup {
+  int64_t capacity = 4;
+  int64_t bytes_max = 1 << 20;
+  int64_t at_most = 0;  // > 0: a feedback edge
+  bool latest_wins = false;
+};
+
+/// Keeps the contracts its plan points to; the plan keeps them all.
+class SmallGraph {
+ public:
+  explicit SmallGraph(int num_tenants = 1);
+  SmallGraph& node(const std::string& name, NodeSetup setup = {});
+  SmallGraph& edge(const std::string& from, const std::string& to, EdgeSetup setup = {});
+  std::shared_ptr<const Plan> plan();
+
+  GraphSettings settings;
+  Duration environment_timeout = Duration::seconds(1);
+
+ private:
+  struct Parts;
+  std::shared_ptr<Parts> parts_;
+};
+
+/// Remembers what actors said; files are lines in memory.
+class MemorySurroundings : public Surroundings, public RunFiles {
+ public:
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
+  void log(LogLevel, std::string_view instance, std::string_view text) override {
+    lines.push_back(fmt::format("{}: {}", instance, text));
+  }
+  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
+  Status append_line(std::string_view file, std::string_view line) override {
+    written[std::string(file)].push_back(std::string(line));
+    return ok();
+  }
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
+    return error(Code::kUnavailable, "no checkpoints here");
+  }
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+
+  std::vector<std::string> lines;
+  std::map<std::string, std::vector<std::string>> written;
+};
+
+/// A started virtual executor over a small graph.
+class SmallRun {
+ public:
+  explicit SmallRun(SmallGraph& graph, uint64_t seed = 1, VirtualWorld* world = nullptr);
+  VirtualExecutor* operator->() { return &executor; }
+  HostId host(std::string_view name) const;
+  EdgeLedger edge(std::string_view name) const;
+
+  std::shared_ptr<const Plan> plan;
+  MemorySurroundings surroundings;
+  VirtualExecutor executor;
+};
+
+/// work() that sends 1, 2, ..., `count` on `out` as room allows, then finishes tenant 0.
+std::function<Result<bool>(Puppet&)> counts_to(int64_t count, bool finishes = true);
+
+/// A contract change: a source with work().
+void make_source(Contract& contract);
+
+}  // namespace primerl::testing
