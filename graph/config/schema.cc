@@ -122,16 +122,19 @@ Json named(Json schema) {
       .set("additionalProperties", false);
 }
 
-/// One variant of a table: the key that chooses has this one value.
-Json variant(const OptionSet& common, const OptionSet& own,
-             const std::vector<std::pair<std::string, std::string>>& chosen, std::string_view doc) {
+/// A key that chooses a variant, and the values it has there.
+using Choice = std::pair<std::string, std::vector<std::string>>;
+
+/// One variant of a table: the keys that choose it have these values.
+Json variant(const OptionSet& common, const OptionSet& own, const std::vector<Choice>& chosen,
+             std::string_view doc) {
   Json properties = Json::object(), required = Json::array();
-  for (const auto& [key, value] : chosen)
-    properties.set(key, Json::object().set("enum", Json::list(std::vector<std::string>{value})));
+  for (const auto& [key, values] : chosen)
+    properties.set(key, Json::object().set("enum", Json::list(values)));
   add_fields(common, properties, required);
   add_fields(own, properties, required);
   for (const auto& field : common.fields)
-    for (const auto& [key, value] : chosen)
+    for (const auto& [key, values] : chosen)
       if (key == field.name && field.constraint.required) required.push_back(key);
   Json schema = closed_object(std::move(properties), std::move(required));
   schema.set("description", doc);
@@ -141,19 +144,19 @@ Json variant(const OptionSet& common, const OptionSet& own,
 Json node_schema(const Catalog& catalog) {
   Json variants = Json::array();
   for (const auto& actor : catalog.actors)
-    variants.push_back(variant(node_options(), actor.options, {{"actor", actor.name}}, actor.doc));
+    variants.push_back(
+        variant(node_options(), actor.options, {{"actor", {actor.name}}}, actor.doc));
   return Json::object().set("oneOf", std::move(variants));
 }
 
 Json resource_schema(const Catalog& catalog) {
   Json variants = Json::array();
   for (const auto& resource : catalog.resources) {
-    OptionSet common = resource_options();
-    if (!resource.needs_model)
-      std::erase_if(common.fields, [](const OptionField& field) { return field.name == "model"; });
-    variants.push_back(variant(common, resource.options,
-                               {{"kind", resource.kind}, {"backend", resource.backend}},
-                               resource.doc));
+    std::vector<std::string> backends{resource.backend};
+    if (resource.kind == "weight_channel" && resource.backend == "memory")
+      backends.push_back("auto");
+    variants.push_back(variant(resource_options(), resource.options,
+                               {{"kind", {resource.kind}}, {"backend", backends}}, resource.doc));
   }
   // `backend` may be left out, so several variants can hold at once.
   return Json::object().set("anyOf", std::move(variants));
@@ -163,7 +166,7 @@ Json tenant_schema(const Catalog& catalog) {
   Json variants = Json::array();
   for (const auto& environment : catalog.environments)
     variants.push_back(variant(environment_options(), environment.options,
-                               {{"name", environment.name}}, environment.doc));
+                               {{"name", {environment.name}}}, environment.doc));
   Json schema = object_schema(tenant_options());
   Json properties = *schema.find("properties");
   Json environment = Json::object();

@@ -3,13 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <set>
+
 #include "graph/config/reference_docs.h"
+#include "graph/config/toml_source.h"
+#include "tests/graph/schema_check.h"
 #include "tests/graph/test_catalog.h"
 
 namespace primerl::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const Json& at(const Json& json, std::initializer_list<std::string_view> path) {
   const Json* found = &json;
@@ -57,6 +64,41 @@ TEST(Schema, StatesLimitsChoicesAndDefaults) {
   EXPECT_EQ(at(counter, {"properties", "color", "enum"}).as_array().size(), 2u);
   EXPECT_EQ(at(counter, {"properties", "wait", "default"}).as_string(), "250ms");
   EXPECT_EQ(at(counter, {"properties", "tags", "items", "type"}).as_string(), "string");
+}
+
+std::vector<std::string> faults_of(const std::string& text) {
+  Sources sources;
+  Diagnostics diagnostics;
+  const auto table = parse_toml(sources, sources.add("graph.toml", text), diagnostics);
+  CHECK(table.has_value(), text);
+  return schema_faults(graph_schema(test_catalog()), to_json(*table));
+}
+
+TEST(Schema, TakesWhatTheCheckTakes) {
+  EXPECT_THAT(faults_of(demo_text()), IsEmpty());
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_THAT(faults_of(graph.plan->resolved_toml), IsEmpty());
+  EXPECT_THAT(faults_of(replaced(demo_text(), "kind = \"weight_channel\"",
+                                 "kind = \"weight_channel\"\nbackend = \"auto\"")),
+              IsEmpty());
+}
+
+// What one table can show is refused in the editor already; the rest needs the whole graph.
+TEST(Schema, RefusesWhatTheCheckRefusesOfATable) {
+  const std::set<std::string> of_a_table = {"G006", "G010", "G015", "G016", "G017", "G020",
+                                            "G021", "G022", "G023", "G024", "G025", "G030"};
+  const std::filesystem::path folder = PRIMERL_SOURCE_DIR "/tests/graph/golden";
+  size_t num_refused = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string code = entry.path().filename().string().substr(0, 4);
+    if (entry.path().extension() != ".toml" || !of_a_table.contains(code)) continue;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    EXPECT_FALSE(faults_of(text).empty()) << entry.path();
+    ++num_refused;
+  }
+  EXPECT_EQ(num_refused, of_a_table.size());
 }
 
 TEST(ReferenceDocs, NameEveryActorPortOptionResourceAndEnvironment) {
