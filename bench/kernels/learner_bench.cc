@@ -19,7 +19,7 @@ TrainBatch make_batch(int group_size) {
     TrainSample sample;
     for (int t = 0; t < kTokens; ++t) {
       const bool sampled = t >= kPromptTokens;
-      const int word = sampled ? i * 13 : i / group_size * 31;
+      const int word = sampled ? i * 13 : i / group_size * (t + 31);
       sample.tokens.push_back(2 + (word + t * 7) % 97);
       sample.loss_mask.push_back(sampled ? 1 : 0);
       sample.logprobs.push_back(sampled ? -4.0F : 0.0F);

@@ -1,7 +1,8 @@
 #include "kernels/engine/batch_scheduler.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "graph/base/random.h"
 
 namespace primerl {
 namespace {
@@ -10,8 +11,15 @@ bool holds(const std::vector<int32_t>& ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-void drop(std::vector<Sequence*>& list, const Sequence* sequence) {
-  list.erase(std::remove(list.begin(), list.end(), sequence), list.end());
+template <class T>
+void drop(std::vector<T*>& list, const T* one) {
+  list.erase(std::remove(list.begin(), list.end(), one), list.end());
+}
+
+uint64_t prompt_hash(const SequenceRequest& request) {
+  uint64_t hash = stable_hash(request.salt, request.tenant.value);
+  for (const int32_t token : request.prompt_tokens) hash = mix(hash, static_cast<uint64_t>(token));
+  return hash;
 }
 
 }  // namespace
@@ -28,13 +36,12 @@ Status BatchScheduler::submit(SequenceRequest request) {
     if (token < 0 || token >= limits_.vocab_size)
       return error(Code::kInvalid, "prompt token {} is outside the vocabulary of {}", token,
                    limits_.vocab_size);
-  const int64_t total =
-      static_cast<int64_t>(request.prompt_tokens.size()) + request.sampling.max_tokens;
+  const size_t prompt = request.prompt_tokens.size();
+  const int64_t total = static_cast<int64_t>(prompt) + request.sampling.max_tokens;
   if (total > options.max_sequence_tokens)
-    return error(Code::kInvalid,
-                 "{} prompt tokens and max_tokens {} are more than the {} a sequence may have",
-                 request.prompt_tokens.size(), request.sampling.max_tokens,
-                 options.max_sequence_tokens);
+    return error(Code::kInvalid, "{} prompt tokens and max_tokens {} are more than {}", prompt,
+                 request.sampling.max_tokens, options.max_sequence_tokens)
+        .note("a sequence holds max_sequence_tokens, prompt and completion together");
   if (total > static_cast<int64_t>(options.kv_blocks) * options.block_size)
     return error(Code::kInvalid, "{} tokens never fit {} KV blocks of {} tokens", total,
                  options.kv_blocks, options.block_size)
@@ -45,9 +52,10 @@ Status BatchScheduler::submit(SequenceRequest request) {
     return error(Code::kExhausted, "{} prompts are waiting, the limit of max_waiting",
                  waiting_.size());
   auto sequence = std::make_unique<Sequence>();
+  sequence->prompt_hash = prompt_hash(request);
   sequence->request = std::move(request);
   waiting_.push_back(sequence.get());
-  const auto id = sequence->request.id.value;
+  const uint64_t id = sequence->request.id.value;
   sequences_.emplace(id, std::move(sequence));
   return ok();
 }
@@ -76,7 +84,8 @@ void BatchScheduler::abort(SequenceId id) {
       waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
       break;
     case Sequence::State::kPrefilling:
-      drop(prefilling_, &sequence);
+      drop(sequence.prompt->waiting, &sequence);
+      --num_prefilling_;
       break;
     case Sequence::State::kHeld:
       --num_held_;
@@ -90,53 +99,126 @@ void BatchScheduler::abort(SequenceId id) {
   finish(sequence, FinishReason::kCancelled);
 }
 
-int32_t BatchScheduler::blocks_needed(const Sequence& sequence) const {
-  const int32_t tokens = sequence.num_prompt_tokens() + sequence.request.sampling.max_tokens;
-  return (tokens + limits_.options.block_size - 1) / limits_.options.block_size;
+int32_t BatchScheduler::blocks_for(int64_t num_tokens) const {
+  const int64_t size = limits_.options.block_size;
+  return static_cast<int32_t>((num_tokens + size - 1) / size);
+}
+
+Prompt* BatchScheduler::shared_prompt(const Sequence& sequence) const {
+  const SequenceRequest& request = sequence.request;
+  for (const auto& prompt : prompts_)
+    if (prompt->hash == sequence.prompt_hash && prompt->version == version_ &&
+        prompt->tenant == request.tenant && prompt->salt == request.salt &&
+        prompt->tokens == request.prompt_tokens)
+      return prompt.get();
+  return nullptr;
 }
 
 bool BatchScheduler::can_admit() const {
-  const auto admitted = static_cast<int32_t>(prefilling_.size() + running_.size()) + num_held_;
-  return !waiting_.empty() && admitted < limits_.options.max_running &&
-         blocks_needed(*waiting_.front()) <= static_cast<int32_t>(free_blocks_.size());
+  const int32_t admitted = num_prefilling_ + num_held_ + static_cast<int32_t>(running_.size());
+  if (waiting_.empty() || admitted >= limits_.options.max_running) return false;
+  const SequenceRequest& request = waiting_.front()->request;
+  int64_t tokens = request.sampling.max_tokens;
+  if (shared_prompt(*waiting_.front()) == nullptr)
+    tokens += static_cast<int64_t>(request.prompt_tokens.size());
+  return blocks_for(tokens) <= static_cast<int32_t>(free_blocks_.size());
 }
 
-void BatchScheduler::admit() {
-  Sequence& sequence = *waiting_.front();
-  waiting_.pop_front();
-  const auto count = static_cast<size_t>(blocks_needed(sequence));
+std::vector<int32_t> BatchScheduler::take_blocks(int32_t count) {
+  const auto first = free_blocks_.end() - count;
+  std::vector<int32_t> taken(first, free_blocks_.end());
+  free_blocks_.erase(first, free_blocks_.end());
+  return taken;
+}
+
+Prompt& BatchScheduler::new_prompt(Sequence& sequence) {
+  const SequenceRequest& request = sequence.request;
+  Prompt& prompt = *prompts_.emplace_back(std::make_unique<Prompt>());
+  prompt.hash = sequence.prompt_hash;
+  prompt.tenant = request.tenant;
+  prompt.salt = request.salt;
+  prompt.tokens = request.prompt_tokens;
+  prompt.version = version_;
+  prompt.blocks = take_blocks(blocks_for(prompt.size()));
   const int32_t block_size = limits_.options.block_size;
-  sequence.blocks.assign(free_blocks_.end() - static_cast<std::ptrdiff_t>(count),
-                         free_blocks_.end());
-  free_blocks_.resize(free_blocks_.size() - count);
-  sequence.cache_rows.reserve(count * static_cast<size_t>(block_size));
-  for (const int32_t block : sequence.blocks)
-    for (int32_t i = 0; i < block_size; ++i) sequence.cache_rows.push_back(block * block_size + i);
+  for (const int32_t block : prompt.blocks)
+    for (int32_t i = 0; i < block_size; ++i) prompt.cache_rows.push_back(block * block_size + i);
+  // What its last block has left belongs to the sequence that came first.
+  const auto end = prompt.cache_rows.begin() + prompt.size();
+  sequence.cache_rows.assign(end, prompt.cache_rows.end());
+  prompt.cache_rows.erase(end, prompt.cache_rows.end());
+  return prompt;
+}
+
+void BatchScheduler::reserve_rows(Sequence& sequence) {
   const auto max_tokens = static_cast<size_t>(sequence.request.sampling.max_tokens);
+  const int32_t block_size = limits_.options.block_size;
+  if (sequence.cache_rows.size() < max_tokens) {
+    const size_t missing = max_tokens - sequence.cache_rows.size();
+    sequence.blocks = take_blocks(blocks_for(static_cast<int64_t>(missing)));
+    for (const int32_t block : sequence.blocks)
+      for (int32_t i = 0; i < block_size; ++i)
+        sequence.cache_rows.push_back(block * block_size + i);
+  }
   sequence.tokens.reserve(max_tokens);
   sequence.logprobs.reserve(max_tokens);
-  sequence.state = Sequence::State::kPrefilling;
-  prefilling_.push_back(&sequence);
 }
 
-void BatchScheduler::add_span(StepPlan& plan, Sequence& sequence, int32_t num_rows) {
+void BatchScheduler::admit(StepPlan& plan) {
+  Sequence& sequence = *waiting_.front();
+  waiting_.pop_front();
+  Prompt* prompt = shared_prompt(sequence);
+  if (prompt == nullptr) {
+    prompt = &new_prompt(sequence);
+    prefilling_.push_back(prompt);
+  } else {
+    sequence.num_cached_tokens = prompt->size() - 1;
+    if (prompt->last_row >= 0) {
+      plan.samples.push_back({prompt->last_row, &sequence});
+    } else if (prompt->is_complete()) {
+      // Only the last token again, for what follows it; the same weights write the same key.
+      --prompt->num_computed;
+      prefilling_.push_back(prompt);
+    }
+  }
+  reserve_rows(sequence);
+  sequence.prompt = prompt;
+  ++prompt->num_users;
+  prompt->waiting.push_back(&sequence);
+  sequence.state = Sequence::State::kPrefilling;
+  ++num_prefilling_;
+}
+
+void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   RowBatch& rows = plan.rows;
-  const int32_t begin = sequence.num_computed, end = begin + num_rows;
+  const Prompt& prompt = *sequence.prompt;
+  const auto last = static_cast<int32_t>(sequence.tokens.size()) - 1;
+  const auto row = static_cast<int32_t>(rows.num_rows());
+  const auto own = sequence.cache_rows.begin();
+  rows.spans.push_back({row, 1, prompt.size() + last, static_cast<int32_t>(rows.kv_rows.size())});
+  rows.kv_rows.insert(rows.kv_rows.end(), prompt.cache_rows.begin(), prompt.cache_rows.end());
+  rows.kv_rows.insert(rows.kv_rows.end(), own, own + last + 1);
+  rows.tokens.push_back(sequence.tokens.back());
+  rows.positions.push_back(prompt.size() + last);
+  rows.cache_rows.push_back(own[last]);
+  plan.samples.push_back({row, &sequence});
+}
+
+void BatchScheduler::add_chunk(StepPlan& plan, Prompt& prompt, int32_t num_rows) {
+  RowBatch& rows = plan.rows;
+  const int32_t begin = prompt.num_computed, end = begin + num_rows;
   rows.spans.push_back({static_cast<int32_t>(rows.num_rows()), num_rows, begin,
                         static_cast<int32_t>(rows.kv_rows.size())});
-  rows.kv_rows.insert(rows.kv_rows.end(), sequence.cache_rows.begin(),
-                      sequence.cache_rows.begin() + end);
-  const int32_t num_prompt_tokens = sequence.num_prompt_tokens();
-  for (int32_t i = begin; i < end; ++i) {
-    rows.tokens.push_back(i < num_prompt_tokens
-                              ? sequence.request.prompt_tokens[static_cast<size_t>(i)]
-                              : sequence.tokens[static_cast<size_t>(i - num_prompt_tokens)]);
-    rows.positions.push_back(i);
-    rows.cache_rows.push_back(sequence.cache_rows[static_cast<size_t>(i)]);
-  }
-  sequence.num_computed = end;
-  if (end < sequence.num_tokens()) return;
-  plan.samples.push_back({static_cast<int32_t>(rows.num_rows()) - 1, &sequence});
+  const auto cached = prompt.cache_rows.begin();
+  rows.kv_rows.insert(rows.kv_rows.end(), cached, cached + end);
+  rows.tokens.insert(rows.tokens.end(), prompt.tokens.begin() + begin, prompt.tokens.begin() + end);
+  rows.cache_rows.insert(rows.cache_rows.end(), cached + begin, cached + end);
+  for (int32_t i = begin; i < end; ++i) rows.positions.push_back(i);
+  prompt.num_computed = end;
+  num_prefill_tokens_ += static_cast<uint64_t>(num_rows);
+  if (!prompt.is_complete()) return;
+  prompt.last_row = static_cast<int32_t>(rows.num_rows()) - 1;
+  for (Sequence* sequence : prompt.waiting) plan.samples.push_back({prompt.last_row, sequence});
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
@@ -145,31 +227,31 @@ bool BatchScheduler::plan(StepPlan& plan) {
   int32_t budget = limits_.options.max_batched_tokens;
   for (Sequence* sequence : running_) {
     if (budget == 0) break;
-    add_span(plan, *sequence, 1);
+    add_decode(plan, *sequence);
     --budget;
   }
-  for (size_t i = 0; budget > 0; ++i) {
-    if (i == prefilling_.size()) {
+  size_t next = 0;
+  while (budget > 0) {
+    if (next == prefilling_.size()) {
       if (!can_admit()) break;
-      admit();
+      admit(plan);
+      continue;
     }
-    Sequence& sequence = *prefilling_[i];
-    const int32_t chunk = std::min(budget, sequence.num_prompt_tokens() - sequence.num_computed);
-    add_span(plan, sequence, chunk);
-    num_prefill_tokens_ += static_cast<uint64_t>(chunk);
+    Prompt& prompt = *prefilling_[next++];
+    const int32_t chunk = std::min(budget, prompt.size() - prompt.num_computed);
+    add_chunk(plan, prompt, chunk);
     budget -= chunk;
   }
   return plan.rows.num_rows() > 0;
 }
 
-void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob,
-                            PolicyVersion version) {
+void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto& sampling = sequence.request.sampling;
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
-  if (sequence.spans.empty() || sequence.spans.back().version != version)
-    sequence.spans.push_back({version, index, index});
+  if (sequence.spans.empty() || sequence.spans.back().version != version_)
+    sequence.spans.push_back({version_, index, index});
   sequence.spans.back().end = index + 1;
   ++num_decode_tokens_;
   const bool stop =
@@ -189,29 +271,41 @@ void BatchScheduler::finish_step() {
   }
   running_.resize(kept);
   kept = 0;
-  for (Sequence* sequence : prefilling_) {
-    if (sequence->tokens.empty()) {
-      prefilling_[kept++] = sequence;
+  for (Prompt* prompt : prefilling_) {
+    prompt->last_row = -1;
+    if (!prompt->is_complete()) {
+      prefilling_[kept++] = prompt;
       continue;
     }
-    sequence->state = Sequence::State::kHeld;
-    ++num_held_;
-    prefilled_.push_back({sequence->request.id, 0});
+    for (Sequence* sequence : std::exchange(prompt->waiting, {})) {
+      sequence->state = Sequence::State::kHeld;
+      --num_prefilling_;
+      ++num_held_;
+      prefilled_.push_back({sequence->request.id, sequence->num_cached_tokens});
+    }
   }
   prefilling_.resize(kept);
 }
 
 void BatchScheduler::finish(Sequence& sequence, FinishReason reason) {
   free_blocks_.insert(free_blocks_.end(), sequence.blocks.begin(), sequence.blocks.end());
+  if (sequence.prompt != nullptr && --sequence.prompt->num_users == 0) release(*sequence.prompt);
   FinishEvent event;
   event.id = sequence.request.id;
   event.reason = reason;
   event.tokens = std::move(sequence.tokens);
   event.logprobs = std::move(sequence.logprobs);
   event.spans = std::move(sequence.spans);
+  event.num_cached_tokens = sequence.num_cached_tokens;
   const uint64_t id = event.id.value;
   finished_.push_back(std::move(event));
   sequences_.erase(id);
+}
+
+void BatchScheduler::release(Prompt& prompt) {
+  free_blocks_.insert(free_blocks_.end(), prompt.blocks.begin(), prompt.blocks.end());
+  drop(prefilling_, &prompt);
+  std::erase_if(prompts_, [&prompt](const auto& one) { return one.get() == &prompt; });
 }
 
 bool BatchScheduler::has_work() const {
@@ -220,13 +314,14 @@ bool BatchScheduler::has_work() const {
 
 EngineState BatchScheduler::state() const {
   EngineState state;
-  state.num_waiting = static_cast<int32_t>(waiting_.size() + prefilling_.size());
+  state.num_waiting = static_cast<int32_t>(waiting_.size()) + num_prefilling_;
   state.num_running = static_cast<int32_t>(running_.size());
   state.num_held = num_held_;
   state.num_free_blocks = static_cast<int32_t>(free_blocks_.size());
   state.num_blocks = limits_.options.kv_blocks;
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
+  state.version = version_;
   return state;
 }
 

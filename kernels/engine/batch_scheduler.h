@@ -8,12 +8,18 @@
 /// prompt and completion, so an admitted sequence always finishes and nothing is ever preempted.
 ///
 ///   WAITING -> PREFILLING -> HELD -> (take_over) RUNNING -> ended
+///
+/// Sequences that live at the same time and have equal tenant, salt and prompt share the prompt's
+/// blocks and its computation, as long as the weights did not change since: a group of eight
+/// computes its prompt once. Nothing is kept for later; that is the prefix cache's work.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernels/engine/engine.h"
@@ -28,22 +34,41 @@ struct SchedulerLimits {
   std::vector<int32_t> eos_ids;
 };
 
+struct Sequence;
+
+/// A prompt inside the engine, with the sequences that begin with it.
+struct Prompt {
+  uint64_t hash = 0;  // of tenant, salt and tokens
+  TenantSlot tenant;
+  std::string salt;
+  std::vector<int32_t> tokens;
+  PolicyVersion version;  // of the weights that began it
+  std::vector<int32_t> blocks;
+  std::vector<int32_t> cache_rows;  // [tokens]
+  int32_t num_computed = 0;         // tokens whose key and value are in the cache
+  int32_t last_row = -1;            // of its last token in the current plan
+  int32_t num_users = 0;            // sequences that hold it
+  std::vector<Sequence*> waiting;   // want a token sampled when it is complete
+
+  int32_t size() const { return static_cast<int32_t>(tokens.size()); }
+  bool is_complete() const { return num_computed == size(); }
+};
+
 /// A sequence inside the engine.
 struct Sequence {
   enum class State : uint8_t { kWaiting, kPrefilling, kHeld, kRunning };
   SequenceRequest request;
+  uint64_t prompt_hash = 0;
   State state = State::kWaiting;
   bool ended = false;  // held, but its only token was already the last
   FinishReason reason = FinishReason::kLength;
-  int32_t num_computed = 0;  // tokens whose key and value are in the cache
-  std::vector<int32_t> blocks;
-  std::vector<int32_t> cache_rows;  // [prompt + max_tokens]
+  int32_t num_cached_tokens = 0;
+  Prompt* prompt = nullptr;         // null while waiting
+  std::vector<int32_t> blocks;      // beyond the prompt's
+  std::vector<int32_t> cache_rows;  // [max_tokens], of generated tokens
   std::vector<int32_t> tokens;      // generated
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
-
-  int32_t num_prompt_tokens() const { return static_cast<int32_t>(request.prompt_tokens.size()); }
-  int32_t num_tokens() const { return num_prompt_tokens() + static_cast<int32_t>(tokens.size()); }
 };
 
 /// One forward pass: its rows, and the rows from which a token is sampled.
@@ -63,11 +88,13 @@ class BatchScheduler {
   Status submit(SequenceRequest request);
   Status take_over(SequenceId id);
   void abort(SequenceId id);
+  /// From now on tokens are made by `version`.
+  void set_version(PolicyVersion version) { version_ = version; }
 
   /// Fills `plan` with the next step; false when there is nothing to do.
   bool plan(StepPlan& plan);
   /// Takes one sampled token of the last plan.
-  void accept(Sequence& sequence, int32_t token, float logprob, PolicyVersion version);
+  void accept(Sequence& sequence, int32_t token, float logprob);
   /// Moves the sequences of the last plan on: prefilled ones are held, ended ones leave.
   void finish_step();
 
@@ -77,20 +104,30 @@ class BatchScheduler {
   EngineState state() const;
 
  private:
-  int32_t blocks_needed(const Sequence& sequence) const;
+  int32_t blocks_for(int64_t num_tokens) const;
+  /// The live prompt that `sequence` may share, or null.
+  Prompt* shared_prompt(const Sequence& sequence) const;
   bool can_admit() const;
-  void admit();
-  void add_span(StepPlan& plan, Sequence& sequence, int32_t num_rows);
+  void admit(StepPlan& plan);
+  Prompt& new_prompt(Sequence& sequence);
+  void reserve_rows(Sequence& sequence);
+  std::vector<int32_t> take_blocks(int32_t count);
+  void add_decode(StepPlan& plan, Sequence& sequence);
+  void add_chunk(StepPlan& plan, Prompt& prompt, int32_t num_rows);
   void finish(Sequence& sequence, FinishReason reason);
+  void release(Prompt& prompt);
 
   const SchedulerLimits limits_;
+  PolicyVersion version_ = PolicyVersion(0);
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
+  std::vector<std::unique_ptr<Prompt>> prompts_;  // live ones, oldest first
   std::deque<Sequence*> waiting_;
-  std::vector<Sequence*> prefilling_;  // in order of admission
-  std::vector<Sequence*> running_;     // in order of take_over
-  std::vector<int32_t> free_blocks_;   // taken from the back
+  std::vector<Prompt*> prefilling_;   // in order of admission
+  std::vector<Sequence*> running_;    // in order of take_over
+  std::vector<int32_t> free_blocks_;  // taken from the back
   std::vector<PrefillEvent> prefilled_;
   std::vector<FinishEvent> finished_;
+  int32_t num_prefilling_ = 0;  // sequences
   int32_t num_held_ = 0;
   uint64_t num_prefill_tokens_ = 0;
   uint64_t num_decode_tokens_ = 0;

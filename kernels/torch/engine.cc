@@ -81,7 +81,7 @@ void TorchEngine::sample() {
     const auto drawn =
         sampler_.sample({row, static_cast<size_t>(vocab)}, sequence.request.sampling,
                         sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()));
-    scheduler_.accept(sequence, drawn.token, drawn.logprob, version_);
+    scheduler_.accept(sequence, drawn.token, drawn.logprob);
     row += vocab;
   }
 }
@@ -100,13 +100,8 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
   if (snapshot.version == version_) return uint64_t{0};
   RETURN_IF_ERROR(load(snapshot.tensors));
   version_ = snapshot.version;
+  scheduler_.set_version(version_);
   return static_cast<uint64_t>(snapshot.tensors.size());
-}
-
-EngineState TorchEngine::state() const {
-  EngineState state = scheduler_.state();
-  state.version = version_;
-  return state;
 }
 
 std::string TorchEngine::describe() const {

@@ -32,7 +32,7 @@ class TorchEngine final : public Engine {
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  EngineState state() const override;
+  EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:

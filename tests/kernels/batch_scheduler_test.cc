@@ -15,9 +15,12 @@ BatchScheduler make(EngineOptions options) {
   return BatchScheduler({options, 50, {1}});
 }
 
-SequenceRequest request(uint64_t id, int32_t num_prompt_tokens, int32_t max_tokens) {
+/// `salt` tells prompts of equal length apart.
+SequenceRequest request(uint64_t id, int32_t num_prompt_tokens, int32_t max_tokens,
+                        const std::string& salt = "") {
   SequenceRequest made;
   made.id = SequenceId(id);
+  made.salt = salt.empty() ? std::to_string(id) : salt;
   for (int32_t i = 0; i < num_prompt_tokens; ++i) made.prompt_tokens.push_back(10 + i);
   made.sampling.max_tokens = max_tokens;
   return made;
@@ -27,8 +30,7 @@ SequenceRequest request(uint64_t id, int32_t num_prompt_tokens, int32_t max_toke
 StepPlan step(BatchScheduler& scheduler, int32_t token = 7) {
   StepPlan plan;
   if (!scheduler.plan(plan)) return plan;
-  for (const auto& sample : plan.samples)
-    scheduler.accept(*sample.sequence, token, -1, PolicyVersion(0));
+  for (const auto& sample : plan.samples) scheduler.accept(*sample.sequence, token, -1);
   scheduler.finish_step();
   return plan;
 }
@@ -120,6 +122,83 @@ TEST(BatchScheduler, EndsAtTheEndOfSequenceToken) {
   ASSERT_EQ(ends.size(), 1U);
   EXPECT_EQ(ends[0].reason, FinishReason::kStop);
   EXPECT_THAT(ends[0].tokens, ElementsAre(7, 1));
+}
+
+TEST(BatchScheduler, AGroupComputesItsPromptOnce) {
+  auto scheduler = make({.kv_blocks = 8, .block_size = 4});
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(scheduler.submit(request(id, 5, 3, "g")).ok());
+  const auto plan = step(scheduler);
+  EXPECT_EQ(plan.rows.num_rows(), 5);
+  ASSERT_EQ(plan.samples.size(), 4U);
+  for (const auto& sample : plan.samples) EXPECT_EQ(sample.row, 4);
+  EXPECT_EQ(scheduler.state().num_held, 4);
+  // 2 blocks of prompt, whose 3 spare rows serve the first; 1 block for each of the others.
+  EXPECT_EQ(scheduler.state().num_free_blocks, 3);
+  EXPECT_EQ(scheduler.state().num_prefill_tokens, 5U);
+  const auto events = scheduler.take_prefilled();
+  EXPECT_EQ(events[0].num_cached_tokens, 0);
+  EXPECT_EQ(events[3].num_cached_tokens, 4);
+}
+
+TEST(BatchScheduler, MembersOfAGroupGenerateIntoRowsOfTheirOwn) {
+  auto scheduler = make({.kv_blocks = 8, .block_size = 4});
+  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.submit(request(id, 5, 3, "g")).ok());
+  const auto prompt = step(scheduler);
+  take_over_all(scheduler);
+  const auto plan = step(scheduler);
+  std::set<int32_t> rows(prompt.rows.cache_rows.begin(), prompt.rows.cache_rows.end());
+  rows.insert(plan.rows.cache_rows.begin(), plan.rows.cache_rows.end());
+  EXPECT_EQ(rows.size(), 5U + 3);
+  for (const auto& span : plan.rows.spans) {
+    EXPECT_EQ(span.num_cached, 5);
+    const auto first = plan.rows.kv_rows.begin() + span.kv_offset;
+    EXPECT_TRUE(std::equal(prompt.rows.cache_rows.begin(), prompt.rows.cache_rows.end(), first));
+  }
+}
+
+TEST(BatchScheduler, ALateMemberComputesOnlyTheLastToken) {
+  auto scheduler = make({});
+  ASSERT_TRUE(scheduler.submit(request(1, 5, 3, "g")).ok());
+  step(scheduler);
+  ASSERT_TRUE(scheduler.submit(request(2, 5, 3, "g")).ok());
+  ASSERT_TRUE(scheduler.submit(request(3, 5, 3, "g")).ok());
+  const auto plan = step(scheduler);
+  EXPECT_THAT(plan.rows.positions, ElementsAre(4));
+  EXPECT_EQ(plan.rows.spans[0].num_cached, 4);
+  EXPECT_EQ(plan.samples.size(), 2U);
+  EXPECT_EQ(scheduler.state().num_held, 3);
+}
+
+TEST(BatchScheduler, OtherSaltsTenantsAndVersionsShareNothing) {
+  auto scheduler = make({});
+  auto other_tenant = request(3, 5, 3, "g");
+  other_tenant.tenant = TenantSlot(1);
+  ASSERT_TRUE(scheduler.submit(request(1, 5, 3, "g")).ok());
+  ASSERT_TRUE(scheduler.submit(request(2, 5, 3, "h")).ok());
+  ASSERT_TRUE(scheduler.submit(other_tenant).ok());
+  EXPECT_EQ(step(scheduler).rows.num_rows(), 15);
+  scheduler.set_version(PolicyVersion(1));
+  ASSERT_TRUE(scheduler.submit(request(4, 5, 3, "g")).ok());
+  EXPECT_EQ(step(scheduler).rows.num_rows(), 5);
+}
+
+TEST(BatchScheduler, ThePromptLivesAsLongAsItsLastMember) {
+  auto scheduler = make({.max_batched_tokens = 3});
+  ASSERT_TRUE(scheduler.submit(request(1, 5, 3, "g")).ok());
+  step(scheduler);
+  ASSERT_TRUE(scheduler.submit(request(2, 5, 3, "g")).ok());
+  scheduler.abort(SequenceId(1));
+  EXPECT_EQ(scheduler.state().num_free_blocks, scheduler.state().num_blocks);
+  step(scheduler);
+  ASSERT_TRUE(scheduler.submit(request(3, 5, 3, "g")).ok());
+  EXPECT_EQ(step(scheduler).samples.size(), 2U) << "2 and 3, at the end of one prompt";
+  scheduler.abort(SequenceId(2));
+  EXPECT_LT(scheduler.state().num_free_blocks, scheduler.state().num_blocks);
+  take_over_all(scheduler);
+  step(scheduler);
+  scheduler.abort(SequenceId(3));
+  EXPECT_EQ(scheduler.state().num_free_blocks, scheduler.state().num_blocks);
+  EXPECT_FALSE(scheduler.has_work());
 }
 
 }  // namespace

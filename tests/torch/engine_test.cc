@@ -108,6 +108,35 @@ TEST(TorchEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
   }
 }
 
+TEST(TorchEngine, SharingAPromptChangesNoTokenAndNoLogprob) {
+  const auto folder = make_folder({});
+  auto engine = make_engine(folder, {.block_size = 4, .max_batched_tokens = 7});
+  const auto member = [](uint64_t id) {
+    auto made = request(7, 10, 15);
+    made.id = SequenceId(id);
+    made.seed = id;
+    return made;
+  };
+  std::map<uint64_t, FinishEvent> alone;
+  for (uint64_t id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(engine->submit(member(id)).ok());
+    alone[id] = run(*engine).at(id);
+    EXPECT_EQ(alone[id].num_cached_tokens, 0) << "nothing is kept";
+  }
+  for (uint64_t id = 1; id <= 5; ++id) ASSERT_TRUE(engine->submit(member(id)).ok());
+  ASSERT_TRUE(engine->step().ok());
+  ASSERT_TRUE(engine->step().ok());
+  ASSERT_TRUE(engine->submit(member(6)).ok());
+  const auto together = run(*engine);
+  ASSERT_EQ(together.size(), 6U);
+  for (const auto& [id, end] : together) {
+    EXPECT_EQ(end.tokens, alone[id].tokens) << id;
+    EXPECT_EQ(end.logprobs, alone[id].logprobs) << id;
+    EXPECT_EQ(end.num_cached_tokens, id == 1 ? 0 : 9) << id;
+  }
+  EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
+}
+
 TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
   auto engine = make_engine(make_folder({.seed = 1}));
   auto fresh = make_engine(make_folder({.seed = 2}, "other"));

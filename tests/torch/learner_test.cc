@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <span>
+#include <thread>
 
 #include "kernels/train/loss.h"
 #include "kernels/weights/safetensors.h"
@@ -226,6 +227,40 @@ TEST(TorchLearner, SkipsAGradientThatIsNotFiniteAndGoesOn) {
   EXPECT_THAT(broken.skip_reason, HasSubstr("not finite"));
   ASSERT_TRUE(learner->fill(tensors).ok());
   EXPECT_FALSE(learner->step(batch(), never)->skipped);
+}
+
+TEST(TorchLearner, WorksBesideAnEngineOnAnotherThread) {
+  const auto folder = make_folder({});
+  const auto train = [&] {
+    auto learner = make_torch_learner({.micro_batch_tokens = 16, .threads = 1}, folder).value();
+    for (int i = 0; i < 20; ++i) CHECK(learner->step(batch(), never).ok(), "a step failed");
+    return values(learner->snapshot(PolicyVersion(1)).value()->tensors);
+  };
+  const auto generate = [&] {
+    auto engine = make_torch_engine({.threads = 1}, folder).value();
+    SequenceRequest request;
+    request.id = SequenceId(1);
+    request.prompt_tokens = {1, 2, 3};
+    request.sampling.max_tokens = 200;
+    request.sampling.ignore_eos = true;
+    CHECK(engine->submit(request).ok(), "refused");
+    while (engine->has_work()) {
+      CHECK(engine->step().ok(), "a step failed");
+      for (const auto& event : engine->take_prefilled())
+        CHECK(engine->take_over(event.id).ok(), "nothing to take over");
+    }
+    return engine->take_finished().at(0).tokens;
+  };
+  const auto weights = train();
+  const auto tokens = generate();
+  std::vector<float> weights_beside;
+  std::vector<int32_t> tokens_beside;
+  std::thread trainer([&] { weights_beside = train(); });
+  std::thread generator([&] { tokens_beside = generate(); });
+  trainer.join();
+  generator.join();
+  EXPECT_EQ(weights_beside, weights);
+  EXPECT_EQ(tokens_beside, tokens);
 }
 
 TEST(TorchLearner, LearnsATextByHeart) {
