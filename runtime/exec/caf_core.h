@@ -44,6 +44,7 @@ class CafExecutor::Core final : private CellOwner {
   void begin_drain(RunEnd end);
   void end(RunEnd end, Status status, StallReport stall = {});
   Status collect_ended();
+  Error not_stopped(const Host& host) const;
   std::vector<EdgeLedger> ledger() const;
 
   // caf_watch.cc: on the timer thread

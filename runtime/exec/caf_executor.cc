@@ -191,11 +191,10 @@ void CafExecutor::Core::shut_down() {
   phase_ = Phase::kEnded;
 }
 
-/// Waits until every host has been destroyed on its thread; names the one that has not.
+/// Waits until every host has been destroyed on its thread; names one that has not.
 Status CafExecutor::Core::collect_ended() {
   const auto limit = std::chrono::nanoseconds(setup_.plan->settings.drain_max.to_nanoseconds());
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  Status stuck;
   for (auto* cell : here_) {
     const Host& host = cell->host();
     if (!host.may_run_apart()) continue;
@@ -205,23 +204,33 @@ Status CafExecutor::Core::collect_ended() {
       cell->order(HostCell::kQuit);
     }
   }
-  std::unique_lock lock(mutex_);
-  for (auto* cell : here_) {
-    const Host& host = cell->host();
-    const bool has_ended = changed_.wait_until(
-        lock, deadline, [this, &host] { return static_cast<bool>(ended_[host.id().index()]); });
-    if (has_ended || !stuck.ok()) continue;
-    const auto view = host.view();
-    std::string last = "outside a handler";
-    if (!view.handling.is_none() && view.handling_type != nullptr)
-      last = fmt::format("'{}' handles a '{}'", setup_.plan->instance(view.handling).name,
-                         view.handling_type->name);
-    else if (view.is_running)
-      last = "in a work turn";
-    stuck = error(Code::kDeadline, "'{}' has not stopped within {} ({})", host.name(),
-                  to_string(setup_.plan->settings.drain_max), last);
+  std::vector<const Host*> late;
+  {
+    std::unique_lock lock(mutex_);
+    for (auto* cell : here_) {
+      const Host& host = cell->host();
+      const bool has_ended = changed_.wait_until(
+          lock, deadline, [this, &host] { return static_cast<bool>(ended_[host.id().index()]); });
+      if (!has_ended) late.push_back(&host);
+    }
   }
-  return stuck;
+  if (late.empty()) return ok();
+  // Others may only wait for the thread that one of them holds.
+  const auto culprit = std::find_if(late.begin(), late.end(),
+                                    [](const Host* host) { return host->view().is_running; });
+  return not_stopped(culprit == late.end() ? *late.front() : **culprit);
+}
+
+Error CafExecutor::Core::not_stopped(const Host& host) const {
+  const auto view = host.view();
+  std::string last = "outside a handler";
+  if (!view.handling.is_none() && view.handling_type != nullptr)
+    last = fmt::format("'{}' handles a '{}'", setup_.plan->instance(view.handling).name,
+                       view.handling_type->name);
+  else if (view.is_running)
+    last = "in a work turn";
+  return error(Code::kDeadline, "'{}' has not stopped within {} ({})", host.name(),
+               to_string(setup_.plan->settings.drain_max), last);
 }
 
 std::vector<EdgeLedger> CafExecutor::Core::ledger() const {

@@ -1,0 +1,216 @@
+#include "runtime/exec/caf_executor.h"
+
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <future>
+
+#include "runtime/exec/caf_actors.h"
+#include "tests/conformance/executor_conformance.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+
+class CafExecutorTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    Gate::get().open();
+    executor_.reset();
+  }
+  Status start(std::shared_ptr<const Plan> plan) {
+    CafExecutorSetup setup;
+    setup.plan = std::move(plan);
+    setup.surroundings = &surroundings_;
+    setup.factory = conformance_factory();
+    executor_ = std::make_unique<CafExecutor>(std::move(setup));
+    return executor_->start();
+  }
+  TestSurroundings surroundings_;
+  std::unique_ptr<CafExecutor> executor_;
+};
+
+constexpr std::string_view kImpatient = "environment_timeout = \"50ms\"";
+
+TEST_F(CafExecutorTest, LeavesAStuckHandlerBehindAndAnswersForIt) {
+  Gate::get().close();
+  ASSERT_TRUE(
+      start(conformance_plan(conversation(10, "blocking_answerer", "stick_at = 4"), {}, kImpatient))
+          .ok());
+  const auto outcome = executor_->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFinished);
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error().text();
+  EXPECT_EQ(surroundings_.count("all answered"), 1u);
+  EXPECT_EQ(outcome.ledger[0].failed, 1u);
+  for (const auto& edge : outcome.ledger) EXPECT_TRUE(edge.balances());
+  EXPECT_TRUE(executor_->has_lost_threads());
+}
+
+TEST_F(CafExecutorTest, LosesNoThreadWhenTheHandlerReturnsAfterAll) {
+  Gate::get().close();
+  ASSERT_TRUE(
+      start(conformance_plan(conversation(1'000'000'000, "blocking_answerer", "stick_at = 4"), {},
+                             kImpatient))
+          .ok());
+  Gate::get().wait_for(1);
+  // The refusal of question 4 shows that the handler was given up.
+  while (surroundings_.count("refused: the handler took longer than 50ms") == 0 &&
+         executor_->views()[1].num_steps < 6) {
+    std::this_thread::yield();
+  }
+  Gate::get().open();
+  // Until the late handler has left, a stop would count it as lost; it leaves without help.
+  while (num_actors_alive() > 2) std::this_thread::yield();
+  executor_->request_stop();
+  EXPECT_EQ(executor_->wait().end, RunEnd::kInterrupted);
+  EXPECT_FALSE(executor_->has_lost_threads());
+}
+
+TEST_F(CafExecutorTest, GivesUpAsManyHandlersAsAllowedAndNoMore) {
+  Gate::get().close();
+  // Two answerers that both get stuck; one may be given up.
+  ASSERT_TRUE(start(conformance_plan(R"(
+[node.asker]
+actor = "asker"
+[node.answerer]
+actor = "blocking_answerer"
+stick_at = 0
+[node.asker_too]
+actor = "asker"
+[node.answerer_too]
+actor = "blocking_answerer"
+stick_at = 0
+[edges]
+forward = ["asker.question -> answerer.question", "asker_too.question -> answerer_too.question"]
+feedback = ["answerer.reply -> asker.reply", "answerer_too.reply -> asker_too.reply"]
+)",
+                                     "abandoned_max = 1", kImpatient))
+                  .ok());
+  const auto outcome = executor_->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  ASSERT_FALSE(outcome.status.ok());
+  EXPECT_EQ(outcome.status.error().code(), Code::kExhausted);
+  EXPECT_THAT(outcome.status.error().message(), HasSubstr("1 stuck handlers"));
+}
+
+TEST_F(CafExecutorTest, StopsWhileAHandlerApartIsStuck) {
+  Gate::get().close();
+  ASSERT_TRUE(start(conformance_plan(conversation(10, "blocking_answerer", "stick_at = 0"))).ok());
+  Gate::get().wait_for(1);
+  executor_->request_stop();
+  const auto outcome = executor_->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kInterrupted);
+  EXPECT_TRUE(executor_->has_lost_threads());
+}
+
+TEST_F(CafExecutorTest, NamesTheHandlerThatDoesNotStop) {
+  Gate::get().close();
+  ASSERT_TRUE(
+      start(conformance_plan(conversation(10, "answerer", "stick_at = 0"), "drain_max = \"100ms\""))
+          .ok());
+  Gate::get().wait_for(1);
+  executor_->request_stop();
+  const auto outcome = executor_->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  ASSERT_FALSE(outcome.status.ok());
+  EXPECT_THAT(outcome.status.error().message(), HasSubstr("'answerer' handles a 'Number'"));
+  EXPECT_TRUE(executor_->has_lost_threads());
+}
+
+TEST_F(CafExecutorTest, RunsOtherHostsWhileOneBlocks) {
+  Gate::get().close();
+  // One pool thread; the blocking answerer has its own.
+  ASSERT_TRUE(start(conformance_plan(R"(
+[node.stuck_asker]
+actor = "asker"
+[node.stuck]
+actor = "blocking_answerer"
+stick_at = 0
+[node.asker]
+actor = "asker"
+count = 100
+[node.answerer]
+actor = "answerer"
+[edges]
+forward = ["stuck_asker.question -> stuck.question", "asker.question -> answerer.question"]
+feedback = ["stuck.reply -> stuck_asker.reply", "answerer.reply -> asker.reply"]
+)",
+                                     "pool_threads = 1"))
+                  .ok());
+  Gate::get().wait_for(1);
+  // The other conversation finishes the tenant although this one waits; then the gate opens.
+  while (!executor_->status().is_draining) std::this_thread::yield();
+  EXPECT_EQ(surroundings_.count("all answered"), 1u);
+  Gate::get().open();
+  EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
+}
+
+TEST_F(CafExecutorTest, KeepsMemoryFlatBeforeASlowConsumer) {
+  const auto run = [this](int64_t count) {
+    EXPECT_TRUE(start(conformance_plan(pipeline(count, 32, 64, "spin = 500"))).ok());
+    EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
+    executor_.reset();
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;  // KiB
+  };
+  const auto before = run(10'000);
+  EXPECT_LT(run(1'000'000) - before, 8 * 1024);
+}
+
+TEST_F(CafExecutorTest, RefusesAPlanOfTwoProcesses) {
+  const auto plan = conformance_plan(pipeline(10, 1, 4) + R"(
+[place]
+here = { nodes = ["source", "relay"] }
+there = { nodes = ["sink"] }
+)");
+  const auto started = start(plan);
+  ASSERT_FALSE(started.ok());
+  EXPECT_THAT(started.error().message(), HasSubstr("relay.out -> sink.in"));
+}
+
+TEST_F(CafExecutorTest, EndsWhereverItIs) {
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(start(conformance_plan(pipeline(1'000'000'000, 1 + i % 5, 1 + i % 7))).ok());
+    if (i % 3 == 0) executor_->request_drain();
+    while (i % 3 == 1 && executor_->status().num_steps < static_cast<uint64_t>(i * 10)) {
+      std::this_thread::yield();
+    }
+    executor_->request_stop();
+    const auto outcome = executor_->wait();
+    EXPECT_EQ(outcome.end, RunEnd::kInterrupted);
+    for (const auto& edge : outcome.ledger) ASSERT_TRUE(edge.balances());
+    executor_.reset();
+    ASSERT_EQ(num_actors_alive(), 0);
+  }
+}
+
+TEST(CafActors, RunsEveryTurnThatWasPokedFor) {
+  auto actors = CafActors::make(1);
+  ASSERT_TRUE(actors.ok()) << actors.error().text();
+  EXPECT_EQ((*actors)->pool_threads(), 1);
+  std::promise<void> done;
+  int num_turns = 0;
+  auto poke = (*actors)->spawn(
+      [&] {
+        if (++num_turns < 1000) return TurnEnd::kMore;
+        done.set_value();
+        return TurnEnd::kQuit;
+      },
+      false);
+  poke();
+  done.get_future().wait();
+  EXPECT_EQ(num_turns, 1000);
+}
+
+TEST(CafActors, GivesSmallMachinesOnePoolThread) {
+  EXPECT_EQ(default_pool_threads(1), 1);
+  EXPECT_EQ(default_pool_threads(4), 1);
+  EXPECT_EQ(default_pool_threads(5), 1);
+  EXPECT_EQ(default_pool_threads(8), 2);
+  EXPECT_EQ(default_pool_threads(64), 16);
+}
+
+}  // namespace
+}  // namespace primerl

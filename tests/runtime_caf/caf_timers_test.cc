@@ -1,0 +1,73 @@
+#include "runtime/exec/caf_timers.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+namespace primerl {
+namespace {
+
+constexpr Duration kNoTick = Duration::seconds(3600);
+
+TEST(CafTimers, RingsInOrderOfTime) {
+  std::vector<uint32_t> rung;
+  std::promise<void> done;
+  CafTimers timers(
+      3, kNoTick,
+      [&](HostId host) {
+        rung.push_back(host.value);
+        if (rung.size() == 3) done.set_value();
+      },
+      [] {});
+  const Time now = steady_now();
+  timers.arm(HostId(0), now + Duration::milliseconds(15));
+  timers.arm(HostId(1), now + Duration::milliseconds(5));
+  timers.arm(HostId(2), now + Duration::milliseconds(10));
+  EXPECT_TRUE(timers.has_alarm());
+  done.get_future().wait();
+  EXPECT_EQ(rung, (std::vector<uint32_t>{1, 2, 0}));
+  EXPECT_FALSE(timers.has_alarm());
+}
+
+TEST(CafTimers, RingsOnceAtTheReplacedTime) {
+  std::atomic<int> num_rung{0};
+  std::promise<void> done;
+  Time at;
+  CafTimers timers(
+      2, kNoTick,
+      [&](HostId host) {
+        if (host == HostId(1)) return done.set_value();
+        ++num_rung;
+        EXPECT_GE(steady_now(), at);
+      },
+      [] {});
+  const Time now = steady_now();
+  at = now + Duration::milliseconds(10);
+  timers.arm(HostId(0), now + Duration::seconds(3600));
+  timers.arm(HostId(0), at);
+  timers.arm(HostId(1), now + Duration::milliseconds(20));
+  done.get_future().wait();
+  timers.stop();
+  EXPECT_EQ(num_rung, 1);
+}
+
+TEST(CafTimers, LooksSoonWhenNoticed) {
+  std::promise<void> looked;
+  CafTimers timers(
+      1, kNoTick, [](HostId) {}, [&] { looked.set_value(); });
+  timers.notice();
+  looked.get_future().wait();
+}
+
+TEST(CafTimers, IsSilentAfterStop) {
+  CafTimers timers(
+      1, kNoTick, [](HostId) { FAIL() << "rang after stop()"; },
+      [] { FAIL() << "looked after stop()"; });
+  timers.stop();
+  timers.stop();
+  timers.arm(HostId(0), steady_now());
+  timers.notice();
+}
+
+}  // namespace
+}  // namespace primerl
