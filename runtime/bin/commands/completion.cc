@@ -93,7 +93,11 @@ _primerl_graph() {{
   case "$command" in
 {}  esac
 }}
-if [ "$funcstack[1]" = "_primerl_graph" ]; then _primerl_graph "$@"; else compdef _primerl_graph primerl-graph; fi
+if [ "$funcstack[1]" = "_primerl_graph" ]; then
+  _primerl_graph "$@"
+else
+  compdef _primerl_graph primerl-graph
+fi
 )",
                      names, cases);
 }

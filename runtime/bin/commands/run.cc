@@ -1,9 +1,10 @@
+#include "runtime/bin/commands/run.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
-#include "runtime/bin/commands/run.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/run_session.h"
 #include "runtime/bin/summary.h"
