@@ -232,7 +232,10 @@ TEST(TorchLearner, SkipsAGradientThatIsNotFiniteAndGoesOn) {
 TEST(TorchLearner, WorksBesideAnEngineOnAnotherThread) {
   const auto folder = make_folder({});
   const auto train = [&] {
-    auto learner = make_torch_learner({.micro_batch_tokens = 16, .threads = 1}, folder).value();
+    LearnerOptions options;
+    options.micro_batch_tokens = 16;
+    options.threads = 1;
+    auto learner = make_torch_learner(options, folder).value();
     for (int i = 0; i < 20; ++i) CHECK(learner->step(batch(), never).ok(), "a step failed");
     return values(learner->snapshot(PolicyVersion(1)).value()->tensors);
   };
