@@ -113,8 +113,9 @@ class ResourceCopies {
     copy.contract = resource.contract;
     copy.options = resource.options;
     copy.model = resource.model < 0 ? -1 : model_index_[static_cast<size_t>(resource.model)];
-    for (const int32_t place : places_of(resource)) {
-      copy.threads = threads_of(resource, place);
+    const auto places = places_of(resource);
+    copy.threads = threads_of(resource, places);
+    for (const int32_t place : places) {
       copies_[{index, place}] = static_cast<int32_t>(plan_.resources.size());
       plan_.resources.push_back(copy);
     }
@@ -132,20 +133,19 @@ class ResourceCopies {
     return places;
   }
 
-  /// Cores of a process divided by its compute resources, at least 1; processes share evenly.
-  int32_t threads_of(const DraftResource& resource, int32_t place) const {
+  /// Cores of a process divided by its compute resources, at least 1; processes share evenly. All
+  /// copies of a resource have the same number: that of its most crowded process.
+  int32_t threads_of(const DraftResource& resource, const std::vector<int32_t>& places) const {
     if (resource.common.threads > 0) return static_cast<int32_t>(resource.common.threads);
     if (!resource.contract->computes) return 1;
-    std::set<int32_t> computing;
-    int32_t here = 0;
-    for (const auto& other : draft_.resources) {
-      if (other.contract == nullptr || !other.contract->computes) continue;
-      const auto places = places_of(other);
-      computing.insert(places.begin(), places.end());
-      here += std::find(places.begin(), places.end(), place) != places.end() ? 1 : 0;
-    }
+    std::map<int32_t, int32_t> computing;  // compute resources by place
+    for (const auto& other : draft_.resources)
+      if (other.contract->computes)
+        for (const int32_t place : places_of(other)) ++computing[place];
+    int32_t crowd = 1;
+    for (const int32_t place : places) crowd = std::max(crowd, computing[place]);
     const auto processes = std::max(1, static_cast<int32_t>(computing.size()));
-    return std::max(1, draft_.cores / processes / std::max(1, here));
+    return std::max(1, draft_.cores / processes / crowd);
   }
 
   void add_tokenizers() {

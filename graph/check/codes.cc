@@ -107,10 +107,6 @@ constexpr ErrorCode kCodes[] = {
      "no bound."},
     {"G038", "edge written twice",
      "The same output is joined to the same input twice; every message would arrive twice."},
-    {"G039", "forward cycle of threads",
-     "The nodes form no cycle, but the threads they share do: nodes that use one engine or learner "
-     "run on one thread, which stops as a whole while one of its forward edges is full. Make one "
-     "edge feedback, or give the nodes different resources."},
     {"G040", "resource of the wrong kind",
      "The option wants another kind of resource than the one it names, e.g. an engine where a "
      "learner is needed."},

@@ -24,7 +24,7 @@ void check_tenants_exist(Draft& draft);     // G060, G065, G066
 // Edges.
 void check_connected(Draft& draft);       // G033
 void check_fan_out(Draft& draft);         // G034
-void check_forward_cycles(Draft& draft);  // G036, G039
+void check_forward_cycles(Draft& draft);  // G036
 void check_feedback(Draft& draft);        // G037
 void check_edges_once(Draft& draft);      // G038
 

@@ -137,6 +137,45 @@ TEST(Rules, PlacesCutTheGraphIntoProcesses) {
   EXPECT_THAT(findings(again), HasSubstr("error[G044]"));
 }
 
+TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
+  const std::string places =
+      "\n[place]\na = { nodes = [\"prefill\", \"trainer\"] }\nb = { nodes = [\"decode\"] }\n"
+      "c = { nodes = [\"rollout\", \"env\", \"router\", \"broadcaster\"] }\n";
+  const std::string text = replaced(demo_text(), "kind = \"weight_channel\"",
+                                    "kind = \"weight_channel\"\nbackend = \"shm\"") +
+                           places;
+  const Folder folder;
+  Overrides overrides;
+  overrides.cores = 8;
+  const auto graph = load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  std::vector<std::string> copies;
+  for (const auto& host : graph.plan->hosts)
+    for (const int32_t resource : host.resources) {
+      const auto& used = graph.plan->resources[static_cast<size_t>(resource)];
+      copies.push_back(fmt::format("{} of {} in {}: {} threads", used.name, host.name,
+                                   graph.plan->processes[host.process.index()].name, used.threads));
+    }
+  // 8 cores, 2 processes that compute, at most 2 compute resources in one.
+  EXPECT_THAT(copies,
+              ElementsAre("engine of prefill in a: 2 threads", "engine of decode in b: 2 threads",
+                          "learner of trainer in a: 2 threads"));
+  overrides.cores = 2;
+  const auto again = load_graph_text(graph.plan->resolved_toml, "graph.resolved.toml", "/",
+                                     overrides, test_catalog());
+  ASSERT_NE(again.plan, nullptr) << findings(again);
+  EXPECT_EQ(again.plan->resolved_toml, graph.plan->resolved_toml);
+}
+
+// A full edge holds back its own sender alone, so users of one engine may stand before and behind
+// another node.
+TEST(Rules, ThreadsMayFormACycleThatNodesDoNot) {
+  std::string text = demo_with("[edges]", "[node.relay]\nactor = \"relay\"\n\n[edges]");
+  text = replaced(text, "\"prefill.done        -> decode.request\",",
+                  "\"prefill.done -> relay.done\",\n  \"relay.done -> decode.request\",");
+  EXPECT_THAT(codes_of(text), IsEmpty());
+}
+
 TEST(Rules, ARunOfErrorsIsCut) {
   std::string text = demo_text();
   for (int i = 0; i < 600; ++i) text += fmt::format("[stray{}]\n", i);

@@ -307,10 +307,10 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   return contract;
 }
 
-ResourceContract weight_channel() {
+ResourceContract weight_channel(const std::string& backend) {
   ResourceContract contract;
   contract.kind = "weight_channel";
-  contract.backend = "memory";
+  contract.backend = backend;
   contract.doc = "moves weights";
   contract.options = OptionsOf<NoOptions>().take();
   return contract;
@@ -333,8 +333,9 @@ Catalog make_catalog() {
                     broadcaster_contract(), counter_contract(), relay_contract(),
                     scorer_contract(),      mesh_contract()};
   catalog.messages = {&message_type<Task>(), &message_type<GenerateRequest>()};
-  catalog.resources = {engine("torch", true), engine("scripted", false), learner("torch", true),
-                       learner("scripted", false), weight_channel()};
+  catalog.resources = {engine("torch", true),    engine("scripted", false),
+                       learner("torch", true),   learner("scripted", false),
+                       weight_channel("memory"), weight_channel("shm")};
   EnvironmentContract letters;
   letters.name = "reverse_text";
   letters.doc = "reverse the letters";
