@@ -1,0 +1,164 @@
+// Thousands of random lives of sequences against a symbolic cache: a row holds a hash of all tokens
+// up to its own, so a block given away too early, a row shared wrongly or a key out of order shows.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "graph/base/random.h"
+#include "kernels/engine/batch_scheduler.h"
+
+namespace primerl {
+namespace {
+
+constexpr int kSeeds = 150, kSteps = 120;
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed)
+      : random_(seed), options_(random_options()), scheduler_({options_, 50, {1}}) {
+    cache_.resize(static_cast<size_t>(options_.kv_blocks * options_.block_size), 0);
+  }
+
+  void run() {
+    for (int i = 0; i < kSteps; ++i) turn();
+    for (int i = 0; i < 10000 && (scheduler_.has_work() || !held_.empty()); ++i) {
+      take_over(held_.size());
+      step();
+    }
+    EXPECT_EQ(ended_, submitted_) << "every sequence ends once";
+    const auto state = scheduler_.state();
+    EXPECT_EQ(state.num_free_blocks, state.num_blocks);
+    EXPECT_EQ(state.num_waiting + state.num_held + state.num_running, 0);
+  }
+
+ private:
+  EngineOptions random_options() {
+    EngineOptions options;
+    options.kv_blocks = static_cast<int32_t>(4 + random_.below(20));
+    options.block_size = static_cast<int32_t>(1 + random_.below(6));
+    options.max_running = static_cast<int32_t>(1 + random_.below(8));
+    options.max_batched_tokens = static_cast<int32_t>(1 + random_.below(12));
+    options.max_sequence_tokens = options.kv_blocks * options.block_size;
+    options.max_waiting = 10;
+    return options;
+  }
+
+  void turn() {
+    switch (random_.below(8)) {
+      case 0:
+      case 1:
+      case 2:
+        submit();
+        break;
+      case 3:
+        take_over(random_.below(3));
+        break;
+      case 4:
+        abort();
+        break;
+      case 5:
+        if (random_.below(4) == 0) scheduler_.set_version(version_ = version_.next());
+        break;
+      default:
+        step();
+    }
+  }
+
+  void submit() {
+    SequenceRequest request;
+    request.id = SequenceId(next_id_++);
+    request.tenant = TenantSlot(0);
+    request.salt = random_.below(2) == 0 ? "a" : "b";
+    const auto kind = static_cast<int32_t>(random_.below(3));
+    for (int32_t i = 0; i < 1 + 3 * kind; ++i) request.prompt_tokens.push_back(2 + kind * 9 + i);
+    request.sampling.max_tokens = static_cast<int32_t>(1 + random_.below(6));
+    const uint64_t id = request.id.value;
+    if (scheduler_.submit(std::move(request)).ok()) submitted_.insert(id);
+  }
+
+  void take_over(uint64_t count) {
+    for (; count > 0 && !held_.empty(); --count) {
+      EXPECT_TRUE(scheduler_.take_over(*held_.begin()).ok());
+      held_.erase(held_.begin());
+    }
+    collect();
+  }
+
+  void abort() {
+    if (next_id_ == 0) return;
+    const SequenceId id(random_.below(next_id_));
+    held_.erase(id);
+    scheduler_.abort(id);
+    collect();
+  }
+
+  void step() {
+    StepPlan plan;
+    if (!scheduler_.plan(plan)) return;
+    compute(plan.rows);
+    for (const auto& sample : plan.samples) {
+      expect_history(sample, plan.rows);
+      scheduler_.accept(*sample.sequence, static_cast<int32_t>(1 + random_.below(20)), -1);
+    }
+    scheduler_.finish_step();
+    for (const auto& event : scheduler_.take_prefilled()) held_.insert(event.id);
+    collect();
+  }
+
+  /// Writes what each row knows: the hash of the key before it and its own token.
+  void compute(const RowBatch& rows) {
+    EXPECT_LE(rows.num_rows(), options_.max_batched_tokens);
+    std::set<int32_t> written;
+    for (const auto& span : rows.spans) {
+      for (int32_t i = 0; i < span.num_queries; ++i) {
+        const auto row = static_cast<size_t>(span.query_begin + i);
+        const int32_t position = span.num_cached + i;
+        EXPECT_EQ(rows.positions[row], position);
+        const int32_t* keys = rows.kv_rows.data() + span.kv_offset;
+        EXPECT_EQ(keys[position], rows.cache_rows[row]);
+        EXPECT_TRUE(written.insert(rows.cache_rows[row]).second) << "two rows write one key";
+        const uint64_t before = position == 0 ? 0 : cache_[static_cast<size_t>(keys[position - 1])];
+        cache_[static_cast<size_t>(rows.cache_rows[row])] =
+            mix(before, static_cast<uint64_t>(rows.tokens[row]));
+      }
+    }
+  }
+
+  void expect_history(const StepPlan::Sample& sample, const RowBatch& rows) {
+    const auto& sequence = *sample.sequence;
+    std::vector<int32_t> tokens = sequence.request.prompt_tokens;
+    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    uint64_t expected = 0;
+    for (const int32_t token : tokens) expected = mix(expected, static_cast<uint64_t>(token));
+    const int32_t cached = rows.cache_rows[static_cast<size_t>(sample.row)];
+    EXPECT_EQ(cache_[static_cast<size_t>(cached)], expected);
+  }
+
+  void collect() {
+    for (const auto& event : scheduler_.take_finished()) {
+      EXPECT_TRUE(ended_.insert(event.id.value).second);
+      EXPECT_EQ(event.tokens.size(), event.logprobs.size());
+    }
+  }
+
+  RandomStream random_;
+  const EngineOptions options_;
+  BatchScheduler scheduler_;
+  PolicyVersion version_ = PolicyVersion(0);
+  std::vector<uint64_t> cache_;
+  uint64_t next_id_ = 0;
+  std::set<SequenceId> held_;
+  std::set<uint64_t> submitted_, ended_;
+};
+
+TEST(BatchSchedulerAtRandom, KeepsEveryHistoryWholeAndFreesEverything) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Simulation(seed).run();
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace primerl
