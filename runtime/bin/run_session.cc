@@ -59,6 +59,7 @@ Time RunSession::now() const {
 
 RunResult RunSession::run() {
   const SignalCounter signals;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
   wall_start_ = wall_seconds();
   if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
   if (const Status launched = launch_workers(); !launched.ok()) {
@@ -175,6 +176,11 @@ void RunSession::handle(const ControlEvent& event) {
   }
 }
 
+void RunSession::say(const std::string& line) {
+  terminal_.say(line);
+  said_ += line + "\n";
+}
+
 void RunSession::show_log(const LogLine& line) {
   const auto level = static_cast<LogLevel>(line.level);
   if (level != LogLevel::kWarning && level != LogLevel::kError) return;
@@ -183,8 +189,8 @@ void RunSession::show_log(const LogLine& line) {
     return;
   }
   ++num_lines_shown_;
-  terminal_.say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning",
-                            line.instance, line.text));
+  say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning", line.instance,
+                  line.text));
 }
 
 void RunSession::write_metrics(const MetricsLine& line) {
@@ -198,7 +204,7 @@ void RunSession::write_metrics(const MetricsLine& line) {
                                          wall_seconds() - wall_zero_, values);
   if (written.ok() || !fault_.empty()) return;
   fault_ = written.error().text();
-  terminal_.say("error: " + fault_);
+  say("error: " + fault_);
   stop("the run folder cannot be written");
 }
 
@@ -260,6 +266,7 @@ void RunSession::show_status() {
   facts.max_steps = tenant.max_steps;
   if (!points_.empty()) facts.step = points_[shown_tenant_.index()].step;
   if (const StepFacts* newest = metrics_->newest(tenant.name)) {
+    facts.has_metrics = true;
     facts.step = newest->step;
     facts.reward = newest->get("reward/all/mean");
     facts.off_policy_mean = newest->get("off_policy/mean");
@@ -278,7 +285,7 @@ bool RunSession::all_closed() const {
 }
 
 RunResult RunSession::failed(std::string why) const {
-  return {kExitFailed, "failed", std::move(why), wall_seconds() - wall_start_};
+  return {kExitFailed, "failed", std::move(why), false, wall_seconds() - wall_start_};
 }
 
 RunResult RunSession::result() {
@@ -308,10 +315,13 @@ RunResult RunSession::result() {
     if (!words.empty()) why += "\nits last words:\n" + words;
   }
   const double seconds = wall_seconds() - wall_start_;
-  if (!why.empty()) return {kExitFailed, stalled ? "stalled" : "failed", why, seconds};
+  if (!why.empty()) {
+    const bool was_said = said_.find(why.substr(0, why.find('\n'))) != std::string::npos;
+    return {kExitFailed, stalled ? "stalled" : "failed", why, was_said, seconds};
+  }
   if (SignalCounter::count() > 0 || was_killed_)
-    return {kExitInterrupted, "interrupted", "", seconds};
-  return {kExitDone, "finished", "", seconds};
+    return {kExitInterrupted, "interrupted", "", false, seconds};
+  return {kExitDone, "finished", "", false, seconds};
 }
 
 }  // namespace primerl

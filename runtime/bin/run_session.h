@@ -23,8 +23,9 @@ namespace primerl {
 /// How a run ended, for the summary and run.json.
 struct RunResult {
   int exit_code = 0;
-  std::string end;  // "finished", "interrupted", "failed", "stalled"
-  std::string why;  // of the last two: what a person should read
+  std::string end;        // "finished", "interrupted", "failed", "stalled"
+  std::string why;        // of the last two: what a person should read
+  bool was_said = false;  // the terminal has it already
   double seconds = 0;
 };
 
@@ -51,6 +52,7 @@ class RunSession {
   Status start_worker(size_t index);
   void watch();
   void handle(const ControlEvent& event);
+  void say(const std::string& line);
   void show_log(const LogLine& line);
   void write_metrics(const MetricsLine& line);
   void obey_signals();
@@ -79,6 +81,7 @@ class RunSession {
   bool is_stopping_ = false;
   bool was_killed_ = false;
   std::string fault_;  // the first one of this side, said once
+  std::string said_;   // warnings and errors shown so far
   uint32_t num_lines_shown_ = 0;
   uint64_t num_lines_hidden_ = 0;
   std::string phase_ = "starting";

@@ -78,7 +78,7 @@ FileOps& system_files() {
 
 Error io_error(std::string_view doing, const std::filesystem::path& path, int error_number) {
   Error fault = error(Code::kIo, "{} '{}': {}", doing, path.string(), std::strerror(error_number));
-  if (error_number == ENOSPC || error_number == EDQUOT)
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG)
     return std::move(fault).note("free some space, or choose another folder with --out DIR");
   if (error_number == EACCES || error_number == EROFS || error_number == EPERM)
     return std::move(fault).note("choose a folder you may write to with --out DIR");

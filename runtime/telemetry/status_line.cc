@@ -63,7 +63,7 @@ std::string status_text(const StatusFacts& facts) {
   if (!facts.tenant.empty()) text += facts.tenant + "  ";
   if (!facts.phase.empty()) text += facts.phase + "  ";
   text += fmt::format("step {}/{}", facts.step, facts.max_steps);
-  if (facts.step == 0) return text;
+  if (!facts.has_metrics) return text;
   text += fmt::format("  reward {:.3f}  stale {:.1f} (max {:.0f})  {} tok/s", facts.reward,
                       facts.off_policy_mean, facts.off_policy_max,
                       short_count(facts.tokens_per_second));

@@ -26,6 +26,7 @@ struct StatusFacts {
   std::string tenant;  // empty when there is only one
   int64_t step = 0;
   int64_t max_steps = 0;
+  bool has_metrics = false;  // what follows is known
   double reward = 0;
   double off_policy_mean = 0;  // staleness, in versions
   double off_policy_max = 0;

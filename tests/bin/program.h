@@ -29,11 +29,12 @@ struct ProgramEnd {
 /// Started at once; wait() ends it. stderr is a pipe that can be read while it runs.
 class Program {
  public:
-  /// `words[0]` is a program of this build ("primerl-graph"). `set` are NAME=value pairs.
+  /// `words[0]` is a program of this build ("primerl-graph") or an absolute path. `set` are
+  /// NAME=value pairs.
   explicit Program(std::vector<std::string> words, std::vector<std::string> set = {},
                    const std::string& folder = "")
       : out_file_(scratch_.path() / "out") {
-    words[0] = std::string(PRIMERL_BINARY_DIR) + "/bin/" + words[0];
+    if (words[0].front() != '/') words[0] = std::string(PRIMERL_BINARY_DIR) + "/bin/" + words[0];
     if (!folder.empty()) words.insert(words.begin(), {"/usr/bin/env", "-C", folder});
     std::vector<char*> arguments, variables;
     for (auto& word : words) arguments.push_back(word.data());

@@ -14,7 +14,7 @@ class ScratchFolder {
  public:
   ScratchFolder() {
     std::string name = testing::TempDir() + "/primerl-XXXXXX";
-    path_ = ::mkdtemp(name.data());
+    path_ = std::filesystem::path(::mkdtemp(name.data())).lexically_normal();
   }
   ~ScratchFolder() {
     std::error_code ignored;

@@ -37,6 +37,7 @@ StatusFacts facts_of(int64_t step) {
   StatusFacts facts;
   facts.step = step;
   facts.max_steps = 200;
+  facts.has_metrics = step > 0;
   facts.reward = 0.6129;
   facts.off_policy_mean = 0.4;
   facts.off_policy_max = 1;

@@ -69,7 +69,7 @@ int run_graph(const RunArguments& arguments) {
   RunSession session(plan, folder, prepared.resume.points, status);
   RunResult result = session.run();
   status.clear();
-  if (!result.why.empty()) fmt::print(stderr, "error: {}\n", result.why);
+  if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end)
                                        .set("exit_code", result.exit_code)

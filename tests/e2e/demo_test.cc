@@ -1,0 +1,76 @@
+// The demo as a person runs it, with fewer steps: a real model, real steps, rising reward.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr const char* kGraph = "examples/reverse_text/graph.toml";
+
+class Demo : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(source_path("examples/reverse_text/model/model.safetensors")))
+      GTEST_SKIP() << "examples/reverse_text/model has not been made";
+  }
+  ProgramEnd run(std::vector<std::string> more) {
+    std::vector<std::string> words{"run", source_path(kGraph), "--out", folder().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  }
+  fs::path folder() const { return scratch_.path() / "run"; }
+  double reward(size_t begin, size_t end) const {
+    const auto steps = lines_of(folder() / "metrics.jsonl");
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += *steps.at(i).get_double("reward/all/mean");
+    return sum / static_cast<double>(end - begin);
+  }
+
+ private:
+  ScratchFolder scratch_;
+};
+
+TEST_F(Demo, RewardRisesAndNoTokenIsTooStale) {
+  const auto end = run({"--max-steps", "60"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto steps = lines_of(folder() / "metrics.jsonl");
+  ASSERT_EQ(steps.size(), 60U);
+  EXPECT_GT(reward(50, 60), reward(0, 5) + 0.1);
+  for (const auto& step : steps) EXPECT_LE(*step.get_double("off_policy/max"), 2);
+}
+
+TEST_F(Demo, StrictlyOnPolicyMeansNoStaleness) {
+  const auto end = run({"--max-steps", "5", "--set", "tenant.main.max_off_policy_steps=0"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& step : lines_of(folder() / "metrics.jsonl"))
+    EXPECT_EQ(*step.get_double("off_policy/max"), 0);
+}
+
+TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {
+  ASSERT_EQ(run({"--max-steps", "4"}).code, 0);
+  const auto end = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);
+  EXPECT_EQ(*json_file(folder() / "checkpoints/step_6/manifest.json").get_int("version"), 6);
+}
+
+TEST_F(Demo, ACheckpointIsAModelThatGenerates) {
+  ASSERT_EQ(run({"--max-steps", "2"}).code, 0);
+  const auto end =
+      run_graph_program({"generate", "--model", (folder() / "checkpoints/step_2/weights").string(),
+                         "--prompt", "r:abc>", "--max-tokens", "6", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto completion = parse_json(end.out, "generate");
+  ASSERT_TRUE(completion.ok()) << end.out;
+  EXPECT_FALSE(completion->find("token_ids")->as_array().empty());
+  EXPECT_EQ(completion->find("token_ids")->as_array().size(),
+            completion->find("logprobs")->as_array().size());
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,129 @@
+// Runs of the scripted graph that end otherwise: Ctrl-C, a dead worker, a full disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// A run that nobody waits for.
+std::vector<std::string> endless_run(const fs::path& folder) {
+  auto words = scripted_run(
+      folder, {"--max-steps", "1000000000", "--set", "tenant.main.checkpoint_every=100"});
+  words.insert(words.begin(), "primerl-graph");
+  return words;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(CtrlC, TheFirstDrainsAndWritesACheckpoint) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("draining: what is in flight ends and a checkpoint is written"));
+  EXPECT_THAT(end.out, HasSubstr("scripted: interrupted"));
+  EXPECT_EQ(run_end(folder), "interrupted");
+  const auto steps = lines_of(folder / "metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const auto last = std::to_string(*steps.back().get_int("step"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
+}
+
+TEST(CtrlC, TheThirdKillsAWorkerThatHearsNothing) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(worker_of(run), SIGSTOP);
+  ::kill(run.pid(), SIGINT);
+  ASSERT_TRUE(run.wait_until_said("draining:"));
+  ::kill(run.pid(), SIGINT);
+  ASSERT_TRUE(run.wait_until_said("stopping now (Ctrl-C again kills)"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("killed"));
+  EXPECT_EQ(run_end(folder), "interrupted");
+}
+
+TEST(Crash, AKilledWorkerEndsTheRunWithItsLastWordsAndReadableFiles) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(worker_of(run), SIGKILL);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("error: process 'main' was killed by signal 9"));
+  EXPECT_THAT(end.out, HasSubstr("scripted: failed"));
+  EXPECT_EQ(run_end(folder), "failed");
+  EXPECT_FALSE(lines_of(folder / "metrics.jsonl").empty());
+  EXPECT_FALSE(lines_of(folder / "rollouts.jsonl").empty());
+}
+
+TEST(Crash, ARunCanGoOnAfterIt) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  {
+    Program run(endless_run(folder));
+    // A checkpoint is there as soon as its folder has its final name.
+    while (!fs::exists(folder / "checkpoints" / "step_100")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    ::kill(worker_of(run), SIGKILL);
+    ASSERT_EQ(run.wait().code, 1);
+  }
+  const auto steps = lines_of(folder / "metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const auto more = std::to_string(*steps.back().get_int("step") + 10);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", more});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(*lines_of(folder / "metrics.jsonl").back().get_int("step"), std::stoll(more));
+}
+
+TEST(Crash, AWorkerThatDoesNotStartIsNamed) {
+  ScratchFolder scratch;
+  const auto none = run_graph_program(scripted_run(scratch.path() / "a"),
+                                      {"PRIMERL_WORKER=/nowhere/primerl-worker"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no program '/nowhere/primerl-worker'"));
+  const auto wrong =
+      run_graph_program(scripted_run(scratch.path() / "b"), {"PRIMERL_WORKER=/bin/false"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("exited with code 1"));
+}
+
+TEST(FullDisk, IsSaidOnceAndStopsTheRunWithReadableFiles) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  // A limit of the file size stands for a full disk: rollouts.jsonl reaches it first.
+  std::string command = "ulimit -f 64; exec";
+  for (const auto& word : endless_run(folder)) command += " '" + word + "'";
+  const std::string program = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
+  command.replace(command.find("'primerl-graph'"), std::string("'primerl-graph'").size(), program);
+  write_text(scratch.path() / "run.sh", command);
+  Program run({"/bin/bash", (scratch.path() / "run.sh").string()});
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1) << end.err;
+  EXPECT_EQ(count_of(end.err, "File too large"), 1U) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("error: "), HasSubstr("rollouts.jsonl")));
+  EXPECT_EQ(run_end(folder), "failed");
+  EXPECT_FALSE(lines_of(folder / "rollouts.jsonl").empty());
+  EXPECT_FALSE(lines_of(folder / "metrics.jsonl").empty());
+}
+
+}  // namespace
+}  // namespace primerl

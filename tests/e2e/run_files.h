@@ -1,0 +1,54 @@
+/// What the tests of whole runs read: the files of a run folder, and a run as a process.
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/bin/program.h"
+
+namespace primerl {
+
+/// Every line of a jsonl file; a line that is no JSON fails the test.
+inline std::vector<Json> lines_of(const std::filesystem::path& file) {
+  std::vector<Json> lines;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    auto json = parse_json(line, file.string());
+    EXPECT_TRUE(json.ok()) << line;
+    if (json.ok()) lines.push_back(std::move(json).value());
+  }
+  return lines;
+}
+
+inline Json json_file(const std::filesystem::path& file) {
+  auto text = read_text_file(file);
+  EXPECT_TRUE(text.ok()) << file;
+  auto json = parse_json(text.ok() ? *text : "null", file.string());
+  EXPECT_TRUE(json.ok()) << file;
+  return json.ok() ? *json : Json();
+}
+
+inline std::string run_end(const std::filesystem::path& folder) {
+  return *json_file(folder / "run.json").get_string("end");
+}
+
+/// `primerl-graph run` of the scripted graph into `folder`.
+inline std::vector<std::string> scripted_run(const std::filesystem::path& folder,
+                                             std::vector<std::string> more = {}) {
+  std::vector<std::string> words{"run", source_path("tests/bin/graphs/scripted.toml"), "--out",
+                                 folder.string()};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// The worker of a running primerl-graph.
+inline pid_t worker_of(const Program& program) {
+  const std::string pid = std::to_string(program.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  pid_t worker = -1;
+  children >> worker;
+  return worker;
+}
+
+}  // namespace primerl

@@ -1,0 +1,146 @@
+// Runs of the scripted graph that end well: what is said, what is written, how they go on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST(Run, EndsWithEveryStepWrittenAndACheckpoint) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto end = run_graph_program(scripted_run(folder));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("scripted: finished after"), HasSubstr("step 8 of 8"),
+                             HasSubstr("metrics.jsonl")));
+  EXPECT_THAT(end.err, HasSubstr("run folder " + folder.string()));
+
+  const auto steps = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(steps.size(), 8U);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(*steps[i].get_int("step"), static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(*steps[i].get_string("tenant"), "main");
+    EXPECT_LE(*steps[i].get_double("off_policy/max"), 2);
+  }
+  EXPECT_EQ(run_end(folder), "finished");
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_4" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_8" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(folder / "graph.resolved.toml"));
+  EXPECT_FALSE(fs::is_empty(folder / "tb"));
+}
+
+TEST(Run, EveryRolloutEndsOnceAndTrainedOnesFillTheBatches) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  std::set<std::string> names;
+  std::map<int64_t, int> trained_in_step;
+  for (const auto& rollout : lines_of(folder / "rollouts.jsonl")) {
+    EXPECT_TRUE(names.insert(*rollout.get_string("rollout")).second);
+    if (*rollout.get_string("end") == "trained") {
+      ++trained_in_step[*rollout.get_int("step")];
+      EXPECT_LE(*rollout.get_int("staleness"), 2);
+    }
+  }
+  EXPECT_EQ(trained_in_step.size(), 8U);
+  for (const auto& [step, count] : trained_in_step) EXPECT_EQ(count, 16) << step;
+}
+
+TEST(Run, TheResolvedGraphIsTheSameGraph) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  const auto check =
+      run_graph_program({"check", (folder / "graph.resolved.toml").string(), "--json"});
+  ASSERT_EQ(check.code, 0) << check.out;
+  const auto document = parse_json(check.out, "check");
+  EXPECT_EQ(*document->get_string("graph_hash"),
+            *json_file(folder / "run.json").get_string("graph_hash"));
+}
+
+TEST(Run, JsonSummaryNamesFolderAndSteps) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto end = run_graph_program(scripted_run(folder, {"--json", "--max-steps", "3"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto summary = parse_json(end.out, "summary");
+  ASSERT_TRUE(summary.ok()) << end.out;
+  EXPECT_EQ(*summary->get_string("schema"), "primerl.run_summary/1");
+  EXPECT_EQ(*summary->get_string("folder"), folder.string());
+  EXPECT_EQ(*summary->find("tenants")->as_array()[0].get_int("step"), 3);
+}
+
+TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
+  ScratchFolder scratch;
+  const auto end = Program({"primerl-graph", "run", source_path("tests/bin/graphs/scripted.toml"),
+                            "--max-steps", "1"},
+                           {}, scratch.path())
+                       .wait();
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(run_end(scratch.path() / "runs" / "latest"), "finished");
+}
+
+TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  // The machine stopped while step 8 was written.
+  fs::remove(folder / "checkpoints" / "step_8" / "manifest.json");
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", "10"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("note: ignoring incomplete checkpoint"),
+                             HasSubstr("resuming after step 4")));
+  std::vector<int64_t> steps;
+  for (const auto& line : lines_of(folder / "metrics.jsonl"))
+    steps.push_back(*line.get_int("step"));
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(json_file(folder / "run.json").find("resumed")->as_array().size(), 1U);
+}
+
+TEST(Resume, NoRolloutNameComesTwiceAndNoConsumedGroupAgain) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  ASSERT_EQ(run_graph_program({"run", "--resume", folder.string(), "--max-steps", "12"}).code, 0);
+  std::set<std::string> names;
+  std::map<int64_t, std::set<int64_t>> steps_of_group;
+  for (const auto& rollout : lines_of(folder / "rollouts.jsonl")) {
+    EXPECT_TRUE(names.insert(*rollout.get_string("rollout")).second)
+        << *rollout.get_string("rollout");
+    if (*rollout.get_string("end") == "trained")
+      steps_of_group[*rollout.get_int("group")].insert(*rollout.get_int("step"));
+  }
+  for (const auto& [group, steps] : steps_of_group) EXPECT_EQ(steps.size(), 1U) << group;
+}
+
+TEST(Resume, ACheckpointStartsANewRunFolder) {
+  ScratchFolder scratch;
+  const fs::path first = scratch.path() / "first", second = scratch.path() / "second";
+  ASSERT_EQ(run_graph_program(scripted_run(first)).code, 0);
+  const auto end = run_graph_program({"run", "--resume", (first / "checkpoints/step_4").string(),
+                                      "--out", second.string(), "--max-steps", "6"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(lines_of(second / "metrics.jsonl").size(), 2U);
+  EXPECT_EQ(lines_of(first / "metrics.jsonl").size(), 8U);
+}
+
+TEST(Resume, ARunThatHasTakenItsStepsSaysSo) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  const auto end = run_graph_program({"run", "--resume", folder.string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err,
+              AllOf(HasSubstr("has already taken 8 of 8 steps"), HasSubstr("--max-steps 9")));
+}
+
+}  // namespace
+}  // namespace primerl
