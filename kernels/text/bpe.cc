@@ -215,8 +215,8 @@ class ByteLevelBpe final : public Tokenizer {
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
     std::string bytes;
     for (const int32_t id : ids) {
-      if (!vocabulary_.has(id))
-        return error(Code::kInvalid, "id {} is no token; ids are below {}", id, vocabulary_.size());
+      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
+      if (!vocabulary_.has(id)) continue;  // a padded row of the embedding
       if (skip_special && (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) continue;
       bytes += parts_.token_bytes[static_cast<size_t>(id)];
     }

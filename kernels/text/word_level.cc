@@ -32,8 +32,8 @@ class WordLevel final : public Tokenizer {
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
     std::string text;
     for (const int32_t id : ids) {
-      if (!vocabulary_.has(id))
-        return error(Code::kInvalid, "id {} is no token; ids are below {}", id, vocabulary_.size());
+      if (id < 0) return error(Code::kInvalid, "id {} is no token", id);
+      if (!vocabulary_.has(id)) continue;  // a padded row of the embedding
       if (skip_special && (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) continue;
       text += vocabulary_.token(id);
     }

@@ -62,11 +62,11 @@ TEST_F(WordLevel, TellsItsSizeEndAndPadding) {
   EXPECT_EQ(tokenizer->pad_id(), 0);
 }
 
-TEST_F(WordLevel, RefusesToDecodeIdsThatAreNoToken) {
+TEST_F(WordLevel, DecodesPaddedRowsOfTheEmbeddingToNothing) {
   const auto tokenizer = load();
-  EXPECT_TRUE(tokenizer->decode({96}).ok());
-  EXPECT_EQ(tokenizer->decode({97}).error().message(), "id 97 is no token; ids are below 97");
-  EXPECT_FALSE(tokenizer->decode({-1}).ok());
+  EXPECT_EQ(*tokenizer->decode({96}), "~");
+  EXPECT_EQ(*tokenizer->decode({97, 67, 127}), "a");
+  EXPECT_EQ(tokenizer->decode({-1}).error().message(), "id -1 is no token");
 }
 
 TEST_F(WordLevel, MapsUnknownPiecesToAnUnknownTokenThatIsNotThePadding) {
