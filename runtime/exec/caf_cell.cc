@@ -11,6 +11,7 @@ namespace {
 // A burst ends after this many steps or this long, whichever is first: long enough to pay for a
 // turn, short enough that an arrival does not wait.
 constexpr int kBurstSteps = 64;
+constexpr int kStepsPerReading = 4;
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
 constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
@@ -152,17 +153,20 @@ void HostCell::accept(Time now) {
 
 bool HostCell::run_burst(uint32_t incarnation, Time now) {
   const Time until = now + kBurstTime;
-  for (int i = 0; i < kBurstSteps && now < until && host_.ready(); ++i) {
-    if (owner_->is_stopping() || has_failed_) return true;
+  for (int i = 0; i < kBurstSteps && now < until; ++i) {
+    if (owner_->is_stopping() || has_failed_) break;
     if (runs_apart_) {
+      if (!host_.ready()) break;
       if (!run_apart(incarnation, now)) return false;
-    } else {
-      host_.step(now);
+    } else if (!host_.step_in_burst(now).stepped) {
+      break;
     }
     // The next step may be long; nobody shall wait for it who waits for this one.
     if (has_own_thread_) flush();
-    now = steady_now();
+    // Pooled handlers are quick: a few of them share one reading of the clock.
+    if (has_own_thread_ || i % kStepsPerReading == kStepsPerReading - 1) now = steady_now();
   }
+  host_.end_burst();
   return true;
 }
 
@@ -187,17 +191,21 @@ bool HostCell::run_apart(uint32_t incarnation, Time now) {
   return true;
 }
 
-void HostCell::ship(Parcel parcel) {
-  for (size_t i = 0; i < num_outgoing_; ++i) {
-    Parcel& waiting = outgoing_[i];
-    if (waiting.to != parcel.to) continue;
-    waiting.messages.insert(waiting.messages.end(), std::move_iterator(parcel.messages.begin()),
-                            std::move_iterator(parcel.messages.end()));
-    waiting.grants.insert(waiting.grants.end(), parcel.grants.begin(), parcel.grants.end());
-    return;
+void HostCell::ship(Parcel&& parcel) {
+  size_t at = 0;
+  while (at < num_outgoing_ && outgoing_[at].to != parcel.to) ++at;
+  if (at == num_outgoing_) {
+    if (at == outgoing_.size()) outgoing_.emplace_back();
+    ++num_outgoing_;
+    outgoing_[at].from = parcel.from;
+    outgoing_[at].to = parcel.to;
+    outgoing_[at].epoch = parcel.epoch;
   }
-  if (num_outgoing_ == outgoing_.size()) outgoing_.emplace_back();
-  outgoing_[num_outgoing_++] = std::move(parcel);
+  // The elements alone: the host's vectors keep their memory for the next step.
+  auto& waiting = outgoing_[at];
+  waiting.messages.insert(waiting.messages.end(), std::move_iterator(parcel.messages.begin()),
+                          std::move_iterator(parcel.messages.end()));
+  waiting.grants.insert(waiting.grants.end(), parcel.grants.begin(), parcel.grants.end());
 }
 
 void HostCell::flush() {

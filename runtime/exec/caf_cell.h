@@ -71,7 +71,7 @@ class HostCell final : public HostExecutor {
 
  private:
   // HostExecutor, inside host_ calls.
-  void ship(Parcel parcel) override;
+  void ship(Parcel&& parcel) override;
   void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
   void host_failed(HostId host, Error error) override {
     owner_->host_failed(host, std::move(error));

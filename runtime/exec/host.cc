@@ -164,6 +164,13 @@ StepEnd Host::step(Time now) {
   body_->run_step();
   return body_->complete_step(now);
 }
+StepEnd Host::step_in_burst(Time now) {
+  body_->is_in_burst_ = true;
+  const StepEnd end = step(now);
+  body_->is_in_burst_ = false;
+  return end;
+}
+void Host::end_burst() { body_->update_gauge(); }
 bool Host::begin_step(Time now) { return body_->begin_step(now); }
 void Host::run_step() { body_->run_step(); }
 void Host::fail_step(Error error) { body_->fail_step(std::move(error)); }

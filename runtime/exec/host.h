@@ -50,8 +50,9 @@ class Host;
 class HostExecutor {
  public:
   virtual ~HostExecutor() = default;
-  /// Carries a parcel to parcel.to. Never blocks, never loses, keeps the order per pair.
-  virtual void ship(Parcel parcel) = 0;
+  /// Carries a parcel to parcel.to. Never blocks, never loses, keeps the order per pair. Takes the
+  /// vectors or what is in them; the host uses what memory is left again.
+  virtual void ship(Parcel&& parcel) = 0;
   /// services().finish(tenant): once per tenant and actor that says so; repeated is harmless.
   virtual void tenant_finished(TenantSlot tenant) = 0;
   /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
@@ -150,6 +151,10 @@ class Host {
   /// Whether step() would do something now.
   bool ready() const;
   StepEnd step(Time now);
+  /// The same within a burst of steps: counts() and view() lag behind until end_burst(), but never
+  /// call a host idle that is not.
+  StepEnd step_in_burst(Time now);
+  void end_burst();
 
   bool begin_step(Time now);
   void run_step();

@@ -110,6 +110,7 @@ class Host::Body {
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;
+  bool is_in_burst_ = false;  // the gauges wait for its end
   bool is_draining_ = false;
 
   // The step in hand.

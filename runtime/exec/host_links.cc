@@ -154,13 +154,9 @@ void Host::Body::flush() {
       open.parcel.grants.push_back({in.id, in.settled_messages, in.settled_bytes, in.epoch});
     }
     open.ungranted.clear();
-    Parcel parcel;
-    parcel.from = open.parcel.from;
-    parcel.to = open.parcel.to;
-    parcel.epoch = open.parcel.epoch;
-    parcel.messages.swap(open.parcel.messages);
-    parcel.grants.swap(open.parcel.grants);
-    setup().executor->ship(std::move(parcel));
+    setup().executor->ship(std::move(open.parcel));
+    open.parcel.messages.clear();
+    open.parcel.grants.clear();
   }
   touched_.clear();
 }

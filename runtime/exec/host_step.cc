@@ -286,7 +286,7 @@ void Host::Body::record(const Running& running, bool is_abandoned) {
 
 void Host::Body::after_change() {
   if (common_->flow->take_got_room()) arm_work();
-  update_gauge();
+  if (!is_in_burst_) update_gauge();
 }
 
 }  // namespace primerl

@@ -84,7 +84,7 @@ Host& VirtualExecutor::host(HostId id) {
   return *guests_[id.index()].host;
 }
 
-void VirtualExecutor::ship(Parcel parcel) {
+void VirtualExecutor::ship(Parcel&& parcel) {
   const auto key = std::make_pair(parcel.from, parcel.to);
   const auto [found, is_new] = way_of_.try_emplace(key, ways_.size());
   if (is_new) ways_.push_back({parcel.from, parcel.to, {}});

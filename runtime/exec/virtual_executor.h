@@ -117,7 +117,7 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
     std::deque<Parcel> parcels;
   };
 
-  void ship(Parcel parcel) override;
+  void ship(Parcel&& parcel) override;
   void tenant_finished(TenantSlot tenant) override;
   void host_failed(HostId host, Error error) override;
   void on_step(const StepRecord& record) override;

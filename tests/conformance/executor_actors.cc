@@ -109,7 +109,10 @@ class BlobSource final : public Talker {
     ++num_sent_;
     out.send({content_, reinterpret_cast<uint64_t>(content_.bytes().data())},
              for_tenant(services().tenants().front()));
-    return false;
+    if (num_waiting_ > 0) return false;
+    // Nobody answers: the end of the run waits until all has arrived.
+    if (num_sent_ == options_.count) finish_all();
+    return num_sent_ < options_.count;
   }
   Status on_got(const Number&) {
     if (--num_waiting_ == 0 && num_sent_ == options_.count) finish_all();
@@ -308,13 +311,13 @@ std::vector<Contract> contracts() {
   all.push_back(ContractOf<BlobSource, B>("blob_source", "sends one large Blob to all")
                     .option("count", &B::count, at_least(1), "how often")
                     .option("num_bytes", &B::num_bytes, at_least(1), "of the Blob")
-                    .option("num_receivers", &B::num_receivers, at_least(1), "who must have it")
-                    .in("got", &BlobSource::on_got, "one has it")
+                    .option("num_receivers", &B::num_receivers, at_least(0), "who must answer")
+                    .in("got", &BlobSource::on_got, "one has it", optional_port())
                     .out("out", &BlobSource::out, "the Blob", broadcast(), work_burst(1))
                     .source());
   all.push_back(ContractOf<BlobSink, NoOptions>("blob_sink", "takes Blobs")
                     .in("in", &BlobSink::on_package, "a Blob")
-                    .out("got", &BlobSink::got, "it is here", at_most(1)));
+                    .out("got", &BlobSink::got, "it is here", optional_port(), at_most(1)));
   all.push_back(answerer_contract<Answerer>("answerer"));
   all.push_back(answerer_contract<Answerer>("blocking_answerer"));
   all.back().thread_class = ThreadClass::kOwnThread;

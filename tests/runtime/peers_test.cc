@@ -156,7 +156,7 @@ class Alone : public ::testing::Test, public HostExecutor {
     while (host->ready()) host->step(Time());
     return status;
   }
-  void ship(Parcel parcel) override { shipped.push_back(std::move(parcel)); }
+  void ship(Parcel&& parcel) override { shipped.push_back(std::move(parcel)); }
   void tenant_finished(TenantSlot) override {}
   void host_failed(HostId, Error error) override { failures.push_back(error.message()); }
 
