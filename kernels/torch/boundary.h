@@ -1,8 +1,10 @@
 /// Where exceptions of libtorch end and Errors begin.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <exception>
 #include <string_view>
 
@@ -19,6 +21,13 @@ auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
   } catch (const std::exception& fault) {
     return error(Code::kInternal, "{}: {}", doing, fault.what());
   }
+}
+
+/// Gives the calling thread `threads` compute threads (0 means 1).
+inline void use_threads(int32_t threads) {
+  // A thread's first look at libtorch's count copies what another thread set last: look, then set.
+  at::get_num_threads();
+  at::set_num_threads(std::max(1, threads));
 }
 
 }  // namespace primerl

@@ -1,6 +1,5 @@
 #include "kernels/torch/engine.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -146,7 +145,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
-    at::set_num_threads(std::max(1, resolved.threads));
+    use_threads(resolved.threads);
     auto engine = std::make_unique<TorchEngine>(resolved, config);
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());

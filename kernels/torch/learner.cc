@@ -1,6 +1,5 @@
 #include "kernels/torch/learner.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -311,7 +310,7 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
       !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
   if (!tensors.ok() && !random) return Error(tensors.error());
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
-    at::set_num_threads(std::max(1, options.threads));
+    use_threads(options.threads);
     auto learner = std::make_unique<TorchLearner>(options, std::move(model));
     if (random) {
       learner->randomize(static_cast<uint64_t>(options.init_seed));
