@@ -111,8 +111,7 @@ void write_resource(Writer& writer, const Draft& draft, const PlanResource& reso
   writer.header("resource." + resource.name);
   writer.line("kind", detail::toml_text(resource.kind), written);
   writer.line("backend", detail::toml_text(resource.backend), written);
-  if (resource.model >= 0)
-    writer.line("model", detail::toml_text(from.common.model), written);
+  if (resource.model >= 0) writer.line("model", detail::toml_text(from.common.model), written);
   if (resource.contract->computes)
     writer.line("threads", std::to_string(resource.threads), written);
   writer.options(resource.contract->options, resource.options.get(), written, {"threads"});
