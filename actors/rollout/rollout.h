@@ -98,10 +98,12 @@ class Rollout final : public Actor {
   GateCounts counts_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
   std::map<uint64_t, Place> requests_;
-  std::map<uint64_t, Place> trajectories_;      // waiting for an observation
-  std::set<uint64_t> cancelled_;                // requests without an owner, still to be answered
-  std::map<uint64_t, Time> abandoned_actions_;  // trajectory -> when it stops to count
-  std::vector<uint64_t> to_cancel_;             // requests of this handler
+  std::map<uint64_t, Place> trajectories_;  // waiting for an observation
+  std::set<uint64_t> cancelled_;            // requests without an owner, still to be answered
+  /// Trajectories that ended before their action was answered. They count as in flight until then:
+  /// a stuck environment would else be sent more actions than the edge is bound to hold.
+  std::set<uint64_t> abandoned_actions_;
+  std::vector<uint64_t> to_cancel_;  // requests of this handler
   std::set<Place> to_reissue_;
   std::set<std::pair<Time, Place>> deadlines_;
   std::optional<Time> armed_;

@@ -181,8 +181,7 @@ void Rollout::abandon(Place place) {
     to_cancel_.push_back(member.request);
   }
   if (trajectories_.erase(member.trajectory.trajectory) > 0)
-    abandoned_actions_[member.trajectory.trajectory] =
-        services().now() + tenant().environment_timeout;
+    abandoned_actions_.insert(member.trajectory.trajectory);
   member.state = Member::State::kDone;
 }
 
@@ -213,8 +212,6 @@ void Rollout::unwatch(Place place) {
 void Rollout::arm_deadline() {
   std::optional<Time> first;
   if (!deadlines_.empty()) first = deadlines_.begin()->first;
-  for (const auto& [trajectory, until] : abandoned_actions_)
-    first = first ? std::min(*first, until) : until;
   // An early firing finds nothing and arms again; a late one would be a deadline missed.
   if (!first || (armed_ && *armed_ <= *first)) return;
   armed_ = first;
@@ -224,7 +221,6 @@ void Rollout::arm_deadline() {
 Status Rollout::on_deadline() {
   armed_.reset();
   const Time now = services().now();
-  std::erase_if(abandoned_actions_, [now](const auto& entry) { return entry.second <= now; });
   if (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     // One group a firing, so that what a firing sends is bounded; the rest fires at once.
     const uint64_t ordinal = deadlines_.begin()->second.ordinal;
@@ -243,6 +239,8 @@ Status Rollout::on_deadline() {
 }
 
 Status Rollout::on_peer(const PeerEvent& event) {
+  // Without an environment nobody answers them any more.
+  if (action_.targets(tenant_).empty()) abandoned_actions_.clear();
   if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return ok();
   // What the router knew is gone: no answer will come for anything that is out.
   cancelled_.clear();
