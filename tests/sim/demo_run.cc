@@ -1,0 +1,222 @@
+#include "tests/sim/demo_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include <unistd.h>
+
+#include "actors/catalog.h"
+#include "actors/env/env.h"
+#include "runtime/bin/backends.h"
+#include "runtime/bin/resource_catalog.h"
+#include "tests/sim/demo_judge.h"
+
+namespace primerl::sim {
+namespace {
+
+constexpr std::string_view kEndedEdge = "trainer.ended -> rollout.ended";
+
+/// Tasks are three letters; the reward follows from what was said.
+class StandIn final : public Environment {
+ public:
+  explicit StandIn(Fault fault) : fault_(fault) {}
+
+  Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
+    EnvironmentTask task;
+    for (int i = 0; i < 3; ++i) task.prompt += static_cast<char>('a' + random.below(26));
+    task.answer = fault_ == Fault::kFilteredGroups && ordinal % 3 == 0 ? "same" : "";
+    return task;
+  }
+  Result<EnvironmentStep> step(const EnvironmentTask& task,
+                               const std::vector<std::string>& actions) override {
+    const uint64_t draw = stable_hash(actions.back(), stable_hash(task.prompt));
+    EnvironmentStep step;
+    step.done = true;
+    step.reward = static_cast<double>(draw % 1000) / 1000;
+    if (!task.answer.empty()) step.reward = 0.5;
+    if (fault_ == Fault::kNanReward && draw % 11 == 0)
+      step.reward = std::numeric_limits<double>::quiet_NaN();
+    return step;
+  }
+
+ private:
+  const Fault fault_;
+};
+
+/// The program's catalog, with the stand-in behind Env. Lives as long as the program.
+const Catalog& catalog_of(Fault fault) {
+  static std::map<Fault, Catalog> all;
+  const auto [found, is_new] = all.try_emplace(fault, full_catalog());
+  if (is_new)
+    for (Contract& contract : found->second.actors)
+      if (contract.name == "env")
+        contract.make = [fault](const void* options) -> std::unique_ptr<Actor> {
+          return std::make_unique<Env>(*static_cast<const EnvOptions*>(options),
+                                       std::make_unique<StandIn>(fault));
+        };
+  return found->second;
+}
+
+Overrides overrides_of(const DemoCase& demo) {
+  Overrides overrides;
+  const auto set = [&](std::string text) { overrides.sets.push_back(std::move(text)); };
+  set(fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR));
+  set("resource.engine.backend=\"scripted\"");
+  set("resource.learner.backend=\"scripted\"");
+  set(fmt::format("tenant.main.group_size={}", kGroupSize));
+  set(fmt::format("tenant.main.batch_size={}", kBatchSize));
+  set(fmt::format("tenant.main.max_steps={}", kMaxSteps));
+  set(fmt::format("tenant.main.max_off_policy_steps={}", demo.max_off_policy_steps));
+  set("tenant.main.checkpoint_every=0");
+  // A drain waits for environments too: drain_max (30 s) covers every hang of a run.
+  set("tenant.main.environment_timeout=\"5s\"");
+  set("node.rollout.max_inflight=24");
+  if (demo.fault == Fault::kRefusedPrompt) set("resource.engine.refuse_every=9");
+  if (demo.fault == Fault::kStragglers) {
+    set("resource.engine.tail_fraction=0.1");
+    set("resource.engine.tail_factor=10");
+    set("tenant.main.sampling={ max_tokens = 96 }");
+  }
+  overrides.cores = 2;
+  return overrides;
+}
+
+/// Checked once per variant, then shared: 1,000 seeds read one file.
+const CheckedGraph& graph_of(const DemoCase& demo) {
+  using Key = std::tuple<int64_t, Fault>;
+  static std::map<Key, CheckedGraph> all;
+  const Key key{demo.max_off_policy_steps, demo.fault};
+  if (const auto found = all.find(key); found != all.end()) return found->second;
+  const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml";
+  auto checked = load_graph(file, overrides_of(demo), catalog_of(demo.fault));
+  return all.emplace(key, std::move(checked)).first->second;
+}
+
+/// Keeps rollouts.jsonl in memory; checkpoints go to one folder that every run fills anew.
+class SimSurroundings final : public Surroundings, public RunFiles {
+ public:
+  SimSurroundings(DemoJudge& judge, std::vector<std::string>& rollouts)
+      : judge_(judge), rollouts_(rollouts) {}
+
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
+  void log(LogLevel, std::string_view, std::string_view) override {}
+  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
+  Status append_line(std::string_view file, std::string_view line) override {
+    if (file != "rollouts.jsonl") return ok();
+    rollouts_.emplace_back(line);
+    judge_.see_line(line);
+    return ok();
+  }
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
+    static const std::filesystem::path folder = make_folder();
+    return folder;
+  }
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+
+ private:
+  static std::filesystem::path make_folder() {
+    namespace fs = std::filesystem;
+    // Learners sync what they save: a memory file system, where there is one, makes that free.
+    const fs::path base = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
+    const fs::path folder = base / fmt::format("primerl-sim-{}", ::getpid());
+    fs::create_directories(folder);
+    static struct Remover {
+      fs::path path;
+      ~Remover() {
+        std::error_code ignored;
+        fs::remove_all(path, ignored);
+      }
+    } remover{folder};
+    return folder;
+  }
+  DemoJudge& judge_;
+  std::vector<std::string>& rollouts_;
+};
+
+class SimWorld final : public VirtualWorld {
+ public:
+  SimWorld(const DemoCase& demo, DemoJudge& judge) : demo_(demo), judge_(judge) {}
+
+  Injection before(const StepAbout& about) override {
+    Injection injection;
+    if (about.type != &message_type<Action>()) return injection;
+    const uint64_t draw = mix(demo_.seed, about.delivery);
+    if (demo_.fault == Fault::kEnvironmentError && draw % 7 == 0)
+      injection.failure = error(Code::kUnavailable, "injected: the environment is down");
+    if (demo_.fault == Fault::kEnvironmentHang && draw % 19 == 0 && num_hangs_ < 3) {
+      ++num_hangs_;
+      injection.takes = Duration::seconds(8);
+    }
+    return injection;
+  }
+  void after(const StepRecord& record) override { judge_.see_step(record); }
+
+ private:
+  const DemoCase demo_;
+  DemoJudge& judge_;
+  int num_hangs_ = 0;
+};
+
+}  // namespace
+
+std::string_view to_string(Fault fault) {
+  constexpr std::string_view kNames[] = {"none",           "environment_error", "environment_hang",
+                                         "refused_prompt", "nan_reward",        "filtered_groups",
+                                         "stragglers"};
+  return kNames[static_cast<size_t>(fault)];
+}
+
+int DemoResult::num_of(std::string_view end) const {
+  for (const auto& [name, count] : ends)
+    if (name == end) return count;
+  return 0;
+}
+
+std::string repeat_command(const DemoCase& demo) {
+  return fmt::format(
+      "PRIMERL_SEED={} PRIMERL_SIM_OFF_POLICY={} PRIMERL_SIM_FAULT={} build/bin/sim_test "
+      "--gtest_filter=Demo.KeepsItsPromisesAtEverySeed",
+      demo.seed, demo.max_off_policy_steps, to_string(demo.fault));
+}
+
+DemoResult run_demo(const DemoCase& demo) {
+  DemoResult result;
+  DemoJudge judge(demo);
+  const CheckedGraph& graph = graph_of(demo);
+  if (!graph.plan) {
+    for (const auto& found : graph.diagnostics.all())
+      result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
+    return result;
+  }
+  auto plan = std::make_shared<Plan>(*graph.plan);
+  plan->settings.seed = static_cast<int64_t>(demo.seed);
+  if (demo.without_ended) {
+    // The check refuses such a file; only a plan can be maimed so.
+    const auto removed =
+        std::erase_if(plan->edges, [](const PlanEdge& edge) { return edge.name == kEndedEdge; });
+    CHECK(removed == 1, "the demo's plan has no trainer.ended edge to leave out");
+  }
+  SimSurroundings surroundings(judge, result.rollouts);
+  SimWorld world(demo, judge);
+  VirtualExecutor executor(plan, resource_factory(), surroundings,
+                           {.seed = demo.seed,
+                            .world = &world,
+                            .events_max = 2'000'000,
+                            .repeat_with = repeat_command(demo)});
+  if (const Status started = executor.start(); !started.ok()) {
+    result.violations.push_back(started.error().text());
+    return result;
+  }
+  result.outcome = executor.wait();
+  judge.see_end(result.outcome);
+  result.violations = judge.violations();
+  result.trace_hash = executor.trace_hash();
+  result.num_steps = executor.status().num_steps;
+  result.num_abandoned = executor.num_abandoned();
+  result.ends.assign(judge.ends().begin(), judge.ends().end());
+  return result;
+}
+
+}  // namespace primerl::sim

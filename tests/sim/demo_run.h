@@ -1,0 +1,57 @@
+/// The demo's graph (examples/reverse_text/graph.toml) on the virtual executor: scripted engine and
+/// learner, a small tenant, one kind of fault, everything checked after every step.
+///
+/// The graph is the file's, changed by `--set` alone; only the environment behind Env is a
+/// stand-in, whose rewards follow from the action's text, since random letters are never a word
+/// backwards.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+
+namespace primerl::sim {
+
+enum class Fault {
+  kNone,
+  kEnvironmentError,  // every seventh call of the environment fails
+  kEnvironmentHang,   // up to three calls outlast environment_timeout
+  kRefusedPrompt,     // the engine refuses every ninth prompt
+  kNanReward,         // every eleventh reward is no number
+  kFilteredGroups,    // a third of the tasks give everyone the same reward
+  kStragglers,        // a tenth of the completions are ten times as long
+};
+inline constexpr Fault kFaults[] = {
+    Fault::kNone,      Fault::kEnvironmentError, Fault::kEnvironmentHang, Fault::kRefusedPrompt,
+    Fault::kNanReward, Fault::kFilteredGroups,   Fault::kStragglers};
+std::string_view to_string(Fault fault);
+
+struct DemoCase {
+  uint64_t seed = 1;
+  int64_t max_off_policy_steps = 2;
+  Fault fault = Fault::kNone;
+  bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
+};
+
+struct DemoResult {
+  RunOutcome outcome;
+  std::vector<std::string> rollouts;    // rollouts.jsonl, line by line
+  std::vector<std::string> violations;  // of the invariants, in order; empty = the run is right
+  uint64_t trace_hash = 0;
+  uint64_t num_steps = 0;
+  int64_t num_abandoned = 0;
+  std::vector<std::pair<std::string, int>> ends;  // "trained" -> how many, by name
+  int num_of(std::string_view end) const;
+};
+
+// The small tenant of every run.
+inline constexpr int64_t kGroupSize = 4;
+inline constexpr int64_t kBatchSize = 8;
+inline constexpr int64_t kMaxSteps = 4;
+
+DemoResult run_demo(const DemoCase& demo);
+/// Sets PRIMERL_SEED and names the test: what a person pastes to see one case again.
+std::string repeat_command(const DemoCase& demo);
+
+}  // namespace primerl::sim

@@ -1,0 +1,127 @@
+// Stage 2's proof: the demo's graph, unchanged, under a thousand schedules and every fault.
+//
+// PRIMERL_SIM_SEEDS=1000 runs the whole matrix (1,000 seeds x off-policy 0, 1, 2 x seven faults);
+// without it each case gets kSeedsOfAUsualRun seeds. PRIMERL_SEED runs one seed, with
+// PRIMERL_SIM_OFF_POLICY and PRIMERL_SIM_FAULT one case: the command a failure prints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "tests/sim/demo_run.h"
+
+namespace primerl::sim {
+namespace {
+
+constexpr uint64_t kSeedsOfAUsualRun = 150;
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+struct Matrix {
+  uint64_t first = 1;
+  uint64_t last = kSeedsOfAUsualRun;
+  std::vector<int64_t> off_policy{0, 1, 2};
+  std::vector<Fault> faults{std::begin(kFaults), std::end(kFaults)};
+};
+
+Matrix matrix() {
+  Matrix matrix;
+  if (const auto seeds = from_environment("PRIMERL_SIM_SEEDS"); !seeds.empty())
+    matrix.last = std::strtoull(seeds.c_str(), nullptr, 10);
+  if (const auto seed = from_environment("PRIMERL_SEED"); !seed.empty())
+    matrix.first = matrix.last = std::strtoull(seed.c_str(), nullptr, 10);
+  if (const auto steps = from_environment("PRIMERL_SIM_OFF_POLICY"); !steps.empty())
+    matrix.off_policy = {std::strtoll(steps.c_str(), nullptr, 10)};
+  if (const auto fault = from_environment("PRIMERL_SIM_FAULT"); !fault.empty())
+    std::erase_if(matrix.faults, [&](Fault each) { return to_string(each) != fault; });
+  return matrix;
+}
+
+std::string words(const DemoCase& demo, const DemoResult& result) {
+  std::string text;
+  for (const auto& violation : result.violations) text += violation + "\n";
+  return text + "repeat with: " + repeat_command(demo) + "\n";
+}
+
+TEST(Demo, KeepsItsPromisesAtEverySeed) {
+  const Matrix all = matrix();
+  uint64_t num_runs = 0, num_steps = 0;
+  for (Fault fault : all.faults) {
+    for (int64_t off_policy : all.off_policy) {
+      for (uint64_t seed = all.first; seed <= all.last; ++seed) {
+        const DemoCase demo{.seed = seed, .max_off_policy_steps = off_policy, .fault = fault};
+        const auto result = run_demo(demo);
+        ASSERT_TRUE(result.violations.empty()) << words(demo, result);
+        ++num_runs;
+        num_steps += result.num_steps;
+      }
+    }
+  }
+  RecordProperty("runs", std::to_string(num_runs));
+  std::printf("%llu runs, %llu steps\n", static_cast<unsigned long long>(num_runs),
+              static_cast<unsigned long long>(num_steps));
+}
+
+TEST(Demo, EachFaultReallyHappens) {
+  const auto total = [](Fault fault, std::string_view end) {
+    int count = 0;
+    for (uint64_t seed = 1; seed <= 5; ++seed)
+      count += run_demo({.seed = seed, .fault = fault}).num_of(end);
+    return count;
+  };
+  EXPECT_EQ(total(Fault::kNone, "failed"), 0);
+  EXPECT_EQ(total(Fault::kNone, "filtered"), 0);
+  EXPECT_GT(total(Fault::kEnvironmentError, "failed"), 0);
+  EXPECT_GT(total(Fault::kRefusedPrompt, "failed"), 0);
+  EXPECT_GT(total(Fault::kNanReward, "failed"), 0);
+  EXPECT_GT(total(Fault::kFilteredGroups, "filtered"), 0);
+  EXPECT_GT(total(Fault::kEnvironmentHang, "failed"), 0);
+  int64_t abandoned = 0;
+  for (uint64_t seed = 1; seed <= 5; ++seed)
+    abandoned += run_demo({.seed = seed, .fault = Fault::kEnvironmentHang}).num_abandoned;
+  EXPECT_GT(abandoned, 0);
+}
+
+TEST(Demo, EqualSeedsGiveEqualBytesOfRolloutsJsonl) {
+  std::set<uint64_t> hashes;
+  for (Fault fault : kFaults) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const DemoCase demo{.seed = seed, .fault = fault};
+      const auto once = run_demo(demo);
+      const auto again = run_demo(demo);
+      ASSERT_FALSE(once.rollouts.empty());
+      ASSERT_EQ(once.rollouts, again.rollouts) << repeat_command(demo);
+      ASSERT_EQ(once.trace_hash, again.trace_hash) << repeat_command(demo);
+      if (fault == Fault::kNone) hashes.insert(once.trace_hash);
+    }
+  }
+  EXPECT_EQ(hashes.size(), 5u) << "every seed is another run";
+}
+
+TEST(Demo, StrictlyOnPolicyTrainsOnlyOnTheLiveVersion) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const auto result = run_demo({.seed = seed, .max_off_policy_steps = 0});
+    ASSERT_TRUE(result.violations.empty());
+    for (const auto& line : result.rollouts) {
+      if (line.find("\"end\":\"trained\"") == std::string::npos) continue;
+      EXPECT_THAT(line, ::testing::HasSubstr("\"staleness\":0"));
+    }
+  }
+}
+
+// The negative control: without the trainer's answers no rollout can end, and the suite must say so
+// rather than pass.
+TEST(Demo, WithoutTheEndedEdgeTheSuiteFails) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto result = run_demo({.seed = seed, .without_ended = true});
+    EXPECT_EQ(result.outcome.end, RunEnd::kStalled) << "seed " << seed;
+    EXPECT_THAT(result.violations, ::testing::Contains(::testing::HasSubstr("rollouts began")));
+  }
+}
+
+}  // namespace
+}  // namespace primerl::sim
