@@ -1,6 +1,7 @@
 #include "actors/catalog.h"
 
 #include "actors/broadcaster/broadcaster.h"
+#include "actors/data/data.h"
 #include "actors/decode/decode.h"
 #include "actors/env/env.h"
 #include "actors/prefill/prefill.h"
@@ -12,8 +13,8 @@ namespace primerl {
 
 std::vector<Contract> actor_catalog() {
   return {
-      Broadcaster::contract(), Decode::contract(), Env::contract(),     Prefill::contract(),
-      Rollout::contract(),     Router::contract(), Trainer::contract(),
+      Broadcaster::contract(), Data::contract(),    Decode::contract(), Env::contract(),
+      Prefill::contract(),     Rollout::contract(), Router::contract(), Trainer::contract(),
   };
 }
 
