@@ -12,6 +12,7 @@ namespace {
 // turn, short enough that an arrival does not wait.
 constexpr int kBurstSteps = 64;
 constexpr int kStepsPerReading = 4;
+constexpr Duration kQuick = Duration::microseconds(5);  // of those steps together
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
 constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
@@ -163,8 +164,10 @@ bool HostCell::run_burst(uint32_t incarnation, Time now) {
     }
     // The next step may be long; nobody shall wait for it who waits for this one.
     if (has_own_thread_) flush();
-    // Pooled handlers are quick: a few of them share one reading of the clock.
-    if (has_own_thread_ || i % kStepsPerReading == kStepsPerReading - 1) now = steady_now();
+    // Quick handlers share a reading of the clock, a few at a time.
+    if (i % kStepsPerReading != 0) continue;
+    const Time last = std::exchange(now, steady_now());
+    if (now - last > kQuick) break;
   }
   host_.end_burst();
   return true;

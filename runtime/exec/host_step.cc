@@ -94,17 +94,20 @@ StepEnd Host::Body::complete_step(Time now) {
   recorded_.clear();
   const Step step = std::exchange(step_, Step::kNone);
   if (step == Step::kInput) {
-    const auto running = seats_[current_].running;
-    complete_actor(*running, now);
+    Running& running = *seats_[current_].running;
+    // Only an actor that failed may be replaced before this step is over.
+    const auto kept = running.status().ok() ? nullptr : seats_[current_].running;
+    complete_actor(running, now);
     arm_work();
-    if (common_->setup.observer != nullptr) record(*running, false);
-    running->input().envelope.payload = {};
+    if (common_->setup.observer != nullptr) record(running, false);
+    running.input().envelope.payload = {};
   } else {
     bool more = false;
     for (size_t i = 0; i < seats_.size(); ++i) {
-      const auto running = seats_[i].running;
-      complete_actor(*running, now);
-      more = more || running->wants_more_work();
+      Running& running = *seats_[i].running;
+      const auto kept = running.status().ok() ? nullptr : seats_[i].running;
+      complete_actor(running, now);
+      more = more || running.wants_more_work();
     }
     for (const auto& resource : common_->owned) more = more || resource->has_work();
     if (more) arm_work();
