@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "graph/base/random.h"
@@ -130,26 +131,31 @@ Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArgu
   return finished;
 }
 
-Status print_completion(const FinishEvent& event, const Prompt& prompt, bool json) {
-  std::string text;
-  if (prompt.tokenizer != nullptr) {
-    ASSIGN_OR_RETURN(text, prompt.tokenizer->decode(event.tokens));
-  }
+/// A model's vocabulary may be larger than its tokenizer's: such completions have ids but no text.
+std::optional<std::string> text_of(const FinishEvent& event, const Prompt& prompt) {
+  if (prompt.tokenizer == nullptr) return std::nullopt;
+  auto text = prompt.tokenizer->decode(event.tokens);
+  if (text.ok()) return std::move(text).value();
+  fmt::print(stderr, "warning: no text: {}\n", text.error().message());
+  return std::nullopt;
+}
+
+void print_completion(const FinishEvent& event, const Prompt& prompt, bool json) {
+  const auto text = text_of(event, prompt);
   if (!json) {
-    print_text((prompt.tokenizer != nullptr ? text : Json::list(event.tokens).dump()) + "\n");
-    return ok();
+    print_text((text ? *text : Json::list(event.tokens).dump()) + "\n");
+    return;
   }
   Json logprobs = Json::array();
   for (const float value : event.logprobs) logprobs.push_back(static_cast<double>(value));
   print_text(Json::object()
                  .set("schema", "primerl.generate/1")
                  .set("token_ids", Json::list(event.tokens))
-                 .set("text", prompt.tokenizer != nullptr ? Json(text) : Json())
+                 .set("text", text ? Json(*text) : Json())
                  .set("logprobs", std::move(logprobs))
                  .set("finish_reason", to_string(event.reason))
                  .dump() +
              "\n");
-  return ok();
 }
 
 Status generate(const GenerateArguments& arguments) {
@@ -157,8 +163,7 @@ Status generate(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(auto engine,
                    load_engine(engine_options(arguments, prompt.ids.size()), arguments.model));
   ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt.ids));
-  for (const auto& event : finished)
-    RETURN_IF_ERROR(print_completion(event, prompt, arguments.json));
+  for (const auto& event : finished) print_completion(event, prompt, arguments.json);
   return ok();
 }
 

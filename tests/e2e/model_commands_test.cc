@@ -1,0 +1,132 @@
+// `generate` and `score` as processes, against transformers on tiny random fp32 models.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/e2e/run_files.h"
+#include "tests/torch/reference_models.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::reference;
+using testing::reference_models;
+
+constexpr double kTolerance = 1e-4;  // of one log-probability
+
+std::string comma_list(const Json& ids) {
+  std::string text;
+  for (const auto& id : ids.as_array())
+    text += (text.empty() ? "" : ",") + std::to_string(id.as_int());
+  return text;
+}
+
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    auto json = parse_json(text.substr(at, end - at), "output");
+    EXPECT_TRUE(json.ok()) << text;
+    if (json.ok()) lines.push_back(std::move(json).value());
+    at = end == std::string::npos ? text.size() : end + 1;
+  }
+  return lines;
+}
+
+class ModelCommands : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::string model() { return (reference_models() / GetParam()).string(); }
+};
+
+TEST_P(ModelCommands, GreedyTokensAreThoseOfTransformers) {
+  // The shortest prompt and the longest; the engine's own parity test has those between.
+  const auto& cases = reference(GetParam()).find("greedy")->as_array();
+  for (const Json& picked : {cases.front(), cases.back()}) {
+    const auto end = run_graph_program({"generate", "--model", model(), "--prompt-ids",
+                                        comma_list(*picked.find("prompt")), "--max-tokens", "64",
+                                        "--temperature", "0", "--ignore-eos", "--json"});
+    ASSERT_EQ(end.code, 0) << end.err;
+    const auto lines = json_lines(end.out);
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_EQ(comma_list(*lines[0].find("token_ids")), comma_list(*picked.find("tokens")));
+    EXPECT_EQ(lines[0].find("logprobs")->as_array().size(), 64U);
+    EXPECT_EQ(*lines[0].get_string("finish_reason"), "length");
+    EXPECT_EQ(*lines[0].get_string("schema"), "primerl.generate/1");
+  }
+}
+
+TEST_P(ModelCommands, ScoresAreThoseOfTransformers) {
+  ScratchFolder scratch;
+  const auto& sequences = reference(GetParam()).find("sequences")->as_array();
+  std::string file;
+  for (const auto& sequence : sequences) file += comma_list(*sequence.find("ids")) + "\n";
+  write_text(scratch.path() / "ids.txt", file);
+  const auto end = run_graph_program(
+      {"score", "--model", model(), "--ids-file", (scratch.path() / "ids.txt").string(), "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto lines = json_lines(end.out);
+  ASSERT_EQ(lines.size(), sequences.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto& ours = lines[i].find("logprobs")->as_array();
+    const auto& theirs = sequences[i].find("logprobs")->as_array();
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (size_t j = 0; j < ours.size(); ++j)
+      EXPECT_NEAR(ours[j].as_double(), theirs[j].as_double(), kTolerance) << i << " " << j;
+  }
+}
+
+TEST_P(ModelCommands, WhatWasSampledScoresTheSame) {
+  const auto generated =
+      run_graph_program({"generate", "--model", model(), "--prompt-ids", "5,6,7", "--max-tokens",
+                         "20", "--seed", "3", "--ignore-eos", "--json"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  const Json completion = json_lines(generated.out).at(0);
+  ScratchFolder scratch;
+  write_text(scratch.path() / "ids.txt", "5,6,7," + comma_list(*completion.find("token_ids")));
+  const auto scored = run_graph_program(
+      {"score", "--model", model(), "--ids-file", (scratch.path() / "ids.txt").string(), "--json"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  const auto& learner = json_lines(scored.out).at(0).find("logprobs")->as_array();
+  const auto& engine = completion.find("logprobs")->as_array();
+  ASSERT_EQ(learner.size(), engine.size() + 2);
+  for (size_t i = 0; i < engine.size(); ++i)
+    EXPECT_NEAR(learner[i + 2].as_double(), engine[i].as_double(), kTolerance) << i;
+}
+
+TEST_P(ModelCommands, ASeedRepeatsAndSamplesDiffer) {
+  const std::vector<std::string> words{
+      "generate", "--model", model(), "--prompt-ids", "5,6,7", "--max-tokens", "16", "--ignore-eos",
+      "--json",   "--n",     "3",     "--seed",       "11"};
+  const auto first = run_graph_program(words);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_EQ(first.out, run_graph_program(words).out);
+  const auto lines = json_lines(first.out);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_NE(comma_list(*lines[0].find("token_ids")), comma_list(*lines[1].find("token_ids")));
+}
+
+TEST_P(ModelCommands, BadInputIsNamedWithCode2) {
+  const auto token = run_graph_program({"generate", "--model", model(), "--prompt-ids", "1,128"});
+  EXPECT_EQ(token.code, 2);
+  EXPECT_THAT(token.err, HasSubstr("128"));
+  const auto longer = run_graph_program(
+      {"generate", "--model", model(), "--prompt-ids", "1", "--max-tokens", "256"});
+  EXPECT_EQ(longer.code, 2);
+  const auto none = run_graph_program({"generate", "--model", "/nowhere", "--prompt", "a"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("/nowhere"));
+  ScratchFolder scratch;
+  write_text(scratch.path() / "ids.txt", "1,2\n3,x\n");
+  const auto file = run_graph_program(
+      {"score", "--model", model(), "--ids-file", (scratch.path() / "ids.txt").string()});
+  EXPECT_EQ(file.code, 2);
+  EXPECT_THAT(file.err, HasSubstr("ids.txt:2: 'x' at character 3 is no token id"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ModelCommands, ::testing::Values("qwen3", "llama"),
+                         [](const auto& one) { return one.param; });
+
+}  // namespace
+}  // namespace primerl
