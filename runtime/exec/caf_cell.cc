@@ -164,8 +164,9 @@ bool HostCell::run_burst(uint32_t incarnation, Time now) {
     }
     // The next step may be long; nobody shall wait for it who waits for this one.
     if (has_own_thread_) flush();
-    // Quick handlers share a reading of the clock, a few at a time.
-    if (i % kStepsPerReading != 0) continue;
+    // Quick handlers share a reading of the clock, a few at a time; resources are not quick.
+    if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
+    if (!host_.ready()) break;
     const Time last = std::exchange(now, steady_now());
     if (now - last > kQuick) break;
   }

@@ -146,9 +146,13 @@ struct AskerOptions {
 class Asker final : public Talker {
  public:
   explicit Asker(const AskerOptions& options) : options_(options) {}
-  Result<bool> work() override {
-    if (!std::exchange(has_begun_, true)) ask();
-    return false;
+  Status start(Resources&) override {
+    services().set_timer("begin", Duration());
+    return ok();
+  }
+  Status on_begin() {
+    ask();
+    return ok();
   }
   Status on_reply(const Reply& reply) {
     if (!reply.fault.empty()) RETURN_IF_ERROR(say("refused: " + reply.fault));
@@ -168,7 +172,6 @@ class Asker final : public Talker {
     question.send({static_cast<uint64_t>(answered_)}, for_tenant(services().tenants().front()));
   }
   const AskerOptions options_;
-  bool has_begun_ = false;
   int64_t answered_ = 0;
 };
 
@@ -305,8 +308,8 @@ std::vector<Contract> contracts() {
   all.push_back(ContractOf<Asker, AskerOptions>("asker", "asks")
                     .option("count", &AskerOptions::count, at_least(1), "how often")
                     .in("reply", &Asker::on_reply, "an answer")
-                    .out("question", &Asker::question, "a question", work_burst(1))
-                    .source());
+                    .out("question", &Asker::question, "a question")
+                    .timer("begin", &Asker::on_begin, "the first question"));
   using B = BlobSourceOptions;
   all.push_back(ContractOf<BlobSource, B>("blob_source", "sends one large Blob to all")
                     .option("count", &B::count, at_least(1), "how often")
