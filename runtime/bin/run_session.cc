@@ -39,6 +39,12 @@ SignalCounter::~SignalCounter() {
 
 int SignalCounter::count() { return num_signals; }
 
+bool is_supervised(const Plan& plan) {
+  for (const auto& resource : plan.resources)
+    if (resource.kind == "engine") return false;
+  return true;
+}
+
 double generated_tokens_per_second(const StepFacts& step) {
   const double seconds = step.get("time/step");
   return seconds > 0 ? step.get("progress/loss_tokens") / seconds : 0;
@@ -74,7 +80,9 @@ Status RunSession::open_files() {
   const Json* first = folder_.facts().find("started_seconds");
   wall_zero_ = first != nullptr && first->is_number() ? first->as_double() : wall_start_;
   RETURN_IF_ERROR(note_start());
-  ASSIGN_OR_RETURN(metrics_, MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1));
+  ASSIGN_OR_RETURN(metrics_,
+                   MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
+                                    is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
   return ok();
 }
 
@@ -268,11 +276,15 @@ void RunSession::show_status() {
   if (const StepFacts* newest = metrics_->newest(tenant.name)) {
     facts.has_metrics = true;
     facts.step = newest->step;
-    facts.reward = newest->get("reward/all/mean");
+    if (is_supervised(plan_)) {
+      facts.score_name = "loss";
+      facts.has_staleness = false;
+    }
+    facts.score = newest->get(facts.score_name == "loss" ? "loss/mean" : "reward/all/mean");
     facts.off_policy_mean = newest->get("off_policy/mean");
     facts.off_policy_max = newest->get("off_policy/max");
     facts.tokens_per_second = generated_tokens_per_second(*newest);
-    const auto steps = static_cast<double>(metrics_->rewards(tenant.name).size());
+    const auto steps = static_cast<double>(metrics_->scores(tenant.name).size());
     facts.seconds_per_step = (newest->time - (wall_start_ - wall_zero_)) / steps;
   }
   terminal_.update(now(), facts);

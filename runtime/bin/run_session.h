@@ -88,6 +88,9 @@ class RunSession {
   TenantSlot shown_tenant_ = TenantSlot(0);
 };
 
+/// Nothing samples: the loss is what a person follows, not a reward.
+bool is_supervised(const Plan& plan);
+
 /// Generated tokens a second that were trained on: what a step consumed by what it took.
 double generated_tokens_per_second(const StepFacts& step);
 

@@ -21,14 +21,13 @@ double finite_mean(std::span<const double> values) {
   return count == 0 ? std::nan("") : sum / count;
 }
 
-struct RewardEnds {
+struct ScoreEnds {
   double first = 0, last = 0;
 };
 
-RewardEnds reward_ends(const std::vector<double>& rewards) {
-  const size_t count = std::min(kEndSteps, rewards.size());
-  return {finite_mean(std::span(rewards).first(count)),
-          finite_mean(std::span(rewards).last(count))};
+ScoreEnds score_ends(const std::vector<double>& scores) {
+  const size_t count = std::min(kEndSteps, scores.size());
+  return {finite_mean(std::span(scores).first(count)), finite_mean(std::span(scores).last(count))};
 }
 
 std::string shown(const std::filesystem::path& path) {
@@ -42,21 +41,22 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
                         const MetricsLog& metrics, const Terminal& terminal) {
   const StepFacts* newest = metrics.newest(tenant.name);
   if (newest == nullptr) return "  no step was taken\n";
-  const auto& rewards = metrics.rewards(tenant.name);
-  const RewardEnds ends = reward_ends(rewards);
+  const auto& scores = metrics.scores(tenant.name);
+  const ScoreEnds ends = score_ends(scores);
   std::string text;
   if (plan.tenants.size() > 1) text += fmt::format("  tenant {}\n", tenant.name);
-  text +=
-      fmt::format("  step {} of {}, reward {:.3f} -> {:.3f} (means of {} steps)\n", newest->step,
-                  tenant.max_steps, ends.first, ends.last, std::min(kEndSteps, rewards.size()));
+  text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f} (means of {} steps)\n", newest->step,
+                      tenant.max_steps, is_supervised(plan) ? "loss" : "reward", ends.first,
+                      ends.last, std::min(kEndSteps, scores.size()));
   CurveStyle style;
   style.utf8 = terminal.utf8;
   style.width = std::clamp(terminal.columns - 16, 20, 72);
-  text += draw_curve(rewards, newest->step - static_cast<int64_t>(rewards.size()) + 1, style);
-  text +=
-      fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
-                  newest->get("off_policy/mean"), newest->get("off_policy/max"),
-                  tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
+  text += draw_curve(scores, newest->step - static_cast<int64_t>(scores.size()) + 1, style);
+  if (!is_supervised(plan))
+    text +=
+        fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
+                    newest->get("off_policy/mean"), newest->get("off_policy/max"),
+                    tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
   const auto found =
       find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown(found.newest->folder));
@@ -86,8 +86,9 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
     const StepFacts* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name);
     entry.set("step", newest == nullptr ? int64_t{0} : newest->step);
     if (newest != nullptr) {
-      const RewardEnds ends = reward_ends(metrics->rewards(tenant.name));
-      entry.set("reward_first", ends.first).set("reward_last", ends.last);
+      const ScoreEnds ends = score_ends(metrics->scores(tenant.name));
+      const std::string name = is_supervised(plan) ? "loss" : "reward";
+      entry.set(name + "_first", ends.first).set(name + "_last", ends.last);
     }
     const auto found =
         find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));

@@ -11,25 +11,26 @@ double StepFacts::get(std::string_view name, double missing) const {
 }
 
 MetricsLog::MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
-                       double wall_time, bool has_tenants)
+                       double wall_time, bool has_tenants, std::string score)
     : lines_(std::move(lines)),
       board_(std::move(board)),
       wall_time_(wall_time),
-      has_tenants_(has_tenants) {}
+      has_tenants_(has_tenants),
+      score_(std::move(score)) {}
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, double wall_time,
-                                                     bool has_tenants) {
+                                                     bool has_tenants, std::string score) {
   ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
   ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
   return std::unique_ptr<MetricsLog>(
-      new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants));
+      new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants, std::move(score)));
 }
 
 Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
                          const MetricValues& values) {
   StepFacts& facts = newest_[tenant];
   facts = {step, time, values};
-  rewards_[tenant].push_back(facts.get("reward/all/mean", std::nan("")));
+  scores_[tenant].push_back(facts.get(score_, std::nan("")));
   Json line = Json::object();
   // Milliseconds are what a person reads; the shortest digits keep the line short.
   line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);
@@ -44,10 +45,10 @@ const StepFacts* MetricsLog::newest(const std::string& tenant) const {
   return found == newest_.end() ? nullptr : &found->second;
 }
 
-const std::vector<double>& MetricsLog::rewards(const std::string& tenant) const {
+const std::vector<double>& MetricsLog::scores(const std::string& tenant) const {
   static const std::vector<double> none;
-  const auto found = rewards_.find(tenant);
-  return found == rewards_.end() ? none : found->second;
+  const auto found = scores_.find(tenant);
+  return found == scores_.end() ? none : found->second;
 }
 
 }  // namespace primerl

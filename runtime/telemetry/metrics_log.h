@@ -30,28 +30,31 @@ struct StepFacts {
 class MetricsLog {
  public:
   /// `wall_time`: seconds since 1970 of moment 0. `has_tenants`: tags carry the tenant's name.
+  /// `score`: the metric a person follows.
   static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
-                                                  bool has_tenants);
+                                                  bool has_tenants,
+                                                  std::string score = "reward/all/mean");
   /// `time`: seconds since moment 0. The first error stays.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 
   /// The newest step of a tenant, null before the first.
   const StepFacts* newest(const std::string& tenant) const;
-  /// Mean reward of every step of this start, in step order.
-  const std::vector<double>& rewards(const std::string& tenant) const;
+  /// The score of every step of this start, in step order.
+  const std::vector<double>& scores(const std::string& tenant) const;
   size_t num_lines() const { return num_lines_; }
 
  private:
   MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
-             double wall_time, bool has_tenants);
+             double wall_time, bool has_tenants, std::string score);
 
   const std::unique_ptr<LineFile> lines_;
   const std::unique_ptr<TensorBoardFile> board_;
   const double wall_time_;
   const bool has_tenants_;
+  const std::string score_;
   size_t num_lines_ = 0;
   std::map<std::string, StepFacts> newest_;
-  std::map<std::string, std::vector<double>> rewards_;
+  std::map<std::string, std::vector<double>> scores_;
 };
 
 }  // namespace primerl

@@ -64,9 +64,10 @@ std::string status_text(const StatusFacts& facts) {
   if (!facts.phase.empty()) text += facts.phase + "  ";
   text += fmt::format("step {}/{}", facts.step, facts.max_steps);
   if (!facts.has_metrics) return text;
-  text += fmt::format("  reward {:.3f}  stale {:.1f} (max {:.0f})  {} tok/s", facts.reward,
-                      facts.off_policy_mean, facts.off_policy_max,
-                      short_count(facts.tokens_per_second));
+  text += fmt::format("  {} {:.3f}", facts.score_name, facts.score);
+  if (facts.has_staleness)
+    text += fmt::format("  stale {:.1f} (max {:.0f})", facts.off_policy_mean, facts.off_policy_max);
+  text += fmt::format("  {} tok/s", short_count(facts.tokens_per_second));
   if (facts.seconds_per_step > 0 && facts.step < facts.max_steps)
     text += fmt::format(
         "  ETA {}",

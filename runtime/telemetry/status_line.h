@@ -26,8 +26,10 @@ struct StatusFacts {
   std::string tenant;  // empty when there is only one
   int64_t step = 0;
   int64_t max_steps = 0;
-  bool has_metrics = false;  // what follows is known
-  double reward = 0;
+  bool has_metrics = false;           // what follows is known
+  std::string score_name = "reward";  // or "loss"
+  double score = 0;
+  bool has_staleness = true;   // false when nothing is sampled
   double off_policy_mean = 0;  // staleness, in versions
   double off_policy_max = 0;
   double tokens_per_second = 0;  // generated

@@ -12,6 +12,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 TEST(Run, EndsWithEveryStepWrittenAndACheckpoint) {
@@ -86,6 +87,28 @@ TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
                        .wait();
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(run_end(scratch.path() / "runs" / "latest"), "finished");
+}
+
+TEST(Sft, TakesItsStepsAndShowsTheLoss) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto end = run_graph_program(
+      {"sft", source_path("tests/bin/graphs/supervised.toml"), "--out", folder.string()});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, AllOf(HasSubstr("step 5 of 5, loss "), Not(HasSubstr("staleness"))));
+  EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 5U);
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_5" / "manifest.json"));
+}
+
+TEST(Sft, RefusesAGraphWithAnotherLoss) {
+  ScratchFolder scratch;
+  auto words = scripted_run(scratch.path() / "run");
+  words[0] = "sft";
+  const auto end = run_graph_program(words);
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("learner 'learner' minimises 'dppo'"),
+                             HasSubstr("kind = \"cross_entropy\"")));
+  EXPECT_FALSE(fs::exists(scratch.path() / "run"));
 }
 
 TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {

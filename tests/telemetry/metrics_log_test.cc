@@ -26,8 +26,8 @@ TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
   ASSERT_NE((*log)->newest("main"), nullptr);
   EXPECT_EQ((*log)->newest("main")->step, 2);
   EXPECT_EQ((*log)->newest("other"), nullptr);
-  ASSERT_EQ((*log)->rewards("main").size(), 2U);
-  EXPECT_EQ((*log)->rewards("main")[0], 0.5);
+  ASSERT_EQ((*log)->scores("main").size(), 2U);
+  EXPECT_EQ((*log)->scores("main")[0], 0.5);
 }
 
 TEST(MetricsLog, ASecondStartAppends) {

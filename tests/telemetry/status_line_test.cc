@@ -38,7 +38,7 @@ StatusFacts facts_of(int64_t step) {
   facts.step = step;
   facts.max_steps = 200;
   facts.has_metrics = step > 0;
-  facts.reward = 0.6129;
+  facts.score = 0.6129;
   facts.off_policy_mean = 0.4;
   facts.off_policy_max = 1;
   facts.tokens_per_second = 8123;
@@ -49,6 +49,13 @@ StatusFacts facts_of(int64_t step) {
 TEST(StatusLine, SaysStepRewardStalenessTokensAndEta) {
   EXPECT_EQ(status_text(facts_of(12)),
             "step 12/200  reward 0.613  stale 0.4 (max 1)  8.1k tok/s  ETA 38s");
+}
+
+TEST(StatusLine, SupervisedTrainingHasALossAndNoStaleness) {
+  StatusFacts facts = facts_of(12);
+  facts.score_name = "loss";
+  facts.has_staleness = false;
+  EXPECT_EQ(status_text(facts), "step 12/200  loss 0.613  8.1k tok/s  ETA 38s");
 }
 
 TEST(StatusLine, BeforeTheFirstStepOnlyThePhaseIsKnown) {
