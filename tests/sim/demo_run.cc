@@ -177,7 +177,7 @@ int DemoResult::num_of(std::string_view end) const {
 std::string repeat_command(const DemoCase& demo) {
   return fmt::format(
       "PRIMERL_SEED={} PRIMERL_SIM_OFF_POLICY={} PRIMERL_SIM_FAULT={} build/bin/sim_test "
-      "--gtest_filter=Demo.KeepsItsPromisesAtEverySeed",
+      "--gtest_filter='*KeepsItsPromises*'",
       demo.seed, demo.max_off_policy_steps, to_string(demo.fault));
 }
 
