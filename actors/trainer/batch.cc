@@ -86,20 +86,31 @@ Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tena
   return batch;
 }
 
-MetricValues batch_metrics(const std::vector<PooledGroup>& groups, PolicyVersion version) {
-  double reward_sum = 0, reward_min = INFINITY, reward_max = -INFINITY;
+void RewardTotals::add(double reward) {
+  min = count == 0 ? reward : std::min(min, reward);
+  max = count == 0 ? reward : std::max(max, reward);
+  sum += reward;
+  ++count;
+}
+
+void RewardTotals::add(const TrajectoryGroup& group) {
+  ++num_groups;
+  for (const double reward : rewards_of(group)) add(reward);
+}
+
+MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
+                           PolicyVersion version) {
+  RewardTotals all = filtered, trained;
   double staleness_sum = 0, length_sum = 0;
-  int64_t staleness_max = 0, length_max = 0, num_truncated = 0, num_failed = 0, count = 0;
+  int64_t staleness_max = 0, length_max = 0, num_truncated = 0, num_failed = 0;
   for (const auto& pooled : groups) {
     const PolicyVersion opened = pooled.group.version;
     const int64_t age = opened.is_none() ? 0 : staleness(version, opened);
+    all.add(pooled.group);
+    trained.add(pooled.group);
     for (const auto& member : pooled.group.members) {
       num_failed += member.is_failed;
       if (member.is_failed) continue;
-      ++count;
-      reward_sum += member.reward;
-      reward_min = std::min(reward_min, member.reward);
-      reward_max = std::max(reward_max, member.reward);
       staleness_sum += static_cast<double>(age);
       staleness_max = std::max(staleness_max, age);
       length_sum += static_cast<double>(member.tokens.size());
@@ -107,18 +118,20 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, PolicyVersion
       num_truncated += member.is_truncated;
     }
   }
-  const double samples = static_cast<double>(std::max<int64_t>(count, 1));
+  const double samples = static_cast<double>(std::max<int64_t>(trained.count, 1));
   return {
-      {"reward/all/mean", reward_sum / samples},
-      {"reward/all/min", count == 0 ? 0 : reward_min},
-      {"reward/all/max", count == 0 ? 0 : reward_max},
+      {"reward/all/mean", all.mean()},
+      {"reward/all/min", all.min},
+      {"reward/all/max", all.max},
+      {"reward/trained/mean", trained.mean()},
       {"off_policy/mean", staleness_sum / samples},
       {"off_policy/max", static_cast<double>(staleness_max)},
       {"seq_len/all/mean", length_sum / samples},
       {"seq_len/all/max", static_cast<double>(length_max)},
       {"is_truncated/all/mean", static_cast<double>(num_truncated) / samples},
-      {"progress/samples", static_cast<double>(count)},
+      {"progress/samples", static_cast<double>(trained.count)},
       {"progress/samples_failed", static_cast<double>(num_failed)},
+      {"progress/groups_filtered", static_cast<double>(filtered.num_groups)},
   };
 }
 

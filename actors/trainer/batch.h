@@ -28,8 +28,25 @@ std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant,
 Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tenant& tenant,
                               LossKind loss);
 
-/// reward/all/*, off_policy/*, seq_len/*, of the batch that makes `version`.
-MetricValues batch_metrics(const std::vector<PooledGroup>& groups, PolicyVersion version);
+/// Rewards of rollouts, added up.
+struct RewardTotals {
+  double sum = 0;
+  double min = 0;
+  double max = 0;
+  int64_t count = 0;
+  int64_t num_groups = 0;
+
+  void add(double reward);
+  /// All members of `group` that did not fail.
+  void add(const TrajectoryGroup& group);
+  double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
+};
+
+/// reward/*, off_policy/*, seq_len/*, of the batch that makes `version`. `filtered` are the groups
+/// that the filters took out since the last step: reward/all/* has them too, or a policy that gets
+/// good would look worse than it is, because its perfect groups do not train.
+MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
+                           PolicyVersion version);
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group);
 

@@ -82,6 +82,7 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   }
   fail_broken_members(pooled.group);
   if (const auto verdict = judge(pooled.group, tenant(), loss_)) {
+    if (verdict->end == RolloutEnd::kFiltered) filtered_.add(pooled.group);
     end_group(pooled, verdict->end, verdict->reason);
     return fail_when_nothing_trains();
   }
@@ -174,7 +175,8 @@ Status Trainer::train() {
   version_ = version_.next();
   num_skipped_ = num_lost_ = 0;
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
-  taken_ = Taken{batch_metrics(groups, version_), *report, began};
+  taken_ = Taken{batch_metrics(groups, filtered_, version_), *report, began};
+  filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("overtaken: version {} is made", version_));
   const Status published = publish(version_.value >= tenant().max_steps);

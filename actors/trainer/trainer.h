@@ -83,6 +83,7 @@ class Trainer final : public Actor {
   OrdinalSet consumed_;
   std::optional<Taken> taken_;
   Time last_end_;
+  RewardTotals filtered_;         // groups filtered since the last step
   int64_t num_stale_tokens_ = 0;  // since the last step
   int64_t num_skipped_ = 0;       // in a row
   int64_t num_lost_ = 0;          // groups in a row

@@ -298,6 +298,19 @@ TEST_F(TrainerStory, TellsTheNumbersOfAStepOnceItsEndIsKnown) {
   EXPECT_DOUBLE_EQ(metrics.at("perf/train_tokens_per_second"), 25);
 }
 
+TEST_F(TrainerStory, RewardsOfFilteredGroupsCountInTheMeanOverAll) {
+  start();
+  give(a_group(0, 0, {1, 1}));
+  give(a_group(1, 0, {0, 1}));
+  give(a_group(2, 0, {0, 1}));
+  EXPECT_TRUE(*trainer.run_work());
+  ASSERT_TRUE(trainer.run_work().ok());
+  ASSERT_THAT(trainer.metrics(), SizeIs(1));
+  EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/all/mean"), 4.0 / 6.0);
+  EXPECT_DOUBLE_EQ(trainer.metrics()[0].at("reward/trained/mean"), 0.5);
+  EXPECT_EQ(trainer.metrics()[0].at("progress/groups_filtered"), 1);
+}
+
 struct Supervised : TrainerStory {
   Supervised()
       : TrainerStory({.learner = "", .weights = "", .loss = "cross_entropy"},
