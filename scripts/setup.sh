@@ -9,7 +9,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly torch_version=2.13.0 torch_oldest=2.11
-readonly torch_cpu_index=https://download.pytorch.org/whl/cpu
 readonly venv=.venv
 with_tests=no
 [ "${1:-}" = "--tests" ] && with_tests=yes
@@ -102,15 +101,12 @@ install_torch() {
     fail "no PyTorch of version $torch_oldest or newer in python3, and PRIMERL_OFFLINE is set"
   make_venv "$(command -v python3)"
   say "installing PyTorch $torch_version for CPUs into $venv (200 MB)"
-  # The CPU build, from the package index as configured or from PyTorch's own.
-  pip_install "torch==$torch_version+cpu" 2>/dev/null ||
-    pip_install --retries 1 --timeout 20 --extra-index-url "$torch_cpu_index" \
-      "torch==$torch_version+cpu" 2>/dev/null || {
-    say "no CPU build of PyTorch in reach: installing the general one, which takes several GB"
-    pip_install "torch==$torch_version" || fail "pip could not install torch==$torch_version" \
+  # The index as configured may name its CPU build "+cpu", or have no other build at all; the build
+  # with CUDA that other indexes hold works too, but is several GB.
+  pip_install "torch==$torch_version+cpu" 2>/dev/null || pip_install "torch==$torch_version" ||
+    fail "pip could not install torch==$torch_version" \
       "is the network up? A PyTorch >= $torch_oldest that is already there is taken with" \
       "make setup PRIMERL_PYTHON=/path/to/its/python"
-  }
 }
 
 # Work that a stamp in the environment remembers, keyed on everything it was made from.
