@@ -1,15 +1,17 @@
 #include "actors/data/data.h"
 
-#include <fstream>
+#include <algorithm>
 
 #include "actors/env/environments/catalog.h"
+#include "kernels/weights/files.h"
 
 namespace primerl {
 namespace {
 
 constexpr size_t kLineBytesMax = size_t{1} << 20;
+constexpr size_t kFileBytesMax = size_t{1} << 30;
 
-Result<DataExample> parse_example(const std::string& line, const std::string& what) {
+Result<DataExample> parse_example(std::string_view line, const std::string& what) {
   ASSIGN_OR_RETURN(const Json json, parse_json(line, what));
   DataExample example;
   for (const auto& [key, target] :
@@ -26,11 +28,13 @@ Result<DataExample> parse_example(const std::string& line, const std::string& wh
 }  // namespace
 
 Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t examples_max) {
-  std::ifstream in(file);
-  if (!in) return error(Code::kIo, "'{}' cannot be opened", file);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kFileBytesMax));
   std::vector<DataExample> examples;
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
+  size_t begin = 0;
+  for (int64_t number = 1; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
     if (line.empty()) continue;
     const std::string what = fmt::format("{}:{}", file, number);
     if (line.size() > kLineBytesMax)
@@ -42,7 +46,6 @@ Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t 
     ASSIGN_OR_RETURN(auto example, parse_example(line, what));
     examples.push_back(std::move(example));
   }
-  if (in.bad()) return error(Code::kIo, "'{}' could not be read to its end", file);
   if (examples.empty()) return error(Code::kInvalid, "'{}' has no examples", file);
   return examples;
 }

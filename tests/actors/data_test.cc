@@ -35,6 +35,26 @@ TEST(ReadExamples, NamesTheLineThatIsWrong) {
   EXPECT_FALSE(read_examples("/nowhere/x.jsonl", 10).ok());
 }
 
+TEST(ReadExamples, TakesALineOfAMebibyteAndNotOneByteMore) {
+  const std::string frame = "{\"prompt\": \"\", \"completion\": \"b\"}";
+  const auto line_of = [&](size_t size) {
+    std::string line = frame;
+    return line.insert(12, std::string(size - frame.size(), 'a'));
+  };
+  EXPECT_TRUE(read_examples(write(line_of(size_t{1} << 20)), 10).ok());
+  EXPECT_FALSE(read_examples(write(line_of((size_t{1} << 20) + 1)), 10).ok());
+}
+
+TEST(ReadExamples, TheLastLineNeedsNoEnd) {
+  const auto examples =
+      read_examples(write("\n{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", "
+                          "\"completion\": \"d\"}"),
+                    10);
+  ASSERT_TRUE(examples.ok());
+  ASSERT_THAT(*examples, SizeIs(2));
+  EXPECT_EQ((*examples)[1].completion, "d");
+}
+
 TEST(ReadExamples, TakesAsManyAsItMay) {
   const std::string line = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
   EXPECT_TRUE(read_examples(write(line + line), 2).ok());
