@@ -24,8 +24,8 @@ class Tokenizer : public Resource {
   /// Special tokens written out in `text` ("<|im_end|>") become their ids. Text that has no token
   /// (a character outside the vocabulary) is an error that names it and its byte offset.
   virtual Result<std::vector<int32_t>> encode(std::string_view text) const = 0;
-  /// Ids without a token (models pad their embedding beyond the vocabulary) decode to nothing, as in
-  /// the `tokenizers` package; negative ids are an error; bytes that are no UTF-8 become U+FFFD.
+  /// Ids without a token (models pad their embedding beyond the vocabulary) decode to nothing, as
+  /// in the `tokenizers` package; negative ids are an error; bytes that are no UTF-8 become U+FFFD.
   /// `skip_special` drops special ids.
   virtual Result<std::string> decode(const std::vector<int32_t>& ids,
                                      bool skip_special = true) const = 0;
