@@ -14,8 +14,6 @@
 namespace primerl {
 namespace {
 
-constexpr const char* kVersion = "0.1.0";
-
 /// CLI11 reads "1e3" or " 7" kindly; a limit in the text of the error is worth more.
 template <class T>
 std::function<std::string(std::string&)> in_range(T min, T max) {
@@ -150,7 +148,7 @@ void Arguments::number(double& target, std::string name, std::string value, std:
 int run_command_line(const std::string& program, const std::string& doc,
                      const std::vector<Command>& commands, int argc, const char* const* argv) {
   CLI::App app(doc, program);
-  app.set_version_flag("--version", fmt::format("{} {}", program, kVersion));
+  app.set_version_flag("--version", fmt::format("{} {}", program, kProgramVersion));
   app.require_subcommand(1);
   app.footer(fmt::format("Each command has --help with an example: {} {} --help", program,
                          commands.front().name));

@@ -18,6 +18,8 @@ class Option;
 
 namespace primerl {
 
+inline constexpr const char* kProgramVersion = "0.1.0";
+
 /// One declared flag or positional, for completion and the reference.
 struct ArgumentFacts {
   std::string name;   // "--out", or "GRAPH" of a positional

@@ -1,6 +1,7 @@
 #include "runtime/bin/run_session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -21,6 +22,11 @@ constexpr uint32_t kLinesShownMax = 50;               // log lines on the termin
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t num_signals = 0;
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
 
 void count_signal(int) { num_signals = num_signals + 1; }
 
@@ -70,7 +76,9 @@ RunResult RunSession::run() {
   if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
   if (const Status launched = launch_workers(); !launched.ok()) {
     kill_all();
-    return SignalCounter::count() > 0 ? result() : failed(launched.error().text());
+    if (SignalCounter::count() > 0)
+      return {kExitInterrupted, "interrupted", "", false, wall_seconds() - wall_start_};
+    return failed(launched.error().text());
   }
   watch();
   return result();
@@ -89,6 +97,7 @@ Status RunSession::open_files() {
 Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
+  facts.set("version", kProgramVersion).set("host", host_name());
   facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
       .set("seed", plan_.settings.seed);
   if (folder_.facts().find("started_seconds") == nullptr)
@@ -284,8 +293,7 @@ void RunSession::show_status() {
     facts.off_policy_mean = newest->get("off_policy/mean");
     facts.off_policy_max = newest->get("off_policy/max");
     facts.tokens_per_second = generated_tokens_per_second(*newest);
-    const auto steps = static_cast<double>(metrics_->scores(tenant.name).size());
-    facts.seconds_per_step = (newest->time - (wall_start_ - wall_zero_)) / steps;
+    facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
   }
   terminal_.update(now(), facts);
 }

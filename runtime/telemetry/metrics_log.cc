@@ -30,6 +30,7 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
                          const MetricValues& values) {
   StepFacts& facts = newest_[tenant];
   facts = {step, time, values};
+  first_time_.emplace(tenant, time);
   scores_[tenant].push_back(facts.get(score_, std::nan("")));
   Json line = Json::object();
   // Milliseconds are what a person reads; the shortest digits keep the line short.
@@ -43,6 +44,11 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
 const StepFacts* MetricsLog::newest(const std::string& tenant) const {
   const auto found = newest_.find(tenant);
   return found == newest_.end() ? nullptr : &found->second;
+}
+
+double MetricsLog::seconds_per_step(const std::string& tenant) const {
+  const auto count = static_cast<double>(scores(tenant).size());
+  return count < 2 ? 0 : (newest(tenant)->time - first_time_.at(tenant)) / (count - 1);
 }
 
 const std::vector<double>& MetricsLog::scores(const std::string& tenant) const {

@@ -41,6 +41,8 @@ class MetricsLog {
   const StepFacts* newest(const std::string& tenant) const;
   /// The score of every step of this start, in step order.
   const std::vector<double>& scores(const std::string& tenant) const;
+  /// Mean time from step to step of this start; 0 before the second.
+  double seconds_per_step(const std::string& tenant) const;
   size_t num_lines() const { return num_lines_; }
 
  private:
@@ -54,6 +56,7 @@ class MetricsLog {
   const std::string score_;
   size_t num_lines_ = 0;
   std::map<std::string, StepFacts> newest_;
+  std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;
 };
 

@@ -28,6 +28,8 @@ TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
   EXPECT_EQ((*log)->newest("other"), nullptr);
   ASSERT_EQ((*log)->scores("main").size(), 2U);
   EXPECT_EQ((*log)->scores("main")[0], 0.5);
+  EXPECT_NEAR((*log)->seconds_per_step("main"), 0.2504, 1e-9);
+  EXPECT_EQ((*log)->seconds_per_step("other"), 0);
 }
 
 TEST(MetricsLog, ASecondStartAppends) {

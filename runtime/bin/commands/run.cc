@@ -66,6 +66,12 @@ int run_graph(const RunArguments& arguments) {
   for (const auto& point : prepared.resume.points)
     status.say(fmt::format("resuming after step {} from {}", point.step, point.folder.string()));
 
+  if (!arguments.graph.file.empty()) {
+    std::error_code ignored;
+    const auto graph = std::filesystem::absolute(arguments.graph.file, ignored).lexically_normal();
+    if (const Status noted = folder.note(Json::object().set("graph", graph.string())); !noted.ok())
+      return fail(noted.error(), kExitFailed);
+  }
   RunSession session(plan, folder, prepared.resume.points, status);
   RunResult result = session.run();
   status.clear();
