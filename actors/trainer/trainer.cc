@@ -74,6 +74,7 @@ Status Trainer::resume(const ResumePoint& point) {
 
 Status Trainer::on_group(const TrajectoryGroup& group) {
   tell_taken();
+  num_sampled_tokens_ += num_sampled_tokens(group);
   const auto& delivery = services().delivery();
   PooledGroup pooled{group, delivery.ref, delivery.origin};
   if (is_done_) {
@@ -265,13 +266,17 @@ void Trainer::tell_taken() {
   add("optim/grad_norm", report.grad_norm);
   add("optim/lr", report.learning_rate);
   add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(report.num_tokens) / busy : 0);
-  add("time/step", (ended - last_end_).to_seconds());
+  // Of the rollouts that arrived: what the engines made and the trainer got.
+  const double elapsed = (ended - last_end_).to_seconds();
+  add("perf/decode_tokens_per_second",
+      elapsed > 0 ? static_cast<double>(num_sampled_tokens_) / elapsed : 0);
+  add("time/step", elapsed);
   add("time/wait_for_batch", (began - last_end_).to_seconds());
   add("time/learner", busy);
   add("progress/tokens", static_cast<double>(report.num_tokens));
   add("progress/loss_tokens", static_cast<double>(report.num_loss_tokens));
   add("progress/stale_tokens", static_cast<double>(num_stale_tokens_));
-  num_stale_tokens_ = 0;
+  num_stale_tokens_ = num_sampled_tokens_ = 0;
   last_end_ = ended;
   services().publish_metrics(tenant_, version_.value, all);
 }

@@ -83,11 +83,12 @@ class Trainer final : public Actor {
   OrdinalSet consumed_;
   std::optional<Taken> taken_;
   Time last_end_;
-  RewardTotals filtered_;         // groups filtered since the last step
-  int64_t num_stale_tokens_ = 0;  // since the last step
-  int64_t num_skipped_ = 0;       // in a row
-  int64_t num_lost_ = 0;          // groups in a row
-  int64_t checkpointed_ = -1;     // step of the newest checkpoint
+  RewardTotals filtered_;           // groups filtered since the last step
+  int64_t num_sampled_tokens_ = 0;  // that arrived since the last step
+  int64_t num_stale_tokens_ = 0;    // since the last step
+  int64_t num_skipped_ = 0;         // in a row
+  int64_t num_lost_ = 0;            // groups in a row
+  int64_t checkpointed_ = -1;       // step of the newest checkpoint
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler, timer armed
   bool waited_ = false;      // the next batch waits no more

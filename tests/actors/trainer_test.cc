@@ -296,6 +296,7 @@ TEST_F(TrainerStory, TellsTheNumbersOfAStepOnceItsEndIsKnown) {
   EXPECT_DOUBLE_EQ(metrics.at("time/learner"), 4);
   EXPECT_DOUBLE_EQ(metrics.at("time/step"), 6);
   EXPECT_DOUBLE_EQ(metrics.at("perf/train_tokens_per_second"), 25);
+  EXPECT_DOUBLE_EQ(metrics.at("perf/decode_tokens_per_second"), 2) << "12 tokens in 6 s";
 }
 
 TEST_F(TrainerStory, RewardsOfFilteredGroupsCountInTheMeanOverAll) {
