@@ -97,6 +97,7 @@ struct Contract {
   bool is_source = false;       // its work() starts rollouts: stopped first by a drain
   bool is_single = false;       // one instance (per tenant)
   bool is_restartable = false;  // no state, or snapshot/restore
+  bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
   std::function<std::unique_ptr<Actor>(const void* options)> make;
 
   const InputPort* find_input(std::string_view port) const;
@@ -235,6 +236,10 @@ class ContractOf {
   }
   ContractOf&& single() && {
     contract_.is_single = true;
+    return std::move(*this);
+  }
+  ContractOf&& stops_on_error() && {
+    contract_.stops_on_error = true;
     return std::move(*this);
   }
   ContractOf&& restartable() && {

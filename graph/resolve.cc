@@ -58,8 +58,8 @@ std::vector<int32_t> inverse(const std::vector<int32_t>& order) {
   return place;
 }
 
-OnError on_error_of(const std::string& text) {
-  if (text == "stop") return OnError::kStop;
+OnError on_error_of(const std::string& text, const Contract& contract) {
+  if (text == "stop" || (text == "auto" && contract.stops_on_error)) return OnError::kStop;
   return text == "restart" ? OnError::kRestart : OnError::kDrop;
 }
 
@@ -225,7 +225,7 @@ void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan) {
     node.options = from.options;
     node.per_tenant = from.common.per_tenant;
     node.replicas = static_cast<int32_t>(from.common.replicas);
-    node.on_error = on_error_of(from.common.on_error);
+    node.on_error = on_error_of(from.common.on_error, *from.contract);
     node.restarts_max = static_cast<int32_t>(from.common.restarts_max);
     node.restart_window = from.common.restart_window;
     node.process = ProcessId(process_index(order, from.place));

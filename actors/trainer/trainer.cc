@@ -40,6 +40,7 @@ Contract Trainer::contract() {
       .out("ended", &Trainer::ended_, "what became of a group", optional_port(),
            burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
       .works()
+      .stops_on_error()
       .single();
 }
 

@@ -141,6 +141,7 @@ std::string traits_of(const Contract& actor) {
   if (actor.works) traits.push_back("works");
   if (actor.is_single) traits.push_back("one per graph (or tenant)");
   if (actor.is_restartable) traits.push_back("restartable");
+  if (actor.stops_on_error) traits.push_back("stops the run when a handler fails");
   for (const auto& use : actor.resources) traits.push_back("uses " + use.kind);
   for (const auto& timer : actor.timers)
     traits.push_back(fmt::format("timer `{}`: {}", timer.name, timer.doc));

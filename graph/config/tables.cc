@@ -126,9 +126,9 @@ const OptionSet& node_options() {
           .field("per_tenant", &N::per_tenant, any(), "one instance for each tenant")
           .field("replicas", &N::replicas, between(1, 1 << 16) | unit("instances"),
                  "instances of a node without a resource")
-          .field("on_error", &N::on_error, one_of({"drop", "stop", "restart"}),
+          .field("on_error", &N::on_error, one_of({"auto", "drop", "stop", "restart"}),
                  "what follows a failed handler: its message is dropped, the run stops, or the "
-                 "actor restarts")
+                 "actor restarts; auto: what the actor says, else drop")
           .field("restarts_max", &N::restarts_max, between(0, 1 << 16) | unit("restarts"),
                  "restarts within restart_window before the run stops")
           .field("restart_window", &N::restart_window, above(0), "what restarts_max counts over")

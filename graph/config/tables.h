@@ -17,7 +17,7 @@ struct NodeOptions {
   std::string actor;
   bool per_tenant = false;
   int64_t replicas = 1;
-  std::string on_error = "drop";
+  std::string on_error = "auto";
   int64_t restarts_max = 5;
   Duration restart_window = Duration::seconds(60);
 };

@@ -89,6 +89,17 @@ TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
   EXPECT_EQ(run_end(scratch.path() / "runs" / "latest"), "finished");
 }
 
+TEST(Run, ATrainerThatGivesUpFailsTheRun) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto end =
+      run_graph_program(scripted_run(folder, {"--set", "resource.engine.refuse_every=1", "--set",
+                                              "node.trainer.lost_batches_max=1"}));
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
+  EXPECT_EQ(run_end(folder), "failed");
+}
+
 TEST(Sft, TakesItsStepsAndShowsTheLoss) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";

@@ -19,6 +19,7 @@ std::string attributes(const Contract& actor) {
                                                                           : "own thread"};
   if (actor.is_single) all.push_back("single");
   if (actor.is_restartable) all.push_back("restartable");
+  if (actor.stops_on_error) all.push_back("stops the run when a handler fails");
   if (actor.is_source) all.push_back("source");
   return fmt::format("{}", fmt::join(all, ", "));
 }
