@@ -1,0 +1,182 @@
+/// Frames: what a trace segment is made of, byte for byte. docs/formats/trace.md says the same in
+/// prose; a reader can be written from that page alone.
+///
+/// A segment is a file `<process>.<epoch>.<number>.ptr`: one SegmentHeader, then frames. All
+/// numbers are little-endian; every frame begins at a multiple of 8 bytes and is padded with zeros
+/// to the next. A length of zero is a hole: room that was reserved and never filled (the process
+/// died), or the unused rest of the file. A reader looks for the next frame at every following
+/// multiple of 8: the CRC is seeded by the segment and the frame's offset, so neither chance nor
+/// the stale bytes of a recycled file pass for one.
+///
+/// Threads append concurrently, so the frames of different hosts mix; those of one host are in the
+/// order of its steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace primerl {
+
+inline constexpr char kSegmentMagic[8] = {'P', 'R', 'M', 'L', 'T', 'R', 'C', '\n'};
+inline constexpr uint32_t kTraceFormatVersion = 1;
+inline constexpr size_t kFrameAlignment = 8;
+inline constexpr size_t kSyncEveryBytes = size_t{64} << 10;
+/// A frame's own limit: a message's (1 MiB) and what stands around it. Larger ones are refused by
+/// the reader before anything is allocated.
+inline constexpr size_t kFrameBytesMax = (size_t{1} << 20) + (size_t{64} << 10);
+/// Blobs and bodies above this go to the content store, by hash.
+inline constexpr size_t kInlineBytesMax = size_t{64} << 10;
+
+struct SegmentHeader {
+  char magic[8];
+  uint32_t format_version;
+  uint32_t header_bytes;   // sizeof(SegmentHeader)
+  uint64_t run_id;         // of run.json
+  uint32_t process;        // index in the plan
+  uint32_t epoch;          // incarnation of the process
+  uint64_t number;         // of the segment, from 1
+  uint64_t seed;           // seeds every CRC of the segment
+  uint64_t previous_seed;  // of segment number - 1; 0 in the first
+  uint32_t reserved;
+  uint32_t crc;  // CRC-32C of the bytes before it
+};
+static_assert(sizeof(SegmentHeader) == 64);
+
+enum class FrameKind : uint8_t {
+  kCatalog = 1,    // JSON (catalog.h): who and what the numbers below mean; first of each segment
+  kDelivery = 2,   // DeliveryFrame: one step of one host
+  kPayload = 3,    // PayloadFrame, body, blobs: a message stored when it was emitted
+  kNote = 4,       // NoteFrame, bytes: what else a step was told that cannot be derived
+  kLifecycle = 5,  // LifecycleFrame, text
+  kGap = 6,        // GapFrame: the recorder lost frames; the trace is incomplete
+  kSync = 7,       // SyncFrame: about every kSyncEveryBytes
+  kEnd = 8,        // EndFrame: the process closed its trace
+};
+
+struct FrameHeader {
+  uint32_t length;  // of the whole frame, without the padding; stored last: 0 = not complete
+  uint32_t crc;     // CRC-32C of bytes [8, length), starting from fold(seed, offset), see frame_crc
+  uint8_t kind;     // FrameKind
+  uint8_t flags;    // per kind
+  uint16_t count;   // per kind
+  uint32_t host;    // HostId; UINT32_MAX where no host is meant
+};
+static_assert(sizeof(FrameHeader) == 16);
+
+/// Flags of a delivery.
+enum DeliveryFlags : uint8_t {
+  kFailed = 1,          // the handler returned an error (a note kError has its text)
+  kAbandoned = 2,       // the handler was given up at its deadline
+  kInjected = 4,        // the error was injected, the handler did not run (simulation)
+  kHasNotes = 8,        // note frames of this step exist; they stand before it
+  kPayloadStored = 16,  // the input's payload frame exists (link, epoch, sequence)
+  kNotChecked = 32,     // record = "none": payload_check is 0 and says nothing
+};
+
+/// One finished step. FrameHeader::count = messages it emitted (65535 = as many or more).
+struct DeliveryFrame {
+  FrameHeader header;
+  uint64_t step;         // of the host, dense from 1
+  int64_t began_ns;      // services().now() of the handler
+  uint32_t instance;     // UINT32_MAX: a work turn, which is the group's
+  uint32_t duration_us;  // of the handler, saturating
+  uint8_t step_kind;     // StepKind of host.h
+  uint8_t reserved[3];
+  uint32_t subject;   // link of a message, timer of a timer, instance of a peer event
+  uint64_t sequence;  // of a message; a peer event's kind
+  uint32_t epoch;     // of the sender; a peer event's epoch
+  uint32_t tenant;    // UINT32_MAX: none
+  uint32_t type;      // index into the catalog's types; UINT32_MAX: no message
+  uint32_t cause_instance;
+  uint64_t cause_step;
+  uint64_t payload_check;  // runtime/wire/payload_check.h
+  uint32_t payload_bytes;  // as payload_check counts them, saturating
+  uint32_t origin;         // InstanceId: who began the conversation
+};
+static_assert(sizeof(DeliveryFrame) == 96);
+
+/// Flags of a payload.
+enum PayloadFlags : uint8_t {
+  kBodyInStore = 1,  // body_bytes bytes follow not; 32 bytes SHA-256 stand in their place
+};
+
+/// A message at its birth. FrameHeader::host is the sender's. Then: body (msgpack of fields()), and
+/// for each of FrameHeader::count Blobs: u64 size, then its bytes, or (above kInlineBytesMax) its
+/// 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
+struct PayloadFrame {
+  FrameHeader header;
+  uint64_t step;  // of the sender's host: which step emitted it
+  uint32_t link;
+  uint32_t epoch;
+  uint64_t sequence;
+  int64_t sent_at_ns;
+  uint32_t tenant;
+  uint32_t type;
+  uint32_t cause_instance;
+  uint32_t origin;
+  uint64_t cause_step;
+  uint64_t payload_check;
+  uint32_t body_bytes;
+  uint32_t reserved;
+};
+static_assert(sizeof(PayloadFrame) == 88);
+
+/// What a note is about. Values are numbers of 8 bytes unless said otherwise.
+enum class NoteKind : uint16_t {
+  kRoom = 1,      // answers of room(), in the order asked: i64 each
+  kStop = 2,      // u64: the how-manieth progress() call of the step first said kStopRequested
+  kError = 3,     // u8 code, text: how the handler failed
+  kResource = 4,  // an answer of a resource: bytes as its recorder wrote them (msgpack)
+};
+
+/// FrameHeader::count = NoteKind. Then the bytes.
+struct NoteFrame {
+  FrameHeader header;
+  uint64_t step;
+  uint32_t instance;
+  uint32_t num_bytes;
+};
+static_assert(sizeof(NoteFrame) == 32);
+
+enum class LifecycleKind : uint16_t {
+  kHostStarted = 1,  // Host::start() with this time
+  kPeerDown = 2,     // value = process
+  kPeerUp = 3,
+  kRestarted = 4,  // an actor was replaced; text = why
+};
+
+/// FrameHeader::count = LifecycleKind. Then `num_bytes` of text.
+struct LifecycleFrame {
+  FrameHeader header;
+  int64_t at_ns;
+  uint64_t step;  // the host's last one before it
+  uint64_t value;
+  uint64_t num_bytes;
+};
+static_assert(sizeof(LifecycleFrame) == 48);
+
+struct GapFrame {
+  FrameHeader header;
+  uint64_t num_lost;               // frames, since the last gap
+  uint64_t first_step, last_step;  // of the host that lost them
+};
+
+struct SyncFrame {
+  FrameHeader header;
+  uint64_t offset;  // its own, in the segment
+};
+
+/// The process closed its trace; without one, the tail was cut.
+struct EndFrame {
+  FrameHeader header;
+  uint64_t num_deliveries;
+  uint64_t num_lost;
+};
+
+/// Where the CRC of a frame starts: equal bytes at another place or in another segment fail.
+constexpr uint32_t crc_start(uint64_t segment_seed, uint64_t offset) {
+  const uint64_t mixed = (segment_seed ^ (offset * 0x9e3779b97f4a7c15ULL)) * 0xd6e8feb86659fd93ULL;
+  return static_cast<uint32_t>(mixed >> 32);
+}
+
+}  // namespace primerl

@@ -1,0 +1,66 @@
+/// SegmentReader: the frames of one segment file, raw (.ptr, mapped) or packed (.ptrz, unpacked
+/// into memory block by block). Believes nothing it reads: lengths, kinds and CRCs are checked
+/// before a frame is handed out, so its fields may be used as they are, except that the ids in them
+/// point into the catalog only after Trace (trace.h) has checked them.
+///
+/// A value-like object for one thread; frames stay valid as long as the reader lives.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "graph/base/result.h"
+#include "runtime/trace/frames.h"
+
+namespace primerl {
+
+struct Frame {
+  uint64_t offset = 0;               // in the raw segment
+  std::span<const std::byte> bytes;  // the whole frame, [length]
+  const FrameHeader& header() const { return *reinterpret_cast<const FrameHeader*>(bytes.data()); }
+  FrameKind kind() const { return static_cast<FrameKind>(header().kind); }
+  /// The fixed part as F; the reader has checked that the frame is long enough for its kind.
+  template <class F>
+  const F& as() const {
+    return *reinterpret_cast<const F*>(bytes.data());
+  }
+  template <class F>
+  std::span<const std::byte> after() const {
+    return bytes.subspan(sizeof(F));
+  }
+};
+
+/// Bytes that are no frame although frames follow them: a write cut short by the death of a
+/// process (all zeros at the start), or damage.
+struct Damage {
+  uint64_t offset = 0;
+  uint64_t num_bytes = 0;
+  bool is_hole = false;  // room reserved and never filled: not damage, the process died there
+};
+
+class SegmentReader {
+ public:
+  /// kCorrupt when the header is wrong; a torn tail is no error (see is_cut).
+  static Result<std::unique_ptr<SegmentReader>> open(const std::filesystem::path& file);
+  /// The same over bytes in memory, for fuzzing.
+  static Result<std::unique_ptr<SegmentReader>> parse(std::span<const std::byte> bytes,
+                                                      std::string what);
+  virtual ~SegmentReader() = default;
+
+  virtual const SegmentHeader& header() const = 0;
+  /// The frame at or after `offset`, skipping holes and damage (noted in damage()); none at the
+  /// end. Start with offset 0; go on with next_offset(frame).
+  virtual std::optional<Frame> next(uint64_t offset) = 0;
+  /// The frame that begins exactly there, as an index says; kCorrupt if none does.
+  virtual Result<Frame> at(uint64_t offset) = 0;
+  static uint64_t next_offset(const Frame& frame) {
+    return (frame.offset + frame.bytes.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1);
+  }
+  virtual const std::vector<Damage>& damage() const = 0;  // of what next() has passed
+  virtual uint64_t num_bytes() const = 0;                 // of the raw segment
+};
+
+}  // namespace primerl

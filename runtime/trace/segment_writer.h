@@ -1,0 +1,75 @@
+/// SegmentWriter: appends frames to the segments of one process, from every host's thread.
+///
+/// append() is the hot path: it reserves room in a mapped, pre-faulted file by one atomic step,
+/// copies, checks and publishes the length last. No lock, no system call, no allocation. What it
+/// wrote survives `kill -9` as soon as it returns. One background thread prepares the next segment,
+/// seals full ones (index, compression, retirement) and syncs the disk at the level `power`.
+///
+/// When the next segment is not ready in time (a slow or full disk): `full = block` waits, at most
+/// `block_max`, then the trace has failed and fault() says why; `full = gap` counts the frames it
+/// could not write and writes a gap frame as soon as there is room. Never silent.
+///
+/// Threads: append() from any; open/close from one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "graph/base/clock.h"
+#include "graph/base/result.h"
+#include "runtime/trace/frames.h"
+
+namespace primerl {
+
+enum class TraceLevel {
+  kProcess,  // survives the death of the process
+  kPower,    // and of the machine, but for the last sync_every
+  kRing,     // flight recorder: memory only, the last ring_bytes, written by dump()
+};
+enum class TraceFull { kBlock, kGap };
+
+struct SegmentWriterOptions {
+  std::filesystem::path folder;  // runs/x/trace; made with mode 0700
+  std::string process = "main";
+  uint32_t process_index = 0;
+  uint32_t epoch = 1;
+  uint64_t run_id = 0;
+  std::string catalog;  // JSON, the first frame of every segment
+  TraceLevel level = TraceLevel::kProcess;
+  TraceFull full = TraceFull::kBlock;
+  uint64_t segment_bytes = uint64_t{8} << 20;
+  uint64_t trace_bytes_max = uint64_t{8} << 30;  // of all sealed segments: the oldest are retired
+  uint64_t ring_bytes = uint64_t{64} << 20;
+  Duration sync_every = Duration::milliseconds(100);
+  Duration block_max = Duration::seconds(30);
+  bool packs = true;  // sealed segments are compressed in the background
+  /// The newest segment that must stay because replay from the last checkpoint begins in it.
+  std::function<uint64_t()> keep_from;
+};
+
+class SegmentWriter {
+ public:
+  static Result<std::unique_ptr<SegmentWriter>> open(SegmentWriterOptions options);
+  virtual ~SegmentWriter() = default;
+
+  /// Appends one frame: `head` begins with a FrameHeader whose length and crc are filled in here;
+  /// `tail` follows it. False: lost (gap) or the trace has failed. head + tail <= kFrameBytesMax.
+  virtual bool append(std::span<std::byte> head, std::span<const std::byte> tail = {}) = 0;
+  /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: for large
+  /// payloads only.
+  virtual Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) = 0;
+  /// Of kRing: writes what is kept as an ordinary segment. Others: syncs. Safe to call again.
+  virtual Status dump() = 0;
+  /// Writes the end frame, seals, joins the thread. No append() may run or follow.
+  virtual Status close() = 0;
+  virtual Status fault() const = 0;
+  virtual uint64_t num_lost() const = 0;
+  virtual uint64_t segment_number() const = 0;  // the one written to now
+};
+
+}  // namespace primerl

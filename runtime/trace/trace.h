@@ -1,0 +1,138 @@
+/// Trace: a recorded run, read: the segments of every process of `runs/x/trace`, as one table of
+/// steps per host, with the payloads, notes and gaps beside it.
+///
+/// Opening maps the segments and loads or rebuilds their indices (`*.index`, never authoritative).
+/// Numbers from the files are checked against the catalog before they are handed out. Everything
+/// that is missing is said, never skipped in silence: cut tails, holes, damage, gaps, retired
+/// segments (first_step() > 1). Immutable after open(); safe to read from several threads.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/base/ids.h"
+#include "graph/base/result.h"
+#include "graph/message_type.h"
+#include "runtime/exec/host.h"
+#include "runtime/trace/catalog.h"
+#include "runtime/trace/frames.h"
+
+namespace primerl {
+
+/// One step, decoded. Plain numbers; names are in the catalog.
+struct TraceStep {
+  HostId host;
+  uint64_t step = 0;
+  StepKind kind = StepKind::kMessage;
+  uint8_t flags = 0;    // DeliveryFlags
+  InstanceId instance;  // none for a work turn
+  uint32_t num_emissions = 0;
+  Time began;
+  Duration duration;
+  // kMessage
+  LinkId link;
+  uint64_t sequence = 0;
+  uint32_t epoch = 0;
+  TenantSlot tenant;
+  InstanceId origin;
+  StepRef cause;
+  uint32_t type = UINT32_MAX;  // index into the catalog's types
+  uint64_t payload_check = 0;
+  uint32_t payload_bytes = 0;
+  // kTimer, kPeer
+  uint32_t subject = 0;  // timer index; instance of a peer event
+  bool is_failed() const { return (flags & kFailed) != 0; }
+};
+
+/// Names a message: what a delivery has in common with the emission it came from.
+struct MessageKey {
+  LinkId link;
+  uint32_t epoch = 0;
+  uint64_t sequence = 0;
+  friend auto operator<=>(const MessageKey&, const MessageKey&) = default;
+};
+
+struct StoredPayload {
+  MessageKey key;
+  HostId sender_host;
+  uint64_t step = 0;  // which emitted it
+  Time sent_at;
+  TenantSlot tenant;
+  InstanceId origin;
+  StepRef cause;
+  uint32_t type = 0;
+  uint64_t payload_check = 0;
+  std::vector<std::byte> body;
+  std::vector<Blob> blobs;
+};
+
+struct TraceNote {
+  NoteKind kind = NoteKind::kRoom;
+  InstanceId instance;
+  std::vector<std::byte> bytes;
+};
+
+/// One stretch that is not there, and why.
+struct TraceFault {
+  enum class Kind { kCutTail, kHole, kDamage, kGap, kMissingSegment, kRetired, kMissingBlob } kind;
+  std::string file;
+  uint64_t offset = 0;
+  std::string text;  // for people: "tail cut after step 412 of 'trainer'"
+  bool is_fault() const { return kind != Kind::kRetired && kind != Kind::kHole; }
+};
+
+class Trace {
+ public:
+  /// `folder`: a run folder, its `trace/`, or `runs/latest`. kNotFound without a trace, kCorrupt
+  /// when no segment is readable or segments of different runs lie there.
+  static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder);
+  virtual ~Trace() = default;
+
+  virtual const std::filesystem::path& folder() const = 0;
+  virtual const TraceCatalog& catalog() const = 0;
+  virtual bool is_closed() const = 0;    // every process wrote its end frame
+  virtual bool is_complete() const = 0;  // no faults, from step 1
+  virtual const std::vector<TraceFault>& faults() const = 0;
+
+  /// Steps of a host run from first_step to last_step, dense unless a gap or damage is reported;
+  /// both 0 when there are none.
+  virtual uint64_t first_step(HostId host) const = 0;
+  virtual uint64_t last_step(HostId host) const = 0;
+  virtual uint64_t num_steps() const = 0;  // of all hosts
+  virtual std::optional<TraceStep> step(HostId host, uint64_t step) const = 0;
+  virtual std::vector<TraceNote> notes(HostId host, uint64_t step) const = 0;
+  virtual std::optional<Time> started(HostId host) const = 0;
+
+  /// Where a message was handled; none when it never was (or not recorded).
+  virtual std::optional<StepRef> delivery(const MessageKey& key) const = 0;
+  /// Its content, when stored: kNotFound says "not stored", kCorrupt what is wrong.
+  virtual Result<StoredPayload> payload(const MessageKey& key) const = 0;
+  virtual bool has_payload(const MessageKey& key) const = 0;
+  /// Messages a step emitted and stored, in order of emission.
+  virtual std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const = 0;
+
+  /// Every step of all hosts in order of time, ties by host and step, from `from` to `to`
+  /// inclusive. The visitor returns false to stop.
+  virtual void visit(Time from, Time to,
+                     const std::function<bool(const TraceStep&)>& visitor) const = 0;
+};
+
+/// "trainer:412", "rollout.main:88", or "router" (the whole host). Names an instance or a host.
+struct StepName {
+  HostId host;
+  InstanceId instance;  // none when a host was named
+  std::optional<uint64_t> step;
+};
+Result<StepName> parse_step_name(const TraceCatalog& catalog, std::string_view text);
+/// "trainer:412".
+std::string step_text(const TraceCatalog& catalog, HostId host, uint64_t step);
+
+/// A body as JSON by the schema in the catalog, without the C++ struct. Blobs as their sizes; long
+/// token lists are whole. kCorrupt when body and schema do not fit.
+Result<Json> payload_json(const TraceCatalog::Type& type, const StoredPayload& payload);
+
+}  // namespace primerl
