@@ -17,7 +17,8 @@ bool has_credit(const OutLink& out, uint64_t num_bytes) {
 
 }  // namespace
 
-Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host) : num_slots_(wiring.num_slots) {
+Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
+    : num_slots_(wiring.num_slots), is_guided_(is_guided) {
   const PlanHost& planned = plan.host(host);
   const HostWiring& wires = wiring.hosts[host.index()];
   num_full_.resize(planned.instances.size(), 0);
@@ -69,7 +70,6 @@ void Flow::rebuild_targets(OutputFlow& output) {
 void Flow::ship_now(OutLink& out, Envelope&& envelope, const Ship& ship) {
   out.num_shipped.add(1);
   out.bytes_shipped += envelope.blob_bytes;
-  envelope.sequence = out.num_shipped.get();
   if (out.link->is_remote) out.unacknowledged.push(envelope);
   ship(out, std::move(envelope));
 }
@@ -82,8 +82,8 @@ void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
   }
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
-  const bool waits =
-      waits_for_credit(*out.link) && (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
+  const bool waits = !is_guided_ && waits_for_credit(*out.link) &&
+                     (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
   if (!waits) {
     ship_now(out, std::move(envelope), ship);
   } else {
@@ -93,7 +93,8 @@ void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
         if (older.tenant != envelope.tenant) continue;
         out.num_overwritten.add(1);
         out.bytes_emitted -= older.blob_bytes;
-        older = std::move(envelope);
+        out.outbox.remove(i);  // the newer one goes to the end: sequence numbers only rise
+        out.outbox.push(std::move(envelope));
         return;
       }
     }

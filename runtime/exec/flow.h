@@ -64,7 +64,8 @@ class Flow {
   /// Takes one message that leaves now: to an inbox of this host or to a parcel.
   using Ship = std::function<void(OutLink& link, Envelope&& envelope)>;
 
-  Flow(const Plan& plan, const Wiring& wiring, HostId host);
+  /// `is_guided`: a recording says what happens when, so nothing waits for credit.
+  Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
 
   /// Takes a message of one link; ships it, queues it, or (dead peer) counts it as returned.
   void emit(OutLink& link, Envelope&& envelope, const Ship& ship);
@@ -96,6 +97,7 @@ class Flow {
   void ship_now(OutLink& link, Envelope&& envelope, const Ship& ship);
 
   const uint32_t num_slots_;
+  const bool is_guided_;
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;

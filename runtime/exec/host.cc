@@ -26,7 +26,8 @@ namespace {
 
 std::shared_ptr<HostCommon> make_common(HostSetup setup) {
   auto common = std::make_shared<HostCommon>();
-  common->flow = std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.host);
+  common->flow =
+      std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.host, setup.guide != nullptr);
   common->setup = std::move(setup);
   return common;
 }
@@ -37,7 +38,7 @@ Host::Body::Body(HostSetup host_setup)
     : common_(make_common(std::move(host_setup))),
       planned_(setup().plan->host(setup().host)),
       wires_(setup().wiring->hosts[setup().host.index()]),
-      inbox_(*setup().plan, *setup().wiring, setup().host),
+      inbox_(*setup().plan, *setup().wiring, setup().host, setup().guide != nullptr),
       seats_(planned_.instances.size()),
       parcels_(wires_.peers.size()) {
   for (size_t i = 0; i < parcels_.size(); ++i) {
@@ -48,6 +49,8 @@ Host::Body::Body(HostSetup host_setup)
   for (const InLink& in : inbox_.links) in_peer_.push_back(peer_index(in.link->sender_host));
   for (const OutLink& out : common_->flow->links)
     out_peer_.push_back(peer_index(out.link->target_host));
+  for (const OutLink& out : common_->flow->links)
+    observes_.push_back(setup().observer != nullptr && setup().observer->wants_emissions(out.id));
   ship_ = [this](OutLink& out, Envelope&& envelope) { ship(out, std::move(envelope)); };
   handling_.set(InstanceId::kNone);
 }
@@ -84,6 +87,7 @@ Status Host::Body::start(Time now) {
     apply_effects(*seat.running, now);
     take_snapshot(seat);
   }
+  if (setup().observer != nullptr) setup().observer->on_start(setup().host, now);
   arm_work();
   after_change();
   return ok();

@@ -67,18 +67,66 @@ struct StepRecord {
   HostId host;
   InstanceId instance;  // none for a work turn, which is the group's
   StepKind kind = StepKind::kMessage;
-  uint64_t step = 0;                    // of the host, dense from 1
-  Time began;                           // services().now() of the handler
-  const Envelope* message = nullptr;    // of kMessage
-  const Error* error = nullptr;         // the handler's, null when it succeeded
-  std::span<const Envelope> emissions;  // released by this step (empty after an error)
+  uint64_t step = 0;                  // of the host, dense from 1
+  Time began;                         // services().now() of the handler
+  Time ended;                         // when the executor saw it end
+  const Envelope* message = nullptr;  // of kMessage
+  LinkId link;                        // of kMessage
+  uint32_t timer = 0;                 // of kTimer: index in the contract
+  PeerEvent peer;                     // of kPeer
+  const Error* error = nullptr;       // the handler's, null when it succeeded
+  /// Released by this step (after an error: what the refusal said), of the links the observer
+  /// wants; num_emissions counts all.
+  std::span<const ParcelMessage> emissions;
+  uint32_t num_emissions = 0;
+  /// What the handlers were told that nothing else determines: answers of room(), in order, and the
+  /// ordinal of the progress() call that first said kStopRequested (0 = none did).
+  std::span<const int64_t> room_answers;
+  uint64_t stopped_at_progress = 0;
   bool is_abandoned = false;
+  bool is_injected = false;  // fail_step(): the handler did not run
 };
 
 class DeliveryObserver {
  public:
   virtual ~DeliveryObserver() = default;
+  /// The host's actors have started; `now` was their services().now().
+  virtual void on_start(HostId host, Time now) {
+    (void)host;
+    (void)now;
+  }
   virtual void on_step(const StepRecord& record) = 0;
+  /// Asked once per link: whether StepRecord::emissions shall hold what is sent on it.
+  virtual bool wants_emissions(LinkId link) const {
+    (void)link;
+    return true;
+  }
+};
+
+/// A step as a recording has it: what a guided host does next.
+struct GuidedStep {
+  StepKind kind = StepKind::kMessage;
+  uint32_t actor = 0;  // index among the host's instances; of a work turn 0
+  LinkId link;         // kMessage, with epoch and sequence
+  uint32_t epoch = 0;
+  uint64_t sequence = 0;
+  uint32_t timer = 0;  // kTimer
+  PeerEvent peer;      // kPeer
+  std::vector<int64_t> room_answers;
+  uint64_t stopped_at_progress = 0;
+};
+
+/// Chooses a host's steps in place of the host: replay. The host takes exactly these steps in this
+/// order, each as soon as its message is here, whatever is full or paused; it keeps timers but
+/// takes none by itself. Used on the host's thread.
+class StepGuide {
+ public:
+  virtual ~StepGuide() = default;
+  /// The step that comes next, or that is in hand; null: none is known (any more). Stays the same
+  /// until the host's observer was told of it (on_step).
+  virtual const GuidedStep* next() const = 0;
+  /// The host cannot do, or did otherwise than, what the recording says of the step in hand.
+  virtual void diverged(std::string what) = 0;
 };
 
 struct HostSetup {
@@ -93,6 +141,7 @@ struct HostSetup {
   /// that a host owns. Outlive the host.
   std::vector<Resource*> shared_resources;
   DeliveryObserver* observer = nullptr;
+  StepGuide* guide = nullptr;  // outlives the host; null: the host chooses
 };
 
 /// What one step was and how it ended.
@@ -158,7 +207,7 @@ class Host {
 
   bool begin_step(Time now);
   void run_step();
-  /// As if the handler had returned `error` without running (injected faults).
+  /// As if the handler had returned `error` without running: injected faults, and those replayed.
   void fail_step(Error error);
   /// Resource::take_cost() of the owned resources, between run_step() and complete_step().
   Duration step_cost();

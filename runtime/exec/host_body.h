@@ -87,7 +87,12 @@ class Host::Body {
   void cancel_timers(uint32_t actor);
   void arm_work();
   void check_bound(InLink& in);
-  void record(const Running& running, bool is_abandoned);
+  void record(Running& running, bool is_abandoned, Time ended);
+  bool guided_ready() const;
+  void begin_work(Time now);
+  void begin_input(Input&& input, Time now);
+  void mark_running(Time now);
+  Input guided_input(const GuidedStep& step);
   void after_change();
   void set_peer_epoch(HostId peer, uint32_t epoch);
   void tell_peer_event(HostId peer, PeerEvent::Kind kind, uint32_t epoch, Time now);
@@ -103,8 +108,11 @@ class Host::Body {
   std::vector<uint32_t> out_peer_;   // of each leaving link
   Flow::Ship ship_;
   std::vector<PendingTimer> timers_;
-  std::vector<Envelope> recorded_;  // emissions of this step, while somebody observes
-  Time now_;                        // of the step or parcel in hand
+  std::vector<bool> observes_;           // by out_index: the observer wants its emissions
+  std::vector<ParcelMessage> recorded_;  // emissions of this step, of those links
+  uint32_t num_step_emissions_ = 0;
+  std::vector<int64_t> room_answers_;  // of all actors of a work turn
+  Time now_;                           // of the step or parcel in hand
 
   bool works_ = false;  // some actor works()
   bool work_armed_ = false;
@@ -116,7 +124,7 @@ class Host::Body {
   // The step in hand.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;
   uint32_t current_ = 0;  // its actor
-  Error* injected_ = nullptr;
+  bool is_injected_ = false;
   Status resource_status_;
 
   // Read by anyone.

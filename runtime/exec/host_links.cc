@@ -80,7 +80,11 @@ void Host::Body::emit_on(Running& running, OutLink& out, PendingEmission& emissi
   envelope.sent_at = running.now();
   envelope.blob_bytes = blob_bytes;
   envelope.payload = std::move(payload);
-  if (setup().observer != nullptr) recorded_.push_back(envelope);
+  // Counts emissions, not what is shipped: a latest_wins message that a newer one overtakes in the
+  // outbox leaves a gap, so that a number does not depend on when credit came.
+  envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
+  ++num_step_emissions_;
+  if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
   now_ = now;
   common_->flow->emit(out, std::move(envelope), ship_);
 }

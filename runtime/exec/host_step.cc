@@ -7,6 +7,7 @@ namespace primerl {
 
 bool Host::Body::ready() const {
   if (step_ != Step::kNone) return false;
+  if (setup().guide != nullptr) return guided_ready();
   const Flow& flow = *common_->flow;
   if (work_armed_ && flow.is_open()) return true;
   return inbox_.pick(flow.num_full(), std::nullopt) != Inbox::kNone;
@@ -21,9 +22,55 @@ void Host::Body::arm_work() {
   work_arrival_ = inbox_.next_arrival();
 }
 
+bool Host::Body::guided_ready() const {
+  const GuidedStep* next = setup().guide->next();
+  if (next == nullptr) return false;
+  if (next->kind != StepKind::kMessage) return true;
+  const Link& link = setup().wiring->links[next->link.index()];
+  return inbox_.holds(link.in_index, next->epoch, next->sequence);
+}
+
+Input Host::Body::guided_input(const GuidedStep& step) {
+  if (step.kind == StepKind::kMessage)
+    return inbox_.take_message(setup().wiring->links[step.link.index()].in_index, step.epoch,
+                               step.sequence);
+  Input input;
+  input.kind = step.kind;
+  input.actor = step.actor;
+  input.peer = step.peer;
+  if (step.kind == StepKind::kDrain) is_draining_ = true;
+  if (step.kind != StepKind::kTimer) return input;
+  input.port = step.timer;
+  const auto num_armed = std::erase_if(timers_, [&](const PendingTimer& timer) {
+    return timer.actor == step.actor && timer.timer == step.timer;
+  });
+  if (num_armed == 0) {
+    const Contract& contract = seats_[step.actor].running->contract();
+    setup().guide->diverged(
+        fmt::format("timer '{}' of '{}' came due in the recorded run, but is not armed here",
+                    contract.timers[step.timer].name, seats_[step.actor].running->self_name()));
+  }
+  return input;
+}
+
 bool Host::Body::begin_step(Time now) {
   CHECK(step_ == Step::kNone, "a step began before the last one was completed");
   now_ = now;
+  num_step_emissions_ = 0;
+  is_injected_ = false;
+  if (setup().guide != nullptr) {
+    if (!guided_ready()) return false;
+    const GuidedStep& next = *setup().guide->next();
+    num_steps_.add(1);
+    common_->num_guided_answers = 0;
+    if (next.kind == StepKind::kWork) {
+      begin_work(now);
+    } else {
+      begin_input(guided_input(next), now);
+    }
+    mark_running(now);
+    return true;
+  }
   while (true) {
     const Flow& flow = *common_->flow;
     const bool may_work = work_armed_ && flow.is_open();
@@ -35,12 +82,7 @@ bool Host::Body::begin_step(Time now) {
     }
     num_steps_.add(1);
     if (lane == Inbox::kNone) {
-      step_ = Step::kWork;
-      current_ = 0;
-      work_armed_ = false;
-      handling_.set(InstanceId::kNone);
-      handling_type_.set(0);
-      for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
+      begin_work(now);
       break;
     }
     Input input = inbox_.take(lane);
@@ -49,16 +91,33 @@ bool Host::Body::begin_step(Time now) {
       num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
       continue;
     }
-    step_ = Step::kInput;
-    current_ = input.actor;
-    handling_.set(planned_.instances[current_].value);
-    handling_type_.set(reinterpret_cast<uint64_t>(input.envelope.payload.type));
-    seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
+    begin_input(std::move(input), now);
     break;
   }
+  mark_running(now);
+  return true;
+}
+
+void Host::Body::begin_work(Time now) {
+  step_ = Step::kWork;
+  current_ = 0;
+  work_armed_ = false;
+  handling_.set(InstanceId::kNone);
+  handling_type_.set(0);
+  for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
+}
+
+void Host::Body::begin_input(Input&& input, Time now) {
+  step_ = Step::kInput;
+  current_ = input.actor;
+  handling_.set(planned_.instances[current_].value);
+  handling_type_.set(reinterpret_cast<uint64_t>(input.envelope.payload.type));
+  seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
+}
+
+void Host::Body::mark_running(Time now) {
   running_since_.set(static_cast<uint64_t>(now.to_nanoseconds()));
   is_running_.set(1);
-  return true;
 }
 
 void Host::Body::run_step() {
@@ -83,6 +142,7 @@ void Host::Body::run_step() {
 
 void Host::Body::fail_step(Error error) {
   CHECK(step_ == Step::kInput, "only an input can be failed");
+  is_injected_ = true;
   seats_[current_].running->fail(std::move(error));
 }
 
@@ -99,7 +159,7 @@ StepEnd Host::Body::complete_step(Time now) {
     const auto kept = running.status().ok() ? nullptr : seats_[current_].running;
     complete_actor(running, now);
     arm_work();
-    if (common_->setup.observer != nullptr) record(running, false);
+    if (common_->setup.observer != nullptr) record(running, false, now);
     running.input().envelope.payload = {};
   } else {
     bool more = false;
@@ -116,7 +176,7 @@ StepEnd Host::Body::complete_step(Time now) {
           setup().host,
           Error(resource_status_.error())
               .while_doing(fmt::format("stepping the resources of '{}'", planned_.name)));
-    if (common_->setup.observer != nullptr) record(*seats_.front().running, false);
+    if (common_->setup.observer != nullptr) record(*seats_.front().running, false, now);
   }
   is_running_.set(0);
   flush();
@@ -146,7 +206,7 @@ void Host::Body::complete_failed(Running& running, Time now) {
   running.count("errors", 1);
   apply_effects(running, now);
   release(running, now);
-  supervise(running, error, now);
+  supervise(running, error, running.now());
 }
 
 void Host::Body::supervise(Running& running, const Error& error, Time now) {
@@ -199,8 +259,8 @@ Status Host::Body::abandon_step(Time now) {
   now_ = now;
   recorded_.clear();
   const auto stuck = seats_[current_].running;
-  const Error late =
-      error(Code::kDeadline, "the handler took longer than {}", to_string(now - stuck->now()));
+  // No measured time in the text: it is part of answers, which a replay makes again.
+  const Error late = error(Code::kDeadline, "the handler did not return before its deadline");
   stuck->abandon();
   num_abandoned_.add(1);
   Input input = stuck->input();
@@ -218,7 +278,7 @@ Status Host::Body::abandon_step(Time now) {
   apply_effects(fresh, now);
   release(fresh, now);
   arm_work();
-  if (common_->setup.observer != nullptr) record(fresh, true);
+  if (common_->setup.observer != nullptr) record(fresh, true, now);
   is_running_.set(0);
   flush();
   after_change();
@@ -272,18 +332,35 @@ void Host::Body::wake(Time now) {
   after_change();
 }
 
-void Host::Body::record(const Running& running, bool is_abandoned) {
-  auto& acting = const_cast<Running&>(running);
+void Host::Body::record(Running& running, bool is_abandoned, Time ended) {
+  const Input& input = running.input();
   StepRecord record;
   record.host = setup().host;
-  record.kind = acting.input().kind;
+  record.kind = input.kind;
   if (record.kind != StepKind::kWork) record.instance = running.self();
   record.step = num_steps_.get();
   record.began = running.now();
-  if (record.kind == StepKind::kMessage) record.message = &acting.input().envelope;
+  record.ended = ended;
+  if (record.kind == StepKind::kMessage) {
+    record.message = &input.envelope;
+    record.link = inbox_.links[input.in_index].id;
+  }
+  record.timer = input.port;
+  record.peer = input.peer;
   if (!running.status().ok()) record.error = &running.status().error();
   record.emissions = recorded_;
+  record.num_emissions = num_step_emissions_;
+  record.room_answers = running.room_answers;
+  record.stopped_at_progress = running.stopped_at_progress;
+  if (record.kind == StepKind::kWork && seats_.size() > 1) {
+    room_answers_.clear();
+    for (const Seat& seat : seats_)
+      room_answers_.insert(room_answers_.end(), seat.running->room_answers.begin(),
+                           seat.running->room_answers.end());
+    record.room_answers = room_answers_;
+  }
   record.is_abandoned = is_abandoned;
+  record.is_injected = is_injected_;
   setup().observer->on_step(record);
 }
 

@@ -4,8 +4,8 @@
 
 namespace primerl {
 
-Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host)
-    : num_slots_(wiring.num_slots), lanes_(2) {
+Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
+    : num_slots_(wiring.num_slots), is_guided_(is_guided), lanes_(2) {
   const auto& instances = plan.host(host).instances;
   for (LinkId id : wiring.hosts[host.index()].in) {
     const Link& link = wiring.links[id.index()];
@@ -14,6 +14,11 @@ Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host)
     in.id = id;
     in.actor = static_cast<uint32_t>(std::find(instances.begin(), instances.end(), link.target) -
                                      instances.begin());
+    if (is_guided_) {
+      in.lane = static_cast<uint32_t>(lanes_.size());
+      lanes_.emplace_back();
+      continue;
+    }
     in.lane = link.is_feedback ? kPrompt : lane_of(in.actor, link);
     if (link.latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
   }
@@ -47,19 +52,19 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
     }
     reopen(in, envelope.epoch);
   }
-  if (envelope.sequence != in.last_sequence + 1) {
-    if (envelope.sequence <= in.last_sequence) {
-      in.num_refused_duplicates.add(1);
-      return ok();
-    }
+  if (envelope.sequence <= in.last_sequence) {
+    in.num_refused_duplicates.add(1);
+    return ok();
+  }
+  if (envelope.sequence != in.last_sequence + 1 && !in.link->latest_wins)
     return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
                  envelope.sequence, in.id.value, in.last_sequence);
-  }
   in.last_sequence = envelope.sequence;
+  in.num_received_epoch += 1;
   in.num_received.add(1);
   auto& ring = lanes_[in.lane].ring;
   uint64_t* latest = nullptr;
-  if (in.link->latest_wins) {
+  if (!in.latest.empty()) {
     const uint32_t slot = envelope.tenant.is_none() ? num_slots_ : envelope.tenant.value;
     latest = &in.latest[slot];
     if (ring.holds(*latest)) {
@@ -97,6 +102,47 @@ uint32_t Inbox::pick(std::span<const uint32_t> num_full, std::optional<uint64_t>
   return best;
 }
 
+bool Inbox::holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const {
+  const auto& ring = lanes_[links[in_index].lane].ring;
+  for (uint64_t at = ring.head(); at != ring.tail(); ++at) {
+    const Envelope& envelope = ring.at(at).envelope;
+    if (envelope.epoch == epoch && envelope.sequence == sequence) return true;
+    if (!links[in_index].link->latest_wins) return false;
+  }
+  return false;
+}
+
+Input Inbox::take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence) {
+  InLink& in = links[in_index];
+  if (!in.link->latest_wins) {
+    Input input = take(in.lane);
+    CHECK(input.envelope.epoch == epoch && input.envelope.sequence == sequence,
+          "a recording asked for a message that does not come next");
+    return input;
+  }
+  auto& ring = lanes_[in.lane].ring;
+  const auto is_wanted = [&](const Envelope& envelope) {
+    return envelope.epoch == epoch && envelope.sequence == sequence;
+  };
+  uint64_t at = ring.head();
+  while (!is_wanted(ring.at(at).envelope)) ++at;
+  Input input = ring.remove(at);
+  --num_waiting_;
+  in.num_waiting.set(in.num_waiting.get() - 1);
+  for (uint64_t i = at; i-- != ring.head();) {
+    const Envelope& older = ring.at(i).envelope;
+    if (older.tenant != input.envelope.tenant) continue;
+    in.settled_messages += 1;
+    in.settled_bytes += older.blob_bytes;
+    in.num_overwritten.add(1);
+    ring.remove(i);
+    --num_waiting_;
+    in.num_waiting.set(in.num_waiting.get() - 1);
+  }
+  in.num_in_hand.set(1);
+  return input;
+}
+
 Input Inbox::take(uint32_t lane) {
   --num_waiting_;
   Input input = lanes_[lane].ring.pop();
@@ -118,8 +164,8 @@ void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {
 
 void Inbox::reopen(InLink& in, uint32_t epoch) {
   in.epoch = epoch;
-  in.sent_by_dead.add(in.last_sequence);
-  in.last_sequence = 0;
+  in.sent_by_dead.add(in.num_received_epoch);
+  in.last_sequence = in.num_received_epoch = 0;
   in.settled_messages = in.settled_bytes = 0;
   in.granted_messages = in.granted_bytes = 0;
 }

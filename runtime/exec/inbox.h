@@ -37,6 +37,7 @@ struct InLink {
   uint32_t lane = 0;
   uint32_t epoch = 0;                                // of the sender; older messages are refused
   uint64_t last_sequence = 0;                        // of this epoch
+  uint64_t num_received_epoch = 0;                   // likewise; fewer where latest_wins left gaps
   uint64_t settled_messages = 0, settled_bytes = 0;  // of this epoch
   uint64_t granted_messages = 0, granted_bytes = 0;
   bool is_ungranted = false;          // stands in its peer's list
@@ -64,7 +65,9 @@ class Inbox {
     bool is_paused = false;
   };
 
-  Inbox(const Plan& plan, const Wiring& wiring, HostId host);
+  /// `is_guided`: a recording chooses what is handed over (StepGuide), so every link has a lane of
+  /// its own and a newer latest_wins message overwrites nothing until the chosen one is known.
+  Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
 
   /// Checks epoch and sequence, then queues. ok = queued, overwritten or refused and counted.
   Status receive(uint32_t in_index, Envelope&& envelope, Time now);
@@ -75,6 +78,10 @@ class Inbox {
   /// the arrival number of a waiting work turn: kNone too when that is older than every front.
   uint32_t pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const;
   Input take(uint32_t lane);
+  /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages
+  /// of the link were overwritten in the recorded run: they are settled and gone.
+  bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
+  Input take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
 
@@ -94,6 +101,7 @@ class Inbox {
   uint32_t lane_of(uint32_t actor, const Link& link);
 
   const uint32_t num_slots_;
+  const bool is_guided_;
   std::vector<Lane> lanes_;
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;

@@ -31,6 +31,14 @@ class Ring {
   bool holds(uint64_t position) const { return position >= head_ && position < tail_; }
   T& at(uint64_t position) { return slots_[position & (slots_.size() - 1)]; }
   const T& at(uint64_t position) const { return slots_[position & (slots_.size() - 1)]; }
+  /// Takes an element out of the middle; those behind it move up by one position.
+  T remove(uint64_t position) {
+    CHECK(holds(position), "a ring has no such element");
+    T taken = std::move(at(position));
+    for (uint64_t i = position + 1; i != tail_; ++i) at(i - 1) = std::move(at(i));
+    --tail_;
+    return taken;
+  }
   uint64_t head() const { return head_; }
   uint64_t tail() const { return tail_; }
   void clear() {

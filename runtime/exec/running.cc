@@ -38,6 +38,8 @@ void Running::begin(StepKind kind, uint64_t step, Time now) {
   delivery_.ref = {self_, step};
   delivery_.sent_at = now;
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
+  room_answers.clear();
+  num_progress_calls_ = stopped_at_progress = 0;
 }
 
 Status Running::start(Time now) {
@@ -158,8 +160,14 @@ const ResumePoint* Running::resume_point(TenantSlot slot) const {
 Progress Running::progress() {
   if (is_abandoned()) return Progress::kStopRequested;
   common_->num_progress.fetch_add(1, std::memory_order_relaxed);
-  return common_->stop_requested.load(std::memory_order_relaxed) ? Progress::kStopRequested
-                                                                 : Progress::kGoOn;
+  ++num_progress_calls_;
+  bool stop = common_->stop_requested.load(std::memory_order_relaxed);
+  if (const StepGuide* guide = common_->setup.guide; guide != nullptr && guide->next() != nullptr) {
+    const uint64_t recorded = guide->next()->stopped_at_progress;
+    stop = recorded != 0 && num_progress_calls_ >= recorded;
+  }
+  if (stop && stopped_at_progress == 0) stopped_at_progress = num_progress_calls_;
+  return stop ? Progress::kStopRequested : Progress::kGoOn;
 }
 
 void Running::publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) {
@@ -201,8 +209,22 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
 }
 
 int64_t Running::room(uint32_t output, InstanceId target) const {
-  const int64_t free = common_->flow->room(index_, output, target);
-  return std::max<int64_t>(free - num_emitted_[output], 0);
+  int64_t answer = 0;
+  if (StepGuide* guide = common_->setup.guide; guide != nullptr) {
+    const GuidedStep* step = guide->next();
+    const size_t at = common_->num_guided_answers++;
+    if (step != nullptr && at < step->room_answers.size())
+      answer = step->room_answers[at];
+    else
+      guide->diverged(fmt::format("'{}' asked {} times for room, in the recorded run {} times",
+                                  instance_->name, at + 1,
+                                  step != nullptr ? step->room_answers.size() : 0));
+  } else {
+    const int64_t free = common_->flow->room(index_, output, target);
+    answer = std::max<int64_t>(free - num_emitted_[output], 0);
+  }
+  if (common_->setup.observer != nullptr) room_answers.push_back(answer);
+  return answer;
 }
 
 std::span<const InstanceId> Running::targets(uint32_t output, TenantSlot tenant) const {

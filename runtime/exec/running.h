@@ -25,6 +25,7 @@ struct HostCommon {
   std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanHost::resources
   std::atomic<bool> stop_requested{false};
   std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares
+  size_t num_guided_answers = 0;          // of the guide's room_answers that this step has used
 };
 
 struct TimerChange {
@@ -75,6 +76,9 @@ class Running final : public Services, public OutputSink, public Resources {
   std::vector<TimerChange> timers;
   std::vector<PauseChange> pauses;
   std::vector<TenantSlot> finished;
+  // What this step was told that only the moment determines; for the recorder.
+  mutable std::vector<int64_t> room_answers;
+  uint64_t stopped_at_progress = 0;
   std::map<std::string, int64_t, std::less<>> counters;
 
   // Services
@@ -130,6 +134,7 @@ class Running final : public Services, public OutputSink, public Resources {
   bool wants_more_work_ = false;
   bool is_draining_ = false;
   std::vector<int64_t> num_emitted_;  // by output
+  uint64_t num_progress_calls_ = 0;
 
   std::atomic<bool> is_abandoned_{false};
 };

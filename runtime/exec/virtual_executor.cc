@@ -99,7 +99,12 @@ void VirtualExecutor::host_failed(HostId host, Error error) {
              std::move(error).while_doing(fmt::format("node '{}'", plan_->host(host).name)));
 }
 
+void VirtualExecutor::on_start(HostId host, Time now) {
+  if (options_.observer != nullptr) options_.observer->on_start(host, now);
+}
+
 void VirtualExecutor::on_step(const StepRecord& record) {
+  if (options_.observer != nullptr) options_.observer->on_step(record);
   trace_hash_ = mix(trace_hash_, mix(record.host.value, record.step));
   trace_hash_ = mix(trace_hash_, mix(static_cast<uint64_t>(record.kind), record.instance.value));
   if (record.message != nullptr)

@@ -58,8 +58,9 @@ class VirtualWorld {
 struct VirtualOptions {
   uint64_t seed = 1;
   VirtualWorld* world = nullptr;
-  uint64_t events_max = 50'000'000;  // a run that takes more does not end: a broken invariant
-  std::string repeat_with;           // the command that repeats this run, for failures
+  DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
+  uint64_t events_max = 50'000'000;      // a run that takes more does not end: a broken invariant
+  std::string repeat_with;               // the command that repeats this run, for failures
 };
 
 /// The longest a handler may run apart from its host: the longest environment_timeout.
@@ -120,6 +121,7 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
   void ship(Parcel&& parcel) override;
   void tenant_finished(TenantSlot tenant) override;
   void host_failed(HostId host, Error error) override;
+  void on_start(HostId host, Time now) override;
   void on_step(const StepRecord& record) override;
 
   Status start_host(HostId id);

@@ -5,7 +5,7 @@
 namespace primerl::sim {
 
 void DemoJudge::see_step(const StepRecord& record) {
-  for (const Envelope& envelope : record.emissions) see_emission(envelope);
+  for (const auto& emission : record.emissions) see_emission(emission.envelope);
 }
 
 void DemoJudge::see_emission(const Envelope& envelope) {
