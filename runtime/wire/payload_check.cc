@@ -69,17 +69,34 @@ uint64_t PayloadCheck::value() const { return fold(state_ ^ kOdd2, kOdd3); }
 
 void PayloadCheck::begin_struct(size_t num_fields) { word(kStruct, num_fields); }
 void PayloadCheck::begin_list(size_t size) { word(kList, size); }
-void PayloadCheck::boolean(bool value) { word(kBoolean, value ? 1 : 0); }
-void PayloadCheck::integer(int64_t value) { word(kInteger, static_cast<uint64_t>(value)); }
-void PayloadCheck::unsigned_integer(uint64_t value) { word(kUnsigned, value); }
-void PayloadCheck::number(double value) { word(kNumber, std::bit_cast<uint64_t>(value)); }
+void PayloadCheck::boolean(bool value) {
+  num_bytes_ += 8;
+  word(kBoolean, value ? 1 : 0);
+}
+void PayloadCheck::integer(int64_t value) {
+  num_bytes_ += 8;
+  word(kInteger, static_cast<uint64_t>(value));
+}
+void PayloadCheck::unsigned_integer(uint64_t value) {
+  num_bytes_ += 8;
+  word(kUnsigned, value);
+}
+void PayloadCheck::number(double value) {
+  num_bytes_ += 8;
+  word(kNumber, std::bit_cast<uint64_t>(value));
+}
 void PayloadCheck::text(std::string_view value) {
+  num_bytes_ += value.size();
   word(kText, hash_bytes(std::as_bytes(std::span(value)), kText));
 }
 void PayloadCheck::bytes(std::span<const std::byte> value) {
+  num_bytes_ += value.size();
   word(kBytes, hash_bytes(value, kBytes));
 }
-void PayloadCheck::blob(const Blob& value) { word(kBlob, hash_bytes(value.bytes(), kBlob)); }
+void PayloadCheck::blob(const Blob& value) {
+  num_bytes_ += value.size();
+  word(kBlob, hash_bytes(value.bytes(), kBlob));
+}
 
 uint64_t payload_check(const Payload& payload) {
   PayloadCheck check(payload.type->schema_hash);

@@ -19,6 +19,8 @@ class PayloadCheck final : public FieldWriter {
  public:
   explicit PayloadCheck(uint64_t seed) : state_(seed) {}
   uint64_t value() const;
+  /// Of the values alone: 8 a number, the length of a text or run of bytes, Blobs included.
+  uint64_t num_bytes() const { return num_bytes_; }
 
   void begin_struct(size_t num_fields) override;
   void name(std::string_view) override {}  // the type's schema hash covers names
@@ -36,6 +38,7 @@ class PayloadCheck final : public FieldWriter {
  private:
   void word(uint64_t kind, uint64_t value);
   uint64_t state_;
+  uint64_t num_bytes_ = 0;
 };
 
 /// The check of a whole message: type (name, version, schema) and every value, Blobs included.

@@ -1,0 +1,201 @@
+#include "runtime/trace/recorder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+namespace {
+
+uint32_t saturated32(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
+}
+
+template <class F>
+std::span<std::byte> bytes_of(F& frame) {
+  return std::as_writable_bytes(std::span(&frame, 1));
+}
+
+FrameHeader header_of(FrameKind kind, HostId host) {
+  FrameHeader header = {};
+  header.kind = static_cast<uint8_t>(kind);
+  header.host = host.value;
+  return header;
+}
+
+/// Each part of a payload is padded to 8 bytes.
+void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part) {
+  out.insert(out.end(), part.begin(), part.end());
+  out.resize((out.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1));
+}
+
+}  // namespace
+
+Recorder::Recorder(const TraceCatalog& catalog, SegmentWriter& writer)
+    : writer_(writer), scratch_(catalog.hosts.size()) {
+  for (const auto& link : catalog.links) {
+    const RecordPolicy policy = link.record == "none"      ? RecordPolicy::kNone
+                                : link.record == "payload" ? RecordPolicy::kPayload
+                                                           : RecordPolicy::kHeader;
+    links_.push_back({policy, link.type});
+  }
+}
+
+Recorder::~Recorder() = default;
+
+bool Recorder::wants_emissions(LinkId link) const {
+  return links_[link.index()].policy == RecordPolicy::kPayload;
+}
+
+void Recorder::on_start(HostId host, Time now) {
+  LifecycleFrame frame = {};
+  frame.header = header_of(FrameKind::kLifecycle, host);
+  frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
+  frame.at_ns = now.to_nanoseconds();
+  (void)writer_.append(bytes_of(frame));
+}
+
+void Recorder::on_step(const StepRecord& record) {
+  DeliveryFrame frame = {};
+  frame.header = header_of(FrameKind::kDelivery, record.host);
+  uint8_t flags = 0;
+  if (record.error != nullptr) flags |= kFailed;
+  if (record.is_abandoned) flags |= kAbandoned;
+  if (record.is_injected) flags |= kInjected;
+  if (write_notes(record)) flags |= kHasNotes;
+  for (const ParcelMessage& emission : record.emissions)
+    if (links_[emission.link.index()].policy == RecordPolicy::kPayload)
+      write_payload(record, emission);
+  frame.header.count = static_cast<uint16_t>(std::min<uint32_t>(record.num_emissions, UINT16_MAX));
+  frame.step = record.step;
+  frame.began_ns = record.began.to_nanoseconds();
+  frame.instance = record.instance.value;
+  frame.duration_us = saturated32(
+      static_cast<uint64_t>(std::max<int64_t>(0, (record.ended - record.began).to_nanoseconds())) /
+      1000);
+  frame.step_kind = static_cast<uint8_t>(record.kind);
+  frame.tenant = TenantSlot::kNone;
+  frame.type = UINT32_MAX;
+  frame.cause_instance = frame.origin = InstanceId::kNone;
+  if (record.kind == StepKind::kMessage) {
+    const Envelope& message = *record.message;
+    const LinkFacts& link = links_[record.link.index()];
+    frame.subject = record.link.value;
+    frame.sequence = message.sequence;
+    frame.epoch = message.epoch;
+    frame.tenant = message.tenant.value;
+    frame.type = link.type;
+    frame.cause_instance = message.cause.instance.value;
+    frame.cause_step = message.cause.step;
+    frame.origin = message.origin.value;
+    if (link.policy == RecordPolicy::kPayload) flags |= kPayloadStored;
+    if (link.policy == RecordPolicy::kNone) {
+      flags |= kNotChecked;
+    } else {
+      PayloadCheck check(message.payload.type->schema_hash);
+      message.payload.type->write(check, message.payload.message.get());
+      frame.payload_check = check.value();
+      frame.payload_bytes = saturated32(check.num_bytes());
+    }
+  } else if (record.kind == StepKind::kTimer) {
+    frame.subject = record.timer;
+  } else if (record.kind == StepKind::kPeer) {
+    frame.subject = record.peer.instance.value;
+    frame.sequence = static_cast<uint64_t>(record.peer.kind);
+    frame.epoch = record.peer.epoch;
+  }
+  frame.header.flags = flags;
+  (void)writer_.append(bytes_of(frame));
+}
+
+bool Recorder::write_notes(const StepRecord& record) {
+  bool any = false;
+  const auto note = [&](NoteKind kind, std::span<const std::byte> bytes) {
+    write_note(record, kind, bytes);
+    any = true;
+  };
+  if (!record.room_answers.empty()) note(NoteKind::kRoom, std::as_bytes(record.room_answers));
+  if (record.stopped_at_progress != 0)
+    note(NoteKind::kStop, std::as_bytes(std::span(&record.stopped_at_progress, 1)));
+  if (record.error != nullptr) {
+    const std::string text = static_cast<char>(record.error->code()) + record.error->text();
+    note(NoteKind::kError,
+         std::as_bytes(std::span(text)).first(std::min(text.size(), kInlineBytesMax)));
+  }
+  auto& answers = scratch_[record.host.index()].answers;
+  for (const auto& answer : answers) note(NoteKind::kResource, answer);
+  answers.clear();
+  return any;
+}
+
+void Recorder::write_note(const StepRecord& record, NoteKind kind,
+                          std::span<const std::byte> bytes) {
+  NoteFrame frame = {};
+  frame.header = header_of(FrameKind::kNote, record.host);
+  frame.header.count = static_cast<uint16_t>(kind);
+  frame.step = record.step;
+  frame.instance = record.instance.value;
+  frame.num_bytes = static_cast<uint32_t>(bytes.size());
+  (void)writer_.append(bytes_of(frame), bytes);
+}
+
+void Recorder::write_payload(const StepRecord& record, const ParcelMessage& emission) {
+  const Envelope& envelope = emission.envelope;
+  HostScratch& scratch = scratch_[record.host.index()];
+  auto encoded = encode_message(envelope.payload);
+  if (!encoded.ok()) {
+    scratch.num_unstored += 1;
+    return;
+  }
+  PayloadFrame frame = {};
+  frame.header = header_of(FrameKind::kPayload, record.host);
+  frame.header.count = static_cast<uint16_t>(encoded->blobs.size());
+  frame.step = record.step;
+  frame.link = emission.link.value;
+  frame.epoch = envelope.epoch;
+  frame.sequence = envelope.sequence;
+  frame.sent_at_ns = envelope.sent_at.to_nanoseconds();
+  frame.tenant = envelope.tenant.value;
+  frame.type = links_[emission.link.index()].type;
+  frame.cause_instance = envelope.cause.instance.value;
+  frame.origin = envelope.origin.value;
+  frame.cause_step = envelope.cause.step;
+  frame.payload_check = payload_check(envelope.payload);
+  frame.body_bytes = static_cast<uint32_t>(encoded->body.size());
+  auto& tail = scratch.bytes;
+  tail.clear();
+  if (encoded->body.size() > kInlineBytesMax) {
+    const auto hash = writer_.store(encoded->body);
+    if (!hash.ok()) return;  // the writer keeps the fault
+    frame.header.flags |= kBodyInStore;
+    append_padded(tail, *hash);
+  } else {
+    append_padded(tail, encoded->body);
+  }
+  for (const Blob& blob : encoded->blobs) {
+    const uint64_t size = blob.size();
+    append_padded(tail, std::as_bytes(std::span(&size, 1)));
+    if (size <= kInlineBytesMax) {
+      append_padded(tail, blob.bytes());
+      continue;
+    }
+    const auto hash = writer_.store(blob.bytes());
+    if (!hash.ok()) return;
+    append_padded(tail, *hash);
+  }
+  (void)writer_.append(bytes_of(frame), tail);
+}
+
+void Recorder::add_answer(HostId host, std::vector<std::byte> answer) {
+  scratch_[host.index()].answers.push_back(std::move(answer));
+}
+
+uint64_t Recorder::num_unstored() const {
+  uint64_t sum = 0;
+  for (const auto& scratch : scratch_) sum += scratch.num_unstored;
+  return sum;
+}
+
+}  // namespace primerl
