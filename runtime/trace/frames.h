@@ -42,7 +42,7 @@ struct SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) == 64);
 
-enum class FrameKind : uint8_t {
+enum class TraceFrameKind : uint8_t {
   kCatalog = 1,    // JSON (catalog.h): who and what the numbers below mean; first of each segment
   kDelivery = 2,   // DeliveryFrame: one step of one host
   kPayload = 3,    // PayloadFrame, body, blobs: a message stored when it was emitted
@@ -53,15 +53,15 @@ enum class FrameKind : uint8_t {
   kEnd = 8,        // EndFrame: the process closed its trace
 };
 
-struct FrameHeader {
+struct TraceFrameHeader {
   uint32_t length;  // of the whole frame, without the padding; stored last: 0 = not complete
   uint32_t crc;     // CRC-32C of bytes [8, length), starting from fold(seed, offset), see frame_crc
-  uint8_t kind;     // FrameKind
+  uint8_t kind;     // TraceFrameKind
   uint8_t flags;    // per kind
   uint16_t count;   // per kind
   uint32_t host;    // HostId; UINT32_MAX where no host is meant
 };
-static_assert(sizeof(FrameHeader) == 16);
+static_assert(sizeof(TraceFrameHeader) == 16);
 
 /// Flags of a delivery.
 enum DeliveryFlags : uint8_t {
@@ -73,9 +73,9 @@ enum DeliveryFlags : uint8_t {
   kNotChecked = 32,     // record = "none": payload_check is 0 and says nothing
 };
 
-/// One finished step. FrameHeader::count = messages it emitted (65535 = as many or more).
+/// One finished step. TraceFrameHeader::count = messages it emitted (65535 = as many or more).
 struct DeliveryFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t step;         // of the host, dense from 1
   int64_t began_ns;      // services().now() of the handler
   uint32_t instance;     // UINT32_MAX: a work turn, which is the group's
@@ -100,11 +100,11 @@ enum PayloadFlags : uint8_t {
   kBodyInStore = 1,  // body_bytes bytes follow not; 32 bytes SHA-256 stand in their place
 };
 
-/// A message at its birth. FrameHeader::host is the sender's. Then: body (msgpack of fields()), and
-/// for each of FrameHeader::count Blobs: u64 size, then its bytes, or (above kInlineBytesMax) its
-/// 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
+/// A message at its birth. TraceFrameHeader::host is the sender's. Then: body (msgpack of
+/// fields()), and for each of TraceFrameHeader::count Blobs: u64 size, then its bytes, or (above
+/// kInlineBytesMax) its 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
 struct PayloadFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t step;  // of the sender's host: which step emitted it
   uint32_t link;
   uint32_t epoch;
@@ -129,9 +129,9 @@ enum class NoteKind : uint16_t {
   kResource = 4,  // an answer of a resource: bytes as its recorder wrote them (msgpack)
 };
 
-/// FrameHeader::count = NoteKind. Then the bytes.
+/// TraceFrameHeader::count = NoteKind. Then the bytes.
 struct NoteFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t step;
   uint32_t instance;
   uint32_t num_bytes;
@@ -145,9 +145,9 @@ enum class LifecycleKind : uint16_t {
   kRestarted = 4,  // an actor was replaced; text = why
 };
 
-/// FrameHeader::count = LifecycleKind. Then `num_bytes` of text.
+/// TraceFrameHeader::count = LifecycleKind. Then `num_bytes` of text.
 struct LifecycleFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   int64_t at_ns;
   uint64_t step;  // the host's last one before it
   uint64_t value;
@@ -156,19 +156,19 @@ struct LifecycleFrame {
 static_assert(sizeof(LifecycleFrame) == 48);
 
 struct GapFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t num_lost;               // frames, since the last gap
   uint64_t first_step, last_step;  // of the host that lost them
 };
 
 struct SyncFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t offset;  // its own, in the segment
 };
 
 /// The process closed its trace; without one, the tail was cut.
 struct EndFrame {
-  FrameHeader header;
+  TraceFrameHeader header;
   uint64_t num_deliveries;
   uint64_t num_lost;
 };

@@ -18,8 +18,8 @@ std::span<std::byte> bytes_of(F& frame) {
   return std::as_writable_bytes(std::span(&frame, 1));
 }
 
-FrameHeader header_of(FrameKind kind, HostId host) {
-  FrameHeader header = {};
+TraceFrameHeader header_of(TraceFrameKind kind, HostId host) {
+  TraceFrameHeader header = {};
   header.kind = static_cast<uint8_t>(kind);
   header.host = host.value;
   return header;
@@ -51,7 +51,7 @@ bool Recorder::wants_emissions(LinkId link) const {
 
 void Recorder::on_start(HostId host, Time now) {
   LifecycleFrame frame = {};
-  frame.header = header_of(FrameKind::kLifecycle, host);
+  frame.header = header_of(TraceFrameKind::kLifecycle, host);
   frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
   frame.at_ns = now.to_nanoseconds();
   (void)writer_.append(bytes_of(frame));
@@ -59,7 +59,7 @@ void Recorder::on_start(HostId host, Time now) {
 
 void Recorder::on_step(const StepRecord& record) {
   DeliveryFrame frame = {};
-  frame.header = header_of(FrameKind::kDelivery, record.host);
+  frame.header = header_of(TraceFrameKind::kDelivery, record.host);
   uint8_t flags = 0;
   if (record.error != nullptr) flags |= kFailed;
   if (record.is_abandoned) flags |= kAbandoned;
@@ -133,7 +133,7 @@ bool Recorder::write_notes(const StepRecord& record) {
 void Recorder::write_note(const StepRecord& record, NoteKind kind,
                           std::span<const std::byte> bytes) {
   NoteFrame frame = {};
-  frame.header = header_of(FrameKind::kNote, record.host);
+  frame.header = header_of(TraceFrameKind::kNote, record.host);
   frame.header.count = static_cast<uint16_t>(kind);
   frame.step = record.step;
   frame.instance = record.instance.value;
@@ -150,7 +150,7 @@ void Recorder::write_payload(const StepRecord& record, const ParcelMessage& emis
     return;
   }
   PayloadFrame frame = {};
-  frame.header = header_of(FrameKind::kPayload, record.host);
+  frame.header = header_of(TraceFrameKind::kPayload, record.host);
   frame.header.count = static_cast<uint16_t>(encoded->blobs.size());
   frame.step = record.step;
   frame.link = emission.link.value;

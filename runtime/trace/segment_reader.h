@@ -20,8 +20,10 @@ namespace primerl {
 struct Frame {
   uint64_t offset = 0;               // in the raw segment
   std::span<const std::byte> bytes;  // the whole frame, [length]
-  const FrameHeader& header() const { return *reinterpret_cast<const FrameHeader*>(bytes.data()); }
-  FrameKind kind() const { return static_cast<FrameKind>(header().kind); }
+  const TraceFrameHeader& header() const {
+    return *reinterpret_cast<const TraceFrameHeader*>(bytes.data());
+  }
+  TraceFrameKind kind() const { return static_cast<TraceFrameKind>(header().kind); }
   /// The fixed part as F; the reader has checked that the frame is long enough for its kind.
   template <class F>
   const F& as() const {

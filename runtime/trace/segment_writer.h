@@ -57,8 +57,9 @@ class SegmentWriter {
   static Result<std::unique_ptr<SegmentWriter>> open(SegmentWriterOptions options);
   virtual ~SegmentWriter() = default;
 
-  /// Appends one frame: `head` begins with a FrameHeader whose length and crc are filled in here;
-  /// `tail` follows it. False: lost (gap) or the trace has failed. head + tail <= kFrameBytesMax.
+  /// Appends one frame: `head` begins with a TraceFrameHeader whose length and crc are filled in
+  /// here; `tail` follows it. False: lost (gap) or the trace has failed. head + tail <=
+  /// kFrameBytesMax.
   virtual bool append(std::span<std::byte> head, std::span<const std::byte> tail = {}) = 0;
   /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: for large
   /// payloads only.
