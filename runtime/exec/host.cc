@@ -217,6 +217,14 @@ std::vector<std::pair<std::string, int64_t>> Host::counters() const {
   return all;
 }
 
+Json Host::snapshot() const {
+  Json all = Json::object();
+  for (const auto& seat : body_->seats_)
+    if (Json state = seat.running->actor().snapshot(); !state.is_null())
+      all.set(seat.running->self_name(), std::move(state));
+  return all;
+}
+
 void Host::request_stop() { body_->common_->stop_requested.store(true); }
 HostId Host::id() const { return body_->setup().host; }
 const std::string& Host::name() const { return body_->planned_.name; }

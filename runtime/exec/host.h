@@ -236,6 +236,9 @@ class Host {
   /// Counters of services().count(), summed over the host's actors, by "instance.name".
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
+  /// Actor::snapshot() of each actor that has one, by instance name. Between steps.
+  Json snapshot() const;
+
   // From any thread ------------------------------------------------------------------------------
 
   /// progress() answers kStopRequested from now on.

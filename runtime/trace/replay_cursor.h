@@ -1,0 +1,70 @@
+/// ReplayCursor: where one real host of a replay stands in its record. Guides the host (what comes
+/// next) and watches it (was it the same).
+///
+/// Threads: the host's.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/host.h"
+#include "runtime/trace/replay.h"
+
+namespace primerl {
+
+class ReplayCursor final : public StepGuide, public DeliveryObserver {
+ public:
+  /// `wiring` and `trace` outlive the cursor. `last_step`: plays none beyond.
+  ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
+               uint64_t last_step);
+
+  // StepGuide
+  const GuidedStep* next() const override { return has_next_ ? &guided_ : nullptr; }
+  void diverged(std::string what) override;
+  // DeliveryObserver
+  void on_step(const StepRecord& record) override;
+
+  const TraceStep& recorded() const { return recorded_; }  // of next()
+  /// Of next(): an error to inject in place of the handler.
+  const std::optional<Error>& injected() const { return injected_; }
+  const std::vector<std::byte>* take_answer();
+  /// The host stops here for good.
+  void stop(Divergence divergence);
+
+  HostId host() const { return host_; }
+  uint64_t num_steps() const { return num_steps_; }
+  uint64_t num_compared() const { return num_compared_; }
+  const std::optional<Divergence>& divergence() const { return divergence_; }
+  /// Emissions made so far on a link, by (link, epoch): tells a message that was never sent.
+  uint64_t num_emitted(LinkId link) const;
+
+ private:
+  void load(uint64_t step);
+  bool compare(const StepRecord& record);
+  bool compare_emission(const StepRecord& record, const ParcelMessage& emission);
+  Divergence here(DivergenceKind kind, std::string what) const;
+  std::string input_text() const;
+
+  const Plan& plan_;
+  const Wiring& wiring_;
+  const Trace& trace_;
+  const HostId host_;
+  const uint64_t last_step_;
+  bool has_next_ = false;
+  TraceStep recorded_;
+  GuidedStep guided_;
+  std::optional<Error> injected_;
+  std::vector<std::vector<std::byte>> answers_;
+  size_t num_answers_taken_ = 0;
+  uint64_t num_steps_ = 0;
+  uint64_t num_compared_ = 0;
+  std::map<LinkId, uint64_t> emitted_;  // highest sequence
+  std::optional<Divergence> divergence_;
+};
+
+/// "reward: recorded 0.5, now 0.75" for each difference, at most `most`.
+std::vector<std::string> json_differences(const Json& recorded, const Json& now, size_t most);
+
+}  // namespace primerl
