@@ -107,4 +107,10 @@ PortAttribute latest_wins() {
   return attribute;
 }
 
+PortAttribute recorded() {
+  PortAttribute attribute;
+  attribute.on_output = [](OutputPort& port) { port.is_recorded = true; };
+  return attribute;
+}
+
 }  // namespace primerl

@@ -63,6 +63,7 @@ struct OutputPort {
   std::string doc;
   const MessageType* type = nullptr;
   bool is_optional = false;
+  bool is_recorded = false;  // see recorded()
   Routing routing = Routing::kToOne;
   Amount burst = exactly(1);                         // most emissions of one handler
   Amount work_burst = exactly(0);                    // most emissions of one work turn
@@ -122,6 +123,9 @@ PortAttribute work_burst(int64_t amount);
 PortAttribute at_most(Amount amount);
 PortAttribute at_most(int64_t amount);
 PortAttribute latest_wins();
+/// Of an output: its messages cannot be recomputed cheaply or at all (an environment, an engine, a
+/// learner made them), so the trace stores their payloads at birth unless an edge says otherwise.
+PortAttribute recorded();
 
 template <class S, class M>
 PortAttribute at_most(M S::*member, std::string text) {

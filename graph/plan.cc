@@ -35,6 +35,18 @@ void check_and_resolve(const std::optional<GraphFile>& file, const Overrides& ov
 
 }  // namespace
 
+std::string_view to_string(RecordPolicy policy) {
+  switch (policy) {
+    case RecordPolicy::kNone:
+      return "none";
+    case RecordPolicy::kHeader:
+      return "header";
+    case RecordPolicy::kPayload:
+      return "payload";
+  }
+  return "unknown";
+}
+
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
                         const Catalog& catalog) {
   CheckedGraph result;

@@ -21,6 +21,14 @@ namespace primerl {
 
 enum class OnError { kDrop, kStop, kRestart };
 
+/// What the trace keeps of an edge's messages.
+enum class RecordPolicy {
+  kNone,     // that one was handled; neither its payload nor a check of it
+  kHeader,   // and the payload's size and 64-bit check
+  kPayload,  // and the payload itself, once, when it is sent
+};
+std::string_view to_string(RecordPolicy policy);  // "none", "header", "payload"
+
 struct PlanModel {
   std::string name;
   std::string path;  // absolute
@@ -68,6 +76,7 @@ struct PlanEdge {
   int64_t capacity = 64;                   // messages per (source, target) instance
   int64_t bytes_max = int64_t{256} << 20;  // Blob bytes per (source, target) instance
   int64_t at_most = 0;                     // of a feedback edge
+  RecordPolicy record = RecordPolicy::kHeader;
   int64_t bound = 0;  // most messages ever waiting per (source, target) instance
 };
 
@@ -99,8 +108,22 @@ struct GraphSettings {
   int64_t abandoned_max = 4;  // stuck environment threads replaced
 };
 
+/// `[trace]`: the record of the run's deliveries, runs/x/trace/.
+struct TraceSettings {
+  std::string level = "process";  // "process", "power", "ring" or "off"
+  std::string full = "block";     // "block" or "gap"
+  int64_t bytes_max = int64_t{8} << 30;
+  int64_t segment_bytes = int64_t{8} << 20;
+  int64_t ring_bytes = int64_t{64} << 20;
+  Duration sync_every = Duration::milliseconds(100);
+  bool pack = true;
+
+  bool is_on() const { return level != "off"; }
+};
+
 struct Plan {
   GraphSettings settings;
+  TraceSettings trace;
   std::vector<Tenant> tenants;  // index = slot
   std::vector<PlanModel> models;
   std::vector<PlanResource> resources;
@@ -110,7 +133,7 @@ struct Plan {
   std::vector<PlanHost> hosts;
   std::vector<PlanProcess> processes;
   std::string resolved_toml;  // canonical text: absolute paths, no includes, defaults stated
-  uint64_t graph_hash = 0;    // of resolved_toml
+  uint64_t graph_hash = 0;    // of all of resolved_toml, [trace] and `record` included
 
   const PlanNode& node(NodeId id) const { return nodes[id.index()]; }
   const PlanEdge& edge(EdgeId id) const { return edges[id.index()]; }

@@ -158,6 +158,7 @@ Json render_json(const Plan& plan) {
     item.set("message", message_name(plan, edge)).set("feedback", edge.feedback);
     item.set("capacity", edge.capacity).set("bytes_max", edge.bytes_max);
     item.set("latest_wins", edge.latest_wins).set("bound", edge.bound);
+    item.set("record", to_string(edge.record));
     edges.push_back(std::move(item));
   }
   for (const auto& resource : plan.resources) {
@@ -186,6 +187,7 @@ Json render_json(const Plan& plan) {
       .set("schema", "primerl.graph/1")
       .set("name", plan.settings.name)
       .set("graph_hash", fmt::format("{:016x}", plan.graph_hash))
+      .set("trace", plan.trace.level)
       .set("tenants", std::move(tenants))
       .set("processes", std::move(processes))
       .set("nodes", std::move(nodes))

@@ -86,31 +86,46 @@ bool carries_blobs(const MessageType& type) {
   return type.schema.find("blob") != std::string::npos;
 }
 
+std::string trace_line(const TraceSettings& trace) {
+  if (!trace.is_on()) return "trace off\n";
+  if (trace.level == "ring")
+    return fmt::format("trace at level ring: the newest {} of memory, written when the run fails\n",
+                       bytes_text(static_cast<double>(trace.ring_bytes)));
+  return fmt::format("trace at level {}{}: up to {}, {} when the disk cannot keep up\n",
+                     trace.level,
+                     trace.level == "power" ? ", on disk every " + to_string(trace.sync_every) : "",
+                     bytes_text(static_cast<double>(trace.bytes_max)),
+                     trace.full == "block" ? "waits" : "leaves a marked gap");
+}
+
 }  // namespace
 
 std::string render_plan(const Plan& plan) {
   std::string text = fmt::format("graph {} ({:016x})\n\n", plan.settings.name, plan.graph_hash);
   for (const auto& process : plan.processes) add_process(plan, process, text);
   std::vector<std::vector<std::string>> rows{
-      {"edge", "message", "kind", "capacity", "bound", "pairs", "structs", "blobs"}};
+      {"edge", "message", "kind", "record", "capacity", "bound", "pairs", "structs", "blobs"}};
   for (const auto& edge : plan.edges) {
     const auto& type = *plan.node(edge.from).contract->outputs[edge.output].type;
     const size_t pairs = count_pairs(plan, edge);
     const double structs = static_cast<double>(edge.bound) *
                            static_cast<double>(type.size_in_memory) * static_cast<double>(pairs);
-    rows.push_back({edge.name, std::string(type.name),
-                    !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
-                    edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
-                    std::to_string(pairs), bytes_text(structs),
-                    carries_blobs(type) ? bytes_text(static_cast<double>(edge.bytes_max) *
-                                                     static_cast<double>(pairs))
-                                        : "-"});
+    rows.push_back(
+        {edge.name, std::string(type.name),
+         !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
+         std::string(to_string(edge.record)), edge.feedback ? "-" : std::to_string(edge.capacity),
+         std::to_string(edge.bound), std::to_string(pairs), bytes_text(structs),
+         carries_blobs(type)
+             ? bytes_text(static_cast<double>(edge.bytes_max) * static_cast<double>(pairs))
+             : "-"});
   }
-  text += "\n" + table_text(rows, 3);
+  text += "\n" + table_text(rows, 4);
   text +=
       "\n  bound: most messages ever waiting for one pair of instances\n"
       "  structs: all pairs at their bound, without lists and texts (a message has at most 1 "
-      "MiB)\n";
+      "MiB)\n"
+      "  record: what the trace keeps of a message\n\n" +
+      trace_line(plan.trace);
   return text;
 }
 

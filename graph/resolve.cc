@@ -189,6 +189,7 @@ void fill_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
     edge.feedback = draft_edge.spec->feedback;
     edge.capacity = draft_edge.spec->capacity;
     edge.bytes_max = draft_edge.spec->bytes_max;
+    edge.record = record_policy(draft, draft_edge);
     plan.edges.push_back(std::move(edge));
   }
 }
@@ -215,6 +216,7 @@ PlanOrder order_of(const Draft& draft) {
 
 void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan) {
   plan.settings = draft.settings;
+  plan.trace = draft.trace;
   fill_tenants_and_models(draft, plan);
   const ResourceCopies copies(draft, order, plan);
   for (const int32_t index : order.nodes) {

@@ -125,9 +125,9 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
       const auto& edge = plan.edges[i];
       if (edge.feedback != feedback) continue;
       const Value* path = draft.edges[static_cast<size_t>(order.edges[i])].spec->path;
-      const std::string text =
-          fmt::format("{{ path = {}, capacity = {}, bytes_max = {} }}",
-                      detail::toml_text(edge.name), edge.capacity, edge.bytes_max);
+      const std::string text = fmt::format(
+          "{{ path = {}, capacity = {}, bytes_max = {}, record = \"{}\" }}",
+          detail::toml_text(edge.name), edge.capacity, edge.bytes_max, to_string(edge.record));
       writer.raw(fmt::format("  {},\n", text));
       const Entry entry{"path", path->span, *path};
       writer.add(feedback ? "edges.feedback" : "edges.forward", text, &entry);
@@ -160,6 +160,8 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
   Writer writer(draft);
   writer.header("graph");
   writer.options(graph_options(), &plan.settings, draft.spec.graph);
+  writer.header("trace");
+  writer.options(trace_options(), &plan.trace, draft.spec.trace);
   for (const auto& tenant : plan.tenants) write_tenant(writer, draft, tenant);
   for (const auto& model : plan.models) {
     writer.header("model." + model.name);

@@ -97,6 +97,9 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
     edge.path = &path->value;
     edge.capacity = options.capacity;
     edge.bytes_max = options.bytes_max;
+    edge.record = options.record;
+    if (const Entry* record = value.as_table().find("record"))
+      edge.record_span = record->value.span;
     for (const auto* key : {"capacity", "bytes_max"}) {
       const Entry* entry = value.as_table().find(key);
       if (entry != nullptr && entry->value.is_integer() && entry->value.as_integer() == 0)
@@ -146,8 +149,8 @@ GraphSpec read_spec(const GraphFile& file, Diagnostics& diagnostics) {
   GraphSpec spec;
   const Table& root = file.root;
   spec.whole = {0, {1, 1}, {1, 1}};
-  const std::vector<std::string> known = {"graph", "tenant", "model", "resource",
-                                          "node",  "edges",  "place", "include"};
+  const std::vector<std::string> known = {"graph", "trace", "tenant", "model",  "resource",
+                                          "node",  "edges", "place",  "include"};
   for (const auto& entry : root.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     auto& found = diagnostics.error("G006", entry.key_span, "a graph has no '{}'", entry.key);
@@ -156,6 +159,7 @@ GraphSpec read_spec(const GraphFile& file, Diagnostics& diagnostics) {
       found.suggest(fmt::format("did you mean '{}'?", near));
   }
   spec.graph = table_of(root, "graph", diagnostics);
+  spec.trace = table_of(root, "trace", diagnostics);
   spec.edges = table_of(root, "edges", diagnostics);
   spec.places = table_of(root, "place", diagnostics);
   spec.tenants = named_tables(table_of(root, "tenant", diagnostics), "tenant", diagnostics);

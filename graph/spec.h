@@ -32,10 +32,13 @@ struct EdgeSpec {
   bool feedback = false;
   int64_t capacity = 64;
   int64_t bytes_max = int64_t{256} << 20;
+  std::string record = "auto";
+  Span record_span;  // of its value, where it is written
 };
 
 struct GraphSpec {
   const Table* graph = nullptr;   // `[graph]`
+  const Table* trace = nullptr;   // `[trace]`
   const Table* edges = nullptr;   // `[edges]`
   const Table* places = nullptr;  // `[place]`; null = one process
   Span whole;                     // the file, for what is missing from it

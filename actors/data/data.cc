@@ -79,7 +79,8 @@ Contract Data::contract() {
               "a JSONL file of {prompt, completion}; empty = the environment's tasks and answers")
       .option("examples_max", &O::examples_max, at_least(1) | unit("examples"),
               "most examples of the file")
-      .out("group", &Data::group_, "examples, masked over their completions", work_burst(1))
+      .out("group", &Data::group_, "examples, masked over their completions", recorded(),
+           work_burst(1))
       .source()
       .own_thread();
 }

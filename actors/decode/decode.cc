@@ -35,10 +35,12 @@ Contract Decode::contract() {
       .in("request", &Decode::on_request, "a prompt whose KV is complete")
       .in("abort", &Decode::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())
-      .out("completion", &Decode::completion_, "the one answer to a request",
+      .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
            work_burst(kAnswersPerTurn))
-      .out("applied", &Decode::applied_out_, "the weights are in place", optional_port())
-      .out("load", &Decode::load_, "how busy the engine is", optional_port(), work_burst(1))
+      .out("applied", &Decode::applied_out_, "the weights are in place", optional_port(),
+           recorded())
+      .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
+           work_burst(1))
       .works();
 }
 

@@ -12,9 +12,9 @@ Contract Env::contract() {
               "tasks in a row that may fail before the node does")
       .in("action", &Env::on_action, "what the policy said in one turn",
           refuse_with(&Env::refuse_action))
-      .out("task", &Env::task_, "something to solve", work_burst(1))
+      .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,
-           "the answer to one action, with the reward at the end")
+           "the answer to one action, with the reward at the end", recorded())
       .source()
       .own_thread()
       .restartable();

@@ -34,10 +34,14 @@ Contract Prefill::contract() {
           refuse_with(&Prefill::refuse_request))
       .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
-      .out("done", &Prefill::done_, "a prompt whose KV is complete", work_burst(kDonePerTurn))
-      .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take")
-      .out("applied", &Prefill::applied_out_, "the weights are in place", optional_port())
-      .out("load", &Prefill::load_, "how busy the engine is", optional_port(), work_burst(1))
+      .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(),
+           work_burst(kDonePerTurn))
+      .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
+           recorded())
+      .out("applied", &Prefill::applied_out_, "the weights are in place", optional_port(),
+           recorded())
+      .out("load", &Prefill::load_, "how busy the engine is", optional_port(), recorded(),
+           work_burst(1))
       .works();
 }
 

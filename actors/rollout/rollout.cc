@@ -51,7 +51,7 @@ Contract Rollout::contract() {
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
       .out("action", &Rollout::action_, "what the policy said in one turn",
            at_most(&O::max_inflight, "max_inflight"))
-      .out("group", &Rollout::group_, "all members of one group have ended", burst(2))
+      .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2))
       .out("cancel", &Rollout::cancel_, "requests that nobody wants any more",
            burst(cancels_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
       .single();

@@ -36,8 +36,8 @@ Contract Trainer::contract() {
       .in("group", &Trainer::on_group, "all members of one group have ended")
       .timer("straggler", &Trainer::on_straggler, "the batch waits no longer for an older group")
       .out("weights", &Trainer::weights_out_, "a new policy version lies in the channel",
-           optional_port(), work_burst(1))
-      .out("ended", &Trainer::ended_, "what became of a group", optional_port(),
+           optional_port(), recorded(), work_burst(1))
+      .out("ended", &Trainer::ended_, "what became of a group", optional_port(), recorded(),
            burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
       .works()
       .stops_on_error()

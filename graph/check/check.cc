@@ -6,6 +6,7 @@ namespace primerl {
 
 void check_graph(Draft& draft) {
   bind_settings(draft);
+  bind_trace(draft);
   bind_models(draft);
   bind_tenants(draft);
   bind_resources(draft);
@@ -14,7 +15,7 @@ void check_graph(Draft& draft) {
   resolve_edges(draft);
   for (const auto rule :
        {check_nodes_exist, check_tenants_exist, check_batches, check_inflight,
-        check_sequence_lengths, check_connected, check_edges_once, check_fan_out,
+        check_sequence_lengths, check_connected, check_edges_once, check_recording, check_fan_out,
         check_forward_cycles, check_feedback, check_single, check_restart, check_places,
         check_resource_copies, check_devices, check_unused, check_threads})
     rule(draft);

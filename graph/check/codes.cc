@@ -24,7 +24,7 @@ constexpr ErrorCode kCodes[] = {
      "string. Quote the whole flag for your shell when the value has spaces or brackets."},
     {"G006", "unknown table",
      "At the top level a graph file has include, [graph], [tenant.*], [model.*], [resource.*], "
-     "[node.*], [edges] and [place], nothing else. Nothing is ignored silently."},
+     "[node.*], [edges], [place] and [trace], nothing else. Nothing is ignored silently."},
     {"G007", "no nodes",
      "A graph without a single [node.*] table does nothing. `primerl-graph init` writes one that "
      "runs."},
@@ -80,7 +80,7 @@ constexpr ErrorCode kCodes[] = {
     {"G030", "malformed edge",
      "An edge is the string \"node.output -> node.input\", or a table with that string as `path` "
      "and "
-     "a `capacity` or `bytes_max` beside it."},
+     "`capacity`, `bytes_max` or `record` beside it."},
     {"G031", "wrong direction",
      "Messages flow from an output to an input. The port exists, but in the other direction: turn "
      "the edge round or choose another port."},
@@ -107,6 +107,12 @@ constexpr ErrorCode kCodes[] = {
      "no bound."},
     {"G038", "edge written twice",
      "The same output is joined to the same input twice; every message would arrive twice."},
+    {"G039", "needed payloads are not recorded",
+     "A warning. The output is marked recorded: its messages cannot be computed again cheaply, or "
+     "at all (an environment, an engine or a learner made them). `record` of this edge keeps their "
+     "payloads out of the trace. The run itself is not affected. What receives them cannot be "
+     "replayed by itself; "
+     "with \"none\" a replay of the whole graph does not even notice a message that differs."},
     {"G040", "resource of the wrong kind",
      "The option wants another kind of resource than the one it names, e.g. an engine where a "
      "learner is needed."},

@@ -54,6 +54,14 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
   return number;
 }
 
+RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge) {
+  for (const auto policy : {RecordPolicy::kNone, RecordPolicy::kHeader, RecordPolicy::kPayload})
+    if (edge.spec->record == to_string(policy)) return policy;
+  const auto& outputs = draft.nodes[static_cast<size_t>(edge.from)].contract->outputs;
+  return outputs[static_cast<size_t>(edge.output)].is_recorded ? RecordPolicy::kPayload
+                                                               : RecordPolicy::kHeader;
+}
+
 std::vector<int32_t> host_groups(const Draft& draft) {
   std::vector<int32_t> group(draft.nodes.size());
   std::iota(group.begin(), group.end(), 0);

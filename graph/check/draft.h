@@ -77,6 +77,7 @@ struct Draft {
 
   int32_t cores = 1;  // of the machine
   GraphSettings settings;
+  TraceSettings trace;
   std::vector<DraftTenant> tenants;
   std::vector<DraftModel> models;
   std::vector<DraftResource> resources;
@@ -104,6 +105,9 @@ struct FeedbackNumber {
 };
 FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
                                const std::vector<Tenant>& tenants);
+
+/// What the trace keeps of a whole edge's messages: as written, or as its output's contract says.
+RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
 
 /// Instances of a node: its replicas, times the tenants of a per_tenant node.
 int64_t count_instances(const Draft& draft, const DraftNode& node);

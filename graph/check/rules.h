@@ -8,6 +8,7 @@ namespace primerl {
 
 // Binding: tables to typed options (G02x), names to indices (G010-G018).
 void bind_settings(Draft& draft);
+void bind_trace(Draft& draft);
 void bind_models(Draft& draft);
 void bind_tenants(Draft& draft);
 void bind_resources(Draft& draft);
@@ -27,6 +28,7 @@ void check_fan_out(Draft& draft);         // G034
 void check_forward_cycles(Draft& draft);  // G036
 void check_feedback(Draft& draft);        // G037
 void check_edges_once(Draft& draft);      // G038
+void check_recording(Draft& draft);       // G039 (a warning)
 
 // Nodes and resources.
 void check_nodes_exist(Draft& draft);      // G007

@@ -89,7 +89,7 @@ std::string graph_file_page() {
       {"[graph]", graph_options()},        {"[tenant.<name>]", tenant_options()},
       {"[model.<name>]", model_options()}, {"[resource.<name>]", resource_options()},
       {"[node.<name>]", node_options()},   {"[edges]", edge_options()},
-      {"[place]", place_options()},
+      {"[place]", place_options()},        {"[trace]", trace_options()},
   };
   for (const auto& [title, set] : tables) {
     text += fmt::format("\n## {}\n\n", title);
@@ -107,6 +107,11 @@ std::string graph_file_page() {
           "table of these.\n\n";
     if (title == "[place]")
       text += "Each key is a process. Without the table all nodes run in one process.\n\n";
+    if (title == "[trace]")
+      text +=
+          "The record of the run's deliveries, in the run's folder. It is part of the graph's "
+          "hash: "
+          "every process of a run has the same.\n\n";
     text += options_table(set);
   }
   return text;
@@ -127,9 +132,10 @@ std::string ports_of(const Contract& actor) {
     if (port.burst.text != "1") numbers.push_back("burst " + port.burst.text);
     if (port.work_burst.text != "0") numbers.push_back("work turn " + port.work_burst.text);
     if (port.at_most) numbers.push_back("at most " + port.at_most->text);
-    text += fmt::format("| `{}` | {} | output, {}{} | {} | {} |\n", port.name, port.type->name,
-                        to_string(port.routing), port.is_optional ? ", optional" : "",
-                        fmt::join(numbers, "; "), cell(port.doc));
+    text +=
+        fmt::format("| `{}` | {} | output, {}{}{} | {} | {} |\n", port.name, port.type->name,
+                    to_string(port.routing), port.is_optional ? ", optional" : "",
+                    port.is_recorded ? ", recorded" : "", fmt::join(numbers, "; "), cell(port.doc));
   }
   return text;
 }

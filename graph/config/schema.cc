@@ -197,6 +197,7 @@ Json graph_schema(const Catalog& catalog) {
                           .set("items", Json::object().set("type", "string"))
                           .set("description", "files that this one builds on, relative to it"))
       .set("graph", object_schema(graph_options()))
+      .set("trace", object_schema(trace_options()))
       .set("tenant", named(tenant_schema(catalog)))
       .set("model", named(object_schema(model_options())))
       .set("resource", named(resource_schema(catalog)))

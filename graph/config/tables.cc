@@ -80,6 +80,31 @@ const OptionSet& graph_options() {
   return options;
 }
 
+const OptionSet& trace_options() {
+  using T = TraceSettings;
+  static const OptionSet options =
+      OptionsOf<T>()
+          .field("level", &T::level, one_of({"process", "power", "ring", "off"}),
+                 "what a finished step survives: the death of its process (process), the loss of "
+                 "power but for the last sync_every (power); ring keeps the newest steps in memory "
+                 "and writes them when the run fails; off records nothing")
+          .field("full", &T::full, one_of({"block", "gap"}),
+                 "when the disk cannot keep up: block waits, gap goes on and marks the trace "
+                 "incomplete")
+          .field("bytes_max", &T::bytes_max, at_least(1 << 20) | unit("bytes"),
+                 "of the trace; beyond it the oldest segments from before the last checkpoint are "
+                 "removed")
+          .field("segment_bytes", &T::segment_bytes, between(256 << 10, 1 << 30) | unit("bytes"),
+                 "of one file of the trace")
+          .field("ring_bytes", &T::ring_bytes, at_least(1 << 20) | unit("bytes"),
+                 "memory of the level ring")
+          .field("sync_every", &T::sync_every, between(0.001, 60),
+                 "how often the level power brings the trace to the disk")
+          .field("pack", &T::pack, any(), "compress full segments in the background")
+          .take();
+  return options;
+}
+
 const OptionSet& tenant_options() {
   static const OptionSet options = make_tenant_options();
   return options;
@@ -157,6 +182,10 @@ const OptionSet& edge_options() {
                  "messages waiting per source and target instance before the edge is full")
           .field("bytes_max", &E::bytes_max, at_least(0) | unit("bytes"),
                  "Blob bytes waiting per source and target instance")
+          .field("record", &E::record, one_of({"auto", "none", "header", "payload"}),
+                 "what the trace keeps of its messages: none, size and check (header), or the "
+                 "message itself (payload); auto: payload where the output is marked recorded, "
+                 "else header")
           .take();
   return options;
 }

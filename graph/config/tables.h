@@ -47,9 +47,11 @@ struct EdgeOptions {
   std::string path;
   int64_t capacity = 64;
   int64_t bytes_max = int64_t{256} << 20;
+  std::string record = "auto";
 };
 
 const OptionSet& graph_options();        // GraphSettings
+const OptionSet& trace_options();        // TraceSettings
 const OptionSet& tenant_options();       // Tenant, without `environment`
 const OptionSet& environment_options();  // `name`: TenantEnvironment
 const OptionSet& model_options();

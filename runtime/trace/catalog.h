@@ -12,8 +12,6 @@
 
 namespace primerl {
 
-enum class RecordPolicy { kNone, kHeader, kPayload };
-
 struct TraceCatalog {
   struct Instance {
     std::string name;  // "rollout.main"
@@ -34,7 +32,7 @@ struct TraceCatalog {
     uint32_t type = 0;
     bool is_feedback = false;
     bool latest_wins = false;
-    std::string record;  // "none", "header", "payload"
+    std::string record;  // to_string(RecordPolicy)
   };
   struct Type {
     std::string name;

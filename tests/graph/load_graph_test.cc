@@ -77,6 +77,42 @@ TEST(LoadGraph, BoundsEveryEdge) {
   EXPECT_TRUE(edge_named(plan, "prefill.load -> router.load").latest_wins);
 }
 
+TEST(LoadGraph, StoresThePayloadsOfRecordedOutputsUnlessAnEdgeSaysOtherwise) {
+  std::string text = demo_text();
+  text = replaced(text, "\"rollout.generate    -> router.generate\"",
+                  "{ path = \"rollout.generate -> router.generate\", record = \"payload\" }");
+  text = replaced(text, "\"prefill.load        -> router.load\"",
+                  "{ path = \"prefill.load -> router.load\", record = \"header\" }");
+  text = replaced(text, "\"broadcaster.live    -> rollout.policy\"",
+                  "{ path = \"broadcaster.live -> rollout.policy\", record = \"none\" }");
+  const auto graph = load_text(text);
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  const auto record = [&graph](const std::string& name) {
+    return to_string(edge_named(*graph.plan, name).record);
+  };
+  EXPECT_EQ(record("env.task -> rollout.task"), "payload");
+  EXPECT_EQ(record("decode.load -> router.load"), "payload");
+  EXPECT_EQ(record("router.prefill -> prefill.request"), "header");
+  EXPECT_EQ(record("rollout.generate -> router.generate"), "payload");
+  EXPECT_EQ(record("prefill.load -> router.load"), "header");
+  EXPECT_EQ(record("broadcaster.live -> rollout.policy"), "none");
+}
+
+TEST(LoadGraph, RecordsByDefault) {
+  const auto graph = load_text(demo_text());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_TRUE(graph.plan->trace.is_on());
+  EXPECT_EQ(graph.plan->trace.level, "process");
+  EXPECT_EQ(graph.plan->trace.full, "block");
+  Overrides overrides;
+  overrides.sets = {"trace.level=off", "trace.sync_every=\"20ms\"", "trace.pack=false"};
+  const auto silent = load_text(demo_text(), overrides);
+  ASSERT_NE(silent.plan, nullptr) << findings(silent);
+  EXPECT_FALSE(silent.plan->trace.is_on());
+  EXPECT_EQ(silent.plan->trace.sync_every, Duration::milliseconds(20));
+  EXPECT_FALSE(silent.plan->trace.pack);
+}
+
 TEST(LoadGraph, ReadsItsOwnResolvedTextBackToTheSamePlan) {
   const Folder folder;
   Overrides overrides;

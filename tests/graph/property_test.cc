@@ -74,7 +74,11 @@ TEST(GraphProperties, ChangedValuesChangeTheHash) {
   EXPECT_NE(base, hash(replaced(demo_text(), "seed = 17", "seed = 18")));
   EXPECT_NE(base, hash(replaced(demo_text(), "max_inflight = 64", "max_inflight = 65")));
   EXPECT_NE(base, hash(replaced(demo_text(), "capacity = 64", "capacity = 65")));
+  EXPECT_NE(base, hash(replaced(demo_text(), "capacity = 64", "record = \"none\"")));
+  EXPECT_NE(base, hash(demo_text() + "\n[trace]\nlevel = \"off\"\n"));
   // Stating a default is the same graph.
+  EXPECT_EQ(base, hash(replaced(demo_text(), "capacity = 64", "record = \"payload\"")));
+  EXPECT_EQ(base, hash(demo_text() + "\n[trace]\nsync_every = \"0.1s\"\n"));
   EXPECT_EQ(base, hash(replaced(demo_text(), "seed = 17", "seed = 17\ndrain_max = \"30s\"")));
 }
 

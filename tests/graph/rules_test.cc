@@ -40,6 +40,42 @@ TEST(Rules, LimitsHoldAtTheBoundAndOnePastIt) {
   EXPECT_THAT(codes_of(demo_with("batch_size = 64", "batch_size = 7")), ElementsAre("G061"));
 }
 
+TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
+  const auto with = [](const std::string& line) {
+    return codes_of(demo_text() + "\n[trace]\n" + line + "\n");
+  };
+  EXPECT_THAT(with("segment_bytes = 262144"), IsEmpty());
+  EXPECT_THAT(with("segment_bytes = 262143"), ElementsAre("G023"));
+  EXPECT_THAT(with("segment_bytes = 1073741824"), IsEmpty());
+  EXPECT_THAT(with("segment_bytes = 1073741825"), ElementsAre("G023"));
+  EXPECT_THAT(with("ring_bytes = 1048576"), IsEmpty());
+  EXPECT_THAT(with("ring_bytes = 1048575"), ElementsAre("G023"));
+  EXPECT_THAT(with("sync_every = \"1ms\""), IsEmpty());
+  EXPECT_THAT(with("sync_every = \"999us\""), ElementsAre("G023"));
+  EXPECT_THAT(with("sync_every = \"60s\""), IsEmpty());
+  EXPECT_THAT(with("sync_every = \"60001ms\""), ElementsAre("G023"));
+  // Two segments of 8 MiB, the default.
+  EXPECT_THAT(with("bytes_max = 16777216"), IsEmpty());
+  EXPECT_THAT(with("bytes_max = 16777215"), ElementsAre("G023"));
+  EXPECT_THAT(with("bytes_max = 1048576\nsegment_bytes = 262144"), IsEmpty());
+  EXPECT_THAT(with("bytes_max = 1048575\nsegment_bytes = 262144"), ElementsAre("G023"));
+}
+
+TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {
+  const auto with = [](const std::string& policy, const std::string& level) {
+    return load_text(demo_with("capacity = 64", "record = \"" + policy + "\"") +
+                     "\n[trace]\nlevel = \"" + level + "\"\n");
+  };
+  for (const std::string level : {"process", "power", "ring"}) {
+    EXPECT_THAT(findings(with("none", level)), HasSubstr("warning[G039]")) << level;
+    EXPECT_NE(with("none", level).plan, nullptr) << "a warning is no error";
+    EXPECT_THAT(findings(with("header", level)), HasSubstr("warning[G039]")) << level;
+    EXPECT_THAT(findings(with("payload", level)), IsEmpty()) << level;
+    EXPECT_THAT(findings(with("auto", level)), IsEmpty()) << level;
+  }
+  EXPECT_THAT(findings(with("none", "off")), IsEmpty());
+}
+
 TEST(Rules, NamesHaveALength) {
   const auto with_name = [](size_t length) {
     return codes_of(demo_with("[tenant.main]", "[tenant." + std::string(length, 'a') + "]"));

@@ -89,16 +89,16 @@ TEST(Schema, RefusesWhatTheCheckRefusesOfATable) {
   const std::set<std::string> of_a_table = {"G006", "G010", "G015", "G016", "G017", "G020",
                                             "G021", "G022", "G023", "G024", "G025", "G030"};
   const std::filesystem::path folder = PRIMERL_SOURCE_DIR "/tests/graph/golden";
-  size_t num_refused = 0;
+  std::set<std::string> refused;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string code = entry.path().filename().string().substr(0, 4);
     if (entry.path().extension() != ".toml" || !of_a_table.contains(code)) continue;
     std::ifstream file(entry.path());
     const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     EXPECT_FALSE(faults_of(text).empty()) << entry.path();
-    ++num_refused;
+    refused.insert(code);
   }
-  EXPECT_EQ(num_refused, of_a_table.size());
+  EXPECT_EQ(refused, of_a_table);
 }
 
 TEST(ReferenceDocs, NameEveryActorPortOptionResourceAndEnvironment) {

@@ -115,8 +115,8 @@ Contract env_contract() {
       .option("tasks_ahead", &EnvOptions::tasks_ahead, between(1, 64) | unit("tasks"),
               "tasks given before the first is taken")
       .in("action", &A::take<Action>, "what the policy answered", at_most(64))
-      .out("task", &A::task, "a task to solve", work_burst(1))
-      .out("observation", &A::observation, "what came of an action")
+      .out("task", &A::task, "a task to solve", recorded(), work_burst(1))
+      .out("observation", &A::observation, "what came of an action", recorded())
       .source()
       .own_thread();
 }
@@ -135,7 +135,7 @@ Contract rollout_contract() {
       .in("policy", &A::take<PolicyLive>, "the live version", latest_wins())
       .out("generate", &A::generate, "a prompt to continue",
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
-      .out("group", &A::group, "a finished group")
+      .out("group", &A::group, "a finished group", recorded())
       .out("cancel", &A::cancel, "stop a request", optional_port(), at_most(64))
       .out("action", &A::action, "an answer to judge", at_most(64))
       .timer("deadline", &A::tick, "the oldest request is due")
@@ -166,10 +166,10 @@ Contract prefill_contract() {
       .in("request", &A::take<GenerateRequest>, "a prompt")
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
-      .out("done", &A::done, "its KV is there", work_burst(16))
-      .out("refused", &A::refused, "it does not fit", to_origin(), at_most(64))
-      .out("load", &A::load, "running totals")
-      .out("applied", &A::applied, "weights are in use", at_most(2))
+      .out("done", &A::done, "its KV is there", recorded(), work_burst(16))
+      .out("refused", &A::refused, "it does not fit", recorded(), to_origin(), at_most(64))
+      .out("load", &A::load, "running totals", recorded())
+      .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
       .works();
 }
 
@@ -181,9 +181,9 @@ Contract decode_contract() {
       .in("request", &A::take<PrefillDone>, "a computed prompt")
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
-      .out("completion", &A::completion, "an answer", to_origin())
-      .out("load", &A::load, "running totals")
-      .out("applied", &A::applied, "weights are in use", at_most(2))
+      .out("completion", &A::completion, "an answer", recorded(), to_origin())
+      .out("load", &A::load, "running totals", recorded())
+      .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
       .works();
 }
 
@@ -193,8 +193,8 @@ Contract trainer_contract() {
       .uses<FakeLearner>("learner", &TrainerOptions::learner, "which learner")
       .uses<FakeWeights>("weights", &TrainerOptions::weights, "where new weights go")
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
-      .out("weights", &A::weights, "a version is published", work_burst(1))
-      .out("ended", &A::ended, "what became of a group")
+      .out("weights", &A::weights, "a version is published", recorded(), work_burst(1))
+      .out("ended", &A::ended, "what became of a group", recorded())
       .single()
       .works();
 }
