@@ -1,0 +1,186 @@
+#include "runtime/bin/recorded_learner.h"
+
+#include "runtime/wire/msgpack_codec.h"
+
+namespace primerl {
+namespace {
+
+enum class Call : uint8_t { kStep, kSnapshot, kSave, kLoad };
+
+std::string_view to_string(Call call) {
+  switch (call) {
+    case Call::kStep:
+      return "step";
+    case Call::kSnapshot:
+      return "snapshot";
+    case Call::kSave:
+      return "save";
+    case Call::kLoad:
+      return "load";
+  }
+  return "unknown";
+}
+
+/// One call and what came of it.
+struct LearnerAnswer {
+  static constexpr std::string_view kName = "LearnerAnswer";
+  static constexpr uint32_t kVersion = 1;
+  uint8_t call = 0;
+  bool has_failed = false;
+  uint8_t code = 0;
+  std::string text;
+  // Of a step: TrainReport.
+  double loss = 0, entropy_mean = 0, mismatch_kl_mean = 0, mismatch_kl_max = 0;
+  double masked_fraction = 0, grad_norm = 0, learning_rate = 0;
+  int64_t num_tokens = 0, num_loss_tokens = 0;
+  int32_t num_micro_batches = 0;
+  bool skipped = false;
+  std::string skip_reason;
+
+  template <class F>
+  static void fields(F& f) {
+    f("call", &LearnerAnswer::call)("has_failed", &LearnerAnswer::has_failed)(
+        "code", &LearnerAnswer::code)("text", &LearnerAnswer::text)("loss", &LearnerAnswer::loss)(
+        "entropy_mean", &LearnerAnswer::entropy_mean)(
+        "mismatch_kl_mean", &LearnerAnswer::mismatch_kl_mean)("mismatch_kl_max",
+                                                              &LearnerAnswer::mismatch_kl_max)(
+        "masked_fraction", &LearnerAnswer::masked_fraction)("grad_norm", &LearnerAnswer::grad_norm)(
+        "learning_rate", &LearnerAnswer::learning_rate)("num_tokens", &LearnerAnswer::num_tokens)(
+        "num_loss_tokens", &LearnerAnswer::num_loss_tokens)(
+        "num_micro_batches", &LearnerAnswer::num_micro_batches)("skipped", &LearnerAnswer::skipped)(
+        "skip_reason", &LearnerAnswer::skip_reason);
+  }
+};
+
+LearnerAnswer answer_of(Call call, const Status& status) {
+  LearnerAnswer answer;
+  answer.call = static_cast<uint8_t>(call);
+  if (status.ok()) return answer;
+  answer.has_failed = true;
+  answer.code = static_cast<uint8_t>(status.error().code());
+  answer.text = status.error().text();
+  return answer;
+}
+
+class RecordingLearner final : public Learner {
+ public:
+  RecordingLearner(std::unique_ptr<Learner> learner, KeepAnswer keep)
+      : learner_(std::move(learner)), keep_(std::move(keep)) {}
+
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    auto report = learner_->step(batch, stop);
+    LearnerAnswer answer = answer_of(Call::kStep, report.ok() ? ok() : Status(report.error()));
+    if (report.ok()) {
+      answer.loss = report->loss;
+      answer.entropy_mean = report->entropy_mean;
+      answer.mismatch_kl_mean = report->mismatch_kl_mean;
+      answer.mismatch_kl_max = report->mismatch_kl_max;
+      answer.masked_fraction = report->masked_fraction;
+      answer.grad_norm = report->grad_norm;
+      answer.learning_rate = report->learning_rate;
+      answer.num_tokens = report->num_tokens;
+      answer.num_loss_tokens = report->num_loss_tokens;
+      answer.num_micro_batches = report->num_micro_batches;
+      answer.skipped = report->skipped;
+      answer.skip_reason = report->skip_reason;
+    }
+    keep(std::move(answer));
+    return report;
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+    auto snapshot = learner_->snapshot(version);
+    keep(answer_of(Call::kSnapshot, snapshot.ok() ? ok() : Status(snapshot.error())));
+    return snapshot;
+  }
+  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override {
+    return learner_->score(tokens);
+  }
+  Status save(const std::filesystem::path& folder) override {
+    const Status saved = learner_->save(folder);
+    keep(answer_of(Call::kSave, saved));
+    return saved;
+  }
+  Status load(const std::filesystem::path& folder) override { return learner_->load(folder); }
+  int32_t max_sequence_tokens() const override { return learner_->max_sequence_tokens(); }
+  Status step() override { return learner_->step(); }
+  bool has_work() const override { return learner_->has_work(); }
+  Duration take_cost() override { return learner_->take_cost(); }
+  std::string describe() const override { return learner_->describe(); }
+
+ private:
+  void keep(LearnerAnswer answer) {
+    auto encoded = encode_message(Payload::of(std::move(answer)));
+    CHECK(encoded.ok(), "a learner's answer is larger than a message");
+    keep_(std::move(encoded->body));
+  }
+
+  const std::unique_ptr<Learner> learner_;
+  const KeepAnswer keep_;
+};
+
+class RecordedLearner final : public Learner {
+ public:
+  explicit RecordedLearner(NextAnswer next) : next_(std::move(next)) {}
+
+  Result<TrainReport> step(const TrainBatch&, const StopRequested&) override {
+    ASSIGN_OR_RETURN(const LearnerAnswer answer, take(Call::kStep));
+    TrainReport report;
+    report.loss = answer.loss;
+    report.entropy_mean = answer.entropy_mean;
+    report.mismatch_kl_mean = answer.mismatch_kl_mean;
+    report.mismatch_kl_max = answer.mismatch_kl_max;
+    report.masked_fraction = answer.masked_fraction;
+    report.grad_norm = answer.grad_norm;
+    report.learning_rate = answer.learning_rate;
+    report.num_tokens = answer.num_tokens;
+    report.num_loss_tokens = answer.num_loss_tokens;
+    report.num_micro_batches = answer.num_micro_batches;
+    report.skipped = answer.skipped;
+    report.skip_reason = answer.skip_reason;
+    return report;
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+    RETURN_IF_ERROR(take(Call::kSnapshot));
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->version = version;
+    return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+  }
+  Result<std::vector<float>> score(const std::vector<int32_t>&) override {
+    return error(Code::kUnavailable, "a learner played from the record has no weights");
+  }
+  Status save(const std::filesystem::path&) override {
+    auto answer = take(Call::kSave);
+    return answer.ok() ? ok() : Status(answer.error());
+  }
+  Status load(const std::filesystem::path&) override { return ok(); }
+  int32_t max_sequence_tokens() const override { return INT32_MAX; }
+
+ private:
+  Result<LearnerAnswer> take(Call call) {
+    const auto* bytes = next_();
+    if (bytes == nullptr)
+      return error(Code::kNotFound, "the record has no answer of the learner to this '{}'",
+                   to_string(call));
+    ASSIGN_OR_RETURN(const Payload payload, decode_message(message_type<LearnerAnswer>(), *bytes));
+    const auto& answer = payload.as<LearnerAnswer>();
+    if (answer.call != static_cast<uint8_t>(call))
+      return error(Code::kCorrupt, "the learner was asked for '{}', in the recorded run for '{}'",
+                   to_string(call), to_string(static_cast<Call>(answer.call)));
+    if (answer.has_failed) return Error(static_cast<Code>(answer.code), answer.text);
+    return answer;
+  }
+
+  const NextAnswer next_;
+};
+
+}  // namespace
+
+std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner, KeepAnswer keep) {
+  return std::make_unique<RecordingLearner>(std::move(learner), std::move(keep));
+}
+
+std::unique_ptr<Learner> make_recorded_learner(NextAnswer next) {
+  return std::make_unique<RecordedLearner>(std::move(next));
+}
+
+}  // namespace primerl

@@ -1,0 +1,26 @@
+/// A Learner that writes down what it answers, and one that answers from the record.
+///
+/// With the answers in the trace, the Trainer can be replayed without computing a gradient
+/// (`replay --depth control`). What is kept of a step is its TrainReport; the snapshots of a
+/// recorded learner have a version and no tensors, which nobody reads at that depth.
+///
+/// Threads: those of the learner they stand for.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/train/learner.h"
+
+namespace primerl {
+
+/// Takes one answer; called inside the learner's calls.
+using KeepAnswer = std::function<void(std::vector<std::byte>)>;
+std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner, KeepAnswer keep);
+
+/// The next answer of the step in hand; null: the recorded run asked for fewer.
+using NextAnswer = std::function<const std::vector<std::byte>*()>;
+std::unique_ptr<Learner> make_recorded_learner(NextAnswer next);
+
+}  // namespace primerl
