@@ -42,6 +42,8 @@ struct TraceCatalog {
   };
 
   std::string program_version;
+  std::string graph_text;                 // the resolved graph, TOML
+  std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot; empty: a fresh run
   std::string graph_name;
   uint64_t graph_hash = 0;
   uint64_t run_id = 0;

@@ -213,12 +213,15 @@ Result<ReplayReport> Player::run() {
   return report();
 }
 
+Status Player::start_alone() {
+  CHECK(num_workers_ == 1, "stepping by hand is for one thread");
+  if (std::exchange(is_started_, true)) return fault_ ? Status(*fault_) : ok();
+  if (Status started = start_parts(0); !started.ok()) fault_ = started.error();
+  return fault_ ? Status(*fault_) : ok();
+}
+
 Result<bool> Player::advance() {
-  CHECK(num_workers_ == 1, "advance() is for one thread");
-  if (!is_started_) {
-    is_started_ = true;
-    RETURN_IF_ERROR(start_parts(0));
-  }
+  RETURN_IF_ERROR(start_alone());
   Part* part = pick(0);
   if (part == nullptr) {
     find_missing();
@@ -229,7 +232,7 @@ Result<bool> Player::advance() {
 }
 
 std::optional<TraceStep> Player::upcoming() {
-  if (!is_started_) return std::nullopt;
+  if (!start_alone().ok()) return std::nullopt;
   Part* part = pick(0);
   if (part == nullptr) return std::nullopt;
   return part->cursor->recorded();

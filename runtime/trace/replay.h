@@ -108,7 +108,7 @@ class Replay {
   /// With one thread: one step, in order of recorded time. False: nothing can move. `report()` then
   /// says why.
   virtual Result<bool> advance() = 0;
-  /// The step advance() will take, if any can be taken.
+  /// The step advance() will take, if any can be taken. Starts the hosts, as advance() does.
   virtual std::optional<TraceStep> upcoming() = 0;
   virtual ReplayReport report() = 0;
   /// State (Actor::snapshot()) and queues of a host, for a person.

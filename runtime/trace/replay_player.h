@@ -60,6 +60,7 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   bool bring_input(Part& part);
   void step(Part& part);
   void find_missing();
+  Status start_alone();
   std::string why_missing(const Part& part, const TraceStep& next) const;
 
   const ReplaySetup setup_;
