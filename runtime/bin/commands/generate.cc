@@ -1,21 +1,8 @@
 #include "runtime/bin/commands/commands.h"
+#include "runtime/bin/commands/hand_over.h"
 #include "runtime/bin/commands/model_options.h"
-#include "runtime/bin/commands/output.h"
-#include "runtime/bin/exit_code.h"
-#include "runtime/bin/programs.h"
 
 namespace primerl {
-namespace {
-
-template <class Chosen>
-int hand_over(const Chosen& arguments) {
-  if (const Status valid = arguments.validate(); !valid.ok())
-    return fail(valid.error(), kExitBadCommandLine);
-  return fail(exec_worker(arguments.words()), kExitFailed);
-}
-
-}  // namespace
-
 Command generate_command() {
   auto arguments = std::make_shared<GenerateArguments>();
   return {

@@ -1,0 +1,168 @@
+#include "runtime/bin/replay_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "actors/messages/catalog.h"
+#include "graph/base/suggest.h"
+#include "runtime/bin/backends.h"
+#include "runtime/bin/resource_catalog.h"
+#include "runtime/bin/traced_resources.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool owns(const Plan& plan, const PlanHost& host, std::string_view kind) {
+  return std::any_of(host.resources.begin(), host.resources.end(), [&](int32_t index) {
+    return plan.resources[static_cast<size_t>(index)].kind == kind;
+  });
+}
+
+Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
+                                            const std::vector<std::string>& sets) {
+  Overrides overrides;
+  overrides.sets = sets;
+  const CheckedGraph checked = load_graph_text(trace.catalog().graph_text, "recorded graph",
+                                               trace.folder().string(), overrides, full_catalog());
+  if (checked.plan != nullptr) {
+    if (sets.empty() && checked.plan->graph_hash != trace.catalog().graph_hash)
+      return error(Code::kInvalid,
+                   "this program reads the recorded graph differently than the one that recorded it"
+                   " ({})",
+                   trace.catalog().program_version)
+          .note("an option was added, removed or has another default; replay with that program");
+    return checked.plan;
+  }
+  return error(Code::kInvalid, "the recorded graph is not valid here")
+      .note(render(checked.diagnostics, checked.sources));
+}
+
+}  // namespace
+
+ReplaySurroundings::~ReplaySurroundings() {
+  std::error_code ignored;
+  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
+}
+
+Status ReplaySurroundings::open() {
+  std::string pattern = (fs::temp_directory_path() / "primerl-replay-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    return error(Code::kUnavailable, "a folder for checkpoints cannot be made in '{}'",
+                 fs::temp_directory_path().string());
+  scratch_ = pattern;
+  std::error_code failed;
+  if (!out_.empty()) fs::create_directories(out_, failed);
+  if (failed)
+    return error(Code::kUnavailable, "'{}' cannot be made: {}", out_.string(), failed.message());
+  return ok();
+}
+
+void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
+                                         const MetricValues& values) {
+  {
+    const std::lock_guard lock(mutex_);
+    metrics_.push_back({tenant, step, values});
+  }
+  Json line = Json::object();
+  line.set("step", step).set("tenant", tenant.value);
+  for (const auto& [name, value] : values) line.set(name, value);
+  (void)append_line("metrics.jsonl", line.dump());
+}
+
+void ReplaySurroundings::log(LogLevel, std::string_view instance, std::string_view text) {
+  (void)append_line("log.txt", fmt::format("{}: {}", instance, text));
+}
+
+const ResumePoint* ReplaySurroundings::resume_point(TenantSlot tenant) const {
+  return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
+}
+
+Status ReplaySurroundings::append_line(std::string_view file, std::string_view line) {
+  if (out_.empty()) return ok();
+  const std::lock_guard lock(mutex_);
+  std::ofstream stream(out_ / file, std::ios::app);
+  stream << line << '\n';
+  if (!stream) return error(Code::kUnavailable, "'{}' cannot be written", (out_ / file).string());
+  return ok();
+}
+
+Result<fs::path> ReplaySurroundings::begin_checkpoint(TenantSlot tenant, int64_t step) {
+  const fs::path folder = scratch_ / fmt::format("{}_{}", tenant.value, step);
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  fs::create_directories(folder, failed);
+  if (failed) return error(Code::kUnavailable, "'{}' cannot be made", folder.string());
+  return folder;
+}
+
+Status ReplaySurroundings::commit_checkpoint(TenantSlot tenant, int64_t step, const Json&) {
+  std::error_code ignored;
+  fs::remove_all(scratch_ / fmt::format("{}_{}", tenant.value, step), ignored);
+  return ok();
+}
+
+std::vector<ReplayedMetrics> ReplaySurroundings::take_metrics() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(metrics_, {});
+}
+
+Result<HostId> find_host(const Plan& plan, const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& instance : plan.instances) {
+    const std::string& node = plan.node(instance.node).name;
+    if (instance.name == name || node == name) return instance.host;
+    known.push_back(instance.name);
+  }
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    if (plan.hosts[i].name == name) return HostId(i);
+  Error unknown = error(Code::kNotFound, "no node '{}' in the recorded graph", name);
+  if (const std::string nearest = nearest_name(name, known); !nearest.empty())
+    return std::move(unknown).note(fmt::format("did you mean '{}'?", nearest));
+  return std::move(unknown).note("it has: " + join_names(known));
+}
+
+Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
+                                  const std::string& node, const std::vector<std::string>& sets,
+                                  const std::string& out) {
+  ReplaySession session;
+  ASSIGN_OR_RETURN(session.trace, Trace::open(run));
+  ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
+  const Plan& plan = *session.plan;
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    if (session.trace->first_step(HostId(i)) > 1)
+      return error(Code::kInvalid,
+                   "the trace of '{}' begins with step {}: the steps before it were retired",
+                   plan.hosts[i].name, session.trace->first_step(HostId(i)))
+          .note("replay begins with the first step; trace commands read what is left");
+  session.is_real.assign(plan.hosts.size(), node.empty());
+  if (!node.empty()) {
+    ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
+    session.is_real[host.index()] = true;
+  } else if (depth != "full") {
+    for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+      session.is_real[i] = !owns(plan, plan.hosts[i], "engine");
+  }
+  session.has_recorded_learner = depth == "control";
+  session.reasons = close_over(plan, *session.trace, session.is_real);
+  session.surroundings = std::make_unique<ReplaySurroundings>(out);
+  RETURN_IF_ERROR(session.surroundings->open());
+  return session;
+}
+
+ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
+  ReplaySetup setup;
+  setup.plan = plan;
+  setup.trace = trace;
+  setup.messages = message_catalog();
+  setup.factory = replay_factory(resource_factory(), has_recorded_learner);
+  setup.surroundings = surroundings.get();
+  setup.options.is_real = is_real;
+  setup.options.num_threads = num_threads;
+  return setup;
+}
+
+}  // namespace primerl
