@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "runtime/store/file_ops.h"
-#include "runtime/telemetry/crc32c.h"
+#include "graph/base/crc32c.h"
 
 namespace primerl {
 namespace {

@@ -3,7 +3,8 @@
 /// before a frame is handed out, so its fields may be used as they are, except that the ids in them
 /// point into the catalog only after Trace (trace.h) has checked them.
 ///
-/// A value-like object for one thread; frames stay valid as long as the reader lives.
+/// A value-like object: next() and damage() are for one thread, at() for any number of them. Frames
+/// stay valid as long as the reader lives.
 #pragma once
 
 #include <filesystem>
@@ -35,17 +36,18 @@ struct Frame {
   }
 };
 
-/// Bytes that are no frame although frames follow them: a write cut short by the death of a
-/// process (all zeros at the start), or damage.
+/// Bytes that are no frame: a write cut short by the death of a process (its length is still zero),
+/// or damage. Zeros up to the end of a segment are neither.
 struct Damage {
   uint64_t offset = 0;
   uint64_t num_bytes = 0;
   bool is_hole = false;  // room reserved and never filled: not damage, the process died there
+  bool is_tail = false;  // no frame follows in this segment: a torn tail
 };
 
 class SegmentReader {
  public:
-  /// kCorrupt when the header is wrong; a torn tail is no error (see is_cut).
+  /// kCorrupt when the header is wrong; a torn tail is no error (Damage::is_tail).
   static Result<std::unique_ptr<SegmentReader>> open(const std::filesystem::path& file);
   /// The same over bytes in memory, for fuzzing.
   static Result<std::unique_ptr<SegmentReader>> parse(std::span<const std::byte> bytes,

@@ -107,6 +107,8 @@ const std::vector<Fence>& fences() {
       {"CLI11", {"CLI/"}, {"runtime/bin/*"}},
       {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
       {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},
+      {"zstd", {"zstd.h"}, {"runtime/trace/packed_segment.cc"}},
+      {"OpenSSL", {"openssl/"}, {"runtime/trace/content_store.cc"}},
       {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
   };
   return table;

@@ -1,0 +1,48 @@
+/// ContentStore: large payloads of a trace, one file each, named by the SHA-256 of their content:
+/// `trace/blobs/<64 hex digits>`. Equal bytes are stored once, whoever stores them. What is read is
+/// hashed again, so damage is found and never handed out.
+///
+/// Any thread, and several processes on one folder: files appear whole, by rename.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+using ContentHash = std::array<std::byte, 32>;
+
+ContentHash sha256(std::span<const std::byte> bytes);
+std::string to_hex(const ContentHash& hash);
+/// None unless it is 64 lower-case hex digits.
+std::optional<ContentHash> content_hash_from_hex(std::string_view text);
+
+class ContentStore {
+ public:
+  /// `folder` is made, with mode 0700, when the first bytes are stored. `syncs`: what store()
+  /// returned survives a power cut.
+  explicit ContentStore(std::filesystem::path folder, bool syncs = false)
+      : folder_(std::move(folder)), syncs_(syncs) {}
+
+  Result<ContentHash> store(std::span<const std::byte> bytes) const;
+  /// kNotFound, or kCorrupt when the content has another hash.
+  Result<std::vector<std::byte>> load(const ContentHash& hash) const;
+  bool has(const ContentHash& hash) const;
+  /// What lies there, in order of name; other files are passed over.
+  Result<std::vector<ContentHash>> list() const;
+  std::filesystem::path path_of(const ContentHash& hash) const { return folder_ / to_hex(hash); }
+
+ private:
+  const std::filesystem::path folder_;
+  const bool syncs_;
+};
+
+}  // namespace primerl

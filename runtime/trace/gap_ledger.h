@@ -1,0 +1,29 @@
+/// GapLedger: which frames could not be written since the last gap frames, by host. A value; its
+/// owner guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "runtime/trace/frames.h"
+
+namespace primerl {
+
+/// The head of a frame of ours; length and CRC are filled in when it is written.
+FrameHeader frame_head(FrameKind kind, uint32_t host = UINT32_MAX);
+
+class GapLedger {
+ public:
+  /// `head` is the fixed part of the frame that is lost.
+  void lose(std::span<const std::byte> head);
+  /// What to write, by host; the ledger is empty afterwards.
+  std::vector<GapFrame> take();
+
+ private:
+  std::map<uint32_t, GapFrame> gaps_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,60 @@
+/// SealedSegments: what becomes of the segments of a process once they are full: packed, and the
+/// oldest retired when all together are larger than they may be. One thread of low priority; a
+/// segment it could not pack stays raw, which every reader reads.
+///
+/// Threads: all functions from any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "graph/base/clock.h"
+#include "graph/base/result.h"
+
+namespace primerl {
+
+/// Packs the raw segment `file` into `.ptrz` beside it, synced, then removes it.
+Result<std::filesystem::path> pack_segment_file(const std::filesystem::path& file);
+
+class SealedSegments {
+ public:
+  struct Options {
+    std::filesystem::path folder;
+    std::string process;
+    uint32_t epoch = 1;
+    uint64_t bytes_max = 0;
+    bool packs = true;
+    std::function<uint64_t()> keep_from;
+  };
+  explicit SealedSegments(Options options);
+  /// Leaves what is not packed yet as it is.
+  ~SealedSegments();
+
+  void add(uint64_t number, uint64_t num_bytes);
+  /// Returns when all that was added is packed, or after `at_most`.
+  void finish(Duration at_most);
+
+ private:
+  void serve();
+  void retire();
+  void pack(uint64_t number);
+
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  // Guarded by mutex_.
+  std::map<uint64_t, uint64_t> bytes_of_;  // sealed segments, by number
+  std::deque<uint64_t> to_do_;
+  bool is_busy_ = false;
+  bool stops_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace primerl

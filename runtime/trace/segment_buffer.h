@@ -1,0 +1,89 @@
+/// SegmentBuffer: one segment being written, in a mapped file or (flight recorder) in memory.
+///
+/// Life: closed -> begin() -> open() -> full -> sealed -> closed, and again. Threads reserve room
+/// with one atomic addition and write what is theirs; the one whose reservation first passes the
+/// end knows how much is used. A reservation in a closed or full buffer fails, whenever it comes,
+/// so a thread that was late may try a buffer that is already another segment. Its address and
+/// capacity never change.
+///
+/// Threads: reserve() and write() from any; the rest from one at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "graph/base/result.h"
+#include "runtime/trace/frames.h"
+
+namespace primerl {
+
+constexpr uint64_t aligned_to_frames(uint64_t size) {
+  return (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
+}
+
+class SegmentBuffer {
+ public:
+  explicit SegmentBuffer(uint64_t capacity) : capacity_(capacity) {}
+  SegmentBuffer(const SegmentBuffer&) = delete;
+  SegmentBuffer& operator=(const SegmentBuffer&) = delete;
+  ~SegmentBuffer() { release(); }
+
+  /// Creates, allocates and maps `file`, every page present, or takes (zeroed) memory. kIo.
+  Status map_file(const std::filesystem::path& file);
+  Status map_memory();
+  /// Writes the segment's header and its catalog. The magic, sizes and CRC are filled in here.
+  void begin(SegmentHeader header, const std::string& catalog);
+  /// From now on reservations succeed.
+  void open();
+
+  /// Where `padded` bytes (a multiple of 8) may be written; fits(at, padded) says whether. The one
+  /// caller that is told an offset <= capacity() that does not fit hands the buffer over, with that
+  /// offset as its used().
+  uint64_t reserve(uint64_t padded) { return tail_.fetch_add(padded, std::memory_order_acquire); }
+  bool fits(uint64_t at, uint64_t padded) const { return at + padded <= capacity_; }
+  bool is_full() const { return tail_.load(std::memory_order_acquire) > capacity_; }
+  /// Fills in length and CRC of `head`, copies both parts, then publishes the length.
+  void write(uint64_t at, std::span<std::byte> head, std::span<const std::byte> tail);
+
+  void set_used(uint64_t used) { used_ = used; }
+  uint64_t used() const { return used_; }
+  uint64_t capacity() const { return capacity_; }
+  const SegmentHeader& header() const { return header_; }
+  const std::filesystem::path& file() const { return file_; }
+  std::span<const std::byte> bytes() const { return {base_, used_}; }
+
+  /// Walks the finished frames up to `end`; false while one of them is still being written.
+  bool is_written_to(uint64_t end);
+  /// Deliveries that is_written_to() has passed.
+  uint64_t num_deliveries() const { return num_deliveries_; }
+
+  /// Everything written so far survives a power cut.
+  Status sync() const;
+  /// Unmaps the file and cuts it to used().
+  Status seal_file();
+  /// Unmaps and closes; `removes` the file, which was never used.
+  void release(bool removes = false);
+
+ private:
+  static constexpr uint64_t kClosed = uint64_t{1} << 62;
+
+  const uint64_t capacity_;
+  alignas(64) std::atomic<uint64_t> tail_ = kClosed;
+
+  // Set between closed and open().
+  alignas(64) std::byte* base_ = nullptr;
+  uint64_t seed_ = 0;
+  uint64_t first_free_ = 0;
+  SegmentHeader header_{};
+  std::filesystem::path file_;
+  int fd_ = -1;
+  // Of the one who seals.
+  uint64_t used_ = 0;
+  uint64_t walked_ = 0;
+  uint64_t num_deliveries_ = 0;
+};
+
+}  // namespace primerl

@@ -1,0 +1,141 @@
+#include "runtime/trace/segment_bytes.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/store/file_ops.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+struct Descriptor {
+  explicit Descriptor(int number) : fd(number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  int fd;
+};
+
+// A segment that is complete ends with its last frame: the writer cuts it there, and never by more
+// than a page once the last page holds something.
+bool may_be_cut(int fd, uint64_t size) {
+  std::byte page[kPageBytes];
+  const size_t wanted = std::min<uint64_t>(size, kPageBytes);
+  const ssize_t got = ::pread(fd, page, wanted, static_cast<off_t>(size - wanted));
+  return got < static_cast<ssize_t>(wanted) ||
+         std::all_of(page, page + wanted, [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+Mapping::~Mapping() {
+  if (address_ != nullptr) ::munmap(address_, size_);
+}
+
+Result<Mapping> Mapping::of_zeros(size_t size) {
+  if (size == 0) return Mapping();
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED)
+    return error(Code::kExhausted, "no memory for {} bytes: {}", size, std::strerror(errno));
+  return Mapping(address, size);
+}
+
+Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
+  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (opened.fd < 0) return io_error("reading", file, errno);
+  struct stat status {};
+  if (::fstat(opened.fd, &status) != 0) return io_error("reading", file, errno);
+  if (!S_ISREG(status.st_mode)) return error(Code::kCorrupt, "'{}' is not a file", file.string());
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (size > kSegmentBytesMax + kSegmentBytesMax / 8)
+    return error(Code::kCorrupt, "'{}' has {} bytes; a segment has at most {}", file.string(), size,
+                 kSegmentBytesMax);
+  if (size == 0) return Mapping();
+  if (!may_be_cut(opened.fd, size)) {
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.fd, 0);
+    if (address != MAP_FAILED) return Mapping(address, size);
+  }
+  ASSIGN_OR_RETURN(auto copy, of_zeros(size));
+  for (uint64_t at = 0; at < size;) {
+    const ssize_t got =
+        ::pread(opened.fd, copy.bytes().data() + at, size - at, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return io_error("reading", file, errno);
+    if (got == 0) break;  // cut meanwhile: what is not there reads as zeros
+    at += static_cast<uint64_t>(got);
+  }
+  return copy;
+}
+
+Result<std::unique_ptr<SegmentBytes>> SegmentBytes::open(const std::filesystem::path& file) {
+  auto bytes = std::make_unique<SegmentBytes>();
+  ASSIGN_OR_RETURN(bytes->file_map_, Mapping::of_file(file));
+  bytes->file_ = bytes->file_map_.bytes();
+  RETURN_IF_ERROR(bytes->start());
+  return bytes;
+}
+
+Result<std::unique_ptr<SegmentBytes>> SegmentBytes::borrow(std::span<const std::byte> borrowed) {
+  auto bytes = std::make_unique<SegmentBytes>();
+  bytes->file_ = borrowed;
+  RETURN_IF_ERROR(bytes->start());
+  return bytes;
+}
+
+Status SegmentBytes::start() {
+  const bool is_packed = file_.size() >= sizeof(kPackedMagic) &&
+                         std::memcmp(file_.data(), kPackedMagic, sizeof(kPackedMagic)) == 0;
+  if (!is_packed) {
+    raw_ = file_;
+    return ok();
+  }
+  ASSIGN_OR_RETURN(table_, read_packed_table(file_));
+  ASSIGN_OR_RETURN(raw_map_, Mapping::of_zeros(table_->header.raw_bytes));
+  raw_ = raw_map_.bytes();
+  states_ = std::vector<std::atomic<BlockState>>(table_->blocks.size());
+  return ok();
+}
+
+bool SegmentBytes::ensure(uint64_t begin, uint64_t end) {
+  if (!table_ || begin >= end) return true;
+  bool all_ready = true;
+  const uint64_t last = std::min<uint64_t>((end - 1) / kPackedBlockBytes, states_.size() - 1);
+  for (uint64_t block = begin / kPackedBlockBytes; block <= last; ++block) {
+    BlockState state = states_[block].load(std::memory_order_acquire);
+    if (state == BlockState::kPacked) state = unpack(block);
+    all_ready = all_ready && state == BlockState::kReady;
+  }
+  return all_ready;
+}
+
+SegmentBytes::BlockState SegmentBytes::unpack(size_t block) {
+  const std::lock_guard lock(mutex_);
+  const BlockState state = states_[block].load(std::memory_order_acquire);
+  if (state != BlockState::kPacked) return state;
+  const auto into =
+      raw_map_.bytes().subspan(block * kPackedBlockBytes, table_->raw_bytes_of(block));
+  const bool good = unpack_block(*table_, file_, block, into);
+  if (!good) std::fill(into.begin(), into.end(), std::byte{0});
+  states_[block].store(good ? BlockState::kReady : BlockState::kDamaged, std::memory_order_release);
+  return good ? BlockState::kReady : BlockState::kDamaged;
+}
+
+uint64_t SegmentBytes::damaged_until(uint64_t offset) const {
+  const uint64_t block = offset / kPackedBlockBytes;
+  if (block >= states_.size()) return 0;
+  if (states_[block].load(std::memory_order_acquire) != BlockState::kDamaged) return 0;
+  return block * kPackedBlockBytes + table_->raw_bytes_of(block);
+}
+
+}  // namespace primerl

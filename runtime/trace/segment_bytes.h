@@ -1,0 +1,74 @@
+/// The raw bytes of a segment file, wherever they are: mapped from a raw file, unpacked block by
+/// block from a packed one, or borrowed from the caller. Addresses stay valid as long as the object
+/// lives. ensure() may be called from several threads.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/base/result.h"
+#include "runtime/trace/packed_segment.h"
+
+namespace primerl {
+
+/// Anonymous or file memory that unmaps itself.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* address, size_t size) : address_(address), size_(size) {}
+  Mapping(Mapping&& other) noexcept { swap(other); }
+  Mapping& operator=(Mapping&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Mapping();
+  /// A file for reading, whole. One that may still be written to and cut is copied: touching a
+  /// mapping behind the end of its file kills the process.
+  static Result<Mapping> of_file(const std::filesystem::path& file);
+  /// Zeros, which cost nothing until they are touched.
+  static Result<Mapping> of_zeros(size_t size);
+
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(address_), size_}; }
+
+ private:
+  void swap(Mapping& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(size_, other.size_);
+  }
+  void* address_ = nullptr;
+  size_t size_ = 0;
+};
+
+class SegmentBytes {
+ public:
+  /// Raw or packed, by its first bytes.
+  static Result<std::unique_ptr<SegmentBytes>> open(const std::filesystem::path& file);
+  /// `bytes` must live as long.
+  static Result<std::unique_ptr<SegmentBytes>> borrow(std::span<const std::byte> bytes);
+
+  /// The whole raw segment. Of a packed one only what ensure() has been asked for is there.
+  std::span<const std::byte> raw() const { return raw_; }
+  /// Makes [begin, end) readable; false when a block of it is damaged, which then reads as zeros.
+  bool ensure(uint64_t begin, uint64_t end);
+  /// Of a packed segment: the end of the damaged block that covers `offset`; 0 when none does.
+  uint64_t damaged_until(uint64_t offset) const;
+
+ private:
+  enum class BlockState : uint8_t { kPacked, kReady, kDamaged };
+  Status start();
+  BlockState unpack(size_t block);
+
+  Mapping file_map_, raw_map_;
+  std::span<const std::byte> file_, raw_;
+  std::optional<PackedTable> table_;
+  std::vector<std::atomic<BlockState>> states_;  // per block
+  std::mutex mutex_;                             // one thread unpacks
+};
+
+}  // namespace primerl

@@ -1,0 +1,95 @@
+#include "runtime/trace/segment_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <string_view>
+#include <tuple>
+
+#include "runtime/store/file_ops.h"
+
+namespace primerl {
+namespace {
+
+// The digits behind the last dot of `text`, which is cut off with them.
+template <class Number>
+std::optional<Number> take_number(std::string_view& text) {
+  const size_t dot = text.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view digits = text.substr(dot + 1);
+  Number number = 0;
+  const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (fault != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  text = text.substr(0, dot);
+  return number;
+}
+
+std::filesystem::path retired_path(const std::filesystem::path& folder, const std::string& process,
+                                   uint32_t epoch) {
+  return folder / fmt::format("{}.{}.retired", process, epoch);
+}
+
+auto place_of(const SegmentFile& file) {
+  return std::tie(file.process, file.epoch, file.number, file.is_packed);
+}
+
+}  // namespace
+
+std::filesystem::path segment_path(const std::filesystem::path& folder, const std::string& process,
+                                   uint32_t epoch, uint64_t number, bool is_packed) {
+  return folder / fmt::format("{}.{}.{}.{}", process, epoch, number, is_packed ? "ptrz" : "ptr");
+}
+
+std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension != ".ptr" && extension != ".ptrz") return std::nullopt;
+  const std::string stem = path.stem().string();
+  std::string_view left = stem;
+  const auto number = take_number<uint64_t>(left);
+  const auto epoch = number ? take_number<uint32_t>(left) : std::nullopt;
+  if (!epoch || *number == 0 || left.empty()) return std::nullopt;
+  return SegmentFile{.path = path,
+                     .process = std::string(left),
+                     .epoch = *epoch,
+                     .number = *number,
+                     .is_packed = extension == ".ptrz"};
+}
+
+Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& folder) {
+  std::error_code fault;
+  std::filesystem::directory_iterator entries(folder, fault);
+  if (fault) return io_error("listing", folder, fault.value());
+  std::vector<SegmentFile> files;
+  for (; entries != std::filesystem::directory_iterator(); entries.increment(fault)) {
+    auto file = parse_segment_path(entries->path());
+    if (!file) continue;
+    std::error_code gone;  // retired or packed just now
+    file->num_bytes = entries->file_size(gone);
+    if (!gone) files.push_back(*std::move(file));
+    if (fault) break;
+  }
+  if (fault) return io_error("listing", folder, fault.value());
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
+  const auto same = [](const SegmentFile& a, const SegmentFile& b) {
+    return a.process == b.process && a.epoch == b.epoch && a.number == b.number;
+  };
+  files.erase(std::unique(files.begin(), files.end(), same), files.end());
+  return files;
+}
+
+uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
+                         uint32_t epoch) {
+  std::ifstream in(retired_path(folder, process, epoch));
+  uint64_t number = 0;
+  in >> number;
+  return number;
+}
+
+Status set_retired_through(const std::filesystem::path& folder, const std::string& process,
+                           uint32_t epoch, uint64_t number) {
+  return replace_file(system_files(), retired_path(folder, process, epoch),
+                      fmt::format("{}\n", number));
+}
+
+}  // namespace primerl

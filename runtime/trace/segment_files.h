@@ -1,0 +1,41 @@
+/// The files of a trace folder, by name: `<process>.<epoch>.<number>.ptr` is a segment as it was
+/// written, `.ptrz` the same packed, `<process>.<epoch>.retired` the number of the newest segment
+/// that was removed to make room. Functions over a folder; they hold nothing open.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+struct SegmentFile {
+  std::filesystem::path path;
+  std::string process;
+  uint32_t epoch = 0;
+  uint64_t number = 0;
+  bool is_packed = false;
+  uint64_t num_bytes = 0;  // of the file
+};
+
+/// `number` of a segment, raw or packed.
+std::filesystem::path segment_path(const std::filesystem::path& folder, const std::string& process,
+                                   uint32_t epoch, uint64_t number, bool is_packed = false);
+/// Of "main.1.3.ptr" or "main.1.3.ptrz"; none when the name is not a segment's. Sizes are not read.
+std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path);
+
+/// Every segment of a folder in order of process, epoch, number. Where one lies there raw and
+/// packed (the packer was stopped between the two), the raw one is meant.
+Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& folder);
+
+/// The newest segment number that was retired, 0 when none was: all up to it are not missing.
+uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
+                         uint32_t epoch);
+Status set_retired_through(const std::filesystem::path& folder, const std::string& process,
+                           uint32_t epoch, uint64_t number);
+
+}  // namespace primerl

@@ -1,0 +1,495 @@
+#include "runtime/trace/segment_writer.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "runtime/store/file_ops.h"
+#include "runtime/trace/content_store.h"
+#include "runtime/trace/gap_ledger.h"
+#include "runtime/trace/packed_segment.h"
+#include "runtime/trace/sealed_segments.h"
+#include "runtime/trace/segment_buffer.h"
+#include "runtime/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr size_t kReadySegments = 2;                            // prepared ahead
+constexpr size_t kFileBuffers = 5;                              // ready, current and being sealed
+constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full disk
+constexpr Duration kPackMax = Duration::seconds(20);  // of close(), for what is not packed
+
+Clock::time_point after(Duration duration) {
+  // A deadline beyond a day is none that a test or a person waits for.
+  const Duration most = Duration::seconds(24 * 3600);
+  return Clock::now() + std::chrono::nanoseconds(std::min(duration, most).to_nanoseconds());
+}
+
+template <class F>
+std::span<std::byte> bytes_of(F& frame) {
+  return std::as_writable_bytes(std::span(&frame, 1));
+}
+
+class Writer final : public SegmentWriter {
+ public:
+  explicit Writer(SegmentWriterOptions options)
+      : options_(std::move(options)),
+        store_(options_.folder / "blobs", options_.level == TraceLevel::kPower) {}
+  ~Writer() override { stop(); }
+
+  Status start();
+  bool append(std::span<std::byte> head, std::span<const std::byte> tail) override;
+  Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) override {
+    return store_.store(bytes);
+  }
+  Status dump() override;
+  Status close() override;
+  Status fault() const override {
+    const std::lock_guard lock(mutex_);
+    return fault_;
+  }
+  uint64_t num_lost() const override { return num_lost_.load(std::memory_order_relaxed); }
+  uint64_t segment_number() const override {
+    const std::lock_guard lock(mutex_);
+    return current_.load(std::memory_order_relaxed)->header().number;
+  }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  bool is_ring() const { return options_.level == TraceLevel::kRing; }
+  // The append path.
+  void append_sync(SegmentBuffer* buffer);
+  void hand_over(SegmentBuffer* buffer, uint64_t used);
+  bool make_room(std::span<const std::byte> head, TraceFull full);
+  void install_next();
+  void write_gaps(SegmentBuffer* buffer);
+  bool lose(std::span<const std::byte> head);
+  void fail(Error error);
+  // The background thread.
+  void serve();
+  Status prepare(SegmentBuffer* buffer);
+  void prepare_next(Lock& lock);
+  SegmentBuffer* take_free();
+  void seal_next(Lock& lock);
+  Status seal(SegmentBuffer* buffer);
+  void sync_current(Lock& lock);
+  // Ending.
+  bool wait_until_sealed(Lock& lock);
+  void end_current();
+  void stop();
+  Status dump_ring();
+  Status sync_files();
+
+  // Constant after start().
+  SegmentWriterOptions options_;
+  const ContentStore store_;
+  uint64_t capacity_ = 0;
+  std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
+  std::unique_ptr<SealedSegments> sealed_;
+
+  alignas(64) std::atomic<SegmentBuffer*> current_ = nullptr;
+  std::atomic<uint64_t> num_lost_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable room_;     // a segment became current, or the trace failed
+  std::condition_variable wake_;     // work for the background thread
+  std::condition_variable settled_;  // a segment was sealed
+  // Guarded by mutex_.
+  std::deque<SegmentBuffer*> free_, ready_, to_seal_, kept_;  // kept_: the ring, oldest first
+  size_t num_sealing_ = 0;                                    // handed over and not sealed yet
+  GapLedger losses_;                                          // by host, since the last gap frames
+  Status fault_;
+  std::optional<Error> prepare_fault_;
+  Clock::time_point prepare_at_, sync_at_;
+  bool is_failed_ = false, is_closing_ = false, is_closed_ = false, is_dumping_ = false;
+  uint64_t num_sealed_deliveries_ = 0;
+  // Of whoever prepares: start(), then the background thread.
+  uint64_t next_number_ = 1, last_seed_ = 0;
+  std::jthread thread_;
+};
+
+Status Writer::start() {
+  capacity_ = (options_.segment_bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  const uint64_t least = options_.catalog.size() + kFrameBytesMax + kSyncEveryBytes;
+  if (capacity_ < least || capacity_ > kSegmentBytesMax)
+    return error(Code::kInvalid, "segments of {} bytes; with this catalog they have {} to {}",
+                 options_.segment_bytes, least, kSegmentBytesMax);
+  if (options_.catalog.size() + sizeof(FrameHeader) > kFrameBytesMax)
+    return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", options_.catalog.size(),
+                 kFrameBytesMax - sizeof(FrameHeader));
+  if (!is_ring()) {
+    RETURN_IF_ERROR(system_files().make_folder(options_.folder));
+    // What the actors said to each other is nobody else's business.
+    if (::chmod(options_.folder.c_str(), 0700) != 0)
+      return io_error("restricting", options_.folder, errno);
+    ASSIGN_OR_RETURN(const auto there, list_segments(options_.folder));
+    for (const auto& file : there)
+      if (file.process == options_.process && file.epoch == options_.epoch)
+        return error(Code::kExists, "'{}' is there already", file.path.string())
+            .note("a trace is never written over: choose another epoch or folder");
+  }
+  const size_t num_buffers =
+      is_ring() ? std::max<size_t>(4, options_.ring_bytes / capacity_ + 2) : kFileBuffers;
+  for (size_t i = 0; i < num_buffers; ++i) {
+    buffers_.push_back(std::make_unique<SegmentBuffer>(capacity_));
+    free_.push_back(buffers_.back().get());
+  }
+  SegmentBuffer* first = take_free();
+  RETURN_IF_ERROR(prepare(first));
+  first->open();
+  current_.store(first, std::memory_order_release);
+  if (!is_ring())
+    sealed_ = std::make_unique<SealedSegments>(
+        SealedSegments::Options{.folder = options_.folder,
+                                .process = options_.process,
+                                .epoch = options_.epoch,
+                                .bytes_max = options_.trace_bytes_max,
+                                .packs = options_.packs,
+                                .keep_from = options_.keep_from});
+  sync_at_ = after(options_.sync_every);
+  thread_ = std::jthread([this] { serve(); });
+  return ok();
+}
+
+// --- appending ----------------------------------------------------------------------------------
+
+bool Writer::append(std::span<std::byte> head, std::span<const std::byte> tail) {
+  const size_t size = head.size() + tail.size();
+  CHECK(head.size() >= sizeof(FrameHeader) && size <= kFrameBytesMax, "a trace frame's size");
+  const uint64_t padded = aligned_to_frames(size);
+  while (true) {
+    SegmentBuffer* buffer = current_.load(std::memory_order_acquire);
+    const uint64_t at = buffer->reserve(padded);
+    if (buffer->fits(at, padded)) [[likely]] {
+      buffer->write(at, head, tail);
+      if ((at ^ (at + padded)) >= kSyncEveryBytes) append_sync(buffer);
+      return true;
+    }
+    if (at <= capacity_) hand_over(buffer, at);
+    if (!make_room(head, options_.full)) return false;
+  }
+}
+
+void Writer::append_sync(SegmentBuffer* buffer) {
+  SyncFrame frame{.header = frame_head(FrameKind::kSync), .offset = 0};
+  const uint64_t at = buffer->reserve(sizeof(frame));
+  if (buffer->fits(at, sizeof(frame))) {
+    frame.offset = at;
+    buffer->write(at, bytes_of(frame), {});
+  } else if (at <= capacity_) {
+    hand_over(buffer, at);
+  }
+}
+
+void Writer::hand_over(SegmentBuffer* buffer, uint64_t used) {
+  {
+    const std::lock_guard lock(mutex_);
+    buffer->set_used(used);
+    to_seal_.push_back(buffer);
+    ++num_sealing_;
+  }
+  wake_.notify_one();
+}
+
+bool Writer::make_room(std::span<const std::byte> head, TraceFull full) {
+  const auto deadline = after(options_.block_max);
+  Lock lock(mutex_);
+  while (true) {
+    if (is_failed_) return lose(head);
+    if (!current_.load(std::memory_order_relaxed)->is_full()) return true;
+    if (!ready_.empty()) {
+      install_next();
+      return true;
+    }
+    if (full == TraceFull::kGap) return lose(head);
+    if (room_.wait_until(lock, deadline) == std::cv_status::timeout && ready_.empty() &&
+        current_.load(std::memory_order_relaxed)->is_full()) {
+      fail(prepare_fault_ ? *prepare_fault_
+                          : error(Code::kDeadline, "no room in the trace for {}",
+                                  to_string(options_.block_max)));
+    }
+  }
+}
+
+void Writer::install_next() {
+  SegmentBuffer* next = ready_.front();
+  ready_.pop_front();
+  next->open();
+  write_gaps(next);
+  current_.store(next, std::memory_order_release);
+  room_.notify_all();
+  wake_.notify_one();
+}
+
+// `buffer` is not current yet: what is lost later comes behind its gap.
+void Writer::write_gaps(SegmentBuffer* buffer) {
+  for (GapFrame& gap : losses_.take()) {
+    const uint64_t at = buffer->reserve(sizeof(gap));
+    CHECK(buffer->fits(at, sizeof(gap)), "a segment holds a gap for every host");
+    buffer->write(at, bytes_of(gap), {});
+  }
+}
+
+bool Writer::lose(std::span<const std::byte> head) {
+  num_lost_.fetch_add(1, std::memory_order_relaxed);
+  losses_.lose(head);
+  return false;
+}
+
+void Writer::fail(Error error) {
+  if (is_failed_) return;
+  is_failed_ = true;
+  fault_ = std::move(error).while_doing("the trace is no longer written");
+  room_.notify_all();
+  wake_.notify_all();
+  settled_.notify_all();
+}
+
+// --- the background thread ----------------------------------------------------------------------
+
+void Writer::serve() {
+  Lock lock(mutex_);
+  while (true) {
+    const auto now = Clock::now();
+    const bool wants_segment = ready_.size() < kReadySegments && !is_closing_ && !is_failed_;
+    const bool may_prepare =
+        wants_segment && now >= prepare_at_ && (!free_.empty() || (!kept_.empty() && !is_dumping_));
+    if (may_prepare && (ready_.empty() || to_seal_.empty())) {
+      prepare_next(lock);
+    } else if (!to_seal_.empty()) {
+      seal_next(lock);
+    } else if (may_prepare) {
+      prepare_next(lock);
+    } else if (is_closing_) {
+      return;
+    } else if (options_.level == TraceLevel::kPower && now >= sync_at_) {
+      sync_current(lock);
+    } else {
+      auto until = after(Duration::seconds(1));
+      if (options_.level == TraceLevel::kPower) until = std::min(until, sync_at_);
+      if (wants_segment && prepare_at_ > now) until = std::min(until, prepare_at_);
+      wake_.wait_until(lock, until);
+    }
+  }
+}
+
+SegmentBuffer* Writer::take_free() {
+  std::deque<SegmentBuffer*>& from = free_.empty() ? kept_ : free_;
+  SegmentBuffer* buffer = from.front();
+  from.pop_front();
+  return buffer;
+}
+
+Status Writer::prepare(SegmentBuffer* buffer) {
+  if (is_ring()) {
+    RETURN_IF_ERROR(buffer->map_memory());
+  } else {
+    RETURN_IF_ERROR(buffer->map_file(
+        segment_path(options_.folder, options_.process, options_.epoch, next_number_)));
+  }
+  SegmentHeader header{};
+  header.run_id = options_.run_id;
+  header.process = options_.process_index;
+  header.epoch = options_.epoch;
+  header.number = next_number_;
+  header.seed = mix(mix(options_.run_id, (uint64_t{options_.process_index} << 32) | options_.epoch),
+                    next_number_);
+  header.previous_seed = last_seed_;
+  buffer->begin(header, options_.catalog);
+  if (options_.level == TraceLevel::kPower) {
+    RETURN_IF_ERROR(buffer->sync());
+    RETURN_IF_ERROR(system_files().sync(options_.folder));
+  }
+  last_seed_ = header.seed;
+  ++next_number_;
+  return ok();
+}
+
+void Writer::prepare_next(Lock& lock) {
+  SegmentBuffer* buffer = take_free();
+  lock.unlock();
+  Status prepared = prepare(buffer);
+  lock.lock();
+  if (prepared.ok()) {
+    prepare_fault_.reset();
+    ready_.push_back(buffer);
+    room_.notify_all();
+    return;
+  }
+  // A disk may have room again in a moment, by retirement or by someone's hand.
+  free_.push_back(buffer);
+  prepare_fault_ = std::move(prepared).error();
+  if (prepare_fault_->code() != Code::kExhausted) fail(*prepare_fault_);
+  prepare_at_ = after(kPrepareAgain);
+}
+
+void Writer::seal_next(Lock& lock) {
+  SegmentBuffer* buffer = to_seal_.front();
+  to_seal_.pop_front();
+  lock.unlock();
+  Status sealed = seal(buffer);
+  lock.lock();
+  --num_sealing_;
+  if (!sealed.ok()) {
+    fail(std::move(sealed).error());
+  } else {
+    num_sealed_deliveries_ += buffer->num_deliveries();
+    (is_ring() ? kept_ : free_).push_back(buffer);
+  }
+  settled_.notify_all();
+}
+
+Status Writer::seal(SegmentBuffer* buffer) {
+  const auto deadline = after(options_.block_max);
+  while (!buffer->is_written_to(buffer->used())) {
+    // A thread was put aside in the middle of its copy. The mapping stays for its sake.
+    if (Clock::now() > deadline)
+      return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
+                   buffer->header().number, to_string(options_.block_max));
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (is_ring()) return ok();
+  if (options_.level == TraceLevel::kPower) RETURN_IF_ERROR(buffer->sync());
+  const uint64_t number = buffer->header().number, num_bytes = buffer->used();
+  RETURN_IF_ERROR(buffer->seal_file());
+  sealed_->add(number, num_bytes);
+  return ok();
+}
+
+void Writer::sync_current(Lock& lock) {
+  // Only this thread closes a buffer's file, so it stays open meanwhile.
+  SegmentBuffer* buffer = current_.load(std::memory_order_relaxed);
+  lock.unlock();
+  Status synced = buffer->sync();
+  lock.lock();
+  if (!synced.ok()) fail(std::move(synced).error());
+  sync_at_ = after(options_.sync_every);
+}
+
+// --- dumping and ending -------------------------------------------------------------------------
+
+bool Writer::wait_until_sealed(Lock& lock) {
+  return settled_.wait_until(lock, after(options_.block_max), [this] {
+    return num_sealing_ == 0 || is_failed_;
+  }) && !is_failed_;
+}
+
+void Writer::end_current() {
+  SegmentBuffer* buffer = current_.load(std::memory_order_acquire);
+  const uint64_t at = buffer->reserve(capacity_ + kFrameAlignment);
+  if (at <= capacity_) hand_over(buffer, at);
+}
+
+Status Writer::dump() { return is_ring() ? dump_ring() : sync_files(); }
+
+Status Writer::dump_ring() {
+  Lock lock(mutex_);
+  if (!is_closed_) {
+    lock.unlock();
+    end_current();
+    lock.lock();
+    if (!wait_until_sealed(lock))
+      return is_failed_ ? fault_
+                        : error(Code::kDeadline, "the ring was not at rest for {}",
+                                to_string(options_.block_max));
+  }
+  is_dumping_ = true;
+  const std::deque<SegmentBuffer*> kept = kept_;
+  lock.unlock();
+  Status written = system_files().make_folder(options_.folder);
+  if (written.ok() && ::chmod(options_.folder.c_str(), 0700) != 0)
+    written = io_error("restricting", options_.folder, errno);
+  if (written.ok() && !kept.empty() && kept.front()->header().number > 1)
+    written = set_retired_through(options_.folder, options_.process, options_.epoch,
+                                  kept.front()->header().number - 1);
+  for (const SegmentBuffer* buffer : kept) {
+    if (!written.ok()) break;
+    const auto bytes = buffer->bytes();
+    written = replace_file(
+        system_files(),
+        segment_path(options_.folder, options_.process, options_.epoch, buffer->header().number),
+        {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  lock.lock();
+  is_dumping_ = false;
+  wake_.notify_all();
+  return written;
+}
+
+Status Writer::sync_files() {
+  ASSIGN_OR_RETURN(const auto files, list_segments(options_.folder));
+  for (const auto& file : files) {
+    if (file.process != options_.process || file.epoch != options_.epoch || file.is_packed)
+      continue;
+    Status synced = system_files().sync(file.path);
+    // Packed or retired since it was listed: that was synced then.
+    if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
+  }
+  return system_files().sync(options_.folder);
+}
+
+Status Writer::close() {
+  Lock lock(mutex_);
+  if (is_closed_) return fault_;
+  is_closed_ = true;
+  if (wait_until_sealed(lock)) {
+    SegmentBuffer* buffer = current_.load(std::memory_order_relaxed);
+    EndFrame end{.header = frame_head(FrameKind::kEnd),
+                 .num_deliveries = num_sealed_deliveries_,
+                 .num_lost = num_lost()};
+    if (!buffer->is_full()) {
+      buffer->is_written_to(UINT64_MAX);
+      end.num_deliveries += buffer->num_deliveries();
+    }
+    lock.unlock();
+    // Also in a trace with gaps: the end is worth waiting for.
+    const auto full = std::exchange(options_.full, TraceFull::kBlock);
+    append(bytes_of(end), {});
+    options_.full = full;
+    end_current();
+    lock.lock();
+    wait_until_sealed(lock);
+  }
+  lock.unlock();
+  stop();
+  if (sealed_) sealed_->finish(kPackMax);
+  sealed_.reset();
+  return fault();
+}
+
+void Writer::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_closing_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (SegmentBuffer* buffer : ready_) buffer->release(true);
+  ready_.clear();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SegmentWriter>> SegmentWriter::open(SegmentWriterOptions options) {
+  auto writer = std::make_unique<Writer>(std::move(options));
+  RETURN_IF_ERROR(writer->start());
+  return std::unique_ptr<SegmentWriter>(std::move(writer));
+}
+
+}  // namespace primerl

@@ -1,0 +1,57 @@
+/// Segments for tests: a folder of their own, frames of every kind, and everything a folder holds.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/segment_files.h"
+#include "runtime/trace/segment_reader.h"
+#include "runtime/trace/segment_writer.h"
+
+namespace primerl {
+
+/// A new folder, removed with everything in it at the end of the test.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Options with the smallest segments and no packing.
+SegmentWriterOptions small_segments(const std::filesystem::path& folder);
+
+DeliveryFrame delivery(uint32_t host, uint64_t step);
+bool append(SegmentWriter& writer, DeliveryFrame frame);
+/// Delivery `step` of `host`, whose fields follow from both.
+bool append_delivery(SegmentWriter& writer, uint32_t host, uint64_t step);
+/// A note whose text is `text`.
+bool append_note(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& text);
+/// A payload with `body` and inline Blobs.
+bool append_payload(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& body,
+                    const std::vector<std::string>& blobs);
+
+std::vector<std::byte> file_bytes(const std::filesystem::path& file);
+void write_bytes(const std::filesystem::path& file, std::span<const std::byte> bytes);
+
+/// Everything in a folder, read to the end.
+struct Contents {
+  std::map<uint32_t, std::vector<uint64_t>> steps;  // deliveries by host, in file order
+  std::map<FrameKind, uint64_t> count;
+  std::vector<GapFrame> gaps;
+  std::vector<Damage> damage;
+  std::vector<uint64_t> numbers;  // of the segments
+  uint64_t num_frames = 0;
+};
+Contents read_all(const std::filesystem::path& folder);
+void read_into(SegmentReader& reader, Contents& contents);
+
+/// 1, 2, ..., count
+std::vector<uint64_t> steps_to(uint64_t count);
+
+}  // namespace primerl
