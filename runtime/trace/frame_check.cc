@@ -41,43 +41,43 @@ bool payload_fits(std::span<const std::byte> frame) {
 }  // namespace
 
 size_t fixed_bytes(uint8_t kind) {
-  switch (static_cast<FrameKind>(kind)) {
-    case FrameKind::kCatalog:
-      return sizeof(FrameHeader);
-    case FrameKind::kDelivery:
+  switch (static_cast<TraceFrameKind>(kind)) {
+    case TraceFrameKind::kCatalog:
+      return sizeof(TraceFrameHeader);
+    case TraceFrameKind::kDelivery:
       return sizeof(DeliveryFrame);
-    case FrameKind::kPayload:
+    case TraceFrameKind::kPayload:
       return sizeof(PayloadFrame);
-    case FrameKind::kNote:
+    case TraceFrameKind::kNote:
       return sizeof(NoteFrame);
-    case FrameKind::kLifecycle:
+    case TraceFrameKind::kLifecycle:
       return sizeof(LifecycleFrame);
-    case FrameKind::kGap:
+    case TraceFrameKind::kGap:
       return sizeof(GapFrame);
-    case FrameKind::kSync:
+    case TraceFrameKind::kSync:
       return sizeof(SyncFrame);
-    case FrameKind::kEnd:
+    case TraceFrameKind::kEnd:
       return sizeof(EndFrame);
   }
   return kFrameBytesMax + 1;
 }
 
 bool is_well_formed(std::span<const std::byte> frame, uint64_t offset) {
-  const auto head = read_as<FrameHeader>(frame);
-  switch (static_cast<FrameKind>(head.kind)) {
-    case FrameKind::kCatalog:
+  const auto head = read_as<TraceFrameHeader>(frame);
+  switch (static_cast<TraceFrameKind>(head.kind)) {
+    case TraceFrameKind::kCatalog:
       return true;
-    case FrameKind::kPayload:
+    case TraceFrameKind::kPayload:
       return payload_fits(frame);
-    case FrameKind::kNote:
+    case TraceFrameKind::kNote:
       return read_as<NoteFrame>(frame).num_bytes == frame.size() - sizeof(NoteFrame);
-    case FrameKind::kLifecycle:
+    case TraceFrameKind::kLifecycle:
       return read_as<LifecycleFrame>(frame).num_bytes == frame.size() - sizeof(LifecycleFrame);
-    case FrameKind::kSync:
+    case TraceFrameKind::kSync:
       return frame.size() == sizeof(SyncFrame) && read_as<SyncFrame>(frame).offset == offset;
-    case FrameKind::kDelivery:
-    case FrameKind::kGap:
-    case FrameKind::kEnd:
+    case TraceFrameKind::kDelivery:
+    case TraceFrameKind::kGap:
+    case TraceFrameKind::kEnd:
       return frame.size() == fixed_bytes(head.kind);
   }
   return false;

@@ -13,7 +13,7 @@ namespace primerl {
 /// The CRC covers everything behind itself.
 inline constexpr size_t kFrameCrcBegin = 8;
 
-/// sizeof the struct of a FrameKind; more than any frame has when there is no such kind.
+/// sizeof the struct of a TraceFrameKind; more than any frame has when there is no such kind.
 size_t fixed_bytes(uint8_t kind);
 
 /// `frame` is as long as its header says and at least fixed_bytes(); it begins at `offset`.

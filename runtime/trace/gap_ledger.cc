@@ -6,9 +6,9 @@
 namespace primerl {
 namespace {
 
-uint64_t step_of(std::span<const std::byte> head, const FrameHeader& header) {
-  const bool is_lifecycle = header.kind == static_cast<uint8_t>(FrameKind::kLifecycle);
-  const size_t at = is_lifecycle ? offsetof(LifecycleFrame, step) : sizeof(FrameHeader);
+uint64_t step_of(std::span<const std::byte> head, const TraceFrameHeader& header) {
+  const bool is_lifecycle = header.kind == static_cast<uint8_t>(TraceFrameKind::kLifecycle);
+  const size_t at = is_lifecycle ? offsetof(LifecycleFrame, step) : sizeof(TraceFrameHeader);
   uint64_t step = 0;
   if (head.size() >= at + sizeof(step)) std::memcpy(&step, head.data() + at, sizeof(step));
   return step;
@@ -16,7 +16,7 @@ uint64_t step_of(std::span<const std::byte> head, const FrameHeader& header) {
 
 }  // namespace
 
-FrameHeader frame_head(FrameKind kind, uint32_t host) {
+TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t host) {
   return {.length = 0,
           .crc = 0,
           .kind = static_cast<uint8_t>(kind),
@@ -26,13 +26,13 @@ FrameHeader frame_head(FrameKind kind, uint32_t host) {
 }
 
 void GapLedger::lose(std::span<const std::byte> head) {
-  FrameHeader header{};
+  TraceFrameHeader header{};
   std::memcpy(&header, head.data(), sizeof(header));
   const uint64_t step = step_of(head, header);
   auto [place, is_first] = gaps_.try_emplace(header.host);
   GapFrame& gap = place->second;
   if (is_first)
-    gap = {.header = frame_head(FrameKind::kGap, header.host),
+    gap = {.header = frame_head(TraceFrameKind::kGap, header.host),
            .num_lost = 0,
            .first_step = step,
            .last_step = step};

@@ -13,7 +13,7 @@
 namespace primerl {
 
 /// The head of a frame of ours; length and CRC are filled in when it is written.
-FrameHeader frame_head(FrameKind kind, uint32_t host = UINT32_MAX);
+TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t host = UINT32_MAX);
 
 class GapLedger {
  public:

@@ -88,12 +88,12 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
   seed_ = header.seed;
   used_ = walked_ = num_deliveries_ = 0;
   std::memcpy(base_, &header, sizeof(header));
-  FrameHeader head{.length = 0,
-                   .crc = 0,
-                   .kind = static_cast<uint8_t>(FrameKind::kCatalog),
-                   .flags = 0,
-                   .count = 0,
-                   .host = UINT32_MAX};
+  TraceFrameHeader head{.length = 0,
+                        .crc = 0,
+                        .kind = static_cast<uint8_t>(TraceFrameKind::kCatalog),
+                        .flags = 0,
+                        .count = 0,
+                        .host = UINT32_MAX};
   write(sizeof(header), std::as_writable_bytes(std::span(&head, 1)),
         std::as_bytes(std::span(catalog)));
   first_free_ = sizeof(header) + aligned_to_frames(sizeof(head) + catalog.size());
@@ -102,12 +102,12 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
 void SegmentBuffer::open() { tail_.store(first_free_, std::memory_order_release); }
 
 void SegmentBuffer::write(uint64_t at, std::span<std::byte> head, std::span<const std::byte> tail) {
-  auto* header = reinterpret_cast<FrameHeader*>(head.data());
+  auto* header = reinterpret_cast<TraceFrameHeader*>(head.data());
   header->length = static_cast<uint32_t>(head.size() + tail.size());
   header->crc = crc32c(head.subspan(kFrameCrcBegin), crc_start(seed_, at));
   if (!tail.empty()) header->crc = crc32c(tail, header->crc);
   std::byte* to = base_ + at;
-  constexpr size_t kLengthBytes = sizeof(FrameHeader::length);
+  constexpr size_t kLengthBytes = sizeof(TraceFrameHeader::length);
   std::memcpy(to + kLengthBytes, head.data() + kLengthBytes, head.size() - kLengthBytes);
   if (!tail.empty()) std::memcpy(to + head.size(), tail.data(), tail.size());
   length_at(to).store(header->length, std::memory_order_release);
@@ -120,8 +120,8 @@ bool SegmentBuffer::is_written_to(uint64_t end) {
     std::byte* frame = base_ + walked_;
     const uint32_t length = length_at(frame).load(std::memory_order_acquire);
     if (length == 0) return false;
-    const auto kind = std::to_integer<uint8_t>(frame[offsetof(FrameHeader, kind)]);
-    if (kind == static_cast<uint8_t>(FrameKind::kDelivery)) ++num_deliveries_;
+    const auto kind = std::to_integer<uint8_t>(frame[offsetof(TraceFrameHeader, kind)]);
+    if (kind == static_cast<uint8_t>(TraceFrameKind::kDelivery)) ++num_deliveries_;
     walked_ += aligned_to_frames(length);
   }
   return true;

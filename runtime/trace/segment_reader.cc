@@ -48,7 +48,7 @@ class Reader final : public SegmentReader {
     const uint64_t begin = std::max<uint64_t>(align_up(offset), sizeof(SegmentHeader));
     uint64_t at = begin;
     auto frame = frame_at(at);
-    while (!frame && at + sizeof(FrameHeader) <= num_bytes()) {
+    while (!frame && at + sizeof(TraceFrameHeader) <= num_bytes()) {
       at = next_candidate(at);
       frame = frame_at(at);
     }
@@ -76,9 +76,9 @@ class Reader final : public SegmentReader {
 
   std::optional<Frame> check(uint64_t offset, uint64_t& num_checked) {
     const uint64_t size = num_bytes();
-    if (offset > size || size - offset < sizeof(FrameHeader)) return std::nullopt;
-    bytes_->ensure(offset, offset + sizeof(FrameHeader));
-    FrameHeader head{};
+    if (offset > size || size - offset < sizeof(TraceFrameHeader)) return std::nullopt;
+    bytes_->ensure(offset, offset + sizeof(TraceFrameHeader));
+    TraceFrameHeader head{};
     std::memcpy(&head, bytes_->raw().data() + offset, sizeof(head));
     if (head.length < sizeof(head) || head.length > kFrameBytesMax || head.length > size - offset)
       return std::nullopt;

@@ -130,9 +130,9 @@ Status Writer::start() {
   if (capacity_ < least || capacity_ > kSegmentBytesMax)
     return error(Code::kInvalid, "segments of {} bytes; with this catalog they have {} to {}",
                  options_.segment_bytes, least, kSegmentBytesMax);
-  if (options_.catalog.size() + sizeof(FrameHeader) > kFrameBytesMax)
+  if (options_.catalog.size() + sizeof(TraceFrameHeader) > kFrameBytesMax)
     return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", options_.catalog.size(),
-                 kFrameBytesMax - sizeof(FrameHeader));
+                 kFrameBytesMax - sizeof(TraceFrameHeader));
   if (!is_ring()) {
     RETURN_IF_ERROR(system_files().make_folder(options_.folder));
     // What the actors said to each other is nobody else's business.
@@ -171,7 +171,7 @@ Status Writer::start() {
 
 bool Writer::append(std::span<std::byte> head, std::span<const std::byte> tail) {
   const size_t size = head.size() + tail.size();
-  CHECK(head.size() >= sizeof(FrameHeader) && size <= kFrameBytesMax, "a trace frame's size");
+  CHECK(head.size() >= sizeof(TraceFrameHeader) && size <= kFrameBytesMax, "a trace frame's size");
   const uint64_t padded = aligned_to_frames(size);
   while (true) {
     SegmentBuffer* buffer = current_.load(std::memory_order_acquire);
@@ -187,7 +187,7 @@ bool Writer::append(std::span<std::byte> head, std::span<const std::byte> tail) 
 }
 
 void Writer::append_sync(SegmentBuffer* buffer) {
-  SyncFrame frame{.header = frame_head(FrameKind::kSync), .offset = 0};
+  SyncFrame frame{.header = frame_head(TraceFrameKind::kSync), .offset = 0};
   const uint64_t at = buffer->reserve(sizeof(frame));
   if (buffer->fits(at, sizeof(frame))) {
     frame.offset = at;
@@ -450,7 +450,7 @@ Status Writer::close() {
   is_closed_ = true;
   if (wait_until_sealed(lock)) {
     SegmentBuffer* buffer = current_.load(std::memory_order_relaxed);
-    EndFrame end{.header = frame_head(FrameKind::kEnd),
+    EndFrame end{.header = frame_head(TraceFrameKind::kEnd),
                  .num_deliveries = num_sealed_deliveries_,
                  .num_lost = num_lost()};
     if (!buffer->is_full()) {

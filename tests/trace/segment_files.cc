@@ -33,7 +33,7 @@ SegmentWriterOptions small_segments(const std::filesystem::path& folder) {
 
 DeliveryFrame delivery(uint32_t host, uint64_t step) {
   DeliveryFrame frame{};
-  frame.header.kind = static_cast<uint8_t>(FrameKind::kDelivery);
+  frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kDelivery);
   frame.header.host = host;
   frame.step = step;
   frame.began_ns = static_cast<int64_t>(1'000 * step);
@@ -54,7 +54,7 @@ bool append_delivery(SegmentWriter& writer, uint32_t host, uint64_t step) {
 
 bool append_note(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& text) {
   NoteFrame frame{};
-  frame.header.kind = static_cast<uint8_t>(FrameKind::kNote);
+  frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kNote);
   frame.header.count = static_cast<uint16_t>(NoteKind::kError);
   frame.header.host = host;
   frame.step = step;
@@ -66,7 +66,7 @@ bool append_note(SegmentWriter& writer, uint32_t host, uint64_t step, const std:
 bool append_payload(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& body,
                     const std::vector<std::string>& blobs) {
   PayloadFrame frame{};
-  frame.header.kind = static_cast<uint8_t>(FrameKind::kPayload);
+  frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kPayload);
   frame.header.count = static_cast<uint16_t>(blobs.size());
   frame.header.host = host;
   frame.step = step;
@@ -103,9 +103,9 @@ void read_into(SegmentReader& reader, Contents& contents) {
   while (auto frame = reader.next(offset)) {
     ++contents.num_frames;
     ++contents.count[frame->kind()];
-    if (frame->kind() == FrameKind::kDelivery)
+    if (frame->kind() == TraceFrameKind::kDelivery)
       contents.steps[frame->header().host].push_back(frame->as<DeliveryFrame>().step);
-    if (frame->kind() == FrameKind::kGap) contents.gaps.push_back(frame->as<GapFrame>());
+    if (frame->kind() == TraceFrameKind::kGap) contents.gaps.push_back(frame->as<GapFrame>());
     offset = SegmentReader::next_offset(*frame);
   }
   contents.damage.insert(contents.damage.end(), reader.damage().begin(), reader.damage().end());

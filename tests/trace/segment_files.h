@@ -42,7 +42,7 @@ void write_bytes(const std::filesystem::path& file, std::span<const std::byte> b
 /// Everything in a folder, read to the end.
 struct Contents {
   std::map<uint32_t, std::vector<uint64_t>> steps;  // deliveries by host, in file order
-  std::map<FrameKind, uint64_t> count;
+  std::map<TraceFrameKind, uint64_t> count;
   std::vector<GapFrame> gaps;
   std::vector<Damage> damage;
   std::vector<uint64_t> numbers;  // of the segments

@@ -64,10 +64,10 @@ TEST(SegmentReader, RefusesWhatIsNoSegmentAndSaysWhy) {
 TEST(SegmentReader, ReadsEveryFrameOfASealedSegment) {
   const auto contents = contents_of(small_segment());
   EXPECT_EQ(contents.steps.at(0), steps_to(3));
-  EXPECT_EQ(contents.count.at(FrameKind::kCatalog), 1U);
-  EXPECT_EQ(contents.count.at(FrameKind::kNote), 3U);
-  EXPECT_EQ(contents.count.at(FrameKind::kPayload), 3U);
-  EXPECT_EQ(contents.count.at(FrameKind::kEnd), 1U);
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kCatalog), 1U);
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kNote), 3U);
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kPayload), 3U);
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kEnd), 1U);
   EXPECT_TRUE(contents.damage.empty());
 }
 
@@ -115,7 +115,7 @@ TEST(SegmentReader, AFrameIsGoodOnlyAtItsOwnPlaceInItsOwnSegment) {
   std::vector<uint64_t> places;
   auto reader = SegmentReader::parse(bytes, "test");
   for (uint64_t offset = 0; auto frame = (*reader)->next(offset);) {
-    if (frame->kind() == FrameKind::kDelivery) places.push_back(frame->offset);
+    if (frame->kind() == TraceFrameKind::kDelivery) places.push_back(frame->offset);
     offset = SegmentReader::next_offset(*frame);
   }
   std::memcpy(bytes.data() + places[1], bytes.data() + places[0], sizeof(DeliveryFrame));
@@ -143,7 +143,7 @@ TEST(SegmentReader, FindsFramesByTheirOffset) {
   auto reader = SegmentReader::parse(bytes, "test");
   const auto catalog = (*reader)->next(0);
   ASSERT_TRUE((*reader)->at(catalog->offset).ok());
-  EXPECT_EQ((*reader)->at(catalog->offset)->kind(), FrameKind::kCatalog);
+  EXPECT_EQ((*reader)->at(catalog->offset)->kind(), TraceFrameKind::kCatalog);
   for (const uint64_t offset : {uint64_t{0}, catalog->offset + 1, catalog->offset + 8,
                                 uint64_t{bytes.size()}, UINT64_MAX, UINT64_MAX - 7})
     EXPECT_EQ((*reader)->at(offset).error().code(), Code::kCorrupt) << offset;

@@ -34,9 +34,9 @@ TEST(SegmentWriter, WhatIsAppendedIsReadInOrderOverManySegments) {
   EXPECT_EQ(contents.steps.at(3), steps_to(num_steps));
   EXPECT_EQ(contents.numbers, steps_to(contents.numbers.size()));
   EXPECT_GE(contents.numbers.size(), 5U);
-  EXPECT_EQ(contents.count.at(FrameKind::kCatalog), contents.numbers.size());
-  EXPECT_EQ(contents.count.at(FrameKind::kEnd), 1U);
-  EXPECT_GE(contents.count.at(FrameKind::kSync), num_steps * 96 / kSyncEveryBytes - 10);
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kCatalog), contents.numbers.size());
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kEnd), 1U);
+  EXPECT_GE(contents.count.at(TraceFrameKind::kSync), num_steps * 96 / kSyncEveryBytes - 10);
   EXPECT_TRUE(contents.damage.empty());
   struct stat status {};
   ASSERT_EQ(::stat(folder.path().c_str(), &status), 0);
