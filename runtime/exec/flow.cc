@@ -105,6 +105,11 @@ void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
   if (!out.link->is_feedback) out.waiting_max.raise_to(out.unsettled());
 }
 
+void Flow::go_live() {
+  is_guided_ = false;
+  for (OutLink& out : links) update_full(out);
+}
+
 void Flow::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes, const Ship& ship) {
   if (num_messages <= out.num_settled.get()) return;
   CHECK(num_messages <= out.num_shipped.get(), "a grant covers messages that were never shipped");

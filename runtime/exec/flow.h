@@ -69,6 +69,8 @@ class Flow {
 
   /// Takes a message of one link; ships it, queues it, or (dead peer) counts it as returned.
   void emit(OutLink& link, Envelope&& envelope, const Ship& ship);
+  /// From guided to live: what has not been settled counts again.
+  void go_live();
   /// Applies running totals; ships what got credit. Old or repeated grants change nothing.
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
@@ -97,7 +99,7 @@ class Flow {
   void ship_now(OutLink& link, Envelope&& envelope, const Ship& ship);
 
   const uint32_t num_slots_;
-  const bool is_guided_;
+  bool is_guided_;
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;

@@ -88,6 +88,7 @@ Status Host::Body::start(Time now) {
     take_snapshot(seat);
   }
   if (setup().observer != nullptr) setup().observer->on_start(setup().host, now);
+  look_for_life();
   arm_work();
   after_change();
   return ok();
@@ -164,6 +165,7 @@ std::optional<Time> Host::next_timer() const {
 void Host::wake(Time now) { body_->wake(now); }
 bool Host::ready() const { return body_->ready(); }
 StepEnd Host::step(Time now) {
+  if (is_guided()) return body_->guided_step();
   if (!body_->begin_step(now)) return {};
   body_->run_step();
   return body_->complete_step(now);
@@ -190,6 +192,7 @@ bool Host::run(Running& running) {
   running.run();
   return !running.is_abandoned();
 }
+bool Host::is_guided() const { return body_->setup().guide != nullptr; }
 bool Host::may_run_apart() const { return body_->may_run_apart(); }
 void Host::begin_drain(Time now) { body_->begin_drain(now); }
 void Host::peer_down(HostId peer, uint32_t epoch, Time now) { body_->peer_down(peer, epoch, now); }

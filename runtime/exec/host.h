@@ -112,19 +112,24 @@ struct GuidedStep {
   uint64_t sequence = 0;
   uint32_t timer = 0;  // kTimer
   PeerEvent peer;      // kPeer
+  Time began;          // services().now()
+  bool is_abandoned = false;
+  std::optional<Error> injected;  // in place of the handler
   std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
 };
 
 /// Chooses a host's steps in place of the host: replay. The host takes exactly these steps in this
-/// order, each as soon as its message is here, whatever is full or paused; it keeps timers but
-/// takes none by itself. Used on the host's thread.
+/// order, each as soon as its message is here, whatever is full or paused, at the recorded times;
+/// it keeps timers but takes none by itself. Used on the host's thread.
 class StepGuide {
  public:
   virtual ~StepGuide() = default;
   /// The step that comes next, or that is in hand; null: none is known (any more). Stays the same
   /// until the host's observer was told of it (on_step).
   virtual const GuidedStep* next() const = 0;
+  /// With no step left: true makes the host go on by its own choice, for good (recovery).
+  virtual bool goes_live() const { return false; }
   /// The host cannot do, or did otherwise than, what the recording says of the step in hand.
   virtual void diverged(std::string what) = 0;
 };
@@ -199,6 +204,7 @@ class Host {
 
   /// Whether step() would do something now.
   bool ready() const;
+  /// A guided host takes its recorded time, not `now`, and never runs apart.
   StepEnd step(Time now);
   /// The same within a burst of steps: counts() and view() lag behind until end_burst(), but never
   /// call a host idle that is not.
@@ -221,6 +227,8 @@ class Host {
   static bool run(Running& running);
   /// Whether a handler may run apart from the host: own_thread, one actor, no resources.
   bool may_run_apart() const;
+  /// A StepGuide still chooses: use step() alone.
+  bool is_guided() const;
 
   /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
   void begin_drain(Time now);

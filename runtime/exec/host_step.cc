@@ -53,6 +53,38 @@ Input Host::Body::guided_input(const GuidedStep& step) {
   return input;
 }
 
+StepEnd Host::Body::guided_step() {
+  const GuidedStep* next = setup().guide->next();
+  if (next == nullptr || !begin_step(next->began)) return {};
+  // The guide moves on when it is told of the step.
+  const Time began = next->began;
+  StepEnd end;
+  end.stepped = true;
+  if (next->is_abandoned) {
+    if (const Status status = abandon_step(began); !status.ok())
+      setup().executor->host_failed(setup().host, status.error());
+  } else {
+    if (next->injected)
+      fail_step(*next->injected);
+    else
+      run_step();
+    end = complete_step(began);
+  }
+  look_for_life();
+  return end;
+}
+
+/// At the end of what a recording knows: from here on the host chooses, if the guide says so.
+void Host::Body::look_for_life() {
+  StepGuide* guide = setup().guide;
+  if (guide == nullptr || guide->next() != nullptr || !guide->goes_live()) return;
+  common_->setup.guide = nullptr;
+  common_->flow->go_live();
+  inbox_.go_live();
+  arm_work();
+  after_change();
+}
+
 bool Host::Body::begin_step(Time now) {
   CHECK(step_ == Step::kNone, "a step began before the last one was completed");
   now_ = now;

@@ -14,13 +14,41 @@ Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided
     in.id = id;
     in.actor = static_cast<uint32_t>(std::find(instances.begin(), instances.end(), link.target) -
                                      instances.begin());
-    if (is_guided_) {
-      in.lane = static_cast<uint32_t>(lanes_.size());
-      lanes_.emplace_back();
+    if (!is_guided_) {
+      open_lane(in);
       continue;
     }
-    in.lane = link.is_feedback ? kPrompt : lane_of(in.actor, link);
-    if (link.latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
+    in.lane = static_cast<uint32_t>(lanes_.size());
+    lanes_.emplace_back();
+  }
+}
+
+void Inbox::open_lane(InLink& in) {
+  in.lane = in.link->is_feedback ? kPrompt : lane_of(in.actor, *in.link);
+  if (in.link->latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
+}
+
+void Inbox::go_live() {
+  is_guided_ = false;
+  std::vector<Input> waiting;
+  for (Lane& lane : lanes_)
+    while (!lane.ring.empty()) waiting.push_back(lane.ring.pop());
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Input& a, const Input& b) { return a.arrival < b.arrival; });
+  lanes_.assign(2, Lane());
+  num_waiting_ = 0;
+  for (InLink& in : links) {
+    open_lane(in);
+    in.num_waiting.set(0);
+  }
+  for (InLink& in : links)
+    if (in.is_paused.get() != 0 && !in.link->is_feedback) lanes_[in.lane].is_paused = true;
+  for (Input& input : waiting) {
+    const Time arrived = input.arrived;
+    if (input.kind != StepKind::kMessage)
+      push(input.kind == StepKind::kTimer ? kPrompt : kControl, std::move(input), arrived);
+    else
+      queue(links[input.in_index], std::move(input.envelope), arrived);
   }
 }
 
@@ -62,6 +90,11 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   in.last_sequence = envelope.sequence;
   in.num_received_epoch += 1;
   in.num_received.add(1);
+  queue(in, std::move(envelope), now);
+  return ok();
+}
+
+void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
   auto& ring = lanes_[in.lane].ring;
   uint64_t* latest = nullptr;
   if (!in.latest.empty()) {
@@ -73,19 +106,18 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
       in.settled_bytes += older.blob_bytes;
       in.num_overwritten.add(1);
       older = std::move(envelope);
-      return ok();
+      return;
     }
   }
   Input input;
   input.actor = in.actor;
   input.port = in.link->input;
-  input.in_index = in_index;
+  input.in_index = in.link->in_index;
   input.envelope = std::move(envelope);
   const uint64_t position = push(in.lane, std::move(input), now);
   if (latest != nullptr) *latest = position;
   in.num_waiting.add(1);
   in.waiting_max.raise_to(in.num_waiting.get());
-  return ok();
 }
 
 uint32_t Inbox::pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const {

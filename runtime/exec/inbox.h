@@ -81,6 +81,8 @@ class Inbox {
   /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages
   /// of the link were overwritten in the recorded run: they are settled and gone.
   bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
+  /// From guided to live: what waits is put into the usual lanes, in order of arrival.
+  void go_live();
   Input take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
@@ -97,11 +99,13 @@ class Inbox {
   std::vector<InLink> links;  // index = Link::in_index
 
  private:
+  void open_lane(InLink& in);
+  void queue(InLink& in, Envelope&& envelope, Time now);
   uint64_t push(uint32_t lane, Input&& input, Time now);
   uint32_t lane_of(uint32_t actor, const Link& link);
 
   const uint32_t num_slots_;
-  const bool is_guided_;
+  bool is_guided_;
   std::vector<Lane> lanes_;
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;

@@ -58,7 +58,7 @@ ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& 
 
 void ReplayCursor::load(uint64_t step) {
   has_next_ = false;
-  injected_.reset();
+  guided_.injected.reset();
   answers_.clear();
   num_answers_taken_ = 0;
   if (step > last_step_ || divergence_) return;
@@ -77,6 +77,8 @@ void ReplayCursor::load(uint64_t step) {
     divergence_ = here(DivergenceKind::kUnreadable, "the record names an instance of another host");
     return;
   }
+  guided_.began = recorded_.began;
+  guided_.is_abandoned = (recorded_.flags & kAbandoned) != 0;
   guided_.link = recorded_.link;
   guided_.epoch = recorded_.epoch;
   guided_.sequence = recorded_.sequence;
@@ -96,7 +98,7 @@ void ReplayCursor::load(uint64_t step) {
     } else if (note.kind == NoteKind::kError && !note.bytes.empty()) {
       if ((recorded_.flags & kInjected) == 0) continue;
       const std::string text(reinterpret_cast<const char*>(note.bytes.data()), note.bytes.size());
-      injected_ = Error(static_cast<Code>(text[0]), text.substr(1));
+      guided_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
     } else if (note.kind == NoteKind::kResource) {
       answers_.push_back(std::move(note.bytes));
     }

@@ -27,8 +27,6 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   void on_step(const StepRecord& record) override;
 
   const TraceStep& recorded() const { return recorded_; }  // of next()
-  /// Of next(): an error to inject in place of the handler.
-  const std::optional<Error>& injected() const { return injected_; }
   const std::vector<std::byte>* take_answer();
   /// The host stops here for good.
   void stop(Divergence divergence);
@@ -55,7 +53,6 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   bool has_next_ = false;
   TraceStep recorded_;
   GuidedStep guided_;
-  std::optional<Error> injected_;
   std::vector<std::vector<std::byte>> answers_;
   size_t num_answers_taken_ = 0;
   uint64_t num_steps_ = 0;

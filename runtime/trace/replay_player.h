@@ -61,7 +61,7 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   void step(Part& part);
   void find_missing();
   Status start_alone();
-  std::string why_missing(const Part& part, const TraceStep& next) const;
+  std::optional<Divergence> why_stuck(const Part& part) const;
 
   const ReplaySetup setup_;
   const std::shared_ptr<const Wiring> wiring_;

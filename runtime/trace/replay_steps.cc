@@ -1,6 +1,7 @@
 // What the workers of a replay do: taking in messages, choosing, stepping; what was never sent.
 #include "runtime/trace/replay_player.h"
 #include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/payload_check.h"
 
 namespace primerl {
 
@@ -43,6 +44,10 @@ bool Player::bring_input(Part& part) {
   if (type == nullptr) return unreadable(error(Code::kCorrupt, "its type is not known"));
   auto payload = decode_message(*type, stored->body, stored->blobs);
   if (!payload.ok()) return unreadable(payload.error());
+  if ((part.cursor->recorded().flags & kNotChecked) == 0 &&
+      payload_check(*payload) != part.cursor->recorded().payload_check)
+    return unreadable(
+        error(Code::kCorrupt, "its content does not match the check of its delivery"));
   Parcel parcel;
   parcel.from = link.sender_host;
   parcel.to = part.host->id();
@@ -81,75 +86,85 @@ Part* Player::pick(uint32_t worker) {
 }
 
 void Player::step(Part& part) {
-  ReplayCursor& cursor = *part.cursor;
-  Host& host = *part.host;
-  const Time began = cursor.recorded().began;
-  const bool is_abandoned = (cursor.recorded().flags & kAbandoned) != 0;
-  const bool began_step = host.begin_step(began);
-  CHECK(began_step, "a ready host did not step");
-  if (is_abandoned) {
-    if (const Status done = host.abandon_step(began); !done.ok())
-      cursor.diverged(done.error().text());
-  } else {
-    if (cursor.injected())
-      host.fail_step(*cursor.injected());
-    else
-      host.run_step();
-    host.complete_step(began);
-  }
+  const StepEnd end = part.host->step(part.cursor->recorded().began);
+  CHECK(end.stepped, "a ready host did not step");
   num_steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::string Player::why_missing(const Part& part, const TraceStep& next) const {
+/// Why a host cannot take its next step, or why it has none although its record goes on; nothing
+/// when it is at its end or waits for one that diverged.
+std::optional<Divergence> Player::why_stuck(const Part& part) const {
   const Plan& plan = *setup_.plan;
+  const ReplayCursor& cursor = *part.cursor;
+  const HostId host = cursor.host();
+  if (cursor.divergence() || setup_.options.stop_host == host) return std::nullopt;
+  Divergence divergence;
+  divergence.host = host;
+  if (cursor.next() == nullptr) {
+    if (cursor.num_steps() >= setup_.trace->last_step(host)) return std::nullopt;
+    divergence.kind = DivergenceKind::kUnreadable;
+    divergence.step = cursor.num_steps() + 1;
+    divergence.began = cursor.recorded().began;
+    divergence.what =
+        fmt::format("step {} of '{}' is not in the record, which goes on to step {}",
+                    divergence.step, plan.host(host).name, setup_.trace->last_step(host));
+    return divergence;
+  }
+  const TraceStep& next = cursor.recorded();
+  if (next.kind != StepKind::kMessage) return std::nullopt;
   const Link& link = wiring_->links[next.link.index()];
-  const auto& sender = parts_[link.sender_host.index()];
-  std::string text =
-      fmt::format("'{}' waits at step {} for message {} of '{}', which '{}' never sent",
-                  plan.host(part.cursor->host()).name, next.step, next.sequence,
-                  plan.edge(link.edge).name, plan.instance(link.sender).name);
+  const Part* sender = parts_[link.sender_host.index()].get();
+  if (sender == nullptr || sender->cursor->divergence()) return std::nullopt;
+  divergence.step = next.step;
+  divergence.began = next.began;
+  const std::string message =
+      fmt::format("message {} of '{}' from '{}'", next.sequence, plan.edge(link.edge).name,
+                  plan.instance(link.sender).name);
+  if (sender->cursor->num_emitted(next.link) >= next.sequence) {
+    divergence.kind = DivergenceKind::kCourse;
+    divergence.what = fmt::format(
+        "the record delivers {} here, but not the ones before it: deliveries were swapped or one "
+        "is "
+        "missing",
+        message);
+    return divergence;
+  }
+  divergence.kind = DivergenceKind::kMissing;
+  divergence.what = fmt::format("it waits for {}, which was never sent: ", message);
   if (sender->cursor->next() != nullptr)
-    return text + fmt::format(": it waits itself at step {}", sender->cursor->recorded().step);
-  return text + fmt::format(": its record ends with step {}", sender->cursor->num_steps());
+    divergence.what += fmt::format("'{}' waits itself at step {}", plan.host(link.sender_host).name,
+                                   sender->cursor->recorded().step);
+  else
+    divergence.what += fmt::format("the record of '{}' ends with step {}",
+                                   plan.host(link.sender_host).name, sender->cursor->num_steps());
+  return divergence;
 }
 
-/// Nothing moves. Hosts that wait for one that diverged, or for one that waits, are victims; what
-/// is left waits for messages that a complete record would have had.
+/// Nothing moves any more. A host that waits for one that is stuck itself is its victim.
 void Player::find_missing() {
-  for (const auto& part : parts_) {
-    if (!part || part->cursor->divergence() || part->cursor->next() == nullptr) continue;
-    const TraceStep next = part->cursor->recorded();
-    if (next.kind != StepKind::kMessage) continue;
-    const Part* sender = parts_[wiring_->links[next.link.index()].sender_host.index()].get();
-    if (sender == nullptr || sender->cursor->divergence() || sender->cursor->next() != nullptr)
-      continue;
-    const bool was_cut = setup_.options.stop_host == sender->cursor->host();
-    if (was_cut) continue;
-    Divergence divergence;
-    divergence.kind = DivergenceKind::kMissing;
-    divergence.host = part->cursor->host();
-    divergence.step = next.step;
-    divergence.began = next.began;
-    divergence.what = why_missing(*part, next);
-    part->cursor->stop(std::move(divergence));
+  std::vector<std::optional<Divergence>> stuck(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i)
+    if (parts_[i]) stuck[i] = why_stuck(*parts_[i]);
+  const auto is_victim = [&](size_t i) {
+    if (stuck[i]->kind != DivergenceKind::kMissing) return false;
+    const TraceStep& next = parts_[i]->cursor->recorded();
+    const HostId sender = wiring_->links[next.link.index()].sender_host;
+    return stuck[sender.index()].has_value() || setup_.options.stop_host.has_value();
+  };
+  bool has_cause = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i]) continue;
+    has_cause = has_cause || parts_[i]->cursor->divergence();
+    if (!stuck[i] || is_victim(i)) continue;
+    parts_[i]->cursor->stop(std::move(*stuck[i]));
+    has_cause = true;
   }
-  // They wait for each other: a record that is whole never does.
-  Part* first = nullptr;
-  for (const auto& part : parts_) {
-    if (!part) continue;
-    if (part->cursor->divergence() || setup_.options.stop_host) return;
-    if (part->cursor->next() == nullptr) continue;
-    if (first == nullptr || part->cursor->recorded().began < first->cursor->recorded().began)
-      first = part.get();
-  }
-  if (first == nullptr) return;
-  Divergence divergence;
-  divergence.kind = DivergenceKind::kMissing;
-  divergence.host = first->cursor->host();
-  divergence.step = first->cursor->recorded().step;
-  divergence.began = first->cursor->recorded().began;
-  divergence.what = why_missing(*first, first->cursor->recorded());
-  first->cursor->stop(std::move(divergence));
+  if (has_cause || setup_.options.stop_host) return;
+  // They wait for each other, which a whole record never makes them do: tell of the first.
+  std::optional<Divergence>* first = nullptr;
+  for (auto& each : stuck)
+    if (each && (first == nullptr || each->began < (*first)->began)) first = &each;
+  if (first != nullptr) parts_[(*first)->host.index()]->cursor->stop(std::move(**first));
 }
 
 }  // namespace primerl

@@ -110,27 +110,11 @@ class SimSurroundings final : public Surroundings, public RunFiles {
     return ok();
   }
   Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
-    static const std::filesystem::path folder = make_folder();
-    return folder;
+    return scratch_folder();
   }
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
  private:
-  static std::filesystem::path make_folder() {
-    namespace fs = std::filesystem;
-    // Learners sync what they save: a memory file system, where there is one, makes that free.
-    const fs::path base = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
-    const fs::path folder = base / fmt::format("primerl-sim-{}", ::getpid());
-    fs::create_directories(folder);
-    static struct Remover {
-      fs::path path;
-      ~Remover() {
-        std::error_code ignored;
-        fs::remove_all(path, ignored);
-      }
-    } remover{folder};
-    return folder;
-  }
   DemoJudge& judge_;
   std::vector<std::string>& rollouts_;
 };
@@ -181,15 +165,27 @@ std::string repeat_command(const DemoCase& demo) {
       demo.seed, demo.max_off_policy_steps, to_string(demo.fault));
 }
 
-DemoResult run_demo(const DemoCase& demo) {
-  DemoResult result;
-  DemoJudge judge(demo);
+const std::filesystem::path& scratch_folder() {
+  namespace fs = std::filesystem;
+  // Learners sync what they save: a memory file system, where there is one, makes that free.
+  static const struct Folder {
+    Folder()
+        : path((fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()) /
+               fmt::format("primerl-sim-{}", ::getpid())) {
+      fs::create_directories(path);
+    }
+    ~Folder() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+    fs::path path;
+  } folder;
+  return folder.path;
+}
+
+std::shared_ptr<const Plan> demo_plan(const DemoCase& demo) {
   const CheckedGraph& graph = graph_of(demo);
-  if (!graph.plan) {
-    for (const auto& found : graph.diagnostics.all())
-      result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
-    return result;
-  }
+  if (!graph.plan) return nullptr;
   auto plan = std::make_shared<Plan>(*graph.plan);
   plan->settings.seed = static_cast<int64_t>(demo.seed);
   if (demo.without_ended) {
@@ -198,11 +194,25 @@ DemoResult run_demo(const DemoCase& demo) {
         std::erase_if(plan->edges, [](const PlanEdge& edge) { return edge.name == kEndedEdge; });
     CHECK(removed == 1, "the demo's plan has no trainer.ended edge to leave out");
   }
+  return plan;
+}
+
+DemoResult run_demo(const DemoCase& demo, DeliveryObserver* observer, ResourceFactory factory) {
+  DemoResult result;
+  DemoJudge judge(demo);
+  const auto plan = demo_plan(demo);
+  if (plan == nullptr) {
+    for (const auto& found : graph_of(demo).diagnostics.all())
+      result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
+    return result;
+  }
   SimSurroundings surroundings(judge, result.rollouts);
   SimWorld world(demo, judge);
-  VirtualExecutor executor(plan, resource_factory(), surroundings,
+  if (factory == nullptr) factory = resource_factory();
+  VirtualExecutor executor(plan, factory, surroundings,
                            {.seed = demo.seed,
                             .world = &world,
+                            .observer = observer,
                             .events_max = 2'000'000,
                             .repeat_with = repeat_command(demo)});
   if (const Status started = executor.start(); !started.ok()) {

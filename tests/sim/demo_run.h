@@ -6,10 +6,13 @@
 /// backwards.
 #pragma once
 
+#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/exec/executor.h"
+#include "runtime/exec/host.h"
 
 namespace primerl::sim {
 
@@ -50,7 +53,13 @@ inline constexpr int64_t kGroupSize = 4;
 inline constexpr int64_t kBatchSize = 8;
 inline constexpr int64_t kMaxSteps = 4;
 
-DemoResult run_demo(const DemoCase& demo);
+/// `observer` (may be null) sees every step: a recorder. `factory`: null = the program's.
+DemoResult run_demo(const DemoCase& demo, DeliveryObserver* observer = nullptr,
+                    ResourceFactory factory = nullptr);
+/// The plan that run_demo() runs; null when the graph is not valid.
+std::shared_ptr<const Plan> demo_plan(const DemoCase& demo);
+/// A folder in memory, where there is one, of this process alone; removed at its end.
+const std::filesystem::path& scratch_folder();
 /// Sets PRIMERL_SEED and names the test: what a person pastes to see one case again.
 std::string repeat_command(const DemoCase& demo);
 
