@@ -62,6 +62,47 @@ LearnerAnswer answer_of(Call call, const Status& status) {
   return answer;
 }
 
+LearnerAnswer answer_of_step(const Result<TrainReport>& report) {
+  LearnerAnswer answer = answer_of(Call::kStep, report.ok() ? ok() : Status(report.error()));
+  if (!report.ok()) return answer;
+  answer.loss = report->loss;
+  answer.entropy_mean = report->entropy_mean;
+  answer.mismatch_kl_mean = report->mismatch_kl_mean;
+  answer.mismatch_kl_max = report->mismatch_kl_max;
+  answer.masked_fraction = report->masked_fraction;
+  answer.grad_norm = report->grad_norm;
+  answer.learning_rate = report->learning_rate;
+  answer.num_tokens = report->num_tokens;
+  answer.num_loss_tokens = report->num_loss_tokens;
+  answer.num_micro_batches = report->num_micro_batches;
+  answer.skipped = report->skipped;
+  answer.skip_reason = report->skip_reason;
+  return answer;
+}
+
+TrainReport report_of(const LearnerAnswer& answer) {
+  TrainReport report;
+  report.loss = answer.loss;
+  report.entropy_mean = answer.entropy_mean;
+  report.mismatch_kl_mean = answer.mismatch_kl_mean;
+  report.mismatch_kl_max = answer.mismatch_kl_max;
+  report.masked_fraction = answer.masked_fraction;
+  report.grad_norm = answer.grad_norm;
+  report.learning_rate = answer.learning_rate;
+  report.num_tokens = answer.num_tokens;
+  report.num_loss_tokens = answer.num_loss_tokens;
+  report.num_micro_batches = answer.num_micro_batches;
+  report.skipped = answer.skipped;
+  report.skip_reason = answer.skip_reason;
+  return report;
+}
+
+std::vector<std::byte> bytes_of(LearnerAnswer answer) {
+  auto encoded = encode_message(Payload::of(std::move(answer)));
+  CHECK(encoded.ok(), "a learner's answer is larger than a message");
+  return std::move(encoded->body);
+}
+
 class RecordingLearner final : public Learner {
  public:
   RecordingLearner(std::unique_ptr<Learner> learner, KeepAnswer keep)
@@ -69,22 +110,7 @@ class RecordingLearner final : public Learner {
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     auto report = learner_->step(batch, stop);
-    LearnerAnswer answer = answer_of(Call::kStep, report.ok() ? ok() : Status(report.error()));
-    if (report.ok()) {
-      answer.loss = report->loss;
-      answer.entropy_mean = report->entropy_mean;
-      answer.mismatch_kl_mean = report->mismatch_kl_mean;
-      answer.mismatch_kl_max = report->mismatch_kl_max;
-      answer.masked_fraction = report->masked_fraction;
-      answer.grad_norm = report->grad_norm;
-      answer.learning_rate = report->learning_rate;
-      answer.num_tokens = report->num_tokens;
-      answer.num_loss_tokens = report->num_loss_tokens;
-      answer.num_micro_batches = report->num_micro_batches;
-      answer.skipped = report->skipped;
-      answer.skip_reason = report->skip_reason;
-    }
-    keep(std::move(answer));
+    keep(answer_of_step(report));
     return report;
   }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
@@ -108,11 +134,7 @@ class RecordingLearner final : public Learner {
   std::string describe() const override { return learner_->describe(); }
 
  private:
-  void keep(LearnerAnswer answer) {
-    auto encoded = encode_message(Payload::of(std::move(answer)));
-    CHECK(encoded.ok(), "a learner's answer is larger than a message");
-    keep_(std::move(encoded->body));
-  }
+  void keep(LearnerAnswer answer) { keep_(bytes_of(std::move(answer))); }
 
   const std::unique_ptr<Learner> learner_;
   const KeepAnswer keep_;
@@ -124,20 +146,7 @@ class RecordedLearner final : public Learner {
 
   Result<TrainReport> step(const TrainBatch&, const StopRequested&) override {
     ASSIGN_OR_RETURN(const LearnerAnswer answer, take(Call::kStep));
-    TrainReport report;
-    report.loss = answer.loss;
-    report.entropy_mean = answer.entropy_mean;
-    report.mismatch_kl_mean = answer.mismatch_kl_mean;
-    report.mismatch_kl_max = answer.mismatch_kl_max;
-    report.masked_fraction = answer.masked_fraction;
-    report.grad_norm = answer.grad_norm;
-    report.learning_rate = answer.learning_rate;
-    report.num_tokens = answer.num_tokens;
-    report.num_loss_tokens = answer.num_loss_tokens;
-    report.num_micro_batches = answer.num_micro_batches;
-    report.skipped = answer.skipped;
-    report.skip_reason = answer.skip_reason;
-    return report;
+    return report_of(answer);
   }
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
     RETURN_IF_ERROR(take(Call::kSnapshot));
@@ -173,7 +182,83 @@ class RecordedLearner final : public Learner {
   const NextAnswer next_;
 };
 
+class RecoveredLearner final : public Learner {
+ public:
+  explicit RecoveredLearner(RecoveredLearnerSetup setup)
+      : setup_(std::move(setup)), recorded_(setup_.next) {}
+
+  Status open() {
+    if (setup_.checkpoint_step > 0) return ok();
+    ASSIGN_OR_RETURN(real_, setup_.make());
+    return ok();
+  }
+  Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
+    if (real_ == nullptr) {
+      auto report = recorded_.step(batch, stop);
+      if (report.ok() && !report->skipped) ++num_steps_;
+      if (report.ok() && num_steps_ == setup_.checkpoint_step) RETURN_IF_ERROR(take_checkpoint());
+      return report;
+    }
+    const auto* bytes = setup_.next();
+    auto report = real_->step(batch, stop);
+    std::vector<std::byte> now = bytes_of(answer_of_step(report));
+    if (bytes == nullptr) {
+      setup_.keep(std::move(now));
+      return report;
+    }
+    ++num_steps_;
+    if (*bytes == now) return report;
+    return error(Code::kCorrupt, "the training step after step {} came out otherwise than recorded",
+                 setup_.checkpoint_step + num_steps_ - 1)
+        .note("bit-equal steps need the same program, machine kind and `threads`");
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+    if (real_ == nullptr) return recorded_.snapshot(version);
+    auto snapshot = real_->snapshot(version);
+    settle(answer_of(Call::kSnapshot, snapshot.ok() ? ok() : Status(snapshot.error())));
+    return snapshot;
+  }
+  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override {
+    return real_ == nullptr ? recorded_.score(tokens) : real_->score(tokens);
+  }
+  Status save(const std::filesystem::path& folder) override {
+    if (real_ == nullptr) return recorded_.save(folder);
+    const Status saved = real_->save(folder);
+    settle(answer_of(Call::kSave, saved));
+    return saved;
+  }
+  Status load(const std::filesystem::path& folder) override {
+    return real_ == nullptr ? ok() : real_->load(folder);
+  }
+  int32_t max_sequence_tokens() const override {
+    return real_ == nullptr ? recorded_.max_sequence_tokens() : real_->max_sequence_tokens();
+  }
+  Duration take_cost() override { return real_ == nullptr ? Duration() : real_->take_cost(); }
+
+ private:
+  Status take_checkpoint() {
+    ASSIGN_OR_RETURN(real_, setup_.make());
+    num_steps_ = 0;
+    return real_->load(setup_.checkpoint);
+  }
+  /// The record's answer to the same call is used up; past its end the answer is kept.
+  void settle(LearnerAnswer answer) {
+    if (setup_.next() == nullptr) setup_.keep(bytes_of(std::move(answer)));
+  }
+
+  const RecoveredLearnerSetup setup_;
+  RecordedLearner recorded_;
+  std::unique_ptr<Learner> real_;
+  int64_t num_steps_ = 0;  // answered, or taken since the checkpoint
+};
+
 }  // namespace
+
+Result<std::unique_ptr<Learner>> make_recovered_learner(RecoveredLearnerSetup setup) {
+  auto learner = std::make_unique<RecoveredLearner>(std::move(setup));
+  RETURN_IF_ERROR(learner->open());
+  return std::unique_ptr<Learner>(std::move(learner));
+}
 
 std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner, KeepAnswer keep) {
   return std::make_unique<RecordingLearner>(std::move(learner), std::move(keep));

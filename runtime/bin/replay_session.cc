@@ -16,12 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool owns(const Plan& plan, const PlanHost& host, std::string_view kind) {
-  return std::any_of(host.resources.begin(), host.resources.end(), [&](int32_t index) {
-    return plan.resources[static_cast<size_t>(index)].kind == kind;
-  });
-}
-
 Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
                                             const std::vector<std::string>& sets) {
   Overrides overrides;
@@ -142,12 +136,12 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   if (!node.empty()) {
     ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
     session.is_real[host.index()] = true;
-  } else if (depth != "full") {
-    for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-      session.is_real[i] = !owns(plan, plan.hosts[i], "engine");
   }
-  session.has_recorded_learner = depth == "control";
-  session.reasons = close_over(plan, *session.trace, session.is_real);
+  session.depth = depth == "control"   ? ReplayDepth::kControl
+                  : depth == "learner" ? ReplayDepth::kLearner
+                                       : ReplayDepth::kFull;
+  session.reasons =
+      close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
   session.surroundings = std::make_unique<ReplaySurroundings>(out);
   RETURN_IF_ERROR(session.surroundings->open());
   return session;
@@ -158,7 +152,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.plan = plan;
   setup.trace = trace;
   setup.messages = message_catalog();
-  setup.factory = replay_factory(resource_factory(), has_recorded_learner);
+  setup.factory = replay_factory(resource_factory(), depth);
   setup.surroundings = surroundings.get();
   setup.options.is_real = is_real;
   setup.options.num_threads = num_threads;

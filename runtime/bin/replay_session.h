@@ -13,6 +13,7 @@
 
 #include "graph/plan.h"
 #include "runtime/bin/commands/replay_options.h"
+#include "runtime/bin/traced_resources.h"
 #include "runtime/trace/replay.h"
 
 namespace primerl {
@@ -56,7 +57,7 @@ struct ReplaySession {
   std::shared_ptr<const Plan> plan;
   std::vector<bool> is_real;         // by host
   std::vector<std::string> reasons;  // why a host is real although it need not be
-  bool has_recorded_learner = false;
+  ReplayDepth depth = ReplayDepth::kFull;
   std::unique_ptr<ReplaySurroundings> surroundings;
 
   ReplaySetup setup(uint32_t num_threads) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/bin/recorded_engine.h"
 #include "runtime/bin/recorded_learner.h"
 
 namespace primerl {
@@ -16,8 +17,17 @@ HostId owner_of(const Plan& plan, int32_t index) {
   return HostId::none();
 }
 
-bool is_learner(const Plan& plan, int32_t index) {
-  return plan.resources[static_cast<size_t>(index)].kind == Learner::kResourceKind;
+std::string_view kind_of(const Plan& plan, int32_t index) {
+  return plan.resources[static_cast<size_t>(index)].kind;
+}
+
+/// `made` as the interface it is.
+template <class R>
+std::unique_ptr<R> take_as(std::unique_ptr<Resource> made) {
+  auto* typed = dynamic_cast<R*>(made.get());
+  CHECK(typed != nullptr, "a resource is not of its kind");
+  (void)made.release();
+  return std::unique_ptr<R>(typed);
 }
 
 }  // namespace
@@ -27,26 +37,32 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
                                              int32_t index) -> Result<std::unique_ptr<Resource>> {
     auto made = make(plan, index);
     const HostId owner = owner_of(plan, index);
-    if (!made.ok() || !is_learner(plan, index) || owner.is_none()) return made;
-    auto* learner = dynamic_cast<Learner*>(made->get());
-    CHECK(learner != nullptr, "a resource of kind learner is none");
-    (void)made->release();
-    return std::unique_ptr<Resource>(make_recording_learner(
-        std::unique_ptr<Learner>(learner), [&recorder, owner](std::vector<std::byte> answer) {
-          recorder.add_answer(owner, std::move(answer));
-        }));
+    if (!made.ok() || owner.is_none()) return made;
+    const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
+      recorder.add_answer(owner, std::move(answer));
+    };
+    if (kind_of(plan, index) == Learner::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_learner(take_as<Learner>(std::move(*made)), keep));
+    if (kind_of(plan, index) == Engine::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_engine(take_as<Engine>(std::move(*made)), keep));
+    return made;
   };
 }
 
-std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers&)>
-replay_factory(ResourceFactory make, bool recorded_learner) {
-  return [make = std::move(make), recorded_learner](
+ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
+  return [make = std::move(make), depth](
              const Plan& plan, int32_t index,
              RecordedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
     const HostId owner = owner_of(plan, index);
-    if (!recorded_learner || !is_learner(plan, index) || owner.is_none()) return make(plan, index);
-    return std::unique_ptr<Resource>(
-        make_recorded_learner([&answers, owner] { return answers.take(owner); }));
+    const NextAnswer next = [&answers, owner] { return answers.take(owner); };
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
+      return std::unique_ptr<Resource>(make_recorded_learner(next));
+    if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
+      return std::unique_ptr<Resource>(make_recorded_engine(next));
+    return make(plan, index);
   };
 }
 

@@ -1,5 +1,5 @@
-/// The resources of a recorded run and of a replay: the real ones, with a learner that writes its
-/// answers down, or one that plays them.
+/// The resources of a recorded run and of a replay: the real ones with their answers written down,
+/// or players of those answers.
 #pragma once
 
 #include "runtime/exec/executor.h"
@@ -8,12 +8,20 @@
 
 namespace primerl {
 
-/// What `make` makes, learners wrapped so that `recorder` (which outlives them) keeps their
-/// answers.
+/// What `make` makes; engines and learners wrapped so that `recorder` (which outlives them) keeps
+/// their answers.
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
 
-/// For ReplaySetup::factory: what `make` makes; learners from the record when `recorded_learner`.
-std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers&)>
-replay_factory(ResourceFactory make, bool recorded_learner);
+/// What a replay computes.
+enum class ReplayDepth {
+  kFull,     // all: the engine generates, the learner trains
+  kLearner,  // the engine answers from the record
+  kControl,  // so does the learner
+};
+
+using ReplayFactory =
+    std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers&)>;
+/// For ReplaySetup::factory: what `make` makes, or players of the record.
+ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth);
 
 }  // namespace primerl

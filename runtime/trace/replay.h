@@ -91,9 +91,9 @@ struct ReplaySetup {
 Status check_fits(const Plan& plan, const TraceCatalog& catalog);
 
 /// Completes a choice of hosts: one whose messages are not all stored (towards a real host), or
-/// that shares a weight channel with a real host that needs its weights, must be real too. Returns
+/// makes the weights of an engine that generates for real (`generates`), must be real too. Returns
 /// why, host by host.
-std::vector<std::string> close_over(const Plan& plan, const Trace& trace,
+std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
                                     std::vector<bool>& is_real);
 
 class Replay {

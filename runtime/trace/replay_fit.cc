@@ -96,7 +96,7 @@ Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
   return ok();
 }
 
-std::vector<std::string> close_over(const Plan& plan, const Trace& trace,
+std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
                                     std::vector<bool>& is_real) {
   std::vector<std::string> reasons;
   const auto make_real = [&](uint32_t host, std::string why) {
@@ -113,7 +113,7 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace,
       make_real(sender, fmt::format("the messages of '{}' are not stored", link.edge));
       changed = true;
     }
-    for (uint32_t engine = 0; engine < plan.hosts.size(); ++engine) {
+    for (uint32_t engine = 0; generates && engine < plan.hosts.size(); ++engine) {
       if (!is_real[engine] || !uses_kind(plan, plan.hosts[engine], "engine")) continue;
       for (uint32_t learner = 0; learner < plan.hosts.size(); ++learner) {
         if (is_real[learner] || !uses_kind(plan, plan.hosts[learner], "learner")) continue;

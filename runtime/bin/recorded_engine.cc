@@ -1,0 +1,395 @@
+#include "runtime/bin/recorded_engine.h"
+
+#include <map>
+#include <set>
+
+#include "runtime/wire/msgpack_codec.h"
+
+namespace primerl {
+namespace {
+
+enum class Call : uint8_t { kSubmit, kTakeOver, kPrefilled, kFinished, kApply, kState, kLongest };
+
+std::string_view to_string(Call call) {
+  constexpr std::string_view kNames[] = {
+      "submit", "take_over", "take_prefilled",     "take_finished",
+      "apply",  "state",     "max_sequence_tokens"};
+  return kNames[static_cast<size_t>(call)];
+}
+
+struct Prefilled {
+  uint64_t id = 0;
+  int32_t num_cached_tokens = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("id", &Prefilled::id)("num_cached_tokens", &Prefilled::num_cached_tokens);
+  }
+};
+
+struct Span {
+  PolicyVersion version;
+  int32_t begin = 0;
+  int32_t end = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("version", &Span::version)("begin", &Span::begin)("end", &Span::end);
+  }
+};
+
+struct Finished {
+  uint64_t id = 0;
+  uint8_t reason = 0;
+  std::string detail;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<Span> spans;
+  int32_t num_cached_tokens = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("id", &Finished::id)("reason", &Finished::reason)("detail", &Finished::detail)(
+        "tokens", &Finished::tokens)("logprobs", &Finished::logprobs)("spans", &Finished::spans)(
+        "num_cached_tokens", &Finished::num_cached_tokens);
+  }
+};
+
+/// One call and what came of it; the members of other calls stay empty.
+struct EngineAnswer {
+  static constexpr std::string_view kName = "EngineAnswer";
+  static constexpr uint32_t kVersion = 1;
+  uint8_t call = 0;
+  bool has_failed = false;
+  uint8_t code = 0;
+  std::string text;
+  std::vector<Prefilled> prefilled;
+  std::vector<Finished> finished;
+  int64_t number = 0;          // tensors applied; longest sequence; finished ones that follow
+  std::vector<int64_t> state;  // EngineState, in the order of its members
+  template <class F>
+  static void fields(F& f) {
+    f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
+        "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
+        "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
+        "number", &EngineAnswer::number)("state", &EngineAnswer::state);
+  }
+};
+
+EngineAnswer answer_of(Call call, const Status& status = ok()) {
+  EngineAnswer answer;
+  answer.call = static_cast<uint8_t>(call);
+  if (status.ok()) return answer;
+  answer.has_failed = true;
+  answer.code = static_cast<uint8_t>(status.error().code());
+  answer.text = status.error().text();
+  return answer;
+}
+
+std::vector<int64_t> numbers_of(const EngineState& state) {
+  return {state.num_waiting,
+          state.num_running,
+          state.num_held,
+          state.num_free_blocks,
+          state.num_blocks,
+          static_cast<int64_t>(state.num_prefill_tokens),
+          static_cast<int64_t>(state.num_decode_tokens),
+          static_cast<int64_t>(state.num_preemptions),
+          state.version.value};
+}
+
+EngineState state_of(const std::vector<int64_t>& numbers) {
+  EngineState state;
+  if (numbers.size() != 9) return state;
+  state.num_waiting = static_cast<int32_t>(numbers[0]);
+  state.num_running = static_cast<int32_t>(numbers[1]);
+  state.num_held = static_cast<int32_t>(numbers[2]);
+  state.num_free_blocks = static_cast<int32_t>(numbers[3]);
+  state.num_blocks = static_cast<int32_t>(numbers[4]);
+  state.num_prefill_tokens = static_cast<uint64_t>(numbers[5]);
+  state.num_decode_tokens = static_cast<uint64_t>(numbers[6]);
+  state.num_preemptions = static_cast<uint64_t>(numbers[7]);
+  state.version = PolicyVersion(numbers[8]);
+  return state;
+}
+
+Finished fields_of(const FinishEvent& event) {
+  Finished finished;
+  finished.id = event.id.value;
+  finished.reason = static_cast<uint8_t>(event.reason);
+  finished.detail = event.detail;
+  finished.tokens = event.tokens;
+  finished.logprobs = event.logprobs;
+  for (const auto& span : event.spans)
+    finished.spans.push_back({span.version, span.begin, span.end});
+  finished.num_cached_tokens = event.num_cached_tokens;
+  return finished;
+}
+
+FinishEvent event_of(const Finished& finished) {
+  FinishEvent event;
+  event.id = SequenceId(finished.id);
+  event.reason = static_cast<FinishReason>(finished.reason);
+  event.detail = finished.detail;
+  event.tokens = finished.tokens;
+  event.logprobs = finished.logprobs;
+  for (const auto& span : finished.spans)
+    event.spans.push_back({span.version, span.begin, span.end});
+  event.num_cached_tokens = finished.num_cached_tokens;
+  return event;
+}
+
+class RecordingEngine final : public Engine {
+ public:
+  RecordingEngine(std::unique_ptr<Engine> engine, KeepAnswer keep)
+      : engine_(std::move(engine)), keep_(std::move(keep)) {}
+
+  Status submit(SequenceRequest request) override {
+    return kept(Call::kSubmit, engine_->submit(std::move(request)));
+  }
+  Status take_over(SequenceId id) override { return kept(Call::kTakeOver, engine_->take_over(id)); }
+  void abort(SequenceId id) override { engine_->abort(id); }
+  std::vector<PrefillEvent> take_prefilled() override {
+    auto events = engine_->take_prefilled();
+    EngineAnswer answer = answer_of(Call::kPrefilled);
+    for (const auto& event : events)
+      answer.prefilled.push_back({event.id.value, event.num_cached_tokens});
+    keep(std::move(answer));
+    return events;
+  }
+  std::vector<FinishEvent> take_finished() override {
+    auto events = engine_->take_finished();
+    // How many, then one answer each: together they may exceed a message.
+    EngineAnswer count = answer_of(Call::kFinished);
+    count.number = static_cast<int64_t>(events.size());
+    keep(std::move(count));
+    for (const auto& event : events) {
+      EngineAnswer answer = answer_of(Call::kFinished);
+      answer.finished.push_back(fields_of(event));
+      keep(std::move(answer));
+    }
+    return events;
+  }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    auto applied = engine_->apply(snapshot);
+    EngineAnswer answer = answer_of(Call::kApply, applied.ok() ? ok() : Status(applied.error()));
+    if (applied.ok()) answer.number = static_cast<int64_t>(*applied);
+    keep(std::move(answer));
+    return applied;
+  }
+  EngineState state() const override {
+    const EngineState state = engine_->state();
+    EngineAnswer answer = answer_of(Call::kState);
+    answer.state = numbers_of(state);
+    keep(std::move(answer));
+    return state;
+  }
+  int32_t max_sequence_tokens() const override {
+    EngineAnswer answer = answer_of(Call::kLongest);
+    answer.number = engine_->max_sequence_tokens();
+    keep(std::move(answer));
+    return engine_->max_sequence_tokens();
+  }
+  Status step() override { return engine_->step(); }
+  bool has_work() const override { return engine_->has_work(); }
+  Duration take_cost() override { return engine_->take_cost(); }
+  std::string describe() const override { return engine_->describe(); }
+
+ private:
+  Status kept(Call call, Status status) {
+    keep(answer_of(call, status));
+    return status;
+  }
+  void keep(EngineAnswer answer) const {
+    auto encoded = encode_message(Payload::of(std::move(answer)));
+    CHECK(encoded.ok(), "one completion is larger than a message");
+    keep_(std::move(encoded->body));
+  }
+
+  const std::unique_ptr<Engine> engine_;
+  const KeepAnswer keep_;
+};
+
+class RecordedEngine final : public Engine {
+ public:
+  explicit RecordedEngine(NextAnswer next) : next_(std::move(next)) {}
+
+  Status submit(SequenceRequest) override { return status_of(take(Call::kSubmit)); }
+  Status take_over(SequenceId) override { return status_of(take(Call::kTakeOver)); }
+  void abort(SequenceId) override {}
+  std::vector<PrefillEvent> take_prefilled() override {
+    std::vector<PrefillEvent> events;
+    if (const auto answer = take(Call::kPrefilled); answer.ok())
+      for (const auto& each : answer->prefilled)
+        events.push_back({SequenceId(each.id), each.num_cached_tokens});
+    return events;
+  }
+  std::vector<FinishEvent> take_finished() override {
+    std::vector<FinishEvent> events;
+    const auto count = take(Call::kFinished);
+    for (int64_t i = 0; count.ok() && i < count->number; ++i)
+      if (const auto answer = take(Call::kFinished); answer.ok())
+        for (const auto& each : answer->finished) events.push_back(event_of(each));
+    return events;
+  }
+  Result<uint64_t> apply(const WeightSnapshot&) override {
+    ASSIGN_OR_RETURN(const EngineAnswer answer, take(Call::kApply));
+    return static_cast<uint64_t>(answer.number);
+  }
+  EngineState state() const override {
+    const auto answer = take(Call::kState);
+    return answer.ok() ? state_of(answer->state) : EngineState();
+  }
+  int32_t max_sequence_tokens() const override {
+    const auto answer = take(Call::kLongest);
+    return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
+  }
+
+ private:
+  static Status status_of(const Result<EngineAnswer>& answer) {
+    return answer.ok() ? ok() : Status(answer.error());
+  }
+  /// An answer that is missing or of another call shows as a difference in what the actors emit.
+  Result<EngineAnswer> take(Call call) const {
+    const auto* bytes = next_();
+    if (bytes == nullptr)
+      return error(Code::kNotFound, "the record has no answer of the engine to this '{}'",
+                   to_string(call));
+    ASSIGN_OR_RETURN(const Payload payload, decode_message(message_type<EngineAnswer>(), *bytes));
+    const auto& answer = payload.as<EngineAnswer>();
+    if (answer.call != static_cast<uint8_t>(call))
+      return error(Code::kCorrupt, "the engine was asked for '{}', in the recorded run for '{}'",
+                   to_string(call), to_string(static_cast<Call>(answer.call)));
+    if (answer.has_failed) return Error(static_cast<Code>(answer.code), answer.text);
+    return answer;
+  }
+
+  const NextAnswer next_;
+};
+
+class RecoveredEngine final : public Engine {
+ public:
+  explicit RecoveredEngine(RecoveredEngineSetup setup)
+      : setup_(std::move(setup)), now_(make_recorded_engine(setup_.next)) {}
+
+  Status submit(SequenceRequest request) override {
+    RETURN_IF_ERROR(look());
+    const SequenceId id = request.id;
+    SequenceRequest copy = request;
+    const Status submitted = now_->submit(std::move(request));
+    if (submitted.ok() && !is_live_) flights_[id].request = std::move(copy);
+    return submitted;
+  }
+  Status take_over(SequenceId id) override {
+    RETURN_IF_ERROR(look());
+    if (is_live_) {
+      const auto again = again_.find(id);
+      if (again == again_.end()) return now_->take_over(id);
+      again->second.is_taken = true;  // its prompt is being computed anew
+      return ok();
+    }
+    const Status taken = now_->take_over(id);
+    if (const auto flight = flights_.find(id); taken.ok() && flight != flights_.end())
+      flight->second.is_taken = true;
+    return taken;
+  }
+  void abort(SequenceId id) override {
+    (void)look();
+    if (const auto flight = flights_.find(id); flight != flights_.end())
+      flight->second.is_aborted = true;
+    now_->abort(id);
+  }
+  std::vector<PrefillEvent> take_prefilled() override {
+    (void)look();
+    auto events = now_->take_prefilled();
+    if (!is_live_) {
+      for (const auto& event : events)
+        if (const auto flight = flights_.find(event.id); flight != flights_.end())
+          flight->second.is_prefilled = true;
+      return events;
+    }
+    std::erase_if(events, [&](const PrefillEvent& event) { return was_told(event.id); });
+    return events;
+  }
+  std::vector<FinishEvent> take_finished() override {
+    (void)look();
+    auto events = now_->take_finished();
+    for (const auto& event : events) {
+      flights_.erase(event.id);
+      again_.erase(event.id);
+    }
+    return events;
+  }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    RETURN_IF_ERROR(look());
+    if (!is_live_ && !snapshot.tensors.empty()) newest_ = snapshot;
+    return now_->apply(snapshot);
+  }
+  EngineState state() const override { return now_->state(); }
+  int32_t max_sequence_tokens() const override { return now_->max_sequence_tokens(); }
+  Status step() override {
+    RETURN_IF_ERROR(look());
+    return now_->step();
+  }
+  /// At the end of the record there is something to do: what was in flight.
+  bool has_work() const override {
+    if (!is_live_ && setup_.is_live()) return true;
+    return now_->has_work();
+  }
+  std::string describe() const override { return now_->describe(); }
+
+ private:
+  struct Flight {
+    SequenceRequest request;
+    bool is_prefilled = false;
+    bool is_taken = false;
+    bool is_aborted = false;
+  };
+
+  /// Becomes real when the record has ended.
+  Status look() {
+    if (is_live_ || !setup_.is_live()) return ok();
+    ASSIGN_OR_RETURN(auto real, setup_.make());
+    if (newest_) RETURN_IF_ERROR(real->apply(*newest_));
+    for (auto& [id, flight] : flights_) {
+      SequenceRequest request = flight.request;
+      RETURN_IF_ERROR(real->submit(std::move(request)));
+      if (flight.is_aborted) real->abort(id);
+      if (flight.is_prefilled) again_.emplace(id, std::move(flight));
+    }
+    flights_.clear();
+    newest_.reset();
+    now_ = make_recording_engine(std::move(real), setup_.keep);
+    is_live_ = true;
+    return ok();
+  }
+  /// Prefill heard of this prompt's end before the run was killed.
+  bool was_told(SequenceId id) {
+    const auto again = again_.find(id);
+    if (again == again_.end()) return false;
+    const bool is_taken = again->second.is_taken;
+    again_.erase(again);
+    if (is_taken) (void)now_->take_over(id);
+    return true;
+  }
+
+  const RecoveredEngineSetup setup_;
+  std::unique_ptr<Engine> now_;
+  bool is_live_ = false;
+  std::map<SequenceId, Flight> flights_;  // of the record: submitted and not finished
+  std::map<SequenceId, Flight> again_;    // live: their prompts had been told of before
+  std::optional<WeightSnapshot> newest_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_recording_engine(std::unique_ptr<Engine> engine, KeepAnswer keep) {
+  return std::make_unique<RecordingEngine>(std::move(engine), std::move(keep));
+}
+
+std::unique_ptr<Engine> make_recorded_engine(NextAnswer next) {
+  return std::make_unique<RecordedEngine>(std::move(next));
+}
+
+std::unique_ptr<Engine> make_recovered_engine(RecoveredEngineSetup setup) {
+  return std::make_unique<RecoveredEngine>(std::move(setup));
+}
+
+}  // namespace primerl
