@@ -7,10 +7,10 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kVersionsMax = 2;
-
 class MemoryChannel final : public WeightChannel {
  public:
+  explicit MemoryChannel(size_t versions_max) : versions_max_(versions_max) {}
+
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
     std::lock_guard lock(mutex_);
@@ -19,7 +19,7 @@ class MemoryChannel final : public WeightChannel {
                    snapshot->version.value, versions_.back()->version.value)
           .note("published versions rise");
     versions_.push_back(std::move(snapshot));
-    if (versions_.size() > kVersionsMax) versions_.pop_front();
+    if (versions_.size() > versions_max_) versions_.pop_front();
     return ok();
   }
 
@@ -42,12 +42,15 @@ class MemoryChannel final : public WeightChannel {
   std::string describe() const override { return fmt::format("newest version {}", newest().value); }
 
  private:
+  const size_t versions_max_;
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<const WeightSnapshot>> versions_;  // oldest first
 };
 
 }  // namespace
 
-std::shared_ptr<WeightChannel> make_memory_channel() { return std::make_shared<MemoryChannel>(); }
+std::shared_ptr<WeightChannel> make_memory_channel(size_t versions_max) {
+  return std::make_shared<MemoryChannel>(versions_max);
+}
 
 }  // namespace primerl

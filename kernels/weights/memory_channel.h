@@ -11,6 +11,8 @@
 
 namespace primerl {
 
-std::shared_ptr<WeightChannel> make_memory_channel();
+/// `versions_max`: how many of the newest versions are kept. A replay keeps more than a run: its
+/// publisher may be further ahead of its receivers.
+std::shared_ptr<WeightChannel> make_memory_channel(size_t versions_max = 2);
 
 }  // namespace primerl

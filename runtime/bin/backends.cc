@@ -102,9 +102,7 @@ const std::vector<Backend>& backends() {
        }},
 #endif
       {"weight_channel", "memory",
-       [](const Plan&, const PlanResource&) -> Made {
-         return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(make_memory_channel()));
-       }},
+       [](const Plan&, const PlanResource&) -> Made { return memory_channel(2); }},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));
@@ -117,6 +115,10 @@ const std::vector<Backend>& backends() {
 }
 
 }  // namespace
+
+std::unique_ptr<Resource> memory_channel(size_t versions_max) {
+  return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
+}
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;

@@ -13,6 +13,9 @@ namespace primerl {
 /// names what it has.
 ResourceFactory resource_factory();
 
+/// A weight channel inside one process that keeps that many versions.
+std::unique_ptr<Resource> memory_channel(size_t versions_max);
+
 /// "engine torch", "engine scripted", ...
 std::vector<std::string> backend_names();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/bin/backends.h"
 #include "runtime/bin/recorded_engine.h"
 #include "runtime/bin/recorded_learner.h"
 
@@ -19,6 +20,14 @@ HostId owner_of(const Plan& plan, int32_t index) {
 
 std::string_view kind_of(const Plan& plan, int32_t index) {
   return plan.resources[static_cast<size_t>(index)].kind;
+}
+
+/// A learner cannot be further ahead of an engine than this: a batch needs groups that opened under
+/// a version which every engine had applied.
+size_t versions_kept(const Plan& plan) {
+  int64_t most = 0;
+  for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
+  return static_cast<size_t>(most) + 4;
 }
 
 /// `made` as the interface it is.
@@ -62,6 +71,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
       return std::unique_ptr<Resource>(make_recorded_learner(next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
       return std::unique_ptr<Resource>(make_recorded_engine(next));
+    if (kind == WeightChannel::kResourceKind) return memory_channel(versions_kept(plan));
     return make(plan, index);
   };
 }
