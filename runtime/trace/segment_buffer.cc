@@ -13,6 +13,7 @@
 #include "graph/base/crc32c.h"
 #include "runtime/store/file_ops.h"
 #include "runtime/trace/frame_check.h"
+#include "runtime/trace/segment_files.h"
 
 namespace primerl {
 namespace {
@@ -44,9 +45,9 @@ Error disk_error(std::string_view doing, const std::filesystem::path& file, int 
 }  // namespace
 
 Status SegmentBuffer::map_file(const std::filesystem::path& file) {
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  file_ = unfinished_path(file);
+  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ < 0) return disk_error("creating", file, errno);
-  file_ = file;
   // Held until this process closes the file or dies: `trace recover` asks for it.
   ::flock(fd_, LOCK_EX | LOCK_NB);
   const int fault = ::posix_fallocate(fd_, 0, static_cast<off_t>(capacity_));
@@ -76,6 +77,12 @@ Status SegmentBuffer::map_memory() {
     return error(Code::kExhausted, "no memory for a trace ring: {}", std::strerror(errno));
   base_ = static_cast<std::byte*>(address);
   touch_pages(base_, capacity_);
+  return ok();
+}
+
+Status SegmentBuffer::publish(const std::filesystem::path& file) {
+  if (::rename(file_.c_str(), file.c_str()) != 0) return disk_error("creating", file, errno);
+  file_ = file;
   return ok();
 }
 

@@ -31,11 +31,14 @@ class SegmentBuffer {
   SegmentBuffer& operator=(const SegmentBuffer&) = delete;
   ~SegmentBuffer() { release(); }
 
-  /// Creates, allocates and maps `file`, every page present, or takes (zeroed) memory. kIo.
+  /// Creates, allocates and maps what will be `file`, every page present, or takes (zeroed) memory.
+  /// kExhausted when there may be room later, else kIo.
   Status map_file(const std::filesystem::path& file);
   Status map_memory();
   /// Writes the segment's header and its catalog. The magic, sizes and CRC are filled in here.
   void begin(SegmentHeader header, const std::string& catalog);
+  /// Gives the file its name: a segment with that name has a header, whenever the process dies.
+  Status publish(const std::filesystem::path& file);
   /// From now on reservations succeed.
   void open();
 

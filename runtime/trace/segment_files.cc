@@ -40,6 +40,10 @@ std::filesystem::path segment_path(const std::filesystem::path& folder, const st
   return folder / fmt::format("{}.{}.{}.{}", process, epoch, number, is_packed ? "ptrz" : "ptr");
 }
 
+std::filesystem::path unfinished_path(const std::filesystem::path& segment) {
+  return segment.string() + ".new";
+}
+
 std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
   if (extension != ".ptr" && extension != ".ptrz") return std::nullopt;

@@ -25,6 +25,8 @@ struct SegmentFile {
 /// `number` of a segment, raw or packed.
 std::filesystem::path segment_path(const std::filesystem::path& folder, const std::string& process,
                                    uint32_t epoch, uint64_t number, bool is_packed = false);
+/// Where a segment is made before it has a header; left over when the process dies right then.
+std::filesystem::path unfinished_path(const std::filesystem::path& segment);
 /// Of "main.1.3.ptr" or "main.1.3.ptrz"; none when the name is not a segment's. Sizes are not read.
 std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path);
 

@@ -171,7 +171,11 @@ Status Writer::start() {
 
 bool Writer::append(std::span<std::byte> head, std::span<const std::byte> tail) {
   const size_t size = head.size() + tail.size();
-  CHECK(head.size() >= sizeof(TraceFrameHeader) && size <= kFrameBytesMax, "a trace frame's size");
+  CHECK(head.size() >= sizeof(TraceFrameHeader), "a trace frame without its header");
+  if (size > kFrameBytesMax) [[unlikely]] {
+    const std::lock_guard lock(mutex_);
+    return lose(head);
+  }
   const uint64_t padded = aligned_to_frames(size);
   while (true) {
     SegmentBuffer* buffer = current_.load(std::memory_order_acquire);
@@ -297,12 +301,8 @@ SegmentBuffer* Writer::take_free() {
 }
 
 Status Writer::prepare(SegmentBuffer* buffer) {
-  if (is_ring()) {
-    RETURN_IF_ERROR(buffer->map_memory());
-  } else {
-    RETURN_IF_ERROR(buffer->map_file(
-        segment_path(options_.folder, options_.process, options_.epoch, next_number_)));
-  }
+  const auto file = segment_path(options_.folder, options_.process, options_.epoch, next_number_);
+  RETURN_IF_ERROR(is_ring() ? buffer->map_memory() : buffer->map_file(file));
   SegmentHeader header{};
   header.run_id = options_.run_id;
   header.process = options_.process_index;
@@ -312,6 +312,7 @@ Status Writer::prepare(SegmentBuffer* buffer) {
                     next_number_);
   header.previous_seed = last_seed_;
   buffer->begin(header, options_.catalog);
+  if (!is_ring()) RETURN_IF_ERROR(buffer->publish(file));
   if (options_.level == TraceLevel::kPower) {
     RETURN_IF_ERROR(buffer->sync());
     RETURN_IF_ERROR(system_files().sync(options_.folder));
@@ -333,6 +334,7 @@ void Writer::prepare_next(Lock& lock) {
     return;
   }
   // A disk may have room again in a moment, by retirement or by someone's hand.
+  buffer->release(true);
   free_.push_back(buffer);
   prepare_fault_ = std::move(prepared).error();
   if (prepare_fault_->code() != Code::kExhausted) fail(*prepare_fault_);
@@ -457,11 +459,12 @@ Status Writer::close() {
       buffer->is_written_to(UINT64_MAX);
       end.num_deliveries += buffer->num_deliveries();
     }
+    // Also in a trace with gaps the end is worth waiting for.
+    options_.full = TraceFull::kBlock;
+    auto gaps = buffer->is_full() ? std::vector<GapFrame>() : losses_.take();
     lock.unlock();
-    // Also in a trace with gaps: the end is worth waiting for.
-    const auto full = std::exchange(options_.full, TraceFull::kBlock);
+    for (GapFrame& gap : gaps) append(bytes_of(gap), {});
     append(bytes_of(end), {});
-    options_.full = full;
     end_current();
     lock.lock();
     wait_until_sealed(lock);

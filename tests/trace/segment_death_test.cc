@@ -1,0 +1,134 @@
+// What is left of a trace whose process died, or lives on while it is read.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "graph/base/random.h"
+#include "tests/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint32_t kHosts = 2;
+
+/// How far each host has come, in memory that outlives the child.
+struct Progress {
+  std::atomic<uint64_t> step[kHosts];
+};
+
+// Appends until it is killed.
+[[noreturn]] void append_for_ever(const SegmentWriterOptions& options, Progress& progress) {
+  auto writer = SegmentWriter::open(options);
+  if (!writer.ok()) ::_exit(1);
+  const auto append_all = [&](uint32_t host) {
+    for (uint64_t step = 1;; ++step) {
+      // Odd sizes too: a frame's place is not always a multiple of 32.
+      if (step % 7 == 0 && !append_note(**writer, host, step, std::string(step % 100, 'x')))
+        ::_exit(1);
+      if (!append_delivery(**writer, host, step)) ::_exit(1);
+      progress.step[host].store(step);
+    }
+  };
+  std::thread other(append_all, 1);
+  append_all(0);
+  ::_exit(1);
+}
+
+TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
+  void* shared =
+      ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& progress = *static_cast<Progress*>(shared);
+  RandomStream random(2026);
+  uint64_t num_checked = 0;
+  for (int round = 0; round < 100; ++round) {
+    TestFolder folder;
+    auto options = small_segments(folder.path());
+    options.packs = round % 2 == 1;
+    for (auto& step : progress.step) step.store(0);
+    const uint64_t target = random.below(round % 10 == 0 ? 100'000 : 20'000);
+    const pid_t child = ::fork();
+    if (child == 0) append_for_ever(options, progress);
+    ASSERT_GT(child, 0);
+    int status = 0;
+    while (progress.step[0].load() + progress.step[1].load() < target)
+      ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "the child failed, round " << round;
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    const auto contents = read_all(folder.path());
+    for (uint32_t host = 0; host < kHosts; ++host) {
+      const auto found = contents.steps.find(host);
+      const uint64_t num_found = found == contents.steps.end() ? 0 : found->second.size();
+      ASSERT_GE(num_found, progress.step[host].load()) << "round " << round;
+      if (num_found > 0) {
+        ASSERT_EQ(found->second, steps_to(num_found)) << "round " << round;
+      }
+      num_checked += num_found;
+    }
+    // A frame that was being written is a hole, never damage.
+    for (const auto& damage : contents.damage) EXPECT_TRUE(damage.is_hole) << "round " << round;
+  }
+  ::munmap(shared, sizeof(Progress));
+  RecordProperty("deliveries", std::to_string(num_checked));
+  EXPECT_GT(num_checked, 500'000U);
+}
+
+TEST(SegmentReader, ReadsATraceWhileItIsWritten) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  std::atomic<bool> stops = false;
+  std::atomic<uint64_t> progress = 0;
+  std::jthread appends([&] {
+    for (uint64_t step = 1; step <= 400'000 && !stops.load(); ++step) {
+      if (!append_delivery(**writer, 0, step)) return;
+      progress.store(step);
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    const uint64_t before = progress.load();
+    const auto contents = read_all(folder.path());
+    const uint64_t num_found = before == 0 ? 0 : contents.steps.at(0).size();
+    EXPECT_GE(num_found, before);
+    if (num_found > 0) {
+      EXPECT_EQ(contents.steps.at(0), steps_to(num_found));
+    }
+  }
+  stops = true;
+  appends.join();
+  EXPECT_TRUE((*writer)->close().ok());
+}
+
+TEST(SegmentWriter, WithoutACloseThereIsNoEndFrameAndNothingElseIsMissing) {
+  TestFolder folder;
+  {
+    auto writer = SegmentWriter::open(small_segments(folder.path()));
+    ASSERT_TRUE(writer.ok());
+    for (uint64_t step = 1; step <= 100; ++step) append_delivery(**writer, 0, step);
+  }
+  const auto contents = read_all(folder.path());
+  EXPECT_EQ(contents.steps.at(0), steps_to(100));
+  EXPECT_FALSE(contents.count.contains(TraceFrameKind::kEnd));
+  EXPECT_TRUE(contents.damage.empty());
+}
+
+TEST(SegmentWriter, SyncsTheDiskAtTheLevelPower) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.level = TraceLevel::kPower;
+  options.sync_every = Duration::milliseconds(1);
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  for (uint64_t step = 1; step <= 30'000; ++step) ASSERT_TRUE(append_delivery(**writer, 0, step));
+  ASSERT_TRUE((*writer)->dump().ok());
+  ASSERT_TRUE((*writer)->close().ok());
+  EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(30'000));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,254 @@
+// What the writer does when there is no room: block, count, fail once; and what is kept of old.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "runtime/trace/sealed_segments.h"
+#include "tests/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+/// While it lives, a limit of this process is lower. No file can be opened, or none grow.
+class LowerLimit {
+ public:
+  LowerLimit(__rlimit_resource which, rlim_t limit) : which_(which) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(which_, &before_);
+    const rlimit lower{.rlim_cur = limit, .rlim_max = before_.rlim_max};
+    ::setrlimit(which_, &lower);
+  }
+  ~LowerLimit() { ::setrlimit(which_, &before_); }
+
+ private:
+  const __rlimit_resource which_;
+  rlimit before_{};
+};
+
+constexpr uint64_t kStepsOfFourSegments = 50'000;  // whatever was prepared ahead is used up
+
+TEST(SegmentWriter, CountsWhatItCannotWriteAndSaysSoInAGap) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.full = TraceFull::kGap;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  uint64_t step = 0;
+  std::vector<uint64_t> written, lost;
+  const auto append_next = [&] {
+    const bool is_written = append_delivery(**writer, 5, ++step);
+    (is_written ? written : lost).push_back(step);
+    return is_written;
+  };
+  {
+    const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
+    while (step < kStepsOfFourSegments) append_next();
+  }
+  ASSERT_FALSE(lost.empty());
+  while (!append_next()) std::this_thread::yield();
+  ASSERT_TRUE((*writer)->close().ok()) << (*writer)->fault().error().text();
+  EXPECT_EQ((*writer)->num_lost(), lost.size());
+  const auto contents = read_all(folder.path());
+  EXPECT_EQ(contents.steps.at(5), written);
+  ASSERT_EQ(contents.gaps.size(), 1U);
+  EXPECT_EQ(contents.gaps[0].header.host, 5U);
+  EXPECT_EQ(contents.gaps[0].num_lost, lost.size());
+  EXPECT_EQ(contents.gaps[0].first_step, lost.front());
+  EXPECT_EQ(contents.gaps[0].last_step, lost.back());
+}
+
+TEST(SegmentWriter, WritesTheGapAtTheEndWhenNothingElseComes) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.full = TraceFull::kGap;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  {
+    const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
+    for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step)
+      append_delivery(**writer, 0, step);
+  }
+  ASSERT_TRUE((*writer)->close().ok());
+  const auto contents = read_all(folder.path());
+  ASSERT_EQ(contents.gaps.size(), 1U);
+  EXPECT_EQ(contents.gaps[0].last_step, kStepsOfFourSegments);
+  EXPECT_EQ(contents.steps.at(0), steps_to(contents.gaps[0].first_step - 1));
+}
+
+TEST(SegmentWriter, LosesAFrameThatIsTooLargeAndOnlyThat) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  const size_t largest = kFrameBytesMax - sizeof(NoteFrame);
+  EXPECT_TRUE(append_note(**writer, 1, 1, std::string(largest, 'x')));
+  EXPECT_FALSE(append_note(**writer, 1, 2, std::string(largest + 1, 'x')));
+  EXPECT_TRUE(append_delivery(**writer, 1, 3));
+  ASSERT_TRUE((*writer)->close().ok());
+  const auto contents = read_all(folder.path());
+  EXPECT_EQ(contents.count.at(TraceFrameKind::kNote), 1U);
+  ASSERT_EQ(contents.gaps.size(), 1U);
+  EXPECT_EQ(contents.gaps[0].first_step, 2U);
+  EXPECT_EQ(contents.gaps[0].last_step, 2U);
+}
+
+TEST(SegmentWriter, BlocksUntilThereIsRoomAndLosesNothing) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  std::atomic<uint64_t> progress = 0;
+  bool is_whole = true;
+  std::jthread appends;
+  {
+    const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
+    appends = std::jthread([&] {
+      for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step) {
+        is_whole = is_whole && append_delivery(**writer, 0, step);
+        progress.store(step);
+      }
+    });
+    while (progress.load() < 12'000) std::this_thread::yield();  // of the 12'700 of one segment
+  }
+  appends.join();
+  EXPECT_TRUE(is_whole);
+  ASSERT_TRUE((*writer)->close().ok());
+  EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(kStepsOfFourSegments));
+}
+
+TEST(SegmentWriter, FailsOnceItHasBlockedTooLong) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.block_max = Duration::milliseconds(30);
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  uint64_t step = 0;
+  {
+    const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
+    while (step < kStepsOfFourSegments && append_delivery(**writer, 0, step + 1)) ++step;
+    ASSERT_LT(step, kStepsOfFourSegments);
+  }
+  EXPECT_FALSE(append_delivery(**writer, 0, step + 2)) << "a failed trace does not begin again";
+  const std::string text = (*writer)->fault().error().text();
+  EXPECT_TRUE(text.starts_with("the trace is no longer written: creating '")) << text;
+  EXPECT_NE(text.find("Too many open files"), std::string::npos) << text;
+  EXPECT_EQ((*writer)->close().error().text(), text);
+  EXPECT_EQ((*writer)->num_lost(), 2U);
+  EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(step)) << "what was written stays";
+}
+
+TEST(SegmentWriter, SaysOnceThatTheDiskIsFull) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  uint64_t step = 0;
+  {
+    const LowerLimit no_larger_files(RLIMIT_FSIZE, 1 << 20);
+    while (step < kStepsOfFourSegments && append_delivery(**writer, 0, step + 1)) ++step;
+  }
+  ASSERT_LT(step, kStepsOfFourSegments);
+  const std::string text = (*writer)->fault().error().text();
+  EXPECT_NE(text.find("allocating '"), std::string::npos) << text;
+  EXPECT_NE(text.find("free some space"), std::string::npos) << text;
+  EXPECT_FALSE((*writer)->close().ok());
+  EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(step)) << "no half segment is left";
+}
+
+TEST(SegmentWriter, SaysWhatIsWrongWithItsFolder) {
+  TestFolder folder;
+  write_bytes(folder.path() / "file", {});
+  const auto refused = SegmentWriter::open(small_segments(folder.path() / "file" / "trace"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().text().find("Not a directory"), std::string::npos);
+
+  auto writer = SegmentWriter::open(small_segments(folder.path() / "trace"));
+  ASSERT_TRUE(writer.ok());
+  std::filesystem::remove_all(folder.path() / "trace");
+  uint64_t step = 0;
+  while (step < 10 * kStepsOfFourSegments && append_delivery(**writer, 0, ++step)) {
+  }
+  EXPECT_LT(step, 10 * kStepsOfFourSegments);
+  EXPECT_FALSE((*writer)->close().ok());
+}
+
+TEST(SealedSegments, RetiresTheOldestOnePastTheLimitAndNoneThatIsNeeded) {
+  TestFolder folder;
+  const std::vector<std::byte> content(100);
+  const auto run = [&](uint64_t count, uint64_t keep_from) {
+    for (uint64_t number = 1; number <= count; ++number)
+      write_bytes(segment_path(folder.path(), "main", 1, number), content);
+    SealedSegments sealed({.folder = folder.path(),
+                           .process = "main",
+                           .epoch = 1,
+                           .bytes_max = 300,
+                           .packs = false,
+                           .keep_from = [keep_from] { return keep_from; }});
+    for (uint64_t number = 1; number <= count; ++number) sealed.add(number, content.size());
+    sealed.finish(Duration::seconds(60));
+    std::vector<uint64_t> numbers;
+    const auto files = list_segments(folder.path());
+    for (const auto& file : *files) numbers.push_back(file.number);
+    return numbers;
+  };
+  EXPECT_EQ(run(3, 9), (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_EQ(retired_through(folder.path(), "main", 1), 0U);
+  EXPECT_EQ(run(4, 9), (std::vector<uint64_t>{2, 3, 4}));
+  EXPECT_EQ(retired_through(folder.path(), "main", 1), 1U);
+  EXPECT_EQ(run(7, 2), (std::vector<uint64_t>{2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(run(7, 1), (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(run(7, 9), (std::vector<uint64_t>{5, 6, 7}));
+  EXPECT_EQ(retired_through(folder.path(), "main", 1), 4U);
+}
+
+TEST(SegmentWriter, KeepsItsTraceBelowTheLimit) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.trace_bytes_max = 3 * options.segment_bytes;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  const uint64_t num_steps = 130'000;  // eleven segments
+  for (uint64_t step = 1; step <= num_steps; ++step)
+    ASSERT_TRUE(append_delivery(**writer, 0, step));
+  ASSERT_TRUE((*writer)->close().ok());
+  const auto contents = read_all(folder.path());
+  EXPECT_LE(contents.numbers.size(), 4U);
+  EXPECT_GE(contents.numbers.size(), 3U);
+  EXPECT_EQ(retired_through(folder.path(), "main", 1), contents.numbers.front() - 1);
+  const auto& steps = contents.steps.at(0);
+  EXPECT_EQ(steps.back(), num_steps);
+  EXPECT_EQ(steps.back() - steps.front() + 1, steps.size());
+}
+
+TEST(SegmentWriter, TheFlightRecorderKeepsTheLastBytesAndWritesThemWhenAsked) {
+  TestFolder folder;
+  auto options = small_segments(folder.path() / "trace");
+  options.level = TraceLevel::kRing;
+  options.ring_bytes = 4 * options.segment_bytes;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  uint64_t step = 0;
+  const auto append_until = [&](uint64_t last) {
+    while (step < last) ASSERT_TRUE(append_delivery(**writer, 0, ++step));
+  };
+  append_until(200'000);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "trace"));
+  for (const uint64_t last : {uint64_t{200'000}, uint64_t{200'001}, uint64_t{400'000}}) {
+    append_until(last);
+    std::filesystem::remove_all(folder.path() / "trace");
+    ASSERT_TRUE((*writer)->dump().ok());
+    const auto contents = read_all(folder.path() / "trace");
+    const auto& steps = contents.steps.at(0);
+    EXPECT_EQ(steps.back(), last);
+    EXPECT_EQ(steps.back() - steps.front() + 1, steps.size());
+    EXPECT_GE(contents.numbers.size(), 3U);
+    EXPECT_EQ(retired_through(folder.path() / "trace", "main", 1), contents.numbers.front() - 1);
+  }
+  ASSERT_TRUE((*writer)->close().ok());
+  ASSERT_TRUE((*writer)->dump().ok());
+  EXPECT_EQ(read_all(folder.path() / "trace").count.at(TraceFrameKind::kEnd), 1U);
+}
+
+}  // namespace
+}  // namespace primerl
