@@ -42,11 +42,17 @@ void HostCell::set_poke(CafActors::Poke poke) {
   is_due_ = false;
 }
 
-void HostCell::push(Parcel parcel) {
+void HostCell::push(Parcel&& parcel) {
   std::shared_ptr<const CafActors::Poke> poke;
   {
     const std::lock_guard lock(mutex_);
-    arrivals_.push_back(std::move(parcel));
+    if (num_arrivals_ == arrivals_.size()) arrivals_.emplace_back();
+    Parcel& arrival = arrivals_[num_arrivals_++];
+    arrival.from = parcel.from;
+    arrival.to = parcel.to;
+    arrival.epoch = parcel.epoch;
+    arrival.messages.swap(parcel.messages);
+    arrival.grants.swap(parcel.grants);
     if (is_due_ || !has_gone_) return;
     is_due_ = true;
     poke = poke_;
@@ -90,22 +96,28 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
     orders = std::exchange(orders_, 0);
     has_gone_ = has_gone_ || (orders & kGo) != 0;
     may_step = has_gone_;
-    if (may_step) std::swap(taken_, arrivals_);
+    if (may_step) {
+      std::swap(taken_, arrivals_);
+      num_taken_ = std::exchange(num_arrivals_, 0);
+    }
   }
   const Time now = steady_now();
   if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
   if (may_step && !owner_->is_stopping() && !has_failed_) {
+    // A step of a thread of its own may be long: nobody shall wait for its end who waits for what
+    // came before.
+    if (!has_own_thread_) host_.begin_burst();
     accept(now);
     if (const auto at = host_.next_timer(); at && *at <= now) host_.wake(now);
     if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
-    flush();
+    if (!has_own_thread_) host_.end_burst();
     rearm();
   }
   bool is_idle = false;
   {
     const std::lock_guard lock(mutex_);
     may_step = has_gone_ && !has_failed_ && !owner_->is_stopping();
-    if (orders_ != 0 || (may_step && (!arrivals_.empty() || host_.ready()))) return TurnEnd::kMore;
+    if (orders_ != 0 || (may_step && (num_arrivals_ > 0 || host_.ready()))) return TurnEnd::kMore;
     is_due_ = false;
     is_idle = may_step;
   }
@@ -142,14 +154,16 @@ bool HostCell::obey(uint32_t orders, Time now) {
 }
 
 void HostCell::accept(Time now) {
-  for (auto& parcel : taken_) {
-    auto status = host_.accept(std::move(parcel), now);
+  for (size_t i = 0; i < num_taken_; ++i) {
+    Parcel& parcel = taken_[i];
+    auto status = has_failed_ ? ok() : host_.accept(std::move(parcel), now);
+    parcel.messages.clear();
+    parcel.grants.clear();
     if (status.ok()) continue;
     has_failed_ = true;
     owner_->host_failed(host_.id(), status.error());
-    break;
   }
-  taken_.clear();
+  num_taken_ = 0;
 }
 
 bool HostCell::run_burst(uint32_t incarnation, Time now) {
@@ -159,18 +173,15 @@ bool HostCell::run_burst(uint32_t incarnation, Time now) {
     if (runs_apart_) {
       if (!host_.ready()) break;
       if (!run_apart(incarnation, now)) return false;
-    } else if (!host_.step_in_burst(now).stepped) {
+    } else if (!host_.step(now).stepped) {
       break;
     }
-    // The next step may be long; nobody shall wait for it who waits for this one.
-    if (has_own_thread_) flush();
     // Quick handlers share a reading of the clock, a few at a time; resources are not quick.
     if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
     if (!host_.ready()) break;
     const Time last = std::exchange(now, steady_now());
     if (now - last > kQuick) break;
   }
-  host_.end_burst();
   return true;
 }
 
@@ -193,28 +204,6 @@ bool HostCell::run_apart(uint32_t incarnation, Time now) {
   }
   host_.complete_step(steady_now());
   return true;
-}
-
-void HostCell::ship(Parcel&& parcel) {
-  size_t at = 0;
-  while (at < num_outgoing_ && outgoing_[at].to != parcel.to) ++at;
-  if (at == num_outgoing_) {
-    if (at == outgoing_.size()) outgoing_.emplace_back();
-    ++num_outgoing_;
-    outgoing_[at].from = parcel.from;
-    outgoing_[at].to = parcel.to;
-    outgoing_[at].epoch = parcel.epoch;
-  }
-  // The elements alone: the host's vectors keep their memory for the next step.
-  auto& waiting = outgoing_[at];
-  waiting.messages.insert(waiting.messages.end(), std::move_iterator(parcel.messages.begin()),
-                          std::move_iterator(parcel.messages.end()));
-  waiting.grants.insert(waiting.grants.end(), parcel.grants.begin(), parcel.grants.end());
-}
-
-void HostCell::flush() {
-  for (size_t i = 0; i < num_outgoing_; ++i) owner_->deliver(std::move(outgoing_[i]));
-  num_outgoing_ = 0;
 }
 
 void HostCell::rearm() {

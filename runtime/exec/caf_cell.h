@@ -27,7 +27,8 @@ namespace primerl {
 class CellOwner {
  public:
   virtual ~CellOwner() = default;
-  virtual void deliver(Parcel parcel) = 0;
+  /// Takes what is in the vectors and leaves others, whose memory may be used again.
+  virtual void deliver(Parcel&& parcel) = 0;
   virtual void arm(HostId host, Time at) = 0;
   virtual void tenant_finished(TenantSlot tenant) = 0;
   virtual void host_failed(HostId host, Error error) = 0;
@@ -57,7 +58,7 @@ class HostCell final : public HostExecutor {
   uint32_t adopt();
   void set_poke(CafActors::Poke poke);
 
-  void push(Parcel parcel);
+  void push(Parcel&& parcel);
   void order(uint32_t orders);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
   /// order(kAbandon).
@@ -71,7 +72,7 @@ class HostCell final : public HostExecutor {
 
  private:
   // HostExecutor, inside host_ calls.
-  void ship(Parcel&& parcel) override;
+  void ship(Parcel&& parcel) override { owner_->deliver(std::move(parcel)); }
   void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
   void host_failed(HostId host, Error error) override {
     owner_->host_failed(host, std::move(error));
@@ -81,7 +82,6 @@ class HostCell final : public HostExecutor {
   void accept(Time now);
   bool run_burst(uint32_t incarnation, Time now);
   bool run_apart(uint32_t incarnation, Time now);
-  void flush();
   void rearm();
 
   CellOwner* const owner_;
@@ -91,7 +91,8 @@ class HostCell final : public HostExecutor {
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  std::vector<Parcel> arrivals_;
+  std::vector<Parcel> arrivals_;  // the first num_arrivals_; the others keep memory for later ones
+  size_t num_arrivals_ = 0;
   uint32_t orders_ = 0;
   bool is_due_ = false;  // a turn is running or will come
   bool has_gone_ = false;
@@ -103,8 +104,7 @@ class HostCell final : public HostExecutor {
 
   // Touched by turns alone.
   std::vector<Parcel> taken_;
-  std::vector<Parcel> outgoing_;  // one per destination
-  size_t num_outgoing_ = 0;
+  size_t num_taken_ = 0;
   Time armed_;
   bool has_failed_ = false;
 

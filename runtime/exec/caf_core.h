@@ -56,7 +56,7 @@ class CafExecutor::Core final : private CellOwner {
   Duration handler_limit(const Host& host) const;
 
   // CellOwner
-  void deliver(Parcel parcel) override { cells_[parcel.to.index()]->push(std::move(parcel)); }
+  void deliver(Parcel&& parcel) override { cells_[parcel.to.index()]->push(std::move(parcel)); }
   void arm(HostId host, Time at) override { timers_->arm(host, at); }
   void tenant_finished(TenantSlot tenant) override;
   void host_failed(HostId host, Error error) override;

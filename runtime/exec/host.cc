@@ -155,7 +155,7 @@ Host::Host(HostSetup setup) : body_(std::make_unique<Body>(std::move(setup))) {}
 Host::~Host() = default;
 
 Status Host::start(Time now) { return body_->start(now); }
-Status Host::accept(Parcel parcel, Time now) { return body_->accept(std::move(parcel), now); }
+Status Host::accept(Parcel&& parcel, Time now) { return body_->accept(std::move(parcel), now); }
 std::optional<Time> Host::next_timer() const {
   std::optional<Time> next;
   for (const auto& timer : body_->timers_)
@@ -170,13 +170,15 @@ StepEnd Host::step(Time now) {
   body_->run_step();
   return body_->complete_step(now);
 }
-StepEnd Host::step_in_burst(Time now) {
+void Host::begin_burst() {
   body_->is_in_burst_ = true;
-  const StepEnd end = step(now);
-  body_->is_in_burst_ = false;
-  return end;
+  body_->is_idle_.set(0);
 }
-void Host::end_burst() { body_->update_gauge(); }
+void Host::end_burst() {
+  body_->is_in_burst_ = false;
+  body_->flush();
+  body_->update_gauge();
+}
 bool Host::begin_step(Time now) { return body_->begin_step(now); }
 void Host::run_step() { body_->run_step(); }
 void Host::fail_step(Error error) { body_->fail_step(std::move(error)); }

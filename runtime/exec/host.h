@@ -10,8 +10,8 @@
 ///   while (host.ready()) host.step(now);     // one input or one work turn each
 ///
 /// Everything a step causes leaves through the HostExecutor given in the setup, inside step(),
-/// accept(), peer_down() or peer_up(): parcels for other hosts, tenants that finished, failures
-/// that end the run. A parcel must not be delivered inside ship(): queue it.
+/// accept(), end_burst(), peer_down() or peer_up(): parcels for other hosts, tenants that finished,
+/// failures that end the run. A parcel must not be delivered inside ship(): queue it.
 ///
 /// A step may be cut in three, so that a handler can run on another thread (an own_thread host
 /// without resources) or for some virtual time:
@@ -51,7 +51,7 @@ class HostExecutor {
  public:
   virtual ~HostExecutor() = default;
   /// Carries a parcel to parcel.to. Never blocks, never loses, keeps the order per pair. Takes the
-  /// vectors or what is in them; the host uses what memory is left again.
+  /// vectors or what is in them; the host uses again what memory is left or put in their place.
   virtual void ship(Parcel&& parcel) = 0;
   /// services().finish(tenant): once per tenant and actor that says so; repeated is harmless.
   virtual void tenant_finished(TenantSlot tenant) = 0;
@@ -195,7 +195,8 @@ class Host {
   /// Takes a parcel: applies its grants, puts its messages into the inbox. Refuses and counts
   /// duplicates and messages of an old epoch; a gap in a sequence or an unknown link is a protocol
   /// error of the sender. May ship (an outbox that got room).
-  Status accept(Parcel parcel, Time now);
+  /// The vectors stay with the caller, with what is left in them.
+  Status accept(Parcel&& parcel, Time now);
 
   /// The earliest pending timer, or none.
   std::optional<Time> next_timer() const;
@@ -206,9 +207,9 @@ class Host {
   bool ready() const;
   /// A guided host takes its recorded time, not `now`, and never runs apart.
   StepEnd step(Time now);
-  /// The same within a burst of steps: counts() and view() lag behind until end_burst(), but never
-  /// call a host idle that is not.
-  StepEnd step_in_burst(Time now);
+  /// Between the two, parcels fill up instead of leaving with every step, and counts() and view()
+  /// lag behind, but never call a host idle that is not. Not around a step that may take long.
+  void begin_burst();
   void end_burst();
 
   bool begin_step(Time now);

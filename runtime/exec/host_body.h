@@ -37,7 +37,7 @@ class Host::Body {
   void wake(Time now);
 
   // host_links.cc
-  Status accept(Parcel parcel, Time now);
+  Status accept(Parcel&& parcel, Time now);
   void peer_down(HostId peer, uint32_t epoch, Time now);
   void peer_up(HostId peer, uint32_t epoch, Time now);
   void add_to(std::span<EdgeLedger> ledger) const;
@@ -120,7 +120,7 @@ class Host::Body {
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;
-  bool is_in_burst_ = false;  // the gauges wait for its end
+  bool is_in_burst_ = false;  // parcels and gauges wait for its end
   bool is_draining_ = false;
 
   // The step in hand.

@@ -165,7 +165,7 @@ void Host::Body::flush() {
   touched_.clear();
 }
 
-Status Host::Body::accept(Parcel parcel, Time now) {
+Status Host::Body::accept(Parcel&& parcel, Time now) {
   now_ = now;
   const Wiring& wiring = *setup().wiring;
   const uint32_t peer = peer_index(parcel.from);
@@ -199,7 +199,6 @@ Status Host::Body::accept(Parcel parcel, Time now) {
     if (in.settled_messages != settled) grant_when_due(in_index);
     check_bound(in);
   }
-  flush();
   after_change();
   return ok();
 }
@@ -216,6 +215,7 @@ void Host::Body::check_bound(InLink& in) {
 
 void Host::Body::peer_down(HostId peer, uint32_t epoch, Time now) {
   now_ = now;
+  flush();  // what was written for the dead one leaves before the numbers begin again
   for (OutLink& out : common_->flow->links)
     if (out.link->target_host == peer) common_->flow->close(out);
   for (InLink& in : inbox_.links)

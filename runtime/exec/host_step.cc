@@ -211,7 +211,6 @@ StepEnd Host::Body::complete_step(Time now) {
     if (common_->setup.observer != nullptr) record(*seats_.front().running, false, now);
   }
   is_running_.set(0);
-  flush();
   after_change();
   return end;
 }
@@ -312,7 +311,6 @@ Status Host::Body::abandon_step(Time now) {
   arm_work();
   if (common_->setup.observer != nullptr) record(fresh, true, now);
   is_running_.set(0);
-  flush();
   after_change();
   return ok();
 }
@@ -398,7 +396,9 @@ void Host::Body::record(Running& running, bool is_abandoned, Time ended) {
 
 void Host::Body::after_change() {
   if (common_->flow->take_got_room()) arm_work();
-  if (!is_in_burst_) update_gauge();
+  if (is_in_burst_) return;
+  flush();
+  update_gauge();
 }
 
 }  // namespace primerl
