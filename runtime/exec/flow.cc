@@ -67,25 +67,24 @@ void Flow::rebuild_targets(OutputFlow& output) {
   }
 }
 
-void Flow::ship_now(OutLink& out, Envelope&& envelope, const Ship& ship) {
+void Flow::count_shipped(OutLink& out, Envelope& envelope) {
   out.num_shipped.add(1);
   out.bytes_shipped += envelope.blob_bytes;
   if (out.link->is_remote) out.unacknowledged.push(envelope);
-  ship(out, std::move(envelope));
 }
 
-void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
+bool Flow::emit(OutLink& out, Envelope& envelope) {
   if (!out.is_live) {
     out.past_sent.add(1);
     out.num_returned.add(1);
-    return;
+    return false;
   }
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
   const bool waits = !is_guided_ && waits_for_credit(*out.link) &&
                      (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
   if (!waits) {
-    ship_now(out, std::move(envelope), ship);
+    count_shipped(out, envelope);
   } else {
     if (out.link->latest_wins) {
       for (uint64_t i = out.outbox.head(); i != out.outbox.tail(); ++i) {
@@ -95,7 +94,7 @@ void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
         out.bytes_emitted -= older.blob_bytes;
         out.outbox.remove(i);  // the newer one goes to the end: sequence numbers only rise
         out.outbox.push(std::move(envelope));
-        return;
+        return false;
       }
     }
     out.outbox.push(std::move(envelope));
@@ -103,6 +102,7 @@ void Flow::emit(OutLink& out, Envelope&& envelope, const Ship& ship) {
   }
   update_full(out);
   if (!out.link->is_feedback) out.waiting_max.raise_to(out.unsettled());
+  return !waits;
 }
 
 void Flow::go_live() {
@@ -110,18 +110,19 @@ void Flow::go_live() {
   for (OutLink& out : links) update_full(out);
 }
 
-void Flow::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes, const Ship& ship) {
-  if (num_messages <= out.num_settled.get()) return;
+bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
+  if (num_messages <= out.num_settled.get()) return false;
   CHECK(num_messages <= out.num_shipped.get(), "a grant covers messages that were never shipped");
   if (out.link->is_remote)
-    for (uint64_t i = out.num_settled.get(); i < num_messages; ++i) out.unacknowledged.pop();
+    for (uint64_t i = out.num_settled.get(); i < num_messages; ++i)
+      out.unacknowledged.pop().payload = {};
   out.num_settled.set(num_messages);
   out.bytes_settled = num_bytes;
-  while (!out.outbox.empty() && has_credit(out, out.outbox.front().blob_bytes)) {
-    --num_in_outboxes_;
-    ship_now(out, out.outbox.pop(), ship);
-  }
-  update_full(out);
+  return true;
+}
+
+bool Flow::may_leave_outbox(const OutLink& out) const {
+  return !out.outbox.empty() && has_credit(out, out.outbox.front().blob_bytes);
 }
 
 void Flow::count_full(uint32_t actor, int change) {

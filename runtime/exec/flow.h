@@ -16,7 +16,6 @@
 /// the counters, which anyone may read.
 #pragma once
 
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -61,17 +60,17 @@ struct OutputFlow {
 
 class Flow {
  public:
-  /// Takes one message that leaves now: to an inbox of this host or to a parcel.
-  using Ship = std::function<void(OutLink& link, Envelope&& envelope)>;
-
   /// `is_guided`: a recording says what happens when, so nothing waits for credit.
   Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
 
-  /// Takes a message of one link; ships it, queues it, or (dead peer) counts it as returned.
-  void emit(OutLink& link, Envelope&& envelope, const Ship& ship);
+  /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
+  /// this host or in a parcel. False: it was taken into the outbox, or (dead peer) is returned.
+  bool emit(OutLink& link, Envelope& envelope);
   /// From guided to live: what has not been settled counts again.
   void go_live();
-  /// Applies running totals; ships what got credit. Old or repeated grants change nothing.
+  /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
+  /// change nothing.
+  template <class Ship>
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
@@ -96,7 +95,9 @@ class Flow {
   void update_full(OutLink& link);
   void count_full(uint32_t actor, int change);
   void rebuild_targets(OutputFlow& output);
-  void ship_now(OutLink& link, Envelope&& envelope, const Ship& ship);
+  bool settle(OutLink& link, uint64_t num_messages, uint64_t num_bytes);
+  bool may_leave_outbox(const OutLink& link) const;
+  void count_shipped(OutLink& link, Envelope& envelope);
 
   const uint32_t num_slots_;
   bool is_guided_;
@@ -105,5 +106,17 @@ class Flow {
   uint64_t num_in_outboxes_ = 0;
   bool got_room_ = false;
 };
+
+template <class Ship>
+void Flow::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes, const Ship& ship) {
+  if (!settle(out, num_messages, num_bytes)) return;
+  while (may_leave_outbox(out)) {
+    --num_in_outboxes_;
+    Envelope&& envelope = out.outbox.pop();
+    count_shipped(out, envelope);
+    ship(out, std::move(envelope));
+  }
+  update_full(out);
+}
 
 }  // namespace primerl

@@ -51,7 +51,6 @@ Host::Body::Body(HostSetup host_setup)
     out_peer_.push_back(peer_index(out.link->target_host));
   for (const OutLink& out : common_->flow->links)
     observes_.push_back(setup().observer != nullptr && setup().observer->wants_emissions(out.id));
-  ship_ = [this](OutLink& out, Envelope&& envelope) { ship(out, std::move(envelope)); };
   handling_.set(InstanceId::kNone);
 }
 

@@ -72,9 +72,9 @@ class Host::Body {
   void apply_effects(Running& running, Time now);
   void release(Running& running, Time now);
   void route(Running& running, PendingEmission& emission, Time now);
-  void emit_on(Running& running, OutLink& out, PendingEmission& emission, Payload payload,
-               uint64_t blob_bytes, Time now);
+  void emit_on(OutLink& out, Envelope&& envelope, Time now);
   void ship(OutLink& out, Envelope&& envelope);
+  void grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes);
   void settle(const Input& input);
   void grant_when_due(uint32_t in_index);
   void flush();
@@ -108,7 +108,6 @@ class Host::Body {
   std::vector<uint32_t> touched_;    // peers with something in their parcel
   std::vector<uint32_t> in_peer_;    // peer of each arriving link, or none
   std::vector<uint32_t> out_peer_;   // of each leaving link
-  Flow::Ship ship_;
   std::vector<PendingTimer> timers_;
   std::vector<bool> observes_;           // by out_index: the observer wants its emissions
   std::vector<ParcelMessage> recorded_;  // emissions of this step, of those links

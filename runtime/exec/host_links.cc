@@ -14,21 +14,21 @@ void Host::Body::route(Running& running, PendingEmission& emission, Time now) {
   auto& flow = *common_->flow;
   const OutputFlow& output = flow.outputs[running.index()][emission.output];
   if (output.links.empty()) return;  // an optional output that is not connected
-  const uint64_t blob_bytes = emission.payload.type->blob_bytes(emission.payload.message.get());
-  const SendOptions& options = emission.options;
+  Envelope& envelope = emission.envelope;
+  envelope.epoch = setup().epoch;
+  envelope.blob_bytes = envelope.payload.type->blob_bytes(envelope.payload.message.get());
   const auto serves = [&](const OutLink& out) {
-    return out.link->target_tenant.is_none() || out.link->target_tenant == options.tenant;
+    return out.link->target_tenant.is_none() || out.link->target_tenant == envelope.tenant;
   };
   if (output.links.size() == 1 && output.any_blocks) {
     OutLink& only = flow.links[output.links.front()];
     const bool reaches =
-        output.port->routing != Routing::kToOrigin || only.link->target == options.origin;
-    if (serves(only) && reaches)
-      return emit_on(running, only, emission, std::move(emission.payload), blob_bytes, now);
+        output.port->routing != Routing::kToOrigin || only.link->target == envelope.origin;
+    if (serves(only) && reaches) return emit_on(only, std::move(envelope), now);
   }
   const InstanceId target =
-      output.port->routing == Routing::kToOrigin ? options.origin : options.target;
-  OutLink* last = nullptr;  // gets the payload itself, the others a copy
+      output.port->routing == Routing::kToOrigin ? envelope.origin : emission.target;
+  OutLink* last = nullptr;  // gets the envelope itself, the others a copy
   uint64_t best = 0;
   for (uint32_t index : output.links) {
     OutLink& out = flow.links[index];
@@ -40,7 +40,7 @@ void Host::Body::route(Running& running, PendingEmission& emission, Time now) {
       case Routing::kKeyed: {
         // Rendezvous hashing: a target that dies moves its own keys alone.
         if (!out.is_live) continue;
-        const uint64_t key = output.port->key(emission.payload.message.get());
+        const uint64_t key = output.port->key(envelope.payload.message.get());
         const uint64_t weight = mix(key, out.link->target.value) | 1;
         if (weight > best) last = &out;
         best = std::max(best, weight);
@@ -53,40 +53,35 @@ void Host::Body::route(Running& running, PendingEmission& emission, Time now) {
         if (out.link->target != target) continue;
         break;
     }
-    if (last != nullptr) emit_on(running, *last, emission, emission.payload, blob_bytes, now);
+    if (last != nullptr) emit_on(*last, Envelope(envelope), now);
     last = &out;
   }
-  if (last != nullptr)
-    return emit_on(running, *last, emission, std::move(emission.payload), blob_bytes, now);
+  if (last != nullptr) return emit_on(*last, std::move(envelope), now);
   // Nobody of this tenant listens, or the last keyed target has died: only then it may vanish.
   const bool may_miss =
       output.port->routing == Routing::kBroadcast || output.port->routing == Routing::kKeyed;
   CHECK(may_miss,
         fmt::format("'{}.{}' does not reach instance {} for tenant {}", running.self_name(),
-                    output.port->name, target.value, options.tenant.value));
+                    output.port->name, target.value, envelope.tenant.value));
   running.count("without_target", 1);
 }
 
-void Host::Body::emit_on(Running& running, OutLink& out, PendingEmission& emission, Payload payload,
-                         uint64_t blob_bytes, Time now) {
-  Envelope envelope;
+void Host::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   envelope.edge = out.link->edge;
-  envelope.sender = out.link->sender;
   envelope.target = out.link->target;
-  envelope.tenant = emission.options.tenant;
-  envelope.epoch = setup().epoch;
-  envelope.cause = emission.options.cause;
-  envelope.origin = emission.options.origin;
-  envelope.sent_at = running.now();
-  envelope.blob_bytes = blob_bytes;
-  envelope.payload = std::move(payload);
   // Counts emissions, not what is shipped: a latest_wins message that a newer one overtakes in the
   // outbox leaves a gap, so that a number does not depend on when credit came.
   envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
   ++num_step_emissions_;
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
   now_ = now;
-  common_->flow->emit(out, std::move(envelope), ship_);
+  if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
+}
+
+void Host::Body::grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
+  common_->flow->grant(out, num_messages, num_bytes, [this](OutLink& link, Envelope&& envelope) {
+    ship(link, std::move(envelope));
+  });
 }
 
 void Host::Body::ship(OutLink& out, Envelope&& envelope) {
@@ -126,7 +121,7 @@ void Host::Body::grant_when_due(uint32_t in_index) {
   const uint32_t peer = in_peer_[in_index];
   if (peer == Inbox::kNone) {
     OutLink& out = common_->flow->links[in.link->out_index];
-    common_->flow->grant(out, in.settled_messages, in.settled_bytes, ship_);
+    grant(out, in.settled_messages, in.settled_bytes);
     return;
   }
   auto& open = parcels_[peer];
@@ -173,15 +168,15 @@ Status Host::Body::accept(Parcel&& parcel, Time now) {
     return error(Code::kCorrupt, "'{}' got a parcel of host {}, with which it shares no edge",
                  planned_.name, parcel.from.value);
   if (parcel.epoch < parcels_[peer].peer_epoch) parcel.grants.clear();
-  for (const Grant& grant : parcel.grants) {
-    if (grant.link.index() >= wiring.links.size() ||
-        wiring.links[grant.link.index()].sender_host != setup().host)
+  for (const Grant& given : parcel.grants) {
+    if (given.link.index() >= wiring.links.size() ||
+        wiring.links[given.link.index()].sender_host != setup().host)
       return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
-                   planned_.name, grant.link.value);
-    OutLink& out = common_->flow->links[wiring.links[grant.link.index()].out_index];
+                   planned_.name, given.link.value);
+    OutLink& out = common_->flow->links[wiring.links[given.link.index()].out_index];
     // Credit for what an earlier incarnation of this host sent is nobody's.
-    if (grant.epoch == setup().epoch && out.is_live)
-      common_->flow->grant(out, grant.num_messages, grant.num_bytes, ship_);
+    if (given.epoch == setup().epoch && out.is_live)
+      grant(out, given.num_messages, given.num_bytes);
   }
   for (ParcelMessage& message : parcel.messages) {
     num_received_.add(1);

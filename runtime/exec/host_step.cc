@@ -117,7 +117,7 @@ bool Host::Body::begin_step(Time now) {
       begin_work(now);
       break;
     }
-    Input input = inbox_.take(lane);
+    Input&& input = inbox_.take(lane);
     if (input.kind == StepKind::kTimer &&
         input.generation != seats_[input.actor].timer_generations[input.port]) {
       num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due

@@ -64,11 +64,19 @@ uint32_t Inbox::lane_of(uint32_t actor, const Link& link) {
   return static_cast<uint32_t>(lanes_.size() - 1);
 }
 
-uint64_t Inbox::push(uint32_t lane, Input&& input, Time now) {
+void Inbox::push(uint32_t lane, Input&& input, Time now) {
+  Input& waiting = append(lane, now);
+  input.arrival = waiting.arrival;
+  input.arrived = now;
+  waiting = std::move(input);
+}
+
+Input& Inbox::append(uint32_t lane, Time now) {
+  Input& input = lanes_[lane].ring.next();
   input.arrival = ++last_arrival_;
   input.arrived = now;
   ++num_waiting_;
-  return lanes_[lane].ring.push(std::move(input));
+  return input;
 }
 
 Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
@@ -109,13 +117,13 @@ void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
       return;
     }
   }
-  Input input;
+  if (latest != nullptr) *latest = ring.tail();
+  Input& input = append(in.lane, now);
+  input.kind = StepKind::kMessage;
   input.actor = in.actor;
   input.port = in.link->input;
   input.in_index = in.link->in_index;
   input.envelope = std::move(envelope);
-  const uint64_t position = push(in.lane, std::move(input), now);
-  if (latest != nullptr) *latest = position;
   in.num_waiting.add(1);
   in.waiting_max.raise_to(in.num_waiting.get());
 }
@@ -175,15 +183,15 @@ Input Inbox::take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence) 
   return input;
 }
 
-Input Inbox::take(uint32_t lane) {
+Input&& Inbox::take(uint32_t lane) {
   --num_waiting_;
-  Input input = lanes_[lane].ring.pop();
+  Input&& input = lanes_[lane].ring.pop();
   if (input.kind == StepKind::kMessage) {
     auto& in = links[input.in_index];
     in.num_waiting.set(in.num_waiting.get() - 1);
     in.num_in_hand.set(1);
   }
-  return input;
+  return std::move(input);
 }
 
 void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {

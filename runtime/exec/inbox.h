@@ -20,14 +20,14 @@ namespace primerl {
 
 struct Input {
   StepKind kind = StepKind::kMessage;
-  uint32_t actor = 0;       // index among the host's instances
-  uint32_t port = 0;        // input of a message, timer of a timer
-  uint32_t in_index = 0;    // of a message
-  uint64_t arrival = 0;     // rises by one per input of the host
-  uint64_t generation = 0;  // of a timer: an older one no longer counts
+  uint32_t actor = 0;     // index among the host's instances
+  uint32_t port = 0;      // input of a message, timer of a timer
+  uint32_t in_index = 0;  // of a message
+  uint64_t arrival = 0;   // rises by one per input of the host
   Time arrived;
-  Envelope envelope;  // of a message
-  PeerEvent peer;     // of kPeer
+  Envelope envelope;        // of a message
+  uint64_t generation = 0;  // of a timer: an older one no longer counts
+  PeerEvent peer;           // of kPeer
 };
 
 struct InLink {
@@ -77,7 +77,8 @@ class Inbox {
   /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work` is
   /// the arrival number of a waiting work turn: kNone too when that is older than every front.
   uint32_t pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const;
-  Input take(uint32_t lane);
+  /// Valid until the next arrival.
+  Input&& take(uint32_t lane);
   /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages
   /// of the link were overwritten in the recorded run: they are settled and gone.
   bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
@@ -101,7 +102,8 @@ class Inbox {
  private:
   void open_lane(InLink& in);
   void queue(InLink& in, Envelope&& envelope, Time now);
-  uint64_t push(uint32_t lane, Input&& input, Time now);
+  void push(uint32_t lane, Input&& input, Time now);
+  Input& append(uint32_t lane, Time now);
   uint32_t lane_of(uint32_t actor, const Link& link);
 
   const uint32_t num_slots_;

@@ -17,14 +17,24 @@ class Ring {
   uint64_t size() const { return tail_ - head_; }
 
   /// Returns the element's position.
-  uint64_t push(T value) {
+  uint64_t push(T&& value) {
+    next() = std::move(value);
+    return tail_ - 1;
+  }
+  uint64_t push(const T& value) {
+    next() = value;
+    return tail_ - 1;
+  }
+  /// Appends an element and returns it, to be filled in place: it holds what an element before it
+  /// left there. Valid until the next push.
+  T& next() {
     if (size() == slots_.size()) grow();
-    slots_[tail_ & (slots_.size() - 1)] = std::move(value);
-    return tail_++;
+    return slots_[tail_++ & (slots_.size() - 1)];
   }
   T& front() { return slots_[head_ & (slots_.size() - 1)]; }
   const T& front() const { return slots_[head_ & (slots_.size() - 1)]; }
-  T pop() {
+  /// Valid until the next push.
+  T&& pop() {
     CHECK(!empty(), "an empty ring was popped");
     return std::move(slots_[head_++ & (slots_.size() - 1)]);
   }
@@ -42,7 +52,7 @@ class Ring {
   uint64_t head() const { return head_; }
   uint64_t tail() const { return tail_; }
   void clear() {
-    while (!empty()) pop();
+    while (!empty()) pop() = T();
   }
 
  private:

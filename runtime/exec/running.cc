@@ -31,12 +31,9 @@ void Running::begin(StepKind kind, uint64_t step, Time now) {
   const bool handles = kind == StepKind::kMessage || kind == StepKind::kTimer;
   phase_ = kind == StepKind::kWork ? Phase::kWork : handles ? Phase::kHandler : Phase::kControl;
   now_ = now;
-  status_ = ok();
+  if (!status_.ok()) status_ = ok();
   wants_more_work_ = false;
-  delivery_ = {};
-  delivery_.tenant = instance_->tenant;
-  delivery_.ref = {self_, step};
-  delivery_.sent_at = now;
+  delivery_ = {instance_->tenant, {}, {}, {self_, step}, now};
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
   room_answers.clear();
   num_progress_calls_ = stopped_at_progress = 0;
@@ -76,7 +73,7 @@ void Running::prepare_work(uint64_t step, Time now, bool is_draining) {
 
 void Running::run() {
   try {
-    status_ = handle();
+    if (auto status = handle(); !status.ok()) status_ = std::move(status);
   } catch (const std::exception& exception) {
     status_ = error(Code::kInternal, "an exception left the handler: {}", exception.what());
   } catch (...) {
@@ -191,16 +188,19 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
         "an actor sent outside a step: start() may not send");
   PendingEmission& emission = emissions.emplace_back();
   emission.output = output;
-  emission.payload = std::move(payload);
-  emission.options = options;
-  auto& completed = emission.options;
-  if (completed.tenant.is_none()) completed.tenant = delivery_.tenant;
-  CHECK(!completed.tenant.is_none() || input_.kind == StepKind::kMessage,
+  emission.target = options.target;
+  Envelope& envelope = emission.envelope;
+  envelope.sender = self_;
+  envelope.sent_at = now_;
+  envelope.payload = std::move(payload);
+  envelope.tenant = options.tenant.is_none() ? delivery_.tenant : options.tenant;
+  envelope.cause = options.cause.is_none() ? delivery_.ref : options.cause;
+  envelope.origin = !options.origin.is_none()    ? options.origin
+                    : delivery_.origin.is_none() ? self_
+                                                 : delivery_.origin;
+  CHECK(!envelope.tenant.is_none() || input_.kind == StepKind::kMessage,
         fmt::format("'{}.{}' was sent for no tenant", instance_->name,
                     contract_->outputs[output].name));
-  if (completed.cause.is_none()) completed.cause = delivery_.ref;
-  if (completed.origin.is_none())
-    completed.origin = delivery_.origin.is_none() ? self_ : delivery_.origin;
   const int64_t count = ++num_emitted_[output];
   if (phase_ == Phase::kControl) return;  // drain() and on_peer() may end all that is in flight
   const int64_t most = phase_ == Phase::kWork ? work_burst_[output] : burst_[output];

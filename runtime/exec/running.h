@@ -41,8 +41,8 @@ struct PauseChange {
 
 struct PendingEmission {
   uint32_t output = 0;
-  Payload payload;
-  SendOptions options;  // completed: tenant, cause and origin are known
+  InstanceId target;  // of an addressed output
+  Envelope envelope;  // without what the link and the host add
 };
 
 class Running final : public Services, public OutputSink, public Resources {
