@@ -11,7 +11,7 @@ namespace {
 // A burst ends after this many steps or this long, whichever is first: long enough to pay for a
 // turn, short enough that an arrival does not wait.
 constexpr int kBurstSteps = 64;
-constexpr int kStepsPerReading = 4;
+constexpr int kStepsPerReading = 8;
 constexpr Duration kQuick = Duration::microseconds(5);  // of those steps together
 constexpr Duration kBurstTime = Duration::microseconds(20);
 

@@ -94,10 +94,12 @@ void Host::Body::ship(OutLink& out, Envelope&& envelope) {
     check_bound(inbox_.links[out.link->in_index]);
     return;
   }
-  touch(peer);
   auto& open = parcels_[peer];
-  open.is_due = true;
-  open.parcel.messages.push_back({out.id, std::move(envelope)});
+  if (!open.is_due) {
+    touch(peer);
+    open.is_due = true;
+  }
+  open.parcel.messages.emplace_back(out.id, std::move(envelope));
 }
 
 void Host::Body::touch(uint32_t peer) {

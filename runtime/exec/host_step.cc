@@ -10,7 +10,7 @@ bool Host::Body::ready() const {
   if (setup().guide != nullptr) return guided_ready();
   const Flow& flow = *common_->flow;
   if (work_armed_ && flow.is_open()) return true;
-  return inbox_.pick(flow.num_full(), std::nullopt) != Inbox::kNone;
+  return inbox_.pick(flow.num_full()) != Inbox::kNone;
 }
 
 void Host::Body::arm_work() {
@@ -106,8 +106,7 @@ bool Host::Body::begin_step(Time now) {
   while (true) {
     const Flow& flow = *common_->flow;
     const bool may_work = work_armed_ && flow.is_open();
-    const uint32_t lane = inbox_.pick(
-        flow.num_full(), may_work ? std::optional<uint64_t>(work_arrival_) : std::nullopt);
+    const uint32_t lane = inbox_.pick(flow.num_full(), may_work ? work_arrival_ : Inbox::kNoWork);
     if (lane == Inbox::kNone && !may_work) {
       after_change();
       return false;

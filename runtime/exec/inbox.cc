@@ -128,10 +128,10 @@ void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
   in.waiting_max.raise_to(in.num_waiting.get());
 }
 
-uint32_t Inbox::pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const {
+uint32_t Inbox::pick(std::span<const uint32_t> num_full, uint64_t work) const {
   if (!lanes_[kControl].ring.empty()) return kControl;
   uint32_t best = kNone;
-  uint64_t oldest = work.value_or(UINT64_MAX);
+  uint64_t oldest = work;
   for (uint32_t i = kPrompt; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
     if (lane.ring.empty() || lane.ring.front().arrival >= oldest) continue;

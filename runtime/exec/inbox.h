@@ -8,7 +8,6 @@
 /// Threads: the host's; counters may be read by anyone.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -56,6 +55,7 @@ class Inbox {
   static constexpr uint32_t kControl = 0;
   static constexpr uint32_t kPrompt = 1;
   static constexpr uint32_t kNone = UINT32_MAX;
+  static constexpr uint64_t kNoWork = UINT64_MAX;
 
   struct Lane {
     Ring<Input> ring;
@@ -76,7 +76,7 @@ class Inbox {
 
   /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work` is
   /// the arrival number of a waiting work turn: kNone too when that is older than every front.
-  uint32_t pick(std::span<const uint32_t> num_full, std::optional<uint64_t> work) const;
+  uint32_t pick(std::span<const uint32_t> num_full, uint64_t work = kNoWork) const;
   /// Valid until the next arrival.
   Input&& take(uint32_t lane);
   /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages

@@ -40,6 +40,7 @@ struct PauseChange {
 };
 
 struct PendingEmission {
+  PendingEmission() {}  // not defaulted: that would zero all of it before the fields are set
   uint32_t output = 0;
   InstanceId target;  // of an addressed output
   Envelope envelope;  // without what the link and the host add
