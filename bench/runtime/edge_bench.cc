@@ -1,9 +1,9 @@
 // Bound: a bare pair of CAF actors with hand-made credits moves a message in 150-250 ns (one
 // allocation, one mailbox push, one dispatch). Ours allocates once, too (60 ns with the release),
-// moves a 100-byte envelope three times (30 ns), keeps inbox, credit and ledger (60 ns) and pays for
-// the step itself (50 ns, an eighth of a clock reading in it); two mailbox pushes serve a whole
-// window. Wanted: >= 0.6 of the bare pair at one emission per step, >= 1.0 at 32; request/reply <=
-// 1.5 times bare CAF's; a 64 MiB Blob to 100 actors <= 100 us without a copy.
+// moves a 100-byte envelope three times (30 ns), keeps inbox, credit and ledger (60 ns) and pays
+// for the step itself (50 ns, an eighth of a clock reading in it); two mailbox pushes serve a whole
+// window. Wanted: >= 0.6 of the bare pair at one emission per step, >= 1.0 at 32; request/reply
+// <= 1.5 times bare CAF's; a 64 MiB Blob to 100 actors <= 100 us without a copy.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
