@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/bin/backends.h"
+#include "runtime/bin/recorded_channel.h"
 #include "runtime/bin/recorded_engine.h"
 #include "runtime/bin/recorded_learner.h"
 
@@ -45,15 +46,22 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
   return [make = std::move(make), &recorder](const Plan& plan,
                                              int32_t index) -> Result<std::unique_ptr<Resource>> {
     auto made = make(plan, index);
+    if (!made.ok()) return made;
     const HostId owner = owner_of(plan, index);
-    if (!made.ok() || owner.is_none()) return made;
     const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
       recorder.add_answer(owner, std::move(answer));
     };
-    if (kind_of(plan, index) == Learner::kResourceKind)
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_channel(take_as<WeightChannel>(std::move(*made)),
+                                 [&recorder](HostId host, std::vector<std::byte> answer) {
+                                   recorder.add_answer(host, std::move(answer));
+                                 }));
+    if (kind == Learner::kResourceKind)
       return std::unique_ptr<Resource>(
           make_recording_learner(take_as<Learner>(std::move(*made)), keep));
-    if (kind_of(plan, index) == Engine::kResourceKind)
+    if (kind == Engine::kResourceKind)
       return std::unique_ptr<Resource>(
           make_recording_engine(take_as<Engine>(std::move(*made)), keep));
     return made;
@@ -67,12 +75,25 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
     const HostId owner = owner_of(plan, index);
     const NextAnswer next = [&answers, owner] { return answers.take(owner); };
     const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recorded_channel(take_as<WeightChannel>(memory_channel(versions_kept(plan))),
+                                [&answers](HostId host) { return answers.take(host); }));
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
       return std::unique_ptr<Resource>(make_recorded_learner(next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
       return std::unique_ptr<Resource>(make_recorded_engine(next));
-    if (kind == WeightChannel::kResourceKind) return memory_channel(versions_kept(plan));
-    return make(plan, index);
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    // The answers of a real one are left in the record; they must not be taken for a channel's.
+    const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
+    if (kind == Learner::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_learner(take_as<Learner>(std::move(*made)), skip));
+    if (kind == Engine::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_engine(take_as<Engine>(std::move(*made)), skip));
+    return made;
   };
 }
 

@@ -22,6 +22,8 @@ std::string_view to_string(StepKind kind) {
   return "unknown";
 }
 
+thread_local uint32_t Host::Body::here = HostId::kNone;
+
 namespace {
 
 std::shared_ptr<HostCommon> make_common(HostSetup setup) {
@@ -220,6 +222,8 @@ std::vector<std::pair<std::string, int64_t>> Host::counters() const {
   add("abandoned", body_->num_abandoned_);
   return all;
 }
+
+HostId Host::running_here() { return HostId(Body::here); }
 
 Json Host::snapshot() const {
   Json all = Json::object();

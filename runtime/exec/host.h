@@ -248,6 +248,10 @@ class Host {
   /// Actor::snapshot() of each actor that has one, by instance name. Between steps.
   Json snapshot() const;
 
+  /// The host whose step the calling thread runs; none outside of steps. What hosts share (a weight
+  /// channel) tells by it who asks.
+  static HostId running_here();
+
   // From any thread ------------------------------------------------------------------------------
 
   /// progress() answers kStopRequested from now on.

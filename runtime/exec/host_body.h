@@ -15,6 +15,8 @@ namespace primerl {
 
 class Host::Body {
  public:
+  static thread_local uint32_t here;  // HostId of the step this thread runs
+
   explicit Body(HostSetup setup);
   ~Body() { destroy(); }
 
@@ -31,6 +33,7 @@ class Host::Body {
   bool ready() const;
   bool begin_step(Time now);
   void run_step();
+  void run_actors();
   void fail_step(Error error);
   StepEnd complete_step(Time now);
   Status abandon_step(Time now);

@@ -153,6 +153,12 @@ void Host::Body::mark_running(Time now) {
 
 void Host::Body::run_step() {
   CHECK(step_ != Step::kNone, "run_step() without begin_step()");
+  here = setup().host.value;
+  run_actors();
+  here = HostId::kNone;
+}
+
+void Host::Body::run_actors() {
   if (step_ == Step::kInput) {
     seats_[current_].running->run();
     return;

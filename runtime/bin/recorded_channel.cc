@@ -1,0 +1,80 @@
+#include "runtime/bin/recorded_channel.h"
+
+#include <cstring>
+
+#include "runtime/exec/host.h"
+
+namespace primerl {
+namespace {
+
+using Keep = std::function<void(HostId, std::vector<std::byte>)>;
+using Next = std::function<const std::vector<std::byte>*(HostId)>;
+
+/// The version told: that which was fetched, -1 where it was not there; the newest.
+std::vector<std::byte> answer_of(PolicyVersion version) {
+  std::vector<std::byte> bytes(sizeof version.value);
+  std::memcpy(bytes.data(), &version.value, sizeof version.value);
+  return bytes;
+}
+
+PolicyVersion version_of(const std::vector<std::byte>& bytes) {
+  PolicyVersion version;
+  if (bytes.size() == sizeof version.value)
+    std::memcpy(&version.value, bytes.data(), sizeof version.value);
+  return version;
+}
+
+class TracedChannel final : public WeightChannel {
+ public:
+  TracedChannel(std::unique_ptr<WeightChannel> channel, Next next, Keep keep)
+      : channel_(std::move(channel)), next_(std::move(next)), keep_(std::move(keep)) {}
+
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    return channel_->publish(std::move(snapshot));
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+    if (const auto* told = recorded(); told != nullptr && version_of(*told).is_none())
+      return error(Code::kNotFound, "version {} was not in the weight channel any more",
+                   version.value);
+    else if (told != nullptr)
+      return channel_->fetch(version);
+    auto fetched = channel_->fetch(version);
+    keep(fetched.ok() ? version : PolicyVersion());
+    return fetched;
+  }
+  PolicyVersion newest() const override {
+    if (const auto* told = recorded(); told != nullptr) return version_of(*told);
+    const PolicyVersion newest = channel_->newest();
+    keep(newest);
+    return newest;
+  }
+  std::string describe() const override { return channel_->describe(); }
+
+ private:
+  const std::vector<std::byte>* recorded() const {
+    const HostId host = Host::running_here();
+    return next_ == nullptr || host.is_none() ? nullptr : next_(host);
+  }
+  void keep(PolicyVersion told) const {
+    const HostId host = Host::running_here();
+    if (keep_ != nullptr && !host.is_none()) keep_(host, answer_of(told));
+  }
+
+  const std::unique_ptr<WeightChannel> channel_;
+  const Next next_;
+  const Keep keep_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,
+                                                      Keep keep) {
+  return std::make_unique<TracedChannel>(std::move(channel), nullptr, std::move(keep));
+}
+
+std::unique_ptr<WeightChannel> make_recorded_channel(std::unique_ptr<WeightChannel> channel,
+                                                     Next next, Keep keep) {
+  return std::make_unique<TracedChannel>(std::move(channel), std::move(next), std::move(keep));
+}
+
+}  // namespace primerl

@@ -1,0 +1,29 @@
+/// A WeightChannel that writes down what its receivers were told, and one that tells them the same.
+///
+/// Whether a version was still there when an engine asked depends on how fast its learner was: that
+/// is recorded; the weights themselves are not. A replay's publisher may be further ahead, so the
+/// channel behind must keep more versions than a run's (memory_channel()).
+///
+/// Threads: as the channel they stand for; who asks is Host::running_here().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "graph/base/ids.h"
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+std::unique_ptr<WeightChannel> make_recording_channel(
+    std::unique_ptr<WeightChannel> channel,
+    std::function<void(HostId host, std::vector<std::byte> answer)> keep);
+
+/// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept.
+std::unique_ptr<WeightChannel> make_recorded_channel(
+    std::unique_ptr<WeightChannel> channel,
+    std::function<const std::vector<std::byte>*(HostId host)> next,
+    std::function<void(HostId host, std::vector<std::byte> answer)> keep = nullptr);
+
+}  // namespace primerl
