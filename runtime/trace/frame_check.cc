@@ -16,26 +16,12 @@ F read_as(std::span<const std::byte> frame) {
 }
 
 // Takes a part and the zeros that pad it; the last part may lack them.
-bool take(std::span<const std::byte>& left, uint64_t size) {
+bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
   if (size > left.size()) return false;
+  part = left.first(size);
   const uint64_t padded = (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
   left = left.subspan(std::min<uint64_t>(padded, left.size()));
   return true;
-}
-
-bool payload_fits(std::span<const std::byte> frame) {
-  const auto fixed = read_as<PayloadFrame>(frame);
-  std::span<const std::byte> left = frame.subspan(sizeof(fixed));
-  const bool in_store = (fixed.header.flags & kBodyInStore) != 0;
-  if (!take(left, in_store ? kHashBytes : fixed.body_bytes)) return false;
-  for (uint16_t i = 0; i < fixed.header.count; ++i) {
-    uint64_t size = 0;
-    if (left.size() < sizeof(size)) return false;
-    std::memcpy(&size, left.data(), sizeof(size));
-    left = left.subspan(sizeof(size));
-    if (!take(left, size > kInlineBytesMax ? kHashBytes : size)) return false;
-  }
-  return left.empty();
 }
 
 }  // namespace
@@ -62,13 +48,31 @@ size_t fixed_bytes(uint8_t kind) {
   return kFrameBytesMax + 1;
 }
 
+bool visit_payload(std::span<const std::byte> frame,
+                   const std::function<void(const PayloadPart&)>& visitor) {
+  const auto fixed = read_as<PayloadFrame>(frame);
+  std::span<const std::byte> left = frame.subspan(sizeof(fixed));
+  PayloadPart part{.num_bytes = fixed.body_bytes,
+                   .is_stored = (fixed.header.flags & kBodyInStore) != 0,
+                   .bytes = {}};
+  for (uint32_t i = 0;; ++i) {
+    if (!take(left, part.is_stored ? kHashBytes : part.num_bytes, part.bytes)) return false;
+    visitor(part);
+    if (i == fixed.header.count) return left.empty();
+    if (left.size() < sizeof(part.num_bytes)) return false;
+    std::memcpy(&part.num_bytes, left.data(), sizeof(part.num_bytes));
+    left = left.subspan(sizeof(part.num_bytes));
+    part.is_stored = part.num_bytes > kInlineBytesMax;
+  }
+}
+
 bool is_well_formed(std::span<const std::byte> frame, uint64_t offset) {
   const auto head = read_as<TraceFrameHeader>(frame);
   switch (static_cast<TraceFrameKind>(head.kind)) {
     case TraceFrameKind::kCatalog:
       return true;
     case TraceFrameKind::kPayload:
-      return payload_fits(frame);
+      return visit_payload(frame, [](const PayloadPart&) {});
     case TraceFrameKind::kNote:
       return read_as<NoteFrame>(frame).num_bytes == frame.size() - sizeof(NoteFrame);
     case TraceFrameKind::kLifecycle:

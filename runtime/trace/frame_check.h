@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "runtime/trace/frames.h"
@@ -15,6 +16,17 @@ inline constexpr size_t kFrameCrcBegin = 8;
 
 /// sizeof the struct of a TraceFrameKind; more than any frame has when there is no such kind.
 size_t fixed_bytes(uint8_t kind);
+
+/// The body of a payload (the first) or one of its Blobs.
+struct PayloadPart {
+  uint64_t num_bytes = 0;
+  bool is_stored = false;            // in the content store
+  std::span<const std::byte> bytes;  // itself, or the 32 bytes of its SHA-256
+};
+/// Visits every part of a payload frame of at least its fixed size; false when they do not fill it
+/// exactly, which ends the visit where they stop to make sense.
+bool visit_payload(std::span<const std::byte> frame,
+                   const std::function<void(const PayloadPart&)>& visitor);
 
 /// `frame` is as long as its header says and at least fixed_bytes(); it begins at `offset`.
 bool is_well_formed(std::span<const std::byte> frame, uint64_t offset);

@@ -82,6 +82,19 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
   return files;
 }
 
+Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& folder) {
+  std::error_code fault;
+  const auto inner = folder / "trace";
+  const auto trace = std::filesystem::is_directory(inner, fault) ? inner : folder;
+  if (!std::filesystem::is_directory(trace, fault))
+    return error(Code::kNotFound, "there is no folder '{}'", folder.string());
+  ASSIGN_OR_RETURN(const auto files, list_segments(trace));
+  if (files.empty())
+    return error(Code::kNotFound, "there is no trace in '{}'", folder.string())
+        .note("a run records one unless [trace] of its graph says otherwise");
+  return trace;
+}
+
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
                          uint32_t epoch) {
   std::ifstream in(retired_path(folder, process, epoch));

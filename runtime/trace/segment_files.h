@@ -34,6 +34,10 @@ std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path)
 /// packed (the packer was stopped between the two), the raw one is meant.
 Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& folder);
 
+/// The folder of segments that a person means by a run folder, its `trace/` or a link to either.
+/// kNotFound when none lies there.
+Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& folder);
+
 /// The newest segment number that was retired, 0 when none was: all up to it are not missing.
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
                          uint32_t epoch);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "graph/base/random.h"
+#include "runtime/trace/maintenance.h"
 #include "tests/trace/segment_files.h"
 
 namespace primerl {
@@ -51,7 +52,7 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
     auto options = small_segments(folder.path());
     options.packs = round % 2 == 1;
     for (auto& step : progress.step) step.store(0);
-    const uint64_t target = random.below(round % 10 == 0 ? 100'000 : 20'000);
+    const uint64_t target = 1 + random.below(round % 10 == 0 ? 100'000 : 20'000);
     const pid_t child = ::fork();
     if (child == 0) append_for_ever(options, progress);
     ASSERT_GT(child, 0);
@@ -72,6 +73,14 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
     }
     // A frame that was being written is a hole, never damage.
     for (const auto& damage : contents.damage) EXPECT_TRUE(damage.is_hole) << "round " << round;
+    const auto recovered = recover_trace(folder.path());
+    ASSERT_TRUE(recovered.ok()) << recovered.error().text() << ", round " << round;
+    EXPECT_FALSE(recovered->empty()) << "room that was prepared, round " << round;
+    const auto verified = verify_trace(folder.path());
+    ASSERT_TRUE(verified.ok());
+    EXPECT_EQ(verified->num_deliveries, contents.count.at(TraceFrameKind::kDelivery));
+    for (const auto& fault : verified->faults)
+      EXPECT_TRUE(fault.kind == TraceFault::Kind::kCutTail || !fault.is_fault()) << fault.text;
   }
   ::munmap(shared, sizeof(Progress));
   RecordProperty("deliveries", std::to_string(num_checked));
