@@ -1,85 +1,19 @@
 #include "actors/data/data.h"
 
-#include <algorithm>
-
 #include "actors/env/environments/catalog.h"
-#include "kernels/weights/files.h"
 
 namespace primerl {
-namespace {
-
-constexpr size_t kLineBytesMax = size_t{1} << 20;
-constexpr size_t kFileBytesMax = size_t{1} << 30;
-
-Result<DataExample> parse_example(std::string_view line, const std::string& what) {
-  ASSIGN_OR_RETURN(const Json json, parse_json(line, what));
-  DataExample example;
-  for (const auto& [key, target] :
-       {std::pair{"prompt", &example.prompt}, std::pair{"completion", &example.completion}}) {
-    auto text = json.get_string(key);
-    if (!text.ok()) return std::move(text).error().while_doing(what);
-    *target = std::move(*text);
-  }
-  if (example.prompt.empty() || example.completion.empty())
-    return error(Code::kInvalid, "{}: 'prompt' and 'completion' must not be empty", what);
-  return example;
-}
-
-}  // namespace
-
-Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t examples_max) {
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kFileBytesMax));
-  std::vector<DataExample> examples;
-  size_t begin = 0;
-  for (int64_t number = 1; begin < text.size(); ++number) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    if (line.empty()) continue;
-    const std::string what = fmt::format("{}:{}", file, number);
-    if (line.size() > kLineBytesMax)
-      return error(Code::kExhausted, "{}: the line has {} bytes, at most {} are allowed", what,
-                   line.size(), kLineBytesMax);
-    if (static_cast<int64_t>(examples.size()) == examples_max)
-      return error(Code::kExhausted, "{}: more than {} examples", what, examples_max)
-          .note("raise 'examples_max'");
-    ASSIGN_OR_RETURN(auto example, parse_example(line, what));
-    examples.push_back(std::move(example));
-  }
-  if (examples.empty()) return error(Code::kInvalid, "'{}' has no examples", file);
-  return examples;
-}
-
-uint64_t shuffled_index(uint64_t index, uint64_t count, uint64_t key) {
-  const uint64_t pass_key = mix(key, index / count);
-  // A Feistel network over the next even power of two is a permutation; walking its cycle until the
-  // value is in range makes it one of [0, count).
-  int half_bits = 1;
-  while ((uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
-  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  uint64_t value = index % count;
-  do {
-    uint64_t left = value >> half_bits;
-    uint64_t right = value & mask;
-    for (uint64_t round = 0; round < 4; ++round) {
-      const uint64_t next = left ^ (mix(mix(pass_key, round), right) & mask);
-      left = right;
-      right = next;
-    }
-    value = (left << half_bits) | right;
-  } while (value >= count);
-  return value;
-}
 
 Contract Data::contract() {
   using O = DataOptions;
   return ContractOf<Data, O>("data", "gives examples with their answers to the trainer")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
       .option("file", &O::file, any(),
-              "a JSONL file of {prompt, completion}; empty = the environment's tasks and answers")
+              "a JSONL file of {prompt, completion} or {prompt, turns}; empty = what the "
+              "environment demonstrates")
       .option("examples_max", &O::examples_max, at_least(1) | unit("examples"),
               "most examples of the file")
-      .out("group", &Data::group_, "examples, masked over their completions", recorded(),
+      .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
            work_burst(1))
       .source()
       .own_thread();
@@ -113,36 +47,43 @@ Result<DataExample> Data::example(uint64_t index) {
   if (environment_ == nullptr)
     return examples_[shuffled_index(index, examples_.size(), shuffle_key_)];
   ASSIGN_OR_RETURN(auto task, environment_->task(index, services().random(tenant_, "task", index)));
-  if (task.answer.empty())
-    return error(Code::kInvalid, "the environment has no answer to task {}", index)
-        .note("give 'file' instead");
-  return DataExample{std::move(task.prompt), std::move(task.answer)};
+  auto made = demonstrate(*environment_, task, services().tenant(tenant_).turns_max);
+  if (made.ok()) return made;
+  return std::move(made).error().while_doing(fmt::format("task {}", index));
+}
+
+Status Data::append(Trajectory& trajectory, const std::string& text, bool is_said) const {
+  ASSIGN_OR_RETURN(auto tokens, tokenizer_->encode(text));
+  if (is_said && !tokenizer_->eos_ids().empty()) tokens.push_back(tokenizer_->eos_ids().front());
+  trajectory.tokens.insert(trajectory.tokens.end(), tokens.begin(), tokens.end());
+  trajectory.sampled.resize(trajectory.tokens.size(), is_said ? 1 : 0);
+  return ok();
+}
+
+Status Data::fill(Trajectory& trajectory, const DataExample& example) const {
+  RETURN_IF_ERROR(append(trajectory, example.prompt, false));
+  for (const auto& turn : example.turns) {
+    RETURN_IF_ERROR(append(trajectory, turn.completion, true));
+    if (!turn.observation.empty()) RETURN_IF_ERROR(append(trajectory, turn.observation, false));
+    ++trajectory.num_turns;
+  }
+  const auto length = static_cast<int64_t>(trajectory.tokens.size());
+  const int64_t seq_len = services().tenant(tenant_).seq_len;
+  if (length <= seq_len) return ok();
+  return error(Code::kInvalid, "example {} has {} tokens, seq_len is {}", trajectory.trajectory,
+               length, seq_len);
 }
 
 Trajectory Data::trajectory(uint64_t index, const DataExample& example) const {
   Trajectory made;
   made.trajectory = index;
-  auto prompt = tokenizer_->encode(example.prompt);
-  auto completion = tokenizer_->encode(example.completion);
-  if (!prompt.ok() || !completion.ok()) {
-    made.is_failed = true;
-    made.fault = (prompt.ok() ? completion : prompt).error().text();
-    return made;
-  }
-  if (!tokenizer_->eos_ids().empty()) completion->push_back(tokenizer_->eos_ids().front());
-  const auto length = static_cast<int64_t>(prompt->size() + completion->size());
-  const int64_t seq_len = services().tenant(tenant_).seq_len;
-  if (length > seq_len) {
-    made.is_failed = true;
-    made.fault = fmt::format("example {} has {} tokens, seq_len is {}", index, length, seq_len);
-    return made;
-  }
-  made.tokens = std::move(*prompt);
-  made.sampled.assign(made.tokens.size(), 0);
-  made.tokens.insert(made.tokens.end(), completion->begin(), completion->end());
-  made.sampled.resize(made.tokens.size(), 1);
-  made.num_turns = 1;
-  return made;
+  const Status filled = fill(made, example);
+  if (filled.ok()) return made;
+  Trajectory failed;
+  failed.trajectory = index;
+  failed.is_failed = true;
+  failed.fault = filled.error().text();
+  return failed;
 }
 
 Result<bool> Data::work() {

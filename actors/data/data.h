@@ -2,9 +2,10 @@
 ///
 ///            [ data ]  -> group
 ///
-/// Examples come from a JSONL file of {"prompt", "completion"} objects, or, without a file, from
-/// the tenant's environment: its tasks and its own answers. A group is `group_size` examples with a
-/// mask over the completion and no policy version, so it never grows stale.
+/// Examples come from a JSONL file (examples.h), or, without a file, from the tenant's environment:
+/// its tasks and how it demonstrates them. A group is `group_size` examples and has no policy
+/// version, so it never grows stale. The mask of an example covers what the policy says, each turn
+/// with its end token as a sampled one has; prompts and observations are only read.
 ///
 /// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
 /// function of n and the seed. Order: ordinals rise; those a resumed run has consumed are left out.
@@ -14,6 +15,7 @@
 #include <optional>
 
 #include "actors/common/ordinals.h"
+#include "actors/data/examples.h"
 #include "actors/env/environment.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
@@ -23,22 +25,9 @@ namespace primerl {
 
 struct DataOptions {
   std::string model;               // whose tokenizer; empty = the only one
-  std::string file;                // JSONL; empty = the environment's answers
+  std::string file;                // JSONL; empty = the environment demonstrates
   int64_t examples_max = 1000000;  // lines of the file
 };
-
-/// One line of the file.
-struct DataExample {
-  std::string prompt;
-  std::string completion;
-};
-
-/// Reads a JSONL file; an error names the line. More than `examples_max` lines are an error.
-Result<std::vector<DataExample>> read_examples(const std::string& file, int64_t examples_max);
-
-/// Which of `count` examples is number `index` of the run: each pass over the file has an order of
-/// its own, keyed by `key`. A permutation of each pass.
-uint64_t shuffled_index(uint64_t index, uint64_t count, uint64_t key);
 
 class Data final : public Actor {
  public:
@@ -51,8 +40,11 @@ class Data final : public Actor {
 
  private:
   Result<DataExample> example(uint64_t index);
-  /// Prompt, completion and an end token, masked; failed when it does not fit.
+  /// The example's tokens, masked; failed when they cannot be made or do not fit.
   Trajectory trajectory(uint64_t index, const DataExample& example) const;
+  Status fill(Trajectory& trajectory, const DataExample& example) const;
+  /// `is_said`: by the policy, with an end token and under the mask.
+  Status append(Trajectory& trajectory, const std::string& text, bool is_said) const;
 
   const DataOptions options_;
   // Constant after start.

@@ -92,6 +92,7 @@ Status Decode::on_update(const PolicyUpdate& update) {
 }
 
 Result<bool> Decode::work() {
+  tell_first_token();
   for (auto& event : engine_->take_finished()) finished_.push_back(std::move(event));
   for (int64_t i = 0; i < kAnswersPerTurn && !finished_.empty(); ++i) {
     answer(finished_.front());
@@ -127,6 +128,12 @@ void Decode::answer(const FinishEvent& event) {
   services().count("decode_tokens", static_cast<int64_t>(event.tokens.size()));
   completion_.send(std::move(completion),
                    for_tenant(name.tenant).answering(known.cause).to_origin_of(known.origin));
+}
+
+void Decode::tell_first_token() {
+  if (has_told_first_token_ || engine_->state().num_decode_tokens == 0) return;
+  has_told_first_token_ = true;
+  services().log(LogLevel::kInfo, kFirstTokenLine);
 }
 
 void Decode::tell_load() {

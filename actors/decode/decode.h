@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
@@ -21,6 +22,10 @@
 #include "graph/contract.h"
 
 namespace primerl {
+
+/// What decode logs, once and as information, when its engine has made the first token of this
+/// start: the runtime tells the control plane, which writes the time into run.json.
+inline constexpr std::string_view kFirstTokenLine = "the first token is made";
 
 struct DecodeOptions {
   std::string engine;
@@ -52,6 +57,7 @@ class Decode final : public Actor {
 
   void answer(const FinishEvent& event);
   void tell_load();
+  void tell_first_token();
 
   const DecodeOptions options_;
   Engine* engine_ = nullptr;
@@ -65,6 +71,7 @@ class Decode final : public Actor {
   StepRef last_cause_;
   PolicyVersion applied_;
   uint64_t num_finished_ = 0;
+  bool has_told_first_token_ = false;
   std::optional<EngineLoad> told_load_;
   Out<Completion> completion_;
   Out<PolicyApplied> applied_out_;

@@ -38,6 +38,13 @@ class Environment {
   /// tokens left out).
   virtual Result<EnvironmentStep> step(const EnvironmentTask& task,
                                        const std::vector<std::string>& actions) = 0;
+  /// What a perfect policy says in `task`, turn by turn: what supervised examples are made of. The
+  /// steps it leads to end with the last turn and not before. Empty when the environment knows
+  /// none; here, the answer in one turn.
+  virtual std::vector<std::string> demonstration(const EnvironmentTask& task) const {
+    if (task.answer.empty()) return {};
+    return {task.answer};
+  }
 };
 
 }  // namespace primerl

@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 namespace primerl {
 namespace {
@@ -36,6 +41,25 @@ Result<fs::path> examples_folder() {
   for (const auto& place : places)
     if (fs::is_directory(place, fault)) return fs::weakly_canonical(place, fault);
   return error(Code::kNotFound, "no examples folder beside this program");
+}
+
+std::optional<double> program_age_seconds() {
+  constexpr int kStartTime = 22;  // field of proc(5), in clock ticks since the boot
+  std::ifstream file("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  // The name, field 2, may hold spaces and brackets.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 3; i < kStartTime; ++i) fields >> field;
+  uint64_t ticks = 0;
+  timespec now{};
+  if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return std::nullopt;
+  const double seconds = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  const double age =
+      seconds - static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::round(age * 100) / 100;
 }
 
 Error exec_worker(const std::vector<std::string>& arguments) {

@@ -1,7 +1,8 @@
-/// Finding the other files of an installation: primerl-worker beside this program, the examples.
+/// This program and the other files of an installation: primerl-worker beside it, the examples.
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ Result<std::filesystem::path> worker_program();
 
 /// The folder that holds examples/<name>/graph.toml: of the installation or the source tree.
 Result<std::filesystem::path> examples_folder();
+
+/// Seconds since this process was started, its loading included, to a hundredth; none where the
+/// system does not tell.
+std::optional<double> program_age_seconds();
 
 /// Replaces this process by `primerl-worker ARGUMENTS`; returns only an error.
 Error exec_worker(const std::vector<std::string>& arguments);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "actors/messages/catalog.h"
 #include "runtime/bin/exit_code.h"
@@ -114,6 +115,7 @@ Status RunSession::note_start() {
                             .set("step", point.step));
     facts.set("resumed", std::move(resumed));
   }
+  if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet
   return folder_.note(facts.set("end", "running"));
 }
 
@@ -186,6 +188,7 @@ void RunSession::handle(const ControlEvent& event) {
   }
   if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
   if (const auto* line = as_if<LogLine>(event.message)) show_log(*line);
+  if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
   if (const auto* ended = as_if<RunEnded>(event.message)) {
     worker.ended = *ended;
     const auto end = static_cast<RunEnd>(ended->end);
@@ -223,6 +226,13 @@ void RunSession::write_metrics(const MetricsLine& line) {
   fault_ = written.error().text();
   say("error: " + fault_);
   stop("the run folder cannot be written");
+}
+
+void RunSession::note_first_token() {
+  if (std::exchange(has_first_token_, true)) return;
+  const auto age = program_age_seconds();
+  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
 }
 
 void RunSession::obey_signals() {

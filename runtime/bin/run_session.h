@@ -55,6 +55,7 @@ class RunSession {
   void say(const std::string& line);
   void show_log(const LogLine& line);
   void write_metrics(const MetricsLine& line);
+  void note_first_token();
   void obey_signals();
   void watch_silence();
   void drain(const std::string& reason);
@@ -79,6 +80,7 @@ class RunSession {
   double wall_zero_ = 0;   // of the run's first start
   int num_signals_obeyed_ = 0;
   bool is_stopping_ = false;
+  bool has_first_token_ = false;
   bool was_killed_ = false;
   std::string fault_;  // the first one of this side, said once
   std::string said_;   // warnings and errors shown so far

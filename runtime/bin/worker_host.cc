@@ -7,6 +7,7 @@
 #include <csignal>
 #include <future>
 
+#include "actors/decode/decode.h"
 #include "actors/messages/catalog.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/commands/output.h"
@@ -58,6 +59,8 @@ class WorkerSurroundings final : public Surroundings {
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
     log_.write(level, instance, text);
+    if (level == LogLevel::kInfo && text == kFirstTokenLine)
+      control_.report(FirstToken{std::string(instance)});
     if (level == LogLevel::kWarning || level == LogLevel::kError)
       control_.report(
           LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});

@@ -1,6 +1,6 @@
 /// What primerl-graph and its primerl-worker processes say to each other, as wire messages.
 ///
-///   worker -> control: WorkerHello, Heartbeat, MetricsLine, LogLine, RunEnded
+///   worker -> control: WorkerHello, Heartbeat, FirstToken, MetricsLine, LogLine, RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
@@ -18,7 +18,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kControlVersion = 2;
 
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
@@ -107,6 +107,17 @@ struct Heartbeat {
     using H = Heartbeat;
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("edges", &H::edges)(
         "num_dropped_reports", &H::num_dropped_reports);
+  }
+};
+
+/// An engine of the worker has made its first token of this start.
+struct FirstToken {
+  static constexpr std::string_view kName = "FirstToken";
+  static constexpr uint32_t kVersion = 1;
+  std::string instance;  // that says so
+  template <class F>
+  static void fields(F& f) {
+    f("instance", &FirstToken::instance);
   }
 };
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <set>
+#include <regex>
 
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
@@ -15,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using namespace std::string_literals;
 
 std::string write(const std::string& text) {
   const std::string path = ::testing::TempDir() + "data_test.jsonl";
@@ -22,71 +23,19 @@ std::string write(const std::string& text) {
   return path;
 }
 
-TEST(ReadExamples, NamesTheLineThatIsWrong) {
-  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
-           {"{\"prompt\": \"a\", \"completion\": \"b\"}\nnonsense\n", "jsonl:2"},
-           {"{\"prompt\": \"a\"}\n", "completion"},
-           {"{\"prompt\": \"\", \"completion\": \"b\"}\n", "must not be empty"},
-           {"\n\n", "no examples"}}) {
-    const auto examples = read_examples(write(text), 10);
-    ASSERT_FALSE(examples.ok()) << text;
-    EXPECT_THAT(examples.error().text(), HasSubstr(words));
-  }
-  EXPECT_FALSE(read_examples("/nowhere/x.jsonl", 10).ok());
-}
-
-TEST(ReadExamples, TakesALineOfAMebibyteAndNotOneByteMore) {
-  const std::string frame = "{\"prompt\": \"\", \"completion\": \"b\"}";
-  const auto line_of = [&](size_t size) {
-    std::string line = frame;
-    return line.insert(12, std::string(size - frame.size(), 'a'));
-  };
-  EXPECT_TRUE(read_examples(write(line_of(size_t{1} << 20)), 10).ok());
-  EXPECT_FALSE(read_examples(write(line_of((size_t{1} << 20) + 1)), 10).ok());
-}
-
-TEST(ReadExamples, TheLastLineNeedsNoEnd) {
-  const auto examples =
-      read_examples(write("\n{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"c\", "
-                          "\"completion\": \"d\"}"),
-                    10);
-  ASSERT_TRUE(examples.ok());
-  ASSERT_THAT(*examples, SizeIs(2));
-  EXPECT_EQ((*examples)[1].completion, "d");
-}
-
-TEST(ReadExamples, TakesAsManyAsItMay) {
-  const std::string line = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
-  EXPECT_TRUE(read_examples(write(line + line), 2).ok());
-  EXPECT_FALSE(read_examples(write(line + line), 1).ok());
-}
-
-TEST(ShuffledIndex, IsAPermutationOfEveryPass) {
-  for (const uint64_t count : {1, 2, 3, 10, 100}) {
-    std::set<uint64_t> first, second;
-    std::vector<uint64_t> first_order, second_order;
-    for (uint64_t i = 0; i < count; ++i) {
-      first_order.push_back(shuffled_index(i, count, 5));
-      second_order.push_back(shuffled_index(count + i, count, 5));
-      first.insert(first_order.back());
-      second.insert(second_order.back());
-    }
-    EXPECT_EQ(first.size(), count);
-    EXPECT_EQ(second.size(), count);
-    EXPECT_EQ(*first.rbegin(), count - 1);
-    EXPECT_TRUE(count < 100 || first_order != second_order);
-  }
-}
-
 struct DataStory : ::testing::Test {
   static DataOptions options(const std::string& text) {
     DataOptions made;
-    made.file = write(text);
+    if (!text.empty()) made.file = write(text);
     return made;
   }
-  explicit DataStory(const std::string& text = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n")
+  /// Without a text, the environment's demonstrations.
+  explicit DataStory(const std::string& text = "{\"prompt\": \"ab\", \"completion\": \"c\"}\n",
+                     const std::string& environment = "")
       : data(options(text)) {
-    data.set_tenants({testing::a_tenant()});
+    Tenant tenant = testing::a_tenant();
+    tenant.environment.name = environment;
+    data.set_tenants({tenant});
     data.use("tokenizer", tokenizer);
   }
   testing::ByteTokenizer tokenizer;
@@ -101,6 +50,63 @@ TEST_F(DataStory, MasksTheCompletionAndEndsIt) {
   EXPECT_THAT(group.members[0].tokens, ElementsAre('a', 'b', 'c', '\n'));
   EXPECT_THAT(group.members[0].sampled, ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(group.members[0].logprobs, SizeIs(0));
+}
+
+struct SeveralTurns : DataStory {
+  SeveralTurns()
+      : DataStory(R"({"prompt": "ab", "turns": [{"completion": "c", "observation": "de"}, )"
+                  R"({"completion": "f"}]})"s) {}
+};
+
+TEST_F(SeveralTurns, MasksWhatThePolicySaysAndNotWhatItReads) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_FALSE(member.is_failed) << member.fault;
+  EXPECT_THAT(member.tokens, ElementsAre('a', 'b', 'c', '\n', 'd', 'e', 'f', '\n'));
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 0, 0, 1, 1));
+  EXPECT_EQ(member.num_turns, 2);
+}
+
+struct BadObservation : DataStory {
+  BadObservation()
+      : DataStory(R"({"prompt": "a", "turns": [{"completion": "b", "observation": "!"}, )"
+                  R"({"completion": "c"}]})"s) {}
+};
+
+TEST_F(BadObservation, AnExampleThatFailsHalfwayKeepsNoTokens) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto member = data.sent<TrajectoryGroup>("group").front().members[0];
+  EXPECT_TRUE(member.is_failed);
+  EXPECT_THAT(member.tokens, SizeIs(0));
+  EXPECT_THAT(member.sampled, SizeIs(0));
+  EXPECT_EQ(member.num_turns, 0);
+}
+
+struct Demonstrated : DataStory {
+  Demonstrated() : DataStory("", "arithmetic_tool") {}
+};
+
+TEST_F(Demonstrated, WithoutAFileTheEnvironmentShowsEveryTurn) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto group = data.sent<TrajectoryGroup>("group").front();
+  ASSERT_THAT(group.members, SizeIs(2));
+  for (const auto& member : group.members) {
+    ASSERT_FALSE(member.is_failed) << member.fault;
+    std::string text, mask;
+    for (size_t i = 0; i < member.tokens.size(); ++i) {
+      text += static_cast<char>(member.tokens[i]);
+      mask += member.sampled[i] != 0 ? text.back() : '.';
+    }
+    std::smatch parts;
+    ASSERT_TRUE(std::regex_match(
+        text, parts, std::regex("(a:([0-9]+[+-][0-9]+)>)(c:([^=]+)=\n)((-?[0-9]+)>)([^>]+\n)")))
+        << text;
+    EXPECT_EQ(parts[2], parts[4]) << "the call is the task's own expression";
+    EXPECT_EQ(parts[6].str() + "\n", parts[7]) << "the answer is what was read";
+    EXPECT_EQ(mask, std::string(parts[1].length(), '.') + parts[3].str() +
+                        std::string(parts[5].length(), '.') + parts[7].str());
+    EXPECT_EQ(member.num_turns, 2);
+  }
 }
 
 TEST_F(DataStory, AResumedRunLeavesOutWhatWasConsumed) {

@@ -90,6 +90,7 @@ class FakeEngine final : public Engine {
     state.num_held = static_cast<int32_t>(held.size());
     state.num_running = static_cast<int32_t>(running.size());
     state.num_blocks = state.num_free_blocks = 8;
+    state.num_decode_tokens = num_decode_tokens;
     state.version = version;
     return state;
   }
@@ -119,6 +120,7 @@ class FakeEngine final : public Engine {
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   PolicyVersion version;
+  uint64_t num_decode_tokens = 0;
   std::string apply_fault;
 };
 

@@ -103,6 +103,18 @@ TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
   EXPECT_THAT(answers(), IsEmpty());
 }
 
+TEST_F(EngineStory, TheFirstTokenIsToldOnce) {
+  turn();
+  EXPECT_THAT(decode.log(), IsEmpty());
+  engine.num_decode_tokens = 1;
+  turn();
+  ASSERT_THAT(decode.log(), SizeIs(1));
+  EXPECT_THAT(decode.log()[0], HasSubstr(kFirstTokenLine));
+  engine.num_decode_tokens = 2;
+  turn();
+  EXPECT_THAT(decode.log(), SizeIs(1));
+}
+
 TEST_F(EngineStory, ARequestIsPrefilledTakenOverAndAnswered) {
   ask(1);
   ASSERT_THAT(engine.submitted, SizeIs(1));

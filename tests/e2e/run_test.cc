@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
 #include <set>
 
@@ -67,6 +68,18 @@ TEST(Run, TheResolvedGraphIsTheSameGraph) {
             *json_file(folder / "run.json").get_string("graph_hash"));
 }
 
+TEST(Run, TellsWhenTheFirstTokenWasMade) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto begin = std::chrono::steady_clock::now();
+  const auto end = run_graph_program(scripted_run(folder));
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  ASSERT_EQ(end.code, 0) << end.err;
+  const double seconds = *json_file(folder / "run.json").get_double("first_token_seconds");
+  EXPECT_GT(seconds, 0);
+  EXPECT_LT(seconds, all.count() + 0.02) << "a start is known to a clock tick of 10 ms";
+}
+
 TEST(Run, JsonSummaryNamesFolderAndSteps) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -109,6 +122,7 @@ TEST(Sft, TakesItsStepsAndShowsTheLoss) {
   EXPECT_THAT(end.out, AllOf(HasSubstr("step 5 of 5, loss "), Not(HasSubstr("staleness"))));
   EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 5U);
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_5" / "manifest.json"));
+  EXPECT_EQ(json_file(folder / "run.json").find("first_token_seconds"), nullptr);
 }
 
 TEST(Sft, RefusesAGraphWithAnotherLoss) {

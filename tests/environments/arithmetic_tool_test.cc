@@ -84,6 +84,7 @@ TEST_F(ArithmeticTool, EveryTaskCanBeSolvedByCallingItsExpression) {
 
 TEST_F(ArithmeticTool, RefusesATaskThatIsNotItsOwn) {
   EXPECT_FALSE(environment_->step({"x", ""}, {"46"}).ok());
+  EXPECT_EQ(environment_->demonstration({"", ""}).front(), "c:=") << "nothing to call";
   EXPECT_FALSE(environment_->step(task_, {}).ok());
 }
 

@@ -36,6 +36,25 @@ TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayIn
   }
 }
 
+TEST(EnvironmentCatalog, EveryDemonstrationEarnsTheWholeReward) {
+  for (const auto& contract : environment_contracts()) {
+    SCOPED_TRACE(contract.name);
+    auto environment = *make_environment({contract.name, contract.options.make()});
+    for (uint64_t ordinal = 0; ordinal < 50; ++ordinal) {
+      const auto task = *environment->task(ordinal, RandomStream(ordinal));
+      const auto said = environment->demonstration(task);
+      ASSERT_FALSE(said.empty());
+      std::vector<std::string> actions;
+      for (const auto& action : said) {
+        actions.push_back(action);
+        const auto step = *environment->step(task, actions);
+        ASSERT_EQ(step.done, actions.size() == said.size()) << task.prompt;
+        EXPECT_EQ(step.reward, step.done ? 1 : 0) << task.prompt;
+      }
+    }
+  }
+}
+
 TEST(EnvironmentCatalog, HandsTheBoundOptionsOver) {
   const auto options = std::make_shared<LetterOptions>(LetterOptions{.letters = "z"});
   const auto environment = make_environment({"copy", options});

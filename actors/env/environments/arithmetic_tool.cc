@@ -76,9 +76,8 @@ class ArithmeticTool final : public Environment {
   Result<EnvironmentStep> step(const EnvironmentTask& task,
                                const std::vector<std::string>& actions) override {
     if (actions.empty()) return error(Code::kInvalid, "a step needs an action");
-    if (task.prompt.size() < 3)
-      return error(Code::kInvalid, "task '{}' is none of ours", task.prompt);
-    const std::string asked = task.prompt.substr(2, task.prompt.size() - 3);
+    const std::string asked = asked_in(task);
+    if (asked.empty()) return error(Code::kInvalid, "task '{}' is none of ours", task.prompt);
     bool has_called = false;
     for (size_t turn = 0; turn < actions.size(); ++turn) {
       const std::string& action = actions[turn];
@@ -91,7 +90,17 @@ class ArithmeticTool final : public Environment {
     return EnvironmentStep{call ? std::to_string(value_of(*call)) + ">" : "?>", 0, false};
   }
 
+  std::vector<std::string> demonstration(const EnvironmentTask& task) const override {
+    return {"c:" + asked_in(task) + "=", task.answer};
+  }
+
  private:
+  /// `12+34` of the prompt `a:12+34>`; empty when it is too short to be one.
+  static std::string asked_in(const EnvironmentTask& task) {
+    if (task.prompt.size() < 3) return "";
+    return task.prompt.substr(2, task.prompt.size() - 3);
+  }
+
   EnvironmentStep judged(bool has_called, bool is_right) const {
     if (!has_called) return {"", 0, true};
     return {"", is_right ? 1 : options_.call_reward, true};
