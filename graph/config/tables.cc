@@ -91,10 +91,10 @@ const OptionSet& trace_options() {
           .field("full", &T::full, one_of({"block", "gap"}),
                  "when the disk cannot keep up: block waits, gap goes on and marks the trace "
                  "incomplete")
-          .field("bytes_max", &T::bytes_max, at_least(1 << 20) | unit("bytes"),
+          .field("bytes_max", &T::bytes_max, at_least(4 << 20) | unit("bytes"),
                  "of the trace; beyond it the oldest segments from before the last checkpoint are "
                  "removed")
-          .field("segment_bytes", &T::segment_bytes, between(256 << 10, 1 << 30) | unit("bytes"),
+          .field("segment_bytes", &T::segment_bytes, between(2 << 20, 1 << 30) | unit("bytes"),
                  "of one file of the trace")
           .field("ring_bytes", &T::ring_bytes, at_least(1 << 20) | unit("bytes"),
                  "memory of the level ring")

@@ -104,6 +104,7 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const RunArguments& arguments
   std::unique_ptr<RunFolder> folder;
   if (!choice.run_folder.empty() && arguments.out.empty()) {
     ASSIGN_OR_RETURN(folder, RunFolder::open(choice.run_folder));
+    RETURN_IF_ERROR(folder->set_trace_aside());
   } else {
     ASSIGN_OR_RETURN(folder, RunFolder::create(".", arguments.out, plan.settings.name,
                                                folder_time(wall_seconds())));

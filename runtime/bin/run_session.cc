@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/messages/catalog.h"
+#include "graph/base/random.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/programs.h"
 #include "runtime/exec/executor.h"
@@ -15,7 +16,6 @@
 namespace primerl {
 namespace {
 
-constexpr uint32_t kEpoch = 1;                         // workers are not restarted
 constexpr Duration kHelloMax = Duration::seconds(60);  // libtorch from a cold disk
 constexpr Duration kTick = Duration::milliseconds(100);
 constexpr Duration kExitMax = Duration::seconds(10);  // from the last word to the exit
@@ -95,12 +95,27 @@ Status RunSession::open_files() {
   return ok();
 }
 
+std::string RunSession::fresh_run_id() const {
+  // Two runs of one host differ in time or process, two folders of one moment in their host.
+  return fmt::format("{:016x}", stable_hash(fmt::format("{} {} {:.9f} {}", host_name(), ::getpid(),
+                                                        wall_start_, folder_.path().string())));
+}
+
 Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
   facts.set("version", kProgramVersion).set("host", host_name());
   facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
       .set("seed", plan_.settings.seed);
+  epoch_ = static_cast<uint32_t>(folder_.num_starts() + 1);
+  facts.set("epoch", static_cast<int64_t>(epoch_));
+  if (folder_.facts().find("run_id") == nullptr) facts.set("run_id", fresh_run_id());
+  Json trace;  // null: not recorded
+  if (plan_.trace.is_on())
+    trace = Json::object()
+                .set("folder", folder_.trace_folder().filename().string())
+                .set("level", plan_.trace.level);
+  facts.set("trace", std::move(trace));
   if (folder_.facts().find("started_seconds") == nullptr)
     facts.set("started", iso_time(wall_start_)).set("started_seconds", wall_start_);
   if (!points_.empty()) {
@@ -122,7 +137,7 @@ Status RunSession::note_start() {
 Status RunSession::launch_workers() {
   for (size_t i = 0; i < plan_.processes.size(); ++i) RETURN_IF_ERROR(start_worker(i));
   for (auto& worker : workers_) {
-    RETURN_IF_ERROR(worker.process->control().send(StartRun{kEpoch}));
+    RETURN_IF_ERROR(worker.process->control().send(StartRun{epoch_}));
     worker.heard_at = now();
   }
   return ok();
@@ -133,7 +148,7 @@ Status RunSession::start_worker(size_t index) {
   LaunchOptions options;
   ASSIGN_OR_RETURN(options.program, worker_program());
   options.arguments = {"host", "--run",   folder_.path().string(),  "--process",
-                       name,   "--epoch", fmt::format("{}", kEpoch)};
+                       name,   "--epoch", fmt::format("{}", epoch_)};
   for (size_t slot = 0; slot < points_.size(); ++slot) {
     options.arguments.push_back("--resume");
     options.arguments.push_back(points_[slot].folder.string());
@@ -147,7 +162,7 @@ Status RunSession::start_worker(size_t index) {
   hello.graph_hash = plan_.graph_hash;
   hello.types_hash = WireTypes(message_catalog()).hash();
   hello.process = name;
-  hello.epoch = kEpoch;
+  hello.epoch = epoch_;
   const Time give_up = now() + kHelloMax;
   while (true) {  // in slices, so that Ctrl-C is heard
     std::vector<ControlEvent> early;

@@ -66,6 +66,7 @@ class RunSession {
   RunResult result();
   RunResult failed(std::string why) const;
   Status note_start();
+  std::string fresh_run_id() const;
   Time now() const;
 
   const Plan& plan_;
@@ -76,6 +77,7 @@ class RunSession {
   std::shared_ptr<ControlInbox> inbox_;
   std::vector<Worker> workers_;
   std::unique_ptr<MetricsLog> metrics_;
+  uint32_t epoch_ = 1;     // of this start; workers are not restarted within it
   double wall_start_ = 0;  // of this start
   double wall_zero_ = 0;   // of the run's first start
   int num_signals_obeyed_ = 0;

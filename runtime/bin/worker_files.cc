@@ -4,9 +4,9 @@
 
 namespace primerl {
 
-WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder, WorkerTrace* trace,
                          std::function<void(const Error&)> on_fault)
-    : run_folder_(std::move(run_folder)), on_fault_(std::move(on_fault)) {
+    : run_folder_(std::move(run_folder)), trace_(trace), on_fault_(std::move(on_fault)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
@@ -30,6 +30,7 @@ Status WorkerFiles::append(std::string_view file, std::string_view line) {
 }
 
 Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, int64_t step) {
+  if (trace_ != nullptr) trace_->checkpoint_begun(tenant);
   auto begun = checkpoints_[tenant.index()]->begin(step);
   if (!begun.ok()) tell(begun.error());
   return begun;
@@ -37,7 +38,10 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   Status committed = checkpoints_[tenant.index()]->commit(step, manifest);
-  if (!committed.ok()) tell(committed.error());
+  if (!committed.ok())
+    tell(committed.error());
+  else if (trace_ != nullptr)
+    trace_->checkpoint_committed(tenant);
   return committed;
 }
 

@@ -13,6 +13,7 @@
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
+#include "runtime/bin/worker_trace.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/line_file.h"
 
@@ -20,7 +21,8 @@ namespace primerl {
 
 class WorkerFiles final : public RunFiles {
  public:
-  WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+  /// `trace`, which may be null, is told of checkpoints.
+  WorkerFiles(const Plan& plan, std::filesystem::path run_folder, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
   Status append_line(std::string_view file, std::string_view line) override;
@@ -32,6 +34,7 @@ class WorkerFiles final : public RunFiles {
   void tell(const Error& fault);
 
   const std::filesystem::path run_folder_;
+  WorkerTrace* const trace_;
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
 

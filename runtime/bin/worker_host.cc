@@ -14,6 +14,7 @@
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/worker_files.h"
+#include "runtime/bin/worker_trace.h"
 #include "runtime/cluster/launch.h"
 #include "runtime/exec/caf_executor.h"
 #include "runtime/log/log.h"
@@ -44,12 +45,12 @@ Time now() {
 class WorkerSurroundings final : public Surroundings {
  public:
   WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder, Log& log,
-                     ControlChannel& control, std::vector<ResumePoint> points,
+                     ControlChannel& control, std::vector<ResumePoint> points, WorkerTrace* trace,
                      std::function<void(const Error&)> on_fault)
       : log_(log),
         control_(control),
         points_(std::move(points)),
-        files_(plan, folder, std::move(on_fault)) {}
+        files_(plan, folder, trace, std::move(on_fault)) {}
 
   RunFiles& files() override { return files_; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
@@ -127,7 +128,9 @@ class WorkerHost {
   }
 
  private:
+  RunEnded execute(Surroundings& surroundings);
   RunEnded lead(Executor& executor);
+  void note_fault(const Error& fault);
   void obey(const ControlEvent& event, Executor& executor);
   void send_heartbeat(const Executor& executor);
 
@@ -137,6 +140,8 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
+  std::unique_ptr<WorkerTrace> trace_;  // null when nothing is recorded
+  std::unique_ptr<Log> log_;
   std::mutex fault_mutex_;  // the disk's fault comes from any host's thread
   std::optional<Error> fault_;
 };
@@ -168,17 +173,42 @@ RunEnded WorkerHost::run() {
   log_options.stderr_level = LogLevel::kError;  // stderr is the last words of a crash
   auto log = Log::open(folder / "logs" / (folder_name(arguments_.process) + ".jsonl"), log_options);
   if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
-  WorkerSurroundings surroundings(*plan_, folder, **log, *control_, std::move(points),
-                                  [this](const Error& fault) {
-                                    const std::lock_guard<std::mutex> lock(fault_mutex_);
-                                    if (!fault_) fault_ = fault;
-                                  });
+  log_ = std::move(log).value();
+  auto trace = WorkerTrace::open(
+      {plan_, process_, static_cast<uint32_t>(arguments_.epoch), folder, arguments_.resume});
+  if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
+  trace_ = std::move(trace).value();
+  WorkerSurroundings surroundings(*plan_, folder, *log_, *control_, std::move(points), trace_.get(),
+                                  [this](const Error& fault) { note_fault(fault); });
+  RunEnded ended = execute(surroundings);
+  if (trace_ == nullptr) return ended;
+  const bool has_failed = exit_code_of(ended) != kExitDone;
+  const Status closed = trace_->close(has_failed);
+  for (const auto& warning : trace_->warnings())
+    surroundings.log(LogLevel::kWarning, "trace", warning);
+  if (closed.ok() || has_failed) return ended;
+  auto edges = std::move(ended.edges);
+  ended = ended_by(RunEnd::kFailed, closed.error());
+  ended.edges = std::move(edges);
+  return ended;
+}
+
+void WorkerHost::note_fault(const Error& fault) {
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  if (!fault_) fault_ = fault;
+}
+
+RunEnded WorkerHost::execute(Surroundings& surroundings) {
   CafExecutorSetup setup;
   setup.plan = plan_;
   setup.process = process_;
   setup.epoch = static_cast<uint32_t>(arguments_.epoch);
   setup.surroundings = &surroundings;
   setup.factory = resource_factory();
+  if (trace_ != nullptr) {
+    setup.observer = &trace_->observer();
+    setup.factory = trace_->recording(std::move(setup.factory));
+  }
   CafExecutor executor(std::move(setup));
   if (const Status started = executor.start(); !started.ok())
     return ended_by(RunEnd::kFailed, started.error());
@@ -186,8 +216,9 @@ RunEnded WorkerHost::run() {
   if (executor.has_lost_threads()) {
     // A stuck handler may still touch what destructors would free: say the end, then leave at once.
     const int code = exit_code_of(ended);
+    if (trace_ != nullptr) trace_->leave(code != kExitDone);
     close(std::move(ended));
-    log->reset();
+    log_.reset();
     std::_Exit(code);
   }
   return ended;
@@ -203,6 +234,8 @@ RunEnded WorkerHost::lead(Executor& executor) {
       next_heartbeat = now() + kHeartbeatEvery;
     }
     if (const auto event = inbox_->take(kTick)) obey(*event, executor);
+    if (trace_ != nullptr)
+      if (const Status recorded = trace_->fault(); !recorded.ok()) note_fault(recorded.error());
     const std::lock_guard<std::mutex> lock(fault_mutex_);
     if (fault_ && !std::exchange(has_stopped, true)) executor.request_stop();
   }

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <system_error>
@@ -105,6 +106,18 @@ Result<std::unique_ptr<RunFolder>> RunFolder::take(const fs::path& folder) {
 }
 
 RunFolder::~RunFolder() { ::close(lock_); }
+
+int64_t RunFolder::num_starts() const {
+  const auto epoch = facts_.get_int("epoch");
+  return epoch.ok() ? *epoch : 0;
+}
+
+Status RunFolder::set_trace_aside() {
+  std::error_code fault;
+  if (!fs::exists(trace_folder(), fault)) return ok();
+  const fs::path aside = path_ / fmt::format("trace.{}", std::max<int64_t>(1, num_starts()));
+  return system_files().rename(trace_folder(), aside);
+}
 
 Status RunFolder::write_graph(const std::string& resolved_toml) {
   return replace_file(system_files(), graph_file(), resolved_toml);

@@ -1,7 +1,8 @@
 /// RunFolder: the one folder of one run. It makes the layout, holds the lock that keeps a second
 /// run out, and writes run.json; other files below it belong to whoever appends to them.
 ///
-///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  checkpoints/step_N/
+///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  trace/
+///   checkpoints/step_N/
 ///
 /// Owned by the control plane; not thread-safe. Every file is readable after a crash: append-only
 /// ones by their whole lines, run.json because it is replaced, never rewritten.
@@ -37,6 +38,13 @@ class RunFolder {
   std::filesystem::path rollouts_file() const { return path_ / "rollouts.jsonl"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
   std::filesystem::path logs_folder() const { return path_ / "logs"; }
+  std::filesystem::path trace_folder() const { return path_ / "trace"; }
+
+  /// What an earlier start recorded becomes `trace.<epoch>/`, so that `trace/` is free for the
+  /// next. Nothing to do when there is none.
+  Status set_trace_aside();
+  /// Starts of the run so far: the epoch of the newest.
+  int64_t num_starts() const;
 
   Status write_graph(const std::string& resolved_toml);
   /// run.json: members are added or replaced, the file is replaced.

@@ -44,8 +44,8 @@ TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   const auto with = [](const std::string& line) {
     return codes_of(demo_text() + "\n[trace]\n" + line + "\n");
   };
-  EXPECT_THAT(with("segment_bytes = 262144"), IsEmpty());
-  EXPECT_THAT(with("segment_bytes = 262143"), ElementsAre("G023"));
+  EXPECT_THAT(with("segment_bytes = 2097152"), IsEmpty());
+  EXPECT_THAT(with("segment_bytes = 2097151"), ElementsAre("G023"));
   EXPECT_THAT(with("segment_bytes = 1073741824"), IsEmpty());
   EXPECT_THAT(with("segment_bytes = 1073741825"), ElementsAre("G023"));
   EXPECT_THAT(with("ring_bytes = 1048576"), IsEmpty());
@@ -57,8 +57,8 @@ TEST(Rules, TraceSizesHoldAtTheBoundAndOnePastIt) {
   // Two segments of 8 MiB, the default.
   EXPECT_THAT(with("bytes_max = 16777216"), IsEmpty());
   EXPECT_THAT(with("bytes_max = 16777215"), ElementsAre("G023"));
-  EXPECT_THAT(with("bytes_max = 1048576\nsegment_bytes = 262144"), IsEmpty());
-  EXPECT_THAT(with("bytes_max = 1048575\nsegment_bytes = 262144"), ElementsAre("G023"));
+  EXPECT_THAT(with("bytes_max = 4194304\nsegment_bytes = 2097152"), IsEmpty());
+  EXPECT_THAT(with("bytes_max = 4194303\nsegment_bytes = 2097152"), ElementsAre("G023"));
 }
 
 TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {

@@ -1,0 +1,191 @@
+// What a run leaves in trace/: closed, cut by kill -9, resumed, bounded, refused by the disk.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tests/e2e/run_files.h"
+#include "tests/e2e/trace_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::vector<std::string> endless_run(const fs::path& folder, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"--max-steps", "1000000000"});
+  auto words = scripted_run(folder, more);
+  words.insert(words.begin(), "primerl-graph");
+  return words;
+}
+
+using Group = std::pair<int64_t, int64_t>;  // ordinal, attempt
+
+/// Groups that rollouts.jsonl says were trained on: Rollout was told so by a GroupEnded.
+std::set<Group> groups_trained(const fs::path& folder) {
+  std::set<Group> groups;
+  for (const auto& rollout : lines_of(folder / "rollouts.jsonl"))
+    if (*rollout.get_string("end") == "trained")
+      groups.insert({*rollout.get_int("group"), *rollout.get_int("attempt")});
+  return groups;
+}
+
+std::set<Group> groups_trained(const TraceContent& trace) {
+  std::set<Group> groups;
+  for (const auto& group : trace.groups_ended)
+    if (group.end == RolloutEnd::kTrained)
+      groups.insert({static_cast<int64_t>(group.ordinal), group.attempt});
+  return groups;
+}
+
+TEST(Trace, OfARunThatEndedIsWholeAndClosed) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  const TraceContent trace = read_trace(folder / "trace");
+  EXPECT_EQ(trace.num_ends, 1U);
+  EXPECT_EQ(trace.deliveries_at_end, trace.num_deliveries);
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_EQ(trace.num_gaps, 0U);
+  EXPECT_TRUE(trace.is_dense());
+  EXPECT_EQ(trace.steps.size(), trace.catalog.hosts.size()) << "every host did something";
+  const Json facts = json_file(folder / "run.json");
+  EXPECT_EQ(fmt::format("{:016x}", trace.catalog.run_id), *facts.get_string("run_id"));
+  EXPECT_EQ(fmt::format("{:016x}", trace.catalog.graph_hash), *facts.get_string("graph_hash"));
+  EXPECT_EQ(*facts.find("trace")->get_string("level"), "process");
+  // One publication for each of 8 steps, and the version that was loaded.
+  EXPECT_EQ(trace.stored.at("WeightsReady"), 8U + 1U);
+  EXPECT_EQ(groups_trained(trace), groups_trained(folder));
+  EXPECT_GE(trace.stored.at("Completion"), lines_of(folder / "rollouts.jsonl").size());
+}
+
+TEST(Trace, SaysNothingWhereItIsOff) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder, {"--set", "trace.level=off"})).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "trace"));
+  EXPECT_TRUE(json_file(folder / "run.json").find("trace")->is_null());
+}
+
+TEST(Trace, AfterKillHoldsEveryStepThatSomebodySawTheResultOf) {
+  for (const int checkpoint : {4, 20, 60}) {
+    ScratchFolder scratch;
+    const fs::path folder = scratch.path() / "run";
+    Program run(endless_run(folder));
+    const fs::path seen = folder / "checkpoints" / fmt::format("step_{}", checkpoint);
+    while (!fs::exists(seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    ::kill(worker_of(run), SIGKILL);
+    ASSERT_EQ(run.wait().code, 1);
+    const TraceContent trace = read_trace(folder / "trace");
+    EXPECT_EQ(trace.num_ends, 0U);
+    EXPECT_EQ(trace.num_bad_bytes, 0U);
+    EXPECT_EQ(trace.num_gaps, 0U);
+    EXPECT_TRUE(trace.is_dense()) << "killed after checkpoint " << checkpoint;
+    // A line of rollouts.jsonl follows a GroupEnded; a line of metrics.jsonl is written by the step
+    // that publishes: all but the newest of those had ended.
+    const auto told = groups_trained(folder), recorded = groups_trained(trace);
+    EXPECT_FALSE(told.empty());
+    for (const auto& group : told) EXPECT_TRUE(recorded.contains(group)) << group.first;
+    EXPECT_GE(trace.stored.at("WeightsReady"), lines_of(folder / "metrics.jsonl").size());
+  }
+}
+
+TEST(Trace, OfAnEarlierStartStaysBesideThatOfTheResumedRun) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  const uint64_t before = read_trace(folder / "trace").num_deliveries;
+  for (const auto* max_steps : {"10", "12"})
+    ASSERT_EQ(
+        run_graph_program({"run", "--resume", folder.string(), "--max-steps", max_steps}).code, 0);
+  const TraceContent first = read_trace(folder / "trace.1"),
+                     second = read_trace(folder / "trace.2"), third = read_trace(folder / "trace");
+  EXPECT_EQ(first.num_deliveries, before);
+  for (const auto* trace : {&first, &second, &third}) {
+    EXPECT_EQ(trace->num_ends, 1U);
+    EXPECT_TRUE(trace->is_dense());
+    EXPECT_EQ(trace->catalog.run_id, first.catalog.run_id);
+  }
+  EXPECT_EQ(third.segments.front().epoch, 3U);
+  EXPECT_EQ(*json_file(folder / "run.json").get_int("epoch"), 3);
+  // Each knows the graph it was recorded of, and where it began.
+  EXPECT_THAT(first.catalog.graph_text, HasSubstr("max_steps = 8\n"));
+  EXPECT_THAT(second.catalog.graph_text, HasSubstr("max_steps = 10\n"));
+  EXPECT_TRUE(first.catalog.resumed_from.empty());
+  ASSERT_EQ(third.catalog.resumed_from.size(), 1U);
+  EXPECT_THAT(third.catalog.resumed_from[0], HasSubstr("checkpoints/step_10"));
+}
+
+TEST(Trace, OfARingIsWrittenWhenTheRunFails) {
+  ScratchFolder scratch;
+  const fs::path good = scratch.path() / "good", bad = scratch.path() / "bad";
+  ASSERT_EQ(run_graph_program(scripted_run(good, {"--set", "trace.level=ring"})).code, 0);
+  EXPECT_FALSE(fs::exists(good / "trace"));
+  const auto end = run_graph_program(
+      scripted_run(bad, {"--set", "trace.level=ring", "--set", "resource.engine.refuse_every=1",
+                         "--set", "node.trainer.lost_batches_max=1"}));
+  ASSERT_EQ(end.code, 1) << end.err;
+  const TraceContent trace = read_trace(bad / "trace");
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_GT(trace.num_deliveries, 0U);
+  EXPECT_FALSE(trace.groups_ended.empty()) << "the last steps are the ones that matter";
+}
+
+TEST(Trace, StaysBelowItsBoundOnceThereAreCheckpoints) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  constexpr uint64_t kSegment = 2097152, kBound = 4194304;
+  ASSERT_EQ(
+      run_graph_program(
+          scripted_run(folder, {"--max-steps", "400", "--set", "trace.segment_bytes=2097152",
+                                "--set", "trace.bytes_max=4194304", "--set", "trace.pack=false"}))
+          .code,
+      0);
+  const TraceContent trace = read_trace(folder / "trace");
+  EXPECT_GT(trace.segments.front().number, 1U) << "nothing was removed";
+  EXPECT_EQ(trace.num_ends, 1U);
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "trace"))
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  EXPECT_LE(bytes, kBound + 3 * kSegment) << "the bound, and the segments being written and sealed";
+}
+
+TEST(Trace, ThatCannotBeBegunIsSaidOnceAndNothingRuns) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  // A limit of the file size stands for a full disk: no segment fits.
+  std::string command = "ulimit -f 64; exec";
+  for (const auto& word : endless_run(folder)) command += " '" + word + "'";
+  const std::string program = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
+  command.replace(command.find("'primerl-graph'"), std::string("'primerl-graph'").size(), program);
+  write_text(scratch.path() / "run.sh", command);
+  const auto end = Program({"/bin/bash", (scratch.path() / "run.sh").string()}).wait();
+  EXPECT_EQ(end.code, 1) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("opening the trace"), HasSubstr("File too large"),
+                             HasSubstr("trace.level=off")));
+  EXPECT_EQ(end.err.find("File too large"), end.err.rfind("File too large")) << end.err;
+  EXPECT_EQ(run_end(folder), "failed");
+}
+
+TEST(Trace, ThatCannotGoOnEndsTheRunAndIsSaidOnce) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(
+      endless_run(folder, {"--set", "trace.segment_bytes=2097152", "--set", "trace.pack=false"}));
+  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  fs::rename(folder / "trace", scratch.path() / "gone");
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("recording the run"));
+  EXPECT_EQ(end.err.find("recording the run"), end.err.rfind("recording the run")) << end.err;
+  EXPECT_EQ(run_end(folder), "failed");
+  const TraceContent trace = read_trace(scratch.path() / "gone");
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_TRUE(trace.is_dense());
+}
+
+}  // namespace
+}  // namespace primerl
