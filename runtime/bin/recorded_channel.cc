@@ -26,8 +26,11 @@ PolicyVersion version_of(const std::vector<std::byte>& bytes) {
 
 class TracedChannel final : public WeightChannel {
  public:
-  TracedChannel(std::unique_ptr<WeightChannel> channel, Next next, Keep keep)
-      : channel_(std::move(channel)), next_(std::move(next)), keep_(std::move(keep)) {}
+  explicit TracedChannel(RecordedChannelSetup setup)
+      : channel_(std::move(setup.channel)),
+        next_(std::move(setup.next)),
+        keep_(std::move(setup.keep)),
+        without_tensors_(setup.without_tensors) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     return channel_->publish(std::move(snapshot));
@@ -37,7 +40,7 @@ class TracedChannel final : public WeightChannel {
       return error(Code::kNotFound, "version {} was not in the weight channel any more",
                    version.value);
     else if (told != nullptr)
-      return channel_->fetch(version);
+      return replayed(version);
     auto fetched = channel_->fetch(version);
     keep(fetched.ok() ? version : PolicyVersion());
     return fetched;
@@ -51,6 +54,13 @@ class TracedChannel final : public WeightChannel {
   std::string describe() const override { return channel_->describe(); }
 
  private:
+  Result<std::shared_ptr<const WeightSnapshot>> replayed(PolicyVersion version) {
+    auto fetched = channel_->fetch(version);
+    if (fetched.ok() || !without_tensors_) return fetched;
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->version = version;
+    return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+  }
   const std::vector<std::byte>* recorded() const {
     const HostId host = Host::running_here();
     return next_ == nullptr || host.is_none() ? nullptr : next_(host);
@@ -63,18 +73,21 @@ class TracedChannel final : public WeightChannel {
   const std::unique_ptr<WeightChannel> channel_;
   const Next next_;
   const Keep keep_;
+  const bool without_tensors_;
 };
 
 }  // namespace
 
 std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,
                                                       Keep keep) {
-  return std::make_unique<TracedChannel>(std::move(channel), nullptr, std::move(keep));
+  RecordedChannelSetup setup;
+  setup.channel = std::move(channel);
+  setup.keep = std::move(keep);
+  return std::make_unique<TracedChannel>(std::move(setup));
 }
 
-std::unique_ptr<WeightChannel> make_recorded_channel(std::unique_ptr<WeightChannel> channel,
-                                                     Next next, Keep keep) {
-  return std::make_unique<TracedChannel>(std::move(channel), std::move(next), std::move(keep));
+std::unique_ptr<WeightChannel> make_recorded_channel(RecordedChannelSetup setup) {
+  return std::make_unique<TracedChannel>(std::move(setup));
 }
 
 }  // namespace primerl

@@ -20,10 +20,15 @@ std::unique_ptr<WeightChannel> make_recording_channel(
     std::unique_ptr<WeightChannel> channel,
     std::function<void(HostId host, std::vector<std::byte> answer)> keep);
 
-/// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept.
-std::unique_ptr<WeightChannel> make_recorded_channel(
-    std::unique_ptr<WeightChannel> channel,
-    std::function<const std::vector<std::byte>*(HostId host)> next,
-    std::function<void(HostId host, std::vector<std::byte> answer)> keep = nullptr);
+/// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept. A version
+/// that was fetched in the recorded run but is not in `channel` (its learner is not replayed) is
+/// given without tensors when `without_tensors`.
+struct RecordedChannelSetup {
+  std::unique_ptr<WeightChannel> channel;
+  std::function<const std::vector<std::byte>*(HostId host)> next;
+  std::function<void(HostId host, std::vector<std::byte> answer)> keep;
+  bool without_tensors = false;
+};
+std::unique_ptr<WeightChannel> make_recorded_channel(RecordedChannelSetup setup);
 
 }  // namespace primerl

@@ -75,10 +75,13 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
     const HostId owner = owner_of(plan, index);
     const NextAnswer next = [&answers, owner] { return answers.take(owner); };
     const std::string_view kind = kind_of(plan, index);
-    if (kind == WeightChannel::kResourceKind)
-      return std::unique_ptr<Resource>(
-          make_recorded_channel(take_as<WeightChannel>(memory_channel(versions_kept(plan))),
-                                [&answers](HostId host) { return answers.take(host); }));
+    if (kind == WeightChannel::kResourceKind) {
+      RecordedChannelSetup setup;
+      setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan)));
+      setup.next = [&answers](HostId host) { return answers.take(host); };
+      setup.without_tensors = depth != ReplayDepth::kFull;
+      return std::unique_ptr<Resource>(make_recorded_channel(std::move(setup)));
+    }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
       return std::unique_ptr<Resource>(make_recorded_learner(next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)

@@ -201,6 +201,8 @@ Status Host::Body::accept(Parcel&& parcel, Time now) {
 }
 
 void Host::Body::check_bound(InLink& in) {
+  // Its senders may be further ahead than in the recorded run.
+  if (setup().guide != nullptr) return;
   if (in.num_waiting.get() <= static_cast<uint64_t>(in.link->bound) || in.is_unkept_promise) return;
   in.is_unkept_promise = true;
   setup().executor->host_failed(

@@ -117,8 +117,13 @@ void Player::ship(Parcel&& parcel) {
   num_pending_.fetch_add(1);
   {
     const std::lock_guard lock(to->mutex);
-    to->arrivals.push_back(std::move(parcel));
-    parcel = Parcel{};
+    // What it is from and to stays: the host uses its parcels again.
+    Parcel& arrival = to->arrivals.emplace_back();
+    arrival.from = parcel.from;
+    arrival.to = parcel.to;
+    arrival.epoch = parcel.epoch;
+    arrival.messages = std::move(parcel.messages);
+    arrival.grants = std::move(parcel.grants);
     to->has_arrivals.store(true, std::memory_order_release);
   }
   if (to->worker == from->worker) return;

@@ -62,6 +62,19 @@ bool share_channel(const Plan& plan, const PlanHost& a, const PlanHost& b) {
   });
 }
 
+/// Hosts that hear from one and speak to the other.
+std::vector<uint32_t> hosts_between(const TraceCatalog& catalog, uint32_t from, uint32_t to) {
+  const auto joins = [&](uint32_t a, uint32_t b) {
+    return std::any_of(catalog.links.begin(), catalog.links.end(), [&](const auto& link) {
+      return catalog.instances[link.sender].host == a && catalog.instances[link.target].host == b;
+    });
+  };
+  std::vector<uint32_t> between;
+  for (uint32_t host = 0; host < catalog.hosts.size(); ++host)
+    if (host != from && host != to && joins(from, host) && joins(host, to)) between.push_back(host);
+  return between;
+}
+
 }  // namespace
 
 Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
@@ -119,6 +132,10 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
         if (is_real[learner] || !uses_kind(plan, plan.hosts[learner], "learner")) continue;
         if (!share_channel(plan, plan.hosts[engine], plan.hosts[learner])) continue;
         make_real(learner, fmt::format("'{}' needs the weights it makes", plan.hosts[engine].name));
+        // And who tells the engine of them, so that they are there when it hears of them.
+        for (uint32_t between : hosts_between(trace.catalog(), learner, engine))
+          if (!is_real[between])
+            make_real(between, fmt::format("it tells '{}' of weights", plan.hosts[engine].name));
         changed = true;
       }
     }

@@ -149,7 +149,8 @@ void Player::find_missing() {
     if (stuck[i]->kind != DivergenceKind::kMissing) return false;
     const TraceStep& next = parts_[i]->cursor->recorded();
     const HostId sender = wiring_->links[next.link.index()].sender_host;
-    return stuck[sender.index()].has_value() || setup_.options.stop_host.has_value();
+    return parts_[sender.index()]->cursor->next() != nullptr || stuck[sender.index()].has_value() ||
+           setup_.options.stop_host.has_value();
   };
   bool has_cause = false;
   for (size_t i = 0; i < parts_.size(); ++i) {
