@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <thread>
+#include <cstdlib>
 
+#include "graph/base/random.h"
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/trace_files.h"
 
@@ -70,26 +71,39 @@ TEST(Trace, SaysNothingWhereItIsOff) {
   EXPECT_TRUE(json_file(folder / "run.json").find("trace")->is_null());
 }
 
+/// Kills the worker of an endless run after a checkpoint and `spins` more looks, and compares.
+void kill_and_compare(int checkpoint, uint64_t spins) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder));
+  const fs::path seen = folder / "checkpoints" / fmt::format("step_{}", checkpoint);
+  while (!fs::exists(seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  for (uint64_t i = 0; i < spins; ++i) (void)fs::exists(seen);
+  ::kill(worker_of(run), SIGKILL);
+  ASSERT_EQ(run.wait().code, 1);
+  const TraceContent trace = read_trace(folder / "trace");
+  EXPECT_EQ(trace.num_ends, 0U);
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_EQ(trace.num_gaps, 0U);
+  EXPECT_TRUE(trace.is_dense());
+  // A line of rollouts.jsonl follows a GroupEnded; a line of metrics.jsonl is written by the step
+  // that publishes: all but the newest of those had ended.
+  const auto told = groups_trained(folder), recorded = groups_trained(trace);
+  EXPECT_FALSE(told.empty());
+  for (const auto& group : told) EXPECT_TRUE(recorded.contains(group)) << group.first;
+  EXPECT_GE(trace.stored.at("WeightsReady"), lines_of(folder / "metrics.jsonl").size());
+}
+
 TEST(Trace, AfterKillHoldsEveryStepThatSomebodySawTheResultOf) {
-  for (const int checkpoint : {4, 20, 60}) {
-    ScratchFolder scratch;
-    const fs::path folder = scratch.path() / "run";
-    Program run(endless_run(folder));
-    const fs::path seen = folder / "checkpoints" / fmt::format("step_{}", checkpoint);
-    while (!fs::exists(seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
-    ::kill(worker_of(run), SIGKILL);
-    ASSERT_EQ(run.wait().code, 1);
-    const TraceContent trace = read_trace(folder / "trace");
-    EXPECT_EQ(trace.num_ends, 0U);
-    EXPECT_EQ(trace.num_bad_bytes, 0U);
-    EXPECT_EQ(trace.num_gaps, 0U);
-    EXPECT_TRUE(trace.is_dense()) << "killed after checkpoint " << checkpoint;
-    // A line of rollouts.jsonl follows a GroupEnded; a line of metrics.jsonl is written by the step
-    // that publishes: all but the newest of those had ended.
-    const auto told = groups_trained(folder), recorded = groups_trained(trace);
-    EXPECT_FALSE(told.empty());
-    for (const auto& group : told) EXPECT_TRUE(recorded.contains(group)) << group.first;
-    EXPECT_GE(trace.stored.at("WeightsReady"), lines_of(folder / "metrics.jsonl").size());
+  // PRIMERL_KILLS=100 for a longer look.
+  const char* more = std::getenv("PRIMERL_KILLS");
+  const int num_kills = more == nullptr ? 3 : std::atoi(more);
+  RandomStream random(20261121);
+  for (int i = 0; i < num_kills; ++i) {
+    const int checkpoint = 4 * static_cast<int>(1 + random.below(15));
+    const uint64_t spins = random.below(20'000);
+    SCOPED_TRACE(fmt::format("kill {}: after checkpoint {} and {} looks", i, checkpoint, spins));
+    ASSERT_NO_FATAL_FAILURE(kill_and_compare(checkpoint, spins));
   }
 }
 
