@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "runtime/store/file_ops.h"
+#include "runtime/trace/frames.h"
 
 namespace primerl {
 namespace {
@@ -89,6 +90,11 @@ Result<std::unique_ptr<SegmentBytes>> SegmentBytes::open(const std::filesystem::
 Result<std::unique_ptr<SegmentBytes>> SegmentBytes::borrow(std::span<const std::byte> borrowed) {
   auto bytes = std::make_unique<SegmentBytes>();
   bytes->file_ = borrowed;
+  if (reinterpret_cast<uintptr_t>(borrowed.data()) % kFrameAlignment != 0) {
+    ASSIGN_OR_RETURN(bytes->file_map_, Mapping::of_zeros(borrowed.size()));
+    std::copy(borrowed.begin(), borrowed.end(), bytes->file_map_.bytes().begin());
+    bytes->file_ = bytes->file_map_.bytes();
+  }
   RETURN_IF_ERROR(bytes->start());
   return bytes;
 }

@@ -49,7 +49,7 @@ class SegmentBytes {
  public:
   /// Raw or packed, by its first bytes.
   static Result<std::unique_ptr<SegmentBytes>> open(const std::filesystem::path& file);
-  /// `bytes` must live as long.
+  /// `bytes` must live as long. Copied when they do not begin at a multiple of 8.
   static Result<std::unique_ptr<SegmentBytes>> borrow(std::span<const std::byte> bytes);
 
   /// The whole raw segment. Of a packed one only what ensure() has been asked for is there.

@@ -9,7 +9,7 @@
 
 #include "actors/messages/catalog.h"
 #include "actors/messages/rollout.h"
-#include "graph/base/json.h"
+#include "runtime/trace/catalog.h"
 #include "runtime/trace/maintenance.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "tests/trace/segment_files.h"
@@ -21,28 +21,26 @@ namespace {
 using ::testing::HasSubstr;
 
 // One host of one instance, and a link for every type of message there is.
-Json catalog() {
-  Json links = Json::array(), types = Json::array();
-  uint32_t number = 0;
+TraceCatalog catalog() {
+  TraceCatalog catalog;
+  catalog.tenants = catalog.processes = {"main"};
+  catalog.hosts.push_back({.name = "actor", .process = 0, .instances = {0}});
+  catalog.instances.push_back({.name = "actor.main",
+                               .node = "actor",
+                               .actor = "actor",
+                               .host = 0,
+                               .tenant = 0,
+                               .timers = {}});
   for (const auto* type : message_catalog()) {
     const std::string name(type->name);
-    types.push_back(Json::object()
-                        .set("name", name)
-                        .set("version", type->version)
-                        .set("schema", type->schema)
-                        .set("schema_hash", fmt::format("{:016x}", type->schema_hash)));
-    links.push_back(Json::object().set("edge", "a." + name + " -> a." + name).set("type", number));
-    ++number;
+    TraceCatalog::TraceLink link;
+    link.edge = "a." + name + " -> a." + name;
+    link.type = static_cast<uint32_t>(catalog.types.size());
+    link.record = "payload";
+    catalog.links.push_back(link);
+    catalog.types.push_back({name, type->version, type->schema, type->schema_hash});
   }
-  Json hosts = Json::array(), instances = Json::array();
-  hosts.push_back(Json::object().set("name", "actor"));
-  instances.push_back(Json::object().set("name", "actor.main"));
-  return Json::object()
-      .set("schema", "primerl.trace.catalog/1")
-      .set("hosts", std::move(hosts))
-      .set("instances", std::move(instances))
-      .set("links", std::move(links))
-      .set("types", std::move(types));
+  return catalog;
 }
 
 class Steps {
@@ -95,7 +93,7 @@ class Steps {
 
 void write_trace(const std::filesystem::path& folder) {
   auto options = small_segments(folder);
-  options.catalog = catalog().dump();
+  options.catalog = catalog().to_json().dump();
   auto writer = SegmentWriter::open(options);
   ASSERT_TRUE(writer.ok());
   Steps steps(**writer);

@@ -149,6 +149,15 @@ TEST(SegmentReader, FindsFramesByTheirOffset) {
     EXPECT_EQ((*reader)->at(offset).error().code(), Code::kCorrupt) << offset;
 }
 
+TEST(SegmentReader, TakesBytesThatBeginAnywhere) {
+  const auto good = small_segment();
+  for (size_t shift = 0; shift < 8; ++shift) {
+    std::vector<std::byte> bytes(shift);
+    bytes.insert(bytes.end(), good.begin(), good.end());
+    EXPECT_EQ(contents_of(std::span(bytes).subspan(shift)).steps.at(0), steps_to(3)) << shift;
+  }
+}
+
 TEST(SegmentReader, PackedEqualsRaw) {
   const auto raw = small_segment();
   const auto packed = pack_segment(raw);
