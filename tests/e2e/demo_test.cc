@@ -15,8 +15,9 @@ constexpr const char* kGraph = "examples/reverse_text/graph.toml";
 class Demo : public testing::Test {
  protected:
   void SetUp() override {
-    if (!fs::exists(source_path("examples/reverse_text/model/model.safetensors")))
-      GTEST_SKIP() << "examples/reverse_text/model has not been made";
+    const auto weights = source_path("examples/reverse_text/model/model.safetensors");
+    ASSERT_TRUE(fs::exists(weights)) << weights << " is part of the repository and is missing; "
+                                     << "'git checkout -- examples' brings it back";
   }
   ProgramEnd run(std::vector<std::string> more) {
     std::vector<std::string> words{"run", source_path(kGraph), "--out", folder().string()};
