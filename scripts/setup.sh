@@ -76,6 +76,29 @@ PYTHON
 
 pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" >&2; }
 
+# How many packages for CUDA pip would fetch with $1: 0 for a CPU build, or when pip cannot tell.
+count_cuda_packages() {
+  { pip_report "$1" || echo '{"install": []}'; } | "$venv/bin/python" -c '
+import json, sys
+names = [item["metadata"]["name"].lower() for item in json.load(sys.stdin)["install"]]
+print(sum(name.startswith(("nvidia-", "cuda-", "triton")) for name in names))'
+}
+pip_report() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check -q --dry-run --ignore-installed \
+    --report - "$1" 2>/dev/null
+}
+
+warn_of_cuda() {
+  local count
+  count=$(count_cuda_packages "$1" || echo 0)
+  [ "$count" -eq 0 ] && return
+  say "warning: the package index has no CPU build of PyTorch, only the one for CUDA: with" \
+    "$count packages more it is several GB to download and to keep"
+  say "  to avoid that, interrupt now and either name an index of CPU builds to pip" \
+    "(PIP_EXTRA_INDEX_URL, see PyTorch's own installation page), or take a PyTorch that is there:" \
+    "make setup PRIMERL_PYTHON=/path/to/its/python"
+}
+
 make_venv() {
   local python=$1
   rm -rf "$venv"
@@ -103,7 +126,10 @@ install_torch() {
   say "installing PyTorch $torch_version for CPUs into $venv (200 MB)"
   # The index as configured may name its CPU build "+cpu", or have no other build at all; the build
   # with CUDA that other indexes hold works too, but is several GB.
-  pip_install "torch==$torch_version+cpu" 2>/dev/null || pip_install "torch==$torch_version" ||
+  pip_install "torch==$torch_version+cpu" 2>/dev/null || {
+    warn_of_cuda "torch==$torch_version"
+    pip_install "torch==$torch_version"
+  } ||
     fail "pip could not install torch==$torch_version" \
       "is the network up? A PyTorch >= $torch_oldest that is already there is taken with" \
       "make setup PRIMERL_PYTHON=/path/to/its/python"
