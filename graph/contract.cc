@@ -101,6 +101,12 @@ PortAttribute at_most(Amount amount) {
 }
 PortAttribute at_most(int64_t amount) { return at_most(exactly(amount)); }
 
+PortAttribute message_bytes(Amount amount) {
+  PortAttribute attribute;
+  attribute.on_output = [amount = std::move(amount)](OutputPort& port) { port.bytes_max = amount; };
+  return attribute;
+}
+
 PortAttribute latest_wins() {
   PortAttribute attribute;
   attribute.on_input = [](InputPort& port) { port.latest_wins = true; };

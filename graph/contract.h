@@ -68,6 +68,7 @@ struct OutputPort {
   Amount burst = exactly(1);                         // most emissions of one handler
   Amount work_burst = exactly(0);                    // most emissions of one work turn
   std::optional<Amount> at_most;                     // in flight, when it feeds a feedback edge
+  std::optional<Amount> bytes_max;                   // of one message of one tenant, without Blobs
   std::function<uint64_t(const void* message)> key;  // of kKeyed
   std::function<OutBase&(Actor&)> bind;
 };
@@ -97,6 +98,7 @@ struct Contract {
   bool works = false;           // has work()
   bool is_source = false;       // its work() starts rollouts: stopped first by a drain
   bool is_single = false;       // one instance (per tenant)
+  bool is_one_tenant = false;   // an instance serves one tenant: several need `per_tenant`
   bool is_restartable = false;  // no state, or snapshot/restore
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
   std::function<std::unique_ptr<Actor>(const void* options)> make;
@@ -126,6 +128,8 @@ PortAttribute latest_wins();
 /// Of an output: its messages cannot be recomputed cheaply or at all (an environment, an engine, a
 /// learner made them), so the trace stores their payloads at birth unless an edge says otherwise.
 PortAttribute recorded();
+/// A message that grows with the tenant's numbers: `check` holds it against kMessageBytesMax.
+PortAttribute message_bytes(Amount amount);
 
 template <class S, class M>
 PortAttribute at_most(M S::*member, std::string text) {
@@ -240,6 +244,10 @@ class ContractOf {
   }
   ContractOf&& single() && {
     contract_.is_single = true;
+    return std::move(*this);
+  }
+  ContractOf&& one_tenant() && {
+    contract_.is_one_tenant = true;
     return std::move(*this);
   }
   ContractOf&& stops_on_error() && {

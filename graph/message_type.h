@@ -41,8 +41,13 @@ struct Payload {
   const T& as() const;
 };
 
+/// The most bytes that any codec's body of the message has; its Blobs travel beside the body.
+template <Message T>
+size_t body_bytes_max(const T& message);
+
 namespace detail {
 
+size_t bound_body_bytes(void (*write)(FieldWriter&, const void*), const void* message);
 size_t count_blob_bytes(void (*write)(FieldWriter&, const void*), const void* message);
 
 template <Message T>
@@ -80,6 +85,11 @@ template <Message T>
 const MessageType& message_type() {
   static const MessageType type = detail::make_message_type<T>();
   return type;
+}
+
+template <Message T>
+size_t body_bytes_max(const T& message) {
+  return detail::bound_body_bytes(message_type<T>().write, &message);
 }
 
 template <Message T>

@@ -47,6 +47,8 @@ struct Tenant {
   int64_t checkpoint_every = 0;      // steps; 0 = only at the end
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
   int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
+  // Not a key: rollouts at once, the sum of `max_inflight` over the nodes that open them.
+  int64_t inflight_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
   Duration environment_timeout = Duration::seconds(30);  // of one environment call
 

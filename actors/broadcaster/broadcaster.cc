@@ -15,7 +15,8 @@ Contract Broadcaster::contract() {
       // One that a settled update starts, and one to an engine that came back.
       .out("update", &Broadcaster::update_, "apply this version", broadcast(), burst(2))
       .out("live", &Broadcaster::live_out_, "every engine in use has this version")
-      .single();
+      .single()
+      .one_tenant();
 }
 
 Status Broadcaster::start(Resources&) {

@@ -1,5 +1,6 @@
 #include "actors/data/data.h"
 
+#include "actors/common/group_bytes.h"
 #include "actors/env/environments/catalog.h"
 
 namespace primerl {
@@ -8,15 +9,16 @@ Contract Data::contract() {
   using O = DataOptions;
   return ContractOf<Data, O>("data", "gives examples with their answers to the trainer")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
-      .option("file", &O::file, any(),
+      .option("file", &O::file, refers_to("file"),
               "a JSONL file of {prompt, completion} or {prompt, turns}; empty = what the "
               "environment demonstrates")
       .option("examples_max", &O::examples_max, at_least(1) | unit("examples"),
               "most examples of the file")
       .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
-           work_burst(1))
+           work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
       .source()
-      .own_thread();
+      .own_thread()
+      .one_tenant();
 }
 
 Status Data::start(Resources& resources) {
@@ -82,7 +84,7 @@ Trajectory Data::trajectory(uint64_t index, const DataExample& example) const {
   Trajectory failed;
   failed.trajectory = index;
   failed.is_failed = true;
-  failed.fault = filled.error().text();
+  failed.fault = clipped_fault(filled.error().text());
   return failed;
 }
 
@@ -98,6 +100,16 @@ Result<bool> Data::work() {
     ASSIGN_OR_RETURN(const auto one, example(index));
     group.members.push_back(trajectory(index, one));
     if (group.members.back().is_failed) services().count("examples_failed", 1);
+  }
+  if (const Status fits = check_group_bytes(group); !fits.ok()) {
+    services().count("groups_too_large", 1);
+    for (Trajectory& member : group.members) {
+      Trajectory failed;
+      failed.trajectory = member.trajectory;
+      failed.is_failed = true;
+      failed.fault = fits.error().message();
+      member = std::move(failed);
+    }
   }
   group_.send(std::move(group), for_tenant(tenant_));
   return group_.room() > 0;

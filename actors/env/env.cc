@@ -17,7 +17,8 @@ Contract Env::contract() {
            "the answer to one action, with the reward at the end", recorded())
       .source()
       .own_thread()
-      .restartable();
+      .restartable()
+      .one_tenant();
 }
 
 Status Env::start(Resources&) {

@@ -73,6 +73,9 @@ struct Observation {
   }
 };
 
+/// Most bytes of Trajectory::fault; rollouts.jsonl has the whole text.
+inline constexpr size_t kFaultBytesMax = 256;
+
 /// One finished rollout as the trainer sees it. Arrays are parallel, [num_tokens].
 struct Trajectory {
   uint64_t trajectory = 0;

@@ -34,7 +34,8 @@ Contract Prefill::contract() {
           refuse_with(&Prefill::refuse_request))
       .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
-      .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(),
+      // No handler sends it, so aborts and updates do not add to its edge's bound.
+      .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
            work_burst(kDonePerTurn))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
            recorded())

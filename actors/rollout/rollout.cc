@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "actors/common/group_bytes.h"
+
 namespace primerl {
 namespace {
 
@@ -51,10 +53,12 @@ Contract Rollout::contract() {
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
       .out("action", &Rollout::action_, "what the policy said in one turn",
            at_most(&O::max_inflight, "max_inflight"))
-      .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2))
+      .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2),
+           message_bytes(group_bytes(GroupKind::kSampled)))
       .out("cancel", &Rollout::cancel_, "requests that nobody wants any more",
            burst(cancels_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
-      .single();
+      .single()
+      .one_tenant();
 }
 
 Status Rollout::start(Resources& resources) {
@@ -146,8 +150,16 @@ void Rollout::deliver_if_done(uint64_t ordinal) {
   message.ordinal = group.ordinal;
   message.attempt = group.attempt;
   message.version = group.version;
+  for (const auto& member : group.members) message.members.push_back(member.trajectory);
+  if (const Status fits = check_group_bytes(message); !fits.ok()) {
+    services().count("groups_too_large", 1);
+    services().log(LogLevel::kWarning, fmt::format("group {}: {}", ordinal, fits.error().text()));
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      if (!group.members[i].trajectory.is_failed) fail({ordinal, i}, fits.error().message());
+      message.members[i] = group.members[i].trajectory;
+    }
+  }
   for (auto& member : group.members) {
-    message.members.push_back(member.trajectory);
     if (options_.log_tokens) continue;
     member.trajectory.tokens.clear();
     member.trajectory.sampled.clear();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "actors/common/group_bytes.h"
 #include "actors/rollout/rollout.h"
 
 namespace primerl {
@@ -157,7 +158,7 @@ void Rollout::fail(Place place, std::string fault) {
   empty.trajectory = member.trajectory.trajectory;
   empty.num_turns = member.trajectory.num_turns;
   empty.is_failed = true;
-  empty.fault = std::move(fault);
+  empty.fault = clipped_fault(std::move(fault));
   member.trajectory = std::move(empty);
 }
 

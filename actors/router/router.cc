@@ -7,6 +7,19 @@ namespace {
 
 constexpr int64_t kReleasedPerHandler = 16;
 
+/// Aborts that may wait at one engine. A rollout keeps its place in flight until its request is
+/// answered, and an engine that has not handled an abort answers nothing more: each place has at
+/// most one request there that is unanswered, and one whose answer crossed its abort. A request
+/// that took such a freed place comes after that abort, on the same path.
+Amount aborts_in_flight() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t sum = 0;
+            for (const auto& tenant : tenants) sum += 2 * tenant.inflight_max;
+            return std::max<int64_t>(sum, 1);
+          },
+          "2 * max_inflight, summed over tenants"};
+}
+
 }  // namespace
 
 Contract Router::contract() {
@@ -25,7 +38,7 @@ Contract Router::contract() {
       .out("prefill", &Router::prefill_, "to the chosen engine", addressed(),
            burst(kReleasedPerHandler))
       .out("abort", &Router::abort_, "to the engine that has the request", optional_port(),
-           addressed(), burst(2 * kCancelRequestsMax), at_most(&O::sessions_max, "sessions_max"))
+           addressed(), burst(2 * kCancelRequestsMax), at_most(aborts_in_flight()))
       .out("refused", &Router::refused_, "the answer to a request that no engine took",
            burst(kCancelRequestsMax));
 }

@@ -41,7 +41,8 @@ Contract Trainer::contract() {
            burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
       .works()
       .stops_on_error()
-      .single();
+      .single()
+      .one_tenant();
 }
 
 Trainer::Trainer(const TrainerOptions& options)
@@ -267,7 +268,7 @@ void Trainer::tell_taken() {
   add("optim/grad_norm", report.grad_norm);
   add("optim/lr", report.learning_rate);
   add("perf/train_tokens_per_second", busy > 0 ? static_cast<double>(report.num_tokens) / busy : 0);
-  // Of the rollouts that arrived: what the engines made and the trainer got.
+  // What the engines made and the trainer got: not what was dropped on the way.
   const double elapsed = (ended - last_end_).to_seconds();
   add("perf/decode_tokens_per_second",
       elapsed > 0 ? static_cast<double>(num_sampled_tokens_) / elapsed : 0);

@@ -65,13 +65,6 @@ void bind_environment(const Entry& entry, DraftTenant& tenant, Draft& draft) {
   tenant.tenant.environment.options = bound;
 }
 
-std::string absolute_path(const Draft& draft, const Value& path) {
-  const auto& folders = draft.file.folders;
-  const fs::path folder =
-      path.span.source < folders.size() ? folders[path.span.source] : std::string(".");
-  return fs::absolute(folder / path.as_string()).lexically_normal().string();
-}
-
 void read_facts(DraftModel& model, Draft& draft) {
   const auto report = [&](const std::string& words) -> Diagnostic& {
     return draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",

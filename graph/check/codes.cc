@@ -131,10 +131,18 @@ constexpr ErrorCode kCodes[] = {
     {"G045", "replicas share a resource",
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},
+    {"G046", "no such file",
+     "An option of a node names a file that does not exist or is no file. The name is relative to "
+     "the file it is written in; in a `--set` flag, to the folder you are in."},
     {"G047", "more threads than cores",
      "A warning. Compute pools that share cores slow each other down far more than in proportion: "
      "two pools of 2 threads on 2 cores were measured 14 times slower. Leave `threads` out and the "
      "cores are shared evenly."},
+    {"G048", "tenants share a learner",
+     "A learner trains the weights of one tenant. The instances of a per_tenant node would all "
+     "step "
+     "the same one, and their tenants would train one model together. Until a learner keeps an "
+     "adapter for each tenant, give each tenant a graph of its own."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "
@@ -164,6 +172,18 @@ constexpr ErrorCode kCodes[] = {
     {"G066", "tenant without environment",
      "A tenant's tasks and rewards come from its environment; `environment = { name = ... }` names "
      "it."},
+    {"G067", "tenants share an instance",
+     "An instance of this actor serves one tenant, and the graph has several. With per_tenant = "
+     "true the node has an instance for each; a trainer would also need a learner for each "
+     "(G048)."},
+    {"G068", "a drain shorter than an environment call",
+     "A warning. At its end a run waits for the calls that are out, and gives one up after "
+     "environment_timeout. With drain_max no longer than that, a call that hangs when the drain "
+     "begins outlasts it, and the run ends as failed instead of giving the call up."},
+    {"G069", "a group too large for a message",
+     "All rollouts of a group travel to the trainer in one message of at most 1 MiB: a sampled "
+     "token takes 9 bytes (its id, its log-probability, whether it was sampled), so group_size "
+     "times seq_len may be about 116,000. The suggestion names the largest values that fit."},
     {"G070", "only one of this actor",
      "The actor is declared single(): a second one (per tenant) would contradict the first, e.g. "
      "two "

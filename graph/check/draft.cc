@@ -1,6 +1,7 @@
 #include "graph/check/draft.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -12,6 +13,13 @@ std::vector<Tenant> Draft::tenant_values() const {
   values.reserve(tenants.size());
   for (const auto& tenant : tenants) values.push_back(tenant.tenant);
   return values;
+}
+
+std::string absolute_path(const Draft& draft, const Value& path) {
+  const auto& folders = draft.file.folders;
+  const std::filesystem::path folder =
+      path.span.source < folders.size() ? folders[path.span.source] : std::string(".");
+  return std::filesystem::absolute(folder / path.as_string()).lexically_normal().string();
 }
 
 bool is_exclusive(std::string_view resource_kind) {

@@ -1,6 +1,6 @@
-// Binding of [node.*], and the rules about nodes and tenants.
+// Binding of [node.*], and the rules about nodes.
 #include <algorithm>
-#include <charconv>
+#include <filesystem>
 #include <map>
 
 #include "graph/check/names.h"
@@ -25,6 +25,17 @@ void find_actor(DraftNode& node, Draft& draft) {
   suggest_name(found, node.common.actor, known);
 }
 
+/// A file's name becomes its whole path, so that it means the same in every process and folder.
+void resolve_file(std::string& name, const NamedTable& spec, std::string_view key, Draft& draft) {
+  const Entry* entry = spec.table->find(key);
+  if (entry == nullptr || !entry->value.is_string() || name.empty()) return;
+  name = absolute_path(draft, entry->value);
+  std::error_code fault;
+  if (std::filesystem::is_regular_file(name, fault)) return;
+  draft.diagnostics.error("G046", entry->value.span, "'{}' of node '{}' is no file", key, spec.name)
+      .note(fmt::format("looked for '{}'", name));
+}
+
 /// Options that name something of the graph: the name is checked, and filled in when left out.
 void resolve_references(DraftNode& node, Draft& draft) {
   const std::string what = fmt::format("node '{}'", node.spec->name);
@@ -45,6 +56,8 @@ void resolve_references(DraftNode& node, Draft& draft) {
         name = draft.resources[static_cast<size_t>(resource)].spec->name;
       else
         draft.doubtful_kinds.push_back(kind.substr(9));
+    } else if (kind == "file") {
+      resolve_file(name, *node.spec, field.name, draft);
     } else if (kind == "tenant" && !name.empty()) {
       std::vector<std::string> known;
       for (const auto& tenant : draft.tenants) known.push_back(tenant.spec->name);
@@ -117,99 +130,6 @@ void check_nodes_exist(Draft& draft) {
         .suggest("add a table [node.env] with actor = \"env\", or start with `primerl-graph init`");
 }
 
-void check_tenants_exist(Draft& draft) {
-  const auto limit = draft.settings.tenants_max;
-  if (limit > 0 && static_cast<int64_t>(draft.tenants.size()) > limit) {
-    const Entry* entry = draft.spec.graph->find("tenants_max");
-    draft.diagnostics.error("G065", entry->value.span,
-                            "the graph has {} tenants, more than 'tenants_max' {}",
-                            draft.tenants.size(), limit);
-  }
-  const auto per_tenant = std::find_if(draft.nodes.begin(), draft.nodes.end(),
-                                       [](const auto& node) { return node.common.per_tenant; });
-  if (per_tenant == draft.nodes.end()) return;
-  if (draft.tenants.empty())
-    draft.diagnostics
-        .error("G060", per_tenant->spec->name_span,
-               "node '{}' is per_tenant, but the graph has no tenant", per_tenant->spec->name)
-        .suggest("add a table [tenant.main] with environment = { name = ... }");
-  if (draft.catalog.environments.empty()) return;
-  for (const auto& tenant : draft.tenants)
-    if (tenant.spec->table->find("environment") == nullptr) {
-      std::vector<std::string> known;
-      for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
-      draft.diagnostics
-          .error("G066", tenant.spec->name_span, "tenant '{}' has no environment",
-                 tenant.spec->name)
-          .note(fmt::format("environments: {}", join_names(known)))
-          .suggest(fmt::format("write environment = {{ name = \"{}\" }}", known.front()));
-    }
-}
-
-void check_batches(Draft& draft) {
-  for (const auto& tenant : draft.tenants) {
-    const int64_t group = tenant.tenant.group_size, batch = tenant.tenant.batch_size;
-    if (batch % group == 0) continue;
-    const bool batch_is_written = tenant.spec->table->find("batch_size") != nullptr;
-    const int64_t nearest = std::max(group, batch / group * group);
-    draft.diagnostics
-        .error("G061", value_span(*tenant.spec, batch_is_written ? "batch_size" : "group_size"),
-               "'batch_size' {} of tenant '{}' is no multiple of 'group_size' {}", batch,
-               tenant.spec->name, group)
-        .note("a step trains whole groups: groups a step = batch_size / group_size")
-        .suggest(fmt::format("write batch_size = {}", nearest));
-  }
-}
-
-void check_inflight(Draft& draft) {
-  const DraftTenant* largest = nullptr;
-  for (const auto& tenant : draft.tenants)
-    if (largest == nullptr || tenant.tenant.group_size > largest->tenant.group_size)
-      largest = &tenant;
-  if (largest == nullptr) return;
-  for (const auto& node : draft.nodes) {
-    const OptionField* field =
-        node.contract != nullptr ? node.contract->options.find("max_inflight") : nullptr;
-    if (field == nullptr || field->type != OptionType::kInteger) continue;
-    const std::string text = field->print(node.options.get());
-    int64_t inflight = 0;
-    std::from_chars(text.data(), text.data() + text.size(), inflight);
-    if (inflight >= largest->tenant.group_size) continue;
-    draft.diagnostics
-        .error("G062", value_span(*node.spec, "max_inflight"),
-               "'max_inflight' {} of node '{}' is smaller than 'group_size' {} of tenant '{}'",
-               inflight, node.spec->name, largest->tenant.group_size, largest->spec->name)
-        .note("a group starts only when all its rollouts fit")
-        .suggest(fmt::format("write max_inflight = {}", largest->tenant.group_size));
-  }
-}
-
-void check_sequence_lengths(Draft& draft) {
-  const DraftModel* shortest = nullptr;
-  for (const auto& model : draft.models) {
-    if (!model.is_named || !model.facts || model.facts->max_position_embeddings <= 0) continue;
-    if (shortest == nullptr ||
-        model.facts->max_position_embeddings < shortest->facts->max_position_embeddings)
-      shortest = &model;
-  }
-  if (shortest == nullptr) return;
-  const int64_t limit = shortest->facts->max_position_embeddings;
-  for (auto& tenant : draft.tenants) {
-    if (tenant.tenant.seq_len <= limit) continue;
-    if (!tenant.seq_len_is_written) {
-      tenant.tenant.seq_len = limit;
-      continue;
-    }
-    draft.diagnostics
-        .error("G064", value_span(*tenant.spec, "seq_len"),
-               "'seq_len' {} of tenant '{}' is beyond model '{}', which was made for {} tokens",
-               tenant.tenant.seq_len, tenant.spec->name, shortest->spec->name, limit)
-        .note(
-            fmt::format("max_position_embeddings in '{}/config.json' is {}", shortest->path, limit))
-        .suggest(fmt::format("write seq_len = {}", limit));
-  }
-}
-
 void check_single(Draft& draft) {
   std::map<std::string_view, const DraftNode*> first;
   for (const auto& node : draft.nodes) {
@@ -227,6 +147,30 @@ void check_single(Draft& draft) {
           .error("G070", node.spec->name_span, "node '{}' is a second '{}', but a graph has one",
                  node.spec->name, node.contract->name)
           .note(fmt::format("the first is node '{}'", other->second->spec->name));
+  }
+}
+
+void check_one_tenant(Draft& draft) {
+  if (draft.tenants.size() < 2) return;
+  std::vector<std::string> tenants;
+  for (const auto& tenant : draft.tenants) tenants.push_back(tenant.spec->name);
+  for (const auto& node : draft.nodes) {
+    if (node.contract == nullptr || !node.contract->is_one_tenant || node.common.per_tenant)
+      continue;
+    // Of a learner there is one, so `per_tenant` would only move the fault (G048).
+    const bool has_one_learner =
+        std::any_of(node.uses.begin(), node.uses.end(), [&, i = size_t{0}](int32_t use) mutable {
+          if (node.contract->resources[i++].kind == kTokenizerKind || use < 0) return false;
+          const auto* contract = draft.resources[static_cast<size_t>(use)].contract;
+          return contract != nullptr && contract->one_per_graph;
+        });
+    draft.diagnostics
+        .error("G067", node.spec->name_span, "{} tenants share node '{}', but one '{}' serves one",
+               tenants.size(), node.spec->name, node.contract->name)
+        .note(fmt::format("tenants: {}", join_names(tenants)))
+        .suggest(has_one_learner
+                     ? "train each tenant with a graph of its own"
+                     : fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
   }
 }
 

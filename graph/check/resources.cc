@@ -151,6 +151,24 @@ void check_resource_copies(Draft& draft) {
   }
 }
 
+void check_shared_learners(Draft& draft) {
+  if (draft.tenants.size() < 2) return;
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->one_per_graph) continue;
+    std::vector<std::string> users;
+    for (const int32_t user : resource.users) {
+      const auto& node = draft.nodes[static_cast<size_t>(user)];
+      if (node.common.per_tenant) users.push_back(node.spec->name);
+    }
+    if (users.empty()) continue;
+    draft.diagnostics
+        .error("G048", resource.spec->name_span, "{} tenants share {} '{}', but it trains one",
+               draft.tenants.size(), resource.common.kind, resource.spec->name)
+        .note(fmt::format("per_tenant nodes that use it: {}", join_names(users)))
+        .suggest("train each tenant with a graph of its own");
+  }
+}
+
 void check_unused(Draft& draft) {
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.users.empty()) continue;

@@ -14,6 +14,7 @@ void bind_tenants(Draft& draft);
 void bind_resources(Draft& draft);
 void bind_nodes(Draft& draft);
 void bind_places(Draft& draft);
+void count_inflight(Draft& draft);  // after the nodes: Tenant::inflight_max
 void resolve_edges(Draft& draft);
 
 // Tenants and models.
@@ -21,6 +22,8 @@ void check_batches(Draft& draft);           // G061
 void check_inflight(Draft& draft);          // G062
 void check_sequence_lengths(Draft& draft);  // G064
 void check_tenants_exist(Draft& draft);     // G060, G065, G066
+void check_message_sizes(Draft& draft);     // G069
+void check_drain(Draft& draft);             // G068 (a warning)
 
 // Edges.
 void check_connected(Draft& draft);       // G033
@@ -33,8 +36,10 @@ void check_recording(Draft& draft);       // G039 (a warning)
 // Nodes and resources.
 void check_nodes_exist(Draft& draft);      // G007
 void check_single(Draft& draft);           // G070
+void check_one_tenant(Draft& draft);       // G067
 void check_restart(Draft& draft);          // G071
 void check_resource_copies(Draft& draft);  // G041, G045, G055
+void check_shared_learners(Draft& draft);  // G048
 void check_unused(Draft& draft);           // G043
 void check_threads(Draft& draft);          // G047 (a warning)
 

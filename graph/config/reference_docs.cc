@@ -42,6 +42,7 @@ std::string cell(std::string_view text) {
 /// "resource:engine" as a person says it.
 std::string reference_text(const std::string& kind) {
   if (kind.rfind("resource:", 0) == 0) return "a resource of kind " + kind.substr(9);
+  if (kind == "file") return "a file, relative to this one";
   return "names the " + kind;
 }
 
@@ -146,6 +147,7 @@ std::string traits_of(const Contract& actor) {
   if (actor.is_source) traits.push_back("source");
   if (actor.works) traits.push_back("works");
   if (actor.is_single) traits.push_back("one per graph (or tenant)");
+  if (actor.is_one_tenant) traits.push_back("an instance serves one tenant");
   if (actor.is_restartable) traits.push_back("restartable");
   if (actor.stops_on_error) traits.push_back("stops the run when a handler fails");
   for (const auto& use : actor.resources) traits.push_back("uses " + use.kind);
@@ -182,7 +184,7 @@ std::string resources_page(const Catalog& catalog) {
     text +=
         fmt::format("\n## {}, {}\n\n{}", resource.kind, resource.backend, sentence(resource.doc));
     if (resource.needs_model) text += " Needs a model.";
-    if (resource.one_per_graph) text += " One copy in a graph.";
+    if (resource.one_per_graph) text += " One copy in a graph, and it trains one tenant.";
     text += "\n\n" + options_table(resource.options, resource_options().names());
   }
   return text;

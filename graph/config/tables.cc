@@ -71,7 +71,8 @@ const OptionSet& graph_options() {
                  "threads of the actor pool; 0 is 1 on machines of up to 4 cores, else a quarter")
           .field("stall_after", &G::stall_after, above(0),
                  "without a step or progress for this long, the run reports a stall")
-          .field("drain_max", &G::drain_max, above(0), "longest drain at the end of a run")
+          .field("drain_max", &G::drain_max, above(0),
+                 "longest drain at the end of a run; more than the longest environment_timeout")
           .field("dead_after", &G::dead_after, above(0),
                  "a process without progress for this long is killed")
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),

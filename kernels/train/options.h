@@ -36,9 +36,9 @@ struct LearnerOptions {
   LossOptions loss;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
-  int32_t micro_batch_tokens = 16384;  // tokens packed into one forward and backward
-  int32_t threads = 0;                 // 0 = decided by the plan
-  int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown
+  int32_t micro_batch_tokens = 4096;  // tokens packed into one forward and backward
+  int32_t threads = 0;                // 0 = decided by the plan
+  int32_t max_steps = 0;              // of the tenant, for the schedule; 0 = unknown
   int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
 };
 

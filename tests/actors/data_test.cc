@@ -123,6 +123,25 @@ TEST_F(DataStory, WaitsForRoom) {
   EXPECT_THAT(data.sent<TrajectoryGroup>("group"), SizeIs(0));
 }
 
+struct HugeExamples : DataStory {
+  HugeExamples()
+      : DataStory("{\"prompt\": \"" + std::string(120'000, 'a') + "\", \"completion\": \"b\"}\n") {
+    Tenant tenant = testing::a_tenant();
+    tenant.seq_len = 1 << 20;
+    data.set_tenants({tenant});
+  }
+};
+
+TEST_F(HugeExamples, AGroupTooLargeForAMessageFails) {
+  ASSERT_TRUE(data.run_work().ok());
+  const auto group = data.sent<TrajectoryGroup>("group").front();
+  ASSERT_THAT(group.members, SizeIs(2));
+  EXPECT_TRUE(group.members[1].is_failed);
+  EXPECT_THAT(group.members[1].tokens, SizeIs(0));
+  EXPECT_THAT(group.members[1].fault, HasSubstr("does not fit into a message"));
+  EXPECT_EQ(data.counter("groups_too_large"), 1);
+}
+
 struct BadExample : DataStory {
   BadExample() : DataStory("{\"prompt\": \"a!\", \"completion\": \"c\"}\n") {}
 };

@@ -53,6 +53,25 @@ TEST(Reference, EveryExampleChecksClean) {
   EXPECT_GE(num_checked, 2u);
 }
 
+TEST(Reference, BoundsOfTheDemoFollowFromItsRolloutsInFlight) {
+  Overrides overrides;
+  overrides.cores = 2;
+  overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string(),
+                    "node.rollout.max_inflight=100"};
+  const auto graph = load_graph((kSource / "examples/reverse_text/graph.toml").string(), overrides,
+                                full_catalog());
+  ASSERT_NE(graph.plan, nullptr) << render(graph.diagnostics, graph.sources);
+  const auto bound = [&](const std::string& name) -> int64_t {
+    for (const auto& edge : graph.plan->edges)
+      if (edge.name == name) return edge.bound;
+    ADD_FAILURE() << "no edge '" << name << "'";
+    return -1;
+  };
+  EXPECT_EQ(bound("router.abort -> prefill.abort"), 200);
+  EXPECT_EQ(bound("router.abort -> decode.abort"), 200);
+  EXPECT_EQ(bound("prefill.done -> decode.request"), 128) << "capacity 64, one work turn of 64";
+}
+
 TEST(Reference, ASecondReadingOfTheResolvedDemoGivesTheSamePlan) {
   Overrides overrides;
   overrides.cores = 2;

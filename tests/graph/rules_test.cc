@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/graph/test_catalog.h"
 
 namespace primerl::testing {
@@ -74,6 +76,68 @@ TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {
     EXPECT_THAT(findings(with("auto", level)), IsEmpty()) << level;
   }
   EXPECT_THAT(findings(with("none", "off")), IsEmpty());
+}
+
+TEST(Rules, ADrainLastsLongerThanAnyEnvironmentCall) {
+  EXPECT_THAT(codes_of(demo_text()), IsEmpty()) << "the defaults agree";
+  EXPECT_THAT(codes_of(demo_with("seed = 17", "drain_max = \"30001ms\"")), IsEmpty());
+  EXPECT_THAT(codes_of(demo_with("seed = 17", "drain_max = \"30s\"")), ElementsAre("G068"));
+  EXPECT_THAT(codes_of(demo_with("group_size = 8",
+                                 "group_size = 8\nenvironment_timeout = "
+                                 "\"60s\"")),
+              ElementsAre("G068"));
+  EXPECT_NE(load_text(demo_with("seed = 17", "drain_max = \"1s\"")).plan, nullptr)
+      << "a warning is no error";
+}
+
+TEST(Rules, AGroupFitsIntoAMessage) {
+  // The test catalog's groups have 8 bytes a token.
+  const auto with_length = [](int64_t seq_len) {
+    return codes_of(
+        demo_with("group_size = 8", fmt::format("group_size = 8\nseq_len = {}", seq_len)));
+  };
+  EXPECT_THAT(with_length(256), IsEmpty());
+  const auto large = [](int64_t group_size) {
+    std::string text =
+        demo_with("group_size = 8", fmt::format("group_size = {}\nseq_len = 256", group_size));
+    text = replaced(text, "batch_size = 64", fmt::format("batch_size = {}", group_size));
+    return codes_of(
+        replaced(text, "max_inflight = 64", fmt::format("max_inflight = {}", group_size)));
+  };
+  EXPECT_THAT(large(512), IsEmpty());
+  EXPECT_THAT(large(513), ElementsAre("G069"));
+}
+
+TEST(Rules, SeveralTenantsNeedInstancesOfTheirOwn) {
+  const auto second = [](const std::string& text) {
+    return codes_of(text + "[tenant.second]\nenvironment = { name = \"copy\" }\n");
+  };
+  EXPECT_THAT(second(demo_text()), IsEmpty());
+  const std::string shared = demo_with("actor = \"env\"\nper_tenant = true", "actor = \"env\"");
+  EXPECT_THAT(codes_of(shared), IsEmpty()) << "one tenant may have a shared node";
+  EXPECT_THAT(second(shared), ElementsAre("G067"));
+  const std::string apart =
+      demo_with("actor = \"trainer\"", "actor = \"trainer\"\nper_tenant = true");
+  EXPECT_THAT(codes_of(apart), IsEmpty());
+  EXPECT_THAT(second(apart), ElementsAre("G048"));
+}
+
+TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.path() + "/parts");
+  folder.write("parts/words.txt", "a");
+  folder.write("parts/words.toml", "[node.words]\nactor = \"counter\"\nfile = \"words.txt\"\n");
+  const std::string path =
+      folder.write("graph.toml", "include = [\"parts/words.toml\"]\n" + demo_text());
+  const auto graph = load_graph(path, {}, test_catalog());
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  EXPECT_THAT(graph.plan->resolved_toml,
+              HasSubstr("file = \"" + folder.path() + "/parts/words.txt\""));
+  // What the worker reads names the same file from any folder.
+  const auto again =
+      load_graph_text(graph.plan->resolved_toml, "graph.resolved.toml", "/", {}, test_catalog());
+  ASSERT_NE(again.plan, nullptr) << findings(again);
+  EXPECT_EQ(again.plan->graph_hash, graph.plan->graph_hash);
 }
 
 TEST(Rules, NamesHaveALength) {

@@ -107,6 +107,7 @@ struct CounterOptions {
   std::string color = "red";
   Duration wait = Duration::milliseconds(250);
   std::vector<std::string> tags;
+  std::string file;
 };
 
 Contract env_contract() {
@@ -117,8 +118,19 @@ Contract env_contract() {
       .in("action", &A::take<Action>, "what the policy answered", at_most(64))
       .out("task", &A::task, "a task to solve", recorded(), work_burst(1))
       .out("observation", &A::observation, "what came of an action", recorded())
+      .one_tenant()
       .source()
       .own_thread();
+}
+
+Amount eight_a_token() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            int64_t most = 0;
+            for (const auto& tenant : tenants)
+              most = std::max(most, tenant.group_size * tenant.seq_len * 8);
+            return most;
+          },
+          "group_size * seq_len * 8 bytes"};
 }
 
 Contract rollout_contract() {
@@ -135,7 +147,7 @@ Contract rollout_contract() {
       .in("policy", &A::take<PolicyLive>, "the live version", latest_wins())
       .out("generate", &A::generate, "a prompt to continue",
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
-      .out("group", &A::group, "a finished group", recorded())
+      .out("group", &A::group, "a finished group", recorded(), message_bytes(eight_a_token()))
       .out("cancel", &A::cancel, "stop a request", optional_port(), at_most(64))
       .out("action", &A::action, "an answer to judge", at_most(64))
       .timer("deadline", &A::tick, "the oldest request is due")
@@ -221,6 +233,7 @@ Contract counter_contract() {
       .option("color", &C::color, one_of({"red", "green"}), "a color")
       .option("wait", &C::wait, between(0.001, 60), "a while")
       .option("tags", &C::tags, any(), "words")
+      .option("file", &C::file, refers_to("file"), "words from a file")
       .in("task", &A::take<Task>, "anything", optional_port())
       .in("again", &A::take<Task>, "without a number", optional_port())
       .out("task", &A::task, "anything", optional_port())
@@ -248,7 +261,8 @@ Contract mesh_contract() {
 Contract scorer_contract() {
   using A = Quiet<ScorerOptions>;
   return ContractOf<A, ScorerOptions>("scorer", "looks at a learner")
-      .uses<FakeLearner>("learner", &ScorerOptions::learner, "which learner");
+      .uses<FakeLearner>("learner", &ScorerOptions::learner, "which learner")
+      .one_tenant();
 }
 
 struct ResourceNumbers {

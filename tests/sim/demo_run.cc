@@ -69,7 +69,7 @@ Overrides overrides_of(const DemoCase& demo) {
   set(fmt::format("tenant.main.max_steps={}", kMaxSteps));
   set(fmt::format("tenant.main.max_off_policy_steps={}", demo.max_off_policy_steps));
   set("tenant.main.checkpoint_every=0");
-  // A drain waits for environments too: drain_max (30 s) covers every hang of a run.
+  // A drain waits for environments too: drain_max (60 s) covers every hang of a run.
   set("tenant.main.environment_timeout=\"5s\"");
   set("node.rollout.max_inflight=24");
   if (demo.fault == Fault::kRefusedPrompt) set("resource.engine.refuse_every=9");

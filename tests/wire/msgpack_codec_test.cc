@@ -48,6 +48,7 @@ TEST(MsgpackCodec, RoundTripsEveryMessageOfTheCatalog) {
       ASSERT_TRUE(got.ok()) << got.error().text();
       ASSERT_EQ(transcript(*got), transcript(sent));
       ASSERT_EQ(payload_check(*got), payload_check(sent));
+      EXPECT_LE(encoded->body.size(), detail::bound_body_bytes(type->write, sent.message.get()));
     }
   }
 }

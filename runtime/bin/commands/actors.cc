@@ -18,6 +18,7 @@ std::string attributes(const Contract& actor) {
   std::vector<std::string> all{actor.thread_class == ThreadClass::kPooled ? "pooled"
                                                                           : "own thread"};
   if (actor.is_single) all.push_back("single");
+  if (actor.is_one_tenant) all.push_back("one tenant");
   if (actor.is_restartable) all.push_back("restartable");
   if (actor.stops_on_error) all.push_back("stops the run when a handler fails");
   if (actor.is_source) all.push_back("source");
@@ -94,6 +95,7 @@ Json to_json(const Contract& actor) {
       .set("doc", actor.doc)
       .set("thread", actor.thread_class == ThreadClass::kPooled ? "pooled" : "own_thread")
       .set("single", actor.is_single)
+      .set("one_tenant", actor.is_one_tenant)
       .set("restartable", actor.is_restartable)
       .set("source", actor.is_source)
       .set("inputs", std::move(inputs))

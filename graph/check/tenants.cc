@@ -1,0 +1,192 @@
+// Rules about [tenant.*]: numbers that must go together, and with models and nodes.
+#include <algorithm>
+#include <charconv>
+
+#include "graph/check/names.h"
+#include "graph/check/rules.h"
+
+namespace primerl {
+namespace {
+
+Span value_span(const NamedTable& spec, std::string_view key) {
+  const Entry* entry = spec.table->find(key);
+  return entry != nullptr ? entry->value.span : spec.name_span;
+}
+
+/// The option of the nodes that open rollouts; empty for the others.
+std::optional<int64_t> max_inflight_of(const DraftNode& node) {
+  const OptionField* field =
+      node.contract != nullptr ? node.contract->options.find("max_inflight") : nullptr;
+  if (field == nullptr || field->type != OptionType::kInteger) return std::nullopt;
+  const std::string text = field->print(node.options.get());
+  int64_t inflight = 0;
+  std::from_chars(text.data(), text.data() + text.size(), inflight);
+  return inflight;
+}
+
+const OutputPort* sized_output(const Contract& contract) {
+  for (const auto& output : contract.outputs)
+    if (output.bytes_max) return &output;
+  return nullptr;
+}
+
+/// The largest value of a tenant's field, below the present one, with which `bytes` keeps the
+/// limit; 0 when none does. `bytes` grows with the field.
+template <class Bytes>
+int64_t largest_fitting(Tenant tenant, int64_t Tenant::*field, const Bytes& bytes, int64_t limit) {
+  int64_t fits = 0, too_large = tenant.*field;
+  while (too_large - fits > 1) {
+    const int64_t middle = fits + (too_large - fits) / 2;
+    tenant.*field = middle;
+    (bytes(tenant) <= limit ? fits : too_large) = middle;
+  }
+  return fits;
+}
+
+}  // namespace
+
+void check_tenants_exist(Draft& draft) {
+  const auto limit = draft.settings.tenants_max;
+  if (limit > 0 && static_cast<int64_t>(draft.tenants.size()) > limit) {
+    const Entry* entry = draft.spec.graph->find("tenants_max");
+    draft.diagnostics.error("G065", entry->value.span,
+                            "the graph has {} tenants, more than 'tenants_max' {}",
+                            draft.tenants.size(), limit);
+  }
+  const auto per_tenant = std::find_if(draft.nodes.begin(), draft.nodes.end(),
+                                       [](const auto& node) { return node.common.per_tenant; });
+  if (per_tenant == draft.nodes.end()) return;
+  if (draft.tenants.empty())
+    draft.diagnostics
+        .error("G060", per_tenant->spec->name_span,
+               "node '{}' is per_tenant, but the graph has no tenant", per_tenant->spec->name)
+        .suggest("add a table [tenant.main] with environment = { name = ... }");
+  if (draft.catalog.environments.empty()) return;
+  for (const auto& tenant : draft.tenants)
+    if (tenant.spec->table->find("environment") == nullptr) {
+      std::vector<std::string> known;
+      for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
+      draft.diagnostics
+          .error("G066", tenant.spec->name_span, "tenant '{}' has no environment",
+                 tenant.spec->name)
+          .note(fmt::format("environments: {}", join_names(known)))
+          .suggest(fmt::format("write environment = {{ name = \"{}\" }}", known.front()));
+    }
+}
+
+void check_drain(Draft& draft) {
+  const DraftTenant* longest = nullptr;
+  for (const auto& tenant : draft.tenants)
+    if (tenant.environment != nullptr &&
+        (longest == nullptr ||
+         tenant.tenant.environment_timeout > longest->tenant.environment_timeout))
+      longest = &tenant;
+  if (longest == nullptr) return;
+  const Duration limit = longest->tenant.environment_timeout;
+  if (draft.settings.drain_max > limit) return;
+  const Entry* written =
+      draft.spec.graph != nullptr ? draft.spec.graph->find("drain_max") : nullptr;
+  draft.diagnostics
+      .warning("G068",
+               written != nullptr ? written->value.span
+                                  : value_span(*longest->spec, "environment_timeout"),
+               "'drain_max' {} is no longer than 'environment_timeout' {} of tenant '{}'",
+               to_string(draft.settings.drain_max), to_string(limit), longest->spec->name)
+      .note("a call that hangs when the drain begins would outlast it")
+      .suggest(
+          fmt::format("write drain_max = \"{}\" or more in [graph]", to_string(limit + limit)));
+}
+
+void check_batches(Draft& draft) {
+  for (const auto& tenant : draft.tenants) {
+    const int64_t group = tenant.tenant.group_size, batch = tenant.tenant.batch_size;
+    if (batch % group == 0) continue;
+    const bool batch_is_written = tenant.spec->table->find("batch_size") != nullptr;
+    const int64_t nearest = std::max(group, batch / group * group);
+    draft.diagnostics
+        .error("G061", value_span(*tenant.spec, batch_is_written ? "batch_size" : "group_size"),
+               "'batch_size' {} of tenant '{}' is no multiple of 'group_size' {}", batch,
+               tenant.spec->name, group)
+        .note("a step trains whole groups: groups a step = batch_size / group_size")
+        .suggest(fmt::format("write batch_size = {}", nearest));
+  }
+}
+
+void count_inflight(Draft& draft) {
+  int64_t sum = 0;
+  for (const auto& node : draft.nodes) sum += max_inflight_of(node).value_or(0);
+  for (auto& tenant : draft.tenants) tenant.tenant.inflight_max = sum;
+}
+
+void check_inflight(Draft& draft) {
+  const DraftTenant* largest = nullptr;
+  for (const auto& tenant : draft.tenants)
+    if (largest == nullptr || tenant.tenant.group_size > largest->tenant.group_size)
+      largest = &tenant;
+  if (largest == nullptr) return;
+  for (const auto& node : draft.nodes) {
+    const auto inflight = max_inflight_of(node);
+    if (!inflight || *inflight >= largest->tenant.group_size) continue;
+    draft.diagnostics
+        .error("G062", value_span(*node.spec, "max_inflight"),
+               "'max_inflight' {} of node '{}' is smaller than 'group_size' {} of tenant '{}'",
+               *inflight, node.spec->name, largest->tenant.group_size, largest->spec->name)
+        .note("a group starts only when all its rollouts fit")
+        .suggest(fmt::format("write max_inflight = {}", largest->tenant.group_size));
+  }
+}
+
+void check_sequence_lengths(Draft& draft) {
+  const DraftModel* shortest = nullptr;
+  for (const auto& model : draft.models) {
+    if (!model.is_named || !model.facts || model.facts->max_position_embeddings <= 0) continue;
+    if (shortest == nullptr ||
+        model.facts->max_position_embeddings < shortest->facts->max_position_embeddings)
+      shortest = &model;
+  }
+  if (shortest == nullptr) return;
+  const int64_t limit = shortest->facts->max_position_embeddings;
+  for (auto& tenant : draft.tenants) {
+    if (tenant.tenant.seq_len <= limit) continue;
+    if (!tenant.seq_len_is_written) {
+      tenant.tenant.seq_len = limit;
+      continue;
+    }
+    draft.diagnostics
+        .error("G064", value_span(*tenant.spec, "seq_len"),
+               "'seq_len' {} of tenant '{}' is beyond model '{}', which was made for {} tokens",
+               tenant.tenant.seq_len, tenant.spec->name, shortest->spec->name, limit)
+        .note(
+            fmt::format("max_position_embeddings in '{}/config.json' is {}", shortest->path, limit))
+        .suggest(fmt::format("write seq_len = {}", limit));
+  }
+}
+
+void check_message_sizes(Draft& draft) {
+  constexpr auto kLimit = static_cast<int64_t>(kMessageBytesMax);
+  for (const auto& tenant : draft.tenants)
+    for (const auto& node : draft.nodes) {
+      const OutputPort* port = node.contract != nullptr ? sized_output(*node.contract) : nullptr;
+      if (port == nullptr) continue;
+      const auto bytes = [&](const Tenant& some) {
+        return port->bytes_max->value(node.options.get(), std::span(&some, 1));
+      };
+      if (bytes(tenant.tenant) <= kLimit) continue;
+      std::vector<std::string> fitting;
+      for (const auto& [name, member] :
+           {std::pair("seq_len", &Tenant::seq_len), std::pair("group_size", &Tenant::group_size)})
+        if (const int64_t most = largest_fitting(tenant.tenant, member, bytes, kLimit); most > 0)
+          fitting.push_back(fmt::format("{} = {}", name, most));
+      auto& found = draft.diagnostics.error(
+          "G069",
+          value_span(*tenant.spec, tenant.spec->table->find("seq_len") ? "seq_len" : "group_size"),
+          "'{}' of node '{}' could be a {} of {} bytes for tenant '{}', a message has at most {}",
+          port->name, node.spec->name, port->type->name, bytes(tenant.tenant), tenant.spec->name,
+          kLimit);
+      found.note(fmt::format("largest: {}", port->bytes_max->text));
+      if (!fitting.empty()) found.suggest(fmt::format("at most {}", fmt::join(fitting, ", or ")));
+      break;
+    }
+}
+
+}  // namespace primerl

@@ -1,0 +1,128 @@
+#include "actors/common/group_bytes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/actors/fakes.h"
+#include "tests/actors/rollout_story.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr auto kLimit = static_cast<int64_t>(kMessageBytesMax);
+
+Trajectory a_member(size_t num_tokens, size_t num_spans) {
+  Trajectory member;
+  member.tokens.assign(num_tokens, INT32_MAX);
+  member.sampled.assign(num_tokens, 1);
+  member.logprobs.assign(num_tokens, -1.5F);
+  member.spans.assign(num_spans, {PolicyVersion(INT64_MAX), INT32_MIN, INT32_MAX});
+  return member;
+}
+
+TEST(GroupBytes, TheLargestGroupOfATenantIsWhatTheContractSays) {
+  Tenant tenant = testing::a_tenant(3);
+  tenant.seq_len = 1000;
+  tenant.turns_max = 4;
+  tenant.max_off_policy_steps = 2;
+  TrajectoryGroup group;
+  group.members.assign(3, a_member(1000, 4 + 2 + 2));
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
+            static_cast<int64_t>(body_bytes_max(group)));
+  for (auto& member : group.members) {
+    member.logprobs.clear();
+    member.spans.clear();
+  }
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kGiven),
+            static_cast<int64_t>(body_bytes_max(group)));
+}
+
+TEST(GroupBytes, EverySpanHasAToken) {
+  Tenant tenant = testing::a_tenant(1);
+  tenant.seq_len = 100;
+  tenant.max_off_policy_steps = 1 << 16;
+  TrajectoryGroup group;
+  group.members.assign(1, a_member(100, 100));
+  EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
+            static_cast<int64_t>(body_bytes_max(group)));
+}
+
+TEST(GroupBytes, AGroupOfFailedMembersIsNoLargerThanTheBound) {
+  Tenant tenant = testing::a_tenant(3);
+  tenant.seq_len = 1;
+  TrajectoryGroup group;
+  group.members.resize(3);
+  for (auto& member : group.members) member.fault = clipped_fault(std::string(10000, 'x'));
+  for (const auto kind : {GroupKind::kSampled, GroupKind::kGiven})
+    EXPECT_GE(group_bytes_max(tenant, kind), static_cast<int64_t>(body_bytes_max(group)));
+}
+
+TEST(GroupBytes, AGroupOfTheLimitFitsAndOneByteMoreDoesNot) {
+  TrajectoryGroup group;
+  group.members.resize(1);
+  const auto frame = static_cast<int64_t>(body_bytes_max(group));
+  group.members[0].sampled.assign(static_cast<size_t>(kLimit - frame), 1);
+  EXPECT_TRUE(check_group_bytes(group).ok());
+  group.members[0].sampled.push_back(1);
+  const Status status = check_group_bytes(group);
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().text(), HasSubstr("a group of 1048577 bytes"));
+  EXPECT_THAT(status.error().text(), HasSubstr("seq_len"));
+}
+
+TEST(GroupBytes, AFaultIsCutAfterAWholeCharacter) {
+  EXPECT_EQ(clipped_fault(std::string(kFaultBytesMax, 'x')).size(), kFaultBytesMax);
+  EXPECT_EQ(clipped_fault(std::string(kFaultBytesMax + 1, 'x')).size(), kFaultBytesMax);
+  const std::string wide = std::string(kFaultBytesMax - 1, 'x') + "\u00e9";
+  EXPECT_EQ(clipped_fault(wide), std::string(kFaultBytesMax - 1, 'x'));
+}
+
+/// Two members of one turn each: `seq_len` is far beyond what `check` lets through.
+struct LargeGroups : testing::RolloutStory {
+  static Tenant large() {
+    Tenant tenant = testing::a_tenant();
+    tenant.seq_len = 1 << 20;
+    tenant.sampling.max_tokens = 1 << 20;
+    return tenant;
+  }
+  LargeGroups() : RolloutStory({}, large()) {}
+  void play_turns_of(size_t num_tokens) {
+    live(0);
+    task(0);
+    for (const auto& request : requests()) complete(request, std::string(num_tokens, 'x'));
+    for (const auto& action : actions()) observe(action, 1);
+  }
+  /// Tokens of a member's turn, besides its prompt of two, in the largest group of two that fits.
+  static size_t most_tokens() {
+    TrajectoryGroup group;
+    group.members.assign(2, a_member(2, 1));
+    return (kMessageBytesMax - body_bytes_max(group)) / (2 * 9);
+  }
+};
+
+TEST_F(LargeGroups, ThatFitAreDelivered) {
+  play_turns_of(most_tokens());
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  EXPECT_FALSE(delivered[0].members[0].is_failed);
+  EXPECT_EQ(rollout.counter("groups_too_large"), 0);
+}
+
+TEST_F(LargeGroups, ThatDoNotFitFailAndSayWhy) {
+  play_turns_of(most_tokens() + 1);
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  EXPECT_LE(body_bytes_max(delivered[0]), kMessageBytesMax);
+  for (const auto& member : delivered[0].members) {
+    EXPECT_TRUE(member.is_failed);
+    EXPECT_THAT(member.fault, HasSubstr("does not fit into a message"));
+  }
+  EXPECT_EQ(rollout.counter("groups_too_large"), 1);
+  EXPECT_THAT(end_names(), ::testing::ElementsAre("failed", "failed"));
+}
+
+}  // namespace
+}  // namespace primerl
