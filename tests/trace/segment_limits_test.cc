@@ -101,15 +101,18 @@ TEST(SegmentWriter, BlocksUntilThereIsRoomAndLosesNothing) {
   ASSERT_TRUE(writer.ok());
   std::atomic<uint64_t> progress = 0;
   bool is_whole = true;
-  std::jthread appends;
+  std::atomic<bool> begins = false;
+  // Made before the limit is lowered: sanitizers need a file of their own to look at its type.
+  std::jthread appends([&] {
+    while (!begins.load()) std::this_thread::yield();
+    for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step) {
+      is_whole = is_whole && append_delivery(**writer, 0, step);
+      progress.store(step);
+    }
+  });
   {
     const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
-    appends = std::jthread([&] {
-      for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step) {
-        is_whole = is_whole && append_delivery(**writer, 0, step);
-        progress.store(step);
-      }
-    });
+    begins = true;
     while (progress.load() < 12'000) std::this_thread::yield();  // of the 12'700 of one segment
   }
   appends.join();
