@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/trace_files.h"
 
 namespace primerl {
 namespace {
@@ -43,6 +44,18 @@ TEST_F(Demo, RewardRisesAndNoTokenIsTooStale) {
   ASSERT_EQ(steps.size(), 60U);
   EXPECT_GT(reward(50, 60), reward(0, 5) + 0.1);
   for (const auto& step : steps) EXPECT_LE(*step.get_double("off_policy/max"), 2);
+}
+
+TEST_F(Demo, LeavesATraceThatIsWholeAndClosed) {
+  const auto end = run({"--max-steps", "4"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const TraceContent trace = read_trace(folder() / "trace");
+  EXPECT_EQ(trace.num_ends, 1U);
+  EXPECT_EQ(trace.deliveries_at_end, trace.num_deliveries);
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_TRUE(trace.is_dense());
+  EXPECT_EQ(trace.stored.at("WeightsReady"), 4U + 1U);
+  EXPECT_GE(trace.stored.at("Completion"), lines_of(folder() / "rollouts.jsonl").size());
 }
 
 TEST_F(Demo, StrictlyOnPolicyMeansNoStaleness) {
