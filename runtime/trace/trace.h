@@ -78,12 +78,30 @@ struct TraceNote {
 
 /// One stretch that is not there, and why.
 struct TraceFault {
-  enum class Kind { kCutTail, kHole, kDamage, kGap, kMissingSegment, kRetired, kMissingBlob } kind;
+  enum class Kind {
+    kCutTail,
+    kHole,
+    kDamage,
+    kGap,
+    kMissingSegment,
+    kRetired,
+    kMissingBlob,
+    kMissingStep,  // a record is not there although nothing around it is damaged
+    kReplaced,     // steps recorded again by a later incarnation of the process: those count
+  } kind;
   std::string file;
   uint64_t offset = 0;
-  std::string text;  // for people: "tail cut after step 412 of 'trainer'"
-  bool is_fault() const { return kind != Kind::kRetired && kind != Kind::kHole; }
+  std::string text;    // for people: "tail cut after step 412 of 'trainer'"
+  HostId host = {};    // none when it is not about one host
+  uint64_t first = 0;  // missing steps of it; of a cut tail, both are the last step
+  uint64_t last = 0;
+  bool is_fault() const {
+    return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced;
+  }
 };
+std::string_view to_string(TraceFault::Kind kind);  // "cut_tail", ...
+
+struct TraceSummary;  // summary.h
 
 class Trace {
  public:
@@ -115,6 +133,16 @@ class Trace {
   /// Messages a step emitted and stored, in order of emission.
   virtual std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const = 0;
 
+  /// Counts of everything, without reading it (summary.h).
+  virtual const TraceSummary& summary() const = 0;
+  /// A number that says what steps [block * 1024, block * 1024 + 1023] of a host did, and, apart
+  /// from it, what they stored; equal for equal content. None when steps were recorded twice.
+  struct Digest {
+    uint64_t steps = 0, payloads = 0;
+    friend bool operator==(const Digest&, const Digest&) = default;
+  };
+  virtual std::optional<Digest> digest(HostId host, uint64_t block) const = 0;
+
   /// Every step of all hosts in order of time, ties by host and step, from `from` to `to`
   /// inclusive. The visitor returns false to stop.
   virtual void visit(Time from, Time to,
@@ -134,5 +162,7 @@ std::string step_text(const TraceCatalog& catalog, HostId host, uint64_t step);
 /// A body as JSON by the schema in the catalog, without the C++ struct. Blobs as their sizes; long
 /// token lists are whole. kCorrupt when body and schema do not fit.
 Result<Json> payload_json(const TraceCatalog::Type& type, const StoredPayload& payload);
+/// kCorrupt when the content is not what its check was made of.
+Status check_payload(const TraceCatalog::Type& type, const StoredPayload& payload);
 
 }  // namespace primerl

@@ -1,0 +1,66 @@
+/// FieldSchema: the schema text of a message type, parsed, and what can be done with a body by it
+/// alone: this is how a trace is read by a program that does not have the message's struct.
+///
+///   fields = { name ":" type ";" }    type = word | "list<" type ">" | "{" fields "}"
+///
+/// Believes neither the schema nor the body: nesting and size are bounded, a word that is no wire
+/// type is a fault, a body must fit exactly. Values; pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/json.h"
+#include "graph/message_type.h"
+
+namespace primerl {
+
+inline constexpr size_t kSchemaBytesMax = size_t{64} << 10;
+
+struct FieldSchema {
+  enum class Kind {
+    kStruct,
+    kList,
+    kBoolean,
+    kSigned,
+    kUnsigned,
+    kEnum,
+    kNumber,
+    kText,
+    kBlob,
+    kVersion,
+    kDuration,
+    kStep,
+    kId,
+  };
+  Kind kind = Kind::kStruct;
+  int width = 0;                      // bits of a number
+  std::vector<std::string> names;     // of a struct's fields
+  std::vector<FieldSchema> children;  // fields, or the one item type of a list
+  bool has_version = false;           // here or below
+  bool has_step = false;
+  /// A list whose items lie there as one run of bytes.
+  bool is_raw() const;
+};
+
+Result<FieldSchema> read_schema(std::string_view text);
+
+/// kCorrupt, naming the field, when body and schema do not fit.
+Result<Json> body_json(const FieldSchema& schema, std::span<const std::byte> body,
+                       std::span<const Blob> blobs);
+/// The same number as payload_check() of the message.
+Result<uint64_t> body_check(const FieldSchema& schema, uint64_t schema_hash,
+                            std::span<const std::byte> body, std::span<const Blob> blobs);
+/// Every policy version in a body; "none yet" (-1) left out.
+Result<std::vector<int64_t>> body_versions(const FieldSchema& schema,
+                                           std::span<const std::byte> body,
+                                           std::span<const Blob> blobs);
+/// Every step reference in a body, none left out.
+Result<std::vector<StepRef>> body_steps(const FieldSchema& schema, std::span<const std::byte> body,
+                                        std::span<const Blob> blobs);
+
+}  // namespace primerl

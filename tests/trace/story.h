@@ -1,0 +1,119 @@
+/// Story: a small recorded run, made up: an environment whose tasks become groups, a trainer that
+/// answers every fourth group with a new policy. Its frames are edited, then written as segments;
+/// so a test plants one difference and looks whether it is found.
+///
+///   env.task -> rollout.task    rollout.group -> trainer.group    trainer.live ~> rollout.policy
+///
+/// Everything follows from the seed.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/message_type.h"
+#include "runtime/trace/catalog.h"
+#include "runtime/trace/frames.h"
+#include "runtime/trace/segment_writer.h"
+#include "runtime/trace/trace.h"
+
+namespace primerl::story {
+
+struct Task {
+  static constexpr std::string_view kName = "Task";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t ordinal = 0;
+  std::string prompt;
+  template <class F>
+  static void fields(F& f) {
+    f("ordinal", &Task::ordinal)("prompt", &Task::prompt);
+  }
+};
+
+struct Member {
+  uint64_t trajectory = 0;
+  double reward = 0;
+  std::vector<int32_t> tokens;
+  template <class F>
+  static void fields(F& f) {
+    f("trajectory", &Member::trajectory)("reward", &Member::reward)("tokens", &Member::tokens);
+  }
+};
+
+struct Group {
+  static constexpr std::string_view kName = "Group";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t ordinal = 0;
+  PolicyVersion version;
+  std::vector<Member> members;
+  Blob routing;
+  template <class F>
+  static void fields(F& f) {
+    f("ordinal", &Group::ordinal)("version", &Group::version)("members", &Group::members)(
+        "routing", &Group::routing);
+  }
+};
+
+struct Live {
+  static constexpr std::string_view kName = "Live";
+  static constexpr uint32_t kVersion = 1;
+  PolicyVersion version;
+  template <class F>
+  static void fields(F& f) {
+    f("version", &Live::version);
+  }
+};
+
+inline constexpr uint32_t kEnv = 0, kRollout = 1, kTrainer = 2;  // hosts and instances
+inline constexpr uint32_t kTaskLink = 0, kGroupLink = 1, kLiveLink = 2;
+inline constexpr uint64_t kBatch = 4;  // groups of a policy
+/// About the smallest a writer takes: 8000 rounds fill four or more.
+inline constexpr uint64_t kStorySegmentBytes = 1'310'720;
+
+/// A frame as SegmentWriter::append() takes it.
+struct StoryFrame {
+  std::vector<std::byte> head, tail;
+  TraceFrameHeader& header() { return *reinterpret_cast<TraceFrameHeader*>(head.data()); }
+  TraceFrameKind kind() { return static_cast<TraceFrameKind>(header().kind); }
+  DeliveryFrame& delivery() { return *reinterpret_cast<DeliveryFrame*>(head.data()); }
+  PayloadFrame& payload() { return *reinterpret_cast<PayloadFrame*>(head.data()); }
+};
+
+struct StoryOptions {
+  uint64_t num_rounds = 40;
+  uint64_t seed = 1;
+  /// Changes a group before it is sent; what follows from it (the next policy) changes too.
+  std::function<void(Group&)> change = {};
+  size_t blob_bytes = 0;  // of each group
+};
+
+class Story {
+ public:
+  explicit Story(StoryOptions options = {});
+
+  TraceCatalog catalog;
+  std::vector<StoryFrame> frames;
+
+  /// The delivery of a step; CHECKs that it is there.
+  StoryFrame& delivery(uint32_t host, uint64_t step);
+  /// The payload of the nth message of a link.
+  StoryFrame& payload(uint32_t link, uint64_t sequence);
+  void remove(const StoryFrame& frame);
+  /// Two neighbouring steps of a host take place in the other order.
+  void swap_steps(uint32_t host, uint64_t step);
+
+  /// Into `folder`/trace; `ends` = false leaves the end frame away, as a death does.
+  void write(const std::filesystem::path& folder, bool ends = true,
+             uint64_t segment_bytes = kStorySegmentBytes, uint64_t run_id = 7) const;
+};
+
+/// The catalog of a story.
+TraceCatalog story_catalog();
+
+/// Called with every frame in order, instead of keeping them: for long ones. The frames are reused.
+void tell(const StoryOptions& options, const std::function<void(StoryFrame&)>& take);
+
+/// Opens a trace; fails the test when it cannot.
+std::shared_ptr<const Trace> open_trace(const std::filesystem::path& folder);
+
+}  // namespace primerl::story
