@@ -29,10 +29,15 @@ std::function<std::string(std::string&)> in_range(T min, T max) {
   };
 }
 
-/// The word CLI11 did not know: its message ends with it.
+/// The word CLI11 did not know. Its message ends with all it could not place: a flag among them
+/// is what was mistyped, the others are its values.
 std::string unknown_word(const std::string& message) {
   const size_t at = message.rfind(": ");
-  return at == std::string::npos ? "" : message.substr(at + 2);
+  if (at == std::string::npos) return "";
+  const std::string words = message.substr(at + 2);
+  const size_t flag = words.starts_with("-") ? 0 : words.find(" -") + 1;
+  return flag == 0 && !words.starts_with("-") ? words
+                                              : words.substr(flag, words.find(' ', flag) - flag);
 }
 
 std::vector<std::string> flag_names(const Command& command) {
@@ -145,35 +150,63 @@ void Arguments::number(double& target, std::string name, std::string value, std:
   remember(std::move(name), std::move(value), std::move(doc));
 }
 
+namespace {
+
+struct Parser {
+  const Command* command;
+  CLI::App* app;
+};
+
+/// Declares commands, and the actions of those that have some; leaves are what can be run.
+void add_parsers(CLI::App& parent, const std::vector<Command>& commands,
+                 std::vector<Parser>& leaves) {
+  parent.require_subcommand(1);
+  for (const auto& command : commands) {
+    CLI::App* app = parent.add_subcommand(command.name, command.doc);
+    app->footer("Example:\n  " + command.example);
+    if (!command.actions.empty()) {
+      add_parsers(*app, command.actions, leaves);
+      continue;
+    }
+    Arguments arguments(app);
+    command.declare(arguments);
+    leaves.push_back({&command, app});
+  }
+}
+
+const Command* find_command(const std::vector<Command>& commands, const std::string& name) {
+  for (const auto& command : commands)
+    if (command.name == name) return &command;
+  return nullptr;
+}
+
+}  // namespace
+
 int run_command_line(const std::string& program, const std::string& doc,
                      const std::vector<Command>& commands, int argc, const char* const* argv) {
   CLI::App app(doc, program);
   app.set_version_flag("--version", fmt::format("{} {}", program, kProgramVersion));
-  app.require_subcommand(1);
   app.footer(fmt::format("Each command has --help with an example: {} {} --help", program,
                          commands.front().name));
-  std::vector<CLI::App*> parsers;
-  for (const auto& command : commands) {
-    CLI::App* parser = app.add_subcommand(command.name, command.doc);
-    parser->footer("Example:\n  " + command.example);
-    Arguments arguments(parser);
-    command.declare(arguments);
-    parsers.push_back(parser);
-  }
+  std::vector<Parser> leaves;
+  add_parsers(app, commands, leaves);
   const std::string first_word = argc > 1 ? argv[1] : "";
-  const Command* chosen = nullptr;
-  for (const auto& command : commands)
-    if (command.name == first_word) chosen = &command;
+  const std::string second_word = argc > 2 ? argv[2] : "";
+  const Command* chosen = find_command(commands, first_word);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     return app.exit(asked_for_help);
   } catch (const CLI::ParseError& fault) {
-    complain(program, commands, chosen, first_word, fault);
+    if (chosen != nullptr && !chosen->actions.empty())
+      complain(program + " " + chosen->name, chosen->actions,
+               find_command(chosen->actions, second_word), second_word, fault);
+    else
+      complain(program, commands, chosen, first_word, fault);
     return kExitBadCommandLine;
   }
-  for (size_t i = 0; i < commands.size(); ++i)
-    if (parsers[i]->parsed()) return commands[i].run();
+  for (const auto& leaf : leaves)
+    if (leaf.app->parsed()) return leaf.command->run();
   return kExitBadCommandLine;
 }
 

@@ -56,13 +56,15 @@ class Arguments {
   std::vector<ArgumentFacts> facts_;
 };
 
-/// One subcommand. `run` is called after its flags were parsed and returns an exit code.
+/// One subcommand. `run` is called after its flags were parsed and returns an exit code. One with
+/// actions (`trace ls`, `trace cat`) declares and runs nothing itself.
 struct Command {
   std::string name;
   std::string doc;      // one sentence, lower case
   std::string example;  // one line that can be pasted
   std::function<void(Arguments&)> declare;
   std::function<int()> run;
+  std::vector<Command> actions = {};
 };
 
 /// Parses, runs the chosen command and returns its exit code; bad command lines are said on stderr

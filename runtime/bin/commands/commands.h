@@ -22,6 +22,7 @@ Command schema_command();
 Command score_command();  // hands over to primerl-worker
 Command sft_command();
 Command show_command();
+Command trace_command();
 
 /// All of primerl-graph.
 std::vector<Command> graph_commands();

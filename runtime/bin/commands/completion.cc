@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
 #include "runtime/bin/exit_code.h"
@@ -7,17 +9,25 @@
 namespace primerl {
 namespace {
 
-/// Every flag of a command, from the same declarations the parser uses.
+/// Every flag of a command, from the same declarations the parser uses; of one with actions, every
+/// flag of some action.
 std::vector<ArgumentFacts> facts_of(const Command& command) {
   Arguments arguments(nullptr);
-  command.declare(arguments);
+  if (command.declare) command.declare(arguments);
   std::vector<ArgumentFacts> all = arguments.facts();
+  for (const auto& action : command.actions)
+    for (auto& facts : facts_of(action)) {
+      const auto is_same = [&](const ArgumentFacts& known) { return known.name == facts.name; };
+      if (facts.name != "--help" && std::none_of(all.begin(), all.end(), is_same))
+        all.push_back(std::move(facts));
+    }
   all.push_back({"--help", "", "shows what the command takes", {}, false});
   return all;
 }
 
 std::string flag_words(const Command& command) {
   std::string words;
+  for (const auto& action : command.actions) words += (words.empty() ? "" : " ") + action.name;
   for (const auto& facts : facts_of(command))
     if (!facts.is_positional) words += (words.empty() ? "" : " ") + facts.name;
   return words;
@@ -75,6 +85,10 @@ std::string zsh_script(const std::vector<Command>& commands) {
       cases +=
           fmt::format(" \\\n        {}", quoted(fmt::format("{}[{}]{}", facts.name, doc, value)));
     }
+    std::string actions;
+    for (const auto& action : command.actions) actions += " " + action.name;
+    if (!actions.empty())
+      cases += fmt::format(" \\\n        {}", quoted("1:action:(" + actions.substr(1) + ")"));
     cases += " \\\n        '*:file:_files' ;;\n";
   }
   return fmt::format(R"(#compdef primerl-graph
@@ -107,6 +121,10 @@ std::string fish_script(const std::vector<Command>& commands) {
   for (const auto& command : commands) {
     text += fmt::format("complete -c primerl-graph -n __fish_use_subcommand -f -a {} -d {}\n",
                         command.name, quoted(command.doc));
+    for (const auto& action : command.actions)
+      text += fmt::format(
+          "complete -c primerl-graph -n '__fish_seen_subcommand_from {}' -f -a {} -d {}\n",
+          command.name, action.name, quoted(action.doc));
     for (const auto& facts : facts_of(command)) {
       if (facts.is_positional) continue;
       text +=
