@@ -1,0 +1,139 @@
+// Bound: 10 M deliveries of 96 bytes are 960 MB in 120 segments. Indexed, a trace is opened by its
+// indices alone, 8 bytes a step and as many a message: 160 MB to map and to hash at 5-10 GB/s, so
+// 0.02-0.04 s, and as much for the page tables. Indexing reads and checks everything: 960 MB at
+// the 1-8 GB/s of CRC-32C and 100 ns a frame on each core, 1-2 s. A difference is found by digests
+// of 1024 steps: 10 k comparisons, then 1024 steps decoded. Wanted: open and stat < 1 s, the first
+// difference of a pair < 5 s.
+//
+// PRIMERL_BENCH_STEPS sets the number of deliveries (default 10 M).
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/trace/causes.h"
+#include "runtime/trace/diff.h"
+#include "runtime/trace/stat.h"
+#include "runtime/trace/step_filter.h"
+#include "runtime/trace/step_text.h"
+#include "tests/trace/story.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t num_rounds() {
+  const char* given = std::getenv("PRIMERL_BENCH_STEPS");
+  const uint64_t steps = given == nullptr ? 10'000'000 : std::strtoull(given, nullptr, 10);
+  return steps * 2 / 7;  // 3.5 steps a round
+}
+
+/// Two traces in one folder, alike but for one message near the end; removed at the end.
+class Pair {
+ public:
+  Pair() {
+    std::string name = (fs::temp_directory_path() / "primerl-bench-XXXXXX").string();
+    root_ = ::mkdtemp(name.data());
+    write(a(), 0);
+    write(b(), num_rounds() * 9 / 10);
+  }
+  ~Pair() {
+    std::error_code ignored;
+    fs::remove_all(root_, ignored);
+  }
+  fs::path a() const { return root_ / "a"; }
+  fs::path b() const { return root_ / "b"; }
+
+ private:
+  static void write(const fs::path& folder, uint64_t changed_step) {
+    SegmentWriterOptions options;
+    options.folder = folder / "trace";
+    options.run_id = 7;
+    options.packs = false;
+    TraceCatalog catalog = story::story_catalog();
+    for (auto& link : catalog.links) link.record = "header";
+    options.catalog = catalog.to_json().dump();
+    auto writer = SegmentWriter::open(options);
+    CHECK(writer.ok(), "the benchmark's trace cannot be written");
+    story::StoryOptions told;
+    told.num_rounds = num_rounds();
+    story::tell(told, [&](story::StoryFrame& frame) {
+      if (frame.kind() == TraceFrameKind::kPayload) return;
+      if (frame.kind() == TraceFrameKind::kDelivery && changed_step > 0 &&
+          frame.header().host == story::kTrainer && frame.delivery().step == changed_step)
+        frame.delivery().payload_check ^= 1;
+      CHECK((*writer)->append(frame.head, frame.tail), "the benchmark's trace has a gap");
+    });
+    CHECK((*writer)->close().ok(), "the benchmark's trace did not close");
+  }
+  fs::path root_;
+};
+
+const Pair& the_pair() {
+  static const Pair pair;
+  return pair;
+}
+
+std::shared_ptr<const Trace> opened(const fs::path& folder) {
+  auto trace = Trace::open(folder);
+  CHECK(trace.ok(), trace.error().text());
+  return *trace;
+}
+
+void OpenWithoutIndex(benchmark::State& state) {
+  for (auto _ : state) {
+    state.PauseTiming();
+    for (const auto& entry : fs::directory_iterator(the_pair().a() / "trace"))
+      if (entry.path().extension() == ".index") fs::remove(entry.path());
+    state.ResumeTiming();
+    const auto trace = opened(the_pair().a());
+    state.counters["steps"] = static_cast<double>(trace->num_steps());
+    state.counters["bytes"] = static_cast<double>(trace->summary().file_bytes);
+  }
+}
+BENCHMARK(OpenWithoutIndex)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(1);
+
+void Open(benchmark::State& state) {
+  (void)opened(the_pair().a());
+  for (auto _ : state) benchmark::DoNotOptimize(opened(the_pair().a())->num_steps());
+}
+BENCHMARK(Open)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(5);
+
+void OpenAndStat(benchmark::State& state) {
+  (void)opened(the_pair().a());
+  for (auto _ : state) benchmark::DoNotOptimize(stat_trace(*opened(the_pair().a())).edges.size());
+}
+BENCHMARK(OpenAndStat)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(5);
+
+void OpenBothAndDiff(benchmark::State& state) {
+  (void)opened(the_pair().a());
+  (void)opened(the_pair().b());
+  for (auto _ : state) {
+    const auto a = opened(the_pair().a());
+    const TraceDiff diff = diff_traces(*a, *opened(the_pair().b()));
+    CHECK(!diff.is_equal(), "the planted difference was not found");
+    state.counters["compared"] = static_cast<double>(diff.num_steps);
+  }
+}
+BENCHMARK(OpenBothAndDiff)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(3);
+
+/// As when numbers differ between the two: nothing can be skipped.
+void VisitEveryStep(benchmark::State& state) {
+  const auto trace = opened(the_pair().a());
+  const auto filter = StepFilter::make(*trace, {.types = {"Live"}});
+  for (auto _ : state) benchmark::DoNotOptimize(find_steps(*trace, *filter, 1).num_more);
+}
+BENCHMARK(VisitEveryStep)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(1);
+
+void WhyOfOneStep(benchmark::State& state) {
+  const auto trace = opened(the_pair().a());
+  const auto step = trace->step(HostId(story::kTrainer), num_rounds());
+  for (auto _ : state) benchmark::DoNotOptimize(why(*trace, *step, 100).entries.size());
+}
+BENCHMARK(WhyOfOneStep)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace primerl
+
+BENCHMARK_MAIN();
