@@ -2,11 +2,13 @@
 /// through primerl-graph.
 #include "runtime/bin/worker_host.h"
 #include "runtime/bin/worker_models.h"
+#include "runtime/bin/worker_replay.h"
 
 int main(int argc, char** argv) {
-  return primerl::run_command_line("primerl-worker",
-                                   "hosts the nodes of a graph; started by primerl-graph",
-                                   {primerl::host_command(), primerl::worker_generate_command(),
-                                    primerl::worker_score_command(), primerl::backends_command()},
-                                   argc, argv);
+  return primerl::run_command_line(
+      "primerl-worker", "hosts the nodes of a graph; started by primerl-graph",
+      {primerl::host_command(), primerl::worker_generate_command(), primerl::worker_score_command(),
+       primerl::worker_replay_command(), primerl::worker_bisect_command(),
+       primerl::backends_command()},
+      argc, argv);
 }

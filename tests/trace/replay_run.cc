@@ -58,7 +58,7 @@ fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tam
   options.folder = folder;
   options.run_id = demo.seed;
   options.catalog = catalog.to_json().dump();
-  options.segment_bytes = uint64_t{1} << 20;
+  options.segment_bytes = uint64_t{2} << 20;
   options.packs = false;
   auto writer = SegmentWriter::open(options);
   CHECK(writer.ok(), writer.error().text());

@@ -10,6 +10,7 @@
 namespace primerl {
 
 Command actors_command();
+Command bisect_command();  // hands over to primerl-worker
 Command check_command();
 Command completion_command();
 Command doctor_command();
@@ -17,6 +18,7 @@ Command explain_command();
 Command generate_command();  // hands over to primerl-worker
 Command init_command();
 Command messages_command();
+Command replay_command();  // hands over to primerl-worker
 Command run_command();
 Command schema_command();
 Command score_command();  // hands over to primerl-worker
