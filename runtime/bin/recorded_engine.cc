@@ -1,8 +1,5 @@
 #include "runtime/bin/recorded_engine.h"
 
-#include <map>
-#include <set>
-
 #include "runtime/wire/msgpack_codec.h"
 
 namespace primerl {
@@ -264,120 +261,6 @@ class RecordedEngine final : public Engine {
   const NextAnswer next_;
 };
 
-class RecoveredEngine final : public Engine {
- public:
-  explicit RecoveredEngine(RecoveredEngineSetup setup)
-      : setup_(std::move(setup)), now_(make_recorded_engine(setup_.next)) {}
-
-  Status submit(SequenceRequest request) override {
-    RETURN_IF_ERROR(look());
-    const SequenceId id = request.id;
-    SequenceRequest copy = request;
-    const Status submitted = now_->submit(std::move(request));
-    if (submitted.ok() && !is_live_) flights_[id].request = std::move(copy);
-    return submitted;
-  }
-  Status take_over(SequenceId id) override {
-    RETURN_IF_ERROR(look());
-    if (is_live_) {
-      const auto again = again_.find(id);
-      if (again == again_.end()) return now_->take_over(id);
-      again->second.is_taken = true;  // its prompt is being computed anew
-      return ok();
-    }
-    const Status taken = now_->take_over(id);
-    if (const auto flight = flights_.find(id); taken.ok() && flight != flights_.end())
-      flight->second.is_taken = true;
-    return taken;
-  }
-  void abort(SequenceId id) override {
-    (void)look();
-    if (const auto flight = flights_.find(id); flight != flights_.end())
-      flight->second.is_aborted = true;
-    now_->abort(id);
-  }
-  std::vector<PrefillEvent> take_prefilled() override {
-    (void)look();
-    auto events = now_->take_prefilled();
-    if (!is_live_) {
-      for (const auto& event : events)
-        if (const auto flight = flights_.find(event.id); flight != flights_.end())
-          flight->second.is_prefilled = true;
-      return events;
-    }
-    std::erase_if(events, [&](const PrefillEvent& event) { return was_told(event.id); });
-    return events;
-  }
-  std::vector<FinishEvent> take_finished() override {
-    (void)look();
-    auto events = now_->take_finished();
-    for (const auto& event : events) {
-      flights_.erase(event.id);
-      again_.erase(event.id);
-    }
-    return events;
-  }
-  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    RETURN_IF_ERROR(look());
-    if (!is_live_ && !snapshot.tensors.empty()) newest_ = snapshot;
-    return now_->apply(snapshot);
-  }
-  EngineState state() const override { return now_->state(); }
-  int32_t max_sequence_tokens() const override { return now_->max_sequence_tokens(); }
-  Status step() override {
-    RETURN_IF_ERROR(look());
-    return now_->step();
-  }
-  /// At the end of the record there is something to do: what was in flight.
-  bool has_work() const override {
-    if (!is_live_ && setup_.is_live()) return true;
-    return now_->has_work();
-  }
-  std::string describe() const override { return now_->describe(); }
-
- private:
-  struct Flight {
-    SequenceRequest request;
-    bool is_prefilled = false;
-    bool is_taken = false;
-    bool is_aborted = false;
-  };
-
-  /// Becomes real when the record has ended.
-  Status look() {
-    if (is_live_ || !setup_.is_live()) return ok();
-    ASSIGN_OR_RETURN(auto real, setup_.make());
-    if (newest_) RETURN_IF_ERROR(real->apply(*newest_));
-    for (auto& [id, flight] : flights_) {
-      SequenceRequest request = flight.request;
-      RETURN_IF_ERROR(real->submit(std::move(request)));
-      if (flight.is_aborted) real->abort(id);
-      if (flight.is_prefilled) again_.emplace(id, std::move(flight));
-    }
-    flights_.clear();
-    newest_.reset();
-    now_ = make_recording_engine(std::move(real), setup_.keep);
-    is_live_ = true;
-    return ok();
-  }
-  /// Prefill heard of this prompt's end before the run was killed.
-  bool was_told(SequenceId id) {
-    const auto again = again_.find(id);
-    if (again == again_.end()) return false;
-    const bool is_taken = again->second.is_taken;
-    again_.erase(again);
-    if (is_taken) (void)now_->take_over(id);
-    return true;
-  }
-
-  const RecoveredEngineSetup setup_;
-  std::unique_ptr<Engine> now_;
-  bool is_live_ = false;
-  std::map<SequenceId, Flight> flights_;  // of the record: submitted and not finished
-  std::map<SequenceId, Flight> again_;    // live: their prompts had been told of before
-  std::optional<WeightSnapshot> newest_;
-};
-
 }  // namespace
 
 std::unique_ptr<Engine> make_recording_engine(std::unique_ptr<Engine> engine, KeepAnswer keep) {
@@ -386,10 +269,6 @@ std::unique_ptr<Engine> make_recording_engine(std::unique_ptr<Engine> engine, Ke
 
 std::unique_ptr<Engine> make_recorded_engine(NextAnswer next) {
   return std::make_unique<RecordedEngine>(std::move(next));
-}
-
-std::unique_ptr<Engine> make_recovered_engine(RecoveredEngineSetup setup) {
-  return std::make_unique<RecoveredEngine>(std::move(setup));
 }
 
 }  // namespace primerl

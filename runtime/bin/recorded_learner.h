@@ -23,17 +23,4 @@ std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner
 using NextAnswer = std::function<const std::vector<std::byte>*()>;
 std::unique_ptr<Learner> make_recorded_learner(NextAnswer next);
 
-/// Answers from the record up to training step `checkpoint_step`, then is the real learner, loaded
-/// from the checkpoint of that step (at step 0: from the start, without one). As long as the record
-/// goes on, each real step must report what the record says, bit for bit: an error names the
-/// number that differs. Beyond it every answer is kept.
-struct RecoveredLearnerSetup {
-  NextAnswer next;
-  std::function<Result<std::unique_ptr<Learner>>()> make;
-  std::filesystem::path checkpoint;
-  int64_t checkpoint_step = 0;
-  KeepAnswer keep;
-};
-Result<std::unique_ptr<Learner>> make_recovered_learner(RecoveredLearnerSetup setup);
-
 }  // namespace primerl

@@ -105,11 +105,6 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
   return !waits;
 }
 
-void Flow::go_live() {
-  is_guided_ = false;
-  for (OutLink& out : links) update_full(out);
-}
-
 bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
   if (num_messages <= out.num_settled.get()) return false;
   CHECK(num_messages <= out.num_shipped.get(), "a grant covers messages that were never shipped");

@@ -66,8 +66,6 @@ class Flow {
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
   /// this host or in a parcel. False: it was taken into the outbox, or (dead peer) is returned.
   bool emit(OutLink& link, Envelope& envelope);
-  /// From guided to live: what has not been settled counts again.
-  void go_live();
   /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
   /// change nothing.
   template <class Ship>
@@ -100,7 +98,7 @@ class Flow {
   void count_shipped(OutLink& link, Envelope& envelope);
 
   const uint32_t num_slots_;
-  bool is_guided_;
+  const bool is_guided_;
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;

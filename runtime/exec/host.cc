@@ -89,7 +89,6 @@ Status Host::Body::start(Time now) {
     take_snapshot(seat);
   }
   if (setup().observer != nullptr) setup().observer->on_start(setup().host, now);
-  look_for_life();
   arm_work();
   after_change();
   return ok();

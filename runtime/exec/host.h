@@ -128,8 +128,6 @@ class StepGuide {
   /// The step that comes next, or that is in hand; null: none is known (any more). Stays the same
   /// until the host's observer was told of it (on_step).
   virtual const GuidedStep* next() const = 0;
-  /// With no step left: true makes the host go on by its own choice, for good (recovery).
-  virtual bool goes_live() const { return false; }
   /// The host cannot do, or did otherwise than, what the recording says of the step in hand.
   virtual void diverged(std::string what) = 0;
 };

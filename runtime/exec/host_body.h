@@ -93,7 +93,6 @@ class Host::Body {
   void record(Running& running, bool is_abandoned, Time ended);
   bool guided_ready() const;
   StepEnd guided_step();
-  void look_for_life();
   void begin_work(Time now);
   void begin_input(Input&& input, Time now);
   void mark_running(Time now);

@@ -70,19 +70,7 @@ StepEnd Host::Body::guided_step() {
       run_step();
     end = complete_step(began);
   }
-  look_for_life();
   return end;
-}
-
-/// At the end of what a recording knows: from here on the host chooses, if the guide says so.
-void Host::Body::look_for_life() {
-  StepGuide* guide = setup().guide;
-  if (guide == nullptr || guide->next() != nullptr || !guide->goes_live()) return;
-  common_->setup.guide = nullptr;
-  common_->flow->go_live();
-  inbox_.go_live();
-  arm_work();
-  after_change();
 }
 
 bool Host::Body::begin_step(Time now) {

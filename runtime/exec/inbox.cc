@@ -28,30 +28,6 @@ void Inbox::open_lane(InLink& in) {
   if (in.link->latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
 }
 
-void Inbox::go_live() {
-  is_guided_ = false;
-  std::vector<Input> waiting;
-  for (Lane& lane : lanes_)
-    while (!lane.ring.empty()) waiting.push_back(lane.ring.pop());
-  std::sort(waiting.begin(), waiting.end(),
-            [](const Input& a, const Input& b) { return a.arrival < b.arrival; });
-  lanes_.assign(2, Lane());
-  num_waiting_ = 0;
-  for (InLink& in : links) {
-    open_lane(in);
-    in.num_waiting.set(0);
-  }
-  for (InLink& in : links)
-    if (in.is_paused.get() != 0 && !in.link->is_feedback) lanes_[in.lane].is_paused = true;
-  for (Input& input : waiting) {
-    const Time arrived = input.arrived;
-    if (input.kind != StepKind::kMessage)
-      push(input.kind == StepKind::kTimer ? kPrompt : kControl, std::move(input), arrived);
-    else
-      queue(links[input.in_index], std::move(input.envelope), arrived);
-  }
-}
-
 uint32_t Inbox::lane_of(uint32_t actor, const Link& link) {
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];

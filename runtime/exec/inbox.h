@@ -82,8 +82,6 @@ class Inbox {
   /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages
   /// of the link were overwritten in the recorded run: they are settled and gone.
   bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
-  /// From guided to live: what waits is put into the usual lanes, in order of arrival.
-  void go_live();
   Input take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
@@ -107,7 +105,7 @@ class Inbox {
   uint32_t lane_of(uint32_t actor, const Link& link);
 
   const uint32_t num_slots_;
-  bool is_guided_;
+  const bool is_guided_;
   std::vector<Lane> lanes_;
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;
