@@ -173,6 +173,11 @@ bool HostCell::run_burst(uint32_t incarnation, Time now) {
     if (runs_apart_) {
       if (!host_.ready()) break;
       if (!run_apart(incarnation, now)) return false;
+    } else if (has_own_thread_) {
+      // Long steps: their end is worth a reading of the clock, which the record keeps.
+      if (!host_.begin_step(now)) break;
+      host_.run_step();
+      host_.complete_step(steady_now());
     } else if (!host_.step(now).stepped) {
       break;
     }
