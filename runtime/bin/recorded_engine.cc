@@ -1,6 +1,6 @@
 #include "runtime/bin/recorded_engine.h"
 
-#include "runtime/wire/msgpack_codec.h"
+#include "runtime/bin/recorded_answer.h"
 
 namespace primerl {
 namespace {
@@ -71,13 +71,7 @@ struct EngineAnswer {
 };
 
 EngineAnswer answer_of(Call call, const Status& status = ok()) {
-  EngineAnswer answer;
-  answer.call = static_cast<uint8_t>(call);
-  if (status.ok()) return answer;
-  answer.has_failed = true;
-  answer.code = static_cast<uint8_t>(status.error().code());
-  answer.text = status.error().text();
-  return answer;
+  return answer_to<EngineAnswer>(call, status);
 }
 
 std::vector<int64_t> numbers_of(const EngineState& state) {
@@ -194,11 +188,7 @@ class RecordingEngine final : public Engine {
     keep(answer_of(call, status));
     return status;
   }
-  void keep(EngineAnswer answer) const {
-    auto encoded = encode_message(Payload::of(std::move(answer)));
-    CHECK(encoded.ok(), "one completion is larger than a message");
-    keep_(std::move(encoded->body));
-  }
+  void keep(EngineAnswer answer) const { keep_(bytes_of_answer(std::move(answer))); }
 
   const std::unique_ptr<Engine> engine_;
   const KeepAnswer keep_;
@@ -245,17 +235,7 @@ class RecordedEngine final : public Engine {
   }
   /// An answer that is missing or of another call shows as a difference in what the actors emit.
   Result<EngineAnswer> take(Call call) const {
-    const auto* bytes = next_();
-    if (bytes == nullptr)
-      return error(Code::kNotFound, "the record has no answer of the engine to this '{}'",
-                   to_string(call));
-    ASSIGN_OR_RETURN(const Payload payload, decode_message(message_type<EngineAnswer>(), *bytes));
-    const auto& answer = payload.as<EngineAnswer>();
-    if (answer.call != static_cast<uint8_t>(call))
-      return error(Code::kCorrupt, "the engine was asked for '{}', in the recorded run for '{}'",
-                   to_string(call), to_string(static_cast<Call>(answer.call)));
-    if (answer.has_failed) return Error(static_cast<Code>(answer.code), answer.text);
-    return answer;
+    return take_answer<EngineAnswer>(next_, call, "engine");
   }
 
   const NextAnswer next_;

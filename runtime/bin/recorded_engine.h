@@ -4,12 +4,10 @@
 /// (`replay --depth learner` and `control`). Threads: those of the engine they stand for.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <vector>
 
 #include "kernels/engine/engine.h"
-#include "runtime/bin/recorded_learner.h"
+#include "runtime/bin/recorded_answer.h"
 
 namespace primerl {
 

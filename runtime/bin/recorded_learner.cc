@@ -1,6 +1,6 @@
 #include "runtime/bin/recorded_learner.h"
 
-#include "runtime/wire/msgpack_codec.h"
+#include "runtime/bin/recorded_answer.h"
 
 namespace primerl {
 namespace {
@@ -53,13 +53,7 @@ struct LearnerAnswer {
 };
 
 LearnerAnswer answer_of(Call call, const Status& status) {
-  LearnerAnswer answer;
-  answer.call = static_cast<uint8_t>(call);
-  if (status.ok()) return answer;
-  answer.has_failed = true;
-  answer.code = static_cast<uint8_t>(status.error().code());
-  answer.text = status.error().text();
-  return answer;
+  return answer_to<LearnerAnswer>(call, status);
 }
 
 LearnerAnswer answer_of_step(const Result<TrainReport>& report) {
@@ -97,12 +91,6 @@ TrainReport report_of(const LearnerAnswer& answer) {
   return report;
 }
 
-std::vector<std::byte> bytes_of(LearnerAnswer answer) {
-  auto encoded = encode_message(Payload::of(std::move(answer)));
-  CHECK(encoded.ok(), "a learner's answer is larger than a message");
-  return std::move(encoded->body);
-}
-
 class RecordingLearner final : public Learner {
  public:
   RecordingLearner(std::unique_ptr<Learner> learner, KeepAnswer keep)
@@ -134,7 +122,7 @@ class RecordingLearner final : public Learner {
   std::string describe() const override { return learner_->describe(); }
 
  private:
-  void keep(LearnerAnswer answer) { keep_(bytes_of(std::move(answer))); }
+  void keep(LearnerAnswer answer) { keep_(bytes_of_answer(std::move(answer))); }
 
   const std::unique_ptr<Learner> learner_;
   const KeepAnswer keep_;
@@ -166,17 +154,7 @@ class RecordedLearner final : public Learner {
 
  private:
   Result<LearnerAnswer> take(Call call) {
-    const auto* bytes = next_();
-    if (bytes == nullptr)
-      return error(Code::kNotFound, "the record has no answer of the learner to this '{}'",
-                   to_string(call));
-    ASSIGN_OR_RETURN(const Payload payload, decode_message(message_type<LearnerAnswer>(), *bytes));
-    const auto& answer = payload.as<LearnerAnswer>();
-    if (answer.call != static_cast<uint8_t>(call))
-      return error(Code::kCorrupt, "the learner was asked for '{}', in the recorded run for '{}'",
-                   to_string(call), to_string(static_cast<Call>(answer.call)));
-    if (answer.has_failed) return Error(static_cast<Code>(answer.code), answer.text);
-    return answer;
+    return take_answer<LearnerAnswer>(next_, call, "learner");
   }
 
   const NextAnswer next_;

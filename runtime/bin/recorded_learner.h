@@ -7,20 +7,15 @@
 /// Threads: those of the learner they stand for.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <vector>
 
 #include "kernels/train/learner.h"
+#include "runtime/bin/recorded_answer.h"
 
 namespace primerl {
 
-/// Takes one answer; called inside the learner's calls.
-using KeepAnswer = std::function<void(std::vector<std::byte>)>;
 std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner, KeepAnswer keep);
 
-/// The next answer of the step in hand; null: the recorded run asked for fewer.
-using NextAnswer = std::function<const std::vector<std::byte>*()>;
 std::unique_ptr<Learner> make_recorded_learner(NextAnswer next);
 
 }  // namespace primerl
