@@ -22,7 +22,7 @@ Result<fs::path> trace_folder(const fs::path& given) {
     for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault))
       if (parse_segment_path(it->path())) return folder;
   return error(Code::kNotFound, "no trace in '{}'", given.string())
-      .note("a run records one unless its graph says [trace] level = \"none\"");
+      .note("a run records one unless its graph says [trace] level = \"off\"");
 }
 
 /// The catalog frame is the first; a damaged one may be missing.

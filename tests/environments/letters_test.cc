@@ -20,7 +20,7 @@ TEST(Letters, RefusesAnAlphabetOrLengthsThatMakeNoTask) {
   EXPECT_FALSE(validate({.length_min = 0, .length_max = 1}).ok());
   EXPECT_FALSE(validate({.length_min = 9, .length_max = 8}).ok());
   EXPECT_FALSE(validate({.length_min = 1, .length_max = kWordLengthMax + 1}).ok());
-  EXPECT_FALSE(make_reverse_text({.letters = ""}).ok());
+  EXPECT_FALSE(make_reverse_text({{.letters = ""}}).ok());
   EXPECT_FALSE(make_copy({.length_min = 0}).ok());
 }
 
@@ -80,6 +80,18 @@ TEST(ReverseText, GivesTheSameTaskForTheSameKeyAndAnotherForAnother) {
   const auto environment = *make_reverse_text({}), again = *make_reverse_text({});
   EXPECT_EQ(environment->task(5, RandomStream(5))->prompt, again->task(5, RandomStream(5))->prompt);
   EXPECT_NE(environment->task(5, RandomStream(5))->prompt, again->task(6, RandomStream(6))->prompt);
+}
+
+TEST(ReverseText, JudgesByTheWordItselfFromTheFirstWrongKeyOn) {
+  const auto right = *make_reverse_text({}), wrong = *make_reverse_text({{}, 7});
+  for (uint64_t ordinal = 0; ordinal < 20; ++ordinal) {
+    const auto task = *right->task(ordinal, RandomStream(3));
+    const auto other = *wrong->task(ordinal, RandomStream(3));
+    EXPECT_EQ(other.prompt, task.prompt);
+    EXPECT_EQ(other.answer, ordinal < 7 ? task.answer : task.prompt.substr(2, 8)) << ordinal;
+  }
+  EXPECT_EQ((*make_reverse_text({{}, 0}))->task(0, RandomStream(3))->answer,
+            right->task(0, RandomStream(3))->prompt.substr(2, 8));
 }
 
 TEST(Copy, AsksForTheWordAgain) {

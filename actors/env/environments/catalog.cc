@@ -24,13 +24,23 @@ Kind kind(std::string name, std::string doc, OptionSet options, Made (*make)(con
           }};
 }
 
-OptionSet letter_options() {
-  return OptionsOf<LetterOptions>()
-      .field("letters", &LetterOptions::letters, any(), "what words are made of, printable ASCII")
-      .field("length_min", &LetterOptions::length_min, between(1, kWordLengthMax) | unit("letters"),
+template <class O>
+OptionsOf<O> letter_options() {
+  constexpr std::string O::*letters = &LetterOptions::letters;
+  constexpr int32_t O::*length_min = &LetterOptions::length_min;
+  constexpr int32_t O::*length_max = &LetterOptions::length_max;
+  return OptionsOf<O>()
+      .field("letters", letters, any(), "what words are made of, printable ASCII")
+      .field("length_min", length_min, between(1, kWordLengthMax) | unit("letters"),
              "of the shortest word")
-      .field("length_max", &LetterOptions::length_max, between(1, kWordLengthMax) | unit("letters"),
+      .field("length_max", length_max, between(1, kWordLengthMax) | unit("letters"),
              "of the longest word");
+}
+
+OptionSet reverse_text_options() {
+  return letter_options<ReverseTextOptions>().field(
+      "wrong_key_from", &ReverseTextOptions::wrong_key_from, at_least(-1),
+      "first task judged by a wrong answer key, to learn finding faults; -1 = none");
 }
 
 OptionSet arithmetic_tool_options() {
@@ -47,9 +57,9 @@ OptionSet arithmetic_tool_options() {
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kKinds = {
       kind("reverse_text", "write a word backwards, rewarded by the share of right positions",
-           letter_options(), make_reverse_text),
-      kind("copy", "write a word again, rewarded by the share of right positions", letter_options(),
-           make_copy),
+           reverse_text_options(), make_reverse_text),
+      kind("copy", "write a word again, rewarded by the share of right positions",
+           letter_options<LetterOptions>(), make_copy),
       kind("arithmetic_tool", "several turns: call a calculator, then answer with its result",
            arithmetic_tool_options(), make_arithmetic_tool),
   };

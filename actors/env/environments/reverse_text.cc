@@ -5,11 +5,14 @@ namespace {
 
 class ReverseText final : public Environment {
  public:
-  explicit ReverseText(const LetterOptions& options) : options_(options) {}
+  explicit ReverseText(const ReverseTextOptions& options) : options_(options) {}
 
-  Result<EnvironmentTask> task(uint64_t, RandomStream random) override {
+  Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
     const std::string word = random_word(options_, random);
-    return EnvironmentTask{"r:" + word + ">", std::string(word.rbegin(), word.rend())};
+    EnvironmentTask task{"r:" + word + ">", std::string(word.rbegin(), word.rend())};
+    if (options_.wrong_key_from >= 0 && ordinal >= static_cast<uint64_t>(options_.wrong_key_from))
+      task.answer = word;
+    return task;
   }
 
   Result<EnvironmentStep> step(const EnvironmentTask& task,
@@ -19,12 +22,12 @@ class ReverseText final : public Environment {
   }
 
  private:
-  const LetterOptions options_;
+  const ReverseTextOptions options_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Environment>> make_reverse_text(const LetterOptions& options) {
+Result<std::unique_ptr<Environment>> make_reverse_text(const ReverseTextOptions& options) {
   RETURN_IF_ERROR(validate(options));
   return std::unique_ptr<Environment>(std::make_unique<ReverseText>(options));
 }

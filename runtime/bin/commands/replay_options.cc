@@ -15,8 +15,6 @@ void ReplayArguments::declare(Arguments& arguments) {
   arguments.integer(stop_at, "--stop-at", "STEP", "stops --node before this step of its host", 0,
                     INT64_MAX);
   arguments.flag(is_stepped, "--step", "steps by hand: next, back, show");
-  arguments.text(fixture, "--fixture", "DIR",
-                 "writes a self-contained test of --node up to --stop-at");
   arguments.text(out, "--out", "DIR", "keeps rollouts.jsonl and metrics.jsonl of the replay");
   arguments.flag(json, "--json", "prints the report as JSON");
 }
@@ -24,8 +22,6 @@ void ReplayArguments::declare(Arguments& arguments) {
 Status ReplayArguments::validate() const {
   if (stop_at > 0 && node.empty() && !is_stepped)
     return error(Code::kInvalid, "--stop-at needs --node: steps are counted per host group");
-  if (!fixture.empty() && node.empty())
-    return error(Code::kInvalid, "--fixture needs --node: it tests one host group");
   if (is_stepped && threads != 1)
     return error(Code::kInvalid, "--step plays on one thread, not {}", threads);
   return ok();
@@ -42,7 +38,6 @@ std::vector<std::string> ReplayArguments::words() const {
   add("--node", node);
   for (const auto& set : sets) add("--set", set);
   if (stop_at > 0) add("--stop-at", fmt::format("{}", stop_at));
-  add("--fixture", fixture);
   add("--out", out);
   if (is_stepped) words.emplace_back("--step");
   if (json) words.emplace_back("--json");

@@ -18,7 +18,6 @@ struct ReplayArguments {
   int64_t threads = 1;
   int64_t stop_at = 0;  // 0 = the end
   bool is_stepped = false;
-  std::string fixture;
   std::string out;
   bool json = false;
 

@@ -1,0 +1,173 @@
+// A few steps of the demo played again: whole, by hand, changed, and what cannot be played.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// One recorded run for all tests: 6 steps of the demo.
+class ReplayOfTheDemo : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<ScratchFolder>();
+    const auto end = run_graph_program({"run", source_path("examples/reverse_text/graph.toml"),
+                                        "--max-steps", "6", "--out", run_folder()});
+    ASSERT_EQ(end.code, 0) << end.err;
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+  static std::string run_folder() { return (scratch_->path() / "run").string(); }
+
+  static ProgramEnd replay(std::vector<std::string> more) {
+    more.insert(more.begin(), {"replay", run_folder()});
+    return run_graph_program(more);
+  }
+  static ProgramEnd bisect(const std::string& until) {
+    return run_graph_program({"bisect", run_folder(), "--until", until});
+  }
+  static Json json_of(const ProgramEnd& end) {
+    auto json = parse_json(end.out, "stdout");
+    EXPECT_TRUE(json.ok()) << end.out << end.err;
+    return json.ok() ? *json : Json::object();
+  }
+  /// `replay --step` with these lines typed.
+  static ProgramEnd step_by_hand(const std::string& typed) {
+    write_text(scratch_->path() / "typed", typed);
+    write_text(scratch_->path() / "step.sh",
+               "exec '" PRIMERL_BINARY_DIR "/bin/primerl-graph' replay '" + run_folder() +
+                   "' --depth control --step <'" + (scratch_->path() / "typed").string() + "'\n");
+    return Program({"/bin/bash", (scratch_->path() / "step.sh").string()}).wait();
+  }
+
+ private:
+  static inline std::unique_ptr<ScratchFolder> scratch_;
+};
+
+TEST_F(ReplayOfTheDemo, IsIdenticalAtEveryDepthAndOnEightThreads) {
+  int64_t num_steps = -1;
+  for (const std::string depth : {"control", "learner", "full"}) {
+    SCOPED_TRACE(depth);
+    const auto end = replay({"--depth", depth, "--threads", depth == "control" ? "8" : "1",  //
+                             "--json"});
+    EXPECT_EQ(end.code, 0) << end.err;
+    const Json report = json_of(end);
+    EXPECT_EQ(*report.get_string("schema"), "primerl.replay/1");
+    EXPECT_TRUE(*report.get_bool("identical")) << end.out;
+    EXPECT_GT(*report.get_int("messages_compared"), 1000);
+    for (const auto& host : report.find("hosts")->as_array())
+      EXPECT_EQ(*host.get_int("steps"), *host.get_int("recorded_steps")) << end.out;
+    if (num_steps < 0) num_steps = *report.get_int("steps");
+    EXPECT_EQ(*report.get_int("steps"), num_steps);
+  }
+}
+
+TEST_F(ReplayOfTheDemo, SaysWhereAChangedOptionMakesItDiffer) {
+  const auto text = replay({"--depth", "control", "--set", "tenant.main.environment.letters=xyz"});
+  EXPECT_EQ(text.code, 4) << text.out << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("diverged, first here:\nenv.main:"),
+                              HasSubstr("'env.task -> rollout.task' has another content"),
+                              HasSubstr("prompt: recorded \"r:")));
+  const auto json =
+      replay({"--depth", "control", "--set", "tenant.main.environment.letters=xyz", "--json"});
+  EXPECT_EQ(json.code, 4);
+  const Json report = json_of(json);
+  EXPECT_FALSE(*report.get_bool("identical"));
+  const Json first = report.find("divergences")->as_array().at(0);
+  EXPECT_EQ(*first.get_string("host"), "env.main");
+  EXPECT_GE(*first.get_int("step"), 1);
+  const auto wrong = replay({"--set", "tenant.main.environment.leters=xyz"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("leters"));
+}
+
+TEST_F(ReplayOfTheDemo, PlaysOneNodeUpToAStep) {
+  const auto end = replay({"--node", "trainer", "--stop-at", "20", "--json"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  const Json report = json_of(end);
+  EXPECT_TRUE(*report.get_bool("identical"));
+  EXPECT_EQ(*report.get_int("steps"), 19) << "the 20th is not taken";
+  EXPECT_EQ(replay({"--node", "trainer", "--stop-at", "1000000"}).code, 3);
+  EXPECT_EQ(replay({"--stop-at", "20"}).code, 3) << "of which node?";
+  const auto unknown = replay({"--node", "trainr"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean 'trainer'?"));
+}
+
+TEST_F(ReplayOfTheDemo, IsSteppedByHandForwardAndBack) {
+  const auto end = step_by_hand("next\nnext 4\nback 2\nshow trainer\ngo trainer:5\nfly\nquit\n");
+  EXPECT_EQ(end.code, 0) << end.err;
+  std::vector<std::string> upcoming;
+  std::istringstream lines(end.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("next: ")) upcoming.push_back(line);
+  ASSERT_EQ(upcoming.size(), 7U) << end.out;
+  EXPECT_EQ(upcoming[3], upcoming[4]) << "a look moves nothing";
+  EXPECT_NE(upcoming[2], upcoming[3]) << "two steps back";
+  EXPECT_THAT(upcoming[5], HasSubstr("next: trainer:5 <- "));
+  EXPECT_EQ(upcoming[6], upcoming[5]) << "what is no command moves nothing";
+  EXPECT_THAT(end.out, AllOf(HasSubstr("\"host\": \"trainer\""), HasSubstr("no command 'fly'")));
+  // Three steps forward end where five forward and two back do.
+  const auto three = step_by_hand("next 3\nquit\n");
+  EXPECT_THAT(three.out, HasSubstr(upcoming[3] + "\n"));
+}
+
+TEST_F(ReplayOfTheDemo, IsSearchedForTheFirstStepWhereSomethingHolds) {
+  const auto found = bisect("trainer.reward > 0");
+  EXPECT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("trainer:"), HasSubstr("reward of training step 1 = ")));
+  const auto message = bisect("env.task.ordinal >= 9");
+  EXPECT_EQ(message.code, 0) << message.err;
+  EXPECT_THAT(message.out, HasSubstr("ordinal of message 10 of 'env.task -> rollout.task' = 9"));
+  const auto never = bisect("trainer.reward/all/mean > 1");
+  EXPECT_EQ(never.code, 1) << never.err;
+  EXPECT_THAT(never.out, HasSubstr("never: looked at 6 values"));
+  EXPECT_EQ(bisect("trainer.reward").code, 3);
+  EXPECT_EQ(bisect("trainer.reward > much").code, 3);
+  const auto unknown = bisect("trainer.rewrad > 0");
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("'trainer' publishes no 'rewrad'"),
+                                 HasSubstr("it publishes: reward/all/mean")));
+  EXPECT_EQ(bisect("trainr.reward > 0").code, 2);
+}
+
+TEST(ReplayOfWhatIsNoTrace, SaysSo) {
+  ScratchFolder scratch;
+  const auto none = run_graph_program({"replay", scratch.path().string()});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no trace in '"));
+  const auto nowhere = run_graph_program({"replay", (scratch.path() / "x").string()});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("no folder '"));
+}
+
+TEST(ReplayOfATamperedTrace, IsRefused) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder, {"--set", "trace.pack=false"})).code, 0);
+  ASSERT_EQ(run_graph_program({"replay", folder.string(), "--depth", "control"}).code, 0);
+  int num_changed = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "trace")) {
+    if (entry.path().extension() == ".index") {
+      fs::remove(entry.path());
+      continue;
+    }
+    std::string bytes = *read_text_file(entry.path());
+    const auto at = bytes.find("group_size = 4");
+    if (at == std::string::npos) continue;
+    bytes.replace(at, 14, "group_size = 8");
+    write_text(entry.path(), bytes);
+    ++num_changed;
+  }
+  ASSERT_GT(num_changed, 0);
+  const auto end = run_graph_program({"replay", folder.string(), "--depth", "control"});
+  EXPECT_EQ(end.code, 2) << end.out;
+  EXPECT_THAT(end.err, HasSubstr("no segment in '"));
+}
+
+}  // namespace
+}  // namespace primerl
