@@ -173,7 +173,7 @@ bool ReplayCursor::compare(const StepRecord& record) {
     return false;
   }
   for (const ParcelMessage& emission : record.emissions)
-    if (!compare_emission(record, emission)) return false;
+    if (!compare_emission(emission)) return false;
   const uint32_t now = std::min<uint32_t>(record.num_emissions, UINT16_MAX);
   if (now != recorded_.num_emissions) {
     divergence_ =
@@ -188,7 +188,7 @@ bool ReplayCursor::compare(const StepRecord& record) {
   return true;
 }
 
-bool ReplayCursor::compare_emission(const StepRecord& record, const ParcelMessage& emission) {
+bool ReplayCursor::compare_emission(const ParcelMessage& emission) {
   const Envelope& envelope = emission.envelope;
   const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
   const auto delivered = trace_.delivery(key);
@@ -221,7 +221,6 @@ bool ReplayCursor::compare_emission(const StepRecord& record, const ParcelMessag
         fmt::format("now: {} (the recorded content is not stored; record = \"payload\" keeps it)",
                     now->dump()));
   }
-  (void)record;
   return false;
 }
 

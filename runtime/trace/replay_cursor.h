@@ -35,13 +35,13 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_compared() const { return num_compared_; }
   const std::optional<Divergence>& divergence() const { return divergence_; }
-  /// Emissions made so far on a link, by (link, epoch): tells a message that was never sent.
+  /// The highest sequence number sent on a link so far: tells a message that was never sent.
   uint64_t num_emitted(LinkId link) const;
 
  private:
   void load(uint64_t step);
   bool compare(const StepRecord& record);
-  bool compare_emission(const StepRecord& record, const ParcelMessage& emission);
+  bool compare_emission(const ParcelMessage& emission);
   Divergence here(DivergenceKind kind, std::string what) const;
   std::string input_text() const;
 
