@@ -138,13 +138,16 @@ void Player::host_failed(HostId host, Error error) {
 }
 
 void Player::play(uint32_t worker) {
+  // A lone worker keeps to the order of the recorded run, also between hosts: what they share, a
+  // weight channel, is then as far as the recorded steps found it.
+  const int burst = num_workers_ == 1 ? 1 : kBurstSteps;
   while (true) {
     Part* part = pick(worker);
     if (part == nullptr) {
       if (!wait_for_arrivals(worker)) return;
       continue;
     }
-    for (int i = 0; i < kBurstSteps; ++i) {
+    for (int i = 0; i < burst; ++i) {
       step(*part);
       if (part->cursor->next() == nullptr) break;
       accept(*part);
