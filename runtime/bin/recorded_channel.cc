@@ -1,6 +1,9 @@
 #include "runtime/bin/recorded_channel.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 
 #include "runtime/exec/host.h"
 
@@ -30,10 +33,14 @@ class TracedChannel final : public WeightChannel {
       : channel_(std::move(setup.channel)),
         next_(std::move(setup.next)),
         keep_(std::move(setup.keep)),
-        without_tensors_(setup.without_tensors) {}
+        without_tensors_(setup.without_tensors),
+        may_come_(std::move(setup.may_come)) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
-    return channel_->publish(std::move(snapshot));
+    const Status published = channel_->publish(std::move(snapshot));
+    const std::lock_guard lock(mutex_);
+    published_.notify_all();
+    return published;
   }
   Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
     if (const auto* told = recorded(); told != nullptr && version_of(*told).is_none())
@@ -55,6 +62,11 @@ class TracedChannel final : public WeightChannel {
 
  private:
   Result<std::shared_ptr<const WeightSnapshot>> replayed(PolicyVersion version) {
+    if (!without_tensors_ && may_come_ != nullptr && may_come_()) {
+      std::unique_lock lock(mutex_);
+      published_.wait_for(lock, std::chrono::nanoseconds(kPublishMax.to_nanoseconds()),
+                          [&] { return channel_->newest() >= version; });
+    }
     auto fetched = channel_->fetch(version);
     if (fetched.ok() || !without_tensors_) return fetched;
     auto snapshot = std::make_shared<WeightSnapshot>();
@@ -74,6 +86,9 @@ class TracedChannel final : public WeightChannel {
   const Next next_;
   const Keep keep_;
   const bool without_tensors_;
+  const std::function<bool()> may_come_;
+  std::mutex mutex_;
+  std::condition_variable published_;
 };
 
 }  // namespace

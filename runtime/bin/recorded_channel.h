@@ -22,12 +22,16 @@ std::unique_ptr<WeightChannel> make_recording_channel(
 
 /// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept. A version
 /// that was fetched in the recorded run but is not in `channel` (its learner is not replayed) is
-/// given without tensors when `without_tensors`.
+/// given without tensors when `without_tensors`; else, when it may still come, it is waited for, at
+/// most kPublishMax: a version may reach an engine without any message (it asked for the newest).
+inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct RecordedChannelSetup {
   std::unique_ptr<WeightChannel> channel;
   std::function<const std::vector<std::byte>*(HostId host)> next;
   std::function<void(HostId host, std::vector<std::byte> answer)> keep;
   bool without_tensors = false;
+  /// Whether a version that is not there yet may still come from another thread.
+  std::function<bool()> may_come;
 };
 std::unique_ptr<WeightChannel> make_recorded_channel(RecordedChannelSetup setup);
 

@@ -80,6 +80,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
       setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan)));
       setup.next = [&answers](HostId host) { return answers.take(host); };
       setup.without_tensors = depth != ReplayDepth::kFull;
+      setup.may_come = [&answers] { return answers.is_parallel(); };
       return std::unique_ptr<Resource>(make_recorded_channel(std::move(setup)));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)

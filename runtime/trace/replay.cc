@@ -76,7 +76,7 @@ void Player::assign_workers() {
   uint32_t next = 0;
   for (uint32_t i = 0; i < parts_.size(); ++i) {
     if (!parts_[i]) continue;
-    if (!shares_one && threads_of(HostId(i)) > 0)
+    if (!shares_one && !plan.hosts[i].resources.empty())
       parts_[i]->worker = num_workers_++;
     else
       parts_[i]->worker = next++ % num_pooled;

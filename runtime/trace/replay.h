@@ -12,10 +12,10 @@
 /// nothing can move, then waits for messages that nobody sends are divergences too, unless another
 /// one explains them.
 ///
-/// Threads: hosts that own compute resources have one each (with one thread in all they share it,
-/// when their resources have equal `threads`); the others share `num_threads`. The order of steps
-/// within a host is the record's on any number of threads. Surroundings are called from all of
-/// them.
+/// Threads: hosts that own resources have one each (with one thread in all they share it, when
+/// their resources have equal `threads`, and then steps follow the recorded time between hosts
+/// too); the others share `num_threads`. The order of steps within a host is the record's on any
+/// number of threads. Surroundings are called from all of them.
 ///
 /// Order: make() -> [advance()...] | run(), once.
 #pragma once
@@ -73,6 +73,8 @@ class RecordedAnswers {
   virtual ~RecordedAnswers() = default;
   /// The next answer of the step that `host` is in; null: none is left.
   virtual const std::vector<std::byte>* take(HostId host) = 0;
+  /// Hosts with resources run on threads of their own: one may wait for what another publishes.
+  virtual bool is_parallel() const = 0;
 };
 
 struct ReplaySetup {

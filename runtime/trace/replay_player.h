@@ -48,6 +48,7 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   const std::vector<std::byte>* take(HostId host) override {
     return parts_[host.index()]->cursor->take_answer();
   }
+  bool is_parallel() const override { return num_workers_ > 1; }
 
   void assign_workers();
   Status start_parts(uint32_t worker);
