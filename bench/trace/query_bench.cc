@@ -1,6 +1,6 @@
 // Bound: 10 M deliveries of 96 bytes are 960 MB in 120 segments. Indexed, a trace is opened by its
-// indices alone, 8 bytes a step and as many a message: 160 MB to map and to hash at 5-10 GB/s, so
-// 0.02-0.04 s, and as much for the page tables. Indexing reads and checks everything: 960 MB at
+// indices alone, 4 bytes a step and 4 a message: 80 MB to map and to hash at 5-10 GB/s, so
+// 0.01-0.02 s, and as much for the page tables. Indexing reads and checks everything: 960 MB at
 // the 1-8 GB/s of CRC-32C and 100 ns a frame on each core, 1-2 s. A difference is found by digests
 // of 1024 steps: 10 k comparisons, then 1024 steps decoded. Wanted: open and stat < 1 s, the first
 // difference of a pair < 5 s.
