@@ -279,5 +279,18 @@ TEST(Init, CopiesATemplateAndRefusesAFolderWithFiles) {
   EXPECT_EQ(run_graph_program({"init", folder + "2", "--template", "nothing"}).code, 3);
 }
 
+TEST(Init, MakesAGraphThatChecksFromEveryTemplate) {
+  ScratchFolder scratch;
+  std::istringstream names(run_graph_program({"init", "--list"}).out);
+  int num_templates = 0;
+  for (std::string name; std::getline(names, name); ++num_templates) {
+    const std::string folder = (scratch.path() / name).string();
+    ASSERT_EQ(run_graph_program({"init", folder, "--template", name}).code, 0) << name;
+    const auto checked = run_graph_program({"check", folder + "/graph.toml"});
+    EXPECT_EQ(checked.code, 0) << name << ": " << checked.err;
+  }
+  EXPECT_GE(num_templates, 3);
+}
+
 }  // namespace
 }  // namespace primerl

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "graph/base/suggest.h"
 #include "runtime/bin/commands/commands.h"
@@ -37,6 +39,31 @@ std::string template_name(std::string name) {
   return name;
 }
 
+/// A graph may start from the model of the example beside it, "../NAME/FOLDER": the copy gets one
+/// of its own and says "FOLDER".
+Status bring_neighbours(const fs::path& from, const fs::path& graph) {
+  std::ifstream in(graph);
+  std::stringstream read;
+  read << in.rdbuf();
+  std::string text = read.str();
+  constexpr std::string_view kBeside = "\"../";
+  for (size_t at = text.find(kBeside); at != std::string::npos; at = text.find(kBeside, at + 1)) {
+    const size_t end = text.find('"', at + 1);
+    if (end == std::string::npos) break;
+    const fs::path named = text.substr(at + 1, end - at - 1);
+    const fs::path own = graph.parent_path() / named.filename();
+    std::error_code fault;
+    if (!fs::is_directory(from / named, fault)) continue;
+    if (!fs::exists(own, fault)) fs::copy(from / named, own, fs::copy_options::recursive, fault);
+    if (fault) return io_error("copying a model to", own, fault.value());
+    text.replace(at + 1, end - at - 1, named.filename().string());
+  }
+  std::ofstream out(graph, std::ios::trunc);
+  out << text;
+  out.close();
+  return out ? ok() : io_error("writing", graph, errno);
+}
+
 Status copy_template(const fs::path& from, const fs::path& to) {
   std::error_code fault;
   if (fs::exists(to, fault) && !fs::is_empty(to, fault))
@@ -45,7 +72,7 @@ Status copy_template(const fs::path& from, const fs::path& to) {
   RETURN_IF_ERROR(system_files().make_folder(to));
   fs::copy(from, to, fs::copy_options::recursive, fault);
   if (fault) return io_error("copying the template to", to, fault.value());
-  return ok();
+  return bring_neighbours(from, to / "graph.toml");
 }
 
 int run_init(const InitArguments& arguments) {
