@@ -8,6 +8,7 @@
 
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -18,7 +19,7 @@ using ::testing::SizeIs;
 using namespace std::string_literals;
 
 std::string write(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "data_test.jsonl";
+  const std::string path = new_scratch_folder() / "data_test.jsonl";
   std::ofstream(path) << text;
   return path;
 }

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <set>
 
+#include "tests/store/scratch_folder.h"
+
 namespace primerl {
 namespace {
 
@@ -13,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 std::string write(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "examples_test.jsonl";
+  const std::string path = new_scratch_folder() / "examples_test.jsonl";
   std::ofstream(path) << text;
   return path;
 }

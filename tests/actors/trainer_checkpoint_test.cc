@@ -4,6 +4,7 @@
 #include "actors/trainer/trainer.h"
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -22,7 +23,7 @@ struct CheckpointStory : ::testing::Test {
     trainer.set_tenants({tenant});
     trainer.use("learner", learner);
     trainer.use("weights", *weights);
-    trainer.set_checkpoint_folder(std::filesystem::path(::testing::TempDir()) / "checkpoint_test");
+    trainer.set_checkpoint_folder(new_scratch_folder());
   }
   void batch(uint64_t first, int64_t version) {
     for (uint64_t i = first; i < first + 2; ++i)

@@ -7,6 +7,7 @@
 
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -23,7 +24,7 @@ struct TrainerStory : ::testing::Test {
     trainer.set_tenants({std::move(tenant)});
     trainer.use("learner", learner);
     trainer.use("weights", *weights);
-    trainer.set_checkpoint_folder(std::filesystem::path(::testing::TempDir()) / "trainer_test");
+    trainer.set_checkpoint_folder(new_scratch_folder());
   }
   void start() { ASSERT_TRUE(*trainer.run_work()); }
   void give(TrajectoryGroup group) {

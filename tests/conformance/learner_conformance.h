@@ -19,6 +19,7 @@
 
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 
@@ -88,12 +89,7 @@ class LearnerConformance : public ::testing::TestWithParam<LearnerUnderTest> {
   }
 
   static std::filesystem::path empty_folder(const std::string& name) {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::string unique = std::string(test->test_suite_name()) + "." + test->name() + "." + name;
-    for (auto& letter : unique)
-      if (letter == '/') letter = '_';
-    const auto folder = std::filesystem::path(::testing::TempDir()) / unique;
-    std::filesystem::remove_all(folder);
+    const auto folder = new_scratch_folder() / name;
     std::filesystem::create_directories(folder);
     return folder;
   }

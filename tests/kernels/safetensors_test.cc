@@ -7,19 +7,12 @@
 #include <fstream>
 #include <numeric>
 
+#include "tests/store/scratch_folder.h"
+
 namespace primerl {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::filesystem::path folder() {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const auto made =
-      std::filesystem::path(::testing::TempDir()) / (std::string("safetensors_") + test->name());
-  std::filesystem::remove_all(made);
-  std::filesystem::create_directories(made);
-  return made;
-}
 
 WeightTensor tensor(std::string name, DataType type, std::vector<int64_t> shape) {
   size_t size = size_in_bytes(type);
@@ -114,7 +107,7 @@ TEST(Safetensors, RefusesNamesTwiceBadTextAndUnknownTypes) {
 }
 
 TEST(Safetensors, ReadsBackWhatItWrote) {
-  const auto file = folder() / "model.safetensors";
+  const auto file = new_scratch_folder() / "model.safetensors";
   const std::vector<WeightTensor> tensors = {
       tensor("a", DataType::kF32, {2, 3}), tensor("b", DataType::kU8, {5}),
       tensor("c", DataType::kBF16, {3}),   tensor("d", DataType::kF64, {}),
@@ -133,7 +126,7 @@ TEST(Safetensors, ReadsBackWhatItWrote) {
 }
 
 TEST(Safetensors, EqualTensorsGiveEqualBytesInAnyOrderAndDataIsAligned) {
-  const auto where = folder();
+  const auto where = new_scratch_folder();
   const auto a = tensor("a", DataType::kU8, {3}), b = tensor("b", DataType::kF32, {2});
   ASSERT_TRUE(write_safetensors(where / "1", {a, b}).ok());
   ASSERT_TRUE(write_safetensors(where / "2", {b, a}).ok());
@@ -149,19 +142,19 @@ TEST(Safetensors, EqualTensorsGiveEqualBytesInAnyOrderAndDataIsAligned) {
 }
 
 TEST(Safetensors, RefusesToWriteWhatItCouldNotRead) {
-  const auto file = folder() / "x";
+  const auto file = new_scratch_folder() / "x";
   auto bad = tensor("a", DataType::kF32, {2});
   bad.shape = {3};
   EXPECT_FALSE(write_safetensors(file, {bad}).ok());
   const auto good = tensor("a", DataType::kF32, {2});
   EXPECT_FALSE(write_safetensors(file, {good, good}).ok());
-  const Status nowhere = write_safetensors(folder() / "no" / "such" / "folder", {good});
+  const Status nowhere = write_safetensors(new_scratch_folder() / "no" / "such" / "folder", {good});
   ASSERT_FALSE(nowhere.ok());
   EXPECT_THAT(nowhere.error().text(), HasSubstr("such/folder"));
 }
 
 TEST(Safetensors, SaysWhatAFolderWithoutWeightsLacks) {
-  const auto read = read_model_tensors(folder());
+  const auto read = read_model_tensors(new_scratch_folder());
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.error().code(), Code::kNotFound);
   EXPECT_THAT(read.error().text(), HasSubstr("model.safetensors"));
@@ -170,7 +163,7 @@ TEST(Safetensors, SaysWhatAFolderWithoutWeightsLacks) {
 class Shards : public ::testing::Test {
  protected:
   void SetUp() override {
-    where_ = folder();
+    where_ = new_scratch_folder();
     ASSERT_TRUE(write_safetensors(where_ / "s1", {tensor("b", DataType::kF32, {2})}).ok());
     ASSERT_TRUE(write_safetensors(where_ / "s2", {tensor("a", DataType::kF32, {1}),
                                                   tensor("c", DataType::kF32, {1})})

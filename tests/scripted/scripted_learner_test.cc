@@ -1,9 +1,10 @@
 #include "kernels/scripted/scripted_learner.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <fstream>
+
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -70,9 +71,7 @@ TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
 }
 
 TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) /
-                      ("primerl_scripted_learner_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
+  const auto folder = new_scratch_folder();
   auto learner = *make_scripted_learner({});
   ASSERT_TRUE(learner->save(folder).ok());
   ASSERT_TRUE(learner->load(folder).ok());
@@ -83,7 +82,6 @@ TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
     std::ofstream(state) << text;
     EXPECT_FALSE(learner->load(folder).ok()) << text;
   }
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-/// A folder of one test, removed with it.
+/// Folders no other test and no other process has: tests run side by side, also those of one file.
+/// `ScratchFolder` goes with its owner, `new_scratch_folder()` stays until the program ends.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -13,7 +15,7 @@ namespace primerl {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = testing::TempDir() + "/primerl-XXXXXX";
+    std::string name = ::testing::TempDir() + "/primerl-XXXXXX";
     path_ = std::filesystem::path(::mkdtemp(name.data())).lexically_normal();
   }
   ~ScratchFolder() {
@@ -27,6 +29,11 @@ class ScratchFolder {
  private:
   std::filesystem::path path_;
 };
+
+inline std::filesystem::path new_scratch_folder() {
+  static std::deque<ScratchFolder> folders;
+  return folders.emplace_back().path();
+}
 
 inline void write_text(const std::filesystem::path& file, const std::string& text) {
   std::ofstream(file, std::ios::binary) << text;

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/store/scratch_folder.h"
 #include "tests/tidy/markdown.h"
 
 namespace primerl::tidy {
@@ -30,16 +31,13 @@ struct Outcome {
 /// A folder as a reader has it after `make build`: the examples, the configs and the programs.
 class Desk {
  public:
-  Desk() : folder_(fs::path(::testing::TempDir()) / fs::path("docs_desk_" + name())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
+  Desk() {
     for (const char* shared : {"examples", "configs", "docs"})
       if (fs::exists(kRoot / shared))
         fs::create_directory_symlink(kRoot / shared, folder_ / shared);
     if (fs::exists(kRoot / "examples/reverse_text/model"))
       fs::create_directory_symlink(kRoot / "examples/reverse_text/model", folder_ / "model");
   }
-  ~Desk() { fs::remove_all(folder_); }
 
   void write(const std::string& file, const std::string& text) {
     std::ofstream(folder_ / file) << text;
@@ -56,11 +54,8 @@ class Desk {
   }
 
  private:
-  static std::string name() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    return std::string(info->test_suite_name()) + "_" + info->name();
-  }
-  fs::path folder_;
+  const ScratchFolder scratch_;
+  const fs::path& folder_ = scratch_.path();
 };
 
 std::vector<CodeBlock> all_blocks() {

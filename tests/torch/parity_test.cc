@@ -7,6 +7,7 @@
 #include "kernels/torch/learner.h"
 #include "kernels/torch/make.h"
 #include "kernels/weights/safetensors.h"
+#include "tests/store/scratch_folder.h"
 #include "tests/torch/reference_models.h"
 
 namespace primerl {
@@ -151,9 +152,7 @@ TEST_P(Parity, GradientsOfOneStepAreThoseOfAutograd) {
 
 TEST_P(Parity, ASavedModelIsTheSameToTransformers) {
   auto learner = make_learner(GetParam());
-  const auto folder = std::filesystem::path(::testing::TempDir()) / ("saved_" + GetParam());
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  const auto folder = new_scratch_folder();
   const Status saved = learner->save(folder);
   ASSERT_TRUE(saved.ok()) << saved.error().text();
   const auto original = read_model_tensors(reference_models() / GetParam()).value();

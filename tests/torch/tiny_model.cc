@@ -5,18 +5,12 @@
 #include <fstream>
 
 #include "graph/base/json.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
 
 std::filesystem::path scratch_folder(const std::string& name) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::string unique = "torch-" + name;
-  if (test != nullptr)
-    unique = std::string(test->test_suite_name()) + "." + test->name() + "." + name;
-  for (auto& letter : unique)
-    if (letter == '/') letter = '_';
-  const auto folder = std::filesystem::path(::testing::TempDir()) / unique;
-  std::filesystem::remove_all(folder);
+  const auto folder = new_scratch_folder() / name;
   std::filesystem::create_directories(folder);
   return folder;
 }
