@@ -45,6 +45,8 @@ struct WeightTensor {
   Blob bytes;
 };
 
+struct WeightManifest;  // manifest.h
+
 struct WeightSnapshot {
   PolicyVersion version;
   std::vector<WeightTensor> tensors;  // sorted by name
@@ -60,6 +62,11 @@ class WeightChannel : public Resource {
   virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) = 0;
   /// The newest published version; none() before the first.
   virtual PolicyVersion newest() const = 0;
+  /// Said by a receiver before its first fetch(): the tensors its engine holds. From then on a
+  /// version with other tensors is refused whole (kInvalid), naming both shapes. All receivers of a
+  /// process expect the same; an empty manifest expects nothing. The default leaves the comparison
+  /// to Engine::apply().
+  virtual Status expect(const WeightManifest&) { return ok(); }
 };
 
 }  // namespace primerl

@@ -42,6 +42,8 @@ class OwnedChannel final : public WeightChannel {
     return shared_->fetch(version);
   }
   PolicyVersion newest() const override { return shared_->newest(); }
+  Status expect(const WeightManifest& wanted) override { return shared_->expect(wanted); }
+  std::string describe() const override { return shared_->describe(); }
 
  private:
   const std::shared_ptr<WeightChannel> shared_;
@@ -74,37 +76,39 @@ S options_of(const Plan& plan, const PlanResource& resource) {
 struct Backend {
   std::string kind;
   std::string backend;
-  Made (*make)(const Plan& plan, const PlanResource& resource);
+  Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = {
       {"engine", "scripted",
-       [](const Plan& plan, const PlanResource& resource) {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
          return as_resource(
              make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource)));
        }},
       {"learner", "scripted",
-       [](const Plan& plan, const PlanResource& resource) {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
          return as_resource(
              make_scripted_learner(options_of<ScriptedLearnerOptions>(plan, resource)));
        }},
 #ifdef PRIMERL_HAS_TORCH
       {"engine", "torch",
-       [](const Plan& plan, const PlanResource& resource) {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
          return as_resource(make_torch_engine(options_of<EngineOptions>(plan, resource),
                                               model_folder(plan, resource)));
        }},
       {"learner", "torch",
-       [](const Plan& plan, const PlanResource& resource) {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
          return as_resource(make_torch_learner(options_of<LearnerOptions>(plan, resource),
                                                model_folder(plan, resource)));
        }},
 #endif
       {"weight_channel", "memory",
-       [](const Plan&, const PlanResource&) -> Made { return memory_channel(2); }},
+       [](const Plan&, const PlanResource&, const BackendSetup&) -> Made {
+         return memory_channel(2);
+       }},
       {"tokenizer", "",
-       [](const Plan& plan, const PlanResource& resource) -> Made {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));
          if (!tokenizer.ok()) return std::move(tokenizer).error();
          return std::unique_ptr<Resource>(
@@ -127,12 +131,12 @@ std::vector<std::string> backend_names() {
   return names;
 }
 
-ResourceFactory resource_factory() {
-  return [](const Plan& plan, int32_t index) -> Made {
+ResourceFactory resource_factory(BackendSetup setup) {
+  return [setup = std::move(setup)](const Plan& plan, int32_t index) -> Made {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
     for (const auto& backend : backends())
       if (backend.kind == resource.kind && backend.backend == resource.backend) {
-        Made made = backend.make(plan, resource);
+        Made made = backend.make(plan, resource, setup);
         if (made.ok()) return made;
         return std::move(made).error().while_doing(
             fmt::format("{} '{}'", resource.kind, resource.name));

@@ -2,16 +2,26 @@
 /// libtorch's part is left out of builds without it.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/exec/executor.h"
 
 namespace primerl {
 
+/// What resources that reach other processes need of the run around them.
+struct BackendSetup {
+  std::filesystem::path run_folder;  // empty outside a run: such resources are then refused
+  std::string run_id;                // of run.json
+  std::function<void(std::string_view)> log;  // what a person should know; may be null
+};
+
 /// Makes resources with the plan's compute threads. A resource this build lacks is an error that
 /// names what it has.
-ResourceFactory resource_factory();
+ResourceFactory resource_factory(BackendSetup setup = {});
 
 /// A weight channel inside one process that keeps that many versions.
 std::unique_ptr<Resource> memory_channel(size_t versions_max);

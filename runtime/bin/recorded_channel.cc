@@ -58,6 +58,7 @@ class TracedChannel final : public WeightChannel {
     keep(newest);
     return newest;
   }
+  Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
   std::string describe() const override { return channel_->describe(); }
 
  private:
