@@ -50,6 +50,20 @@ std::string_view to_string(FrameRefusal refusal) {
       return "body";
     case FrameRefusal::kCheck:
       return "check";
+    case FrameRefusal::kKind:
+      return "kind";
+    case FrameRefusal::kStranger:
+      return "stranger";
+    case FrameRefusal::kEpoch:
+      return "epoch";
+    case FrameRefusal::kNotGreeted:
+      return "not_greeted";
+    case FrameRefusal::kDuplicate:
+      return "duplicate";
+    case FrameRefusal::kGap:
+      return "gap";
+    case FrameRefusal::kChunk:
+      return "chunk";
   }
   return "none";
 }

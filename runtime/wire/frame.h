@@ -66,8 +66,16 @@ enum class FrameRefusal : uint8_t {
   kTenant,        // a tenant that does not belong to the connection
   kBody,          // the body is no message of its type
   kCheck,         // the message is not the one that was sent
+  // Of links between workers (link_frame.h):
+  kKind,        // a frame kind that does not exist, or not on this connection
+  kStranger,    // a process that was not added, or is not who its connection says
+  kEpoch,       // an older incarnation
+  kNotGreeted,  // a numbered frame before the greeting
+  kDuplicate,   // a numbered frame that is here already
+  kGap,         // a numbered frame whose predecessor is missing: asked for again
+  kChunk,       // a piece of a Blob that does not fit what came before
 };
-inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kCheck) + 1;
+inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kChunk) + 1;
 std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...
 
 void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> bytes);

@@ -48,6 +48,11 @@ MsgpackWriter::MsgpackWriter() : packer_(std::make_unique<Packer>()) {}
 MsgpackWriter::~MsgpackWriter() = default;
 
 std::vector<std::byte> MsgpackWriter::take_body() { return std::move(packer_->sink.bytes); }
+std::span<const std::byte> MsgpackWriter::body() const { return packer_->sink.bytes; }
+void MsgpackWriter::clear() {
+  packer_->sink.bytes.clear();
+  blobs_.clear();
+}
 
 void MsgpackWriter::begin_struct(size_t num_fields) {
   packer_->out.pack_array(static_cast<uint32_t>(num_fields));
@@ -236,13 +241,17 @@ Status MsgpackReader::finish() {
 
 Result<EncodedMessage> encode_message(const Payload& payload) {
   MsgpackWriter writer;
+  RETURN_IF_ERROR(encode_message(payload, writer));
+  return EncodedMessage{writer.take_body(), writer.take_blobs()};
+}
+
+Status encode_message(const Payload& payload, MsgpackWriter& writer) {
   payload.type->write(writer, payload.message.get());
-  EncodedMessage encoded{writer.take_body(), writer.take_blobs()};
-  if (encoded.body.size() > kMessageBytesMax)
+  if (writer.body().size() > kMessageBytesMax)
     return error(Code::kExhausted, "a '{}' has {} bytes without its blobs, at most {} are allowed",
-                 payload.type->name, encoded.body.size(), kMessageBytesMax)
+                 payload.type->name, writer.body().size(), kMessageBytesMax)
         .note("put large content into a Blob");
-  return encoded;
+  return ok();
 }
 
 Result<Payload> decode_message(const MessageType& type, std::span<const std::byte> body,

@@ -26,6 +26,10 @@ class MsgpackWriter final : public FieldWriter {
   /// What was written since the construction; the writer is empty afterwards.
   std::vector<std::byte> take_body();
   std::vector<Blob> take_blobs() { return std::move(blobs_); }
+  /// The same without taking: for a writer that is used again after clear(), with its memory.
+  std::span<const std::byte> body() const;
+  std::span<const Blob> blobs() const { return blobs_; }
+  void clear();
 
   void begin_struct(size_t num_fields) override;
   void name(std::string_view) override {}
@@ -93,6 +97,8 @@ struct EncodedMessage {
 
 /// kExhausted when the body is above kMessageBytesMax.
 Result<EncodedMessage> encode_message(const Payload& payload);
+/// Into a writer that was cleared.
+Status encode_message(const Payload& payload, MsgpackWriter& writer);
 
 /// kCorrupt, with the offset, when the bytes are no message of this type.
 Result<Payload> decode_message(const MessageType& type, std::span<const std::byte> body,

@@ -12,15 +12,15 @@ WireTypes::WireTypes(std::vector<const MessageType*> types) : types_(std::move(t
   for (size_t i = 0; i < types_.size(); ++i) {
     CHECK(i == 0 || types_[i - 1]->name != types_[i]->name, "two message types share a name");
     hash_ = mix(hash_, types_[i]->schema_hash);
+    ids_.emplace_back(types_[i], static_cast<uint32_t>(i + 1));
   }
+  std::sort(ids_.begin(), ids_.end());
 }
 
 uint32_t WireTypes::id_of(const MessageType& type) const {
-  const auto found = std::lower_bound(
-      types_.begin(), types_.end(), type.name,
-      [](const MessageType* entry, std::string_view name) { return entry->name < name; });
-  CHECK(found != types_.end() && *found == &type, "a message type is not in the table");
-  return static_cast<uint32_t>(found - types_.begin()) + 1;
+  const auto found = std::lower_bound(ids_.begin(), ids_.end(), std::pair{&type, uint32_t{0}});
+  CHECK(found != ids_.end() && found->first == &type, "a message type is not in the table");
+  return found->second;
 }
 
 const MessageType* WireTypes::find(uint32_t id) const {

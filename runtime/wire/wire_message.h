@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/wire/frame.h"
@@ -28,7 +29,8 @@ class WireTypes {
   uint64_t hash() const { return hash_; }
 
  private:
-  std::vector<const MessageType*> types_;
+  std::vector<const MessageType*> types_;                     // by name
+  std::vector<std::pair<const MessageType*, uint32_t>> ids_;  // by address
   uint64_t hash_ = 0;
 };
 

@@ -1,0 +1,178 @@
+/// Transport: carries Parcels between two live incarnations of processes, exactly once and in order
+/// per (from host, to host). Credit, sequences per edge and what a death returns to its sender are
+/// the hosts' (runtime/exec); a transport knows processes, epochs and frames.
+///
+///   host threads -- send() -->  [ I/O thread: links ]  -- frames --> peer
+///   receiver     <-- deliver --            |           <-- frames --
+///
+/// Three carry the same protocol (link.h): ZeroMQ over ipc and tcp (zmq_transport.h), memory inside
+/// one process (memory_transport.h) and a seeded simulation with faults (simulated_transport.h).
+///
+/// Order: make -> add_peer() for every process that shares an edge -> send() / deliver -> close().
+/// Of two processes the one with the greater ProcessId connects (its PeerSpec has the other's
+/// address), the other expects it (no address). Nothing reaches a peer that was not added.
+///
+/// A break of the connection is healed by resending and only reported (on_link_down, on_link_up);
+/// send() goes on meanwhile. Death is declared by whoever started the process, through end_peer();
+/// its next incarnation is admitted by add_peer() with the greater epoch, and only then: call it
+/// when the hosts have handled peer_down, so that no parcel meant for the dead one reaches it.
+///
+/// Ledger, per link and in parcels: sent == acknowledged + unacknowledged + abandoned.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "runtime/exec/parcel.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+
+/// Where a process is reached: "ipc:///folder/p2.e1.frames", "tcp://127.0.0.1:40123", "memory://x".
+/// Bulk has a connection of its own, so that a grant never waits behind a Blob.
+struct LinkAddress {
+  std::string frames;
+  std::string bulk;
+  bool empty() const { return frames.empty(); }
+  friend bool operator==(const LinkAddress&, const LinkAddress&) = default;
+};
+
+/// What a process says of itself when it greets, and what its peers must say too: run, graph hash
+/// and types must be equal, everything else is held against the PeerSpec.
+struct TransportIdentity {
+  std::string run;                         // at most 256 bytes
+  uint64_t graph_hash = 0;                 // Plan::graph_hash
+  std::shared_ptr<const WireTypes> types;  // its hash is compared
+  ProcessId process;
+  std::string name;    // PlanProcess::name
+  uint32_t epoch = 1;  // incarnation, from 1, handed out by the launcher
+};
+
+struct PeerSpec {
+  ProcessId process;
+  std::string name;
+  uint32_t epoch = 1;
+  LinkAddress address;     // empty: it connects to us
+  std::string public_key;  // Z85, of tcp with keys: what the peer must prove to hold
+  std::vector<TenantSlot>
+      tenants;  // it may speak for; empty: all. Shared traffic is always allowed
+};
+
+/// Bounds and times of every link of a transport.
+struct LinkLimits {
+  /// What may wait for acknowledgement per peer. The hosts' credits bound it long before; send()
+  /// beyond it is an error that ends a run, not flow control.
+  uint64_t unacknowledged_bytes_max = uint64_t{4} << 30;
+  uint64_t unacknowledged_parcels_max = uint64_t{1} << 20;
+  uint64_t parcel_bytes_max = uint64_t{16} << 20;  // of one parcel, without what travels as bulk
+  uint64_t blob_bytes_max = uint64_t{1} << 30;
+  /// Blobs and bodies from this size on travel as bulk, in chunks.
+  uint64_t bulk_bytes_min = uint64_t{64} << 10;
+  uint64_t chunk_bytes = uint64_t{1} << 20;
+  /// Parcels that wait for one peer share a frame up to this size; 1 = one parcel a frame.
+  uint64_t frame_bytes = uint64_t{64} << 10;
+  /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
+  uint32_t window_frames = 1024;
+  uint32_t window_chunks = 64;
+  Duration hello_every = Duration::milliseconds(100);  // until the peer greets
+  Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: ask, resend
+  Duration greet_timeout = Duration::seconds(10);      // from add_peer() to the first greeting
+};
+
+struct TransferCounts {
+  uint64_t num_parcels = 0;
+  uint64_t num_messages = 0;
+  uint64_t num_bytes = 0;  // encoded, Blobs included
+  friend bool operator==(const TransferCounts&, const TransferCounts&) = default;
+};
+
+enum class LinkState {
+  kConnecting,  // added, not greeted yet
+  kUp,
+  kBroken,  // was up; the connection is being made again
+  kFailed,  // refused, or a protocol error: carries nothing more
+  kEnded,   // end_peer() or close()
+};
+std::string_view to_string(LinkState state);
+
+struct LinkStatus {
+  ProcessId peer;
+  std::string name;
+  uint32_t epoch = 0;
+  LinkState state = LinkState::kConnecting;
+  TransferCounts sent;            // taken by send()
+  TransferCounts acknowledged;    // of those: the peer's receiver has them
+  TransferCounts unacknowledged;  // queued, or on their way
+  TransferCounts abandoned;       // unacknowledged when the link ended or failed
+  TransferCounts received;        // delivered here
+  uint64_t num_frames_sent = 0;   // resent ones included
+  uint64_t num_frames_resent = 0;
+  uint64_t num_breaks = 0;
+  std::array<uint64_t, kNumFrameRefusals> refused{};  // arrivals by FrameRefusal
+  Duration round_trip;                                // of the last greeting
+  Duration clock_offset;                              // the peer's clock minus ours, then
+
+  uint64_t num_refused(FrameRefusal refusal) const { return refused[static_cast<size_t>(refusal)]; }
+};
+
+/// Two processes that do not belong together, said on both sides.
+struct LinkRefusal {
+  ProcessId peer;         // as it calls itself; none when unknown
+  std::string peer_name;  // likewise
+  std::string field;      // "run", "graph hash", "message types", "version", "epoch", "process"
+  std::string ours;
+  std::string theirs;
+  bool by_peer = false;  // the peer refused us
+  /// "'training' (process 1) was refused: graph hash: ours 1f…, theirs 2e…"
+  std::string text() const;
+};
+
+/// What arrives. All calls come from the transport's I/O thread, one at a time; they must return
+/// quickly, never block, and may call send() but no other method of the transport.
+class TransportReceiver {
+ public:
+  virtual ~TransportReceiver() = default;
+  /// Grants may come ahead of messages that wait for bulk: a parcel of grants alone.
+  virtual void deliver(ProcessId from, Parcel&& parcel) = 0;
+  virtual void on_link_up(ProcessId peer, uint32_t epoch) = 0;
+  virtual void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) = 0;
+  virtual void on_refused(const LinkRefusal& refusal) = 0;
+  /// The link carries nothing more: refused, no greeting within greet_timeout, or a peer that
+  /// breaks the protocol. What it had not acknowledged is abandoned.
+  virtual void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) = 0;
+};
+
+class Transport {
+ public:
+  /// As if by close(Duration()), when it was not closed.
+  virtual ~Transport() = default;
+
+  /// Where peers reach this process; known from the beginning.
+  virtual const LinkAddress& address() const = 0;
+
+  /// Begins a link. kInvalid: the address is none of this transport's, or it needs a key. kExists:
+  /// the epoch is not above the one that was added before. A greater epoch ends the older link as
+  /// end_peer() would. Any thread but the I/O thread.
+  virtual Status add_peer(PeerSpec peer) = 0;
+  /// The process is dead: abandons what it has not acknowledged; later arrivals of `epoch` and
+  /// below are refused. Nothing of it is delivered after the return. Any thread but the I/O thread.
+  virtual void end_peer(ProcessId peer, uint32_t epoch) = 0;
+
+  /// Queues a parcel for a live link and returns; order is kept per calling host. kExhausted: a
+  /// limit of LinkLimits was passed, nothing was taken. kUnavailable: the link failed or ended;
+  /// nothing was taken. kNotFound: no such peer. Any thread.
+  virtual Status send(ProcessId to, Parcel&& parcel) = 0;
+
+  /// One entry per peer, by ProcessId. Any thread but the I/O thread.
+  virtual std::vector<LinkStatus> status() const = 0;
+
+  /// Sends what is queued and waits for its acknowledgement, at most `deadline`, then ends every
+  /// link and joins the I/O thread. kDeadline names the peers that did not acknowledge. Idempotent.
+  virtual Status close(Duration deadline) = 0;
+};
+
+}  // namespace primerl

@@ -1,0 +1,118 @@
+#include "runtime/wire/link_frame.h"
+
+#include "runtime/wire/little_endian.h"
+
+namespace primerl {
+
+std::string_view to_string(LinkFrameKind kind) {
+  switch (kind) {
+    case LinkFrameKind::kHello:
+      return "hello";
+    case LinkFrameKind::kWelcome:
+      return "welcome";
+    case LinkFrameKind::kProbe:
+      return "probe";
+    case LinkFrameKind::kPosition:
+      return "position";
+    case LinkFrameKind::kAck:
+      return "ack";
+    case LinkFrameKind::kRefusal:
+      return "refusal";
+    case LinkFrameKind::kBye:
+      return "bye";
+    case LinkFrameKind::kParcels:
+      return "parcels";
+    case LinkFrameKind::kChunk:
+      return "chunk";
+  }
+  return "none";
+}
+
+namespace {
+
+FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t payload_bytes) {
+  if (kind < static_cast<uint8_t>(LinkFrameKind::kHello) ||
+      kind > static_cast<uint8_t>(LinkFrameKind::kChunk))
+    return FrameRefusal::kKind;
+  const auto known = static_cast<LinkFrameKind>(kind);
+  if (known == LinkFrameKind::kParcels && lane != Lane::kFrames) return FrameRefusal::kKind;
+  if (known == LinkFrameKind::kChunk && lane != Lane::kBulk) return FrameRefusal::kKind;
+  // Exactly the numbered ones have a number.
+  if (is_numbered(known) != (sequence != 0)) return FrameRefusal::kKind;
+  switch (known) {
+    case LinkFrameKind::kProbe:
+    case LinkFrameKind::kPosition:
+    case LinkFrameKind::kAck:
+    case LinkFrameKind::kBye:
+      return payload_bytes == 0 ? FrameRefusal::kNone : FrameRefusal::kTooLong;
+    case LinkFrameKind::kHello:
+    case LinkFrameKind::kWelcome:
+    case LinkFrameKind::kRefusal:
+      return payload_bytes <= kGreetingBytesMax ? FrameRefusal::kNone : FrameRefusal::kTooLong;
+    case LinkFrameKind::kParcels:
+    case LinkFrameKind::kChunk:
+      return FrameRefusal::kNone;
+  }
+  return FrameRefusal::kKind;
+}
+
+}  // namespace
+
+void encode_link_header(const LinkFrameHeader& header,
+                        std::span<std::byte, kLinkHeaderBytes> bytes) {
+  std::byte* at = bytes.data();
+  put_number<uint16_t>(at, kLinkMagic);
+  put_number<uint8_t>(at + 2, kLinkVersion);
+  put_number<uint8_t>(at + 3, static_cast<uint8_t>(header.kind));
+  put_number<uint32_t>(at + 4, header.epoch);
+  put_number<uint32_t>(at + 8, header.peer_epoch);
+  put_number<uint32_t>(at + 12, header.process.value);
+  put_number<uint64_t>(at + 16, header.sequence);
+  put_number<uint64_t>(at + 24, header.acknowledged);
+  put_number<uint64_t>(at + 32, header.payload_bytes);
+  put_number<uint64_t>(at + 40, header.check);
+}
+
+FrameRefusal decode_link_header(std::span<const std::byte> bytes, Lane lane,
+                                uint64_t payload_bytes_max, LinkFrameHeader& header) {
+  if (bytes.size() < kLinkHeaderBytes) return FrameRefusal::kSize;
+  const std::byte* at = bytes.data();
+  if (take_number<uint16_t>(at) != kLinkMagic) return FrameRefusal::kMagic;
+  if (take_number<uint8_t>(at + 2) != kLinkVersion) return FrameRefusal::kVersion;
+  const auto sequence = take_number<uint64_t>(at + 16);
+  const auto payload_bytes = take_number<uint64_t>(at + 32);
+  const auto kind = take_number<uint8_t>(at + 3);
+  const FrameRefusal refusal = check_kind(kind, lane, sequence, payload_bytes);
+  if (refusal != FrameRefusal::kNone) return refusal;
+  if (payload_bytes > payload_bytes_max) return FrameRefusal::kTooLong;
+  header.kind = static_cast<LinkFrameKind>(kind);
+  header.epoch = take_number<uint32_t>(at + 4);
+  header.peer_epoch = take_number<uint32_t>(at + 8);
+  header.process = ProcessId(take_number<uint32_t>(at + 12));
+  header.sequence = sequence;
+  header.acknowledged = take_number<uint64_t>(at + 24);
+  header.payload_bytes = payload_bytes;
+  header.check = take_number<uint64_t>(at + 40);
+  return FrameRefusal::kNone;
+}
+
+uint8_t version_of_link_frame(std::span<const std::byte> bytes) {
+  if (bytes.size() < 3 || take_number<uint16_t>(bytes.data()) != kLinkMagic) return 0;
+  return take_number<uint8_t>(bytes.data() + 2);
+}
+
+void encode_chunk_header(const ChunkHeader& header, std::span<std::byte, kChunkHeaderBytes> bytes) {
+  put_number<uint64_t>(bytes.data(), header.object);
+  put_number<uint64_t>(bytes.data() + 8, header.object_bytes);
+  put_number<uint64_t>(bytes.data() + 16, header.offset);
+}
+
+ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes) {
+  ChunkHeader header;
+  header.object = take_number<uint64_t>(bytes.data());
+  header.object_bytes = take_number<uint64_t>(bytes.data() + 8);
+  header.offset = take_number<uint64_t>(bytes.data() + 16);
+  return header;
+}
+
+}  // namespace primerl

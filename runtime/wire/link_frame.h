@@ -1,0 +1,119 @@
+/// The frames of a link between two workers: a header of 48 bytes, then the payload.
+///
+/// A link has two connections: frames (parcels, small) and bulk (pieces of Blobs). Both speak these
+/// frames, each with numbers and acknowledgements of its own. docs/formats/wire.md freezes the
+/// layout. Nothing here allocates but the greeting; a header that is not exactly right is refused
+/// by name before its payload is looked at. Plain functions: any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "graph/base/ids.h"
+#include "graph/message.h"
+#include "runtime/wire/frame.h"
+
+namespace primerl {
+
+inline constexpr size_t kLinkHeaderBytes = 48;
+inline constexpr uint16_t kLinkMagic = 0x4c50;  // "PL"
+inline constexpr uint8_t kLinkVersion = 1;
+
+enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
+inline constexpr size_t kNumLanes = 2;
+
+enum class LinkFrameKind : uint8_t {
+  kHello = 1,     // I have a new connection: a greeting; answer with a welcome
+  kWelcome = 2,   // a greeting that answers
+  kProbe = 3,     // no payload: what have you received? Answer with a position
+  kPosition = 4,  // no payload: I have received up to `acknowledged`, send again what follows
+  kAck = 5,       // no payload: `acknowledged` alone
+  kRefusal = 6,   // you do not belong here: a refusal
+  kBye = 7,       // no payload: this process ends the link in order
+  kParcels = 8,   // numbered, on frames
+  kChunk = 9,     // numbered, on bulk
+};
+std::string_view to_string(LinkFrameKind kind);
+constexpr bool is_numbered(LinkFrameKind kind) {
+  return kind == LinkFrameKind::kParcels || kind == LinkFrameKind::kChunk;
+}
+
+struct LinkFrameHeader {
+  LinkFrameKind kind = LinkFrameKind::kAck;
+  uint32_t epoch = 0;       // of the sender
+  uint32_t peer_epoch = 0;  // of the receiver, as the sender knows it
+  ProcessId process;        // the sender
+  uint64_t sequence = 0;    // from 1, rises by one; 0 when not numbered
+  uint64_t acknowledged = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t check = 0;  // hash_bytes() of the payload, seeded with the sequence
+  friend bool operator==(const LinkFrameHeader&, const LinkFrameHeader&) = default;
+};
+
+void encode_link_header(const LinkFrameHeader& header,
+                        std::span<std::byte, kLinkHeaderBytes> bytes);
+
+/// `bytes` begins with the header. Fills `header` and returns kNone, or returns why not and leaves
+/// `header` alone.
+FrameRefusal decode_link_header(std::span<const std::byte> bytes, Lane lane,
+                                uint64_t payload_bytes_max, LinkFrameHeader& header);
+
+/// The version byte of something that begins like a link frame, for the words of a refusal; 0 else.
+uint8_t version_of_link_frame(std::span<const std::byte> bytes);
+
+/// What kHello and kWelcome carry, as msgpack.
+struct LinkGreeting {
+  static constexpr std::string_view kName = "LinkGreeting";
+  static constexpr uint32_t kVersion = 1;
+
+  std::string run;
+  uint64_t graph_hash = 0;
+  uint64_t types_hash = 0;
+  std::string name;          // of the sending process
+  uint64_t received = 0;     // numbered frames of this connection's lane, so far
+  int64_t sent_at_ns = 0;    // the sender's clock
+  int64_t echoed_at_ns = 0;  // of a welcome: sent_at_ns of the hello it answers
+
+  template <class F>
+  static void fields(F& f) {
+    using G = LinkGreeting;
+    f("run", &G::run)("graph_hash", &G::graph_hash)("types_hash", &G::types_hash)("name", &G::name)(
+        "received", &G::received)("sent_at_ns", &G::sent_at_ns)("echoed_at_ns", &G::echoed_at_ns);
+  }
+};
+
+/// What kRefusal carries: LinkRefusal of transport.h, as the refusing side sees it.
+struct RefusedGreeting {
+  static constexpr std::string_view kName = "RefusedGreeting";
+  static constexpr uint32_t kVersion = 1;
+
+  std::string name;  // of the refusing process
+  std::string field;
+  std::string ours;    // the refusing side's
+  std::string theirs;  // the refused side's
+
+  template <class F>
+  static void fields(F& f) {
+    using R = RefusedGreeting;
+    f("name", &R::name)("field", &R::field)("ours", &R::ours)("theirs", &R::theirs);
+  }
+};
+
+inline constexpr size_t kGreetingBytesMax = 4096;
+
+/// A piece of a Blob (or body) that travels as bulk: these 24 bytes, then the bytes themselves.
+struct ChunkHeader {
+  uint64_t object = 0;  // from 0, rises by one per object of the link
+  uint64_t object_bytes = 0;
+  uint64_t offset = 0;
+  friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
+};
+inline constexpr size_t kChunkHeaderBytes = 24;
+void encode_chunk_header(const ChunkHeader& header, std::span<std::byte, kChunkHeaderBytes> bytes);
+ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes);
+
+}  // namespace primerl
