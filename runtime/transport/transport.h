@@ -80,6 +80,7 @@ struct LinkLimits {
   uint32_t window_chunks = 64;
   Duration hello_every = Duration::milliseconds(100);  // until the peer greets
   Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: ask, resend
+  Duration silent_after = Duration::seconds(2);        // nothing heard: the link counts as broken
   Duration greet_timeout = Duration::seconds(10);      // from add_peer() to the first greeting
 };
 

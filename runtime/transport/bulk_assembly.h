@@ -1,0 +1,50 @@
+/// BulkAssembly: puts the pieces of large Blobs together as they arrive, in order.
+///
+/// A Blob of one piece shares the received buffer; one of several gets memory of its announced size
+/// (held against the limits first) into which each piece is copied once. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "graph/base/blob.h"
+#include "runtime/wire/link_frame.h"
+
+namespace primerl {
+
+/// Received bytes and what keeps them alive; no owner: they are valid during the call only.
+struct ReceivedPart {
+  std::shared_ptr<const void> owner;
+  size_t owner_bytes = 0;
+  std::span<const std::byte> bytes;
+};
+
+class BulkAssembly {
+ public:
+  BulkAssembly(uint64_t object_bytes_max, uint64_t waiting_bytes_max)
+      : object_bytes_max_(object_bytes_max), waiting_bytes_max_(waiting_bytes_max) {}
+
+  /// kChunk: it does not follow what came before. kTooLong: above a limit.
+  FrameRefusal add(const ChunkHeader& header, const ReceivedPart& piece);
+
+  /// Objects 0 .. num_complete() - 1 are here, or were taken.
+  uint64_t num_complete() const { return num_complete_; }
+  /// CHECKs that the object is here.
+  Blob take(uint64_t object);
+  uint64_t waiting_bytes() const { return waiting_bytes_; }
+
+ private:
+  const uint64_t object_bytes_max_;
+  const uint64_t waiting_bytes_max_;
+  std::deque<Blob> complete_;  // the last of num_complete_ objects; empty once taken
+  uint64_t num_complete_ = 0;
+  uint64_t waiting_bytes_ = 0;  // announced or here, and not taken
+  // The object in hand, when it has several pieces.
+  std::shared_ptr<std::byte[]> memory_;
+  uint64_t object_bytes_ = 0;
+  uint64_t filled_ = 0;
+};
+
+}  // namespace primerl

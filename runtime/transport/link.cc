@@ -1,0 +1,277 @@
+#include "runtime/transport/link.h"
+
+#include <algorithm>
+
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+namespace {
+
+template <Message T>
+Blob body_of(T message) {
+  auto encoded = encode_message(Payload::of(std::move(message)));
+  CHECK(encoded.ok() && encoded->body.size() <= kGreetingBytesMax, "a greeting is too long");
+  return Blob(std::move(encoded->body));
+}
+
+constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+
+}  // namespace
+
+Link::Link(const TransportIdentity& identity, PeerSpec peer, const LinkLimits& limits,
+           LinkOutbox& outbox, TransportReceiver& receiver, Time now)
+    : identity_(identity),
+      peer_(std::move(peer)),
+      limits_(limits),
+      outbox_(outbox),
+      receiver_(receiver),
+      channels_{Channel(limits.window_frames), Channel(limits.window_chunks)},
+      greet_until_(now + limits.greet_timeout),
+      next_timer_(now),
+      bulk_(std::max<uint64_t>(limits.blob_bytes_max, kMessageBytesMax),
+            limits.unacknowledged_bytes_max) {
+  for (Channel& each : channels_) {
+    each.next_hello = now;
+    each.last_heard = each.last_progress = each.last_probe = now;
+  }
+}
+
+void Link::take_outbox() {
+  Outgoing outgoing;
+  if (is_over() || !outbox_.take(outgoing)) return;
+  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(outgoing.bytes));
+  size_t begin = 0;  // of the frame in hand
+  size_t end = 0;
+  size_t next_piece = 0;
+  TransferCounts counts;
+  for (const Outgoing::Mark& mark : outgoing.marks) {
+    if (end > begin && mark.end - begin > limits_.frame_bytes) {
+      push_parcels(owner, begin, end, counts);
+      begin = end;
+      counts = {};
+    }
+    for (uint32_t i = 0; i < mark.num_bulk; ++i) push_bulk(outgoing.bulk[next_piece++]);
+    end = mark.end;
+    add(counts, mark.counts);
+  }
+  push_parcels(owner, begin, end, counts);
+}
+
+void Link::push_parcels(const std::shared_ptr<const std::vector<std::byte>>& owner, size_t from,
+                        size_t to, TransferCounts counts) {
+  LaneFrame frame;
+  frame.kind = LinkFrameKind::kParcels;
+  frame.head = Blob(owner, std::span(*owner).subspan(from, to - from));
+  const uint64_t sequence = channel(Lane::kFrames).lane.push(std::move(frame));
+  receipts_.push_back({sequence, num_chunks_, counts});
+}
+
+void Link::push_bulk(const Blob& object) {
+  const auto bytes = object.bytes();
+  const auto owner = std::make_shared<const Blob>(object);
+  for (uint64_t offset = 0; offset < bytes.size(); offset += limits_.chunk_bytes) {
+    std::vector<std::byte> head(kChunkHeaderBytes);
+    encode_chunk_header({next_object_, bytes.size(), offset},
+                        std::span(head).first<kChunkHeaderBytes>());
+    const auto size = std::min<uint64_t>(limits_.chunk_bytes, bytes.size() - offset);
+    LaneFrame frame;
+    frame.kind = LinkFrameKind::kChunk;
+    frame.head = Blob(std::move(head));
+    frame.data = Blob(owner, bytes.subspan(offset, size));
+    num_chunks_ = channel(Lane::kBulk).lane.push(std::move(frame));
+  }
+  ++next_object_;
+}
+
+LinkFrameHeader Link::header(LinkFrameKind kind, const Channel& from) const {
+  LinkFrameHeader header;
+  header.kind = kind;
+  header.epoch = identity_.epoch;
+  header.peer_epoch = peer_.epoch;
+  header.process = identity_.process;
+  header.acknowledged = from.lane.received();
+  return header;
+}
+
+Blob Link::greeting(const Channel& from, Time now) const {
+  LinkGreeting greeting;
+  greeting.run = identity_.run;
+  greeting.graph_hash = identity_.graph_hash;
+  greeting.types_hash = identity_.types->hash();
+  greeting.name = identity_.name;
+  greeting.received = from.lane.received();
+  greeting.sent_at_ns = now.to_nanoseconds();
+  greeting.echoed_at_ns = from.hello_at_ns;
+  return body_of(std::move(greeting));
+}
+
+bool Link::next(Lane lane, Time now, OutFrame& frame) {
+  Channel& from = channel(lane);
+  if (state_ == LinkState::kEnded) return false;
+  if (next_unnumbered(lane, from, now, frame)) {
+    frame.header.payload_bytes = frame.head.size();
+    frame.header.check = hash_bytes({}, hash_bytes(frame.head.bytes(), frame.header.sequence));
+    return true;
+  }
+  if (is_over() || !from.is_greeted) return false;
+  uint64_t sequence = 0;
+  if (const LaneFrame* numbered = from.lane.next(sequence)) {
+    frame.header = header(numbered->kind, from);
+    frame.header.sequence = sequence;
+    frame.header.payload_bytes = numbered->num_bytes();
+    frame.header.check = numbered->check;
+    frame.head = numbered->head;
+    frame.data = numbered->data;
+    from.owes_ack = false;
+    // Ask later than now for what has just left.
+    if (sequence == from.lane.acknowledged() + 1) from.last_progress = now;
+    next_timer_ = std::min(next_timer_, now + limits_.probe_after);
+    return true;
+  }
+  if (!std::exchange(from.owes_ack, false)) return false;
+  frame = {header(LinkFrameKind::kAck, from), {}, {}};
+  frame.header.check = hash_bytes({}, hash_bytes({}, 0));
+  return true;
+}
+
+bool Link::next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame) {
+  const auto give = [&](LinkFrameKind kind, Blob head) {
+    frame = {header(kind, from), std::move(head), {}};
+    return true;
+  };
+  if (lane == Lane::kFrames && std::exchange(owes_refusal_, false))
+    return give(LinkFrameKind::kRefusal, body_of(RefusedGreeting(*refusal_)));
+  if (state_ == LinkState::kFailed) return false;
+  if (std::exchange(from.owes_welcome, false))
+    return give(LinkFrameKind::kWelcome, greeting(from, now));
+  if (std::exchange(from.owes_hello, false)) {
+    from.hello_at_ns = 0;
+    return give(LinkFrameKind::kHello, greeting(from, now));
+  }
+  if (!from.is_greeted) return false;
+  if (std::exchange(from.owes_position, false)) return give(LinkFrameKind::kPosition, {});
+  if (std::exchange(from.owes_probe, false)) return give(LinkFrameKind::kProbe, {});
+  // Bye is the last word: only when everything else has left.
+  if (from.owes_bye && !from.lane.has_next()) {
+    from.owes_bye = false;
+    return give(LinkFrameKind::kBye, {});
+  }
+  return false;
+}
+
+void Link::unsend(Lane lane, const OutFrame& frame) {
+  Channel& from = channel(lane);
+  switch (frame.header.kind) {
+    case LinkFrameKind::kHello:
+      from.owes_hello = true;
+      return;
+    case LinkFrameKind::kWelcome:
+      from.owes_welcome = true;
+      return;
+    case LinkFrameKind::kProbe:
+      from.owes_probe = true;
+      return;
+    case LinkFrameKind::kPosition:
+      from.owes_position = true;
+      return;
+    case LinkFrameKind::kAck:
+      from.owes_ack = true;
+      return;
+    case LinkFrameKind::kBye:
+    case LinkFrameKind::kRefusal:
+      return;  // nobody is there to read it
+    case LinkFrameKind::kParcels:
+    case LinkFrameKind::kChunk:
+      from.lane.unsend(frame.header.sequence);
+      return;
+  }
+}
+
+void Link::settle_receipts() {
+  const uint64_t frames = channel(Lane::kFrames).lane.acknowledged();
+  const uint64_t bulk = channel(Lane::kBulk).lane.acknowledged();
+  TransferCounts counts;
+  while (!receipts_.empty() && receipts_.front().frame <= frames &&
+         receipts_.front().bulk <= bulk) {
+    add(counts, receipts_.front().counts);
+    receipts_.pop_front();
+  }
+  if (counts.num_parcels > 0) outbox_.acknowledge(counts);
+}
+
+void Link::wake(Time now) {
+  next_timer_ = now + limits_.probe_after;
+  if (is_over() || has_left_) return;
+  if (state_ == LinkState::kConnecting && now >= greet_until_) {
+    return fail(error(Code::kDeadline, "'{}' (process {}, epoch {}) did not greet within {}{}",
+                      peer_.name, peer_.process, peer_.epoch, to_string(limits_.greet_timeout),
+                      connects() ? " at " + peer_.address.frames : std::string()));
+  }
+  if (state_ == LinkState::kConnecting) next_timer_ = std::min(next_timer_, greet_until_);
+  for (const Lane lane : kLanes) {
+    Channel& each = channel(lane);
+    const bool is_silent = now - each.last_heard >= limits_.silent_after;
+    if (each.is_greeted && is_silent && state_ == LinkState::kUp) {
+      state_ = LinkState::kBroken;
+      ++num_breaks_;
+      receiver_.on_link_down(peer_.process, peer_.epoch,
+                             error(Code::kUnavailable, "nothing was heard of '{}' for {}",
+                                   peer_.name, to_string(limits_.silent_after)));
+    }
+    // A new connection begins with hello; on one that lives it does no harm.
+    if (connects() && (!each.is_greeted || is_silent)) {
+      if (now >= each.next_hello) {
+        each.owes_hello = true;
+        each.next_hello = now + limits_.hello_every;
+      }
+      next_timer_ = std::min(next_timer_, each.next_hello);
+    }
+    const bool is_stuck =
+        each.lane.has_unanswered() && now - each.last_progress >= limits_.probe_after;
+    const bool is_quiet = now - each.last_heard >= limits_.probe_after;
+    if (each.is_greeted && (is_stuck || is_quiet) && now - each.last_probe >= limits_.probe_after) {
+      each.owes_probe = true;
+      each.last_probe = now;
+      each.has_gap = false;  // ask again for what is missing, too
+    }
+  }
+}
+
+void Link::leave() {
+  for (Channel& each : channels_) each.owes_bye = each.is_greeted;
+}
+
+void Link::fail(const Error& why) {
+  if (is_over()) return;
+  state_ = LinkState::kFailed;
+  outbox_.close(
+      error(Code::kUnavailable, "the link to '{}' failed: {}", peer_.name, why.message()));
+  waiting_.clear();
+  receiver_.on_link_failed(peer_.process, peer_.epoch, why);
+}
+
+void Link::end(std::string_view why) {
+  if (state_ == LinkState::kEnded) return;
+  state_ = LinkState::kEnded;
+  outbox_.close(error(Code::kUnavailable, "the link to '{}' (epoch {}) has ended: {}", peer_.name,
+                      peer_.epoch, why));
+  waiting_.clear();
+}
+
+void Link::add_to(LinkStatus& status) const {
+  status.peer = peer_.process;
+  status.name = peer_.name;
+  status.epoch = peer_.epoch;
+  status.state = state_;
+  status.received = received_;
+  for (const Channel& each : channels_) {
+    status.num_frames_sent += each.lane.num_sent();
+    status.num_frames_resent += each.lane.num_resent();
+  }
+  status.num_breaks = num_breaks_;
+  status.refused = refused_;
+  status.round_trip = round_trip_;
+  status.clock_offset = clock_offset_;
+}
+
+}  // namespace primerl

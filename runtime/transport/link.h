@@ -1,0 +1,173 @@
+/// Link: this process's end of the protocol with one incarnation of one peer. Every transport uses
+/// it; none has a protocol of its own.
+///
+/// Two lanes, frames and bulk, each a connection. The connecting side says hello on each until it
+/// is welcomed; both compare run, graph hash, types, names and epochs. Then numbered frames flow,
+/// acknowledged cumulatively. A gap is answered with a position, from which the sender goes on;
+/// silence is probed, and the answer is a position too. So whatever a connection loses, repeats or
+/// reorders, each frame is accepted once and in order.
+///
+/// No threads, no clocks, no sockets: the I/O thread of a transport (or a simulation) calls it with
+/// the time, takes frames to send from next(), and hands in what arrived. Calls the receiver.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/transport/bulk_assembly.h"
+#include "runtime/transport/link_lane.h"
+#include "runtime/transport/link_outbox.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+/// A frame to send: the header, and up to two parts behind it.
+struct OutFrame {
+  LinkFrameHeader header;
+  Blob head;
+  Blob data;
+};
+
+/// A frame that arrived: what follows the header in the first part, and the second part.
+struct InFrame {
+  LinkFrameHeader header;
+  ReceivedPart head;
+  ReceivedPart data;
+};
+
+class Link {
+ public:
+  /// `identity`, `limits`, `outbox` and `receiver` outlive the link.
+  Link(const TransportIdentity& identity, PeerSpec peer, const LinkLimits& limits,
+       LinkOutbox& outbox, TransportReceiver& receiver, Time now);
+
+  const PeerSpec& peer() const { return peer_; }
+  bool connects() const { return !peer_.address.empty(); }
+  LinkState state() const { return state_; }
+  bool is_over() const { return state_ == LinkState::kFailed || state_ == LinkState::kEnded; }
+
+  /// Moves what the outbox holds into frames.
+  void take_outbox();
+
+  /// The next frame to send on this lane, in the order of urgency; false: none now.
+  bool next(Lane lane, Time now, OutFrame& frame);
+  /// The connection did not take it: it will come again.
+  void unsend(Lane lane, const OutFrame& frame);
+
+  /// A frame whose header decoded. The process it names is the peer's, else it is refused.
+  void receive(Lane lane, InFrame frame, Time now);
+  /// Something that is no frame came from the peer's connection.
+  void refuse(FrameRefusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
+  /// The peer speaks another version of these frames.
+  void refuse_version(uint8_t theirs);
+
+  /// When wake() has something to do next.
+  Time next_timer() const { return next_timer_; }
+  void wake(Time now);
+
+  /// Says bye on both lanes once everything else has been sent.
+  void leave();
+  /// The peer said bye: it acknowledges nothing more.
+  bool has_left() const { return has_left_; }
+  void fail(const Error& why);
+  /// Ends quietly: declared dead, or closed.
+  void end(std::string_view why);
+
+  /// All but the outbox's numbers.
+  void add_to(LinkStatus& status) const;
+
+ private:
+  struct Channel {
+    explicit Channel(uint32_t window) : lane(window) {}
+    LinkLane lane;
+    bool is_greeted = false;  // the peer's greeting was accepted
+    bool owes_hello = false;
+    bool owes_welcome = false;
+    bool owes_probe = false;
+    bool owes_position = false;
+    bool owes_ack = false;
+    bool owes_bye = false;
+    bool has_gap = false;         // a position was sent for it
+    int64_t hello_at_ns = 0;      // of the hello to echo
+    uint32_t num_bad_checks = 0;  // in a row
+    Time next_hello;
+    Time last_heard;
+    Time last_progress;  // an acknowledgement, or nothing was unanswered
+    Time last_probe;
+  };
+  /// Of one numbered frame of parcels: acknowledged when both lanes are that far.
+  struct Receipt {
+    uint64_t frame = 0;
+    uint64_t bulk = 0;
+    TransferCounts counts;
+  };
+  /// A parcel that waits for its bulk, or behind one that does.
+  struct Waiting {
+    ParcelShape shape;
+    ReceivedPart bytes;
+  };
+  using HostPair = std::pair<HostId, HostId>;
+
+  Channel& channel(Lane lane) { return channels_[static_cast<size_t>(lane)]; }
+  const Channel& channel(Lane lane) const { return channels_[static_cast<size_t>(lane)]; }
+
+  // link.cc: sending
+  void push_parcels(const std::shared_ptr<const std::vector<std::byte>>& owner, size_t from,
+                    size_t to, TransferCounts counts);
+  void push_bulk(const Blob& object);
+  bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
+  Blob greeting(const Channel& from, Time now) const;
+  LinkFrameHeader header(LinkFrameKind kind, const Channel& from) const;
+  void settle_receipts();
+
+  // link_receive.cc
+  bool check_epochs(Lane lane, const InFrame& frame);
+  void receive_greeting(Lane lane, const InFrame& frame, Time now);
+  void receive_refusal(const InFrame& frame);
+  void receive_numbered(Lane lane, const InFrame& frame, Time now);
+  void receive_parcels(const InFrame& frame);
+  void receive_chunk(const InFrame& frame);
+  void deliver(const ParcelShape& shape, const ReceivedPart& bytes, bool with_grants);
+  void deliver_waiting();
+  void deliver_grants(const ParcelShape& shape, const ReceivedPart& bytes);
+  void refuse_peer(LinkRefusal refusal);
+  void owe_refusal(RefusedGreeting refusal);
+  void acknowledge(Lane lane, uint64_t sequence, Time now);
+  void note_alive(Lane lane, Time now);
+  void go_up();
+  void fail_frame(FrameRefusal refusal, std::string_view what);
+
+  // Constant after construction.
+  const TransportIdentity& identity_;
+  const PeerSpec peer_;
+  const LinkLimits& limits_;
+  LinkOutbox& outbox_;
+  TransportReceiver& receiver_;
+
+  LinkState state_ = LinkState::kConnecting;
+  bool has_left_ = false;  // the peer said bye
+  std::array<Channel, kNumLanes> channels_;
+  Time greet_until_;
+  Time next_timer_;
+  std::optional<RefusedGreeting> refusal_;  // said again to every hello
+  bool owes_refusal_ = false;
+  // Sending.
+  std::deque<Receipt> receipts_;
+  uint64_t next_object_ = 0;
+  uint64_t num_chunks_ = 0;  // the last one's number
+  // Receiving.
+  BulkAssembly bulk_;
+  uint64_t next_bulk_ = 0;  // number of the next parcel's first piece
+  std::map<HostPair, std::deque<Waiting>> waiting_;
+  std::vector<Blob> pieces_;  // of the parcel in hand
+  TransferCounts received_;
+  std::array<uint64_t, kNumFrameRefusals> refused_{};
+  uint64_t num_breaks_ = 0;
+  Duration round_trip_;
+  Duration clock_offset_;
+};
+
+}  // namespace primerl

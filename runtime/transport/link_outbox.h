@@ -1,0 +1,61 @@
+/// LinkOutbox: where send() puts parcels for one peer, and where the I/O thread takes them. Holds
+/// the sender's side of the ledger: sent == acknowledged + unacknowledged + abandoned.
+///
+/// Thread-safe. put() copies the encoded parcel behind those that wait, so that what piled up
+/// leaves in few frames; large pieces are shared.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/transport/transport.h"
+#include "runtime/wire/parcel_codec.h"
+
+namespace primerl {
+
+/// Parcels one behind the other, as they will lie in frames.
+struct Outgoing {
+  struct Mark {
+    size_t end = 0;  // in bytes, of the parcel
+    uint32_t num_bulk = 0;
+    TransferCounts counts;
+  };
+  std::vector<std::byte> bytes;
+  std::vector<Mark> marks;
+  std::vector<Blob> bulk;  // of all parcels, in order
+  bool empty() const { return marks.empty(); }
+};
+
+class LinkOutbox {
+ public:
+  explicit LinkOutbox(const LinkLimits& limits) : limits_(limits) {}
+
+  /// kExhausted: a limit; kUnavailable: closed. Takes the pieces of `encoded` only when it is ok.
+  /// `is_first`: the outbox was empty, so the I/O thread must be told.
+  Status put(ParcelEncoder& encoded, uint64_t num_messages, bool& is_first);
+  /// What was put since the last take(); false: nothing.
+  bool take(Outgoing& outgoing);
+  void acknowledge(const TransferCounts& counts);
+  /// Nothing is taken any more; what is not acknowledged is abandoned. The first reason stays.
+  void close(Error why);
+
+  /// The numbers of sending, into a status.
+  void add_to(LinkStatus& status) const;
+  bool is_settled() const;  // nothing waits for acknowledgement
+
+ private:
+  const LinkLimits limits_;
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  Outgoing waiting_;
+  TransferCounts sent_, acknowledged_, abandoned_;
+  uint64_t next_bulk_ = 0;
+  std::optional<Error> closed_;
+};
+
+void add(TransferCounts& sum, const TransferCounts& more);
+TransferCounts minus(TransferCounts from, const TransferCounts& less);
+
+}  // namespace primerl

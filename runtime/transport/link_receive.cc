@@ -1,0 +1,319 @@
+#include <algorithm>
+
+#include "runtime/transport/link.h"
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint32_t kBadChecksMax = 16;  // in a row: no accident any more
+
+template <Message T>
+std::optional<T> read_body(std::span<const std::byte> body) {
+  const auto payload = decode_message(message_type<T>(), body);
+  if (!payload.ok()) return std::nullopt;
+  return payload->template as<T>();
+}
+
+std::string hex(uint64_t number) { return fmt::format("{:016x}", number); }
+
+/// What differs first between two processes that should belong together.
+std::optional<RefusedGreeting> difference(const TransportIdentity& own, const PeerSpec& peer,
+                                          const LinkGreeting& greeting) {
+  const auto differ = [&](std::string_view field, std::string ours, std::string theirs) {
+    return RefusedGreeting{own.name, std::string(field), std::move(ours), std::move(theirs)};
+  };
+  if (greeting.run != own.run) return differ("run", own.run, greeting.run);
+  if (greeting.graph_hash != own.graph_hash)
+    return differ("graph hash", hex(own.graph_hash), hex(greeting.graph_hash));
+  if (greeting.types_hash != own.types->hash())
+    return differ("message types", hex(own.types->hash()), hex(greeting.types_hash));
+  if (greeting.name != peer.name) return differ("process", peer.name, greeting.name);
+  return std::nullopt;
+}
+
+}  // namespace
+
+void Link::receive(Lane lane, InFrame frame, Time now) {
+  if (state_ == LinkState::kFailed && frame.header.kind == LinkFrameKind::kHello && refusal_)
+    owes_refusal_ = true;
+  if (is_over()) return;
+  if (frame.header.process != peer_.process) return refuse(FrameRefusal::kStranger);
+  if (!check_epochs(lane, frame)) return;
+  const LinkFrameHeader& header = frame.header;
+  const uint64_t num_bytes = frame.head.bytes.size() + frame.data.bytes.size();
+  if (num_bytes != header.payload_bytes) return refuse(FrameRefusal::kBytesDiffer);
+  const uint64_t check =
+      hash_bytes(frame.data.bytes, hash_bytes(frame.head.bytes, header.sequence));
+  if (check != header.check) {
+    refuse(FrameRefusal::kCheck);
+    if (++channel(lane).num_bad_checks >= kBadChecksMax)
+      fail_frame(FrameRefusal::kCheck, "frames arrive damaged, again and again");
+    return;
+  }
+  channel(lane).num_bad_checks = 0;
+  if (header.kind == LinkFrameKind::kHello || header.kind == LinkFrameKind::kWelcome)
+    return receive_greeting(lane, frame, now);
+  if (header.kind == LinkFrameKind::kRefusal) return receive_refusal(frame);
+  Channel& to = channel(lane);
+  if (!to.is_greeted) return refuse(FrameRefusal::kNotGreeted);
+  note_alive(lane, now);
+  switch (header.kind) {
+    case LinkFrameKind::kProbe:
+      acknowledge(lane, header.acknowledged, now);
+      to.owes_position = true;
+      return;
+    case LinkFrameKind::kPosition:
+      if (!to.lane.rewind(header.acknowledged))
+        return fail_frame(FrameRefusal::kGap, "it claims to have what was never sent");
+      to.last_progress = now;
+      return settle_receipts();
+    case LinkFrameKind::kBye:
+      acknowledge(lane, header.acknowledged, now);
+      if (has_left_ || lane != Lane::kFrames) return;
+      has_left_ = true;
+      state_ = LinkState::kBroken;
+      return receiver_.on_link_down(
+          peer_.process, peer_.epoch,
+          error(Code::kCancelled, "'{}' ended the link in order", peer_.name));
+    case LinkFrameKind::kParcels:
+    case LinkFrameKind::kChunk:
+      acknowledge(lane, header.acknowledged, now);
+      return receive_numbered(lane, frame, now);
+    default:
+      return acknowledge(lane, header.acknowledged, now);
+  }
+}
+
+bool Link::check_epochs(Lane lane, const InFrame& frame) {
+  const LinkFrameHeader& header = frame.header;
+  const bool is_hello = header.kind == LinkFrameKind::kHello;
+  if (header.epoch < peer_.epoch) {
+    refuse(FrameRefusal::kEpoch);
+    // Said once a greeting, on one lane: a process that should be dead shall know it.
+    if (is_hello && lane == Lane::kFrames) {
+      owe_refusal(
+          {identity_.name, "epoch", std::to_string(peer_.epoch), std::to_string(header.epoch)});
+      receiver_.on_refused({header.process, peer_.name, "epoch", std::to_string(peer_.epoch),
+                            std::to_string(header.epoch), false});
+    }
+    return false;
+  }
+  // A newer one is admitted by add_peer(), and says hello until then; likewise a peer that has not
+  // heard of this incarnation yet.
+  if (header.epoch > peer_.epoch || header.peer_epoch < identity_.epoch) {
+    refuse(FrameRefusal::kNotGreeted);
+    return false;
+  }
+  if (header.peer_epoch > identity_.epoch) {
+    if (header.kind == LinkFrameKind::kRefusal) return true;
+    refuse(FrameRefusal::kEpoch);
+    return false;
+  }
+  return true;
+}
+
+void Link::receive_greeting(Lane lane, const InFrame& frame, Time now) {
+  const auto greeting = read_body<LinkGreeting>(frame.head.bytes);
+  if (!greeting) return refuse(FrameRefusal::kBody);
+  if (auto differs = difference(identity_, peer_, *greeting)) {
+    LinkRefusal refusal = {peer_.process, greeting->name,  differs->field,
+                           differs->ours, differs->theirs, false};
+    owe_refusal(*std::move(differs));
+    return refuse_peer(std::move(refusal));
+  }
+  Channel& to = channel(lane);
+  to.is_greeted = true;
+  has_left_ = false;
+  if (frame.header.kind == LinkFrameKind::kHello) {
+    to.hello_at_ns = greeting->sent_at_ns;
+    to.owes_welcome = true;
+  } else if (greeting->echoed_at_ns != 0 && greeting->echoed_at_ns <= now.to_nanoseconds()) {
+    round_trip_ = now - Time::from_nanoseconds(greeting->echoed_at_ns);
+    clock_offset_ = Duration::nanoseconds(greeting->sent_at_ns - now.to_nanoseconds() +
+                                          round_trip_.to_nanoseconds() / 2);
+  }
+  if (!to.lane.rewind(greeting->received))
+    return fail_frame(FrameRefusal::kGap, "it claims to have what was never sent");
+  to.last_progress = now;
+  to.has_gap = false;
+  settle_receipts();
+  note_alive(lane, now);
+}
+
+void Link::note_alive(Lane lane, Time now) {
+  channel(lane).last_heard = now;
+  if (has_left_ || state_ == LinkState::kUp) return;
+  const bool are_both = std::all_of(channels_.begin(), channels_.end(), [&](const Channel& each) {
+    return each.is_greeted && now - each.last_heard < limits_.silent_after;
+  });
+  if (are_both) go_up();
+}
+
+void Link::go_up() {
+  if (state_ == LinkState::kUp) return;
+  state_ = LinkState::kUp;
+  receiver_.on_link_up(peer_.process, peer_.epoch);
+}
+
+void Link::receive_refusal(const InFrame& frame) {
+  auto refused = read_body<RefusedGreeting>(frame.head.bytes);
+  if (!refused) return refuse(FrameRefusal::kBody);
+  refuse_peer({peer_.process, refused->name, refused->field, refused->theirs, refused->ours, true});
+}
+
+void Link::refuse_peer(LinkRefusal refusal) {
+  const std::string words = refusal.text();
+  receiver_.on_refused(refusal);
+  fail(error(Code::kInvalid, "{}", words));
+}
+
+void Link::owe_refusal(RefusedGreeting refusal) {
+  refusal_ = std::move(refusal);
+  owes_refusal_ = true;
+}
+
+void Link::refuse_version(uint8_t theirs) {
+  refuse(FrameRefusal::kVersion);
+  if (is_over()) return;
+  // It cannot read this either, but it sees the version.
+  owe_refusal({identity_.name, "version", std::to_string(kLinkVersion), std::to_string(theirs)});
+  refuse_peer({peer_.process, peer_.name, "version", std::to_string(kLinkVersion),
+               std::to_string(theirs), false});
+}
+
+void Link::acknowledge(Lane lane, uint64_t sequence, Time now) {
+  Channel& to = channel(lane);
+  if (sequence == to.lane.acknowledged()) return;
+  // An older one was overtaken on its way.
+  if (sequence < to.lane.acknowledged()) return;
+  if (!to.lane.acknowledge(sequence))
+    return fail_frame(FrameRefusal::kGap, "it acknowledges what was never sent");
+  to.last_progress = now;
+  settle_receipts();
+}
+
+void Link::receive_numbered(Lane lane, const InFrame& frame, Time now) {
+  (void)now;
+  if (is_over()) return;
+  Channel& to = channel(lane);
+  const FrameRefusal refusal = to.lane.classify(frame.header.sequence);
+  if (refusal != FrameRefusal::kNone) {
+    refuse(refusal);
+    // The sender is behind, or ahead: either way it should know.
+    if (refusal == FrameRefusal::kDuplicate)
+      to.owes_ack = true;
+    else if (!std::exchange(to.has_gap, true))
+      to.owes_position = true;
+    return;
+  }
+  to.lane.accept();
+  to.has_gap = false;
+  to.owes_ack = true;
+  // The other lane's welcome may still be on its way: nothing is delivered before the link is up.
+  go_up();
+  if (lane == Lane::kFrames)
+    receive_parcels(frame);
+  else
+    receive_chunk(frame);
+}
+
+void Link::receive_parcels(const InFrame& frame) {
+  const ReceivedPart& part = frame.data.bytes.empty() ? frame.head : frame.data;
+  if (part.bytes.size() != frame.header.payload_bytes)
+    return fail_frame(FrameRefusal::kFramesDiffer, "parcels in two parts");
+  auto left = part.bytes;
+  while (!left.empty() && !is_over()) {
+    ParcelShape shape;
+    const FrameRefusal refusal = decode_parcel_shape(left, shape);
+    if (refusal != FrameRefusal::kNone) return fail_frame(refusal, "a parcel does not fit");
+    if (shape.num_bulk > 0 && shape.first_bulk != next_bulk_)
+      return fail_frame(FrameRefusal::kFramesDiffer, "a parcel names bulk that is not its own");
+    next_bulk_ += shape.num_bulk;
+    ReceivedPart bytes = {part.owner, part.owner_bytes, left.first(shape.num_bytes)};
+    left = left.subspan(shape.num_bytes);
+    const auto pair = waiting_.find({shape.from, shape.to});
+    const bool is_here = shape.first_bulk + shape.num_bulk <= bulk_.num_complete();
+    if (pair == waiting_.end() && (shape.num_bulk == 0 || is_here)) {
+      deliver(shape, bytes, true);
+      continue;
+    }
+    if (bytes.owner == nullptr) {
+      auto copy =
+          std::make_shared<const std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
+      bytes = {copy, copy->size(), *copy};
+    }
+    // Running totals: a grant that comes early is worth as much, one that waits stops the peer.
+    deliver_grants(shape, bytes);
+    if (shape.num_messages == 0)
+      add(received_, {1, 0, shape.num_bytes});
+    else
+      waiting_[{shape.from, shape.to}].push_back({shape, std::move(bytes)});
+  }
+}
+
+void Link::deliver_grants(const ParcelShape& shape, const ReceivedPart& bytes) {
+  if (shape.num_grants == 0) return;
+  Parcel parcel;
+  parcel.from = shape.from;
+  parcel.to = shape.to;
+  parcel.epoch = shape.epoch;
+  parcel.grants = decode_grants(shape, bytes.bytes);
+  receiver_.deliver(peer_.process, std::move(parcel));
+}
+
+void Link::deliver(const ParcelShape& shape, const ReceivedPart& bytes, bool with_grants) {
+  pieces_.clear();
+  for (uint32_t i = 0; i < shape.num_bulk; ++i) pieces_.push_back(bulk_.take(shape.first_bulk + i));
+  uint64_t num_bytes = shape.num_bytes;
+  for (const Blob& piece : pieces_) num_bytes += piece.size();
+  const ParcelRules rules = {identity_.types.get(), peer_.tenants, limits_.blob_bytes_max};
+  auto decoded = decode_parcel(shape, bytes.bytes, bytes.owner, bytes.owner_bytes, pieces_, rules);
+  if (decoded.refusal != FrameRefusal::kNone) {
+    const std::string words = decoded.error ? decoded.error->message() : "a parcel does not decode";
+    return fail_frame(decoded.refusal, words);
+  }
+  if (!with_grants) decoded.parcel.grants.clear();
+  add(received_, {1, shape.num_messages, num_bytes});
+  receiver_.deliver(peer_.process, std::move(decoded.parcel));
+}
+
+void Link::receive_chunk(const InFrame& frame) {
+  if (frame.head.bytes.size() < kChunkHeaderBytes)
+    return fail_frame(FrameRefusal::kSize, "a piece without its header");
+  const ChunkHeader header = decode_chunk_header(frame.head.bytes.first<kChunkHeaderBytes>());
+  ReceivedPart piece = frame.data;
+  const auto rest = frame.head.bytes.subspan(kChunkHeaderBytes);
+  if (piece.bytes.empty()) piece = {frame.head.owner, frame.head.owner_bytes, rest};
+  if (!frame.data.bytes.empty() && !rest.empty())
+    return fail_frame(FrameRefusal::kFramesDiffer, "a piece in three parts");
+  const uint64_t num_complete = bulk_.num_complete();
+  const FrameRefusal refusal = bulk_.add(header, piece);
+  if (refusal != FrameRefusal::kNone)
+    return fail_frame(refusal, "a piece of a blob does not fit what came before");
+  if (bulk_.num_complete() > num_complete) deliver_waiting();
+}
+
+void Link::deliver_waiting() {
+  for (auto pair = waiting_.begin(); pair != waiting_.end() && !is_over();) {
+    auto& parcels = pair->second;
+    while (!parcels.empty() && !is_over()) {
+      const ParcelShape& shape = parcels.front().shape;
+      if (shape.num_bulk > 0 && shape.first_bulk + shape.num_bulk > bulk_.num_complete()) break;
+      const Waiting first = std::move(parcels.front());
+      parcels.pop_front();
+      deliver(first.shape, first.bytes, false);
+      if (is_over()) return;  // waiting_ was cleared
+    }
+    pair = parcels.empty() ? waiting_.erase(pair) : std::next(pair);
+  }
+}
+
+void Link::fail_frame(FrameRefusal refusal, std::string_view what) {
+  refuse(refusal);
+  owe_refusal({identity_.name, "protocol", fmt::format("{}: {}", to_string(refusal), what), "-"});
+  fail(error(Code::kCorrupt, "'{}' (process {}) breaks the protocol ({}): {}", peer_.name,
+             peer_.process, to_string(refusal), what));
+}
+
+}  // namespace primerl

@@ -1,0 +1,168 @@
+#include "runtime/transport/link_transport.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace primerl {
+
+LinkTransport::LinkTransport(TransportIdentity identity, LinkLimits limits,
+                             TransportReceiver& receiver)
+    : identity_(std::move(identity)),
+      limits_(limits),
+      encoder_limits_{limits.bulk_bytes_min, limits.parcel_bytes_max, limits.blob_bytes_max},
+      receiver_(receiver) {
+  CHECK(identity_.types != nullptr, "a transport without message types");
+  CHECK(limits_.bulk_bytes_min > 0 && limits_.chunk_bytes > 0, "bulk in pieces of no bytes");
+}
+
+Status LinkTransport::add_peer(PeerSpec peer) {
+  if (peer.process == identity_.process)
+    return error(Code::kInvalid, "process {} cannot be a peer of itself", peer.process);
+  RETURN_IF_ERROR(check_peer(peer));
+  const auto outbox = std::make_shared<LinkOutbox>(limits_);
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = links_[peer.process];
+    if (entry.link != nullptr) {
+      if (entry.link->peer().epoch >= peer.epoch)
+        return error(Code::kExists, "'{}' (process {}) was added with epoch {} already", peer.name,
+                     peer.process, entry.link->peer().epoch)
+            .note("each incarnation has a greater epoch");
+      entry.link->end("a newer incarnation was added");
+    }
+    const ProcessId process = peer.process;
+    entry.link =
+        std::make_unique<Link>(identity_, std::move(peer), limits_, *outbox, receiver_, now());
+    entry.outbox = outbox;
+    const std::unique_lock outboxes_lock(outboxes_mutex_);
+    outboxes_[process] = outbox;
+  }
+  wake();
+  return ok();
+}
+
+void LinkTransport::end_peer(ProcessId peer, uint32_t epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    Link* link = find(peer);
+    if (link == nullptr || link->peer().epoch > epoch) return;
+    link->end("the process was declared dead");
+  }
+  wake();
+}
+
+std::shared_ptr<LinkOutbox> LinkTransport::outbox_of(ProcessId process) const {
+  const std::shared_lock lock(outboxes_mutex_);
+  const auto found = outboxes_.find(process);
+  return found == outboxes_.end() ? nullptr : found->second;
+}
+
+Status LinkTransport::send(ProcessId to, Parcel&& parcel) {
+  const auto outbox = outbox_of(to);
+  if (outbox == nullptr)
+    return error(Code::kNotFound, "process {} was not added to the transport", to);
+  // Encoded here, on the host's thread: the I/O thread serves all of them.
+  thread_local ParcelEncoder encoder;
+  RETURN_IF_ERROR(encoder.encode(parcel, *identity_.types, encoder_limits_));
+  bool is_first = false;
+  RETURN_IF_ERROR(outbox->put(encoder, parcel.messages.size(), is_first));
+  if (is_first) wake();
+  return ok();
+}
+
+std::vector<LinkStatus> LinkTransport::status() const {
+  std::vector<LinkStatus> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [process, entry] : links_) {
+    LinkStatus& status = all.emplace_back();
+    entry.link->add_to(status);
+    entry.outbox->add_to(status);
+  }
+  return all;
+}
+
+Link* LinkTransport::find(ProcessId process) {
+  const auto found = links_.find(process);
+  return found == links_.end() ? nullptr : found->second.link.get();
+}
+
+void LinkTransport::each_link(const std::function<void(Link&)>& visit) {
+  for (auto& [process, entry] : links_) visit(*entry.link);
+}
+
+Link* LinkTransport::arrive(Lane lane, ProcessId from, const ReceivedPart& first,
+                            const ReceivedPart& second) {
+  InFrame frame;
+  // Of the largest that a peer may send: what is on its way is bounded by the wire's own limit.
+  const uint64_t payload_max =
+      std::max(limits_.parcel_bytes_max, limits_.chunk_bytes + kChunkHeaderBytes);
+  const FrameRefusal refusal = decode_link_header(first.bytes, lane, payload_max, frame.header);
+  if (refusal != FrameRefusal::kNone) {
+    Link* link = from.is_none() ? nullptr : find(from);
+    if (link == nullptr) {
+      ++refused_strangers_[static_cast<size_t>(refusal)];
+    } else if (refusal == FrameRefusal::kVersion) {
+      link->refuse_version(version_of_link_frame(first.bytes));
+    } else {
+      link->refuse(refusal);
+    }
+    return link;
+  }
+  const bool is_stranger = !from.is_none() && frame.header.process != from;
+  Link* link = is_stranger ? nullptr : find(frame.header.process);
+  if (link == nullptr) {
+    // Not added yet, perhaps: whoever says hello goes on saying it.
+    ++refused_strangers_[static_cast<size_t>(FrameRefusal::kStranger)];
+    return nullptr;
+  }
+  frame.head = {first.owner, first.owner_bytes, first.bytes.subspan(kLinkHeaderBytes)};
+  frame.data = second;
+  link->receive(lane, std::move(frame), now());
+  return link;
+}
+
+Time LinkTransport::begin_turn() {
+  const Time time = now();
+  Time next = time + limits_.probe_after;
+  for (auto& [process, entry] : links_) {
+    entry.link->take_outbox();
+    if (entry.link->next_timer() <= time) entry.link->wake(time);
+    next = std::min(next, entry.link->next_timer());
+  }
+  return next;
+}
+
+bool LinkTransport::is_settled() const {
+  return std::all_of(links_.begin(), links_.end(), [](const auto& each) {
+    const Entry& entry = each.second;
+    return entry.link->is_over() || entry.link->has_left() || entry.outbox->is_settled();
+  });
+}
+
+Status LinkTransport::settled_or_deadline(Duration deadline) const {
+  std::vector<std::string> names;
+  for (const auto& [process, entry] : links_)
+    if (!entry.link->is_over() && !entry.outbox->is_settled())
+      names.push_back(fmt::format("'{}'", entry.link->peer().name));
+  if (names.empty()) return ok();
+  return error(Code::kDeadline, "not everything was acknowledged within {} by {}",
+               to_string(deadline), fmt::join(names, ", "));
+}
+
+void LinkTransport::leave_links() {
+  for (auto& [process, entry] : links_) entry.link->leave();
+}
+
+void LinkTransport::end_links() {
+  for (auto& [process, entry] : links_) entry.link->end("the transport was closed");
+}
+
+std::vector<std::byte> first_part(const OutFrame& frame) {
+  std::vector<std::byte> bytes(kLinkHeaderBytes + frame.head.size());
+  encode_link_header(frame.header, std::span(bytes).first<kLinkHeaderBytes>());
+  std::copy(frame.head.bytes().begin(), frame.head.bytes().end(), bytes.begin() + kLinkHeaderBytes);
+  return bytes;
+}
+
+}  // namespace primerl

@@ -1,0 +1,227 @@
+#include "runtime/transport/memory_transport.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <set>
+#include <thread>
+
+#include "runtime/transport/link_transport.h"
+
+namespace primerl {
+namespace {
+
+constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+constexpr int kFramesPerTurn = 256;
+
+struct MemoryFrame {
+  ProcessId from;
+  std::string from_address;
+  Lane lane = Lane::kFrames;
+  std::shared_ptr<const std::vector<std::byte>> first;
+  Blob second;
+};
+
+/// Where a transport's frames arrive.
+class MemoryInbox {
+ public:
+  void put(MemoryFrame frame) {
+    const std::lock_guard lock(mutex_);
+    frames_.push_back(std::move(frame));
+    changed_.notify_one();
+  }
+  void wake() {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = true;
+    changed_.notify_one();
+  }
+  void drop_from(ProcessId process) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(frames_, [&](const MemoryFrame& frame) { return frame.from == process; });
+  }
+  /// Waits until something is here or `until`; takes at most `count`.
+  std::deque<MemoryFrame> take(Time until, size_t count) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point deadline{std::chrono::nanoseconds(until.to_nanoseconds())};
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] { return is_woken_ || !frames_.empty(); });
+    is_woken_ = false;
+    std::deque<MemoryFrame> taken;
+    while (!frames_.empty() && taken.size() < count) {
+      taken.push_back(std::move(frames_.front()));
+      frames_.pop_front();
+    }
+    return taken;
+  }
+
+ private:
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<MemoryFrame> frames_;
+  bool is_woken_ = false;
+};
+
+class Network final : public MemoryNetwork {
+ public:
+  void attach(const std::string& address, ProcessId process, std::shared_ptr<MemoryInbox> inbox) {
+    const std::lock_guard lock(mutex_);
+    inboxes_[address] = {process, std::move(inbox)};
+  }
+  void detach(const std::string& address) {
+    const std::lock_guard lock(mutex_);
+    inboxes_.erase(address);
+  }
+  /// False: nobody is there. What is sent into a cut is lost.
+  bool put(const std::string& to, MemoryFrame frame) {
+    const std::lock_guard lock(mutex_);
+    const auto found = inboxes_.find(to);
+    if (found == inboxes_.end()) return false;
+    if (!cuts_.contains(pair(frame.from, found->second.process)))
+      found->second.inbox->put(std::move(frame));
+    return true;
+  }
+  void cut(ProcessId one, ProcessId other) override {
+    const std::lock_guard lock(mutex_);
+    cuts_.insert(pair(one, other));
+    for (auto& [address, end] : inboxes_) {
+      if (end.process == one) end.inbox->drop_from(other);
+      if (end.process == other) end.inbox->drop_from(one);
+    }
+  }
+  void heal(ProcessId one, ProcessId other) override {
+    const std::lock_guard lock(mutex_);
+    cuts_.erase(pair(one, other));
+  }
+
+ private:
+  struct End {
+    ProcessId process;
+    std::shared_ptr<MemoryInbox> inbox;
+  };
+  static std::pair<ProcessId, ProcessId> pair(ProcessId one, ProcessId other) {
+    return std::minmax(one, other);
+  }
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::map<std::string, End> inboxes_;
+  std::set<std::pair<ProcessId, ProcessId>> cuts_;
+};
+
+class MemoryTransport final : public LinkTransport {
+ public:
+  MemoryTransport(std::shared_ptr<Network> network, TransportIdentity identity, LinkLimits limits,
+                  TransportReceiver& receiver)
+      : LinkTransport(std::move(identity), limits, receiver),
+        network_(std::move(network)),
+        address_(memory_address(this->identity().process, this->identity().epoch)) {
+    network_->attach(address_.frames, this->identity().process, inbox_);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~MemoryTransport() override { (void)close(Duration()); }
+
+  const LinkAddress& address() const override { return address_; }
+  Status close(Duration deadline) override;
+
+ protected:
+  void wake() override { inbox_->wake(); }
+  Status check_peer(const PeerSpec& peer) const override {
+    if (peer.address.empty() || peer.address.frames.starts_with("memory://")) return ok();
+    return error(Code::kInvalid, "'{}' is no address of a memory transport: 'memory://...'",
+                 peer.address.frames);
+  }
+  Time now() const override {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return Time::from_nanoseconds(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+  }
+
+ private:
+  void run();
+  bool send_frames(Link& link);
+
+  // Constant after construction.
+  const std::shared_ptr<Network> network_;
+  const LinkAddress address_;
+  const std::shared_ptr<MemoryInbox> inbox_ = std::make_shared<MemoryInbox>();
+  // Guarded by mutex().
+  std::map<ProcessId, std::string> routes_;  // of peers that connected to us
+  std::condition_variable turned_;
+  bool is_stopping_ = false;
+  Status closed_;
+  std::thread thread_;
+};
+
+void MemoryTransport::run() {
+  Time until = now();
+  while (true) {
+    auto frames = inbox_->take(until, kFramesPerTurn);
+    const std::lock_guard lock(mutex());
+    for (MemoryFrame& frame : frames) {
+      const ReceivedPart first = {frame.first, frame.first->size(), *frame.first};
+      const auto second = std::make_shared<const Blob>(frame.second);
+      if (arrive(frame.lane, frame.from, first, {second, second->size(), second->bytes()}))
+        routes_[frame.from] = frame.from_address;
+    }
+    until = begin_turn();
+    bool has_more = frames.size() == kFramesPerTurn;
+    each_link([&](Link& link) { has_more |= send_frames(link); });
+    if (has_more) until = now();
+    turned_.notify_all();
+    if (is_stopping_) return;
+  }
+}
+
+bool MemoryTransport::send_frames(Link& link) {
+  const ProcessId process = link.peer().process;
+  const std::string& to = link.connects() ? link.peer().address.frames : routes_[process];
+  int num_sent = 0;
+  for (const Lane lane : kLanes) {
+    OutFrame frame;
+    while (num_sent < kFramesPerTurn && link.next(lane, now(), frame)) {
+      ++num_sent;
+      auto first = std::make_shared<const std::vector<std::byte>>(first_part(frame));
+      if (network_->put(to, {identity().process, address_.frames, lane, first, frame.data}))
+        continue;
+      link.unsend(lane, frame);
+      return false;  // nobody is there: the next timer tries again
+    }
+  }
+  return num_sent == kFramesPerTurn;
+}
+
+Status MemoryTransport::close(Duration deadline) {
+  if (!thread_.joinable()) return closed_;
+  {
+    std::unique_lock lock(mutex());
+    turned_.wait_for(lock, std::chrono::nanoseconds(deadline.to_nanoseconds()),
+                     [&] { return is_settled(); });
+    closed_ = settled_or_deadline(deadline);
+    leave_links();
+    is_stopping_ = true;
+  }
+  wake();
+  thread_.join();
+  network_->detach(address_.frames);
+  const std::lock_guard lock(mutex());
+  end_links();
+  return closed_;
+}
+
+}  // namespace
+
+std::shared_ptr<MemoryNetwork> make_memory_network() { return std::make_shared<Network>(); }
+
+LinkAddress memory_address(ProcessId process, uint32_t epoch) {
+  const std::string address = fmt::format("memory://{}.{}", process, epoch);
+  return {address, address};
+}
+
+std::unique_ptr<Transport> make_memory_transport(std::shared_ptr<MemoryNetwork> network,
+                                                 TransportIdentity identity, LinkLimits limits,
+                                                 TransportReceiver& receiver) {
+  return std::make_unique<MemoryTransport>(std::static_pointer_cast<Network>(std::move(network)),
+                                           std::move(identity), limits, receiver);
+}
+
+}  // namespace primerl

@@ -1,0 +1,36 @@
+/// Two or more transports in one process, over queues of frames: the whole protocol of link.h
+/// without sockets. For tests, and for processes of a plan that share one operating system process.
+///
+///   auto network = make_memory_network();
+///   auto transport = make_memory_transport(network, identity, limits, receiver);
+///   transport->add_peer({..., .address = memory_address(ProcessId(0), 1)});
+///
+/// Each transport has one I/O thread. The network can be cut like a wire: what is on its way and
+/// what is sent meanwhile is lost.
+#pragma once
+
+#include <memory>
+
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+class MemoryNetwork {
+ public:
+  virtual ~MemoryNetwork() = default;
+  /// Nothing passes between the two any more, in neither direction, until heal(). Any thread.
+  virtual void cut(ProcessId one, ProcessId other) = 0;
+  virtual void heal(ProcessId one, ProcessId other) = 0;
+};
+
+std::shared_ptr<MemoryNetwork> make_memory_network();
+
+/// "memory://2.1": process and epoch.
+LinkAddress memory_address(ProcessId process, uint32_t epoch);
+
+/// `receiver` outlives the transport. One transport per process and epoch on a network.
+std::unique_ptr<Transport> make_memory_transport(std::shared_ptr<MemoryNetwork> network,
+                                                 TransportIdentity identity, LinkLimits limits,
+                                                 TransportReceiver& receiver);
+
+}  // namespace primerl

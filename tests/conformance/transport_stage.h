@@ -1,0 +1,120 @@
+/// What the transport conformance suite stands on: a receiver that collects, parcels to send, and
+/// the stage with two processes that each transport's test file provides.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+/// Long enough that only a hang reaches it.
+inline constexpr Duration kPatience = Duration::seconds(60);
+
+/// What the tests send.
+struct Note {
+  static constexpr std::string_view kName = "Note";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t number = 0;
+  std::string text;
+  Blob blob;
+  template <class F>
+  static void fields(F& f) {
+    f("number", &Note::number)("text", &Note::text)("blob", &Note::blob);
+  }
+};
+
+struct OtherNote {
+  static constexpr std::string_view kName = "OtherNote";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t number = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("number", &OtherNote::number);
+  }
+};
+
+std::shared_ptr<const WireTypes> note_types();
+std::shared_ptr<const WireTypes> other_types();
+
+/// One Note from one host to another; the Blob's bytes follow from its number.
+Parcel note_parcel(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes = 0);
+Parcel text_parcel(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes);
+/// Every value of a parcel, as text.
+std::string describe(const Parcel& parcel);
+
+TransportIdentity identity_of(size_t side, uint32_t epoch);
+
+class CollectingReceiver final : public TransportReceiver {
+ public:
+  void deliver(ProcessId from, Parcel&& parcel) override;
+  void on_link_up(ProcessId peer, uint32_t epoch) override;
+  void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) override;
+  void on_refused(const LinkRefusal& refusal) override;
+  void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
+
+  /// While held, deliver() does not return: only where another thread calls it.
+  void hold(bool is_held);
+  /// Set where nobody else could let go: deliver() then never waits.
+  void never_hold() { may_hold_ = false; }
+  void clear();
+
+  uint64_t num_messages() const;
+  std::vector<Parcel> parcels() const;
+  std::vector<uint64_t> numbers_from(HostId from) const;
+  std::vector<size_t> blob_sizes() const;
+  /// Every Blob is the one its number says.
+  bool is_whole() const;
+  std::vector<LinkRefusal> refusals() const;
+  std::vector<std::string> failures() const;
+  std::vector<std::string> downs() const;
+  size_t num_failed() const { return failures().size(); }
+  size_t num_downs() const { return downs().size(); }
+  uint64_t num_ups() const;
+
+  /// Waits for a change, at most a little.
+  void wait_for_change() const;
+
+ private:
+  bool may_hold_ = true;
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool is_held_ = false;
+  std::vector<Parcel> parcels_;
+  uint64_t num_messages_ = 0;
+  std::vector<LinkRefusal> refusals_;
+  std::vector<std::string> failures_;
+  std::vector<std::string> downs_;
+  uint64_t num_ups_ = 0;
+};
+
+/// Two processes, 0 and 1; 1 connects to 0.
+class TransportStage {
+ public:
+  virtual ~TransportStage() = default;
+  virtual void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
+                    CollectingReceiver& receiver) = 0;
+  Transport& transport(size_t side) { return *transports_[side]; }
+  /// The process goes away without a word.
+  virtual void kill(size_t side) = 0;
+  /// The connection breaks, what is on its way is lost, and it comes back.
+  virtual void break_link() = 0;
+  /// Until it is done; false after a long time without.
+  virtual bool wait(const std::function<bool()>& done);
+  /// For failures: seeds, counts.
+  virtual std::string describe() const;
+
+  /// What `side` must know of the other.
+  PeerSpec peer_of(size_t side, uint32_t epoch) const;
+
+ protected:
+  std::unique_ptr<Transport> transports_[2];
+  LinkAddress address_of_0_;
+};
+
+}  // namespace primerl
