@@ -35,6 +35,10 @@ struct ChannelSetup {
   std::filesystem::path model_folder;  // files: what is not weights is copied from here; "" = none
   size_t versions_max = 2;             // newest versions kept, at least 1
   uint64_t bytes_max = uint64_t{1} << 40;  // largest version
+  std::string shm_owner;                   // in segment names, without '-'; "" = this user's number
+  /// Called between the steps of a publish with the name of the step that follows: a test dies
+  /// there. May be null.
+  std::function<void(std::string_view step)> probe;
   /// Told what an earlier, crashed run had left and this one removed. May be null.
   std::function<void(std::string_view)> log;
 };
@@ -57,8 +61,9 @@ struct ShmLeftover {
   std::string text() const;
 };
 
-/// Removes what crashed runs of this user left in shared memory; live runs are not touched. Call at
-/// every start, before workers exist, and say what it returns.
-std::vector<ShmLeftover> remove_shm_leftovers();
+/// Removes what crashed runs of this user (or of another ChannelSetup::shm_owner) left in shared
+/// memory; live runs are not touched. Call at every start, before workers exist, and say what it
+/// returns.
+std::vector<ShmLeftover> remove_shm_leftovers(std::string_view shm_owner = {});
 
 }  // namespace primerl

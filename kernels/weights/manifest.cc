@@ -114,17 +114,17 @@ std::vector<std::string> differences(const WeightManifest& wanted, const WeightM
   while (want != wanted.tensors.end() || offer != offered.tensors.end()) {
     if (offer == offered.tensors.end() ||
         (want != wanted.tensors.end() && want->name < offer->name)) {
-      faults.push_back(fmt::format("tensor '{}' is missing: the receiver takes {}", want->name,
-                                   describe(*want)));
+      faults.push_back(
+          fmt::format("tensor '{}' is missing, wanted as {}", want->name, describe(*want)));
       ++want;
     } else if (want == wanted.tensors.end() || offer->name < want->name) {
-      faults.push_back(fmt::format("tensor '{}' is unknown to the receiver: the publisher has {}",
-                                   offer->name, describe(*offer)));
+      faults.push_back(
+          fmt::format("tensor '{}' is unknown, offered as {}", offer->name, describe(*offer)));
       ++offer;
     } else {
       if (!(*want == *offer))
-        faults.push_back(fmt::format("tensor '{}' is {} at the publisher, {} at the receiver",
-                                     want->name, describe(*offer), describe(*want)));
+        faults.push_back(fmt::format("tensor '{}' is offered as {}, wanted as {}", want->name,
+                                     describe(*offer), describe(*want)));
       ++want;
       ++offer;
     }
@@ -184,9 +184,9 @@ Status check_offered(const WeightManifest& wanted, const WeightManifest& offered
   const auto faults = differences(wanted, offered);
   auto refusal = error(Code::kInvalid, "{}", faults.front());
   for (size_t i = 1; i < std::min(faults.size(), kFaultsNamedMax); ++i)
-    refusal = std::move(refusal).note(faults[i]);
+    (void)std::move(refusal).note(faults[i]);  // itself, with the note
   if (faults.size() > kFaultsNamedMax)
-    refusal = std::move(refusal).note(
+    (void)std::move(refusal).note(
         fmt::format("and {} more tensors that differ", faults.size() - kFaultsNamedMax));
   return refusal;
 }

@@ -1,0 +1,314 @@
+// WeightChannel by files: one folder per version, and an index that names those that are whole.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "graph/base/json.h"
+#include "kernels/weights/channel.h"
+#include "kernels/weights/files.h"
+#include "kernels/weights/version_folder.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kVersionsMax = 1024;  // of ChannelSetup::versions_max
+constexpr size_t kIndexBytesMax = 1 << 20;
+constexpr int kTriesMax = 16;  // reads overtaken by the publisher, one after the other
+
+/// A version that can be read.
+struct IndexEntry {
+  PolicyVersion version;
+  std::string folder;  // its name
+};
+using Index = std::vector<IndexEntry>;  // oldest first
+
+fs::path channel_folder(const ChannelSetup& setup) {
+  return setup.run_folder / "weights" / setup.resource;
+}
+
+Result<Index> parse_index(const std::string& text, const fs::path& file) {
+  ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
+  const Json* versions = json.find("versions");
+  if (versions == nullptr || !versions->is_array())
+    return error(Code::kCorrupt, "{}: 'versions' is missing or no array", file.string());
+  Index index;
+  for (const auto& item : versions->as_array()) {
+    ASSIGN_OR_RETURN(const int64_t version, item.get_int("version"));
+    ASSIGN_OR_RETURN(auto folder, item.get_string("folder"));
+    if (version < 0 || folder.empty() || folder.front() == '.' ||
+        folder.find('/') != std::string::npos)
+      return error(Code::kCorrupt, "{}: version {} cannot be in folder '{}'", file.string(),
+                   version, folder);
+    index.push_back({PolicyVersion(version), std::move(folder)});
+  }
+  return index;
+}
+
+/// Empty when nothing was published.
+Result<Index> read_index(const fs::path& folder) {
+  const fs::path file = folder / "index.json";
+  const auto text = read_text_file(file, kIndexBytesMax);
+  if (!text.ok() && text.error().code() == Code::kNotFound) return Index();
+  if (!text.ok()) return text.error();
+  return parse_index(*text, file);
+}
+
+/// The one step in which versions come and go.
+Status write_index(const fs::path& folder, const Index& index) {
+  Json versions = Json::array();
+  for (const auto& entry : index)
+    versions.push_back(
+        Json::object().set("version", entry.version.value).set("folder", entry.folder));
+  const std::string text = Json::object().set("versions", std::move(versions)).dump() + "\n";
+  const std::span<const std::byte> part = std::as_bytes(std::span(text));
+  RETURN_IF_ERROR(write_file_synced(folder / ".index.json", {&part, 1}));
+  std::error_code fault;
+  fs::rename(folder / ".index.json", folder / "index.json", fault);
+  if (fault)
+    return error(Code::kIo, "cannot replace '{}': {}", (folder / "index.json").string(),
+                 fault.message());
+  return sync_folder(folder);
+}
+
+/// Holds a lock that dies with its process.
+class PublisherLock {
+ public:
+  static Result<std::unique_ptr<PublisherLock>> take(const fs::path& file) {
+    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor < 0)
+      return error(Code::kIo, "cannot open '{}': {}", file.string(), std::strerror(errno));
+    std::unique_ptr<PublisherLock> lock(new PublisherLock(descriptor));
+    struct flock range = {};
+    range.l_type = F_WRLCK;
+    range.l_whence = SEEK_SET;
+    if (::fcntl(descriptor, F_OFD_SETLK, &range) == 0) return lock;
+    if (errno == EAGAIN || errno == EACCES)
+      return error(Code::kExists, "the weights of '{}' have a publisher already",
+                   file.parent_path().string())
+          .note("one process publishes; another may take over when it has ended");
+    return error(Code::kIo, "cannot lock '{}': {}", file.string(), std::strerror(errno));
+  }
+  ~PublisherLock() { ::close(descriptor_); }
+  PublisherLock(const PublisherLock&) = delete;
+  PublisherLock& operator=(const PublisherLock&) = delete;
+
+ private:
+  explicit PublisherLock(int descriptor) : descriptor_(descriptor) {}
+  const int descriptor_;
+};
+
+/// The writing half. Not thread-safe.
+class FilesPublisher {
+ public:
+  FilesPublisher(const ChannelSetup& setup, std::unique_ptr<PublisherLock> lock, Index index)
+      : setup_(setup),
+        folder_(channel_folder(setup)),
+        lock_(std::move(lock)),
+        index_(std::move(index)) {}
+
+  static Result<std::unique_ptr<FilesPublisher>> make(const ChannelSetup& setup);
+  Status publish(const WeightSnapshot& snapshot, Handshake& handshake);
+
+ private:
+  /// Removes every folder that the index does not name; how many there were.
+  Result<size_t> remove_unnamed() const;
+  Status check(const WeightSnapshot& snapshot) const;
+  std::string fresh_name(PolicyVersion version) const;
+  void probe(std::string_view step) const {
+    if (setup_.probe) setup_.probe(step);
+  }
+
+  const ChannelSetup setup_;
+  const fs::path folder_;
+  const std::unique_ptr<PublisherLock> lock_;
+  Index index_;           // as on the disk
+  PolicyVersion newest_;  // published by this one
+};
+
+Result<std::unique_ptr<FilesPublisher>> FilesPublisher::make(const ChannelSetup& setup) {
+  const fs::path folder = channel_folder(setup);
+  std::error_code fault;
+  fs::create_directories(folder, fault);
+  if (fault)
+    return error(Code::kIo, "cannot make folder '{}': {}", folder.string(), fault.message());
+  ASSIGN_OR_RETURN(auto lock, PublisherLock::take(folder / ".publisher.lock"));
+  ASSIGN_OR_RETURN(auto index, read_index(folder));
+  auto publisher = std::make_unique<FilesPublisher>(setup, std::move(lock), std::move(index));
+  ASSIGN_OR_RETURN(const size_t num_removed, publisher->remove_unnamed());
+  if (num_removed > 0 && setup.log)
+    setup.log(fmt::format("removed {} unfinished weight folders that a crashed run left: {}",
+                          num_removed, folder.string()));
+  return publisher;
+}
+
+Result<size_t> FilesPublisher::remove_unnamed() const {
+  size_t num_removed = 0;
+  std::error_code fault;
+  std::vector<fs::path> unnamed;
+  for (const auto& entry : fs::directory_iterator(folder_, fault)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_version = name.starts_with("version_") || name.starts_with(".writing_");
+    const bool is_named = std::any_of(index_.begin(), index_.end(),
+                                      [&](const auto& one) { return one.folder == name; });
+    if (is_version && !is_named) unnamed.push_back(entry.path());
+  }
+  if (fault)
+    return error(Code::kIo, "cannot list folder '{}': {}", folder_.string(), fault.message());
+  for (const auto& path : unnamed) {
+    fs::remove(path / kVersionFile, fault);  // first: what is half removed is not whole
+    fs::remove_all(path, fault);
+    if (fault) return error(Code::kIo, "cannot remove '{}': {}", path.string(), fault.message());
+    ++num_removed;
+  }
+  return num_removed;
+}
+
+Status FilesPublisher::check(const WeightSnapshot& snapshot) const {
+  if (!newest_.is_none() && snapshot.version <= newest_)
+    return error(Code::kInvalid, "version {} was published after version {}",
+                 snapshot.version.value, newest_.value)
+        .note("published versions rise");
+  uint64_t num_bytes = 0;
+  for (const auto& tensor : snapshot.tensors) num_bytes += tensor.bytes.size();
+  if (num_bytes <= setup_.bytes_max) return ok();
+  return error(Code::kExhausted, "version {} has {} bytes, more than the limit of {}",
+               snapshot.version.value, num_bytes, setup_.bytes_max);
+}
+
+/// "version_42", or "version_42-2" where a publisher before this one left that.
+std::string FilesPublisher::fresh_name(PolicyVersion version) const {
+  std::string name = fmt::format("version_{}", version.value);
+  for (int number = 2; std::any_of(index_.begin(), index_.end(),
+                                   [&](const auto& entry) { return entry.folder == name; });
+       ++number)
+    name = fmt::format("version_{}-{}", version.value, number);
+  return name;
+}
+
+Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handshake) {
+  RETURN_IF_ERROR(check(snapshot));
+  ASSIGN_OR_RETURN(const auto manifest, manifest_of(snapshot));
+  RETURN_IF_ERROR(handshake.offer(manifest, snapshot.version));
+  const std::string name = fresh_name(snapshot.version);
+  const fs::path writing = folder_ / (".writing_" + name);
+  std::error_code fault;
+  fs::remove_all(writing, fault);  // both of a publish that failed; the index names neither
+  fs::remove_all(folder_ / name, fault);
+  if (!fs::create_directory(writing, fault) || fault)
+    return error(Code::kIo, "cannot make folder '{}': {}", writing.string(), fault.message());
+  probe("write the folder");
+  RETURN_IF_ERROR(write_version_folder(writing, snapshot, manifest, setup_.model_folder));
+  probe("name the folder");
+  fs::rename(writing, folder_ / name, fault);
+  if (fault)
+    return error(Code::kIo, "cannot name '{}' '{}': {}", writing.string(), name, fault.message());
+  RETURN_IF_ERROR(sync_folder(folder_));
+  probe("replace the index");
+  Index next = newest_.is_none() ? Index() : index_;
+  next.push_back({snapshot.version, name});
+  while (next.size() > setup_.versions_max) next.erase(next.begin());
+  RETURN_IF_ERROR(write_index(folder_, next));
+  index_ = std::move(next);
+  newest_ = snapshot.version;
+  probe("remove what is old");
+  ASSIGN_OR_RETURN([[maybe_unused]] const size_t num_removed, remove_unnamed());
+  return ok();
+}
+
+class FilesChannel final : public WeightChannel {
+ public:
+  explicit FilesChannel(ChannelSetup setup)
+      : setup_(std::move(setup)), folder_(channel_folder(setup_)) {}
+
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
+    const std::lock_guard lock(publish_mutex_);
+    if (publisher_ == nullptr) {
+      ASSIGN_OR_RETURN(publisher_, FilesPublisher::make(setup_));
+    }
+    return publisher_->publish(*snapshot, offered_);
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override;
+  PolicyVersion newest() const override {
+    const auto index = read_index(folder_);
+    return index.ok() && !index->empty() ? index->back().version : PolicyVersion();
+  }
+  Status expect(const WeightManifest& wanted) override {
+    const std::lock_guard lock(fetch_mutex_);
+    return wanted_.expect(wanted);
+  }
+  std::string describe() const override {
+    return fmt::format("folder '{}', newest version {}", folder_.string(), newest().value);
+  }
+
+ private:
+  Error not_there(PolicyVersion version, const Index& index) const;
+
+  const ChannelSetup setup_;
+  const fs::path folder_;
+  // Guarded by publish_mutex_.
+  std::mutex publish_mutex_;
+  Handshake offered_;
+  std::unique_ptr<FilesPublisher> publisher_;  // null until the first publish
+  // Guarded by fetch_mutex_.
+  std::mutex fetch_mutex_;
+  Handshake wanted_;
+  std::string fetched_folder_;
+  std::weak_ptr<const WeightSnapshot> fetched_;  // last, from that folder
+};
+
+Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(PolicyVersion version) {
+  const std::lock_guard lock(fetch_mutex_);
+  for (int i = 0; i < kTriesMax; ++i) {
+    ASSIGN_OR_RETURN(const Index index, read_index(folder_));
+    const auto entry = std::find_if(index.begin(), index.end(), [version](const auto& one) {
+      return !version.is_none() && one.version == version;
+    });
+    if (entry == index.end()) return not_there(version, index);
+    auto same = fetched_.lock();
+    if (same != nullptr && fetched_folder_ == entry->folder && same->version == version)
+      return same;
+    auto fetched = read_version_folder(folder_ / entry->folder, wanted_);
+    if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // retired meanwhile
+    if (!fetched.ok()) return fetched;
+    if ((*fetched)->version != version)
+      return error(Code::kCorrupt, "'{}' holds version {}, its index says {}",
+                   (folder_ / entry->folder).string(), (*fetched)->version.value, version.value);
+    fetched_ = *fetched;
+    fetched_folder_ = entry->folder;
+    return fetched;
+  }
+  return error(Code::kCorrupt, "'{}' names version {}, but its folder is not there or not whole",
+               (folder_ / "index.json").string(), version.value);
+}
+
+Error FilesChannel::not_there(PolicyVersion version, const Index& index) const {
+  std::string held;
+  for (const auto& entry : index)
+    held += fmt::format("{}{}", held.empty() ? "" : ", ", entry.version.value);
+  return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
+      .note(held.empty() ? std::string("nothing was published yet")
+                         : fmt::format("it holds versions {}", held));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<WeightChannel>> make_files_channel(ChannelSetup setup) {
+  if (setup.versions_max < 1 || setup.versions_max > kVersionsMax)
+    return error(Code::kInvalid, "weight channel '{}' is to keep {} versions", setup.resource,
+                 setup.versions_max)
+        .note(fmt::format("files keeps 1 to {}", kVersionsMax));
+  if (setup.resource.empty() || setup.resource.find('/') != std::string::npos)
+    return error(Code::kInvalid, "'{}' cannot name a folder", setup.resource);
+  return std::shared_ptr<WeightChannel>(std::make_shared<FilesChannel>(std::move(setup)));
+}
+
+}  // namespace primerl

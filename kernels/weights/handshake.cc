@@ -1,0 +1,36 @@
+#include "kernels/weights/handshake.h"
+
+#include <utility>
+
+namespace primerl {
+
+Status Handshake::offer(const WeightManifest& manifest, PolicyVersion version) {
+  if (!offered_) offered_ = manifest;
+  Status same = check_offered(*offered_, manifest);
+  if (same.ok()) return ok();
+  return Error(same.error())
+      .while_doing(
+          fmt::format("version {} has other tensors than the versions before", version.value));
+}
+
+Status Handshake::expect(const WeightManifest& wanted) {
+  if (wanted.empty()) return ok();
+  if (!wanted_) wanted_ = wanted;
+  accepted_.reset();
+  Status same = check_offered(*wanted_, wanted);
+  if (same.ok()) return ok();
+  return Error(same.error())
+      .while_doing("the receivers of one process do not hold the same tensors");
+}
+
+Status Handshake::accept(const WeightManifest& offered, uint64_t offered_hash) {
+  if (!wanted_ || accepted_ == offered_hash) return ok();
+  Status same = check_offered(*wanted_, offered);
+  if (same.ok()) {
+    accepted_ = offered_hash;
+    return ok();
+  }
+  return Error(same.error()).while_doing("the published weights do not fit this engine");
+}
+
+}  // namespace primerl

@@ -1,0 +1,225 @@
+#include "kernels/weights/shm_directory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "graph/base/crc32c.h"
+#include "graph/base/random.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint64_t kMagic = 0x3168'7477'6c72'6d70;  // "pmrlwth1"
+constexpr uint8_t kPresence = 0, kPublisher = 1;    // lock numbers
+constexpr size_t kFolderBytesMax = 4096;
+constexpr size_t kSlotsMax = kShmVersionsMax + 2;
+constexpr size_t kEntryWords = 4;
+constexpr size_t kTableWords = 2 + kSlotsMax * kEntryWords + 1;  // turn, count, entries, check
+constexpr int kTriesMax = 1000;
+
+using Word = std::atomic<uint64_t>;
+static_assert(Word::is_always_lock_free, "shared memory needs atomics without a lock");
+
+/// What lies at the start of the directory's segment. Fresh memory is zero: turn 0, no table.
+struct Page {
+  Word magic;  // written last by the first publisher
+  Word turn;
+  std::array<std::array<Word, kTableWords>, 2> tables;
+  std::array<char, kFolderBytesMax> run_folder;  // for people; not read while it is written
+};
+
+Page& page_of(const ShmSegment& segment) {
+  return *reinterpret_cast<Page*>(segment.writable().data());
+}
+
+const Page& readable_page_of(const ShmSegment& segment) {
+  return *reinterpret_cast<const Page*>(segment.bytes().data());
+}
+
+bool has_page(const ShmSegment& segment) {
+  return segment.bytes().size() >= sizeof(Page) &&
+         readable_page_of(segment).magic.load(std::memory_order_acquire) == kMagic;
+}
+
+using Words = std::array<uint64_t, kTableWords>;
+
+uint64_t check_of(const Words& words) {
+  return crc32c(std::as_bytes(std::span(words)).first((kTableWords - 1) * sizeof(uint64_t)));
+}
+
+Words to_words(const ShmTable& table) {
+  Words words = {table.turn, table.slots.size()};
+  size_t at = 2;
+  for (const auto& slot : table.slots) {
+    words[at++] = static_cast<uint64_t>(slot.version.value);
+    words[at++] = slot.serial;
+    words[at++] = slot.publication;
+    words[at++] = slot.num_bytes;
+  }
+  words.back() = check_of(words);
+  return words;
+}
+
+ShmTable to_table(const Words& words) {
+  ShmTable table;
+  table.turn = words[0];
+  for (size_t i = 0; i < std::min(words[1], uint64_t{kSlotsMax}); ++i) {
+    const size_t at = 2 + i * kEntryWords;
+    table.slots.push_back({PolicyVersion(static_cast<int64_t>(words[at])), words[at + 1],
+                           words[at + 2], words[at + 3]});
+  }
+  return table;
+}
+
+std::string directory_name(const std::string& key) { return ShmDirectory::slot_name(key, 0); }
+
+/// Takes the presence lock of a segment that is still named; false when somebody is removing it.
+bool be_present(ShmSegment& segment) {
+  for (int i = 0; i < kTriesMax; ++i) {
+    if (segment.lock(kPresence, ShmSegment::Lock::kShared)) return segment.is_named();
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+void remove_all(const std::string& key) {
+  const std::string prefix = ShmDirectory::kPrefix + key + "-";
+  for (const auto& name : shm_names(prefix))
+    if (name != directory_name(key)) shm_remove(name);
+  shm_remove(directory_name(key));  // last: while it is there, the rest can be found again
+}
+
+Error gone(const std::string& key) {
+  return error(Code::kUnavailable, "the shared memory of channel {} is being removed", key);
+}
+
+}  // namespace
+
+const ShmSlotEntry* ShmTable::find(PolicyVersion version) const {
+  for (const auto& slot : slots)
+    if (!version.is_none() && slot.version == version) return &slot;
+  return nullptr;
+}
+
+const ShmSlotEntry* ShmTable::newest() const {
+  const ShmSlotEntry* found = nullptr;
+  for (const auto& slot : slots)
+    if (!slot.version.is_none() && (found == nullptr || slot.publication > found->publication))
+      found = &slot;
+  return found;
+}
+
+std::string ShmDirectory::key_of(const ChannelSetup& setup) {
+  std::error_code fault;
+  auto folder = std::filesystem::weakly_canonical(setup.run_folder, fault);
+  if (fault) folder = setup.run_folder;
+  return fmt::format(
+      "{}-{:016x}", owner_name(setup.shm_owner),
+      stable_hash(fmt::format("{}\n{}\n{}", folder.string(), setup.run_id, setup.resource)));
+}
+
+std::string ShmDirectory::owner_name(std::string_view shm_owner) {
+  return shm_owner.empty() ? std::to_string(::getuid()) : std::string(shm_owner);
+}
+
+std::string ShmDirectory::slot_name(const std::string& key, uint64_t serial) {
+  return fmt::format("{}{}-{}", kPrefix, key, serial);
+}
+
+Result<std::unique_ptr<ShmDirectory>> ShmDirectory::claim(const ChannelSetup& setup) {
+  const std::string key = key_of(setup);
+  for (int i = 0; i < kTriesMax; ++i) {
+    auto claimed = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
+    if (!claimed.ok() && claimed.error().code() == Code::kExists)
+      return error(Code::kExists, "weight channel '{}' of '{}' has a publisher already",
+                   setup.resource, setup.run_folder.string())
+          .note("one process publishes; another may take over when it has ended");
+    if (!claimed.ok()) return std::move(claimed).error();
+    auto segment = std::move(claimed).value();
+    if (!be_present(*segment)) continue;
+    Page& page = page_of(*segment);
+    if (page.magic.load(std::memory_order_acquire) != kMagic) {
+      const std::string folder = setup.run_folder.string().substr(0, kFolderBytesMax - 1);
+      std::memcpy(page.run_folder.data(), folder.data(), folder.size());
+      page.magic.store(kMagic, std::memory_order_release);
+    }
+    return std::unique_ptr<ShmDirectory>(new ShmDirectory(key, std::move(segment)));
+  }
+  return gone(key);
+}
+
+Result<std::unique_ptr<ShmDirectory>> ShmDirectory::join(const ChannelSetup& setup) {
+  const std::string key = key_of(setup);
+  for (int i = 0; i < kTriesMax; ++i) {
+    auto opened = ShmSegment::open(directory_name(key), ShmSegment::Access::kRead);
+    if (!opened.ok() && opened.error().code() == Code::kIo) return std::move(opened).error();
+    if (!opened.ok() || !has_page(**opened))
+      return error(Code::kNotFound, "weight channel '{}' has no publisher yet", setup.resource);
+    auto segment = std::move(opened).value();
+    if (!be_present(*segment)) continue;
+    return std::unique_ptr<ShmDirectory>(new ShmDirectory(key, std::move(segment)));
+  }
+  return gone(key);
+}
+
+ShmDirectory::~ShmDirectory() {
+  // Lets go first and then looks whether others are there: of two that close at once, one at least
+  // finds nobody.
+  segment_->lock(kPublisher, ShmSegment::Lock::kNone);
+  segment_->lock(kPresence, ShmSegment::Lock::kNone);
+  ShmLeftover removed;
+  if (segment_->is_named()) remove_if_left(key_, removed);
+}
+
+Result<ShmTable> ShmDirectory::read() const {
+  const Page& page = readable_page_of(*segment_);
+  for (int i = 0; i < kTriesMax; ++i) {
+    const uint64_t turn = page.turn.load(std::memory_order_acquire);
+    if (turn == 0) return ShmTable();
+    Words words;
+    const auto& table = page.tables[turn % 2];
+    for (size_t at = 0; at < kTableWords; ++at)
+      words[at] = table[at].load(std::memory_order_relaxed);
+    if (words[0] == turn && words.back() == check_of(words)) return to_table(words);
+  }
+  return error(Code::kUnavailable, "the directory of channel {} changes too fast to be read", key_);
+}
+
+void ShmDirectory::write(ShmTable table) {
+  CHECK(table.slots.size() <= kSlotsMax, "too many slots for the directory");
+  Page& page = page_of(*segment_);
+  table.turn = page.turn.load(std::memory_order_relaxed) + 1;
+  const Words words = to_words(table);
+  auto& copy = page.tables[table.turn % 2];
+  for (size_t at = 0; at < kTableWords; ++at) copy[at].store(words[at], std::memory_order_relaxed);
+  page.turn.store(table.turn, std::memory_order_release);
+}
+
+bool ShmDirectory::remove_if_left(const std::string& key, ShmLeftover& removed) {
+  auto opened = ShmSegment::open(directory_name(key), ShmSegment::Access::kWrite);
+  // Slots without a directory: somebody removed it by hand.
+  if (!opened.ok() && opened.error().code() == Code::kNotFound)
+    opened = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
+  if (!opened.ok()) return false;
+  auto segment = std::move(opened).value();
+  if (!segment->lock(kPresence, ShmSegment::Lock::kExclusive) || !segment->is_named()) return false;
+  removed.key = key;
+  const Page& page = readable_page_of(*segment);
+  if (page.magic.load(std::memory_order_acquire) == kMagic)
+    removed.run_folder =
+        std::string(page.run_folder.data(), ::strnlen(page.run_folder.data(), kFolderBytesMax));
+  for (const auto& name : shm_names(ShmDirectory::kPrefix + key + "-")) {
+    removed.num_segments += 1;
+    removed.num_bytes += shm_size(name);
+  }
+  remove_all(key);
+  return true;
+}
+
+}  // namespace primerl

@@ -1,0 +1,74 @@
+/// ShmDirectory: where the ends of one shared-memory weight channel meet, and which versions lie in
+/// which segments.
+///
+/// One small segment, `primerl-w-<key>-0`; slot n is `primerl-w-<key>-<n>`. Every end that lives
+/// holds the presence lock shared, the publisher the publisher lock exclusively, so the kernel
+/// knows who is there. The table is kept twice: the publisher fills the copy nobody reads and then
+/// turns, in one store. A reader sees the old table or the new one, never half. Not thread-safe
+/// within a process; between processes by atomics.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/weights/channel.h"
+#include "kernels/weights/shm_segment.h"
+
+namespace primerl {
+
+inline constexpr size_t kShmVersionsMax = 16;  // of ChannelSetup::versions_max
+
+/// A slot that exists: a version that can be read, or free room for one.
+struct ShmSlotEntry {
+  PolicyVersion version;     // none: free
+  uint64_t serial = 0;       // of the segment's name
+  uint64_t publication = 0;  // counts publishes of this channel: tells two of one version apart
+  uint64_t num_bytes = 0;    // of the segment
+};
+
+struct ShmTable {
+  uint64_t turn = 0;                // writes so far
+  std::vector<ShmSlotEntry> slots;  // oldest publication first
+
+  const ShmSlotEntry* find(PolicyVersion version) const;
+  /// The last published; null when there is none.
+  const ShmSlotEntry* newest() const;
+};
+
+class ShmDirectory {
+ public:
+  static constexpr const char* kPrefix = "primerl-w-";
+  static std::string owner_name(std::string_view shm_owner);
+  static std::string key_of(const ChannelSetup& setup);
+  static std::string slot_name(const std::string& key, uint64_t serial);
+
+  /// As the publisher. kExists when another one lives.
+  static Result<std::unique_ptr<ShmDirectory>> claim(const ChannelSetup& setup);
+  /// As a receiver. kNotFound when no publisher has come yet.
+  static Result<std::unique_ptr<ShmDirectory>> join(const ChannelSetup& setup);
+  /// Lets go; the last end removes every segment of the channel.
+  ~ShmDirectory();
+
+  const std::string& key() const { return key_; }
+  /// kUnavailable when the publisher wrote faster than this could read, many times in a row.
+  Result<ShmTable> read() const;
+  /// By the publisher alone.
+  void write(ShmTable table);
+  /// False when somebody has removed the channel's segments under the live ends.
+  bool is_named() const { return segment_->is_named(); }
+
+  /// Removes the channel `key` when no end of it lives; else does nothing.
+  static bool remove_if_left(const std::string& key, ShmLeftover& removed);
+
+ private:
+  ShmDirectory(std::string key, std::unique_ptr<ShmSegment> segment)
+      : key_(std::move(key)), segment_(std::move(segment)) {}
+
+  const std::string key_;
+  const std::unique_ptr<ShmSegment> segment_;
+};
+
+}  // namespace primerl

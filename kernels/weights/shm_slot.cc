@@ -1,0 +1,161 @@
+#include "kernels/weights/shm_slot.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "graph/base/crc32c.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint64_t kMagic = 0x3174'6f6c'7377'6d70;  // "pmwslot1"
+constexpr uint64_t kAlignment = 64;
+// Small enough to be in the second-level cache when the check reads what the copy read.
+constexpr size_t kPieceBytes = 128 * 1024;
+
+/// All sizes in bytes; data begins at the first multiple of 64 after the record.
+struct Header {
+  std::atomic<uint64_t> magic;  // 0 while the slot is being written
+  uint64_t publication;
+  uint64_t manifest_bytes;
+  uint64_t record_bytes;
+  uint64_t data_bytes;
+};
+static_assert(sizeof(Header) <= kAlignment);
+
+uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Layout {
+  uint64_t manifest_begin = 0, record_begin = 0, data_begin = 0, end = 0;
+};
+
+Layout layout_of(uint64_t manifest_bytes, uint64_t record_bytes, uint64_t data_bytes) {
+  Layout layout;
+  layout.manifest_begin = kAlignment;
+  layout.record_begin = layout.manifest_begin + manifest_bytes;
+  layout.data_begin = aligned(layout.record_begin + record_bytes);
+  layout.end = layout.data_begin + data_bytes;
+  return layout;
+}
+
+/// Of the tensors, each from a multiple of 64 on.
+Result<uint64_t> data_bytes_of(const WeightManifest& manifest) {
+  uint64_t total = 0;
+  for (const auto& facts : manifest.tensors) {
+    ASSIGN_OR_RETURN(const uint64_t size, num_bytes(facts));
+    if (size > (uint64_t{1} << 62) || total > (uint64_t{1} << 62))
+      return error(Code::kExhausted, "tensor '{}' is too large: {}", facts.name, describe(facts));
+    total += aligned(size);
+  }
+  return total;
+}
+
+uint64_t record_bytes_of(const WeightManifest& manifest) {
+  VersionRecord record;
+  record.checks.resize(manifest.tensors.size());
+  return encode(record).size();
+}
+
+/// Copies and gives the CRC-32C, reading each byte once from memory.
+uint32_t copy_checked(std::span<const std::byte> from, std::byte* to) {
+  uint32_t check = 0;
+  while (!from.empty()) {
+    const auto piece = from.first(std::min(kPieceBytes, from.size()));
+    check = crc32c(piece, check);
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+    from = from.subspan(piece.size());
+  }
+  return check;
+}
+
+}  // namespace
+
+Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest) {
+  ASSIGN_OR_RETURN(const uint64_t data, data_bytes_of(manifest));
+  return layout_of(encode(manifest).size(), record_bytes_of(manifest), data).end;
+}
+
+void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
+               const WeightSnapshot& snapshot) {
+  const auto bytes = slot.writable();
+  auto* header = reinterpret_cast<Header*>(bytes.data());
+  header->magic.store(0, std::memory_order_release);
+  const auto encoded = encode(manifest);
+  const uint64_t data_bytes = data_bytes_of(manifest).value();
+  const Layout layout = layout_of(encoded.size(), record_bytes_of(manifest), data_bytes);
+  CHECK(layout.end <= bytes.size(), "a slot is smaller than what it is to hold");
+  std::memcpy(bytes.data() + layout.manifest_begin, encoded.data(), encoded.size());
+  VersionRecord record;
+  record.version = snapshot.version;
+  record.manifest_hash = manifest.hash();
+  uint64_t at = layout.data_begin;
+  for (const auto& tensor : snapshot.tensors) {
+    record.checks.push_back(copy_checked(tensor.bytes.bytes(), bytes.data() + at));
+    at += aligned(tensor.bytes.size());
+  }
+  const auto record_bytes = encode(record);
+  std::memcpy(bytes.data() + layout.record_begin, record_bytes.data(), record_bytes.size());
+  header->publication = publication;
+  header->manifest_bytes = encoded.size();
+  header->record_bytes = record_bytes.size();
+  header->data_bytes = data_bytes;
+  header->magic.store(kMagic, std::memory_order_release);
+}
+
+std::shared_ptr<const void> ShmSlot::hold() {
+  const std::lock_guard lock(mutex_);
+  if (num_holds_ == 0 && !segment_->lock(0, ShmSegment::Lock::kShared)) return nullptr;
+  ++num_holds_;
+  return {static_cast<const void*>(this),
+          [self = shared_from_this()](const void*) { self->let_go(); }};
+}
+
+void ShmSlot::let_go() {
+  const std::lock_guard lock(mutex_);
+  if (--num_holds_ == 0) segment_->lock(0, ShmSegment::Lock::kNone);
+}
+
+Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
+  const auto corrupt = [] {
+    return error(Code::kCorrupt, "a slot of shared memory does not hold what its header says");
+  };
+  if (bytes.size() < kAlignment) return corrupt();
+  const auto* header = reinterpret_cast<const Header*>(bytes.data());
+  if (header->magic.load(std::memory_order_acquire) != kMagic) return corrupt();
+  const uint64_t size = bytes.size();
+  if (header->manifest_bytes > size || header->record_bytes > size || header->data_bytes > size)
+    return corrupt();
+  const Layout layout = layout_of(header->manifest_bytes, header->record_bytes, header->data_bytes);
+  if (layout.end > size) return corrupt();
+  ShmSlotContent content;
+  content.publication = header->publication;
+  content.manifest = bytes.subspan(layout.manifest_begin, header->manifest_bytes);
+  content.data = bytes.subspan(layout.data_begin, header->data_bytes);
+  ASSIGN_OR_RETURN(content.record,
+                   decode_version_record(bytes.subspan(layout.record_begin, header->record_bytes)));
+  return content;
+}
+
+Result<std::shared_ptr<const WeightSnapshot>> snapshot_of(const ShmSlotContent& content,
+                                                          const WeightManifest& manifest,
+                                                          std::shared_ptr<const void> hold) {
+  ASSIGN_OR_RETURN(const uint64_t expected, data_bytes_of(manifest));
+  if (expected != content.data.size())
+    return error(Code::kCorrupt, "version {} has {} bytes of data, its manifest needs {}",
+                 content.record.version.value, content.data.size(), expected);
+  auto snapshot = std::make_shared<WeightSnapshot>();
+  snapshot->version = content.record.version;
+  uint64_t at = 0;
+  for (const auto& facts : manifest.tensors) {
+    const uint64_t size = num_bytes(facts).value();
+    snapshot->tensors.push_back(
+        {facts.name, facts.type, facts.shape, Blob(hold, content.data.subspan(at, size))});
+    at += aligned(size);
+  }
+  RETURN_IF_ERROR(check_bytes(*snapshot, content.record));
+  return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+}
+
+}  // namespace primerl

@@ -1,0 +1,58 @@
+/// One version in one segment of shared memory: header, manifest, record, tensors.
+///
+/// A slot is written under its exclusive lock and read under a shared one; the kernel lets go of
+/// both when an end dies, so no slot is ever rewritten under a reader. The bytes are verified by
+/// the reader, so what is torn or changed is refused whatever the header says. Tensors begin at
+/// multiples of 64 bytes, in order of names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "kernels/weights/manifest.h"
+#include "kernels/weights/shm_segment.h"
+
+namespace primerl {
+
+/// Bytes a slot needs for a version of this manifest.
+Result<uint64_t> shm_slot_bytes(const WeightManifest& manifest);
+
+/// Fills a slot that the caller has locked exclusively; it cannot be read before this returns. The
+/// bytes are copied and checked in one pass.
+void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t publication,
+               const WeightSnapshot& snapshot);
+
+/// A slot of another process, mapped read-only. Thread-safe. Several holds of one process share
+/// its lock.
+class ShmSlot : public std::enable_shared_from_this<ShmSlot> {
+ public:
+  explicit ShmSlot(std::unique_ptr<ShmSegment> segment) : segment_(std::move(segment)) {}
+  /// Keeps the slot from being rewritten while the answer lives; null when it is being rewritten.
+  std::shared_ptr<const void> hold();
+  std::span<const std::byte> bytes() const { return segment_->bytes(); }
+
+ private:
+  void let_go();
+
+  std::mutex mutex_;
+  const std::unique_ptr<ShmSegment> segment_;  // its lock is guarded by mutex_
+  int64_t num_holds_ = 0;
+};
+
+/// What a slot says it holds; nothing of it is verified yet.
+struct ShmSlotContent {
+  uint64_t publication = 0;
+  VersionRecord record;
+  std::span<const std::byte> manifest;  // encoded
+  std::span<const std::byte> data;
+};
+/// Reads the header of a held slot. kCorrupt when it cannot be one.
+Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes);
+
+/// The snapshot of a held slot, its tensors viewing `data`, every checksum verified.
+Result<std::shared_ptr<const WeightSnapshot>> snapshot_of(const ShmSlotContent& content,
+                                                          const WeightManifest& manifest,
+                                                          std::shared_ptr<const void> hold);
+
+}  // namespace primerl

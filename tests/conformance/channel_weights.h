@@ -1,0 +1,58 @@
+/// Weights for tests of weight channels: small tensors whose every byte follows from the version,
+/// so that one of another version is seen.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "kernels/weights/manifest.h"
+
+namespace primerl {
+
+struct WeightsShape {
+  int64_t num_rows = 33;  // not a multiple of anything
+  std::string last = "b.buffer";
+};
+
+inline WeightTensor channel_tensor(std::string name, DataType type, std::vector<int64_t> shape,
+                                   int64_t version) {
+  const TensorFacts facts{name, type, shape};
+  std::vector<std::byte> bytes(num_bytes(facts).value());
+  const uint64_t key = stable_hash(name, static_cast<uint64_t>(version));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(mix(key, i / 8) >> (8 * (i % 8)));
+  return {std::move(name), type, std::move(shape), Blob(std::move(bytes))};
+}
+
+/// Two matrices and a buffer.
+inline std::shared_ptr<const WeightSnapshot> channel_weights(int64_t version,
+                                                             WeightsShape shape = {}) {
+  auto snapshot = std::make_shared<WeightSnapshot>();
+  snapshot->version = PolicyVersion(version);
+  snapshot->tensors.push_back(
+      channel_tensor("a.weight", DataType::kF32, {shape.num_rows, 65}, version));
+  snapshot->tensors.push_back(channel_tensor("a.weight_scale", DataType::kBF16, {}, version));
+  snapshot->tensors.push_back(channel_tensor(shape.last, DataType::kU8, {7, 0, 3}, version));
+  snapshot->tensors.push_back(channel_tensor("c.positions", DataType::kI64, {129}, version));
+  return snapshot;
+}
+
+/// Whether every byte of `snapshot` is that of `version`.
+inline bool is_whole(const WeightSnapshot& snapshot, int64_t version, WeightsShape shape = {}) {
+  const auto expected = channel_weights(version, shape);
+  if (snapshot.version != expected->version || snapshot.tensors.size() != expected->tensors.size())
+    return false;
+  for (size_t i = 0; i < expected->tensors.size(); ++i) {
+    const auto& a = snapshot.tensors[i];
+    const auto& b = expected->tensors[i];
+    if (a.name != b.name || a.type != b.type || a.shape != b.shape || !(a.bytes == b.bytes))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace primerl

@@ -1,0 +1,36 @@
+/// The channels between processes, by the name a test child is given.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/weights/channel.h"
+
+namespace primerl {
+
+inline const std::vector<std::string>& process_channels() {
+  static const std::vector<std::string> all = {"shm", "files"};
+  return all;
+}
+
+inline std::shared_ptr<WeightChannel> open_channel(const std::string& kind, ChannelSetup setup) {
+  auto made =
+      kind == "shm" ? make_shm_channel(std::move(setup)) : make_files_channel(std::move(setup));
+  CHECK(made.ok(), made.ok() ? "" : made.error().text());
+  return std::move(made).value();
+}
+
+/// Segments and leftovers of one folder's runs, apart from everybody else's.
+inline ChannelSetup channel_setup(const std::string& folder) {
+  ChannelSetup setup;
+  setup.run_folder = folder;
+  setup.run_id = "run";
+  setup.resource = "weights";
+  setup.shm_owner = "t";
+  for (const char c : folder.substr(folder.rfind('/') + 1))
+    if (c != '-') setup.shm_owner += c;
+  return setup;
+}
+
+}  // namespace primerl

@@ -1,0 +1,135 @@
+// What only files have: folders that anything can load.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/weights/safetensors.h"
+#include "kernels/weights/version_folder.h"
+#include "tests/conformance/channel_weights.h"
+#include "tests/store/scratch_folder.h"
+#include "tests/weights/channels.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FilesChannelTest : public testing::Test {
+ protected:
+  ChannelSetup setup() const { return channel_setup(folder_.path().string()); }
+  std::shared_ptr<WeightChannel> open() const { return open_channel("files", setup()); }
+  fs::path version_folder(int64_t version) const {
+    return folder_.path() / "weights" / "weights" / fmt::format("version_{}", version);
+  }
+  std::string refusal(WeightChannel& channel, int64_t version) const {
+    const auto fetched = channel.fetch(PolicyVersion(version));
+    return fetched.ok() ? "" : fetched.error().text();
+  }
+
+  const ScratchFolder folder_;
+};
+
+TEST_F(FilesChannelTest, WritesAModelFolderThatOthersLoad) {
+  const ScratchFolder model;
+  write_text(model.path() / "config.json", "{}");
+  write_text(model.path() / "tokenizer.json", "{\"a\": 1}");
+  write_text(model.path() / "model.safetensors", "old weights");
+  write_text(model.path() / "model.safetensors.index.json", "{}");
+  ChannelSetup own = setup();
+  own.model_folder = model.path();
+  ASSERT_TRUE(open_channel("files", own)->publish(channel_weights(7)).ok());
+  const auto tensors = read_model_tensors(version_folder(7));
+  ASSERT_TRUE(tensors.ok()) << tensors.error().text();
+  EXPECT_TRUE(is_whole(WeightSnapshot{PolicyVersion(7), *tensors}, 7));
+  EXPECT_TRUE(fs::exists(version_folder(7) / "config.json"));
+  EXPECT_TRUE(fs::exists(version_folder(7) / "tokenizer.json"));
+  EXPECT_TRUE(fs::exists(version_folder(7) / "version.json"));
+  EXPECT_FALSE(fs::exists(version_folder(7) / "model.safetensors.index.json"));
+}
+
+TEST_F(FilesChannelTest, RemovesVersionsThatAreNotKept) {
+  const auto channel = open();
+  for (int64_t version = 0; version < 5; ++version)
+    ASSERT_TRUE(channel->publish(channel_weights(version)).ok());
+  EXPECT_FALSE(fs::exists(version_folder(2)));
+  EXPECT_TRUE(fs::exists(version_folder(3)));
+  EXPECT_TRUE(fs::exists(version_folder(4)));
+}
+
+TEST_F(FilesChannelTest, RefusesATornFile) {
+  const auto channel = open(), receiver = open();
+  ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
+  const fs::path file = version_folder(1) / "model.safetensors";
+  const auto size = fs::file_size(file);
+  for (const uintmax_t left : {size - 1, size / 2, uintmax_t{9}, uintmax_t{0}}) {
+    fs::resize_file(file, left);
+    EXPECT_FALSE(refusal(*receiver, 1).empty()) << left << " of " << size;
+  }
+}
+
+TEST_F(FilesChannelTest, RefusesBytesThatDoNotHashToWhatTheMarkerSays) {
+  const auto channel = open(), receiver = open();
+  ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
+  const fs::path file = version_folder(1) / "model.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-3, std::ios::end);
+  stream.put('!');
+  stream.close();
+  EXPECT_THAT(refusal(*receiver, 1), testing::HasSubstr("are not those that were published"));
+}
+
+TEST_F(FilesChannelTest, RefusesAFolderWithoutItsMarkerOrWithAnothers) {
+  const auto channel = open(), receiver = open();
+  ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
+  ASSERT_TRUE(channel->publish(channel_weights(2)).ok());
+  fs::copy_file(version_folder(1) / "version.json", version_folder(2) / "version.json",
+                fs::copy_options::overwrite_existing);
+  EXPECT_FALSE(refusal(*receiver, 2).empty());
+  fs::remove(version_folder(2) / "version.json");
+  EXPECT_THAT(refusal(*receiver, 2), testing::HasSubstr("not there or not whole"));
+  EXPECT_TRUE(refusal(*receiver, 1).empty());
+}
+
+TEST_F(FilesChannelTest, RefusesAnIndexThatLeadsElsewhere) {
+  const auto channel = open();
+  ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
+  for (const std::string folder : {"../weights/version_1", "", ".writing_version_1"}) {
+    write_text(version_folder(1).parent_path() / "index.json",
+               fmt::format(R"({{"versions": [{{"version": 1, "folder": "{}"}}]}})", folder));
+    EXPECT_THAT(refusal(*channel, 1), testing::HasSubstr("cannot be in folder"));
+    EXPECT_TRUE(channel->newest().is_none());
+  }
+}
+
+TEST_F(FilesChannelTest, RemovesWhatACrashLeftAndSaysSo) {
+  { ASSERT_TRUE(open()->publish(channel_weights(1)).ok()); }
+  fs::create_directories(version_folder(1).parent_path() / ".writing_version_2");
+  write_text(version_folder(1).parent_path() / ".writing_version_2" / "model.safetensors", "half");
+  fs::create_directories(version_folder(9));
+  std::vector<std::string> said;
+  ChannelSetup own = setup();
+  own.log = [&](std::string_view line) { said.emplace_back(line); };
+  ASSERT_TRUE(open_channel("files", own)->publish(channel_weights(2)).ok());
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_THAT(said[0], testing::HasSubstr("removed 2 unfinished weight folders"));
+  EXPECT_FALSE(fs::exists(version_folder(9)));
+  EXPECT_TRUE(fs::exists(version_folder(2)));
+}
+
+TEST_F(FilesChannelTest, SaysWhenItCannotWrite) {
+  write_text(folder_.path() / "weights", "in the way");
+  const Status published = open()->publish(channel_weights(1));
+  ASSERT_FALSE(published.ok());
+  EXPECT_THAT(published.error().text(), testing::HasSubstr("cannot make folder"));
+}
+
+TEST_F(FilesChannelTest, KeepsAtLeastOneVersion) {
+  ChannelSetup own = setup();
+  own.versions_max = 0;
+  EXPECT_EQ(make_files_channel(own).error().code(), Code::kInvalid);
+  own.versions_max = 1;
+  own.resource = "a/b";
+  EXPECT_EQ(make_files_channel(own).error().code(), Code::kInvalid);
+}
+
+}  // namespace
+}  // namespace primerl
