@@ -170,4 +170,20 @@ std::unique_ptr<Learner> make_recorded_learner(NextAnswer next) {
   return std::make_unique<RecordedLearner>(std::move(next));
 }
 
+int64_t num_recorded_steps(const Trace& trace, HostId host) {
+  int64_t count = 0;
+  for (uint64_t step = trace.first_step(host); step != 0 && step <= trace.last_step(host); ++step) {
+    for (const TraceNote& note : trace.notes(host, step)) {
+      if (note.kind != NoteKind::kResource) continue;
+      // Answers of the weight channel stand beside those of the learner.
+      const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
+      if (!payload.ok()) continue;
+      const auto& answer = payload->as<LearnerAnswer>();
+      const bool is_step = answer.call == static_cast<uint8_t>(Call::kStep);
+      count += is_step && !answer.has_failed && !answer.skipped ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 }  // namespace primerl

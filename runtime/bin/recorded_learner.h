@@ -11,11 +11,15 @@
 
 #include "kernels/train/learner.h"
 #include "runtime/bin/recorded_answer.h"
+#include "runtime/trace/trace.h"
 
 namespace primerl {
 
 std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner, KeepAnswer keep);
 
 std::unique_ptr<Learner> make_recorded_learner(NextAnswer next);
+
+/// Training steps that a host's record holds, skipped ones not counted.
+int64_t num_recorded_steps(const Trace& trace, HostId host);
 
 }  // namespace primerl

@@ -6,6 +6,8 @@
 #include "runtime/bin/recorded_channel.h"
 #include "runtime/bin/recorded_engine.h"
 #include "runtime/bin/recorded_learner.h"
+#include "runtime/bin/recovered_engine.h"
+#include "runtime/bin/recovered_learner.h"
 
 namespace primerl {
 namespace {
@@ -64,6 +66,80 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
     if (kind == Engine::kResourceKind)
       return std::unique_ptr<Resource>(
           make_recording_engine(take_as<Engine>(std::move(*made)), keep));
+    return made;
+  };
+}
+
+namespace {
+
+/// Weights of `version` or the first after it that were made for real.
+Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
+                                                           PolicyVersion version) {
+  for (PolicyVersion next = version; next <= channel.newest(); next = next.next()) {
+    auto fetched = channel.fetch(next);
+    if (fetched.ok() && !(*fetched)->tensors.empty()) return fetched;
+  }
+  return error(Code::kNotFound, "no weights of version {} or later could be made again",
+               version.value);
+}
+
+std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
+                                            Recovery& recovery) {
+  RecordedChannelSetup setup;
+  setup.channel = std::move(channel);
+  setup.next = [&recovery](HostId host) { return recovery.take(host); };
+  setup.without_tensors = true;  // versions before the checkpoint are not made again
+  return make_recorded_channel(std::move(setup));
+}
+
+}  // namespace
+
+ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
+                                 std::vector<RecoveryPoint> points) {
+  auto channel_of = std::make_shared<WeightChannel*>(nullptr);
+  return [make = std::move(make), &recovery, points = std::move(points), channel_of](
+             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+    const HostId owner = owner_of(plan, index);
+    const NextAnswer next = [&recovery, owner] { return recovery.take(owner); };
+    const auto is_live = [&recovery] { return recovery.is_live(); };
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind) {
+      auto channel = take_as<WeightChannel>(memory_channel(versions_kept(plan)));
+      *channel_of = channel.get();
+      return recovered_channel(std::move(channel), recovery);
+    }
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    if (kind == Engine::kResourceKind) {
+      RecoveredEngineSetup setup;
+      setup.engine = take_as<Engine>(std::move(*made));
+      setup.next = next;
+      setup.is_live = is_live;
+      setup.weights_from = [channel_of](PolicyVersion version) {
+        return weights_from(**channel_of, version);
+      };
+      return std::unique_ptr<Resource>(make_recovered_engine(std::move(setup)));
+    }
+    if (kind == Learner::kResourceKind) {
+      const TenantSlot tenant = plan.instance(plan.host(owner).instances.front()).tenant;
+      const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
+      if (const int64_t taken = num_recorded_steps(recovery.trace(), owner);
+          taken < point.num_steps)
+        return error(Code::kInvalid,
+                     "its record ends after {} training steps, checkpoint '{}' "
+                     "was made after {}",
+                     taken, point.checkpoint.string(), point.num_steps);
+      RecoveredLearnerSetup setup;
+      setup.learner = take_as<Learner>(std::move(*made));
+      setup.next = next;
+      setup.is_live = is_live;
+      setup.checkpoint = point.checkpoint;
+      setup.num_steps = point.num_steps;
+      setup.on_divergence = [&recovery, owner](std::string what) {
+        recovery.diverged(owner, std::move(what));
+      };
+      return std::unique_ptr<Resource>(make_recovered_learner(std::move(setup)));
+    }
     return made;
   };
 }

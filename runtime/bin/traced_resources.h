@@ -4,6 +4,7 @@
 
 #include "runtime/exec/executor.h"
 #include "runtime/trace/recorder.h"
+#include "runtime/trace/recovery.h"
 #include "runtime/trace/replay.h"
 
 namespace primerl {
@@ -11,6 +12,16 @@ namespace primerl {
 /// What `make` makes; engines and learners wrapped so that `recorder` (which outlives them) keeps
 /// their answers.
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
+
+/// Where the learner of a tenant takes up a run that was cut off.
+struct RecoveryPoint {
+  std::filesystem::path checkpoint;  // empty: none, its steps are taken again from the first
+  int64_t num_steps = 0;             // that the record takes before it
+};
+/// What `make` makes, answering as recorded until `recovery` (which outlives them) is live.
+/// `points`: by tenant slot. A record that ends before its checkpoint is an error of the learner's.
+ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
+                                 std::vector<RecoveryPoint> points);
 
 /// What a replay computes.
 enum class ReplayDepth {

@@ -19,8 +19,11 @@ constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 }  // namespace
 
-HostCell::HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner)
+HostCell::HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner, const RunClock& clock,
+                   RunGuide* guide)
     : owner_(owner),
+      clock_(clock),
+      guide_(guide),
       host_([this, &setup] {
         setup.executor = this;
         return std::move(setup);
@@ -101,17 +104,21 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
       num_taken_ = std::exchange(num_arrivals_, 0);
     }
   }
-  const Time now = steady_now();
+  const Time now = clock_.now();
   if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
   if (may_step && !owner_->is_stopping() && !has_failed_) {
     // A step of a thread of its own may be long: nobody shall wait for its end who waits for what
     // came before.
     if (!has_own_thread_) host_.begin_burst();
     accept(now);
-    if (const auto at = host_.next_timer(); at && *at <= now) host_.wake(now);
-    if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
+    if (host_.is_guided()) {
+      follow_record(now);
+    } else {
+      if (const auto at = host_.next_timer(); at && *at <= now) host_.wake(now);
+      if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
+    }
     if (!has_own_thread_) host_.end_burst();
-    rearm();
+    if (!host_.is_guided()) rearm();
   }
   bool is_idle = false;
   {
@@ -127,7 +134,7 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
 
 bool HostCell::obey(uint32_t orders, Time now) {
   if ((orders & kStart) != 0) {
-    auto status = host_.start(now);
+    auto status = host_.start(guide_ != nullptr ? guide_->started(host_.id()) : now);
     has_failed_ = !status.ok();
     owner_->host_started(host_.id(), std::move(status));
   }
@@ -145,7 +152,10 @@ bool HostCell::obey(uint32_t orders, Time now) {
       owner_->host_failed(host_.id(), status.error());
     }
   }
-  if ((orders & kDrain) != 0 && !has_failed_) {
+  if ((orders & kLive) != 0 && !has_failed_) host_.go_live(now);
+  drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
+  if (drain_waits_ && !has_failed_ && !host_.is_guided()) {
+    drain_waits_ = false;
     is_draining_ = true;
     host_.begin_drain(now);
   }
@@ -177,17 +187,30 @@ bool HostCell::run_burst(uint32_t incarnation, Time now) {
       // Long steps: their end is worth a reading of the clock, which the record keeps.
       if (!host_.begin_step(now)) break;
       host_.run_step();
-      host_.complete_step(steady_now());
+      host_.complete_step(clock_.now());
     } else if (!host_.step(now).stepped) {
       break;
     }
     // Quick handlers share a reading of the clock, a few at a time; resources are not quick.
     if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
     if (!host_.ready()) break;
-    const Time last = std::exchange(now, steady_now());
+    const Time last = std::exchange(now, clock_.now());
     if (now - last > kQuick) break;
   }
   return true;
+}
+
+void HostCell::follow_record(Time now) {
+  for (int i = 0; i < kBurstSteps; ++i) {
+    if (owner_->is_stopping() || has_failed_ || !host_.step(now).stepped) break;
+    if (auto fault = guide_->fault(host_.id())) {
+      has_failed_ = true;
+      return owner_->host_failed(host_.id(), std::move(*fault));
+    }
+  }
+  if (has_failed_ || has_followed_ || guide_->guide(host_.id()).next() != nullptr) return;
+  has_followed_ = true;
+  owner_->host_followed(host_.id());
 }
 
 bool HostCell::run_apart(uint32_t incarnation, Time now) {
@@ -207,7 +230,7 @@ bool HostCell::run_apart(uint32_t incarnation, Time now) {
     }
     is_in_handler_ = false;
   }
-  host_.complete_step(steady_now());
+  host_.complete_step(clock_.now());
   return true;
 }
 

@@ -20,6 +20,8 @@
 
 #include "runtime/exec/caf_actors.h"
 #include "runtime/exec/host.h"
+#include "runtime/exec/run_clock.h"
+#include "runtime/exec/run_guide.h"
 
 namespace primerl {
 
@@ -34,6 +36,8 @@ class CellOwner {
   virtual void host_failed(HostId host, Error error) = 0;
   virtual void host_started(HostId host, Status status) = 0;
   virtual void host_ended(HostId host) = 0;
+  /// A guided host has come to the end of its record.
+  virtual void host_followed(HostId host) = 0;
   /// The host found nothing left to do while the run drains.
   virtual void host_idle() = 0;
   virtual bool is_stopping() const = 0;
@@ -46,12 +50,15 @@ class HostCell final : public HostExecutor {
     kStart = 1,    // make resources and actors, tell host_started()
     kGo = 2,       // all hosts have started: take inputs
     kAbandon = 4,  // give up the handler that is stuck (after take_over)
-    kDrain = 8,
-    kQuit = 16,  // destroy the host on its thread, tell host_ended()
-    kWake = 32,  // a timer is due
+    kLive = 8,     // all hosts have followed their records (after host_followed)
+    kDrain = 16,   // of a host that follows its record: when it has gone live
+    kQuit = 32,    // destroy the host on its thread, tell host_ended()
+    kWake = 64,    // a timer is due
   };
 
-  HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner);
+  /// `guide` may be null; with it, setup.guide is the host's. Both, and `clock`, outlive the cell.
+  HostCell(HostSetup setup, bool has_own_thread, CellOwner* owner, const RunClock& clock,
+           RunGuide* guide);
 
   Host& host() { return host_; }
   /// The actor that takes this cell's turns from now on; returns its incarnation for turn().
@@ -81,10 +88,13 @@ class HostCell final : public HostExecutor {
   bool obey(uint32_t orders, Time now);
   void accept(Time now);
   bool run_burst(uint32_t incarnation, Time now);
+  void follow_record(Time now);
   bool run_apart(uint32_t incarnation, Time now);
   void rearm();
 
   CellOwner* const owner_;
+  const RunClock& clock_;
+  RunGuide* const guide_;  // null: nothing to follow
   Host host_;
   const bool runs_apart_;
   const bool has_own_thread_;
@@ -107,6 +117,8 @@ class HostCell final : public HostExecutor {
   size_t num_taken_ = 0;
   Time armed_;
   bool has_failed_ = false;
+  bool has_followed_ = false;  // told
+  bool drain_waits_ = false;   // for the host to go live
 
   std::atomic<bool> is_draining_{false};
 };

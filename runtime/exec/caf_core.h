@@ -51,6 +51,7 @@ class CafExecutor::Core final : private CellOwner {
   void look();
   void watch_handlers(Time now);
   void watch_stall(Time now);
+  void watch_record(Time now);
   void watch_drain(Time now);
   void abandon(HostCell& cell, const HostView& view, Time now);
   Duration handler_limit(const Host& host) const;
@@ -62,11 +63,13 @@ class CafExecutor::Core final : private CellOwner {
   void host_failed(HostId host, Error error) override;
   void host_started(HostId host, Status status) override;
   void host_ended(HostId host) override;
+  void host_followed(HostId host) override;
   void host_idle() override { timers_->notice(); }
   bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
 
   // Constant after start().
   const CafExecutorSetup setup_;
+  RunClock clock_;
   const std::shared_ptr<const Wiring> wiring_;
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<HostCell>> cells_;             // by HostId; null in other processes
@@ -86,6 +89,8 @@ class CafExecutor::Core final : private CellOwner {
   std::set<TenantSlot> finished_;
   std::vector<std::optional<Status>> started_;  // by HostId
   std::vector<bool> ended_;                     // by HostId
+  size_t num_followed_ = 0;                     // hosts at the end of their record
+  bool is_live_ = true;
   RunOutcome outcome_;
 
   // Touched by the timer thread alone.

@@ -28,7 +28,8 @@ CafExecutor::Core::Core(CafExecutorSetup setup)
       shared_resources_(setup_.plan->resources.size()),
       cells_(setup_.plan->hosts.size()),
       started_(setup_.plan->hosts.size()),
-      ended_(setup_.plan->hosts.size(), false) {}
+      ended_(setup_.plan->hosts.size(), false),
+      is_live_(setup_.guide == nullptr) {}
 
 CafExecutor::Core::~Core() {
   request_stop();
@@ -77,7 +78,7 @@ Status CafExecutor::Core::start() {
   RETURN_IF_ERROR(make_shared_resources());
   ASSIGN_OR_RETURN(actors_, CafActors::make(pool_threads_of(plan)));
   timers_ = std::make_unique<CafTimers>(
-      cells_.size(), tick_of(plan),
+      clock_, cells_.size(), tick_of(plan),
       [this](HostId host) { cells_[host.index()]->order(HostCell::kWake); }, [this] { look(); });
   std::vector<Resource*> shared;
   for (const auto& resource : shared_resources_) shared.push_back(resource.get());
@@ -91,8 +92,12 @@ Status CafExecutor::Core::start() {
     host.factory = setup_.factory;
     host.shared_resources = shared;
     host.observer = setup_.observer;
+    if (setup_.guide != nullptr) {
+      host.guide = &setup_.guide->guide(id);
+      host.epoch = setup_.guide->epoch();
+    }
     auto cell = std::make_shared<HostCell>(std::move(host), plan.host(id).own_thread,
-                                           static_cast<CellOwner*>(this));
+                                           static_cast<CellOwner*>(this), clock_, setup_.guide);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }
@@ -134,7 +139,7 @@ void CafExecutor::Core::begin_drain(RunEnd end) {
     if (phase_ != Phase::kRunning) return;
     phase_ = Phase::kDraining;
     drained_end_ = end;
-    draining_since_ = steady_now();
+    draining_since_ = clock_.now();
   }
   for (auto* cell : here_) cell->order(HostCell::kDrain);
   timers_->notice();
@@ -276,6 +281,21 @@ void CafExecutor::Core::host_started(HostId host, Status status) {
     started_[host.index()] = std::move(status);
   }
   changed_.notify_all();
+}
+
+void CafExecutor::Core::host_followed(HostId) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (++num_followed_ < here_.size()) return;
+    is_live_ = true;
+    // A drain that began meanwhile has its time from now on.
+    clock_.go_on_from(setup_.guide->ended());
+    draining_since_ = clock_.now();
+  }
+  setup_.guide->go_live();
+  for (auto* cell : here_) cell->order(HostCell::kLive);
+  timers_->notice();
+  if (setup_.on_live != nullptr) setup_.on_live();
 }
 
 void CafExecutor::Core::host_ended(HostId host) {

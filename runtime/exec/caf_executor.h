@@ -6,6 +6,10 @@
 /// own_thread handler without resources that shows no progress() for its tenant's
 /// environment_timeout is abandoned, and its thread replaced, abandoned_max times in a run.
 ///
+/// With a RunGuide every host follows its record first, as fast as the messages allow; when the
+/// last one has come to the end, all go live, and the clock of the run goes on from the recorded
+/// end.
+///
 /// The end, in this order: timers stop, every host is told to stop and destroyed on its own thread,
 /// the ledger is taken, the actors are let go, the threads joined. A thread that does not come back
 /// within drain_max is named in the outcome; what it may still touch is then kept until the process
@@ -16,6 +20,7 @@
 
 #include "runtime/exec/executor.h"
 #include "runtime/exec/host.h"
+#include "runtime/exec/run_guide.h"
 
 namespace primerl {
 
@@ -26,6 +31,8 @@ struct CafExecutorSetup {
   Surroundings* surroundings = nullptr;  // outlives the executor; called from every host's thread
   ResourceFactory factory;
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every host's thread
+  RunGuide* guide = nullptr;             // of a run taken up again; outlives the executor
+  std::function<void()> on_live;         // all hosts have followed it to its end; any thread
 };
 
 class CafExecutor final : public Executor {

@@ -5,25 +5,17 @@
 namespace primerl {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
-
-Clock::time_point to_clock(Time time) {
-  return Clock::time_point(std::chrono::nanoseconds(time.to_nanoseconds()));
-}
 
 }  // namespace
 
-Time steady_now() {
-  return Time::from_nanoseconds(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-          .count());
-}
-
-CafTimers::CafTimers(size_t num_hosts, Duration tick, std::function<void(HostId)> ring,
-                     std::function<void()> look)
-    : tick_(tick), ring_(std::move(ring)), look_(std::move(look)), armed_(num_hosts, kNever) {
+CafTimers::CafTimers(const RunClock& clock, size_t num_hosts, Duration tick,
+                     std::function<void(HostId)> ring, std::function<void()> look)
+    : clock_(clock),
+      tick_(tick),
+      ring_(std::move(ring)),
+      look_(std::move(look)),
+      armed_(num_hosts, kNever) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -76,10 +68,10 @@ std::vector<HostId> CafTimers::take_due(Time now) {
 }
 
 void CafTimers::run() {
-  Time next_look = steady_now() + tick_;
+  Time next_look = clock_.now() + tick_;
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
-    const Time now = steady_now();
+    const Time now = clock_.now();
     const auto due = take_due(now);
     const bool looks = is_noticed_ || now >= next_look;
     if (!due.empty() || looks) {
@@ -88,13 +80,13 @@ void CafTimers::run() {
       for (const HostId host : due) ring_(host);
       if (looks) {
         look_();
-        next_look = steady_now() + tick_;
+        next_look = clock_.now() + tick_;
       }
       lock.lock();
       continue;
     }
     const Time until = alarms_.empty() ? next_look : std::min(next_look, alarms_.top().at);
-    changed_.wait_until(lock, to_clock(until));
+    changed_.wait_until(lock, clock_.at(until));
   }
 }
 

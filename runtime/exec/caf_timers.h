@@ -12,18 +12,16 @@
 #include <thread>
 #include <vector>
 
-#include "graph/base/clock.h"
 #include "graph/base/ids.h"
+#include "runtime/exec/run_clock.h"
 
 namespace primerl {
 
-/// The machine's steady clock.
-Time steady_now();
-
 class CafTimers {
  public:
-  CafTimers(size_t num_hosts, Duration tick, std::function<void(HostId)> ring,
-            std::function<void()> look);
+  /// Times are of `clock`, which outlives it; notice() after it was set.
+  CafTimers(const RunClock& clock, size_t num_hosts, Duration tick,
+            std::function<void(HostId)> ring, std::function<void()> look);
   ~CafTimers() { stop(); }
 
   /// Replaces the host's alarm. Any thread.
@@ -43,6 +41,7 @@ class CafTimers {
   void run();
   std::vector<HostId> take_due(Time now);  // under mutex_
 
+  const RunClock& clock_;
   const Duration tick_;
   const std::function<void(HostId)> ring_;
   const std::function<void()> look_;

@@ -6,18 +6,27 @@
 #include "runtime/exec/stall.h"
 
 namespace primerl {
+namespace {
+
+constexpr Duration kStuckAfter = Duration::seconds(10);  // without a step of the record
+
+}  // namespace
 
 void CafExecutor::Core::look() {
-  const Time now = steady_now();
+  const Time now = clock_.now();
   Phase phase;
+  bool is_live;
   {
     const std::lock_guard lock(mutex_);
     phase = phase_;
+    is_live = is_live_;
   }
+  if (now < last_change_) last_change_ = now;  // the clock was set to the end of the record
   if (phase != Phase::kRunning && phase != Phase::kDraining) {
     last_change_ = now;
     return;
   }
+  if (!is_live) return watch_record(now);
   watch_handlers(now);
   watch_stall(now);
   if (phase == Phase::kDraining) watch_drain(now);
@@ -57,6 +66,25 @@ void CafExecutor::Core::abandon(HostCell& cell, const HostView& view, Time now) 
   ++num_abandoned_;
   spawn(cells_[cell.host().id().index()]);
   cell.order(HostCell::kAbandon);
+}
+
+/// Following a record, nothing waits for anything but messages: who waits for one that nobody sends
+/// would wait for ever.
+void CafExecutor::Core::watch_record(Time now) {
+  uint64_t steps = 0;
+  bool is_running = false;
+  for (auto* cell : here_) {
+    const auto view = cell->host().view();
+    steps += view.num_steps;
+    is_running = is_running || view.is_running;
+  }
+  if (is_running || steps != last_steps_ || last_change_ == Time()) {
+    last_steps_ = steps;
+    last_change_ = now;
+    return;
+  }
+  if (now - last_change_ < kStuckAfter) return;
+  end(RunEnd::kFailed, setup_.guide->stuck());
 }
 
 void CafExecutor::Core::watch_stall(Time now) {

@@ -186,6 +186,11 @@ void Flow::reopen(OutLink& out) {
   got_room_ = true;
 }
 
+void Flow::go_live() {
+  is_guided_ = false;
+  for (OutLink& out : links) out.waiting_max.set(out.link->is_feedback ? 0 : out.unsettled());
+}
+
 int64_t Flow::room(uint32_t actor, uint32_t output, InstanceId target) const {
   int64_t most = 0;
   for (uint32_t index : outputs[actor][output].links) {

@@ -72,6 +72,8 @@ class Flow {
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
+  /// Credit counts from now on; what was emitted without it stays so.
+  void go_live();
   void reopen(OutLink& link);
 
   /// Full forward outputs of each actor. An actor with one gets no forward input; while there is
@@ -98,7 +100,7 @@ class Flow {
   void count_shipped(OutLink& link, Envelope& envelope);
 
   const uint32_t num_slots_;
-  const bool is_guided_;
+  bool is_guided_;
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;

@@ -51,9 +51,14 @@ Host::Body::Body(HostSetup host_setup)
   for (const InLink& in : inbox_.links) in_peer_.push_back(peer_index(in.link->sender_host));
   for (const OutLink& out : common_->flow->links)
     out_peer_.push_back(peer_index(out.link->target_host));
+  choose_observed();
+  handling_.set(InstanceId::kNone);
+}
+
+void Host::Body::choose_observed() {
+  observes_.clear();
   for (const OutLink& out : common_->flow->links)
     observes_.push_back(setup().observer != nullptr && setup().observer->wants_emissions(out.id));
-  handling_.set(InstanceId::kNone);
 }
 
 uint32_t Host::Body::peer_index(HostId host) const {
@@ -100,14 +105,32 @@ void Host::Body::destroy() {
 }
 
 void Host::Body::begin_drain(Time now) {
-  if (is_draining_) return;
   is_draining_ = true;
   for (uint32_t i = 0; i < seats_.size(); ++i) {
+    if (std::exchange(seats_[i].has_drained, true)) continue;
     Input input;
     input.kind = StepKind::kDrain;
     input.actor = i;
     inbox_.push_control(std::move(input), now);
   }
+  after_change();
+}
+
+void Host::Body::go_live(Time now) {
+  CHECK(setup().guide != nullptr && setup().guide->next() == nullptr,
+        "a host went live that is not guided, or not at the end of its record");
+  now_ = now;
+  common_->setup.guide = nullptr;
+  common_->flow->go_live();
+  choose_observed();
+  std::vector<uint64_t> settled;
+  for (const InLink& in : inbox_.links) settled.push_back(in.settled_messages);
+  inbox_.go_live(now);
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i)
+    if (inbox_.links[i].settled_messages != settled[i]) grant_when_due(i);
+  for (InLink& in : inbox_.links) check_bound(in);
+  work_armed_ = false;
+  arm_work();
   after_change();
 }
 
@@ -197,6 +220,7 @@ bool Host::run(Running& running) {
 bool Host::is_guided() const { return body_->setup().guide != nullptr; }
 bool Host::may_run_apart() const { return body_->may_run_apart(); }
 void Host::begin_drain(Time now) { body_->begin_drain(now); }
+void Host::go_live(Time now) { body_->go_live(now); }
 void Host::peer_down(HostId peer, uint32_t epoch, Time now) { body_->peer_down(peer, epoch, now); }
 void Host::peer_up(HostId peer, uint32_t epoch, Time now) { body_->peer_up(peer, epoch, now); }
 void Host::destroy() { body_->destroy(); }

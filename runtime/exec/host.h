@@ -113,15 +113,17 @@ struct GuidedStep {
   uint32_t timer = 0;  // kTimer
   PeerEvent peer;      // kPeer
   Time began;          // services().now()
+  Duration lasted;     // the recorded handler time: what an observer is told again
   bool is_abandoned = false;
   std::optional<Error> injected;  // in place of the handler
   std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
 };
 
-/// Chooses a host's steps in place of the host: replay. The host takes exactly these steps in this
-/// order, each as soon as its message is here, whatever is full or paused, at the recorded times;
-/// it keeps timers but takes none by itself. Used on the host's thread.
+/// Chooses a host's steps in place of the host: replay, and the way back after a crash. The host
+/// takes exactly these steps in this order, each as soon as its message is here, whatever is full
+/// or paused, at the recorded times; it keeps timers but takes none by itself. Used on the host's
+/// thread.
 class StepGuide {
  public:
   virtual ~StepGuide() = default;
@@ -199,7 +201,7 @@ class Host {
   /// The earliest pending timer, or none.
   std::optional<Time> next_timer() const;
   /// Moves timers that are due at `now` into the inbox.
-  void wake(Time now);
+  void wake(Time now);  // not of a guided host
 
   /// Whether step() would do something now.
   bool ready() const;
@@ -231,6 +233,10 @@ class Host {
 
   /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
   void begin_drain(Time now);
+  /// The guide knows no further step and shall choose no longer: what has arrived, the timers, the
+  /// pauses and the credit are as the recorded steps left them, and the host goes on from there by
+  /// itself. `now` is not before any recorded time.
+  void go_live(Time now);
   /// `peer`'s process died: what it had not acknowledged is returned, its targets leave every
   /// output, later arrivals of epochs <= `epoch` are refused, neighbours get on_peer(kDown).
   void peer_down(HostId peer, uint32_t epoch, Time now);

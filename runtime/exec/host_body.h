@@ -24,6 +24,8 @@ class Host::Body {
   Status start(Time now);
   void destroy();
   void begin_drain(Time now);
+  void go_live(Time now);
+  void choose_observed();
   bool may_run_apart() const;
   HostCounts counts() const;
   HostView view() const;
@@ -58,6 +60,7 @@ class Host::Body {
     std::shared_ptr<Running> running;
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
+    bool has_drained = false;    // its drain is queued or done
     Json snapshot;               // after the last step that succeeded
     std::vector<Time> restarts;  // within the window
   };

@@ -38,7 +38,7 @@ Input Host::Body::guided_input(const GuidedStep& step) {
   input.kind = step.kind;
   input.actor = step.actor;
   input.peer = step.peer;
-  if (step.kind == StepKind::kDrain) is_draining_ = true;
+  if (step.kind == StepKind::kDrain) is_draining_ = seats_[step.actor].has_drained = true;
   if (step.kind != StepKind::kTimer) return input;
   input.port = step.timer;
   const auto num_armed = std::erase_if(timers_, [&](const PendingTimer& timer) {
@@ -58,6 +58,7 @@ StepEnd Host::Body::guided_step() {
   if (next == nullptr || !begin_step(next->began)) return {};
   // The guide moves on when it is told of the step.
   const Time began = next->began;
+  const Time ended = began + next->lasted;
   StepEnd end;
   end.stepped = true;
   if (next->is_abandoned) {
@@ -68,7 +69,7 @@ StepEnd Host::Body::guided_step() {
       fail_step(*next->injected);
     else
       run_step();
-    end = complete_step(began);
+    end = complete_step(ended);
   }
   return end;
 }

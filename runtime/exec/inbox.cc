@@ -178,6 +178,25 @@ void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {
       in.is_paused.set(paused ? 1 : 0);
 }
 
+void Inbox::go_live(Time now) {
+  std::vector<Input> waiting;
+  for (Lane& lane : lanes_)
+    while (!lane.ring.empty()) waiting.push_back(lane.ring.pop());
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Input& a, const Input& b) { return a.arrival < b.arrival; });
+  is_guided_ = false;
+  lanes_.clear();
+  lanes_.resize(2);
+  num_waiting_ = 0;
+  for (InLink& in : links) {
+    open_lane(in);
+    if (in.is_paused.get() != 0) lanes_[in.lane].is_paused = true;
+    in.num_waiting.set(0);
+    in.waiting_max.set(0);
+  }
+  for (Input& input : waiting) queue(links[input.in_index], std::move(input.envelope), now);
+}
+
 void Inbox::reopen(InLink& in, uint32_t epoch) {
   in.epoch = epoch;
   in.sent_by_dead.add(in.num_received_epoch);

@@ -87,6 +87,9 @@ class Inbox {
   uint64_t next_arrival() { return ++last_arrival_; }
 
   void pause(uint32_t actor, uint32_t port, bool paused);
+  /// From guided to its own choice: what waits is queued again in order of arrival, a newer
+  /// latest_wins message overwrites an older one, pauses hold.
+  void go_live(Time now);
   /// The sender of these links begins again at sequence 1.
   void reopen(InLink& in, uint32_t epoch);
 
@@ -105,7 +108,7 @@ class Inbox {
   uint32_t lane_of(uint32_t actor, const Link& link);
 
   const uint32_t num_slots_;
-  const bool is_guided_;
+  bool is_guided_;
   std::vector<Lane> lanes_;
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;

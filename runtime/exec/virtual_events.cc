@@ -13,17 +13,47 @@ bool VirtualExecutor::advance() {
   if (is_stop_requested_) finish_run(RunEnd::kInterrupted, ok());
   const bool all_finished =
       !finished_.empty() && std::find(finished_.begin(), finished_.end(), false) == finished_.end();
-  if (!outcome_ && !drain_deadline_ && (all_finished || is_drain_requested_)) begin_drain();
+  const bool may_drain = !is_guided_ && !drain_deadline_;
+  if (!outcome_ && may_drain && (all_finished || is_drain_requested_)) begin_drain();
   if (outcome_) return false;
   if (step_something()) return true;
+  if (is_guided_) {
+    finish_run(RunEnd::kFailed, options_.guide->stuck());
+    return false;
+  }
   look_for_end();
   if (outcome_) return false;
   return jump();
 }
 
+bool VirtualExecutor::is_at_end_of_record() const {
+  for (uint32_t i = 0; i < guests_.size(); ++i)
+    if (options_.guide->guide(HostId(i)).next() != nullptr) return false;
+  return true;
+}
+
+void VirtualExecutor::go_live() {
+  is_guided_ = false;
+  options_.guide->go_live();
+  now_ = std::max(now_, options_.guide->ended());
+  for (Guest& guest : guests_) guest.host->go_live(now_);
+  check_invariants();
+}
+
+/// False when the record cannot be followed, which ends the run.
+bool VirtualExecutor::step_as_recorded(Guest& guest) {
+  guest.host->step(now_);
+  if (auto fault = options_.guide->fault(guest.host->id())) {
+    host_failed(guest.host->id(), std::move(*fault));
+    return false;
+  }
+  return true;
+}
+
 bool VirtualExecutor::step_something() {
+  if (is_guided_ && is_at_end_of_record()) go_live();
   for (Guest& guest : guests_) {
-    if (!guest.host) continue;
+    if (!guest.host || is_guided_) continue;
     const auto timer = guest.host->next_timer();
     if (timer && *timer <= now_) guest.host->wake(now_);
   }
@@ -35,6 +65,7 @@ bool VirtualExecutor::step_something() {
     if (!ways_[i].parcels.empty()) runnable_.push_back(i);
   if (runnable_.empty()) return false;
   const uint64_t chosen = choice_.below(runnable_.size());
+  if (chosen < num_hosts && is_guided_) return step_as_recorded(guests_[runnable_[chosen]]);
   if (chosen < num_hosts)
     begin(guests_[runnable_[chosen]]);
   else
@@ -187,7 +218,7 @@ void VirtualExecutor::check_invariants() {
           "edge '{}': sent {} is not handled {} + in flight {} + returned {} + "
           "dropped {}",
           planned.name, edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped));
-    if (edge.waiting_max > static_cast<uint64_t>(planned.bound))
+    if (!is_guided_ && edge.waiting_max > static_cast<uint64_t>(planned.bound))
       broken(fmt::format("edge '{}': {} messages waited, its bound is {}", planned.name,
                          edge.waiting_max, planned.bound));
     in_flight += edge.in_flight;

@@ -36,7 +36,8 @@ VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFacto
       choice_(mix(stable_hash("schedule"), options_.seed)),
       shared_(plan_->resources.size(), nullptr),
       guests_(plan_->hosts.size()),
-      finished_(plan_->tenants.size(), false) {
+      finished_(plan_->tenants.size(), false),
+      is_guided_(options_.guide != nullptr) {
   repeat_line = fmt::format("virtual run with seed {}", options_.seed);
   if (!options_.repeat_with.empty()) repeat_line += "; repeat with: " + options_.repeat_with;
   set_check_observer(&print_repeat_line);
@@ -70,13 +71,19 @@ Status VirtualExecutor::start_host(HostId id) {
   setup.wiring = wiring_;
   setup.host = id;
   setup.epoch = ++guest.epoch;
+  Time now = now_;
+  if (is_guided_) {
+    setup.guide = &options_.guide->guide(id);
+    setup.epoch = guest.epoch = options_.guide->epoch();
+    now = options_.guide->started(id);
+  }
   setup.surroundings = &surroundings_;
   setup.executor = this;
   setup.factory = factory_;
   setup.shared_resources = shared_;
   setup.observer = this;
   guest.host = std::make_unique<Host>(std::move(setup));
-  return guest.host->start(now_);
+  return guest.host->start(now);
 }
 
 Host& VirtualExecutor::host(HostId id) {

@@ -11,6 +11,10 @@
 /// under way are checked. A broken one, or any CHECK that fails inside, prints the seed and the one
 /// command that repeats the run.
 ///
+/// With a RunGuide the hosts first take their recorded steps, in an order the seed chooses, without
+/// faults from the world and without time passing; then they go live and the clock goes on from
+/// where the record ends.
+///
 /// All processes of the plan run here, so kill() and revive() can rehearse the death of one.
 /// Not thread-safe; request_drain() and request_stop() count from the next event on.
 #pragma once
@@ -27,6 +31,7 @@
 #include "runtime/exec/drain.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/host.h"
+#include "runtime/exec/run_guide.h"
 
 namespace primerl {
 
@@ -60,6 +65,7 @@ struct VirtualOptions {
   VirtualWorld* world = nullptr;
   DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
   uint64_t events_max = 50'000'000;      // a run that takes more does not end: a broken invariant
+  RunGuide* guide = nullptr;             // of a run taken up again; outlives the executor
   std::string repeat_with;               // the command that repeats this run, for failures
 };
 
@@ -94,6 +100,8 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
   uint64_t num_late_answers() const { return num_late_; }
   int64_t num_abandoned() const { return num_abandoned_; }
   Host& host(HostId id);
+  /// Hosts still follow their record.
+  bool is_guided() const { return is_guided_; }
   std::vector<EdgeLedger> ledger() const;
   StallReport stall_report() const;
   std::vector<std::pair<std::string, int64_t>> counters() const;
@@ -126,6 +134,9 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
 
   Status start_host(HostId id);
   bool step_something();
+  bool step_as_recorded(Guest& guest);
+  bool is_at_end_of_record() const;
+  void go_live();
   bool jump();
   void begin(Guest& guest);
   void end(Guest& guest);
@@ -165,6 +176,7 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
   uint64_t num_late_ = 0;
   uint64_t in_transit_ = 0;  // messages in parcels on their way
   int64_t num_abandoned_ = 0;
+  bool is_guided_ = false;
   bool is_drain_requested_ = false;
   bool is_stop_requested_ = false;
 };

@@ -78,6 +78,7 @@ void ReplayCursor::load(uint64_t step) {
     return;
   }
   guided_.began = recorded_.began;
+  guided_.lasted = recorded_.duration;
   guided_.is_abandoned = (recorded_.flags & kAbandoned) != 0;
   guided_.link = recorded_.link;
   guided_.epoch = recorded_.epoch;

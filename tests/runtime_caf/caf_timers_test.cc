@@ -12,14 +12,15 @@ constexpr Duration kNoTick = Duration::seconds(3600);
 TEST(CafTimers, RingsInOrderOfTime) {
   std::vector<uint32_t> rung;
   std::promise<void> done;
+  const RunClock clock;
   CafTimers timers(
-      3, kNoTick,
+      clock, 3, kNoTick,
       [&](HostId host) {
         rung.push_back(host.value);
         if (rung.size() == 3) done.set_value();
       },
       [] {});
-  const Time now = steady_now();
+  const Time now = clock.now();
   timers.arm(HostId(0), now + Duration::milliseconds(15));
   timers.arm(HostId(1), now + Duration::milliseconds(5));
   timers.arm(HostId(2), now + Duration::milliseconds(10));
@@ -33,15 +34,16 @@ TEST(CafTimers, RingsOnceAtTheReplacedTime) {
   std::atomic<int> num_rung{0};
   std::promise<void> done;
   Time at;
+  const RunClock clock;
   CafTimers timers(
-      2, kNoTick,
+      clock, 2, kNoTick,
       [&](HostId host) {
         if (host == HostId(1)) return done.set_value();
         ++num_rung;
-        EXPECT_GE(steady_now(), at);
+        EXPECT_GE(clock.now(), at);
       },
       [] {});
-  const Time now = steady_now();
+  const Time now = clock.now();
   at = now + Duration::milliseconds(10);
   timers.arm(HostId(0), now + Duration::seconds(3600));
   timers.arm(HostId(0), at);
@@ -53,19 +55,31 @@ TEST(CafTimers, RingsOnceAtTheReplacedTime) {
 
 TEST(CafTimers, LooksSoonWhenNoticed) {
   std::promise<void> looked;
+  const RunClock clock;
   CafTimers timers(
-      1, kNoTick, [](HostId) {}, [&] { looked.set_value(); });
+      clock, 1, kNoTick, [](HostId) {}, [&] { looked.set_value(); });
   timers.notice();
   looked.get_future().wait();
 }
 
-TEST(CafTimers, IsSilentAfterStop) {
+TEST(CafTimers, RingsByAClockThatWasSetBack) {
+  RunClock clock;
+  clock.go_on_from(Time::from_nanoseconds(0));
+  std::promise<Time> rung;
   CafTimers timers(
-      1, kNoTick, [](HostId) { FAIL() << "rang after stop()"; },
+      clock, 1, kNoTick, [&](HostId) { rung.set_value(clock.now()); }, [] {});
+  timers.arm(HostId(0), Time::from_nanoseconds(0) + Duration::milliseconds(5));
+  EXPECT_GE(rung.get_future().get(), Time::from_nanoseconds(0) + Duration::milliseconds(5));
+}
+
+TEST(CafTimers, IsSilentAfterStop) {
+  const RunClock clock;
+  CafTimers timers(
+      clock, 1, kNoTick, [](HostId) { FAIL() << "rang after stop()"; },
       [] { FAIL() << "looked after stop()"; });
   timers.stop();
   timers.stop();
-  timers.arm(HostId(0), steady_now());
+  timers.arm(HostId(0), clock.now());
   timers.notice();
 }
 

@@ -68,7 +68,7 @@ Overrides overrides_of(const DemoCase& demo) {
   set(fmt::format("tenant.main.batch_size={}", kBatchSize));
   set(fmt::format("tenant.main.max_steps={}", kMaxSteps));
   set(fmt::format("tenant.main.max_off_policy_steps={}", demo.max_off_policy_steps));
-  set("tenant.main.checkpoint_every=0");
+  set(fmt::format("tenant.main.checkpoint_every={}", demo.checkpoint_every));
   // A drain waits for environments too: drain_max (60 s) covers every hang of a run.
   set("tenant.main.environment_timeout=\"5s\"");
   set("node.rollout.max_inflight=24");
@@ -84,20 +84,20 @@ Overrides overrides_of(const DemoCase& demo) {
 
 /// Checked once per variant, then shared: 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
-  using Key = std::tuple<int64_t, Fault>;
+  using Key = std::tuple<int64_t, Fault, int64_t>;
   static std::map<Key, CheckedGraph> all;
-  const Key key{demo.max_off_policy_steps, demo.fault};
+  const Key key{demo.max_off_policy_steps, demo.fault, demo.checkpoint_every};
   if (const auto found = all.find(key); found != all.end()) return found->second;
   const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml";
   auto checked = load_graph(file, overrides_of(demo), catalog_of(demo.fault));
   return all.emplace(key, std::move(checked)).first->second;
 }
 
-/// Keeps rollouts.jsonl in memory; checkpoints go to one folder that every run fills anew.
+/// Keeps rollouts.jsonl in memory.
 class SimSurroundings final : public Surroundings, public RunFiles {
  public:
-  SimSurroundings(DemoJudge& judge, std::vector<std::string>& rollouts)
-      : judge_(judge), rollouts_(rollouts) {}
+  SimSurroundings(DemoJudge& judge, std::vector<std::string>& rollouts, const DemoHooks& hooks)
+      : judge_(judge), rollouts_(rollouts), hooks_(hooks) {}
 
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
@@ -109,14 +109,18 @@ class SimSurroundings final : public Surroundings, public RunFiles {
     judge_.see_line(line);
     return ok();
   }
-  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
-    return scratch_folder();
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t step) override {
+    return hooks_.checkpoint_folder == nullptr ? scratch_folder() : hooks_.checkpoint_folder(step);
   }
-  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+  Status commit_checkpoint(TenantSlot, int64_t step, const Json&) override {
+    if (hooks_.on_checkpoint != nullptr) hooks_.on_checkpoint(step);
+    return ok();
+  }
 
  private:
   DemoJudge& judge_;
   std::vector<std::string>& rollouts_;
+  const DemoHooks& hooks_;
 };
 
 class SimWorld final : public VirtualWorld {
@@ -197,7 +201,7 @@ std::shared_ptr<const Plan> demo_plan(const DemoCase& demo) {
   return plan;
 }
 
-DemoResult run_demo(const DemoCase& demo, DeliveryObserver* observer, ResourceFactory factory) {
+DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
   DemoResult result;
   DemoJudge judge(demo);
   const auto plan = demo_plan(demo);
@@ -206,14 +210,15 @@ DemoResult run_demo(const DemoCase& demo, DeliveryObserver* observer, ResourceFa
       result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
     return result;
   }
-  SimSurroundings surroundings(judge, result.rollouts);
+  SimSurroundings surroundings(judge, result.rollouts, hooks);
   SimWorld world(demo, judge);
-  if (factory == nullptr) factory = resource_factory();
+  const ResourceFactory factory = hooks.factory == nullptr ? resource_factory() : hooks.factory;
   VirtualExecutor executor(plan, factory, surroundings,
                            {.seed = demo.seed,
                             .world = &world,
-                            .observer = observer,
+                            .observer = hooks.observer,
                             .events_max = 2'000'000,
+                            .guide = hooks.guide,
                             .repeat_with = repeat_command(demo)});
   if (const Status started = executor.start(); !started.ok()) {
     result.violations.push_back(started.error().text());

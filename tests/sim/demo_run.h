@@ -7,12 +7,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/exec/executor.h"
 #include "runtime/exec/host.h"
+#include "runtime/exec/run_guide.h"
 
 namespace primerl::sim {
 
@@ -35,6 +37,17 @@ struct DemoCase {
   int64_t max_off_policy_steps = 2;
   Fault fault = Fault::kNone;
   bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
+  int64_t checkpoint_every = 0;
+};
+
+/// Who looks on, and what is other than in a plain run. Everything outlives the run.
+struct DemoHooks {
+  DeliveryObserver* observer = nullptr;  // sees every step: a recorder
+  ResourceFactory factory;               // null = the program's
+  RunGuide* guide = nullptr;             // the run is taken up again
+  /// Where the checkpoint of a step goes; null = one folder that every one fills anew.
+  std::function<std::filesystem::path(int64_t step)> checkpoint_folder;
+  std::function<void(int64_t step)> on_checkpoint;  // committed; may be null
 };
 
 struct DemoResult {
@@ -53,9 +66,7 @@ inline constexpr int64_t kGroupSize = 4;
 inline constexpr int64_t kBatchSize = 8;
 inline constexpr int64_t kMaxSteps = 4;
 
-/// `observer` (may be null) sees every step: a recorder. `factory`: null = the program's.
-DemoResult run_demo(const DemoCase& demo, DeliveryObserver* observer = nullptr,
-                    ResourceFactory factory = nullptr);
+DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks = {});
 /// The plan that run_demo() runs; null when the graph is not valid.
 std::shared_ptr<const Plan> demo_plan(const DemoCase& demo);
 /// A folder in memory, where there is one, of this process alone; removed at its end.

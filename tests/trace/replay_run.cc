@@ -64,7 +64,10 @@ fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tam
   CHECK(writer.ok(), writer.error().text());
   TamperingWriter tampering(**writer, tamper);
   Recorder recorder(catalog, tampering);
-  result = run_demo(demo, &recorder, recording_factory(resource_factory(), recorder));
+  DemoHooks hooks;
+  hooks.observer = &recorder;
+  hooks.factory = recording_factory(resource_factory(), recorder);
+  result = run_demo(demo, hooks);
   const Status closed = (*writer)->close();
   CHECK(closed.ok(), closed.error().text());
   return folder;

@@ -1,0 +1,154 @@
+#include "runtime/trace/recovery.h"
+
+#include <algorithm>
+
+#include "runtime/trace/replay_cursor.h"
+
+namespace primerl {
+namespace {
+
+/// Looks at every step once: the last moment, the incarnation, and whether a drain had begun.
+struct Survey {
+  Time ended;
+  uint32_t epoch = 0;
+  HostId drained;  // none: no host had begun to drain
+};
+
+Survey survey(const Trace& trace, size_t num_hosts) {
+  Survey found;
+  for (uint32_t i = 0; i < num_hosts; ++i) {
+    const HostId host(i);
+    if (const auto began = trace.started(host)) found.ended = std::max(found.ended, *began);
+    for (uint64_t number = 1; number <= trace.last_step(host); ++number) {
+      const auto step = trace.step(host, number);
+      if (!step) continue;
+      found.ended = std::max(found.ended, step->began + step->duration);
+      if (step->kind == StepKind::kMessage) found.epoch = std::max(found.epoch, step->epoch);
+      if (step->kind == StepKind::kDrain && found.drained.is_none()) found.drained = host;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Status Recovery::check(const Plan& plan, const Trace& trace) {
+  RETURN_IF_ERROR(check_fits(plan, trace.catalog()));
+  if (trace.is_closed()) return error(Code::kInvalid, "its record has an end: nothing was cut off");
+  for (const TraceFault& fault : trace.faults()) {
+    if (fault.kind == TraceFault::Kind::kCutTail || !fault.is_fault()) continue;
+    return error(Code::kInvalid, "its record is not whole: {}", fault.text);
+  }
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
+    const HostId host(i);
+    if (!trace.started(host))
+      return error(Code::kInvalid, "'{}' had not started yet", plan.hosts[i].name);
+    if (trace.first_step(host) > 1)
+      return error(Code::kInvalid,
+                   "the record of '{}' begins with step {}: what came before was retired "
+                   "(trace.bytes_max)",
+                   plan.hosts[i].name, trace.first_step(host));
+  }
+  const Survey found = survey(trace, plan.hosts.size());
+  if (!found.drained.is_none())
+    return error(Code::kInvalid, "'{}' had begun to drain when the run was cut off",
+                 plan.host(found.drained).name);
+  return ok();
+}
+
+Result<std::unique_ptr<Recovery>> Recovery::make(std::shared_ptr<const Plan> plan,
+                                                 std::shared_ptr<const Trace> trace,
+                                                 DeliveryObserver* recorder) {
+  RETURN_IF_ERROR(check_fits(*plan, trace->catalog()));
+  return std::unique_ptr<Recovery>(new Recovery(std::move(plan), std::move(trace), recorder));
+}
+
+Recovery::Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace> trace,
+                   DeliveryObserver* recorder)
+    : plan_(std::move(plan)),
+      trace_(std::move(trace)),
+      wiring_(make_wiring(*plan_)),
+      recorder_(recorder) {
+  for (uint32_t i = 0; i < plan_->hosts.size(); ++i)
+    cursors_.push_back(
+        std::make_unique<ReplayCursor>(*plan_, *wiring_, *trace_, HostId(i), UINT64_MAX));
+  const Survey found = survey(*trace_, plan_->hosts.size());
+  ended_ = found.ended;
+  epoch_ = std::max(1U, found.epoch);
+}
+
+Recovery::~Recovery() = default;
+
+StepGuide& Recovery::guide(HostId host) { return *cursors_[host.index()]; }
+
+Time Recovery::started(HostId host) const { return trace_->started(host).value_or(Time()); }
+
+void Recovery::go_live() { is_live_.store(true, std::memory_order_release); }
+
+Error Recovery::text_of(const Divergence& divergence) const {
+  Error fault = error(Code::kCorrupt, "the recorded run cannot be followed: {}:{}: {}: {}",
+                      plan_->host(divergence.host).name, divergence.step,
+                      to_string(divergence.kind), divergence.what);
+  for (const auto& detail : divergence.details) fault = Error(std::move(fault)).note(detail);
+  return fault;
+}
+
+std::optional<Error> Recovery::fault(HostId host) const {
+  const auto& divergence = cursors_[host.index()]->divergence();
+  if (!divergence) return std::nullopt;
+  return text_of(*divergence);
+}
+
+Error Recovery::stuck() const {
+  for (const auto& cursor : cursors_)
+    if (cursor->divergence()) return text_of(*cursor->divergence());
+  const ReplayCursor* first = nullptr;
+  for (const auto& cursor : cursors_)
+    if (cursor->next() != nullptr &&
+        (first == nullptr || cursor->recorded().began < first->recorded().began))
+      first = cursor.get();
+  if (first == nullptr) return error(Code::kCorrupt, "the recorded run cannot be followed");
+  const TraceStep& step = first->recorded();
+  const auto& link = wiring_->links[step.link.index()];
+  return error(Code::kCorrupt,
+               "the recorded run cannot be followed: '{}' waits at step {} for message {} of '{}', "
+               "which '{}' has not sent",
+               plan_->host(step.host).name, step.step, step.sequence, plan_->edge(link.edge).name,
+               plan_->instance(link.sender).name);
+}
+
+void Recovery::on_start(HostId host, Time now) {
+  if (recorder_ != nullptr) recorder_->on_start(host, now);
+}
+
+void Recovery::on_step(const StepRecord& record) {
+  ReplayCursor& cursor = *cursors_[record.host.index()];
+  if (cursor.next() != nullptr || cursor.divergence()) cursor.on_step(record);
+  if (recorder_ != nullptr) recorder_->on_step(record);
+}
+
+bool Recovery::wants_emissions(LinkId link) const {
+  return !is_live() || (recorder_ != nullptr && recorder_->wants_emissions(link));
+}
+
+const std::vector<std::byte>* Recovery::take(HostId host) {
+  return is_live() ? nullptr : cursors_[host.index()]->take_answer();
+}
+
+void Recovery::diverged(HostId host, std::string what) {
+  cursors_[host.index()]->diverged(std::move(what));
+}
+
+uint64_t Recovery::num_steps() const {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < plan_->hosts.size(); ++i) sum += trace_->last_step(HostId(i));
+  return sum;
+}
+
+uint64_t Recovery::num_messages_compared() const {
+  uint64_t sum = 0;
+  for (const auto& cursor : cursors_) sum += cursor->num_compared();
+  return sum;
+}
+
+}  // namespace primerl

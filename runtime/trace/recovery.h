@@ -1,0 +1,79 @@
+/// Recovery: a run that a crash cut off, taken up again from its record. `run --resume` uses it.
+///
+/// Every host takes its recorded steps once more (a guided Host, host.h), each emission compared
+/// with what was recorded, and goes live at the end: rollouts in flight, queues, timers and gates
+/// stand as they stood. What resources said is taken from the record, or made again and compared:
+/// that is for whoever makes them (recovered_engine.h, recovered_learner.h). All of it is recorded
+/// anew, so that the record of the new start is whole by itself.
+///
+/// A step that had not ended when the run was cut is not in the record: its input is, and is
+/// handled live. What cannot be taken up is refused by check(), with the reason.
+///
+/// Threads: as RunGuide says; the observer's calls on the thread of their host.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/run_guide.h"
+#include "runtime/trace/replay.h"
+#include "runtime/trace/trace.h"
+
+namespace primerl {
+
+class ReplayCursor;
+
+class Recovery final : public RunGuide, public DeliveryObserver, public RecordedAnswers {
+ public:
+  /// Whether a record can be taken up by a plan: whole from step 1 on, of the same nodes, edges and
+  /// schemas, and cut off rather than ended. The error says what stands against it.
+  static Status check(const Plan& plan, const Trace& trace);
+
+  /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
+  static Result<std::unique_ptr<Recovery>> make(std::shared_ptr<const Plan> plan,
+                                                std::shared_ptr<const Trace> trace,
+                                                DeliveryObserver* recorder);
+  ~Recovery() override;
+
+  // RunGuide
+  StepGuide& guide(HostId host) override;
+  std::optional<Error> fault(HostId host) const override;
+  Time started(HostId host) const override;
+  Time ended() const override { return ended_; }
+  uint32_t epoch() const override { return epoch_; }
+  void go_live() override;
+  Error stuck() const override;
+  // DeliveryObserver
+  void on_start(HostId host, Time now) override;
+  void on_step(const StepRecord& record) override;
+  bool wants_emissions(LinkId link) const override;
+  // RecordedAnswers
+  const std::vector<std::byte>* take(HostId host) override;
+  bool is_parallel() const override { return true; }
+
+  const Trace& trace() const { return *trace_; }
+  bool is_live() const { return is_live_.load(std::memory_order_acquire); }
+  /// A resource came to another result than recorded: the host it belongs to stops here. On the
+  /// host's thread, within its step.
+  void diverged(HostId host, std::string what);
+  uint64_t num_steps() const;              // of the record
+  uint64_t num_messages_compared() const;  // once live
+
+ private:
+  Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace> trace,
+           DeliveryObserver* recorder);
+  Error text_of(const Divergence& divergence) const;
+
+  const std::shared_ptr<const Plan> plan_;
+  const std::shared_ptr<const Trace> trace_;
+  const std::shared_ptr<const Wiring> wiring_;
+  DeliveryObserver* const recorder_;
+  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = HostId
+  Time ended_;
+  uint32_t epoch_ = 1;
+  std::atomic<bool> is_live_{false};
+};
+
+}  // namespace primerl
