@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/wire/payload_check.h"
-
 namespace primerl {
 namespace {
 
@@ -61,7 +59,8 @@ void Link::push_parcels(const std::shared_ptr<const std::vector<std::byte>>& own
                         size_t to, TransferCounts counts) {
   LaneFrame frame;
   frame.kind = LinkFrameKind::kParcels;
-  frame.head = Blob(owner, std::span(*owner).subspan(from, to - from));
+  const auto bytes = std::span(*owner).subspan(from, to - from);
+  (bytes.size() <= kHeadBytesMax ? frame.head : frame.data) = Blob(owner, bytes);
   const uint64_t sequence = channel(Lane::kFrames).lane.push(std::move(frame));
   receipts_.push_back({sequence, num_chunks_, counts});
 }
@@ -110,7 +109,8 @@ bool Link::next(Lane lane, Time now, OutFrame& frame) {
   if (state_ == LinkState::kEnded) return false;
   if (next_unnumbered(lane, from, now, frame)) {
     frame.header.payload_bytes = frame.head.size();
-    frame.header.check = hash_bytes({}, hash_bytes(frame.head.bytes(), frame.header.sequence));
+    frame.header.check =
+        link_check(frame.header, link_payload_hash(frame.head.bytes(), frame.data.bytes()));
     return true;
   }
   if (is_over() || !from.is_greeted) return false;
@@ -119,7 +119,7 @@ bool Link::next(Lane lane, Time now, OutFrame& frame) {
     frame.header = header(numbered->kind, from);
     frame.header.sequence = sequence;
     frame.header.payload_bytes = numbered->num_bytes();
-    frame.header.check = numbered->check;
+    frame.header.check = link_check(frame.header, numbered->hash);
     frame.head = numbered->head;
     frame.data = numbered->data;
     from.owes_ack = false;
@@ -130,7 +130,7 @@ bool Link::next(Lane lane, Time now, OutFrame& frame) {
   }
   if (!std::exchange(from.owes_ack, false)) return false;
   frame = {header(LinkFrameKind::kAck, from), {}, {}};
-  frame.header.check = hash_bytes({}, hash_bytes({}, 0));
+  frame.header.check = link_check(frame.header, link_payload_hash({}, {}));
   return true;
 }
 

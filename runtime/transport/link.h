@@ -11,6 +11,7 @@
 /// the time, takes frames to send from next(), and hands in what arrived. Calls the receiver.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -24,7 +25,11 @@
 
 namespace primerl {
 
-/// A frame to send: the header, and up to two parts behind it.
+/// Parcels of at most so many bytes are copied behind the header, larger ones are a part of their
+/// own, shared.
+inline constexpr size_t kHeadBytesMax = size_t{8} << 10;
+
+/// A frame to send: the header with what follows it in the first part, and the second part.
 struct OutFrame {
   LinkFrameHeader header;
   Blob head;
@@ -75,6 +80,9 @@ class Link {
   void fail(const Error& why);
   /// Ends quietly: declared dead, or closed.
   void end(std::string_view why);
+
+  /// Of the lane that was heard of least lately.
+  Time last_heard() const { return std::min(channels_[0].last_heard, channels_[1].last_heard); }
 
   /// All but the outbox's numbers.
   void add_to(LinkStatus& status) const;
@@ -154,6 +162,7 @@ class Link {
   Time next_timer_;
   std::optional<RefusedGreeting> refusal_;  // said again to every hello
   bool owes_refusal_ = false;
+  uint32_t num_other_versions_ = 0;
   // Sending.
   std::deque<Receipt> receipts_;
   uint64_t next_object_ = 0;

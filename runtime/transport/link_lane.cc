@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/wire/payload_check.h"
-
 namespace primerl {
 
 uint64_t LinkLane::push(LaneFrame frame) {
@@ -24,9 +22,9 @@ LaneFrame* LinkLane::next(uint64_t& sequence) {
     num_resent_ += 1;
   else
     sent_max_ = sequence;
-  if (!frame.has_check) {
-    frame.check = hash_bytes(frame.data.bytes(), hash_bytes(frame.head.bytes(), sequence));
-    frame.has_check = true;
+  if (!frame.has_hash) {
+    frame.hash = link_payload_hash(frame.head.bytes(), frame.data.bytes());
+    frame.has_hash = true;
   }
   return &frame;
 }

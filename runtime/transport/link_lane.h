@@ -18,8 +18,8 @@ struct LaneFrame {
   LinkFrameKind kind = LinkFrameKind::kParcels;
   Blob head;  // follows the header in the first part
   Blob data;  // a part of its own; may be empty
-  bool has_check = false;
-  uint64_t check = 0;  // made when it is sent for the first time
+  bool has_hash = false;
+  uint64_t hash = 0;  // link_payload_hash(), made when it is sent for the first time
   uint64_t num_bytes() const { return head.size() + data.size(); }
 };
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "runtime/transport/link.h"
-#include "runtime/wire/payload_check.h"
 
 namespace primerl {
 namespace {
 
 constexpr uint32_t kBadChecksMax = 16;  // in a row: no accident any more
+constexpr uint32_t kOtherVersionsMax = 3;
 
 template <Message T>
 std::optional<T> read_body(std::span<const std::byte> body) {
@@ -39,19 +39,17 @@ void Link::receive(Lane lane, InFrame frame, Time now) {
     owes_refusal_ = true;
   if (is_over()) return;
   if (frame.header.process != peer_.process) return refuse(FrameRefusal::kStranger);
-  if (!check_epochs(lane, frame)) return;
   const LinkFrameHeader& header = frame.header;
   const uint64_t num_bytes = frame.head.bytes.size() + frame.data.bytes.size();
   if (num_bytes != header.payload_bytes) return refuse(FrameRefusal::kBytesDiffer);
-  const uint64_t check =
-      hash_bytes(frame.data.bytes, hash_bytes(frame.head.bytes, header.sequence));
-  if (check != header.check) {
+  if (link_check(header, link_payload_hash(frame.head.bytes, frame.data.bytes)) != header.check) {
     refuse(FrameRefusal::kCheck);
     if (++channel(lane).num_bad_checks >= kBadChecksMax)
       fail_frame(FrameRefusal::kCheck, "frames arrive damaged, again and again");
     return;
   }
   channel(lane).num_bad_checks = 0;
+  if (!check_epochs(lane, frame)) return;
   if (header.kind == LinkFrameKind::kHello || header.kind == LinkFrameKind::kWelcome)
     return receive_greeting(lane, frame, now);
   if (header.kind == LinkFrameKind::kRefusal) return receive_refusal(frame);
@@ -175,7 +173,10 @@ void Link::owe_refusal(RefusedGreeting refusal) {
 
 void Link::refuse_version(uint8_t theirs) {
   refuse(FrameRefusal::kVersion);
-  if (is_over()) return;
+  // Once may be damage, and a peer that greeted does not change its version.
+  const bool is_greeted = std::any_of(channels_.begin(), channels_.end(),
+                                      [](const Channel& each) { return each.is_greeted; });
+  if (is_over() || is_greeted || ++num_other_versions_ < kOtherVersionsMax) return;
   // It cannot read this either, but it sees the version.
   owe_refusal({identity_.name, "version", std::to_string(kLinkVersion), std::to_string(theirs)});
   refuse_peer({peer_.process, peer_.name, "version", std::to_string(kLinkVersion),

@@ -42,6 +42,7 @@ class LinkTransport : public Transport {
   /// process the connection belongs to, none when the connection does not say. Gives the link it
   /// belongs to, or null.
   Link* arrive(Lane lane, ProcessId from, const ReceivedPart& first, const ReceivedPart& second);
+  void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
   Link* find(ProcessId process);
   void each_link(const std::function<void(Link&)>& visit);
   /// Takes what was sent, wakes links whose time has come; the earliest time of the next turn.

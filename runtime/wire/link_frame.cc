@@ -1,6 +1,7 @@
 #include "runtime/wire/link_frame.h"
 
 #include "runtime/wire/little_endian.h"
+#include "runtime/wire/payload_check.h"
 
 namespace primerl {
 
@@ -94,6 +95,16 @@ FrameRefusal decode_link_header(std::span<const std::byte> bytes, Lane lane,
   header.payload_bytes = payload_bytes;
   header.check = take_number<uint64_t>(at + 40);
   return FrameRefusal::kNone;
+}
+
+uint64_t link_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data) {
+  return hash_bytes(data, hash_bytes(head, 0));
+}
+
+uint64_t link_check(const LinkFrameHeader& header, uint64_t payload_hash) {
+  std::array<std::byte, kLinkHeaderBytes> bytes;
+  encode_link_header(header, bytes);
+  return hash_bytes(std::span(bytes).first(kLinkHeaderBytes - sizeof header.check), payload_hash);
 }
 
 uint8_t version_of_link_frame(std::span<const std::byte> bytes) {

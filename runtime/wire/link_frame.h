@@ -50,7 +50,7 @@ struct LinkFrameHeader {
   uint64_t sequence = 0;    // from 1, rises by one; 0 when not numbered
   uint64_t acknowledged = 0;
   uint64_t payload_bytes = 0;
-  uint64_t check = 0;  // hash_bytes() of the payload, seeded with the sequence
+  uint64_t check = 0;  // link_check() of all the above and the payload
   friend bool operator==(const LinkFrameHeader&, const LinkFrameHeader&) = default;
 };
 
@@ -61,6 +61,11 @@ void encode_link_header(const LinkFrameHeader& header,
 /// `header` alone.
 FrameRefusal decode_link_header(std::span<const std::byte> bytes, Lane lane,
                                 uint64_t payload_bytes_max, LinkFrameHeader& header);
+
+/// Over the payload, in the parts it travels in.
+uint64_t link_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data);
+/// Over a header but for its check, and a payload's hash: finds damage, does not authenticate.
+uint64_t link_check(const LinkFrameHeader& header, uint64_t payload_hash);
 
 /// The version byte of something that begins like a link frame, for the words of a refusal; 0 else.
 uint8_t version_of_link_frame(std::span<const std::byte> bytes);

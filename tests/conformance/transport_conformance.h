@@ -383,6 +383,7 @@ TEST_P(TransportConformance, TellsThePeerThatItLeavesInOrder) {
   expect("the link", [&] { return got(0).num_ups() == 1 && got(1).num_ups() == 1; });
   ASSERT_TRUE(at(1).close(kPatience).ok());
   expect("goodbye", [&] { return got(0).num_downs() == 1; });
+  if (stage_->may_lose_goodbye()) return;
   EXPECT_THAT(got(0).downs()[0], ::testing::HasSubstr("ended the link in order"));
 }
 

@@ -106,6 +106,8 @@ class TransportStage {
   virtual void break_link() = 0;
   /// Until it is done; false after a long time without.
   virtual bool wait(const std::function<bool()>& done);
+  /// Whether a frame that is said once may not arrive.
+  virtual bool may_lose_goodbye() const { return false; }
   /// For failures: seeds, counts.
   virtual std::string describe() const;
 
@@ -113,6 +115,10 @@ class TransportStage {
   PeerSpec peer_of(size_t side, uint32_t epoch) const;
 
  protected:
+  virtual std::string public_key_of(size_t side) const {
+    (void)side;
+    return {};
+  }
   std::unique_ptr<Transport> transports_[2];
   LinkAddress address_of_0_;
 };

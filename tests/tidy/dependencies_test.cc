@@ -48,7 +48,7 @@ TEST(Dependencies, EveryInstalledLibraryIsUsed) {
       "libbenchmark-dev", "libcaf-dev",      "libcli11-dev",        "libfmt-dev",
       "libgmock-dev",     "libgtest-dev",    "libmsgpack-cxx-dev",  "libpcre2-dev",
       "libspdlog-dev",    "libssl-dev",      "libutf8proc-dev", "libtomlplusplus-dev",
-      "libzstd-dev",      "nlohmann-json3-dev"};
+      "libzmq3-dev",      "libzstd-dev",     "nlohmann-json3-dev"};
   std::set<std::string> listed;
   for (const auto& line : source_from_text("list", text_of("scripts/packages.txt")).lines)
     if (line.ends_with("-dev")) listed.insert(line);

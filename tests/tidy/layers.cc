@@ -108,6 +108,7 @@ const std::vector<Fence>& fences() {
       {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
       {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},
       {"zstd", {"zstd.h"}, {"runtime/trace/packed_segment.cc"}},
+      {"ZeroMQ", {"zmq"}, {"runtime/transport/zmq_*.cc"}},
       {"OpenSSL", {"openssl/"}, {"runtime/trace/content_store.cc"}},
       {"libtorch", {"torch/", "ATen/", "c10/"}, {"kernels/torch/*"}},
   };

@@ -1,0 +1,166 @@
+#include "runtime/transport/keys.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <sstream>
+
+namespace primerl {
+namespace {
+
+constexpr size_t kFileBytesMax = size_t{1} << 20;
+
+Error io_error(std::string_view what, const std::filesystem::path& file) {
+  return error(Code::kIo, "{} '{}': {}", what, file.string(), strerror(errno));
+}
+
+/// Closes what it holds.
+struct File {
+  int fd = -1;
+  ~File() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+Status write_all(const File& file, std::string_view text, const std::filesystem::path& path) {
+  while (!text.empty()) {
+    const auto written = ::write(file.fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return io_error("writing", path);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  if (::fsync(file.fd) != 0) return io_error("writing", path);
+  return ok();
+}
+
+Result<std::string> read_all(const File& file, const std::filesystem::path& path) {
+  std::string text;
+  std::array<char, 4096> part;
+  while (true) {
+    const auto count = ::read(file.fd, part.data(), part.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return io_error("reading", path);
+    if (count == 0) break;
+    text.append(part.data(), static_cast<size_t>(count));
+    if (text.size() > kFileBytesMax)
+      return error(Code::kInvalid, "'{}' is too long for a file of keys", path.string());
+  }
+  explicit_bzero(part.data(), part.size());
+  return text;
+}
+
+/// `name = "value"`.
+Result<std::string> value_of(const std::string& text, std::string_view name,
+                             const std::filesystem::path& file) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::string begin = fmt::format("{} = \"", name);
+    if (!line.starts_with(begin) || !line.ends_with('"')) continue;
+    std::string value = line.substr(begin.size(), line.size() - begin.size() - 1);
+    if (is_public_key(value)) return value;
+    explicit_bzero(value.data(), value.size());
+  }
+  return error(Code::kInvalid, "'{}' has no '{} = \"...\"' of {} characters", file.string(), name,
+               kKeyTextBytes)
+      .note("make one with `primerl-graph keys new`");
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+}  // namespace
+
+SecretKey::~SecretKey() { explicit_bzero(z85_.data(), z85_.size()); }
+
+Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
+  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  if (file.fd < 0 && errno == EEXIST)
+    return error(Code::kExists, "'{}' exists; keys are never overwritten", path.string())
+        .note("remove it yourself, or name another file");
+  if (file.fd < 0) return io_error("making", path);
+  std::string text =
+      fmt::format("public = \"{}\"\nsecret = \"{}\"\n", keys.public_key, keys.secret_key.reveal());
+  const Status written = write_all(file, text, path);
+  explicit_bzero(text.data(), text.size());
+  return written;
+}
+
+Result<KeyPair> read_key_file(const std::filesystem::path& path) {
+  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+  if (file.fd < 0) return io_error("reading", path);
+  struct stat about {};
+  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
+  if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
+    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
+                 path.string(), about.st_mode & 07777)
+        .note(fmt::format("chmod 0600 '{}', if nobody else has read it", path.string()));
+  ASSIGN_OR_RETURN(std::string text, read_all(file, path));
+  auto public_key = value_of(text, "public", path);
+  auto secret_key = value_of(text, "secret", path);
+  explicit_bzero(text.data(), text.size());
+  if (!public_key.ok()) return std::move(public_key).error();
+  if (!secret_key.ok()) return std::move(secret_key).error();
+  return KeyPair{std::move(public_key).value(), SecretKey(std::move(secret_key).value())};
+}
+
+Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& path) {
+  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return io_error("reading", path);
+  struct stat about {};
+  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if ((about.st_mode & 022) != 0)
+    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can let keys in",
+                 path.string(), about.st_mode & 07777)
+        .note(fmt::format("chmod 0600 '{}'", path.string()));
+  ASSIGN_OR_RETURN(const std::string text, read_all(file, path));
+  std::vector<AllowedName> entries;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.empty() || line.starts_with("# ") || line == "#") continue;
+    const auto words = split(line, ' ');
+    if (words.size() != 3 || !is_public_key(words[0]))
+      return error(Code::kInvalid, "{}:{}: expected a key, a process and its tenants, or '*'",
+                   path.string(), number);
+    AllowedName entry{words[0], words[1], {}};
+    if (words[2] != "*") entry.tenants = split(words[2], ',');
+    if (words[2] != "*" && entry.tenants.empty())
+      return error(Code::kInvalid, "{}:{}: '{}' names no tenant; '*' means all", path.string(),
+                   number, words[2]);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+Status append_to_allow_list(const std::filesystem::path& path, const AllowedName& entry) {
+  if (!is_public_key(entry.public_key))
+    return error(Code::kInvalid, "'{}' is no key of {} characters", entry.public_key,
+                 kKeyTextBytes);
+  if (std::filesystem::exists(path)) {
+    ASSIGN_OR_RETURN(const auto entries, read_allow_list(path));
+    for (const AllowedName& there : entries)
+      if (there.public_key == entry.public_key)
+        return error(Code::kExists, "'{}' lets this key in already, as '{}'", path.string(),
+                     there.process);
+  }
+  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};
+  if (file.fd < 0) return io_error("writing", path);
+  const std::string tenants =
+      entry.tenants.empty() ? "*" : fmt::format("{}", fmt::join(entry.tenants, ","));
+  return write_all(file, fmt::format("{} {} {}\n", entry.public_key, entry.process, tenants), path);
+}
+
+}  // namespace primerl

@@ -1,0 +1,70 @@
+/// Keys of processes: CURVE pairs in files that only their owner can read, and the list of who may
+/// connect. A secret key is never written anywhere else: not into logs, traces, resolved graphs.
+///
+/// A key file (mode 0600, anything wider is refused):    An allow-list:
+///   public = "Z85, 40 characters"                         # key, process, tenants ("*": all)
+///   secret = "Z85, 40 characters"                         Z85... training *
+///                                                         Z85... inference main,other
+/// Plain functions and values; any thread.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "graph/base/ids.h"
+#include "graph/base/result.h"
+
+namespace primerl {
+
+inline constexpr size_t kKeyTextBytes = 40;  // Z85 of 32 bytes
+
+/// Holds the secret key's text and wipes it in the end. Cannot be formatted or compared.
+class SecretKey {
+ public:
+  SecretKey() = default;
+  explicit SecretKey(std::string z85) : z85_(std::move(z85)) {}
+  SecretKey(const SecretKey&) = default;
+  SecretKey(SecretKey&&) = default;
+  SecretKey& operator=(const SecretKey&) = default;
+  SecretKey& operator=(SecretKey&&) = default;
+  ~SecretKey();
+  const std::string& reveal() const { return z85_; }
+
+ private:
+  std::string z85_;
+};
+
+struct KeyPair {
+  std::string public_key;  // Z85
+  SecretKey secret_key;
+};
+
+/// Who may connect with which key, as numbers of the plan.
+struct AllowedKey {
+  std::string public_key;  // Z85
+  ProcessId process;
+  std::vector<TenantSlot> tenants;  // empty: all
+};
+
+/// The same by name, as a file has it.
+struct AllowedName {
+  std::string public_key;
+  std::string process;
+  std::vector<std::string> tenants;  // empty: all
+};
+
+/// 40 characters of Z85.
+bool is_public_key(std::string_view text);
+
+KeyPair make_key_pair();
+/// kExists when the file is there: keys are never overwritten.
+Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
+/// kInvalid when others than its owner can read it, when it is no plain file, or no key file.
+Result<KeyPair> read_key_file(const std::filesystem::path& file);
+
+Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
+/// Appends a line, making the file (0600) when it is not there. kExists: the key is in it.
+Status append_to_allow_list(const std::filesystem::path& file, const AllowedName& entry);
+
+}  // namespace primerl

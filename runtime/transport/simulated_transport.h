@@ -1,0 +1,74 @@
+/// Transports on a virtual clock, over a network that loses, repeats, reorders, delays and parts:
+/// the protocol of link.h under every fault, repeatable by its seed. One thread, no sockets.
+///
+///   SimulatedNetwork network({.seed = 7, .faults = {.loss = 0.1}});
+///   auto transport = network.make_transport(identity, limits, receiver);
+///   network.run_until([&] { return ...; });
+///
+/// Nothing happens but in advance(): send() only queues, deliver() is called from advance().
+/// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+/// Chances per frame, each drawn by itself.
+struct SimulatedFaults {
+  double loss = 0;
+  double duplication = 0;
+  double reordering = 0;  // stays back while later frames pass
+  Duration delay = Duration::microseconds(50);
+  Duration jitter = Duration();  // of the delay; keeps the order
+  Duration reordered_by = Duration::milliseconds(5);
+  double damage = 0;  // one bit of the frame is flipped
+};
+
+struct SimulatedOptions {
+  uint64_t seed = 1;
+  SimulatedFaults faults;
+};
+
+class SimulatedNetwork {
+ public:
+  explicit SimulatedNetwork(SimulatedOptions options);
+  ~SimulatedNetwork();
+  SimulatedNetwork(const SimulatedNetwork&) = delete;
+  SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
+
+  /// `receiver` outlives the transport, which does not outlive the network. One per process and
+  /// epoch; its address is that of simulated_address().
+  std::unique_ptr<Transport> make_transport(TransportIdentity identity, LinkLimits limits,
+                                            TransportReceiver& receiver);
+
+  /// From now on; frames on their way keep their fate.
+  void set_faults(const SimulatedFaults& faults);
+  /// Nothing passes between the two until heal(): what is on its way is lost, too.
+  void cut(ProcessId one, ProcessId other);
+  void heal(ProcessId one, ProcessId other);
+
+  /// The next event: an arrival, or a timer. False: nothing will ever happen.
+  bool advance();
+  /// Until `done`, at most `events_max` events; whether it came true.
+  bool run_until(const std::function<bool()>& done, uint64_t events_max = 1'000'000);
+  /// Until the clock has gone on by `time`.
+  void run_for(Duration time);
+  Time now() const;
+  uint64_t num_lost() const;
+
+ private:
+  friend class SimulatedTransport;
+  struct Body;
+  std::unique_ptr<Body> body_;
+};
+
+/// "simulated://2.1": process and epoch.
+LinkAddress simulated_address(ProcessId process, uint32_t epoch);
+
+}  // namespace primerl

@@ -1,0 +1,14 @@
+/// What a ZeroMQ transport may listen on and connect to. Plain functions; any thread.
+#pragma once
+
+#include "runtime/transport/zmq_transport.h"
+
+namespace primerl {
+
+/// The addresses to bind, made safe: an ipc folder is there, ours alone, and short enough.
+Result<LinkAddress> listen_address(const TransportIdentity& identity, const ZmqOptions& options);
+
+/// Whether this process may connect to, or expect, the peer.
+Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options);
+
+}  // namespace primerl

@@ -1,0 +1,27 @@
+#include <string.h>
+#include <zmq.h>
+
+#include <array>
+
+#include "runtime/transport/keys.h"
+
+namespace primerl {
+
+KeyPair make_key_pair() {
+  std::array<char, kKeyTextBytes + 1> public_key{};
+  std::array<char, kKeyTextBytes + 1> secret_key{};
+  CHECK(zmq_curve_keypair(public_key.data(), secret_key.data()) == 0,
+        "ZeroMQ was built without CURVE");
+  KeyPair keys{public_key.data(), SecretKey(secret_key.data())};
+  explicit_bzero(secret_key.data(), secret_key.size());
+  return keys;
+}
+
+bool is_public_key(std::string_view text) {
+  if (text.size() != kKeyTextBytes) return false;
+  std::array<uint8_t, 32> key{};
+  const std::string terminated(text);
+  return zmq_z85_decode(key.data(), terminated.c_str()) != nullptr;
+}
+
+}  // namespace primerl

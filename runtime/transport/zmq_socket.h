@@ -1,0 +1,101 @@
+/// ZeroMQ's context, sockets and messages as values: what zmq_transport.cc needs of them, without
+/// naming ZeroMQ. A socket belongs to one thread at a time; a context to all.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/base/blob.h"
+#include "graph/base/clock.h"
+#include "graph/base/result.h"
+
+namespace primerl {
+
+/// Received or to be sent. Moving it may move its bytes.
+class ZmqMessage {
+ public:
+  ZmqMessage();
+  /// Room for bytes to be written before it is sent.
+  explicit ZmqMessage(size_t num_bytes);
+  /// Shares the Blob's bytes until ZeroMQ has written them.
+  explicit ZmqMessage(const Blob& blob);
+  ~ZmqMessage();
+  ZmqMessage(ZmqMessage&& other) noexcept;
+  ZmqMessage& operator=(ZmqMessage&& other) noexcept;
+
+  std::span<std::byte> bytes();
+  std::span<const std::byte> bytes() const;
+  bool has_more() const;
+  /// The key that the connection proved to hold; empty without one.
+  std::string user_id() const;
+
+ private:
+  friend class ZmqSocket;
+  alignas(8) std::array<std::byte, 64> message_;
+};
+
+class ZmqContext {
+ public:
+  ZmqContext();
+  /// Waits until every socket's linger is over.
+  ~ZmqContext();
+  ZmqContext(const ZmqContext&) = delete;
+  ZmqContext& operator=(const ZmqContext&) = delete;
+  void* handle() const { return context_; }
+
+ private:
+  void* context_;
+};
+
+/// What a socket is made with; see docs/design/transport.md for the values.
+struct ZmqSocketSettings {
+  std::string routing_id;   // of a dealer
+  int high_water_mark = 0;  // messages, in each direction
+  int64_t message_bytes_max = -1;
+  bool is_server = false;                          // of keys
+  std::string public_key, secret_key, server_key;  // Z85; empty: no keys
+};
+
+enum class ZmqKind { kRouter, kDealer, kAuthenticator };
+
+enum class ZmqSent { kSent, kNobody };
+
+class ZmqSocket {
+ public:
+  ZmqSocket() = default;
+  static Result<ZmqSocket> open(ZmqContext& context, ZmqKind kind,
+                                const ZmqSocketSettings& settings);
+  ~ZmqSocket();
+  ZmqSocket(ZmqSocket&& other) noexcept : socket_(std::exchange(other.socket_, nullptr)) {}
+  ZmqSocket& operator=(ZmqSocket&& other) noexcept;
+
+  /// The address it got, with its port.
+  Result<std::string> bind(const std::string& address);
+  Status connect(const std::string& address);
+  /// How long what was sent may still leave after the socket has closed.
+  void linger(Duration limit);
+
+  /// All parts or none. kNobody: no peer, or not this one; never blocks.
+  ZmqSent send(std::span<ZmqMessage> parts);
+  /// False: nothing is there.
+  bool receive(ZmqMessage& part);
+
+  void* handle() const { return socket_; }
+
+ private:
+  explicit ZmqSocket(void* socket) : socket_(socket) {}
+  void* socket_ = nullptr;
+};
+
+/// A look that costs no system call.
+bool zmq_any_readable(std::span<ZmqSocket* const> sockets);
+/// Waits until a socket or the file descriptor is readable, or `timeout` (zero: looks only).
+void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout);
+
+}  // namespace primerl

@@ -1,0 +1,385 @@
+#include "runtime/transport/zmq_transport.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <thread>
+
+#include "runtime/transport/link_transport.h"
+#include "runtime/transport/zmq_addresses.h"
+#include "runtime/transport/zmq_authenticator.h"
+#include "runtime/transport/zmq_socket.h"
+#include "runtime/wire/little_endian.h"
+
+namespace primerl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+/// Of one socket before the others get a turn. Pieces of bulk are few: each takes 0.1 ms.
+constexpr int kFramesPerTurn[] = {256, 2};
+/// Below, a Blob is copied out of what was received, so nothing needs to stay.
+constexpr size_t kOwnedBytesMin = 1024;
+/// A new connection is tried so often, for so long; then with each hello.
+constexpr Duration kConnectEvery = Duration::milliseconds(5);
+constexpr Duration kConnectFor = Duration::seconds(2);
+constexpr Duration kLingerMax = Duration::seconds(1);
+
+Time to_time(Clock::time_point point) {
+  return Time::from_nanoseconds(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count());
+}
+
+/// Who a connection says it is: one per (process, epoch, attempt), never used again.
+std::string routing_id(const TransportIdentity& identity, uint32_t attempt) {
+  std::string id(13, 'P');
+  auto* at = reinterpret_cast<std::byte*>(id.data());
+  put_number<uint32_t>(at + 1, identity.process.value);
+  put_number<uint32_t>(at + 5, identity.epoch);
+  put_number<uint32_t>(at + 9, attempt);
+  return id;
+}
+
+ProcessId process_of(std::span<const std::byte> id) {
+  if (id.size() != 13 || id[0] != std::byte{'P'}) return ProcessId::none();
+  return ProcessId(take_number<uint32_t>(id.data() + 1));
+}
+
+/// Keeps a received part alive for as long as a Blob views it.
+ReceivedPart received(ZmqMessage& part) {
+  if (part.bytes().size() < kOwnedBytesMin) return {nullptr, 0, part.bytes()};
+  const auto owner = std::make_shared<ZmqMessage>(std::move(part));
+  const auto bytes = std::as_const(*owner).bytes();
+  return {owner, bytes.size(), bytes};
+}
+
+class ZmqTransport final : public LinkTransport {
+ public:
+  ZmqTransport(TransportIdentity identity, LinkLimits limits, ZmqOptions options,
+               TransportReceiver& receiver)
+      : LinkTransport(std::move(identity), limits, receiver),
+        options_(std::move(options)),
+        event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    CHECK(event_ >= 0, "no event descriptor");
+  }
+  ~ZmqTransport() override {
+    (void)close(Duration());
+    ::close(event_);
+  }
+
+  Status listen();
+  void start() {
+    thread_ = std::thread([this] { run(); });
+  }
+  void break_connections() {
+    {
+      const std::lock_guard lock(mutex());
+      is_breaking_ = true;
+    }
+    wake();
+  }
+
+  const LinkAddress& address() const override { return address_; }
+  Status close(Duration deadline) override;
+
+ protected:
+  void wake() override {
+    is_woken_.store(true);
+    if (!is_sleeping_.exchange(false)) return;
+    const uint64_t one = 1;
+    (void)!::write(event_, &one, sizeof one);
+  }
+  Status check_peer(const PeerSpec& peer) const override { return check_zmq_peer(peer, options_); }
+  Time now() const override { return to_time(Clock::now()); }
+
+ private:
+  using Sockets = std::array<ZmqSocket, kNumLanes>;
+  struct Dealer {
+    uint32_t epoch = 0;
+    Time opened;
+    Sockets sockets;
+  };
+
+  void run();
+  bool turn(Time& next);
+  void wait(Time until);
+  void open_dealers();
+  Status open_dealer(const Link& link);
+  bool receive(Lane lane, ZmqSocket& socket, ProcessId connected_to);
+  ProcessId sender_of(std::span<const std::byte> id, const ZmqMessage& part) const;
+  bool send_frames(Link& link, Time& next);
+  ZmqSent send_frame(ZmqSocket& socket, const std::string* route, const OutFrame& frame);
+  ZmqSocketSettings settings(Lane lane) const;
+  void close_sockets(Duration linger);
+
+  // Constant after listen().
+  const ZmqOptions options_;
+  const int event_;
+  LinkAddress address_;
+  // Touched by the I/O thread, with mutex() held.
+  ZmqContext context_;
+  std::optional<ZmqAuthenticator> authenticator_;
+  Sockets routers_;
+  std::map<ProcessId, Dealer> dealers_;
+  std::array<std::map<ProcessId, std::string>, kNumLanes> routes_;
+  uint32_t num_attempts_ = 0;
+  std::condition_variable turned_;
+  bool is_stopping_ = false;
+  bool is_breaking_ = false;
+  Duration linger_;
+  Status closed_;
+  std::vector<ZmqSocket*> polled_;  // without the lock, too
+  // Of waking up: is_woken_ before is_sleeping_, on both sides.
+  std::atomic<bool> is_woken_{false};
+  std::atomic<bool> is_sleeping_{false};
+  std::thread thread_;
+};
+
+ZmqSocketSettings ZmqTransport::settings(Lane lane) const {
+  const uint32_t window = lane == Lane::kFrames ? limits().window_frames : limits().window_chunks;
+  ZmqSocketSettings settings;
+  // The window bounds what is under way; twice as much when it was sent again, and what has none.
+  settings.high_water_mark = static_cast<int>(2 * window + 64);
+  settings.message_bytes_max = static_cast<int64_t>(
+      std::max({limits().parcel_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
+  if (options_.keys) {
+    settings.public_key = options_.keys->public_key;
+    settings.secret_key = options_.keys->secret_key.reveal();
+  }
+  return settings;
+}
+
+Status ZmqTransport::listen() {
+  ASSIGN_OR_RETURN(const LinkAddress wanted, listen_address(identity(), options_));
+  if (options_.keys) {
+    ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_, options_.allowed));
+  }
+  if (wanted.empty()) return ok();
+  for (const Lane lane : kLanes) {
+    auto& router = routers_[static_cast<size_t>(lane)];
+    ZmqSocketSettings made = settings(lane);
+    made.is_server = true;
+    ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
+    std::string& address = lane == Lane::kFrames ? address_.frames : address_.bulk;
+    ASSIGN_OR_RETURN(address, router.bind(lane == Lane::kFrames ? wanted.frames : wanted.bulk));
+  }
+  return ok();
+}
+
+void ZmqTransport::run() {
+  while (true) {
+    Time next;
+    is_woken_.store(false);
+    bool has_more = false;
+    {
+      const std::lock_guard lock(mutex());
+      has_more = turn(next);
+      turned_.notify_all();
+      if (is_stopping_) return close_sockets(linger_);
+    }
+    if (!has_more) wait(next);
+  }
+}
+
+bool ZmqTransport::turn(Time& next) {
+  bool has_more = false;
+  if (std::exchange(is_breaking_, false)) dealers_.clear();
+  if (authenticator_) authenticator_->serve();
+  for (const Lane lane : kLanes) {
+    auto& router = routers_[static_cast<size_t>(lane)];
+    if (router.handle() != nullptr) has_more |= receive(lane, router, ProcessId::none());
+    for (auto& [process, dealer] : dealers_)
+      has_more |= receive(lane, dealer.sockets[static_cast<size_t>(lane)], process);
+  }
+  next = begin_turn();
+  open_dealers();
+  each_link([&](Link& link) { has_more |= send_frames(link, next); });
+  polled_.clear();
+  if (authenticator_) polled_.push_back(&authenticator_->socket());
+  for (ZmqSocket& router : routers_)
+    if (router.handle() != nullptr) polled_.push_back(&router);
+  for (auto& [process, dealer] : dealers_)
+    for (ZmqSocket& socket : dealer.sockets) polled_.push_back(&socket);
+  return has_more;
+}
+
+void ZmqTransport::wait(Time until) {
+  const auto spin_until = Clock::now() + std::chrono::nanoseconds(options_.spin.to_nanoseconds());
+  while (Clock::now() < spin_until) {
+    if (is_woken_.load(std::memory_order_relaxed)) return;
+    if (zmq_any_readable(polled_)) return;
+  }
+  is_sleeping_.store(true);
+  if (!is_woken_.load()) {
+    const Time time = now();
+    if (until > time) zmq_wait(polled_, event_, until - time);
+  }
+  is_sleeping_.store(false);
+  uint64_t count = 0;
+  (void)!::read(event_, &count, sizeof count);
+}
+
+void ZmqTransport::open_dealers() {
+  const Time time = now();
+  std::erase_if(dealers_, [&](const auto& each) {
+    const Link* link = find(each.first);
+    if (link == nullptr || link->is_over() || link->peer().epoch != each.second.epoch) return true;
+    const Time heard = std::max(each.second.opened, link->last_heard());
+    return time - heard >= options_.reopen_after;
+  });
+  each_link([&](Link& link) {
+    if (!link.connects() || link.is_over() || dealers_.contains(link.peer().process)) return;
+    const Status opened = open_dealer(link);
+    if (!opened.ok()) link.fail(opened.error());
+  });
+}
+
+Status ZmqTransport::open_dealer(const Link& link) {
+  Dealer dealer;
+  dealer.epoch = link.peer().epoch;
+  dealer.opened = now();
+  const uint32_t attempt = ++num_attempts_;
+  for (const Lane lane : kLanes) {
+    auto& socket = dealer.sockets[static_cast<size_t>(lane)];
+    ZmqSocketSettings made = settings(lane);
+    made.routing_id = routing_id(identity(), attempt);
+    made.server_key = link.peer().public_key;
+    ASSIGN_OR_RETURN(socket, ZmqSocket::open(context_, ZmqKind::kDealer, made));
+    const LinkAddress& to = link.peer().address;
+    RETURN_IF_ERROR(socket.connect(lane == Lane::kFrames ? to.frames : to.bulk));
+  }
+  dealers_.insert_or_assign(link.peer().process, std::move(dealer));
+  return ok();
+}
+
+ProcessId ZmqTransport::sender_of(std::span<const std::byte> id, const ZmqMessage& part) const {
+  const ProcessId process = process_of(id);
+  if (!options_.keys) return process;
+  // The key decides; what the connection calls itself must agree.
+  const std::string key = part.user_id();
+  for (const AllowedKey& entry : options_.allowed)
+    if (entry.public_key == key && entry.process == process) return process;
+  return ProcessId::none();
+}
+
+bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to) {
+  const bool is_router = connected_to.is_none();
+  const int most = kFramesPerTurn[static_cast<size_t>(lane)];
+  for (int i = 0; i < most; ++i) {
+    ZmqMessage id, first, second, rest;
+    if (is_router && !socket.receive(id)) return false;
+    if (!socket.receive(first)) return false;
+    bool has_more = first.has_more();
+    if (has_more) has_more = socket.receive(second) && second.has_more();
+    const bool is_too_many = has_more;
+    while (has_more) has_more = socket.receive(rest) && rest.has_more();
+    const ProcessId from = is_router ? sender_of(id.bytes(), first) : connected_to;
+    if (is_too_many || from.is_none()) {
+      refuse_stranger(is_too_many ? FrameRefusal::kFramesDiffer : FrameRefusal::kStranger);
+      continue;
+    }
+    const Link* link = arrive(lane, from, received(first), received(second));
+    if (link == nullptr || !is_router) continue;
+    auto& route = routes_[static_cast<size_t>(lane)][from];
+    const auto bytes = id.bytes();
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (route != text) route = text;
+  }
+  return true;
+}
+
+bool ZmqTransport::send_frames(Link& link, Time& next) {
+  const ProcessId process = link.peer().process;
+  const auto dealer = dealers_.find(process);
+  bool has_more = false;
+  bool is_waiting = false;  // for a connection that is being made
+  for (const Lane lane : kLanes) {
+    const auto index = static_cast<size_t>(lane);
+    ZmqSocket* socket = link.connects() ? nullptr : &routers_[index];
+    const std::string* route = link.connects() ? nullptr : &routes_[index][process];
+    if (dealer != dealers_.end()) socket = &dealer->second.sockets[index];
+    if (socket == nullptr || socket->handle() == nullptr) continue;
+    if (route != nullptr && route->empty()) continue;  // it has not connected yet
+    OutFrame frame;
+    int left = kFramesPerTurn[index];
+    while (left > 0 && link.next(lane, now(), frame)) {
+      --left;
+      if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
+      // Nobody is connected now: the next turn tries again, at the latest at the next timer.
+      link.unsend(lane, frame);
+      is_waiting |= dealer != dealers_.end() && now() - dealer->second.opened < kConnectFor;
+      break;
+    }
+    has_more |= left == 0;
+  }
+  if (is_waiting) next = std::min(next, now() + kConnectEvery);
+  return has_more;
+}
+
+ZmqSent ZmqTransport::send_frame(ZmqSocket& socket, const std::string* route,
+                                 const OutFrame& frame) {
+  std::array<ZmqMessage, 3> parts;
+  size_t count = 0;
+  if (route != nullptr) {
+    ZmqMessage& id = parts[count++] = ZmqMessage(route->size());
+    std::memcpy(id.bytes().data(), route->data(), route->size());
+  }
+  const auto head = frame.head.bytes();
+  ZmqMessage& first = parts[count++] = ZmqMessage(kLinkHeaderBytes + head.size());
+  encode_link_header(frame.header, first.bytes().first<kLinkHeaderBytes>());
+  if (!head.empty()) std::memcpy(first.bytes().data() + kLinkHeaderBytes, head.data(), head.size());
+  if (!frame.data.empty()) parts[count++] = ZmqMessage(frame.data);
+  return socket.send(std::span(parts).first(count));
+}
+
+void ZmqTransport::close_sockets(Duration linger) {
+  for (auto& [process, dealer] : dealers_)
+    for (ZmqSocket& socket : dealer.sockets) socket.linger(linger);
+  for (ZmqSocket& socket : routers_) socket.linger(linger);
+  dealers_.clear();
+  routers_ = {};
+  polled_.clear();
+  authenticator_.reset();
+}
+
+Status ZmqTransport::close(Duration deadline) {
+  if (!thread_.joinable()) return closed_;
+  {
+    std::unique_lock lock(mutex());
+    turned_.wait_for(lock, std::chrono::nanoseconds(deadline.to_nanoseconds()),
+                     [&] { return is_settled(); });
+    closed_ = settled_or_deadline(deadline);
+    leave_links();
+    linger_ = std::min(deadline, kLingerMax);
+    is_stopping_ = true;
+  }
+  wake();
+  thread_.join();
+  const std::lock_guard lock(mutex());
+  end_links();
+  return closed_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity, LinkLimits limits,
+                                                      ZmqOptions options,
+                                                      TransportReceiver& receiver) {
+  auto transport =
+      std::make_unique<ZmqTransport>(std::move(identity), limits, std::move(options), receiver);
+  RETURN_IF_ERROR(transport->listen());
+  transport->start();
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+void break_connections(Transport& transport) {
+  auto* zmq = dynamic_cast<ZmqTransport*>(&transport);
+  CHECK(zmq != nullptr, "only a ZeroMQ transport has connections to break");
+  zmq->break_connections();
+}
+
+}  // namespace primerl

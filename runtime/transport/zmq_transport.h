@@ -1,0 +1,51 @@
+/// A Transport over ZeroMQ: ipc on one host, tcp between hosts. docs/design/transport.md says why
+/// its sockets are as they are.
+///
+///   hosts -- send() --> outboxes ~eventfd~> [ I/O thread ] == ROUTER, DEALER == peers
+///
+/// One I/O thread owns every socket: two ROUTERs that peers connect to (frames, bulk), and two
+/// DEALERs per peer this process connects to. A connection that stays silent is made anew under
+/// another routing id, so that one which the peer still believes in cannot block it.
+///
+/// Security: an ipc folder is made with mode 0700 and refused when others could enter it. A tcp
+/// address beyond loopback is refused before anything listens unless there are keys and a list of
+/// those allowed; then every connection is encrypted and authenticated (CURVE), and what arrives on
+/// it is held against the process and the tenants of its key.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/keys.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+struct ZmqOptions {
+  /// "ipc:///absolute/folder", or "tcp://127.0.0.1", which takes free ports; empty: connects only.
+  std::string listen;
+  std::optional<KeyPair> keys;
+  std::vector<AllowedKey> allowed;
+  /// The I/O thread looks for so long before it sleeps: saves a wake-up where messages answer
+  /// each other, costs as much of a core after each burst.
+  Duration spin = Duration::microseconds(20);
+  /// A connection without an answer is made anew after so long.
+  Duration reopen_after = Duration::seconds(3);
+};
+
+/// Listens before it returns. kInvalid: an address or folder that is refused; kIo: the system's
+/// word, e.g. a port in use. `receiver` outlives the transport.
+Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity, LinkLimits limits,
+                                                      ZmqOptions options,
+                                                      TransportReceiver& receiver);
+
+/// Closes the sockets of all connections that this process made, with what is in them, and opens
+/// others: for tests of a break. CHECKs that the transport is one of make_zmq_transport().
+void break_connections(Transport& transport);
+
+/// "127.0.0.1", "localhost", "[::1]" and the like in a "tcp://..." address.
+bool is_loopback(std::string_view address);
+
+}  // namespace primerl
