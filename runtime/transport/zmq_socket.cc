@@ -58,8 +58,8 @@ Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
   to.set(ZMQ_RCVHWM, settings.high_water_mark);
   to.set(ZMQ_MAXMSGSIZE, settings.message_bytes_max);
   to.set(ZMQ_HANDSHAKE_IVL, 5000);
-  to.set(ZMQ_HEARTBEAT_IVL, 500);
-  to.set(ZMQ_HEARTBEAT_TIMEOUT, 2000);
+  // No ZMQ_HEARTBEAT_IVL: in 4.3.4 a ping on a broken connection whose reader is full ends the
+  // process (assertion !_io_error, libzmq#4364, #4767). Probes of the links notice silence instead.
   to.set(ZMQ_TCP_KEEPALIVE, 1);
   if (!settings.secret_key.empty()) {
     to.set(ZMQ_CURVE_SERVER, settings.is_server ? 1 : 0);
