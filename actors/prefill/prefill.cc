@@ -49,6 +49,7 @@ Contract Prefill::contract() {
 Status Prefill::start(Resources& resources) {
   engine_ = &resources.get<Engine>("engine");
   weights_ = &resources.get<WeightChannel>("weights");
+  RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
   if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
   return ok();
 }

@@ -25,8 +25,10 @@ std::vector<std::string> known_backends(const Catalog& catalog, std::string_view
 }
 
 std::string default_backend(const Catalog& catalog, const std::string& kind) {
-  const std::string usual = kind == kWeightChannelKind ? "memory" : "torch";
   const auto backends = known_backends(catalog, kind);
+  // "auto" is a backend of its own where somebody chooses for it later.
+  const bool has_auto = std::find(backends.begin(), backends.end(), "auto") != backends.end();
+  const std::string usual = kind != kWeightChannelKind ? "torch" : has_auto ? "auto" : "memory";
   if (std::find(backends.begin(), backends.end(), usual) != backends.end()) return usual;
   return backends.empty() ? usual : backends.front();
 }

@@ -153,7 +153,8 @@ Json resource_schema(const Catalog& catalog) {
   Json variants = Json::array();
   for (const auto& resource : catalog.resources) {
     std::vector<std::string> backends{resource.backend};
-    if (resource.kind == "weight_channel" && resource.backend == "memory")
+    if (resource.kind == "weight_channel" && resource.backend == "memory" &&
+        catalog.find_resource("weight_channel", "auto") == nullptr)
       backends.push_back("auto");
     variants.push_back(variant(resource_options(), resource.options,
                                {{"kind", {resource.kind}}, {"backend", backends}}, resource.doc));

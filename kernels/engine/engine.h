@@ -20,7 +20,7 @@
 
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
-#include "kernels/weights/snapshot.h"
+#include "kernels/weights/manifest.h"
 
 namespace primerl {
 
@@ -114,6 +114,10 @@ class Engine : public Resource {
   /// the version already applied does nothing. All or nothing: unknown, missing or misshapen
   /// tensors are an error that names them and both shapes, and the old weights stay.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
+
+  /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before
+  /// it looks.
+  virtual WeightManifest manifest() const { return {}; }
 
   virtual EngineState state() const = 0;
   /// Longest prompt + completion it can hold.

@@ -40,6 +40,7 @@ class ScriptedEngine final : public Engine {
   Status step() override;
   bool has_work() const override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  WeightManifest manifest() const override { return scripted_manifest(); }
 
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled_, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished_, {}); }

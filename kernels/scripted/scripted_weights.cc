@@ -31,6 +31,8 @@ std::shared_ptr<const WeightSnapshot> scripted_snapshot(PolicyVersion version, u
   return snapshot;
 }
 
+WeightManifest scripted_manifest() { return {{{kName, DataType::kU64, {kNumWords}}}}; }
+
 Status check_scripted_tensors(const std::vector<WeightTensor>& tensors) {
   bool is_found = false;
   for (const WeightTensor& tensor : tensors) {

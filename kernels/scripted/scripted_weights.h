@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/weights/snapshot.h"
+#include "kernels/weights/manifest.h"
 
 namespace primerl {
 
 /// The snapshot of a learner whose history hashes to `history`: "scripted.weight", U64 [4].
 std::shared_ptr<const WeightSnapshot> scripted_snapshot(PolicyVersion version, uint64_t history);
+
+/// Of every scripted snapshot.
+WeightManifest scripted_manifest();
 
 /// Refuses unknown, missing and misshapen tensors, naming them and both shapes.
 Status check_scripted_tensors(const std::vector<WeightTensor>& tensors);

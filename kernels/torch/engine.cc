@@ -103,6 +103,13 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
 
+WeightManifest TorchEngine::manifest() const {
+  WeightManifest manifest;
+  for (const auto& slice : layout_.slices)
+    manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
+  return manifest;
+}
+
 std::string TorchEngine::describe() const {
   const EngineState now = scheduler_.state();
   return fmt::format("{} running, {} held, {} waiting, {} of {} blocks free, version {}",

@@ -32,6 +32,8 @@ class TorchEngine final : public Engine {
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  /// As a TorchLearner publishes them, in fp32.
+  WeightManifest manifest() const override;
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 

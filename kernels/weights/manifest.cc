@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 
 #include "graph/base/crc32c.h"
 #include "graph/base/random.h"
+#include "kernels/weights/byte_codec.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -17,74 +17,6 @@ constexpr uint32_t kManifestVersion = 1;
 constexpr uint32_t kRecordVersion = 1;
 constexpr size_t kFaultsNamedMax = 8;
 constexpr size_t kNameBytesMax = 4096;
-
-/// Little-endian numbers and texts, one after the other, and the CRC-32C of them all at the end.
-class ByteWriter {
- public:
-  template <class T>
-  void number(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i)
-      bytes_.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
-  }
-  void text(std::string_view text) {
-    number(static_cast<uint32_t>(text.size()));
-    const auto bytes = std::as_bytes(std::span(text));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  std::vector<std::byte> take() {
-    number(crc32c(bytes_));
-    return std::move(bytes_);
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-/// Reads what a ByteWriter wrote. Past the end or with a wrong CRC everything reads as zero and
-/// `is_good()` is false.
-class ByteReader {
- public:
-  explicit ByteReader(std::span<const std::byte> bytes) {
-    uint32_t check = 0;
-    if (bytes.size() < sizeof check) return;
-    left_ = bytes.last(sizeof check);
-    is_good_ = true;
-    check = number<uint32_t>();
-    left_ = bytes.first(bytes.size() - sizeof check);
-    is_good_ = crc32c(left_) == check;
-  }
-  template <class T>
-  T number() {
-    if (!has(sizeof(T))) return T{};
-    uint64_t value = 0;
-    for (size_t i = sizeof(T); i-- > 0;) value = value << 8 | static_cast<uint8_t>(left_[i]);
-    left_ = left_.subspan(sizeof(T));
-    return static_cast<T>(value);
-  }
-  std::string text(size_t bytes_max) {
-    const auto size = number<uint32_t>();
-    if (size > bytes_max || !has(size)) {
-      is_good_ = false;
-      return {};
-    }
-    std::string text(reinterpret_cast<const char*>(left_.data()), size);
-    left_ = left_.subspan(size);
-    return text;
-  }
-  size_t num_left() const { return left_.size(); }
-  bool is_good() const { return is_good_; }
-  /// All was read, and nothing was beyond the end.
-  bool is_done() const { return is_good_ && left_.empty(); }
-
- private:
-  bool has(size_t count) {
-    is_good_ = is_good_ && count <= left_.size();
-    return is_good_;
-  }
-
-  std::span<const std::byte> left_;
-  bool is_good_ = false;
-};
 
 Error bad_manifest(std::string_view why) {
   return error(Code::kCorrupt, "a weight manifest that cannot be one: {}", why);

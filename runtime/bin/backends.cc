@@ -4,7 +4,10 @@
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/weights/channel.h"
 #include "kernels/weights/memory_channel.h"
+#include "kernels/weights/options.h"
+#include "runtime/bin/weight_backend.h"
 #ifdef PRIMERL_HAS_TORCH
 #include "kernels/torch/make.h"
 #endif
@@ -73,6 +76,36 @@ S options_of(const Plan& plan, const PlanResource& resource) {
   return options;
 }
 
+const WeightChannelOptions& channel_options(const PlanResource& resource) {
+  return *static_cast<const WeightChannelOptions*>(resource.options.get());
+}
+
+/// The model whose weights travel: that of the learner.
+std::string trained_model_folder(const Plan& plan) {
+  for (const auto& resource : plan.resources)
+    if (resource.kind == Learner::kResourceKind && resource.model >= 0)
+      return model_folder(plan, resource);
+  return {};
+}
+
+using MakeChannel = Result<std::shared_ptr<WeightChannel>> (*)(ChannelSetup setup);
+
+Made process_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup,
+                     MakeChannel make) {
+  if (setup.run_folder.empty())
+    return error(Code::kInvalid, "weights cannot leave this process: it belongs to no run")
+        .note("a backend other than memory needs a run folder");
+  ChannelSetup channel;
+  channel.run_folder = setup.run_folder;
+  channel.run_id = setup.run_id;
+  channel.resource = resource.name;
+  channel.model_folder = trained_model_folder(plan);
+  channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  channel.log = setup.log;
+  ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
+  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+}
+
 struct Backend {
   std::string kind;
   std::string backend;
@@ -104,8 +137,16 @@ const std::vector<Backend>& backends() {
        }},
 #endif
       {"weight_channel", "memory",
-       [](const Plan&, const PlanResource&, const BackendSetup&) -> Made {
-         return memory_channel(2);
+       [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {
+         return memory_channel(static_cast<size_t>(channel_options(resource).versions_max));
+       }},
+      {"weight_channel", "shm",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
+         return process_channel(plan, resource, setup, &make_shm_channel);
+       }},
+      {"weight_channel", "files",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
+         return process_channel(plan, resource, setup, &make_files_channel);
        }},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
@@ -134,8 +175,12 @@ std::vector<std::string> backend_names() {
 ResourceFactory resource_factory(BackendSetup setup) {
   return [setup = std::move(setup)](const Plan& plan, int32_t index) -> Made {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    std::string name = resource.backend;
+    if (resource.kind == WeightChannel::kResourceKind) {
+      ASSIGN_OR_RETURN(name, weight_backend(plan, index));
+    }
     for (const auto& backend : backends())
-      if (backend.kind == resource.kind && backend.backend == resource.backend) {
+      if (backend.kind == resource.kind && backend.backend == name) {
         Made made = backend.make(plan, resource, setup);
         if (made.ok()) return made;
         return std::move(made).error().while_doing(

@@ -165,6 +165,8 @@ class RecordingEngine final : public Engine {
     keep(std::move(answer));
     return applied;
   }
+  /// What it is made of does not change with a run: nothing to record.
+  WeightManifest manifest() const override { return engine_->manifest(); }
   EngineState state() const override {
     const EngineState state = engine_->state();
     EngineAnswer answer = answer_of(Call::kState);

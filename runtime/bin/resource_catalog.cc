@@ -7,6 +7,7 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/json.h"
 #include "kernels/scripted/options.h"
+#include "kernels/weights/options.h"
 #include "runtime/store/file_ops.h"
 
 namespace primerl {
@@ -135,8 +136,18 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
   return contract;
 }
 
-/// A weight channel has no options of its own.
-struct NoOptions {};
+ResourceContract weight_channel(std::string backend, std::string doc) {
+  ResourceContract contract;
+  contract.kind = "weight_channel";
+  contract.backend = std::move(backend);
+  contract.doc = std::move(doc);
+  contract.options = OptionsOf<WeightChannelOptions>()
+                         .field("versions_max", &WeightChannelOptions::versions_max,
+                                between(1, 16) | unit("versions"),
+                                "newest versions kept for engines that come late")
+                         .take();
+  return contract;
+}
 
 }  // namespace
 
@@ -154,12 +165,14 @@ std::vector<ResourceContract> resource_contracts() {
           "a folder without weights starts from random ones of this seed; -1 = is refused")));
   all.push_back(computing("learner", "scripted", "takes steps without a model, at stated costs",
                           scripted_learner_options()));
-  ResourceContract channel;
-  channel.kind = "weight_channel";
-  channel.backend = "memory";
-  channel.doc = "carries weights inside one process, by pointer";
-  channel.options = OptionsOf<NoOptions>().take();
-  all.push_back(std::move(channel));
+  all.push_back(weight_channel(
+      "auto", "memory where one process has all its users, shm on one machine, else files"));
+  all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
+  all.push_back(weight_channel(
+      "shm", "carries weights between the processes of one machine, by shared memory"));
+  all.push_back(weight_channel(
+      "files",
+      "carries weights as model folders below weights/ of the run folder, on a disk all share"));
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/weights/options.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/recorded_channel.h"
 #include "runtime/bin/recorded_engine.h"
@@ -27,10 +28,12 @@ std::string_view kind_of(const Plan& plan, int32_t index) {
 
 /// A learner cannot be further ahead of an engine than this: a batch needs groups that opened under
 /// a version which every engine had applied.
-size_t versions_kept(const Plan& plan) {
+size_t versions_kept(const Plan& plan, int32_t channel) {
   int64_t most = 0;
   for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
-  return static_cast<size_t>(most) + 4;
+  const auto& options = plan.resources[static_cast<size_t>(channel)].options;
+  most += static_cast<const WeightChannelOptions*>(options.get())->versions_max;
+  return static_cast<size_t>(most) + 2;
 }
 
 /// `made` as the interface it is.
@@ -153,7 +156,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
       RecordedChannelSetup setup;
-      setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan)));
+      setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
       setup.next = [&answers](HostId host) { return answers.take(host); };
       setup.without_tensors = depth != ReplayDepth::kFull;
       setup.may_come = [&answers] { return answers.is_parallel(); };

@@ -1,0 +1,12 @@
+/// Options of weight channels, the same for every backend, as the catalog documents them.
+#pragma once
+
+#include <cstdint>
+
+namespace primerl {
+
+struct WeightChannelOptions {
+  int32_t versions_max = 2;  // newest versions kept
+};
+
+}  // namespace primerl

@@ -1,0 +1,56 @@
+#include "runtime/bin/weight_backend.h"
+
+#include <algorithm>
+#include <set>
+
+#include "graph/base/suggest.h"
+
+namespace primerl {
+namespace {
+
+bool is_used_by(const PlanNode& node, int32_t index) {
+  return std::find(node.resources.begin(), node.resources.end(), index) != node.resources.end();
+}
+
+std::set<ProcessId> processes_of(const Plan& plan, int32_t index) {
+  std::set<ProcessId> processes;
+  for (const auto& instance : plan.instances)
+    if (is_used_by(plan.node(instance.node), index))
+      processes.insert(plan.host(instance.host).process);
+  return processes;
+}
+
+/// Machines by name; "" is the one where the run was started.
+template <class Process>
+std::string machine_of(const Process& process) {
+  if constexpr (requires { process.machine; })
+    return process.machine;
+  else
+    return {};
+}
+
+}  // namespace
+
+Result<std::string> weight_backend(const Plan& plan, int32_t index) {
+  const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+  const auto processes = processes_of(plan, index);
+  std::set<std::string> machines;
+  std::vector<std::string> names;
+  for (const ProcessId id : processes) {
+    machines.insert(machine_of(plan.processes[id.index()]));
+    names.push_back(plan.processes[id.index()].name);
+  }
+  const bool is_one_process = processes.size() <= 1, is_one_machine = machines.size() <= 1;
+  if (resource.backend == "auto")
+    return std::string(is_one_process ? "memory" : is_one_machine ? "shm" : "files");
+  if ((resource.backend == "memory" && !is_one_process) ||
+      (resource.backend == "shm" && !is_one_machine))
+    return error(Code::kInvalid, "weight channel '{}' by {} cannot join the processes {}",
+                 resource.name, resource.backend, join_names(names))
+        .note(
+            "memory reaches one process, shm one machine, files what shares a disk; 'auto' is "
+            "the first that reaches all");
+  return resource.backend;
+}
+
+}  // namespace primerl
