@@ -16,6 +16,15 @@ constexpr int64_t kBoundMax = std::numeric_limits<int64_t>::max() / 4;
 int64_t plus(int64_t a, int64_t b) { return a >= kBoundMax - b ? kBoundMax : a + b; }
 int64_t times(int64_t a, int64_t b) { return a > 0 && b > kBoundMax / a ? kBoundMax : a * b; }
 
+/// Instances of `from` that one instance of `to` hears: of equal slots where both have slots, and
+/// of its own replica where they share a place.
+int64_t count_senders(const Draft& draft, const DraftNode& from, const DraftNode& to) {
+  int64_t senders = count_instances(draft, from);
+  if (from.common.per_tenant && to.common.per_tenant)
+    senders /= static_cast<int64_t>(draft.tenants.size());
+  return from.place == to.place ? senders / place_replicas(draft, from) : senders;
+}
+
 /// Feedback messages that may be on their way to one instance of each node, all inputs together.
 std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenant>& tenants) {
   // By node and input: a number of the input itself counts once however many edges feed it; numbers
@@ -34,10 +43,7 @@ std::vector<int64_t> feedback_inputs(const Draft& draft, const std::vector<Tenan
       continue;
     }
     const auto number = feedback_number(draft, edge, tenants);
-    // Equal slots are joined, so a per_tenant target hears one slot of a per_tenant sender.
-    const bool joined = from.common.per_tenant && to.common.per_tenant;
-    const int64_t senders = joined ? from.common.replicas : count_instances(draft, from);
-    sum = plus(sum, times(number.at_most, senders));
+    sum = plus(sum, times(number.at_most, count_senders(draft, from, to)));
   }
   std::vector<int64_t> totals;
   totals.reserve(by_input.size());

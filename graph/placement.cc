@@ -1,5 +1,6 @@
 // Instances, host groups and processes of a plan.
 #include <algorithm>
+#include <map>
 
 #include "graph/resolve.h"
 
@@ -14,9 +15,13 @@ std::string instance_name(const Plan& plan, const PlanNode& node, TenantSlot slo
   return name;
 }
 
-void add_instances(Plan& plan) {
+/// The process of every instance.
+std::vector<uint32_t> add_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
+  std::vector<uint32_t> process_of;
   for (size_t index = 0; index < plan.nodes.size(); ++index) {
     auto& node = plan.nodes[index];
+    const auto& from = draft.nodes[static_cast<size_t>(order.nodes[index])];
+    const auto in_a_process = static_cast<int32_t>(from.common.replicas);
     const size_t slots = node.per_tenant ? plan.tenants.size() : 1;
     for (size_t slot = 0; slot < slots; ++slot)
       for (int32_t replica = 0; replica < node.replicas; ++replica) {
@@ -27,8 +32,10 @@ void add_instances(Plan& plan) {
         instance.name = instance_name(plan, node, instance.tenant, replica);
         node.instances.push_back(InstanceId(static_cast<uint32_t>(plan.instances.size())));
         plan.instances.push_back(std::move(instance));
+        process_of.push_back(node.process.value + static_cast<uint32_t>(replica / in_a_process));
       }
   }
+  return process_of;
 }
 
 HostId new_host(Plan& plan, ProcessId process) {
@@ -41,9 +48,10 @@ HostId new_host(Plan& plan, ProcessId process) {
 }
 
 /// The resources a host group owns, and whether it needs a thread of its own.
-void add_owned(Plan& plan, PlanHost& host, const PlanNode& node) {
-  if (node.contract->thread_class == ThreadClass::kOwnThread) host.own_thread = true;
-  for (const int32_t resource : node.resources) {
+void add_owned(Plan& plan, PlanHost& host, const PlanInstance& instance) {
+  if (plan.node(instance.node).contract->thread_class == ThreadClass::kOwnThread)
+    host.own_thread = true;
+  for (const int32_t resource : instance.resources) {
     const auto& used = plan.resources[static_cast<size_t>(resource)];
     if (!is_exclusive(used.kind)) continue;
     if (used.contract->computes) host.own_thread = true;
@@ -68,35 +76,30 @@ void name_hosts(Plan& plan) {
 }  // namespace
 
 void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
-  for (const int32_t place : order.places) {
-    PlanProcess process;
-    if (draft.spec.places == nullptr) {
-      process.name = "main";
-    } else {
-      const auto& from = draft.places[static_cast<size_t>(place)];
-      process.name = from.spec->name;
-      if (!from.options.device.empty()) process.device = from.options.device;
-    }
-    plan.processes.push_back(std::move(process));
-  }
-  add_instances(plan);
+  const auto process_of = add_instances(draft, order, plan);
+  make_resources(draft, order, process_of, plan);
 
   const auto group = host_groups(draft);
-  std::vector<HostId> host_of_group(draft.nodes.size());
+  std::map<std::pair<int32_t, uint32_t>, HostId> host_of_group;  // by group and process
   for (size_t index = 0; index < plan.nodes.size(); ++index) {
-    auto& node = plan.nodes[index];
-    const auto root = static_cast<size_t>(group[static_cast<size_t>(order.nodes[index])]);
-    // Instances of one node that holds an engine share its thread too.
-    const bool owns = std::any_of(node.resources.begin(), node.resources.end(), [&](int32_t used) {
-      return is_exclusive(plan.resources[static_cast<size_t>(used)].kind);
-    });
-    for (const InstanceId id : node.instances) {
-      HostId host = owns ? host_of_group[root] : HostId();
-      if (host.is_none()) host = new_host(plan, node.process);
-      if (owns) host_of_group[root] = host;
-      plan.instances[id.index()].host = host;
+    const int32_t root = group[static_cast<size_t>(order.nodes[index])];
+    for (const InstanceId id : plan.nodes[index].instances) {
+      auto& instance = plan.instances[id.index()];
+      const uint32_t process = process_of[id.index()];
+      // Instances of one node that holds an engine share its thread too.
+      const bool owns =
+          std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
+            return is_exclusive(plan.resources[static_cast<size_t>(used)].kind);
+          });
+      HostId host;
+      if (const auto found = host_of_group.find({root, process});
+          owns && found != host_of_group.end())
+        host = found->second;
+      if (host.is_none()) host = new_host(plan, ProcessId(process));
+      if (owns) host_of_group[{root, process}] = host;
+      instance.host = host;
       plan.hosts[host.index()].instances.push_back(id);
-      add_owned(plan, plan.hosts[host.index()], node);
+      add_owned(plan, plan.hosts[host.index()], instance);
     }
   }
   name_hosts(plan);

@@ -47,6 +47,25 @@ std::string_view to_string(RecordPolicy policy) {
   return "unknown";
 }
 
+std::string_view to_string(EdgeTransport transport) {
+  switch (transport) {
+    case EdgeTransport::kMemory:
+      return "memory";
+    case EdgeTransport::kIpc:
+      return "ipc";
+    case EdgeTransport::kTcp:
+      return "tcp";
+  }
+  return "unknown";
+}
+
+bool Plan::are_joined(InstanceId sender, InstanceId target) const {
+  const TenantSlot from = instance(sender).tenant, to = instance(target).tenant;
+  if (!from.is_none() && !to.is_none() && from != to) return false;
+  const ProcessId here = process_of(sender), there = process_of(target);
+  return here == there || process(here).place < 0 || process(here).place != process(there).place;
+}
+
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
                         const Catalog& catalog) {
   CheckedGraph result;

@@ -49,22 +49,27 @@ struct PlanNode {
   const Contract* contract = nullptr;
   std::shared_ptr<const void> options;
   bool per_tenant = false;
-  int32_t replicas = 1;
+  int32_t replicas = 1;  // its own, times those of its place
   OnError on_error = OnError::kDrop;
   int32_t restarts_max = 5;  // within restart_window, for kRestart
   Duration restart_window = Duration::seconds(60);
-  ProcessId process;
-  std::vector<int32_t> resources;     // index into Plan::resources, parallel to contract->resources
+  ProcessId process;                  // the first one of its place
   std::vector<InstanceId> instances;  // slot-major, then replica
 };
 
 struct PlanInstance {
   std::string name;  // "router", "rollout.main", "decode#1"
   NodeId node;
-  TenantSlot tenant;  // none for shared nodes
-  int32_t replica = 0;
+  TenantSlot tenant;    // none for shared nodes
+  int32_t replica = 0;  // of its node: those in the first replica of the place come first
   HostId host;
+  std::vector<int32_t> resources;  // index into Plan::resources, parallel to contract->resources
 };
+
+/// How the messages of an edge travel. Nodes of one place share a process in each of its replicas,
+/// so an edge crosses processes with all its pairs of instances or with none.
+enum class EdgeTransport { kMemory, kIpc, kTcp };
+std::string_view to_string(EdgeTransport transport);  // "memory", "ipc", "tcp"
 
 struct PlanEdge {
   std::string name;  // "rollout.group -> trainer.group"
@@ -78,6 +83,7 @@ struct PlanEdge {
   int64_t at_most = 0;                     // of a feedback edge
   RecordPolicy record = RecordPolicy::kHeader;
   int64_t bound = 0;  // most messages ever waiting per (source, target) instance
+  EdgeTransport transport = EdgeTransport::kMemory;
 };
 
 /// The unit of scheduling and of replay: one thread of control, one inbox.
@@ -89,10 +95,16 @@ struct PlanHost {
   bool own_thread = false;         // has a compute resource or an own_thread actor
 };
 
+/// One replica of a place, as a process of its own.
 struct PlanProcess {
-  std::string name;  // "main" without [place]
+  std::string name;  // "main" without [place]; "inference#1" where the place has replicas
   std::string device = "cpu";
   std::vector<HostId> hosts;
+  int32_t place = -1;  // equal in all replicas of a place; -1 without [place]
+  int32_t replica = 0;
+  std::string machine{};                 // where it runs; "" = where the run was started
+  std::vector<int32_t> cpus{};           // that its threads may use; empty = all
+  std::vector<std::string> variables{};  // "NAME=value", set before it starts
 };
 
 /// `[graph]`.
@@ -139,7 +151,12 @@ struct Plan {
   const PlanEdge& edge(EdgeId id) const { return edges[id.index()]; }
   const PlanInstance& instance(InstanceId id) const { return instances[id.index()]; }
   const PlanHost& host(HostId id) const { return hosts[id.index()]; }
+  const PlanProcess& process(ProcessId id) const { return processes[id.index()]; }
   const Contract& contract_of(InstanceId id) const { return *node(instance(id).node).contract; }
+  ProcessId process_of(InstanceId id) const { return host(instance(id).host).process; }
+  /// Whether an edge between their nodes has a link between these two instances: equal slots where
+  /// both have one, and in a place with replicas the same replica.
+  bool are_joined(InstanceId sender, InstanceId target) const;
 };
 
 /// Where values may come from besides the file: `--set a.b=v` and `--overlay FILE`, in order.

@@ -71,9 +71,16 @@ std::string label(std::string_view text) {
   return clean;
 }
 
+/// Without the replica, whose '#' would begin an entity of Mermaid.
+std::string place_name(const PlanProcess& process) {
+  return process.name.substr(0, process.name.find('#'));
+}
+
+/// The replicas of a place are drawn once.
 template <class Open, class Node, class Close>
 void by_process(const Plan& plan, Open open, Node node, Close close) {
   for (size_t process = 0; process < plan.processes.size(); ++process) {
+    if (plan.processes[process].replica > 0) continue;
     open(plan.processes[process], process);
     for (size_t index = 0; index < plan.nodes.size(); ++index)
       if (plan.nodes[index].process.index() == process) node(plan.nodes[index]);
@@ -106,7 +113,7 @@ std::string render_mermaid(const Plan& plan) {
   by_process(
       plan,
       [&](const PlanProcess& process, size_t) {
-        text += fmt::format("  subgraph {}\n", process.name);
+        text += fmt::format("  subgraph {}\n", place_name(process));
       },
       [&](const PlanNode& node) {
         const auto traits = traits_of(plan, node);
@@ -128,7 +135,7 @@ std::string render_dot(const Plan& plan) {
       plan,
       [&](const PlanProcess& process, size_t index) {
         text += fmt::format("  subgraph cluster_{} {{\n    label=\"{} ({})\";\n", index,
-                            process.name, label(process.device));
+                            place_name(process), label(process.device));
       },
       [&](const PlanNode& node) {
         text += fmt::format("    {0} [label=\"{0}\\n{1}\"];\n", node.name,
@@ -158,7 +165,7 @@ Json render_json(const Plan& plan) {
     item.set("message", message_name(plan, edge)).set("feedback", edge.feedback);
     item.set("capacity", edge.capacity).set("bytes_max", edge.bytes_max);
     item.set("latest_wins", edge.latest_wins).set("bound", edge.bound);
-    item.set("record", to_string(edge.record));
+    item.set("record", to_string(edge.record)).set("transport", to_string(edge.transport));
     edges.push_back(std::move(item));
   }
   for (const auto& resource : plan.resources) {
@@ -182,7 +189,11 @@ Json render_json(const Plan& plan) {
   }
   for (const auto& tenant : plan.tenants) tenants.push_back(tenant.name);
   for (const auto& process : plan.processes)
-    processes.push_back(Json::object().set("name", process.name).set("device", process.device));
+    processes.push_back(Json::object()
+                            .set("name", process.name)
+                            .set("device", process.device)
+                            .set("replica", process.replica)
+                            .set("machine", process.machine));
   return Json::object()
       .set("schema", "primerl.graph/1")
       .set("name", plan.settings.name)

@@ -54,6 +54,16 @@ std::string resources_of(const Plan& plan, const PlanHost& host) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+/// ", machine gpu1, cpus 0-3, with OMP_PROC_BIND=close"
+std::string where_text(const PlanProcess& process) {
+  std::string text;
+  if (!process.machine.empty()) text += ", machine " + process.machine;
+  if (!process.cpus.empty()) text += fmt::format(", cpus {}", fmt::join(process.cpus, " "));
+  if (!process.variables.empty())
+    text += fmt::format(", with {}", fmt::join(process.variables, " "));
+  return text;
+}
+
 void add_process(const Plan& plan, const PlanProcess& process, std::string& text) {
   int64_t threads = 0, own = 0;
   std::vector<std::vector<std::string>> rows;
@@ -68,18 +78,25 @@ void add_process(const Plan& plan, const PlanProcess& process, std::string& text
   }
   text += fmt::format(
       "process {} on {}: {} host groups, {} of them on threads of their own, {} "
-      "compute threads\n",
-      process.name, process.device, process.hosts.size(), own, threads);
+      "compute threads{}\n",
+      process.name, process.device, process.hosts.size(), own, threads, where_text(process));
   text += table_text(rows, 3);
 }
 
-/// (source, target) instances that an edge joins: equal slots only, where both have slots.
+/// (source, target) instances that an edge joins.
 size_t count_pairs(const Plan& plan, const PlanEdge& edge) {
-  const auto& from = plan.node(edge.from);
-  const auto& to = plan.node(edge.to);
-  const size_t pairs = from.instances.size() * to.instances.size();
-  return from.per_tenant && to.per_tenant && !plan.tenants.empty() ? pairs / plan.tenants.size()
-                                                                   : pairs;
+  size_t pairs = 0;
+  for (const InstanceId sender : plan.node(edge.from).instances)
+    for (const InstanceId target : plan.node(edge.to).instances)
+      pairs += plan.are_joined(sender, target) ? 1 : 0;
+  return pairs;
+}
+
+std::string crossing_line(const Plan& plan) {
+  size_t crossing = 0;
+  for (const auto& edge : plan.edges) crossing += edge.transport == EdgeTransport::kMemory ? 0 : 1;
+  return fmt::format("{} of {} edges cross processes; via: how messages travel\n", crossing,
+                     plan.edges.size());
 }
 
 bool carries_blobs(const MessageType& type) {
@@ -103,23 +120,27 @@ std::string trace_line(const TraceSettings& trace) {
 std::string render_plan(const Plan& plan) {
   std::string text = fmt::format("graph {} ({:016x})\n\n", plan.settings.name, plan.graph_hash);
   for (const auto& process : plan.processes) add_process(plan, process, text);
-  std::vector<std::vector<std::string>> rows{
-      {"edge", "message", "kind", "record", "capacity", "bound", "pairs", "structs", "blobs"}};
+  std::vector<std::vector<std::string>> rows{{"edge", "message", "kind", "via", "record",
+                                              "capacity", "bound", "pairs", "structs", "blobs"}};
   for (const auto& edge : plan.edges) {
     const auto& type = *plan.node(edge.from).contract->outputs[edge.output].type;
     const size_t pairs = count_pairs(plan, edge);
     const double structs = static_cast<double>(edge.bound) *
                            static_cast<double>(type.size_in_memory) * static_cast<double>(pairs);
-    rows.push_back(
-        {edge.name, std::string(type.name),
-         !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
-         std::string(to_string(edge.record)), edge.feedback ? "-" : std::to_string(edge.capacity),
-         std::to_string(edge.bound), std::to_string(pairs), bytes_text(structs),
-         carries_blobs(type)
-             ? bytes_text(static_cast<double>(edge.bytes_max) * static_cast<double>(pairs))
-             : "-"});
+    rows.push_back({edge.name, std::string(type.name),
+                    !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
+                    std::string(to_string(edge.transport)), std::string(to_string(edge.record)),
+                    edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
+                    std::to_string(pairs), bytes_text(structs),
+                    carries_blobs(type) ? bytes_text(static_cast<double>(edge.bytes_max) *
+                                                     static_cast<double>(pairs))
+                                        : "-"});
   }
-  text += "\n" + table_text(rows, 4);
+  const bool is_placed = plan.processes.size() > 1;
+  if (!is_placed)  // nothing crosses: the column would say "memory" all the way down
+    for (auto& row : rows) row.erase(row.begin() + 3);
+  text += "\n" + table_text(rows, is_placed ? 5 : 4);
+  if (is_placed) text += "\n  " + crossing_line(plan);
   text +=
       "\n  bound: most messages ever waiting for one pair of instances\n"
       "  structs: all pairs at their bound, without lists and texts (a message has at most 1 "

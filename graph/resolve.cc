@@ -1,10 +1,8 @@
 #include "graph/resolve.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <queue>
-#include <set>
 #include <tuple>
 
 namespace primerl {
@@ -75,102 +73,34 @@ void fill_tenants_and_models(const Draft& draft, Plan& plan) {
   }
 }
 
-/// Position of `place` in the plan's processes.
-uint32_t process_index(const PlanOrder& order, int32_t place) {
-  const auto found = std::find(order.places.begin(), order.places.end(), place);
-  return found == order.places.end()
-             ? 0
-             : static_cast<uint32_t>(std::distance(order.places.begin(), found));
+/// Every replica of every place, a process each.
+void fill_processes(const Draft& draft, const PlanOrder& order, Plan& plan) {
+  if (draft.places.empty()) {
+    plan.processes.emplace_back().name = "main";
+    return;
+  }
+  for (size_t place = 0; place < order.places.size(); ++place) {
+    const auto& from = draft.places[static_cast<size_t>(order.places[place])];
+    const auto replicas = static_cast<size_t>(from.options.replicas);
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      PlanProcess process;
+      process.name =
+          replicas == 1 ? from.spec->name : fmt::format("{}#{}", from.spec->name, replica);
+      process.place = static_cast<int32_t>(place);
+      process.replica = static_cast<int32_t>(replica);
+      if (!from.options.device.empty()) process.device = from.options.device;
+      if (!from.options.devices.empty()) process.device = from.options.devices[replica];
+      if (from.is_elsewhere()) process.machine = from.options.host;
+      // Neighbours in the list go together; the first replicas take what is left over.
+      const auto first = from.cpus.begin();
+      process.cpus.assign(
+          first + static_cast<ptrdiff_t>(from.cpus.size() * replica / replicas),
+          first + static_cast<ptrdiff_t>(from.cpus.size() * (replica + 1) / replicas));
+      process.variables = from.options.variables;
+      plan.processes.push_back(std::move(process));
+    }
+  }
 }
-
-/// One copy of a resource per process that uses it, weight channels one for all.
-class ResourceCopies {
- public:
-  ResourceCopies(const Draft& draft, const PlanOrder& order, Plan& plan)
-      : draft_(draft),
-        order_(order),
-        plan_(plan),
-        model_index_(inverse(order_by_name(draft.models))) {
-    for (const int32_t index : order_by_name(draft.resources)) add(index);
-    add_tokenizers();
-  }
-
-  int32_t find(const DraftNode& node, size_t use) const {
-    const int32_t target = node.uses[use];
-    if (node.contract->resources[use].kind == kTokenizerKind)
-      return tokenizers_.at({target, node.place});
-    const auto shared = copies_.find({target, -1});
-    return shared != copies_.end() ? shared->second : copies_.at({target, node.place});
-  }
-
- private:
-  void add(int32_t index) {
-    const auto& resource = draft_.resources[static_cast<size_t>(index)];
-    PlanResource copy;
-    copy.name = resource.spec->name;
-    copy.kind = resource.common.kind;
-    copy.backend = resource.common.backend;
-    copy.contract = resource.contract;
-    copy.options = resource.options;
-    copy.model = resource.model < 0 ? -1 : model_index_[static_cast<size_t>(resource.model)];
-    const auto places = places_of(resource);
-    copy.threads = threads_of(resource, places);
-    for (const int32_t place : places) {
-      copies_[{index, place}] = static_cast<int32_t>(plan_.resources.size());
-      plan_.resources.push_back(copy);
-    }
-  }
-
-  std::vector<int32_t> places_of(const DraftResource& resource) const {
-    if (!is_exclusive(resource.common.kind)) return {-1};
-    std::vector<int32_t> places;
-    for (const int32_t user : resource.users)
-      places.push_back(draft_.nodes[static_cast<size_t>(user)].place);
-    std::sort(places.begin(), places.end(), [this](int32_t a, int32_t b) {
-      return process_index(order_, a) < process_index(order_, b);
-    });
-    places.erase(std::unique(places.begin(), places.end()), places.end());
-    return places;
-  }
-
-  /// Cores of a process divided by its compute resources, at least 1; processes share evenly. All
-  /// copies of a resource have the same number: that of its most crowded process.
-  int32_t threads_of(const DraftResource& resource, const std::vector<int32_t>& places) const {
-    if (resource.common.threads > 0) return static_cast<int32_t>(resource.common.threads);
-    if (!resource.contract->computes) return 1;
-    std::map<int32_t, int32_t> computing;  // compute resources by place
-    for (const auto& other : draft_.resources)
-      if (other.contract->computes)
-        for (const int32_t place : places_of(other)) ++computing[place];
-    int32_t crowd = 1;
-    for (const int32_t place : places) crowd = std::max(crowd, computing[place]);
-    const auto processes = std::max(1, static_cast<int32_t>(computing.size()));
-    return std::max(1, draft_.cores / processes / crowd);
-  }
-
-  void add_tokenizers() {
-    std::set<std::tuple<std::string_view, uint32_t, int32_t, int32_t>> used;
-    for (const auto& node : draft_.nodes)
-      for (size_t use = 0; use < node.uses.size(); ++use)
-        if (node.contract->resources[use].kind == kTokenizerKind)
-          used.insert({draft_.models[static_cast<size_t>(node.uses[use])].spec->name,
-                       process_index(order_, node.place), node.uses[use], node.place});
-    for (const auto& [name, process, model, place] : used) {
-      PlanResource tokenizer;
-      tokenizer.name = std::string(name);
-      tokenizer.kind = kTokenizerKind;
-      tokenizer.model = model_index_[static_cast<size_t>(model)];
-      tokenizers_[{model, place}] = static_cast<int32_t>(plan_.resources.size());
-      plan_.resources.push_back(std::move(tokenizer));
-    }
-  }
-
-  const Draft& draft_;
-  const PlanOrder& order_;
-  Plan& plan_;
-  std::vector<int32_t> model_index_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> copies_, tokenizers_;
-};
 
 void fill_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
   const auto node_index = inverse(order.nodes);
@@ -190,6 +120,7 @@ void fill_edges(const Draft& draft, const PlanOrder& order, Plan& plan) {
     edge.capacity = draft_edge.spec->capacity;
     edge.bytes_max = draft_edge.spec->bytes_max;
     edge.record = record_policy(draft, draft_edge);
+    edge.transport = transport_of(draft, draft_edge);
     plan.edges.push_back(std::move(edge));
   }
 }
@@ -211,6 +142,14 @@ PlanOrder order_of(const Draft& draft) {
             [&key](int32_t a, int32_t b) { return key(a) < key(b); });
   order.places =
       draft.spec.places == nullptr ? std::vector<int32_t>{0} : order_by_name(draft.places);
+  order.first_process.resize(order.places.size());
+  uint32_t next = 0;
+  for (const int32_t place : order.places) {
+    order.first_process[static_cast<size_t>(place)] = next;
+    next += draft.places.empty()
+                ? 1
+                : static_cast<uint32_t>(draft.places[static_cast<size_t>(place)].options.replicas);
+  }
   return order;
 }
 
@@ -218,7 +157,7 @@ void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan) {
   plan.settings = draft.settings;
   plan.trace = draft.trace;
   fill_tenants_and_models(draft, plan);
-  const ResourceCopies copies(draft, order, plan);
+  fill_processes(draft, order, plan);
   for (const int32_t index : order.nodes) {
     const auto& from = draft.nodes[static_cast<size_t>(index)];
     PlanNode node;
@@ -226,13 +165,11 @@ void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan) {
     node.contract = from.contract;
     node.options = from.options;
     node.per_tenant = from.common.per_tenant;
-    node.replicas = static_cast<int32_t>(from.common.replicas);
+    node.replicas = static_cast<int32_t>(from.common.replicas * place_replicas(draft, from));
     node.on_error = on_error_of(from.common.on_error, *from.contract);
     node.restarts_max = static_cast<int32_t>(from.common.restarts_max);
     node.restart_window = from.common.restart_window;
-    node.process = ProcessId(process_index(order, from.place));
-    for (size_t use = 0; use < from.uses.size(); ++use)
-      node.resources.push_back(copies.find(from, use));
+    node.process = ProcessId(order.first_process[static_cast<size_t>(from.place)]);
     plan.nodes.push_back(std::move(node));
   }
   fill_edges(draft, order, plan);

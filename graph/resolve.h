@@ -13,15 +13,19 @@ namespace primerl {
 struct PlanOrder {
   std::vector<int32_t> nodes;   // draft indices, along the forward edges, ties by name
   std::vector<int32_t> edges;   // draft indices: forward before feedback, then by nodes and ports
-  std::vector<int32_t> places;  // draft indices by name; {-1} without [place]
+  std::vector<int32_t> places;  // draft indices by name; {0} without [place]
+  std::vector<uint32_t> first_process;  // by draft place: that of its first replica
 };
 
 PlanOrder order_of(const Draft& draft);
 
-/// Tenants, models, resources, nodes and edges without what follows from placement.
+/// Tenants, models, processes, nodes and edges without what follows from placement.
 void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan);
-/// Instances, host groups and processes.
+/// Resources, instances and host groups.
 void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan);
+/// Every copy of every resource, and which of them each instance uses.
+void make_resources(const Draft& draft, const PlanOrder& order,
+                    const std::vector<uint32_t>& process_of, Plan& plan);
 /// at_most and bound of every edge.
 void bound_edges(const Draft& draft, const PlanOrder& order, Plan& plan);
 /// resolved_toml, graph_hash and, in the same order, every value with its origin.

@@ -124,10 +124,15 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
     for (size_t i = 0; i < plan.edges.size(); ++i) {
       const auto& edge = plan.edges[i];
       if (edge.feedback != feedback) continue;
-      const Value* path = draft.edges[static_cast<size_t>(order.edges[i])].spec->path;
-      const std::string text = fmt::format(
-          "{{ path = {}, capacity = {}, bytes_max = {}, record = \"{}\" }}",
-          detail::toml_text(edge.name), edge.capacity, edge.bytes_max, to_string(edge.record));
+      const EdgeSpec& from = *draft.edges[static_cast<size_t>(order.edges[i])].spec;
+      const Value* path = from.path;
+      // `auto` follows from the places, whatever they are: it is left out.
+      const std::string transport =
+          from.transport == "auto" ? "" : fmt::format(", transport = \"{}\"", from.transport);
+      const std::string text =
+          fmt::format("{{ path = {}, capacity = {}, bytes_max = {}, record = \"{}\"{} }}",
+                      detail::toml_text(edge.name), edge.capacity, edge.bytes_max,
+                      to_string(edge.record), transport);
       writer.raw(fmt::format("  {},\n", text));
       const Entry entry{"path", path->span, *path};
       writer.add(feedback ? "edges.feedback" : "edges.forward", text, &entry);
@@ -136,18 +141,28 @@ void write_edges(Writer& writer, const Draft& draft, const PlanOrder& order, con
   }
 }
 
-void write_places(Writer& writer, const Draft& draft, const Plan& plan) {
+/// What is left at its default is left out: most of it is nothing to choose.
+std::string place_text(const DraftPlace& place, const std::vector<std::string>& nodes) {
+  const PlaceOptions defaults;
+  std::vector<std::string> parts{"nodes = " + detail::toml_text(nodes)};
+  for (const auto& field : place_options().fields) {
+    const std::string value = field.print(&place.options);
+    if (field.name != "nodes" && value != field.print(&defaults))
+      parts.push_back(fmt::format("{} = {}", field.name, value));
+  }
+  return fmt::format("{{ {} }}", fmt::join(parts, ", "));
+}
+
+void write_places(Writer& writer, const Draft& draft, const PlanOrder& order, const Plan& plan) {
   if (draft.spec.places == nullptr) return;
   writer.header("place");
-  for (size_t process = 0; process < plan.processes.size(); ++process) {
-    const auto& from = by_name(draft.places, plan.processes[process].name);
-    PlaceOptions options = from.options;
-    options.nodes.clear();
+  for (const int32_t index : order.places) {
+    const auto& from = draft.places[static_cast<size_t>(index)];
+    std::vector<std::string> nodes;
     for (const auto& node : plan.nodes)
-      if (node.process.index() == process) options.nodes.push_back(node.name);
-    std::vector<std::string> parts{"nodes = " + detail::toml_text(options.nodes)};
-    if (!options.device.empty()) parts.push_back("device = " + detail::toml_text(options.device));
-    const std::string value = fmt::format("{{ {} }}", fmt::join(parts, ", "));
+      if (node.process.value == order.first_process[static_cast<size_t>(index)])
+        nodes.push_back(node.name);
+    const std::string value = place_text(from, nodes);
     writer.raw(fmt::format("{} = {}\n", from.spec->name, value));
     const Entry entry{from.spec->name, from.spec->name_span, Value(true, from.spec->name_span)};
     writer.add("place." + from.spec->name, value, &entry);
@@ -182,7 +197,7 @@ std::vector<ResolvedValue> write_resolved(const Draft& draft, const PlanOrder& o
     writer.options(from.contract->options, from.options.get(), from.spec->table);
   }
   write_edges(writer, draft, order, plan);
-  write_places(writer, draft, plan);
+  write_places(writer, draft, order, plan);
   plan.resolved_toml = writer.take_text();
   plan.graph_hash = stable_hash(plan.resolved_toml);
   return writer.take_values();

@@ -100,6 +100,9 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
     edge.record = options.record;
     if (const Entry* record = value.as_table().find("record"))
       edge.record_span = record->value.span;
+    edge.transport = options.transport;
+    if (const Entry* transport = value.as_table().find("transport"))
+      edge.transport_span = transport->value.span;
     for (const auto* key : {"capacity", "bytes_max"}) {
       const Entry* entry = value.as_table().find(key);
       if (entry != nullptr && entry->value.is_integer() && entry->value.as_integer() == 0)

@@ -34,6 +34,8 @@ struct EdgeSpec {
   int64_t bytes_max = int64_t{256} << 20;
   std::string record = "auto";
   Span record_span;  // of its value, where it is written
+  std::string transport = "auto";
+  Span transport_span;
 };
 
 struct GraphSpec {

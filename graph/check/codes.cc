@@ -151,9 +151,21 @@ constexpr ErrorCode kCodes[] = {
     {"G053", "device without use",
      "No node of the place uses a resource that computes, so the device would stay idle; probably "
      "it belongs to another place."},
+    {"G054", "an edge into replicas without a choice",
+     "A place with replicas has every node once per replica. An edge from outside must say which "
+     "one a message is for, and only the contract of its output can: addressed, keyed, broadcast "
+     "or to_origin. An edge inside the place needs no choice, since it stays inside the replica."},
     {"G055", "channel does not reach",
      "A weight channel in memory joins nodes of one process. Between processes it needs a backend "
      "that crosses them."},
+    {"G056", "transport does not fit",
+     "Messages travel by memory inside a process, by ipc (or tcp, where asked for) between "
+     "processes of one machine, by tcp between machines. Two processes have one link, so all edges "
+     "between two places travel alike."},
+    {"G057", "a place that cannot be made",
+     "`devices` has one device for each replica, `cpus` is a list like \"0-3,8\" with a CPU for "
+     "each replica at least, `variables` are \"NAME=value\", and `host` is a machine's name or "
+     "address."},
     {"G060", "no tenant",
      "A per_tenant node has one instance for each [tenant.*] table, and there is none."},
     {"G061", "batch is no whole number of groups",

@@ -28,7 +28,24 @@ bool is_exclusive(std::string_view resource_kind) {
 
 int64_t count_instances(const Draft& draft, const DraftNode& node) {
   const auto slots = static_cast<int64_t>(node.common.per_tenant ? draft.tenants.size() : 1);
-  return slots * node.common.replicas;
+  return slots * node.common.replicas * place_replicas(draft, node);
+}
+
+int64_t place_replicas(const Draft& draft, const DraftNode& node) {
+  if (node.place < 0 || static_cast<size_t>(node.place) >= draft.places.size()) return 1;
+  return draft.places[static_cast<size_t>(node.place)].options.replicas;
+}
+
+EdgeTransport transport_of(const Draft& draft, const DraftEdge& edge) {
+  const int32_t from = draft.nodes[static_cast<size_t>(edge.from)].place;
+  const int32_t to = draft.nodes[static_cast<size_t>(edge.to)].place;
+  if (draft.places.empty() || from == to) return EdgeTransport::kMemory;
+  const auto host = [&draft](int32_t place) {
+    const auto& placed = draft.places[static_cast<size_t>(place)];
+    return placed.is_elsewhere() ? placed.options.host : std::string();
+  };
+  if (host(from) != host(to) || edge.spec->transport == "tcp") return EdgeTransport::kTcp;
+  return EdgeTransport::kIpc;
 }
 
 FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,

@@ -62,6 +62,8 @@ struct DraftEdge {
 struct DraftPlace {
   const NamedTable* spec = nullptr;
   PlaceOptions options;
+  std::vector<int32_t> cpus;  // of all its replicas; empty = all of the machine
+  bool is_elsewhere() const { return !options.host.empty() && options.host != "localhost"; }
 };
 
 struct Draft {
@@ -113,8 +115,13 @@ RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
 /// in).
 std::string absolute_path(const Draft& draft, const Value& path);
 
-/// Instances of a node: its replicas, times the tenants of a per_tenant node.
+/// Instances of a node: its replicas and its place's, times the tenants of a per_tenant node.
 int64_t count_instances(const Draft& draft, const DraftNode& node);
+/// Processes of the place that the node is in; 1 without one.
+int64_t place_replicas(const Draft& draft, const DraftNode& node);
+/// Of the edge's whole: memory in a process, ipc on a machine, tcp between two; where `transport`
+/// says something else that fits, that.
+EdgeTransport transport_of(const Draft& draft, const DraftEdge& edge);
 
 /// Nodes that will share one host group, as the smallest node index of each group.
 std::vector<int32_t> host_groups(const Draft& draft);

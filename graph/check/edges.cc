@@ -151,11 +151,21 @@ std::vector<bool> doubtful_nodes(const Draft& draft) {
   return is_doubtful;
 }
 
-/// Instances of one tenant that an edge reaches; one where replicas are an error already.
+/// Instances of one tenant that an edge reaches in a replica of its target's place; one where
+/// replicas are an error already.
 int64_t reach_of(const DraftNode& node) {
   const bool owns = std::any_of(node.contract->resources.begin(), node.contract->resources.end(),
                                 [](const ResourceUse& use) { return is_exclusive(use.kind); });
   return node.contract->is_single || owns ? 1 : node.common.replicas;
+}
+
+/// Replicas of the target's place that an instance of its source reaches: inside a place each
+/// replica keeps to itself.
+int64_t replicas_reached(const Draft& draft, const DraftEdge& edge) {
+  const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+  const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
+  if (from.place == to.place || to.contract->is_single) return 1;
+  return place_replicas(draft, to);
 }
 
 }  // namespace
@@ -208,6 +218,20 @@ void check_fan_out(Draft& draft) {
     const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
     const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
     if (output.routing != Routing::kToOne) continue;
+    if (const int64_t replicas = replicas_reached(draft, edge); replicas > 1) {
+      const auto& to = draft.nodes[static_cast<size_t>(edge.to)];
+      const auto& place = draft.places[static_cast<size_t>(to.place)];
+      draft.diagnostics
+          .error("G054", edge.spec->path->span,
+                 "'{}.{}' sends to one, but place '{}' of node '{}' has {} replicas",
+                 from.spec->name, output.name, place.spec->name, to.spec->name, replicas)
+          .note(
+              "an edge into a place with replicas starts at an output that chooses: addressed, "
+              "keyed, broadcast or to_origin")
+          .suggest(fmt::format("put '{}' into place '{}' too, or let an actor between them choose",
+                               from.spec->name, place.spec->name));
+      continue;
+    }
     // Slots of a per_tenant target are told apart by the envelope's tenant.
     auto& count = targets[{edge.from, edge.output}];
     const bool was_many = count > 1;

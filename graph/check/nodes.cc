@@ -141,6 +141,15 @@ void check_single(Draft& draft) {
                  node.common.replicas, node.contract->name,
                  node.common.per_tenant ? " per tenant" : "")
           .suggest("take 'replicas' out");
+    if (const int64_t replicas = place_replicas(draft, node); replicas > 1) {
+      const auto& place = draft.places[static_cast<size_t>(node.place)];
+      draft.diagnostics
+          .error("G070", value_span(*place.spec, "replicas"),
+                 "place '{}' has {} replicas, but there is one '{}'{}, node '{}'", place.spec->name,
+                 replicas, node.contract->name, node.common.per_tenant ? " per tenant" : "",
+                 node.spec->name)
+          .suggest(fmt::format("put '{}' into a place without replicas", node.spec->name));
+    }
     const auto [other, is_first] = first.emplace(node.contract->name, &node);
     if (!is_first)
       draft.diagnostics

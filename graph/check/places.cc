@@ -1,6 +1,9 @@
 // Binding of [place], and its rules.
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
@@ -15,6 +18,76 @@ bool is_device(std::string_view text) {
   int index = 0;
   const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), index);
   return fault == std::errc() && end == number.data() + number.size() && index >= 0 && index < 64;
+}
+
+/// The value of a key of a place, or the place's name.
+Span key_span(const DraftPlace& place, std::string_view key) {
+  const Entry* entry = place.spec->table->find(key);
+  return entry != nullptr ? entry->value.span : place.spec->name_span;
+}
+
+/// "0-3,8" as numbers, ascending; nothing when it is no such list.
+std::optional<std::vector<int32_t>> read_cpus(std::string_view text) {
+  constexpr int32_t kCpusMax = 1024;
+  std::vector<int32_t> cpus;
+  const auto number = [&text](int32_t& value) {
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (fault != std::errc() || value < 0 || value >= kCpusMax) return false;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    return true;
+  };
+  while (true) {
+    int32_t first = 0;
+    if (!number(first)) return std::nullopt;
+    int32_t last = first;
+    if (!text.empty() && text.front() == '-') {
+      text.remove_prefix(1);
+      if (!number(last) || last < first) return std::nullopt;
+    }
+    if (!cpus.empty() && first <= cpus.back()) return std::nullopt;
+    for (int32_t cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    if (text.empty()) return cpus;
+    if (text.front() != ',') return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
+/// "NAME=value" with a name that every shell takes.
+bool is_variable(std::string_view text) {
+  const size_t name_end = text.find('=');
+  if (name_end == std::string_view::npos || name_end == 0) return false;
+  for (size_t i = 0; i < name_end; ++i) {
+    const char c = text[i];
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    if (!is_letter && (i == 0 || c < '0' || c > '9')) return false;
+  }
+  return text.find('\0') == std::string_view::npos;
+}
+
+bool is_host(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_' || c == ':';
+  });
+}
+
+void check_cpus(Draft& draft, DraftPlace& place) {
+  if (place.options.cpus.empty()) return;
+  auto cpus = read_cpus(place.options.cpus);
+  if (!cpus) {
+    draft.diagnostics
+        .error("G057", key_span(place, "cpus"), "'{}' is no list of CPUs", place.options.cpus)
+        .note("numbers below 1024 and ranges, ascending: \"0-3,8\"");
+    return;
+  }
+  if (std::cmp_less(cpus->size(), place.options.replicas)) {
+    draft.diagnostics
+        .error("G057", key_span(place, "cpus"), "place '{}' has {} replicas, but 'cpus' names {}",
+               place.spec->name, place.options.replicas, cpus->size())
+        .suggest("name as many CPUs as replicas at least, or leave 'cpus' out");
+    return;
+  }
+  place.cpus = *std::move(cpus);
 }
 
 /// The strings of `nodes = [...]`; empty where the value has another type, which was reported.
@@ -91,19 +164,86 @@ void check_places(Draft& draft) {
 void check_devices(Draft& draft) {
   for (size_t index = 0; index < draft.places.size(); ++index) {
     const auto& place = draft.places[index];
-    const Entry* device = place.spec->table->find("device");
-    if (device == nullptr || !device->value.is_string()) continue;
-    if (!is_device(place.options.device)) {
-      draft.diagnostics.error("G052", device->value.span, "'{}' is no device", place.options.device)
+    std::vector<std::string> devices = place.options.devices;
+    const std::string_view key = devices.empty() ? "device" : "devices";
+    if (devices.empty() && !place.options.device.empty()) devices = {place.options.device};
+    if (devices.empty()) continue;
+    const auto unknown = std::find_if_not(devices.begin(), devices.end(), is_device);
+    if (unknown != devices.end()) {
+      draft.diagnostics.error("G052", key_span(place, key), "'{}' is no device", *unknown)
           .note("devices: cpu, cuda:0, cuda:1, ...");
       continue;
     }
     if (has_compute(draft, static_cast<int32_t>(index))) continue;
     draft.diagnostics
-        .error("G053", device->value.span,
+        .error("G053", key_span(place, key),
                "place '{}' has a device, but none of its nodes computes", place.spec->name)
         .note("a device is for the engine or learner that a node of the place uses")
-        .suggest("take 'device' out");
+        .suggest(fmt::format("take '{}' out", key));
+  }
+}
+
+void check_place_sizes(Draft& draft) {
+  for (auto& place : draft.places) {
+    const auto& options = place.options;
+    if (!options.devices.empty() && !options.device.empty())
+      draft.diagnostics
+          .error("G057", key_span(place, "devices"), "place '{}' has both 'device' and 'devices'",
+                 place.spec->name)
+          .suggest("keep one: 'device' for all replicas, 'devices' for one each");
+    else if (!options.devices.empty() &&
+             std::cmp_not_equal(options.devices.size(), options.replicas))
+      draft.diagnostics
+          .error("G057", key_span(place, "devices"),
+                 "place '{}' has {} replicas, but 'devices' names {}", place.spec->name,
+                 options.replicas, options.devices.size())
+          .suggest("name one device for each replica");
+    if (!is_host(options.host))
+      draft.diagnostics.error("G057", key_span(place, "host"), "'{}' is no name of a machine",
+                              options.host);
+    check_cpus(draft, place);
+    for (const auto& variable : options.variables)
+      if (!is_variable(variable))
+        draft.diagnostics
+            .error("G057", key_span(place, "variables"), "'{}' sets no environment variable",
+                   variable)
+            .note("each is \"NAME=value\"");
+  }
+}
+
+void check_transports(Draft& draft) {
+  std::map<std::pair<int32_t, int32_t>, const DraftEdge*> first;  // by the two places
+  for (const auto& edge : draft.edges) {
+    if (!edge.is_whole()) continue;
+    const int32_t from = draft.nodes[static_cast<size_t>(edge.from)].place;
+    const int32_t to = draft.nodes[static_cast<size_t>(edge.to)].place;
+    if (from < 0 || to < 0) continue;
+    const auto transport = transport_of(draft, edge);
+    const std::string& asked = edge.spec->transport;
+    if (asked != "auto" && asked != to_string(transport)) {
+      auto& fault =
+          draft.diagnostics.error("G056", edge.spec->transport_span, "'{}' cannot travel by {}",
+                                  edge.spec->path->as_string(), asked);
+      if (transport == EdgeTransport::kMemory)
+        fault.note("both of its nodes are in one process, where messages travel by memory");
+      else
+        fault.note(fmt::format("places '{}' and '{}' are processes of {}",
+                               draft.places[static_cast<size_t>(from)].spec->name,
+                               draft.places[static_cast<size_t>(to)].spec->name,
+                               transport == EdgeTransport::kTcp ? "two machines" : "one machine"));
+      fault.suggest("leave 'transport' out: the right one follows from the places");
+      continue;
+    }
+    if (transport == EdgeTransport::kMemory) continue;
+    const auto [other, is_first] = first.emplace(std::minmax(from, to), &edge);
+    if (is_first || transport_of(draft, *other->second) == transport) continue;
+    draft.diagnostics
+        .error("G056", edge.spec->path->span, "'{}' travels by {}, but '{}' by {}",
+               edge.spec->path->as_string(), to_string(transport),
+               other->second->spec->path->as_string(),
+               to_string(transport_of(draft, *other->second)))
+        .note("two processes share one link, which keeps the order of their messages")
+        .suggest("give all edges between the two places the same 'transport'");
   }
 }
 

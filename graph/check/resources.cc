@@ -98,14 +98,34 @@ void bind_resource(DraftResource& resource, Draft& draft) {
   find_model(resource, draft);
 }
 
-/// Names of the places that host a user of the resource.
-std::set<int32_t> places_of(const Draft& draft, const DraftResource& resource) {
+/// The processes that host a user of the resource, and their places' names.
+struct Homes {
+  int64_t num_processes = 0;
+  int64_t num_here = 0;  // of those, on the machine where the run starts
+  std::vector<std::string> names;
+};
+
+Homes homes_of(const Draft& draft, const DraftResource& resource) {
   std::set<int32_t> places;
+  Homes homes;
   for (const int32_t user : resource.users) {
-    const int32_t place = draft.nodes[static_cast<size_t>(user)].place;
-    if (place >= 0) places.insert(place);
+    const auto& node = draft.nodes[static_cast<size_t>(user)];
+    if (node.place < 0 || !places.insert(node.place).second) continue;
+    const int64_t replicas = place_replicas(draft, node);
+    const bool is_elsewhere =
+        !draft.places.empty() && draft.places[static_cast<size_t>(node.place)].is_elsewhere();
+    homes.num_processes += replicas;
+    homes.num_here += is_elsewhere ? 0 : replicas;
   }
-  return places;
+  for (const int32_t place : places) {
+    if (static_cast<size_t>(place) >= draft.places.size()) break;  // without [place]
+    const auto& placed = draft.places[static_cast<size_t>(place)];
+    const int64_t replicas = placed.options.replicas;
+    homes.names.push_back(replicas == 1
+                              ? placed.spec->name
+                              : fmt::format("{} ({} replicas)", placed.spec->name, replicas));
+  }
+  return homes;
 }
 
 }  // namespace
@@ -131,17 +151,14 @@ void check_resource_copies(Draft& draft) {
                    resource.common.kind, resource.spec->name, node.common.replicas)
             .suggest("replicate its place instead: every replica gets resources of its own");
     }
-    const auto places = places_of(draft, resource);
-    if (places.size() < 2) continue;
-    std::vector<std::string> names;
-    for (const int32_t place : places)
-      names.push_back(draft.spec.place[static_cast<size_t>(place)].name);
+    const auto [num_processes, num_here, names] = homes_of(draft, resource);
+    if (num_processes < 2) continue;
     if (resource.contract->one_per_graph)
       draft.diagnostics
           .error("G041", resource.spec->name_span, "{} '{}' is used in {} places, {}",
-                 resource.common.kind, resource.spec->name, places.size(), join_names(names))
+                 resource.common.kind, resource.spec->name, num_processes, join_names(names))
           .note("only one copy of it makes sense: a second would train apart from the first")
-          .suggest("put its users in one place");
+          .suggest("put its users in one place without replicas");
     else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "memory")
       draft.diagnostics
           .error("G055", resource.spec->name_span,
@@ -149,7 +166,9 @@ void check_resource_copies(Draft& draft) {
                  resource.spec->name, join_names(names))
           .note(fmt::format("backends of weight_channel: {}",
                             join_names(known_backends(draft.catalog, kWeightChannelKind))))
-          .suggest("put its users in one place, or choose a backend that crosses processes");
+          .suggest(
+              "put its users in one place without replicas, or choose a backend that crosses "
+              "processes");
   }
 }
 
@@ -195,15 +214,21 @@ void check_unused(Draft& draft) {
 }
 
 void check_threads(Draft& draft) {
-  int64_t total = 0;
+  int64_t total = 0, num_pools = 0;
   std::vector<std::string> shares;
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->computes) continue;
     if (resource.common.threads == 0 || resource.users.empty()) continue;
-    total += resource.common.threads;
-    shares.push_back(fmt::format("'{}' {}", resource.spec->name, resource.common.threads));
+    const int64_t copies = homes_of(draft, resource).num_here;
+    if (copies == 0) continue;
+    num_pools += copies;
+    total += copies * resource.common.threads;
+    shares.push_back(copies == 1
+                         ? fmt::format("'{}' {}", resource.spec->name, resource.common.threads)
+                         : fmt::format("'{}' {} times {}", resource.spec->name, copies,
+                                       resource.common.threads));
   }
-  if (total <= draft.cores || shares.size() < 2) return;
+  if (total <= draft.cores || num_pools < 2) return;
   for (const auto& resource : draft.resources) {
     const Entry* threads = resource.spec->table->find("threads");
     if (threads == nullptr || resource.contract == nullptr || !resource.contract->computes)

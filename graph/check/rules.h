@@ -27,7 +27,7 @@ void check_drain(Draft& draft);             // G068 (a warning)
 
 // Edges.
 void check_connected(Draft& draft);       // G033
-void check_fan_out(Draft& draft);         // G034
+void check_fan_out(Draft& draft);         // G034, G054
 void check_forward_cycles(Draft& draft);  // G036
 void check_feedback(Draft& draft);        // G037
 void check_edges_once(Draft& draft);      // G038
@@ -44,7 +44,9 @@ void check_unused(Draft& draft);           // G043
 void check_threads(Draft& draft);          // G047 (a warning)
 
 // Places.
-void check_places(Draft& draft);   // G050, G051
-void check_devices(Draft& draft);  // G052, G053
+void check_places(Draft& draft);       // G050, G051
+void check_devices(Draft& draft);      // G052, G053
+void check_place_sizes(Draft& draft);  // G057
+void check_transports(Draft& draft);   // G056
 
 }  // namespace primerl

@@ -168,8 +168,19 @@ const OptionSet& place_options() {
       OptionsOf<P>()
           .field("nodes", &P::nodes, at_least(1) | required(), "the nodes this process hosts")
           .field("device", &P::device, any(), "\"cpu\" or \"cuda:N\", for its compute resources")
-          .field("replicas", &P::replicas, between(1, 1),
-                 "copies of the place; this release runs one")
+          .field("devices", &P::devices, any(),
+                 "one for each replica, in place of `device`: [\"cuda:0\", \"cuda:1\"]")
+          .field("replicas", &P::replicas, between(1, 1024) | unit("processes"),
+                 "copies of the place, each a process with every node and resources of its own")
+          .field("host", &P::host, any(), "the machine it runs on; unwritten, where the run starts")
+          .field("threads", &P::threads, between(0, 1024) | unit("threads"),
+                 "compute threads its resources share; 0 is its share of the cores")
+          .field(
+              "cpus", &P::cpus, any(),
+              "the CPUs its threads may use, \"0-3,8\", dealt out among its replicas; unwritten, "
+              "all")
+          .field("variables", &P::variables, any(),
+                 "environment variables of its processes: [\"OMP_PROC_BIND=close\"]")
           .take();
   return options;
 }
@@ -187,6 +198,9 @@ const OptionSet& edge_options() {
                  "what the trace keeps of its messages: none, size and check (header), or the "
                  "message itself (payload); auto: payload where the output is marked recorded, "
                  "else header")
+          .field("transport", &E::transport, one_of({"auto", "memory", "ipc", "tcp"}),
+                 "how they travel; auto: memory in a process, ipc between processes of a machine, "
+                 "tcp between machines")
           .take();
   return options;
 }

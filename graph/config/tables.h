@@ -39,7 +39,12 @@ struct ModelOptions {
 struct PlaceOptions {
   std::vector<std::string> nodes;
   std::string device;
+  std::vector<std::string> devices;  // of the replicas
   int64_t replicas = 1;
+  std::string host;
+  int64_t threads = 0;
+  std::string cpus;
+  std::vector<std::string> variables;
 };
 
 /// An edge written as a table.
@@ -48,6 +53,7 @@ struct EdgeOptions {
   int64_t capacity = 64;
   int64_t bytes_max = int64_t{256} << 20;
   std::string record = "auto";
+  std::string transport = "auto";
 };
 
 const OptionSet& graph_options();        // GraphSettings

@@ -8,14 +8,11 @@
 namespace primerl {
 namespace {
 
-bool is_used_by(const PlanNode& node, int32_t index) {
-  return std::find(node.resources.begin(), node.resources.end(), index) != node.resources.end();
-}
-
 std::set<ProcessId> processes_of(const Plan& plan, int32_t index) {
   std::set<ProcessId> processes;
   for (const auto& instance : plan.instances)
-    if (is_used_by(plan.node(instance.node), index))
+    if (std::find(instance.resources.begin(), instance.resources.end(), index) !=
+        instance.resources.end())
       processes.insert(plan.host(instance.host).process);
   return processes;
 }

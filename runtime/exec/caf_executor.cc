@@ -52,9 +52,10 @@ Status CafExecutor::Core::make_shared_resources() {
   std::vector<bool> is_used(plan.resources.size(), false);
   for (const auto& host : plan.hosts)
     for (const int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
-  for (const auto& node : plan.nodes)
-    for (const int32_t resource : node.resources)
-      if (node.process == setup_.process) is_used[static_cast<size_t>(resource)] = true;
+  for (const auto& instance : plan.instances)
+    for (const int32_t resource : instance.resources)
+      if (plan.host(instance.host).process == setup_.process)
+        is_used[static_cast<size_t>(resource)] = true;
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (is_owned[i] || !is_used[i]) continue;
     auto made = setup_.factory(plan, static_cast<int32_t>(i));

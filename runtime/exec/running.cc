@@ -235,7 +235,7 @@ Resource* Running::find(std::string_view use) {
   const auto& setup = common_->setup;
   for (size_t i = 0; i < contract_->resources.size(); ++i) {
     if (contract_->resources[i].name != use) continue;
-    const int32_t wanted = node_->resources[i];
+    const int32_t wanted = setup.plan->instance(self()).resources[i];
     const auto& owned = setup.plan->host(setup.host).resources;
     for (size_t k = 0; k < owned.size(); ++k)
       if (owned[k] == wanted) return common_->owned[k].get();

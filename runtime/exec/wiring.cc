@@ -5,10 +5,6 @@
 namespace primerl {
 namespace {
 
-bool joins(const PlanInstance& sender, const PlanInstance& target) {
-  return sender.tenant.is_none() || target.tenant.is_none() || sender.tenant == target.tenant;
-}
-
 Link make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId target,
                uint32_t num_slots) {
   const PlanEdge& edge = plan.edge(id);
@@ -50,7 +46,7 @@ std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
     const PlanEdge& edge = plan.edges[e];
     for (InstanceId sender : plan.node(edge.from).instances)
       for (InstanceId target : plan.node(edge.to).instances)
-        if (joins(plan.instance(sender), plan.instance(target)))
+        if (plan.are_joined(sender, target))
           wiring->links.push_back(make_link(plan, EdgeId(e), sender, target, wiring->num_slots));
   }
   for (uint32_t i = 0; i < wiring->links.size(); ++i) {

@@ -2,7 +2,8 @@
 /// with every number the hot path needs. Built once per process, immutable, shared by its hosts.
 ///
 /// Which pairs an edge joins: per_tenant -> per_tenant nodes join equal slots; shared -> per_tenant
-/// and per_tenant -> shared join all (the envelope's tenant chooses). Links are numbered by edge,
+/// and per_tenant -> shared join all (the envelope's tenant chooses); in a place with replicas a
+/// replica joins itself alone. Links are numbered by edge,
 /// then sender, then target.
 #pragma once
 

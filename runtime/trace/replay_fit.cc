@@ -48,7 +48,7 @@ bool uses_kind(const Plan& plan, const PlanHost& host, std::string_view kind) {
 std::vector<int32_t> channels_of(const Plan& plan, const PlanHost& host) {
   std::vector<int32_t> channels;
   for (InstanceId id : host.instances)
-    for (int32_t index : plan.node(plan.instance(id).node).resources)
+    for (int32_t index : plan.instance(id).resources)
       if (index >= 0 && plan.resources[static_cast<size_t>(index)].kind == "weight_channel")
         channels.push_back(index);
   return channels;
