@@ -17,25 +17,16 @@ std::set<ProcessId> processes_of(const Plan& plan, int32_t index) {
   return processes;
 }
 
-/// Machines by name; "" is the one where the run was started.
-template <class Process>
-std::string machine_of(const Process& process) {
-  if constexpr (requires { process.machine; })
-    return process.machine;
-  else
-    return {};
-}
-
 }  // namespace
 
 Result<std::string> weight_backend(const Plan& plan, int32_t index) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   const auto processes = processes_of(plan, index);
-  std::set<std::string> machines;
+  std::set<std::string> machines;  // "" is the one where the run was started
   std::vector<std::string> names;
   for (const ProcessId id : processes) {
-    machines.insert(machine_of(plan.processes[id.index()]));
-    names.push_back(plan.processes[id.index()].name);
+    machines.insert(plan.process(id).machine);
+    names.push_back(plan.process(id).name);
   }
   const bool is_one_process = processes.size() <= 1, is_one_machine = machines.size() <= 1;
   if (resource.backend == "auto")

@@ -1,0 +1,61 @@
+#include "runtime/bin/weight_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace primerl {
+namespace {
+
+/// One user of the channel on each machine named, each in a process of its own.
+Plan plan_on(const std::vector<std::string>& machines, const std::string& backend) {
+  Plan plan;
+  plan.resources.resize(2);
+  plan.resources[1].name = "weights";
+  plan.resources[1].kind = "weight_channel";
+  plan.resources[1].backend = backend;
+  for (const auto& machine : machines) {
+    const auto number = static_cast<uint32_t>(plan.processes.size());
+    PlanProcess process;
+    process.name = fmt::format("p{}", number);
+    process.machine = machine;
+    plan.processes.push_back(std::move(process));
+    PlanHost host;
+    host.process = ProcessId(number);
+    plan.hosts.push_back(std::move(host));
+    PlanInstance instance;
+    instance.host = HostId(number);
+    instance.resources = {1};
+    plan.instances.push_back(std::move(instance));
+  }
+  return plan;
+}
+
+std::string chosen(const std::vector<std::string>& machines, const std::string& backend) {
+  const auto name = weight_backend(plan_on(machines, backend), 1);
+  return name.ok() ? *name : name.error().text();
+}
+
+TEST(WeightBackend, AutoIsTheFirstThatReachesAll) {
+  EXPECT_EQ(chosen({""}, "auto"), "memory");
+  EXPECT_EQ(chosen({"", ""}, "auto"), "shm");
+  EXPECT_EQ(chosen({"far", "far"}, "auto"), "shm");
+  EXPECT_EQ(chosen({"", "far"}, "auto"), "files");
+}
+
+TEST(WeightBackend, OthersAreNotCounted) {
+  Plan plan = plan_on({"", "far"}, "auto");
+  plan.instances[1].resources = {0};
+  EXPECT_EQ(weight_backend(plan, 1).value(), "memory");
+}
+
+TEST(WeightBackend, WhatIsWrittenStandsIfItReaches) {
+  EXPECT_EQ(chosen({""}, "files"), "files");
+  EXPECT_EQ(chosen({""}, "shm"), "shm");
+  EXPECT_EQ(chosen({"", "far"}, "files"), "files");
+  EXPECT_THAT(chosen({"", ""}, "memory"),
+              testing::HasSubstr("'weights' by memory cannot join the processes p0 and p1"));
+  EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
+}
+
+}  // namespace
+}  // namespace primerl
