@@ -1,5 +1,6 @@
 #include "runtime/bin/backends.h"
 
+#include "graph/base/json.h"
 #include "graph/base/suggest.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
@@ -8,6 +9,7 @@
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
 #include "runtime/bin/weight_backend.h"
+#include "runtime/store/file_ops.h"
 #ifdef PRIMERL_HAS_TORCH
 #include "kernels/torch/make.h"
 #endif
@@ -160,6 +162,16 @@ const std::vector<Backend>& backends() {
 }
 
 }  // namespace
+
+Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
+                                   std::function<void(std::string_view)> log) {
+  const auto file = run_folder / "run.json";
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
+  BackendSetup setup{run_folder, {}, std::move(log)};
+  ASSIGN_OR_RETURN(setup.run_id, facts.get_string("run_id"));
+  return setup;
+}
 
 std::unique_ptr<Resource> memory_channel(size_t versions_max) {
   return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));

@@ -19,6 +19,10 @@ struct BackendSetup {
   std::function<void(std::string_view)> log;  // what a person should know; may be null
 };
 
+/// For a worker of the run in `run_folder`, whose run.json says which run it is.
+Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
+                                   std::function<void(std::string_view)> log);
+
 /// Makes resources with the plan's compute threads. A resource this build lacks is an error that
 /// names what it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
