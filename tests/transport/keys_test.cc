@@ -1,0 +1,112 @@
+#include "runtime/transport/keys.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Keys, AreReadBackFromAFileThatOnlyItsOwnerCanRead) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "worker.key";
+  const KeyPair keys = make_key_pair();
+  ASSERT_TRUE(write_key_file(file, keys).ok());
+  struct stat about {};
+  ASSERT_EQ(::stat(file.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777, 0600u);
+  const auto read = read_key_file(file);
+  ASSERT_TRUE(read.ok()) << read.error().text();
+  EXPECT_EQ(read->public_key, keys.public_key);
+  EXPECT_EQ(read->secret_key.reveal(), keys.secret_key.reveal());
+  EXPECT_NE(make_key_pair().public_key, keys.public_key);
+}
+
+TEST(Keys, RefuseAWiderModeALinkAndWhatIsNoKeyFile) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "worker.key";
+  ASSERT_TRUE(write_key_file(file, make_key_pair()).ok());
+  for (const mode_t mode : {0640, 0604, 0620, 0601, 0666}) {
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    const auto read = read_key_file(file);
+    ASSERT_FALSE(read.ok()) << mode;
+    EXPECT_EQ(read.error().code(), Code::kInvalid);
+    EXPECT_THAT(read.error().text(), HasSubstr(fmt::format("mode {:04o}", mode)));
+    EXPECT_THAT(read.error().text(), HasSubstr("chmod 0600"));
+  }
+  for (const mode_t mode : {0600, 0400}) {
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    EXPECT_TRUE(read_key_file(file).ok()) << mode;
+  }
+  std::filesystem::create_symlink(file, folder.path() / "link.key");
+  EXPECT_FALSE(read_key_file(folder.path() / "link.key").ok());
+  EXPECT_EQ(read_key_file(folder.path()).error().code(), Code::kInvalid);
+  const auto other = folder.path() / "other";
+  write_text(other, "public = \"short\"\n");
+  ASSERT_EQ(::chmod(other.c_str(), 0600), 0);
+  EXPECT_THAT(read_key_file(other).error().text(), HasSubstr("has no 'public = "));
+  EXPECT_EQ(read_key_file(folder.path() / "absent").error().code(), Code::kIo);
+}
+
+TEST(Keys, AreNeverOverwrittenAndNeverInAnErrorsText) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "worker.key";
+  const KeyPair keys = make_key_pair();
+  ASSERT_TRUE(write_key_file(file, keys).ok());
+  const auto again = write_key_file(file, make_key_pair());
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code(), Code::kExists);
+  ASSERT_EQ(::chmod(file.c_str(), 0644), 0);
+  const auto read = read_key_file(file);
+  EXPECT_THAT(read.error().text(), ::testing::Not(HasSubstr(keys.secret_key.reveal())));
+}
+
+TEST(Keys, KnowAKeyByItsForty) {
+  const std::string key = make_key_pair().public_key;
+  EXPECT_TRUE(is_public_key(key));
+  EXPECT_FALSE(is_public_key(key.substr(1)));
+  EXPECT_FALSE(is_public_key(key + "x"));
+  EXPECT_FALSE(is_public_key(std::string(40, '"')));
+  EXPECT_FALSE(is_public_key(""));
+}
+
+TEST(Keys, ListWhoMayConnectForWhichTenants) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "allowed";
+  const AllowedName training{make_key_pair().public_key, "training", {}};
+  const AllowedName inference{make_key_pair().public_key, "inference", {"main", "other"}};
+  ASSERT_TRUE(append_to_allow_list(file, training).ok());
+  ASSERT_TRUE(append_to_allow_list(file, inference).ok());
+  EXPECT_EQ(append_to_allow_list(file, training).error().code(), Code::kExists);
+  const auto entries = read_allow_list(file);
+  ASSERT_TRUE(entries.ok()) << entries.error().text();
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].process, "training");
+  EXPECT_TRUE((*entries)[0].tenants.empty());
+  EXPECT_EQ((*entries)[1].public_key, inference.public_key);
+  EXPECT_THAT((*entries)[1].tenants, ::testing::ElementsAre("main", "other"));
+}
+
+TEST(Keys, RefuseAListThatOthersCanWriteAndNameTheLineOfAFault) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "allowed";
+  const std::string key = make_key_pair().public_key;
+  const auto text_of = [&](const std::string& content) {
+    write_text(file, content);
+    ::chmod(file.c_str(), 0600);
+    const auto entries = read_allow_list(file);
+    return entries.ok() ? std::string("ok") : entries.error().text();
+  };
+  EXPECT_EQ(text_of("# a comment\n\n" + key + " training *\n"), "ok");
+  EXPECT_THAT(text_of("# a comment\nnokey training *\n"), HasSubstr("allowed:2: expected a key"));
+  EXPECT_THAT(text_of(key + " training\n"), HasSubstr("allowed:1:"));
+  EXPECT_THAT(text_of(key + " training ,\n"), HasSubstr("names no tenant"));
+  ASSERT_EQ(::chmod(file.c_str(), 0620), 0);
+  EXPECT_THAT(read_allow_list(file).error().text(), HasSubstr("can let keys in"));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,226 @@
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include "runtime/transport/zmq_transport.h"
+#include "tests/conformance/transport_stage.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal_of(ZmqOptions options, size_t side = 0) {
+  CollectingReceiver receiver;
+  const auto made = make_zmq_transport(identity_of(side, 1), {}, std::move(options), receiver);
+  return made.ok() ? "ok" : made.error().text();
+}
+
+bool wait_until(const std::function<bool()>& done) {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience.to_nanoseconds());
+  const CollectingReceiver waiting;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    waiting.wait_for_change();
+  }
+  return true;
+}
+
+TEST(ZmqSecurity, KnowsWhatIsThisMachine) {
+  for (const auto* address : {"tcp://127.0.0.1", "tcp://127.0.0.1:40", "tcp://127.9.8.7:1",
+                              "tcp://localhost:1", "tcp://[::1]", "tcp://[::1]:40"})
+    EXPECT_TRUE(is_loopback(address)) << address;
+  for (const auto* address :
+       {"tcp://0.0.0.0", "tcp://*", "tcp://10.0.0.1:5", "tcp://127.example.org:1", "tcp://127.1",
+        "tcp://localhost.example.org", "tcp://[::]", "tcp://[::1f]:4", "ipc:///x", ""})
+    EXPECT_FALSE(is_loopback(address)) << address;
+}
+
+TEST(ZmqSecurity, RefusesToListenBeyondThisMachineWithoutKeysAndList) {
+  for (const auto* listen : {"tcp://0.0.0.0", "tcp://*", "tcp://192.0.2.1", "tcp://[::]"}) {
+    ZmqOptions options;
+    options.listen = listen;
+    EXPECT_THAT(refusal_of(options), HasSubstr("needs keys")) << listen;
+    options.keys = make_key_pair();
+    EXPECT_THAT(refusal_of(options), HasSubstr("needs a list of allowed keys")) << listen;
+  }
+  ZmqOptions options;
+  options.listen = "tcp://0.0.0.0";
+  options.keys = make_key_pair();
+  options.allowed = {{make_key_pair().public_key, ProcessId(1), {}}};
+  EXPECT_EQ(refusal_of(options), "ok");
+}
+
+TEST(ZmqSecurity, RefusesToConnectBeyondThisMachineWithoutKeys) {
+  CollectingReceiver receiver;
+  auto made = make_zmq_transport(identity_of(1, 1), {}, {}, receiver);
+  ASSERT_TRUE(made.ok());
+  PeerSpec peer;
+  peer.process = ProcessId(0);
+  peer.name = "side0";
+  peer.address = {"tcp://192.0.2.1:9", "tcp://192.0.2.1:10"};
+  const auto added = (*made)->add_peer(peer);
+  ASSERT_FALSE(added.ok());
+  EXPECT_THAT(added.error().text(), HasSubstr("needs keys"));
+  peer.address.bulk = peer.address.frames = "tcp://127.0.0.1:9";
+  EXPECT_TRUE((*made)->add_peer(peer).ok());
+}
+
+TEST(ZmqSecurity, MakesItsFolderPrivateAndRefusesOneThatIsNot) {
+  ScratchFolder scratch;
+  const std::string folder = scratch.path().string() + "/sockets";
+  ZmqOptions options;
+  options.listen = "ipc://" + folder;
+  EXPECT_EQ(refusal_of(options), "ok");
+  struct stat about {};
+  ASSERT_EQ(::stat(folder.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777, 0700u);
+  for (const mode_t mode : {0750, 0701, 0770}) {
+    ASSERT_EQ(::chmod(folder.c_str(), mode), 0);
+    EXPECT_THAT(refusal_of(options), HasSubstr("others could reach its sockets")) << mode;
+  }
+  ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
+  std::filesystem::create_directory_symlink(folder, folder + ".link");
+  options.listen = "ipc://" + folder + ".link";
+  EXPECT_THAT(refusal_of(options), HasSubstr("is no folder"));
+}
+
+TEST(ZmqSecurity, NamesAddressesThatCannotBe) {
+  ScratchFolder scratch;
+  const auto with = [](std::string listen) {
+    ZmqOptions options;
+    options.listen = std::move(listen);
+    return refusal_of(options);
+  };
+  EXPECT_THAT(with("ipc://relative"), HasSubstr("needs an absolute folder"));
+  EXPECT_THAT(with("pgm://x"), HasSubstr("valid: 'ipc:///folder' and 'tcp://address'"));
+  EXPECT_THAT(with("tcp://127.0.0.1:80"), HasSubstr("names a port"));
+  EXPECT_THAT(with("ipc://" + scratch.path().string() + "/" + std::string(120, 'x')),
+              HasSubstr("choose a shorter folder"));
+}
+
+/// Two processes with keys over tcp; the second's options are the test's.
+class Pair {
+ public:
+  explicit Pair(const KeyPair& keys0) : keys0_(keys0) {}
+  void open0(std::vector<AllowedKey> allowed) {
+    ZmqOptions options;
+    options.listen = "tcp://127.0.0.1";
+    options.keys = keys0_;
+    options.allowed = std::move(allowed);
+    auto made = make_zmq_transport(identity_of(0, 1), patient(), options, got0);
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    transport0 = std::move(made).value();
+  }
+  void open1(ZmqOptions options, const std::string& key_of_0) {
+    auto made = make_zmq_transport(identity_of(1, 1), impatient(), std::move(options), got1);
+    ASSERT_TRUE(made.ok()) << made.error().text();
+    transport1 = std::move(made).value();
+    PeerSpec peer;
+    peer.process = ProcessId(0);
+    peer.name = "side0";
+    peer.address = transport0->address();
+    peer.public_key = key_of_0;
+    const auto added = transport1->add_peer(peer);
+    ASSERT_TRUE(added.ok()) << added.error().text();
+  }
+  void expect1(const std::string& key, std::vector<TenantSlot> tenants = {}) {
+    PeerSpec peer;
+    peer.process = ProcessId(1);
+    peer.name = "side1";
+    peer.public_key = key;
+    peer.tenants = std::move(tenants);
+    const auto added = transport0->add_peer(peer);
+    ASSERT_TRUE(added.ok()) << added.error().text();
+  }
+  static LinkLimits patient() {
+    LinkLimits limits;
+    limits.silent_after = limits.greet_timeout = kPatience;
+    return limits;
+  }
+  /// For those that never get in: their deadline is what the test waits for.
+  static LinkLimits impatient() {
+    LinkLimits limits = patient();
+    limits.greet_timeout = Duration::milliseconds(300);
+    return limits;
+  }
+
+  CollectingReceiver got0, got1;
+  std::unique_ptr<Transport> transport0, transport1;
+
+ private:
+  const KeyPair keys0_;
+};
+
+TEST(ZmqSecurity, LetsNoUnknownKeyAndNoPlaintextIn) {
+  const KeyPair keys0 = make_key_pair(), known = make_key_pair(), unknown = make_key_pair();
+  for (const bool has_keys : {true, false}) {
+    SCOPED_TRACE(has_keys ? "an unknown key" : "plaintext");
+    Pair pair(keys0);
+    pair.open0({{known.public_key, ProcessId(1), {}}});
+    pair.expect1(known.public_key);
+    ZmqOptions options;
+    if (has_keys) {
+      options.keys = unknown;
+      options.allowed = {{keys0.public_key, ProcessId(0), {}}};
+    }
+    pair.open1(options, has_keys ? keys0.public_key : std::string());
+    ASSERT_TRUE(wait_until([&] { return pair.got1.num_failed() == 1; }));
+    EXPECT_THAT(pair.got1.failures()[0], HasSubstr("did not greet within"));
+    EXPECT_EQ(pair.got0.num_ups(), 0u);
+  }
+}
+
+TEST(ZmqSecurity, HoldsAKeyToItsProcess) {
+  const KeyPair keys0 = make_key_pair(), keys1 = make_key_pair();
+  Pair pair(keys0);
+  // The key is allowed, but as process 2: it cannot speak as process 1.
+  const KeyPair other = make_key_pair();
+  pair.open0({{keys1.public_key, ProcessId(2), {}}, {other.public_key, ProcessId(1), {}}});
+  pair.expect1(other.public_key);
+  ZmqOptions options;
+  options.keys = keys1;
+  options.allowed = {{keys0.public_key, ProcessId(0), {}}};
+  pair.open1(options, keys0.public_key);
+  ASSERT_TRUE(wait_until([&] { return pair.got1.num_failed() == 1; }));
+  EXPECT_EQ(pair.got0.num_ups(), 0u);
+}
+
+TEST(ZmqSecurity, PinsTheKeyOfTheServer) {
+  const KeyPair keys0 = make_key_pair(), keys1 = make_key_pair(), forged = make_key_pair();
+  Pair pair(forged);
+  pair.open0({{keys1.public_key, ProcessId(1), {}}});
+  pair.expect1(keys1.public_key);
+  ZmqOptions options;
+  options.keys = keys1;
+  options.allowed = {{keys0.public_key, ProcessId(0), {}}};
+  pair.open1(options, keys0.public_key);
+  ASSERT_TRUE(wait_until([&] { return pair.got1.num_failed() == 1; }));
+  EXPECT_EQ(pair.got0.num_ups(), 0u);
+}
+
+TEST(ZmqSecurity, AllowsAPeerNoMoreTenantsThanItsKey) {
+  const KeyPair keys0 = make_key_pair(), keys1 = make_key_pair();
+  CollectingReceiver receiver;
+  ZmqOptions options;
+  options.keys = keys0;
+  options.allowed = {{keys1.public_key, ProcessId(1), {TenantSlot(2), TenantSlot(3)}}};
+  auto made = make_zmq_transport(identity_of(0, 1), {}, options, receiver);
+  ASSERT_TRUE(made.ok()) << made.error().text();
+  PeerSpec peer;
+  peer.process = ProcessId(1);
+  peer.name = "side1";
+  peer.public_key = keys1.public_key;
+  EXPECT_THAT((*made)->add_peer(peer).error().text(), HasSubstr("not allowed for"));
+  peer.tenants = {TenantSlot(2), TenantSlot(4)};
+  EXPECT_THAT((*made)->add_peer(peer).error().text(), HasSubstr("not allowed for"));
+  peer.tenants = {TenantSlot(3)};
+  peer.public_key = keys0.public_key;
+  EXPECT_THAT((*made)->add_peer(peer).error().text(), HasSubstr("not in the list"));
+  peer.public_key = keys1.public_key;
+  EXPECT_TRUE((*made)->add_peer(peer).ok());
+}
+
+}  // namespace
+}  // namespace primerl
