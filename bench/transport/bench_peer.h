@@ -1,0 +1,70 @@
+/// What the transport benchmark and the process at the other end agree on.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/transport/zmq_transport.h"
+
+namespace primerl {
+
+/// A message whose bytes lie in its body, or in a Blob beside it.
+struct Load {
+  static constexpr std::string_view kName = "Load";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t number = 0;
+  bool wants_answer = false;
+  bool wants_grant = false;  // the last of a window
+  std::vector<uint8_t> bytes;
+  Blob blob;
+  template <class F>
+  static void fields(F& f) {
+    f("number", &Load::number)("wants_answer", &Load::wants_answer)(
+        "wants_grant", &Load::wants_grant)("bytes", &Load::bytes)("blob", &Load::blob);
+  }
+};
+
+/// What the hosts' credits would do: a grant asked for with every so many messages (which divides
+/// every count sent), and at most so many messages without one.
+struct Window {
+  uint64_t grant_every = 512;
+  uint64_t messages = 2048;
+};
+
+inline TransportIdentity bench_identity(uint32_t process) {
+  static const auto types = std::make_shared<const WireTypes>(std::vector{&message_type<Load>()});
+  return {"bench", 1, types, ProcessId(process), fmt::format("process{}", process), 1};
+}
+
+/// The other process: counts what arrives, grants, echoes; ends when the first one does.
+int run_peer(const std::string& folder);
+
+/// The bare socket's end of the same, in that process; runs until a frame of one byte arrives.
+void run_bare_peer(const std::string& folder);
+
+/// One side of a pair of bare sockets: what ZeroMQ does with the same frames and nothing around it.
+class BareLink {
+ public:
+  explicit BareLink(const std::string& folder);
+  ~BareLink();
+  BareLink(const BareLink&) = delete;
+  BareLink& operator=(const BareLink&) = delete;
+  /// Sends `count` frames of one part, or of two when `second_bytes` > 0 (shared, not copied);
+  /// waits for the peer's grants as the transport's benchmark does. The sum of parts received.
+  void send(uint64_t count, size_t first_bytes, size_t second_bytes, const Window& window);
+  /// One frame there and back.
+  void round_trip(size_t bytes);
+
+ private:
+  void take_grant(bool waits);
+  void* context_;
+  void* socket_;
+  uint64_t granted_ = 0;
+  uint64_t sent_ = 0;
+  std::vector<std::byte> memory_;
+};
+
+}  // namespace primerl

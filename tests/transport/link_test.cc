@@ -1,0 +1,301 @@
+#include "runtime/transport/link.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/conformance/transport_stage.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+
+/// Two ends of a link, and every frame between them in the test's hands.
+class LinkTest : public ::testing::Test {
+ protected:
+  struct End {
+    End(size_t side, const LinkLimits& limits)
+        : identity(identity_of(side, 1)),
+          outbox(limits),
+          link(identity, peer(side), limits, outbox, receiver, Time::from_nanoseconds(1)) {}
+    static PeerSpec peer(size_t side) {
+      PeerSpec peer;
+      peer.process = ProcessId(static_cast<uint32_t>(1 - side));
+      peer.name = fmt::format("side{}", 1 - side);
+      if (side == 1) peer.address = {"x", "x"};
+      return peer;
+    }
+    TransportIdentity identity;
+    LinkOutbox outbox;
+    CollectingReceiver receiver;
+    Link link;
+  };
+
+  void open(LinkLimits limits = {}) {
+    limits_ = limits;
+    for (size_t side = 0; side < 2; ++side) ends_[side] = std::make_unique<End>(side, limits_);
+    at(1).wake(now_);
+    for (int i = 0; i < 2; ++i)
+      for (size_t side = 0; side < 2; ++side)
+        for (const Lane lane : kLanes) pass_all(side, lane);
+    ASSERT_EQ(at(0).state(), LinkState::kUp);
+    ASSERT_EQ(at(1).state(), LinkState::kUp);
+  }
+  Link& at(size_t side) { return ends_[side]->link; }
+  CollectingReceiver& got(size_t side) { return ends_[side]->receiver; }
+
+  void send(size_t side, const Parcel& parcel) {
+    ParcelEncoder encoder;
+    const ParcelEncoderLimits limits = {limits_.bulk_bytes_min, limits_.parcel_bytes_max,
+                                        limits_.blob_bytes_max};
+    ASSERT_TRUE(encoder.encode(parcel, *note_types(), limits).ok());
+    bool is_first = false;
+    ASSERT_TRUE(ends_[side]->outbox.put(encoder, parcel.messages.size(), is_first).ok());
+    at(side).take_outbox();
+  }
+  /// What `side` has to send on the lane now.
+  std::vector<OutFrame> frames(size_t side, Lane lane) {
+    std::vector<OutFrame> all;
+    OutFrame frame;
+    while (at(side).next(lane, now_, frame)) all.push_back(frame);
+    return all;
+  }
+  void arrive(size_t side, Lane lane, const OutFrame& frame) {
+    at(side).receive(
+        lane, {frame.header, {nullptr, 0, frame.head.bytes()}, {nullptr, 0, frame.data.bytes()}},
+        now_);
+  }
+  void pass_all(size_t from, Lane lane) {
+    for (const OutFrame& frame : frames(from, lane)) arrive(1 - from, lane, frame);
+  }
+  LinkStatus status(size_t side) {
+    LinkStatus status;
+    at(side).add_to(status);
+    ends_[side]->outbox.add_to(status);
+    return status;
+  }
+  static OutFrame numbered(LinkFrameKind kind, uint64_t sequence, std::vector<std::byte> payload) {
+    OutFrame frame;
+    frame.header.kind = kind;
+    frame.header.epoch = frame.header.peer_epoch = 1;
+    frame.header.process = ProcessId(1);
+    frame.header.sequence = sequence;
+    frame.head = Blob(std::move(payload));
+    frame.header.payload_bytes = frame.head.size();
+    frame.header.check = link_check(frame.header, link_payload_hash(frame.head.bytes(), {}));
+    return frame;
+  }
+
+  LinkLimits limits_;
+  Time now_ = Time::from_nanoseconds(1);
+  std::unique_ptr<End> ends_[2];
+};
+
+TEST_F(LinkTest, HandsOutGrantsAheadOfBulkAndMessagesInOrder) {
+  LinkLimits limits;
+  limits.bulk_bytes_min = 1000;
+  open(limits);
+  send(1, note_parcel(0, 1, 1, 1000));  // bulk
+  Parcel with_grant = note_parcel(0, 1, 2);
+  with_grant.grants.push_back({LinkId(4), 5, 6, 1});
+  send(1, with_grant);                // behind it
+  send(1, note_parcel(2, 1, 1, 10));  // of another host: not held up
+  pass_all(1, Lane::kFrames);
+  // Only the grant of the first host, and the parcel of the other.
+  EXPECT_THAT(got(0).numbers_from(HostId(0)), ElementsAre());
+  EXPECT_THAT(got(0).numbers_from(HostId(2)), ElementsAre(1));
+  ASSERT_EQ(got(0).parcels().size(), 2u);
+  EXPECT_EQ(got(0).parcels()[0].grants.size(), 1u);
+  EXPECT_TRUE(got(0).parcels()[0].messages.empty());
+  pass_all(1, Lane::kBulk);
+  EXPECT_THAT(got(0).numbers_from(HostId(0)), ElementsAre(1, 2));
+  EXPECT_TRUE(got(0).parcels().back().grants.empty());
+  EXPECT_TRUE(got(0).is_whole());
+}
+
+TEST_F(LinkTest, AcknowledgesAParcelOnlyWhenItsBulkHasArrived) {
+  LinkLimits limits;
+  limits.bulk_bytes_min = 1000;
+  limits.chunk_bytes = 400;
+  open(limits);
+  send(1, note_parcel(0, 1, 1, 1000));
+  pass_all(1, Lane::kFrames);
+  pass_all(0, Lane::kFrames);
+  EXPECT_EQ(status(1).unacknowledged.num_parcels, 1u);
+  const auto pieces = frames(1, Lane::kBulk);
+  ASSERT_EQ(pieces.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(got(0).num_messages(), 0u);
+    arrive(0, Lane::kBulk, pieces[i]);
+  }
+  EXPECT_EQ(got(0).num_messages(), 1u);
+  pass_all(0, Lane::kBulk);
+  EXPECT_EQ(status(1).unacknowledged, TransferCounts());
+}
+
+TEST_F(LinkTest, HasNoMoreUnderWayThanItsWindow) {
+  LinkLimits limits;
+  limits.frame_bytes = 1;
+  limits.window_frames = 4;
+  open(limits);
+  for (uint64_t number = 1; number <= 10; ++number) send(1, note_parcel(0, 1, number));
+  const auto first = frames(1, Lane::kFrames);
+  ASSERT_EQ(first.size(), 4u);
+  arrive(0, Lane::kFrames, first[0]);
+  pass_all(0, Lane::kFrames);  // an acknowledgement
+  EXPECT_EQ(frames(1, Lane::kFrames).size(), 1u);
+}
+
+TEST_F(LinkTest, SharesAFrameUpToItsSizeAndNoFurther) {
+  open();
+  const size_t one = [&] {
+    ParcelEncoder encoder;
+    EXPECT_TRUE(encoder.encode(note_parcel(0, 1, 1), *note_types(), {}).ok());
+    return encoder.bytes().size();
+  }();
+  LinkLimits limits;
+  limits.frame_bytes = 3 * one;
+  open(limits);
+  ParcelEncoder encoder;
+  for (uint64_t number = 1; number <= 7; ++number) {
+    ASSERT_TRUE(encoder.encode(note_parcel(0, 1, number), *note_types(), {}).ok());
+    bool is_first = false;
+    ASSERT_TRUE(ends_[1]->outbox.put(encoder, 1, is_first).ok());
+    EXPECT_EQ(is_first, number == 1);
+  }
+  at(1).take_outbox();
+  const auto sent = frames(1, Lane::kFrames);
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[0].header.payload_bytes, 3 * one);
+  EXPECT_EQ(sent[2].header.payload_bytes, one);
+  for (const auto& frame : sent) arrive(0, Lane::kFrames, frame);
+  EXPECT_THAT(got(0).numbers_from(HostId(0)), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(LinkTest, AnswersAGapWithItsPositionOnceAndCountsDuplicates) {
+  LinkLimits limits;
+  limits.frame_bytes = 1;
+  open(limits);
+  for (uint64_t number = 1; number <= 4; ++number) send(1, note_parcel(0, 1, number));
+  const auto sent = frames(1, Lane::kFrames);
+  ASSERT_EQ(sent.size(), 4u);
+  arrive(0, Lane::kFrames, sent[0]);
+  arrive(0, Lane::kFrames, sent[2]);  // the second was lost
+  arrive(0, Lane::kFrames, sent[3]);
+  arrive(0, Lane::kFrames, sent[0]);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kGap), 2u);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kDuplicate), 1u);
+  const auto answers = frames(0, Lane::kFrames);
+  ASSERT_GE(answers.size(), 1u);
+  EXPECT_EQ(answers[0].header.kind, LinkFrameKind::kPosition);
+  EXPECT_EQ(answers[0].header.acknowledged, 1u);
+  for (const auto& answer : answers) {
+    EXPECT_TRUE(&answer == &answers[0] || answer.header.kind == LinkFrameKind::kAck);
+    arrive(1, Lane::kFrames, answer);
+  }
+  pass_all(1, Lane::kFrames);
+  EXPECT_THAT(got(0).numbers_from(HostId(0)), ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(status(1).num_frames_resent, 3u);
+}
+
+TEST_F(LinkTest, ProbesWhatIsNotAcknowledgedAndGoesOnFromTheAnswer) {
+  open();
+  send(1, note_parcel(0, 1, 1));
+  (void)frames(1, Lane::kFrames);  // lost
+  now_ = now_ + (limits_.probe_after - Duration::nanoseconds(1));
+  at(1).wake(now_);
+  EXPECT_TRUE(frames(1, Lane::kFrames).empty());
+  now_ = now_ + Duration::nanoseconds(1);
+  at(1).wake(now_);
+  const auto probe = frames(1, Lane::kFrames);
+  ASSERT_EQ(probe.size(), 1u);
+  EXPECT_EQ(probe[0].header.kind, LinkFrameKind::kProbe);
+  arrive(0, Lane::kFrames, probe[0]);
+  pass_all(0, Lane::kFrames);
+  pass_all(1, Lane::kFrames);
+  EXPECT_THAT(got(0).numbers_from(HostId(0)), ElementsAre(1));
+}
+
+TEST_F(LinkTest, CallsALinkBrokenAfterSilenceAndWholeAgainAfterAWord) {
+  open();
+  now_ = now_ + (limits_.silent_after - Duration::nanoseconds(1));
+  at(0).wake(now_);
+  EXPECT_EQ(at(0).state(), LinkState::kUp);
+  now_ = now_ + Duration::nanoseconds(1);
+  at(0).wake(now_);
+  EXPECT_EQ(at(0).state(), LinkState::kBroken);
+  EXPECT_THAT(got(0).downs(), ElementsAre(HasSubstr("nothing was heard of 'side1' for 2s")));
+  at(1).wake(now_);  // says hello, on both lanes
+  for (const Lane lane : kLanes) pass_all(1, lane);
+  EXPECT_EQ(at(0).state(), LinkState::kUp);
+  EXPECT_EQ(got(0).num_ups(), 2u);
+}
+
+TEST_F(LinkTest, RefusesNumberedFramesBeforeTheGreeting) {
+  limits_ = {};
+  ends_[0] = std::make_unique<End>(0, limits_);
+  arrive(0, Lane::kFrames, numbered(LinkFrameKind::kParcels, 1, {}));
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kNotGreeted), 1u);
+  EXPECT_EQ(at(0).state(), LinkState::kConnecting);
+}
+
+TEST_F(LinkTest, RefusesAFrameThatWasChangedAndFailsWhenEveryOneIs) {
+  open();
+  for (int i = 1; i <= 16; ++i) {
+    OutFrame frame = numbered(LinkFrameKind::kParcels, 1, std::vector<std::byte>(40));
+    frame.header.check ^= 1;
+    EXPECT_FALSE(at(0).is_over()) << i;
+    arrive(0, Lane::kFrames, frame);
+  }
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kCheck), 17u);  // and the one that failed it
+  EXPECT_EQ(at(0).state(), LinkState::kFailed);
+}
+
+TEST_F(LinkTest, FailsAndSaysWhyWhenThePeerBreaksTheProtocol) {
+  struct Case {
+    Lane lane;
+    OutFrame frame;
+    FrameRefusal refusal;
+  };
+  std::vector<std::byte> chunk(kChunkHeaderBytes + 1);
+  encode_chunk_header({3, 1, 0}, std::span(chunk).first<kChunkHeaderBytes>());
+  OutFrame unsent = numbered(LinkFrameKind::kParcels, 1, {});
+  unsent.header.acknowledged = 1;
+  unsent.header.check = link_check(unsent.header, link_payload_hash({}, {}));
+  const std::vector<Case> cases = {
+      {Lane::kFrames, numbered(LinkFrameKind::kParcels, 1, std::vector<std::byte>(39)),
+       FrameRefusal::kBytesDiffer},
+      {Lane::kBulk, numbered(LinkFrameKind::kChunk, 1, chunk), FrameRefusal::kChunk},
+      {Lane::kBulk, numbered(LinkFrameKind::kChunk, 1, std::vector<std::byte>(23)),
+       FrameRefusal::kSize},
+      {Lane::kFrames, unsent, FrameRefusal::kGap},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(to_string(each.refusal));
+    open();
+    arrive(0, each.lane, each.frame);
+    EXPECT_EQ(at(0).state(), LinkState::kFailed);
+    EXPECT_EQ(status(0).num_refused(each.refusal), 1u);
+    ASSERT_EQ(got(0).num_failed(), 1u);
+    EXPECT_THAT(got(0).failures()[0], HasSubstr("breaks the protocol"));
+    // The peer is told.
+    pass_all(0, Lane::kFrames);
+    EXPECT_EQ(at(1).state(), LinkState::kFailed);
+    ASSERT_EQ(got(1).refusals().size(), 1u);
+    EXPECT_EQ(got(1).refusals()[0].field, "protocol");
+  }
+}
+
+TEST_F(LinkTest, NamesBothVersionsWhenThePeerSpeaksAnother) {
+  limits_ = {};
+  ends_[0] = std::make_unique<End>(0, limits_);
+  for (int i = 0; i < 3; ++i) at(0).refuse_version(9);
+  ASSERT_EQ(got(0).refusals().size(), 1u);
+  EXPECT_EQ(got(0).refusals()[0].text(),
+            "'side1' (process 1) was refused: version: ours 1, theirs 9");
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,177 @@
+#include "runtime/wire/parcel_codec.h"
+
+#include <gmock/gmock.h>
+
+#include "graph/base/random.h"
+#include "runtime/wire/link_frame.h"
+#include "runtime/wire/little_endian.h"
+#include "tests/conformance/transport_stage.h"
+
+namespace primerl {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes encoded(const Parcel& parcel, std::vector<Blob>* bulk = nullptr) {
+  ParcelEncoder encoder;
+  ParcelEncoderLimits limits;
+  limits.bulk_bytes_min = 1000;
+  EXPECT_TRUE(encoder.encode(parcel, *note_types(), limits).ok());
+  if (bulk != nullptr) *bulk = encoder.bulk();
+  return {encoder.bytes().begin(), encoder.bytes().end()};
+}
+
+FrameRefusal refusal_of(const Bytes& bytes, std::vector<Blob> bulk = {},
+                        std::vector<TenantSlot> tenants = {}) {
+  ParcelShape shape;
+  const FrameRefusal refusal = decode_parcel_shape(bytes, shape);
+  if (refusal != FrameRefusal::kNone) return refusal;
+  const auto types = note_types();
+  return decode_parcel(shape, bytes, nullptr, 0, bulk, {types.get(), tenants, 5000}).refusal;
+}
+
+template <class T>
+Bytes with(Bytes bytes, size_t at, T value) {
+  put_number<T>(bytes.data() + at, value);
+  return bytes;
+}
+
+TEST(ParcelCodec, LiesInMemoryAsTheFormatSays) {
+  Parcel parcel = note_parcel(3, 4, 5);
+  parcel.epoch = 6;
+  parcel.grants.push_back({LinkId(7), 8, 9, 10});
+  const Bytes bytes = encoded(parcel);
+  const auto u32 = [&](size_t at) { return take_number<uint32_t>(bytes.data() + at); };
+  const auto u64 = [&](size_t at) { return take_number<uint64_t>(bytes.data() + at); };
+  EXPECT_EQ(u32(0), bytes.size());
+  EXPECT_EQ(u32(4), 3u);
+  EXPECT_EQ(u32(8), 4u);
+  EXPECT_EQ(u32(12), 6u);
+  EXPECT_EQ(u32(16), 1u);
+  EXPECT_EQ(u32(20), 1u);
+  EXPECT_EQ(u32(24), 0u);
+  EXPECT_EQ(u32(40), 7u);  // the grant
+  EXPECT_EQ(u32(44), 10u);
+  EXPECT_EQ(u64(48), 8u);
+  EXPECT_EQ(u64(56), 9u);
+  EXPECT_EQ(u32(64), 3u);                                        // the message's link
+  EXPECT_EQ(u32(64 + 16), 0xffffffffu);                          // no tenant
+  EXPECT_EQ(u64(64 + 40), 5u);                                   // sequence
+  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 56), 1u);  // type
+  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 58), 1u);  // one Blob
+  EXPECT_EQ(bytes.size() % 8, 0u);
+}
+
+TEST(ParcelCodec, LeavesOutWhatIsLargeFromItsBoundOn) {
+  std::vector<Blob> bulk;
+  encoded(note_parcel(0, 1, 1, 999), &bulk);
+  EXPECT_TRUE(bulk.empty());
+  const Bytes bytes = encoded(note_parcel(0, 1, 1, 1000), &bulk);
+  ASSERT_EQ(bulk.size(), 1u);
+  EXPECT_EQ(bulk[0].size(), 1000u);
+  EXPECT_EQ(refusal_of(bytes, bulk), FrameRefusal::kNone);
+  EXPECT_EQ(refusal_of(bytes), FrameRefusal::kFramesDiffer);
+  EXPECT_EQ(refusal_of(bytes, {bulk[0], bulk[0]}), FrameRefusal::kFramesDiffer);
+  EXPECT_EQ(refusal_of(bytes, {Blob(Bytes(999))}), FrameRefusal::kFramesDiffer);
+  encoded(text_parcel(0, 1, 1, 2000), &bulk);  // a body
+  EXPECT_EQ(bulk.size(), 1u);
+}
+
+TEST(ParcelCodec, SendsTheRestAsBulkOnceAParcelIsLarge) {
+  Parcel parcel;
+  for (uint64_t number = 1; number <= 1000; ++number)
+    parcel.messages.push_back(note_parcel(0, 1, number, number % 2 == 0 ? 999 : 500).messages[0]);
+  ParcelEncoder encoder;
+  ParcelEncoderLimits limits;
+  limits.bulk_bytes_min = 100'000;
+  ASSERT_TRUE(encoder.encode(parcel, *note_types(), limits).ok());
+  EXPECT_TRUE(encoder.bulk().empty());  // all below a KiB
+  parcel.messages.push_back(note_parcel(0, 1, 1001, 2000).messages[0]);
+  ASSERT_TRUE(encoder.encode(parcel, *note_types(), limits).ok());
+  EXPECT_EQ(encoder.bulk().size(), 1u);
+}
+
+TEST(ParcelCodec, NamesEveryRefusal) {
+  const Bytes good = encoded(note_parcel(0, 1, 1, 64));
+  ASSERT_EQ(refusal_of(good), FrameRefusal::kNone);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 0, static_cast<uint32_t>(good.size() + 1))),
+            FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 16, 0)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 16, 0xffffffff)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 20, 0xffffffff)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 24, 0xffffffff)), FrameRefusal::kFramesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 28, 1)), FrameRefusal::kReservedZero);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 56, 0)), FrameRefusal::kUnknownType);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 56, 2)), FrameRefusal::kUnknownType);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 58, 0x3fff)), FrameRefusal::kFrameCount);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 58, 0x3ffe)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 40 + 60, kMessageBytesMax + 1)),
+            FrameRefusal::kTooLong);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 5001)), FrameRefusal::kTooLong);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 5000)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 63)), FrameRefusal::kBody);
+  EXPECT_EQ(refusal_of(with<uint8_t>(good, 40 + 72, 0xc1)), FrameRefusal::kBody);
+  for (size_t size = 0; size < good.size(); ++size)
+    EXPECT_NE(refusal_of(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size))),
+              FrameRefusal::kNone);
+}
+
+TEST(ParcelCodec, HoldsTenantsAgainstTheConnection) {
+  Parcel parcel = note_parcel(0, 1, 1);
+  parcel.messages[0].envelope.tenant = TenantSlot(2);
+  EXPECT_EQ(refusal_of(encoded(parcel)), FrameRefusal::kNone);
+  EXPECT_EQ(refusal_of(encoded(parcel), {}, {TenantSlot(1), TenantSlot(2)}), FrameRefusal::kNone);
+  EXPECT_EQ(refusal_of(encoded(parcel), {}, {TenantSlot(1)}), FrameRefusal::kTenant);
+  EXPECT_EQ(refusal_of(encoded(note_parcel(0, 1, 1)), {}, {TenantSlot(1)}), FrameRefusal::kNone);
+}
+
+TEST(ParcelCodec, SharesAFrameWithALargeBlobAndCopiesASmallOne) {
+  const auto decode = [](size_t blob_bytes, size_t frame_bytes) {
+    const auto bytes = std::make_shared<const Bytes>(encoded(note_parcel(0, 1, 1, blob_bytes)));
+    ParcelShape shape;
+    EXPECT_EQ(decode_parcel_shape(*bytes, shape), FrameRefusal::kNone);
+    const auto types = note_types();
+    const auto decoded =
+        decode_parcel(shape, *bytes, bytes, frame_bytes, {}, {types.get(), {}, 5000});
+    EXPECT_EQ(decoded.refusal, FrameRefusal::kNone);
+    return bytes.use_count() > 1;
+  };
+  EXPECT_TRUE(decode(512, 16 * 512));
+  EXPECT_FALSE(decode(512, 17 * 512));
+}
+
+TEST(LinkFrame, RoundTripsEveryFieldAndNamesEveryRefusal) {
+  LinkFrameHeader header;
+  header.kind = LinkFrameKind::kParcels;
+  header.epoch = 0x01020304;
+  header.peer_epoch = 5;
+  header.process = ProcessId(6);
+  header.sequence = uint64_t{7} << 40;
+  header.acknowledged = uint64_t{8} << 41;
+  header.payload_bytes = 9;
+  header.check = uint64_t{10} << 60;
+  Bytes bytes(kLinkHeaderBytes + 3);
+  encode_link_header(header, std::span(bytes).first<kLinkHeaderBytes>());
+  LinkFrameHeader found;
+  ASSERT_EQ(decode_link_header(bytes, Lane::kFrames, 9, found), FrameRefusal::kNone);
+  EXPECT_EQ(found, header);
+  EXPECT_EQ(bytes[0], std::byte{'P'});
+  EXPECT_EQ(bytes[1], std::byte{'L'});
+  EXPECT_EQ(bytes[4], std::byte{4});
+  const auto refusal = [&](Bytes changed, Lane lane = Lane::kFrames, uint64_t most = 9) {
+    return decode_link_header(changed, lane, most, found);
+  };
+  EXPECT_EQ(refusal(Bytes(kLinkHeaderBytes - 1)), FrameRefusal::kSize);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 0, 'Q')), FrameRefusal::kMagic);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 2, 2)), FrameRefusal::kVersion);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 0)), FrameRefusal::kKind);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 10)), FrameRefusal::kKind);
+  EXPECT_EQ(refusal(bytes, Lane::kBulk), FrameRefusal::kKind);            // parcels
+  EXPECT_EQ(refusal(with<uint64_t>(bytes, 16, 0)), FrameRefusal::kKind);  // no number
+  EXPECT_EQ(refusal(bytes, Lane::kFrames, 8), FrameRefusal::kTooLong);
+  EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 2, 7)), 7);
+  EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 1, 7)), 0);
+}
+
+}  // namespace
+}  // namespace primerl
