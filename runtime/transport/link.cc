@@ -37,32 +37,16 @@ Link::Link(const TransportIdentity& identity, PeerSpec peer, const LinkLimits& l
 void Link::take_outbox() {
   Outgoing outgoing;
   if (is_over() || !outbox_.take(outgoing)) return;
-  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(outgoing.bytes));
-  size_t begin = 0;  // of the frame in hand
-  size_t end = 0;
   size_t next_piece = 0;
-  TransferCounts counts;
-  for (const Outgoing::Mark& mark : outgoing.marks) {
-    if (end > begin && mark.end - begin > limits_.frame_bytes) {
-      push_parcels(owner, begin, end, counts);
-      begin = end;
-      counts = {};
-    }
-    for (uint32_t i = 0; i < mark.num_bulk; ++i) push_bulk(outgoing.bulk[next_piece++]);
-    end = mark.end;
-    add(counts, mark.counts);
+  for (Outgoing::Frame& waiting : outgoing.frames) {
+    for (size_t i = 0; i < waiting.num_bulk; ++i) push_bulk(outgoing.bulk[next_piece++]);
+    LaneFrame frame;
+    frame.kind = LinkFrameKind::kParcels;
+    const bool is_small = waiting.bytes.size() <= kHeadBytesMax;
+    (is_small ? frame.head : frame.data) = Blob(std::move(waiting.bytes));
+    const uint64_t sequence = channel(Lane::kFrames).lane.push(std::move(frame));
+    receipts_.push_back({sequence, num_chunks_, waiting.counts});
   }
-  push_parcels(owner, begin, end, counts);
-}
-
-void Link::push_parcels(const std::shared_ptr<const std::vector<std::byte>>& owner, size_t from,
-                        size_t to, TransferCounts counts) {
-  LaneFrame frame;
-  frame.kind = LinkFrameKind::kParcels;
-  const auto bytes = std::span(*owner).subspan(from, to - from);
-  (bytes.size() <= kHeadBytesMax ? frame.head : frame.data) = Blob(owner, bytes);
-  const uint64_t sequence = channel(Lane::kFrames).lane.push(std::move(frame));
-  receipts_.push_back({sequence, num_chunks_, counts});
 }
 
 void Link::push_bulk(const Blob& object) {

@@ -123,8 +123,6 @@ class Link {
   const Channel& channel(Lane lane) const { return channels_[static_cast<size_t>(lane)]; }
 
   // link.cc: sending
-  void push_parcels(const std::shared_ptr<const std::vector<std::byte>>& owner, size_t from,
-                    size_t to, TransferCounts counts);
   void push_bulk(const Blob& object);
   bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
   Blob greeting(const Channel& from, Time now) const;

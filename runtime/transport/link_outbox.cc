@@ -1,5 +1,8 @@
 #include "runtime/transport/link_outbox.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace primerl {
 
 void add(TransferCounts& sum, const TransferCounts& more) {
@@ -30,25 +33,32 @@ Status LinkOutbox::put(ParcelEncoder& encoded, uint64_t num_messages, bool& is_f
                  "{} bytes wait for acknowledgement, {} more are above the limit of {}",
                  open.num_bytes, counts.num_bytes, limits_.unacknowledged_bytes_max);
   is_first = waiting_.empty();
-  const size_t place = waiting_.bytes.size();
-  waiting_.bytes.insert(waiting_.bytes.end(), bytes.begin(), bytes.end());
-  number_bulk(std::span(waiting_.bytes).subspan(place), next_bulk_);
-  const auto num_bulk = static_cast<uint32_t>(encoded.bulk().size());
-  next_bulk_ += num_bulk;
+  Outgoing::Frame& frame = frame_for(bytes.size());
+  const size_t place = frame.bytes.size();
+  frame.bytes.insert(frame.bytes.end(), bytes.begin(), bytes.end());
+  number_bulk(std::span(frame.bytes).subspan(place), next_bulk_);
+  next_bulk_ += encoded.bulk().size();
+  frame.num_bulk += encoded.bulk().size();
   for (Blob& piece : encoded.bulk()) waiting_.bulk.push_back(std::move(piece));
-  waiting_.marks.push_back({waiting_.bytes.size(), num_bulk, counts});
+  add(frame.counts, counts);
   add(sent_, counts);
   return ok();
+}
+
+Outgoing::Frame& LinkOutbox::frame_for(size_t parcel_bytes) {
+  auto& frames = waiting_.frames;
+  if (!frames.empty() && frames.back().bytes.size() + parcel_bytes <= limits_.frame_bytes)
+    return frames.back();
+  Outgoing::Frame& frame = frames.emplace_back();
+  // Behind a full one another will be full.
+  if (frames.size() > 1) frame.bytes.reserve(std::max<size_t>(parcel_bytes, limits_.frame_bytes));
+  return frame;
 }
 
 bool LinkOutbox::take(Outgoing& outgoing) {
   const std::lock_guard lock(mutex_);
   if (waiting_.empty()) return false;
-  // The next ones will need about as much memory again.
-  const size_t size = waiting_.bytes.size();
-  outgoing = std::move(waiting_);
-  waiting_ = Outgoing();
-  waiting_.bytes.reserve(std::min(size, size_t{1} << 20));
+  outgoing = std::exchange(waiting_, Outgoing());
   return true;
 }
 

@@ -15,17 +15,17 @@
 
 namespace primerl {
 
-/// Parcels one behind the other, as they will lie in frames.
+/// What waits for one peer, as it will leave. Frames stay small enough for their memory to be used
+/// again (a growing run of megabytes would be mapped, cleared and given back every time).
 struct Outgoing {
-  struct Mark {
-    size_t end = 0;  // in bytes, of the parcel
-    uint32_t num_bulk = 0;
+  struct Frame {
+    std::vector<std::byte> bytes;  // parcels, one behind the other
+    size_t num_bulk = 0;
     TransferCounts counts;
   };
-  std::vector<std::byte> bytes;
-  std::vector<Mark> marks;
-  std::vector<Blob> bulk;  // of all parcels, in order
-  bool empty() const { return marks.empty(); }
+  std::vector<Frame> frames;
+  std::vector<Blob> bulk;  // of all frames, in order
+  bool empty() const { return frames.empty(); }
 };
 
 class LinkOutbox {
@@ -46,6 +46,8 @@ class LinkOutbox {
   bool is_settled() const;  // nothing waits for acknowledgement
 
  private:
+  Outgoing::Frame& frame_for(size_t parcel_bytes);
+
   const LinkLimits limits_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
