@@ -297,6 +297,7 @@ bool ZmqTransport::send_frames(Link& link, Time& next) {
   const auto dealer = dealers_.find(process);
   bool has_more = false;
   bool is_waiting = false;  // for a connection that is being made
+  const Time time = now();
   for (const Lane lane : kLanes) {
     const auto index = static_cast<size_t>(lane);
     ZmqSocket* socket = link.connects() ? nullptr : &routers_[index];
@@ -306,17 +307,17 @@ bool ZmqTransport::send_frames(Link& link, Time& next) {
     if (route != nullptr && route->empty()) continue;  // it has not connected yet
     OutFrame frame;
     int left = kFramesPerTurn[index];
-    while (left > 0 && link.next(lane, now(), frame)) {
+    while (left > 0 && link.next(lane, time, frame)) {
       --left;
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
       // Nobody is connected now: the next turn tries again, at the latest at the next timer.
       link.unsend(lane, frame);
-      is_waiting |= dealer != dealers_.end() && now() - dealer->second.opened < kConnectFor;
+      is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
       break;
     }
     has_more |= left == 0;
   }
-  if (is_waiting) next = std::min(next, now() + kConnectEvery);
+  if (is_waiting) next = std::min(next, time + kConnectEvery);
   return has_more;
 }
 
@@ -359,6 +360,9 @@ Status ZmqTransport::close(Duration deadline) {
   }
   wake();
   thread_.join();
+  // ZeroMQ leaves its socket files where they were.
+  for (const std::string& each : {address_.frames, address_.bulk})
+    if (each.starts_with("ipc://")) ::unlink(each.c_str() + std::string_view("ipc://").size());
   const std::lock_guard lock(mutex());
   end_links();
   return closed_;

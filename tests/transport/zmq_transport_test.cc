@@ -1,0 +1,133 @@
+/// What only ZeroMQ can get wrong: connections that come late, strangers, descriptors.
+#include "runtime/transport/zmq_transport.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "graph/base/random.h"
+#include "runtime/transport/zmq_socket.h"
+#include "tests/conformance/transport_stage.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+bool wait_until(const std::function<bool()>& done) {
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(kPatience.to_nanoseconds());
+  const CollectingReceiver waiting;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    waiting.wait_for_change();
+  }
+  return true;
+}
+
+LinkLimits patient() {
+  LinkLimits limits;
+  limits.silent_after = limits.greet_timeout = kPatience;
+  return limits;
+}
+
+std::unique_ptr<Transport> make(size_t side, ZmqOptions options, TransportReceiver& receiver) {
+  auto made = make_zmq_transport(identity_of(side, 1), patient(), std::move(options), receiver);
+  EXPECT_TRUE(made.ok()) << made.error().text();
+  return made.ok() ? std::move(made).value() : nullptr;
+}
+
+PeerSpec peer_of(size_t side, LinkAddress address = {}) {
+  PeerSpec peer;
+  peer.process = ProcessId(static_cast<uint32_t>(side));
+  peer.name = fmt::format("side{}", side);
+  peer.address = std::move(address);
+  return peer;
+}
+
+TEST(ZmqTransport, FindsAListenerThatComesLater) {
+  ScratchFolder folder;
+  const std::string base = "ipc://" + folder.path().string();
+  CollectingReceiver got0, got1;
+  ZmqOptions options;
+  options.reopen_after = Duration::milliseconds(5);  // several times before anybody listens
+  const auto first = make(1, options, got1);
+  ASSERT_TRUE(first->add_peer(peer_of(0, {base + "/p0.e1.frames", base + "/p0.e1.bulk"})).ok());
+  ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1)).ok());
+  EXPECT_EQ(first->status()[0].state, LinkState::kConnecting);
+  ZmqOptions listening;
+  listening.listen = base;
+  const auto second = make(0, listening, got0);
+  ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
+  EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
+}
+
+TEST(ZmqTransport, IgnoresWhatStrangersSend) {
+  ScratchFolder folder;
+  CollectingReceiver got0, got1;
+  ZmqOptions listening;
+  listening.listen = "ipc://" + folder.path().string();
+  const auto second = make(0, listening, got0);
+  ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
+  // One without a name of ours, and one that calls itself process 1: neither ever greets.
+  ZmqContext context;
+  std::vector<ZmqSocket> strangers;
+  for (const std::string& id :
+       {std::string("nobody"), std::string("P\1\0\0\0\1\0\0\0\xff\0\0\0", 13)}) {
+    ZmqSocketSettings settings;
+    settings.routing_id = id;
+    auto socket = ZmqSocket::open(context, ZmqKind::kDealer, settings);
+    ASSERT_TRUE(socket.ok()) << socket.error().text();
+    ASSERT_TRUE(socket->connect(second->address().frames).ok());
+    strangers.push_back(std::move(socket).value());
+  }
+  RandomStream random(1);
+  for (int i = 0; i < 200; ++i)
+    for (ZmqSocket& stranger : strangers) {
+      std::array<ZmqMessage, 4> parts;
+      const size_t count = 1 + random.below(parts.size());
+      for (size_t part = 0; part < count; ++part) {
+        parts[part] = ZmqMessage(random.below(200));
+        for (std::byte& each : parts[part].bytes()) each = static_cast<std::byte>(random.next());
+      }
+      ASSERT_TRUE(wait_until(
+          [&] { return stranger.send(std::span(parts).first(count)) == ZmqSent::kSent; }));
+    }
+  const auto first = make(1, {}, got1);
+  ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());
+  for (uint64_t number = 1; number <= 50; ++number)
+    ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, number)).ok());
+  ASSERT_TRUE(wait_until([&] { return got0.num_messages() == 50; }));
+  uint64_t num_refused = 0;
+  for (const uint64_t count : second->status()[0].refused) num_refused += count;
+  EXPECT_GT(num_refused, 0u);  // of the one with our name
+  EXPECT_EQ(got0.num_failed(), 0u);
+}
+
+TEST(ZmqTransport, GivesEveryDescriptorBack) {
+  const auto count = [] {
+    const auto all = std::filesystem::directory_iterator("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  ScratchFolder folder;
+  const auto before = count();
+  for (int i = 0; i < 5; ++i) {
+    CollectingReceiver got0, got1;
+    ZmqOptions listening;
+    listening.listen = "ipc://" + folder.path().string();
+    const auto second = make(0, listening, got0);
+    const auto first = make(1, {}, got1);
+    ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
+    ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());
+    ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1, 100'000)).ok());
+    EXPECT_TRUE(first->close(kPatience).ok());
+    EXPECT_EQ(got0.num_messages(), 1u);
+    EXPECT_TRUE(second->close(kPatience).ok());
+  }
+  EXPECT_EQ(count(), before);
+  // Nor socket files.
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+}  // namespace
+}  // namespace primerl
