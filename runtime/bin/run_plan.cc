@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "runtime/store/checkpoint.h"
+#include "runtime/trace/recovery.h"
 
 namespace primerl {
 namespace {
@@ -38,6 +39,10 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
     auto found = find_checkpoints(folder);
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
+    if (!found.newest && !choice.record.empty()) {
+      choice.points.clear();  // all steps are taken again
+      return ok();
+    }
     if (!found.newest)
       return error(Code::kNotFound, "no complete checkpoint of tenant '{}' in '{}'", tenant.name,
                    folder.string())
@@ -45,6 +50,22 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     choice.points.push_back(std::move(*found.newest));
   }
   return ok();
+}
+
+/// `trace/`; when the last start died before it made one, what the start before had recorded. Never
+/// behind a start that was not recorded at all.
+fs::path newest_record(const fs::path& run_folder) {
+  const fs::path newest = run_folder / "trace";
+  if (is_there(newest)) return newest;
+  const auto text = read_text_file(run_folder / "run.json");
+  const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
+  if (!facts.ok() || facts->find("trace") == nullptr || facts->find("trace")->is_null())
+    return newest;
+  const auto epoch = facts->get_int("epoch");
+  for (int64_t before = epoch.ok() ? *epoch : 0; before > 0; --before)
+    if (const fs::path aside = run_folder / fmt::format("trace.{}", before); is_there(aside))
+      return aside;
+  return newest;
 }
 
 }  // namespace
@@ -76,6 +97,42 @@ Result<ResumeChoice> read_resume(const std::string& resume) {
   return choice;
 }
 
+void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice& choice) {
+  if (choice.run_folder.empty() || !arguments.out.empty() || arguments.from_checkpoint) return;
+  const auto leave = [&choice](const std::string& why) {
+    choice.notes.push_back("going on from the checkpoint alone: " + why);
+  };
+  auto trace = Trace::open(newest_record(choice.run_folder));
+  if (!trace.ok()) {
+    if (trace.error().code() != Code::kNotFound) leave(trace.error().text());
+    return;
+  }
+  fs::path record = (*trace)->folder();
+  // A start that was itself cut off while it followed an older record holds less than that one.
+  if (const std::string& older = (*trace)->catalog().recovers; !older.empty()) {
+    const fs::path before = choice.run_folder / older;
+    if (auto opened = Trace::open(before); opened.ok()) {
+      const bool is_longer = (*opened)->num_steps() >= (*trace)->num_steps();
+      choice.superseded = is_longer ? record : before;
+      if (is_longer) record = before;
+      if (is_longer) trace = std::move(opened);
+    }
+  }
+  if ((*trace)->is_closed()) {
+    choice.superseded.clear();
+    return;
+  }
+  Status fits = ok();
+  if (plan.processes.size() != 1) fits = error(Code::kInvalid, "the run had several processes");
+  if (fits.ok()) fits = Recovery::check(plan, **trace);
+  if (fits.ok()) {
+    choice.record = record;
+    return;
+  }
+  choice.superseded.clear();
+  leave(fits.error().text());
+}
+
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {
   if (resume.empty()) return ok();
   if (!choice.run_folder.empty()) {
@@ -89,6 +146,7 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
     ASSIGN_OR_RETURN(auto point, read_checkpoint(fs::canonical(resume, fault)));
     choice.points.push_back(std::move(point));
   }
+  if (!choice.record.empty()) return ok();  // its record says whether steps are left
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
     if (step >= max_steps)
@@ -100,11 +158,14 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
 }
 
 Result<std::unique_ptr<RunFolder>> make_run_folder(const RunArguments& arguments,
-                                                   const ResumeChoice& choice, const Plan& plan) {
+                                                   ResumeChoice& choice, const Plan& plan) {
   std::unique_ptr<RunFolder> folder;
   if (!choice.run_folder.empty() && arguments.out.empty()) {
     ASSIGN_OR_RETURN(folder, RunFolder::open(choice.run_folder));
-    RETURN_IF_ERROR(folder->set_trace_aside());
+    std::error_code ignored;  // what stays is only in the way of space
+    if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
+    ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
+    if (choice.record == folder->trace_folder()) choice.record = aside;
   } else {
     ASSIGN_OR_RETURN(folder, RunFolder::create(".", arguments.out, plan.settings.name,
                                                folder_time(wall_seconds())));

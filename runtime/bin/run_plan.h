@@ -6,6 +6,9 @@
 ///                    with --out the new run gets that folder of its own
 ///   a checkpoint     checkpoints/step_N: a new run folder, so that no younger checkpoint of the
 ///                    abandoned line is mistaken for this run's
+/// A run folder whose last start was cut off is taken up from its record, when there is a whole
+/// one: nothing it had done is done again, and the checkpoint only spares the learner its older
+/// steps. Else, or with --from-checkpoint, the run goes on after the newest complete checkpoint.
 /// GRAPH may be left out: the resolved graph of that run is taken again.
 #pragma once
 
@@ -24,6 +27,7 @@ struct RunArguments {
   GraphArguments graph;
   std::string out;
   std::string resume;
+  bool from_checkpoint = false;
   bool json = false;
 };
 
@@ -32,18 +36,24 @@ struct ResumeChoice {
   std::filesystem::path run_folder;  // to go on in; empty = a new one
   std::filesystem::path graph_file;  // the resolved graph of that run
   std::vector<ResumePoint> points;   // index = tenant slot; filled by choose_checkpoints()
+  std::filesystem::path record;      // to follow first; filled by choose_record()
+  std::filesystem::path superseded;  // a record that `record` holds whole
   std::vector<std::string> notes;    // incomplete checkpoints that were passed over
 };
 
 /// Says what `--resume` names; an empty name is an empty choice.
 Result<ResumeChoice> read_resume(const std::string& resume);
 
+/// Finds the record of a start that was cut off, if it can be taken up; a note says why not.
+void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice& choice);
+
 /// Finds every tenant's checkpoint; the error names what is missing and what to do.
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice);
 
-/// Makes or opens the run folder and writes the resolved graph into it.
+/// Makes or opens the run folder and writes the resolved graph into it; what was recorded there is
+/// set aside, and choice.record follows it.
 Result<std::unique_ptr<RunFolder>> make_run_folder(const RunArguments& arguments,
-                                                   const ResumeChoice& choice, const Plan& plan);
+                                                   ResumeChoice& choice, const Plan& plan);
 
 /// Seconds since 1970, and the same as "20261121-062445" and "2026-11-21T06:24:45Z".
 double wall_seconds();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -57,13 +58,15 @@ double generated_tokens_per_second(const StepFacts& step) {
   return seconds > 0 ? step.get("progress/loss_tokens") / seconds : 0;
 }
 
-RunSession::RunSession(const Plan& plan, RunFolder& folder, const std::vector<ResumePoint>& points,
+RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume,
                        StatusLine& status)
     : plan_(plan),
       folder_(folder),
-      points_(points),
+      resume_(resume),
+      points_(resume.points),
       terminal_(status),
-      inbox_(std::make_shared<ControlInbox>()) {}
+      inbox_(std::make_shared<ControlInbox>()),
+      is_recovering_(!resume.record.empty()) {}
 
 Time RunSession::now() const {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
@@ -92,7 +95,7 @@ Status RunSession::open_files() {
   ASSIGN_OR_RETURN(metrics_,
                    MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
                                     is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
-  return ok();
+  return is_recovering_ ? metrics_->skip_written(folder_.metrics_file()) : ok();
 }
 
 std::string RunSession::fresh_run_id() const {
@@ -153,6 +156,10 @@ Status RunSession::start_worker(size_t index) {
     options.arguments.push_back("--resume");
     options.arguments.push_back(points_[slot].folder.string());
   }
+  if (is_recovering_) {
+    options.arguments.push_back("--recover");
+    options.arguments.push_back(resume_.record.string());
+  }
   options.log_file = folder_.logs_folder() / (folder_name(name) + ".stderr");
   options.process = ProcessId(static_cast<uint32_t>(index));
   workers_.emplace_back();
@@ -177,7 +184,7 @@ Status RunSession::start_worker(size_t index) {
 }
 
 void RunSession::watch() {
-  phase_ = "starting";
+  phase_ = is_recovering_ ? "following the record" : "starting";
   while (!all_closed()) {
     // A burst is handled whole before the terminal is touched again.
     auto event = inbox_->take(kTick);
@@ -204,6 +211,7 @@ void RunSession::handle(const ControlEvent& event) {
   if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
   if (const auto* line = as_if<LogLine>(event.message)) show_log(*line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
+  if (const auto* recovered = as_if<RunRecovered>(event.message)) note_recovered(*recovered);
   if (const auto* ended = as_if<RunEnded>(event.message)) {
     worker.ended = *ended;
     const auto end = static_cast<RunEnd>(ended->end);
@@ -233,7 +241,7 @@ void RunSession::write_metrics(const MetricsLine& line) {
   MetricValues values;
   values.reserve(line.values.size());
   for (const auto& value : line.values) values.emplace_back(value.name, value.value);
-  phase_.clear();
+  if (!is_recovering_) phase_.clear();
   shown_tenant_ = line.tenant;
   const Status written = metrics_->write(plan_.tenants[line.tenant.index()].name, line.step,
                                          wall_seconds() - wall_zero_, values);
@@ -248,6 +256,20 @@ void RunSession::note_first_token() {
   const auto age = program_age_seconds();
   // A disk that refuses this refuses metrics.jsonl too, and that is said there.
   if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
+}
+
+void RunSession::note_recovered(const RunRecovered& recovered) {
+  is_recovering_ = false;
+  phase_.clear();
+  say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
+                  recovered.num_steps, recovered.num_messages));
+  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  (void)folder_.note(
+      Json::object().set("recovered", Json::object()
+                                          .set("time", iso_time(wall_seconds()))
+                                          .set("record", resume_.record.filename().string())
+                                          .set("steps", recovered.num_steps)
+                                          .set("messages", recovered.num_messages)));
 }
 
 void RunSession::obey_signals() {
@@ -362,7 +384,14 @@ RunResult RunSession::result() {
   const double seconds = wall_seconds() - wall_start_;
   if (!why.empty()) {
     const bool was_said = said_.find(why.substr(0, why.find('\n'))) != std::string::npos;
-    return {kExitFailed, stalled ? "stalled" : "failed", why, was_said, seconds};
+    RunResult failed{kExitFailed, stalled ? "stalled" : "failed", why, was_said, seconds};
+    // What a worker says of its record is known; one that died may die of the checkpoint, too.
+    failed.has_left_record = is_recovering_ && fault_.empty() && SignalCounter::count() == 0 &&
+                             std::all_of(workers_.begin(), workers_.end(),
+                                         [](const Worker& each) { return each.ended.has_value(); });
+    if (is_recovering_ && !failed.has_left_record)
+      failed.why += "\nit was following its record; --from-checkpoint goes on without";
+    return failed;
   }
   if (SignalCounter::count() > 0 || was_killed_)
     return {kExitInterrupted, "interrupted", "", false, seconds};

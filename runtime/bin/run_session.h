@@ -27,12 +27,12 @@ struct RunResult {
   std::string why;        // of the last two: what a person should read
   bool was_said = false;  // the terminal has it already
   double seconds = 0;
+  bool has_left_record = false;  // the record could not be followed to its end
 };
 
 class RunSession {
  public:
-  RunSession(const Plan& plan, RunFolder& folder, const std::vector<ResumePoint>& points,
-             StatusLine& status);
+  RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status);
   /// Everything from launch to the last worker's end. Opens the metrics files first.
   RunResult run();
   /// Of this start; null when they could not be opened.
@@ -56,6 +56,7 @@ class RunSession {
   void show_log(const LogLine& line);
   void write_metrics(const MetricsLine& line);
   void note_first_token();
+  void note_recovered(const RunRecovered& recovered);
   void obey_signals();
   void watch_silence();
   void drain(const std::string& reason);
@@ -71,7 +72,8 @@ class RunSession {
 
   const Plan& plan_;
   RunFolder& folder_;
-  const std::vector<ResumePoint>& points_;
+  const ResumeChoice& resume_;
+  const std::vector<ResumePoint>& points_;  // of resume_
   StatusLine& terminal_;
 
   std::shared_ptr<ControlInbox> inbox_;
@@ -83,6 +85,7 @@ class RunSession {
   int num_signals_obeyed_ = 0;
   bool is_stopping_ = false;
   bool has_first_token_ = false;
+  bool is_recovering_ = false;  // the worker follows a record
   bool was_killed_ = false;
   std::string fault_;  // the first one of this side, said once
   std::string said_;   // warnings and errors shown so far

@@ -107,7 +107,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     const auto is_live = [&recovery] { return recovery.is_live(); };
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
-      auto channel = take_as<WeightChannel>(memory_channel(versions_kept(plan)));
+      auto channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
       *channel_of = channel.get();
       return recovered_channel(std::move(channel), recovery);
     }

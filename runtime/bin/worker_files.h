@@ -15,6 +15,7 @@
 #include "graph/plan.h"
 #include "runtime/bin/worker_trace.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
 
 namespace primerl {
@@ -25,21 +26,35 @@ class WorkerFiles final : public RunFiles {
   WorkerFiles(const Plan& plan, std::filesystem::path run_folder, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
+  /// The run is taken up from a record: until go_live() lines that are there already are compared
+  /// and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again. Before
+  /// the hosts start. `bytes_before`: of each file when the recorded start began.
+  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+              std::vector<ResumePoint> newest);
+  /// The record has ended: lines beyond it are cut. From any thread, once.
+  Status go_live();
+
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
 
  private:
   Status append(std::string_view file, std::string_view line);
+  Result<bool> was_there(std::string_view file, std::string_view line);
+  const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
   void tell(const Error& fault);
 
   const std::filesystem::path run_folder_;
   WorkerTrace* const trace_;
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
+  std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
+  std::vector<std::pair<std::string, uint64_t>> bytes_before_;
 
   std::mutex mutex_;  // guards what follows
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
+  std::map<std::string, std::unique_ptr<FollowedLines>, std::less<>> followed_;
+  bool is_following_ = false;
   bool has_told_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <future>
@@ -13,6 +14,7 @@
 #include "runtime/bin/commands/output.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/resource_catalog.h"
+#include "runtime/bin/traced_resources.h"
 #include "runtime/bin/worker_files.h"
 #include "runtime/bin/worker_trace.h"
 #include "runtime/cluster/launch.h"
@@ -32,6 +34,7 @@ struct HostArguments {
   std::string run;
   std::string process;
   std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
+  std::string recover;              // the record to follow first; empty: none
   int64_t epoch = 1;
   int64_t control = -1;
 };
@@ -52,6 +55,17 @@ class WorkerSurroundings final : public Surroundings {
         points_(std::move(points)),
         files_(plan, folder, trace, std::move(on_fault)) {}
 
+  /// Until go_live() what is said was said before: it is not logged again.
+  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+              std::vector<ResumePoint> newest) {
+    files_.follow(std::move(bytes_before), std::move(newest));
+    is_following_ = true;
+  }
+  Status go_live() {
+    is_following_ = false;
+    return files_.go_live();
+  }
+
   RunFiles& files() override { return files_; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
     MetricsLine line{tenant, step, {}};
@@ -59,6 +73,8 @@ class WorkerSurroundings final : public Surroundings {
     control_.report(std::move(line));
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
+    // In the log it stands again, since it may tell why a record could not be followed.
+    if (is_following_) return log_.write(level, instance, text);
     log_.write(level, instance, text);
     if (level == LogLevel::kInfo && text == kFirstTokenLine)
       control_.report(FirstToken{std::string(instance)});
@@ -75,7 +91,17 @@ class WorkerSurroundings final : public Surroundings {
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
   WorkerFiles files_;
+  std::atomic<bool> is_following_{false};
 };
+
+Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& checkpoints) {
+  std::vector<ResumePoint> points;
+  for (const auto& checkpoint : checkpoints) {
+    ASSIGN_OR_RETURN(auto point, read_checkpoint(checkpoint));
+    points.push_back(std::move(point));
+  }
+  return points;
+}
 
 std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
   std::vector<EdgeCounts> counts;
@@ -128,7 +154,8 @@ class WorkerHost {
   }
 
  private:
-  RunEnded execute(Surroundings& surroundings);
+  RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
+  Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   RunEnded lead(Executor& executor);
   void note_fault(const Error& fault);
   void obey(const ControlEvent& event, Executor& executor);
@@ -140,7 +167,10 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
-  std::unique_ptr<WorkerTrace> trace_;  // null when nothing is recorded
+  std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
+  std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
+  std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
+  std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
   std::mutex fault_mutex_;  // the disk's fault comes from any host's thread
   std::optional<Error> fault_;
@@ -163,24 +193,34 @@ bool WorkerHost::wait_for_start() {
 
 RunEnded WorkerHost::run() {
   const std::filesystem::path folder(arguments_.run);
-  std::vector<ResumePoint> points;
-  for (const auto& checkpoint : arguments_.resume) {
-    auto point = read_checkpoint(checkpoint);
-    if (!point.ok()) return ended_by(RunEnd::kFailed, point.error());
-    points.push_back(std::move(point).value());
-  }
+  auto points = read_points(arguments_.resume);
+  if (!points.ok()) return ended_by(RunEnd::kFailed, points.error());
   LogOptions log_options;
   log_options.stderr_level = LogLevel::kError;  // stderr is the last words of a crash
   auto log = Log::open(folder / "logs" / (folder_name(arguments_.process) + ".jsonl"), log_options);
   if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
   log_ = std::move(log).value();
-  auto trace = WorkerTrace::open(
-      {plan_, process_, static_cast<uint32_t>(arguments_.epoch), folder, arguments_.resume});
+  WorkerTrace::Setup recording{
+      plan_, process_, static_cast<uint32_t>(arguments_.epoch), folder, arguments_.resume, {}, {}};
+  std::vector<ResumePoint> begun_from = *points;  // what the actors are told
+  if (!arguments_.recover.empty()) {
+    if (const Status opened = open_record(recording, begun_from); !opened.ok())
+      return ended_by(RunEnd::kFailed, opened.error());
+  }
+  auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
-  WorkerSurroundings surroundings(*plan_, folder, *log_, *control_, std::move(points), trace_.get(),
-                                  [this](const Error& fault) { note_fault(fault); });
-  RunEnded ended = execute(surroundings);
+  WorkerSurroundings surroundings(*plan_, folder, *log_, *control_, std::move(begun_from),
+                                  trace_.get(), [this](const Error& fault) { note_fault(fault); });
+  if (record_ != nullptr) {
+    std::vector<ResumePoint> newest = *points;
+    newest.resize(plan_->tenants.size());
+    surroundings.follow(record_->catalog().bytes_before, newest);
+    auto made = Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer());
+    if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
+    recovery_ = std::move(made).value();
+  }
+  RunEnded ended = execute(surroundings, *points);
   if (trace_ == nullptr) return ended;
   const bool has_failed = exit_code_of(ended) != kExitDone;
   const Status closed = trace_->close(has_failed);
@@ -193,22 +233,48 @@ RunEnded WorkerHost::run() {
   return ended;
 }
 
+/// The record to follow, and what its start began from: the new one is a repetition of it first.
+Status WorkerHost::open_record(WorkerTrace::Setup& recording,
+                               std::vector<ResumePoint>& begun_from) {
+  ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover));
+  const TraceCatalog& catalog = record_->catalog();
+  ASSIGN_OR_RETURN(begun_from, read_points(catalog.resumed_from));
+  recording.resumed_from = catalog.resumed_from;
+  recording.recovers = std::filesystem::path(arguments_.recover).filename().string();
+  recording.bytes_before = catalog.bytes_before;
+  begun_steps_.assign(plan_->tenants.size(), 0);
+  for (size_t slot = 0; slot < begun_from.size(); ++slot)
+    begun_steps_[slot] = begun_from[slot].step;
+  return ok();
+}
+
 void WorkerHost::note_fault(const Error& fault) {
   const std::lock_guard<std::mutex> lock(fault_mutex_);
   if (!fault_) fault_ = fault;
 }
 
-RunEnded WorkerHost::execute(Surroundings& surroundings) {
+RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
+                             const std::vector<ResumePoint>& newest) {
   CafExecutorSetup setup;
   setup.plan = plan_;
   setup.process = process_;
   setup.epoch = static_cast<uint32_t>(arguments_.epoch);
   setup.surroundings = &surroundings;
   setup.factory = resource_factory();
-  if (trace_ != nullptr) {
-    setup.observer = &trace_->observer();
-    setup.factory = trace_->recording(std::move(setup.factory));
+  if (trace_ != nullptr) setup.observer = &trace_->observer();
+  if (recovery_ != nullptr) {
+    std::vector<RecoveryPoint> from(plan_->tenants.size());
+    for (size_t slot = 0; slot < newest.size(); ++slot)
+      from[slot] = {newest[slot].folder, newest[slot].step - begun_steps_[slot]};
+    setup.guide = recovery_.get();
+    setup.observer = recovery_.get();
+    setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
+    setup.on_live = [this, &surroundings] {
+      if (const Status live = surroundings.go_live(); !live.ok()) note_fault(live.error());
+      control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
+    };
   }
+  if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
   CafExecutor executor(std::move(setup));
   if (const Status started = executor.start(); !started.ok())
     return ended_by(RunEnd::kFailed, started.error());
@@ -313,6 +379,8 @@ Command host_command() {
                           INT32_MAX);
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
+            flags.text(arguments->recover, "--recover", "DIR",
+                       "the record of a start that was cut off, to be followed first");
           },
           [arguments] { return run_host(*arguments); }};
 }

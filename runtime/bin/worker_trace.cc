@@ -8,6 +8,7 @@
 #include "runtime/bin/command_line.h"
 #include "runtime/bin/traced_resources.h"
 #include "runtime/store/file_ops.h"
+#include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -34,11 +35,25 @@ Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
   return id;
 }
 
+/// Of the files whose lines the actors write.
+std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
+    const std::filesystem::path& run_folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(run_folder / "rollouts.jsonl", none)) return {};
+  (void)LineFile::open(run_folder / "rollouts.jsonl");  // cuts the torn last line of a crash
+  const auto size = std::filesystem::file_size(run_folder / "rollouts.jsonl", none);
+  if (none) return {};
+  return {{"rollouts.jsonl", size}};
+}
+
 TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   TraceCatalog catalog = make_trace_catalog(*setup.plan, *make_wiring(*setup.plan));
   catalog.program_version = kProgramVersion;
   catalog.run_id = run_id;
   catalog.resumed_from = setup.resumed_from;
+  catalog.recovers = setup.recovers;
+  catalog.bytes_before =
+      setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(setup.run_folder);
   // began_ns counts on the steady clock: this is where people's time stands on it.
   using std::chrono::duration;
   catalog.zero_ns =

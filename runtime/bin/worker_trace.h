@@ -11,6 +11,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class WorkerTrace {
     uint32_t epoch = 1;
     std::filesystem::path run_folder;       // with its run.json
     std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot
+    std::string recovers;                   // as in TraceCatalog
+    /// As in TraceCatalog; none: what the files of the run folder have now.
+    std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
   };
   /// Null when the graph records nothing. kIo when the trace cannot be written.
   static Result<std::unique_ptr<WorkerTrace>> open(const Setup& setup);

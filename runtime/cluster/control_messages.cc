@@ -7,6 +7,7 @@ std::vector<const MessageType*> control_message_catalog() {
       &message_type<WorkerHello>(), &message_type<StartRun>(),  &message_type<DrainRun>(),
       &message_type<StopRun>(),     &message_type<Heartbeat>(), &message_type<MetricsLine>(),
       &message_type<FirstToken>(),  &message_type<LogLine>(),   &message_type<RunEnded>(),
+      &message_type<RunRecovered>(),
   };
 }
 

@@ -1,6 +1,7 @@
 /// What primerl-graph and its primerl-worker processes say to each other, as wire messages.
 ///
-///   worker -> control: WorkerHello, Heartbeat, FirstToken, MetricsLine, LogLine, RunEnded
+///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, MetricsLine, LogLine,
+///                      RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
@@ -18,7 +19,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 2;
+inline constexpr uint32_t kControlVersion = 3;
 
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
@@ -127,6 +128,18 @@ struct NamedNumber {
   template <class F>
   static void fields(F& f) {
     f("name", &NamedNumber::name)("value", &NamedNumber::value);
+  }
+};
+
+/// The worker has followed the record of the start before to its end and goes on live.
+struct RunRecovered {
+  static constexpr std::string_view kName = "RunRecovered";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t num_steps = 0;     // of the record
+  uint64_t num_messages = 0;  // that were compared with it
+  template <class F>
+  static void fields(F& f) {
+    f("num_steps", &RunRecovered::num_steps)("num_messages", &RunRecovered::num_messages);
   }
 };
 

@@ -112,11 +112,12 @@ int64_t RunFolder::num_starts() const {
   return epoch.ok() ? *epoch : 0;
 }
 
-Status RunFolder::set_trace_aside() {
+Result<fs::path> RunFolder::set_trace_aside() {
   std::error_code fault;
-  if (!fs::exists(trace_folder(), fault)) return ok();
+  if (!fs::exists(trace_folder(), fault)) return fs::path();
   const fs::path aside = path_ / fmt::format("trace.{}", std::max<int64_t>(1, num_starts()));
-  return system_files().rename(trace_folder(), aside);
+  RETURN_IF_ERROR(system_files().rename(trace_folder(), aside));
+  return aside;
 }
 
 Status RunFolder::write_graph(const std::string& resolved_toml) {

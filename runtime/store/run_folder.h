@@ -41,8 +41,8 @@ class RunFolder {
   std::filesystem::path trace_folder() const { return path_ / "trace"; }
 
   /// What an earlier start recorded becomes `trace.<epoch>/`, so that `trace/` is free for the
-  /// next. Nothing to do when there is none.
-  Status set_trace_aside();
+  /// next. Returns the folder; empty when there was none.
+  Result<std::filesystem::path> set_trace_aside();
   /// Starts of the run so far: the epoch of the newest.
   int64_t num_starts() const;
 

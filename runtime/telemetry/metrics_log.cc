@@ -1,6 +1,7 @@
 #include "runtime/telemetry/metrics_log.h"
 
 #include <cmath>
+#include <fstream>
 
 namespace primerl {
 
@@ -26,12 +27,26 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, do
       new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants, std::move(score)));
 }
 
+Status MetricsLog::skip_written(const std::filesystem::path& metrics_file) {
+  std::ifstream stream(metrics_file);
+  for (std::string text; std::getline(stream, text);) {
+    ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
+    ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
+    ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
+    written_[tenant] = step;  // of the newest start: an earlier one may have gone further
+  }
+  return ok();
+}
+
 Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
                          const MetricValues& values) {
   StepFacts& facts = newest_[tenant];
   facts = {step, time, values};
   first_time_.emplace(tenant, time);
   scores_[tenant].push_back(facts.get(score_, std::nan("")));
+  if (const auto written = written_.find(tenant);
+      written != written_.end() && step <= written->second)
+    return ok();
   Json line = Json::object();
   // Milliseconds are what a person reads; the shortest digits keep the line short.
   line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);

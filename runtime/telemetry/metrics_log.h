@@ -34,6 +34,9 @@ class MetricsLog {
   static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
                                                   bool has_tenants,
                                                   std::string score = "reward/all/mean");
+  /// The run is taken up from its record: steps that metrics.jsonl has already are remembered when
+  /// they come again, not written a second time. Before the first write().
+  Status skip_written(const std::filesystem::path& metrics_file);
   /// `time`: seconds since moment 0. The first error stays.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 
@@ -55,6 +58,7 @@ class MetricsLog {
   const bool has_tenants_;
   const std::string score_;
   size_t num_lines_ = 0;
+  std::map<std::string, int64_t> written_;  // the last step that is not to be written again
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;

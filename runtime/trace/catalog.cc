@@ -200,11 +200,15 @@ Json TraceCatalog::to_json() const {
                             .set("version", type.version)
                             .set("schema", type.schema)
                             .set("schema_hash", hex(type.schema_hash)));
+  Json bytes_list = Json::object();
+  for (const auto& [name, bytes] : bytes_before) bytes_list.set(name, bytes);
   return Json::object()
       .set("schema", kSchema)
       .set("program_version", program_version)
       .set("graph_text", graph_text)
       .set("resumed_from", Json::list(resumed_from))
+      .set("recovers", recovers)
+      .set("bytes_before", std::move(bytes_list))
       .set("graph_name", graph_name)
       .set("graph_hash", hex(graph_hash))
       .set("run_id", hex(run_id))
@@ -232,6 +236,11 @@ Result<TraceCatalog> TraceCatalog::from_json(const Json& json) {
   catalog.program_version = members.text("program_version");
   catalog.graph_text = members.text("graph_text");
   catalog.resumed_from = members.texts("resumed_from");
+  if (json.find("recovers") != nullptr) catalog.recovers = members.text("recovers");
+  if (const Json* bytes = json.find("bytes_before"); bytes != nullptr && bytes->is_object())
+    for (const auto& [name, value] : bytes->as_object())
+      if (value.is_integer() && value.as_int() >= 0)
+        catalog.bytes_before.emplace_back(name, static_cast<uint64_t>(value.as_int()));
   catalog.graph_name = members.text("graph_name");
   catalog.graph_hash = members.hex("graph_hash");
   catalog.run_id = members.hex("run_id");

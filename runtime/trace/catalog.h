@@ -44,6 +44,8 @@ struct TraceCatalog {
   std::string program_version;
   std::string graph_text;                 // the resolved graph, TOML
   std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot; empty: a fresh run
+  std::string recovers;  // folder beside it whose record this start follows first; empty: none
+  std::vector<std::pair<std::string, uint64_t>> bytes_before;  // of line files when it began
   std::string graph_name;
   uint64_t graph_hash = 0;
   uint64_t run_id = 0;

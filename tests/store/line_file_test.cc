@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "runtime/store/file_ops.h"
+#include "runtime/store/followed_lines.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -81,6 +82,61 @@ TEST(LineFile, ALineOfTheLargestSizeFitsAndOneMoreByteDoesNot) {
   ASSERT_FALSE(over.ok());
   EXPECT_EQ(over.error().code(), Code::kExhausted);
   EXPECT_TRUE((*lines)->append("{}").ok());
+}
+
+TEST(FollowedLines, TakesWhatIsThereAndThenNothing) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, "before\none\ntwo\n");
+  auto lines = FollowedLines::open(file, 7);
+  ASSERT_TRUE(lines.ok());
+  EXPECT_TRUE(*(*lines)->take("one"));
+  EXPECT_TRUE(*(*lines)->take("two"));
+  EXPECT_FALSE(*(*lines)->take("three"));
+  EXPECT_EQ(*read_text_file(file), "before\none\ntwo\n");
+}
+
+TEST(FollowedLines, CutsWhatIsBeyondTheRecord) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, "one\ntwo\nthr");
+  auto lines = FollowedLines::open(file, 0);
+  ASSERT_TRUE(lines.ok());
+  EXPECT_TRUE(*(*lines)->take("one"));
+  ASSERT_TRUE((*lines)->cut().ok());
+  EXPECT_EQ(*read_text_file(file), "one\n");
+}
+
+TEST(FollowedLines, CutsATornLastLineWhenItIsReached) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, "one\ntwo");
+  auto lines = FollowedLines::open(file, 0);
+  EXPECT_TRUE(*(*lines)->take("one"));
+  EXPECT_FALSE(*(*lines)->take("two"));
+  EXPECT_EQ(*read_text_file(file), "one\n");
+}
+
+TEST(FollowedLines, NamesTheLineThatIsOtherwise) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  write_text(file, "one\ntwo\n");
+  auto lines = FollowedLines::open(file, 0);
+  EXPECT_TRUE(*(*lines)->take("one"));
+  const auto other = (*lines)->take("TWO");
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().text(), HasSubstr("line 2 of this start"));
+  EXPECT_THAT(other.error().text(), HasSubstr("there: two"));
+}
+
+TEST(FollowedLines, AFileThatIsShorterThanItWasOrGoneIsRefused) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  EXPECT_TRUE(FollowedLines::open(file, 0).ok());
+  EXPECT_FALSE(FollowedLines::open(file, 1).ok());
+  write_text(file, "one\n");
+  EXPECT_TRUE(FollowedLines::open(file, 4).ok());
+  EXPECT_FALSE(FollowedLines::open(file, 5).ok());
 }
 
 }  // namespace

@@ -46,5 +46,24 @@ TEST(MetricsLog, ASecondStartAppends) {
             "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n");
 }
 
+TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
+  }
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE((*log)->skip_written((*folder)->metrics_file()).ok());
+  for (const int64_t step : {1, 2, 3})
+    ASSERT_TRUE((*log)->write("main", step, 2, {{"reward/all/mean", 0.5}}).ok());
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            "{\"step\":1,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":3,\"time\":2.0,\"tenant\":\"main\",\"reward/all/mean\":0.5}\n");
+  EXPECT_EQ((*log)->scores("main").size(), 3U);  // the curve is the whole run's
+}
+
 }  // namespace
 }  // namespace primerl

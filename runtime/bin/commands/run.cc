@@ -45,6 +45,7 @@ Prepared prepare(RunArguments arguments) {
               prepared.plan->processes.size())
             .note("leave out [place]"),
         kExitBadConfiguration);
+  choose_record(arguments, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
   for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
@@ -56,7 +57,8 @@ Prepared prepare(RunArguments arguments) {
 
 }  // namespace
 
-int run_graph(const RunArguments& arguments) {
+int run_graph(const RunArguments& run_arguments) {
+  RunArguments arguments = run_arguments;
   Prepared prepared = prepare(arguments);
   if (prepared.exit_code != kExitDone) return prepared.exit_code;
   const Plan& plan = *prepared.plan;
@@ -64,7 +66,9 @@ int run_graph(const RunArguments& arguments) {
   StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
   status.say(fmt::format("run folder {}", folder.path().string()));
   for (const auto& point : prepared.resume.points)
-    status.say(fmt::format("resuming after step {} from {}", point.step, point.folder.string()));
+    status.say(fmt::format("{} after step {} from {}",
+                           prepared.resume.record.empty() ? "resuming" : "the learner resumes",
+                           point.step, point.folder.string()));
 
   if (!arguments.graph.file.empty()) {
     std::error_code ignored;
@@ -72,9 +76,15 @@ int run_graph(const RunArguments& arguments) {
     if (const Status noted = folder.note(Json::object().set("graph", graph.string())); !noted.ok())
       return fail(noted.error(), kExitFailed);
   }
-  RunSession session(plan, folder, prepared.resume.points, status);
+  RunSession session(plan, folder, prepared.resume, status);
   RunResult result = session.run();
   status.clear();
+  if (result.has_left_record) {
+    fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
+    prepared.folder.reset();  // another start takes its lock
+    arguments.from_checkpoint = true;
+    return run_graph(arguments);
+  }
   if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end)
@@ -97,6 +107,8 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.text(arguments.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
   flags.text(arguments.resume, "--resume", "DIR",
              "goes on with a run folder, or with a new run from checkpoints/step_N");
+  flags.flag(arguments.from_checkpoint, "--from-checkpoint",
+             "resumes after the newest checkpoint, without what was recorded after it");
   flags.flag(arguments.json, "--json", "prints the summary as JSON");
 }
 

@@ -1,0 +1,162 @@
+// `run --resume` of a run that was killed: taken up from its record, where it stood.
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <fstream>
+#include <set>
+
+#include "tests/bin/program.h"
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+namespace fs = std::filesystem;
+
+/// More steps than a test waits for.
+std::vector<std::string> endless(const fs::path& folder, const std::string& checkpoint_every) {
+  return scripted_run(folder, {"--max-steps", "1000000", "--set",
+                               "tenant.main.checkpoint_every=" + checkpoint_every});
+}
+
+size_t num_lines(const fs::path& file) {
+  std::ifstream in(file);
+  size_t count = 0;
+  for (std::string line; std::getline(in, line);) ++count;
+  return count;
+}
+
+/// Runs until the trainer has taken so many steps, then kills the worker.
+void run_and_kill(const fs::path& folder, size_t num_steps,
+                  const std::string& checkpoint_every = "20") {
+  std::vector<std::string> words = endless(folder, checkpoint_every);
+  words.insert(words.begin(), "primerl-graph");
+  Program run(words);
+  while (num_lines(folder / "metrics.jsonl") < num_steps) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(worker_of(run), SIGKILL);
+  ASSERT_EQ(run.wait().code, 1);
+}
+
+std::string steps_and_ten(const fs::path& folder) {
+  return std::to_string(*lines_of(folder / "metrics.jsonl").back().get_int("step") + 10);
+}
+
+ProgramEnd resume(const fs::path& folder, const std::string& max_steps,
+                  std::vector<std::string> more = {}) {
+  std::vector<std::string> words{"run", "--resume", folder.string(), "--max-steps", max_steps};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_graph_program(words);
+}
+
+/// Every step once and in order, every rollout once: nothing was lost, nothing done twice.
+void expect_whole(const fs::path& folder, const std::string& last_step) {
+  int64_t expected = 0;
+  for (const Json& line : lines_of(folder / "metrics.jsonl"))
+    ASSERT_EQ(*line.get_int("step"), ++expected);
+  EXPECT_EQ(std::to_string(expected), last_step);
+  std::set<std::string> seen;
+  for (const Json& line : lines_of(folder / "rollouts.jsonl"))
+    ASSERT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
+}
+
+TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("the learner resumes after step"));
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  expect_whole(folder, more);
+  const Json facts = json_file(folder / "run.json");
+  ASSERT_NE(facts.find("recovered"), nullptr);
+  EXPECT_EQ(*facts.find("recovered")->get_string("record"), "trace.1");
+  // The new record is whole: it replays from the first step of the first start.
+  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_THAT(replay.out, HasSubstr("identical"));
+}
+
+TEST(ARecoveredRun, NeedsNoCheckpoint) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 10, "0");
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  expect_whole(folder, more);
+}
+
+TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  {
+    Program again({"primerl-graph", "run", "--resume", folder.string()});
+    pid_t worker = -1;
+    while ((worker = worker_of(again)) < 0) ASSERT_EQ(::kill(again.pid(), 0), 0);
+    ::kill(worker, SIGKILL);  // while it starts or follows
+    ASSERT_NE(again.wait().code, 0);
+  }
+  {
+    Program again({"primerl-graph", "run", "--resume", folder.string()});
+    ASSERT_TRUE(again.wait_until_said("going on live"));
+    ::kill(worker_of(again), SIGKILL);
+    ASSERT_EQ(again.wait().code, 1);
+  }
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone")));
+  expect_whole(folder, more);
+}
+
+TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  {
+    std::fstream rollouts(folder / "rollouts.jsonl", std::ios::in | std::ios::out);
+    rollouts.seekp(2);
+    rollouts << "X";
+  }
+  const auto end = resume(folder, steps_and_ten(folder));
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("is otherwise than recorded"));
+  EXPECT_THAT(end.err, HasSubstr("warning: going on from the checkpoint alone"));
+  EXPECT_THAT(end.err, HasSubstr("resuming after step"));
+}
+
+TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  const auto end = resume(folder, steps_and_ten(folder), {"--from-checkpoint"});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("resuming after step"));
+  EXPECT_THAT(end.err, Not(HasSubstr("going on live")));
+}
+
+TEST(ARecoveredRun, SaysWhyARecordCannotBeTakenUp) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  std::set<fs::path> segments;  // the first is full or being written, the next only prepared
+  for (const auto& entry : fs::directory_iterator(folder / "trace"))
+    if (entry.path().extension() == ".ptr") segments.insert(entry.path());
+  ASSERT_FALSE(segments.empty());
+  std::fstream segment(*segments.begin(), std::ios::in | std::ios::out | std::ios::binary);
+  segment.seekp(200'000);
+  segment << "damage";
+  segment.close();
+  const auto end = resume(folder, steps_and_ten(folder));
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("going on from the checkpoint alone: its record is not whole"));
+}
+
+}  // namespace
+}  // namespace primerl
