@@ -4,6 +4,9 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "runtime/exec/host.h"
 
@@ -13,18 +16,38 @@ namespace {
 using Keep = std::function<void(HostId, std::vector<std::byte>)>;
 using Next = std::function<const std::vector<std::byte>*(HostId)>;
 
-/// The version told: that which was fetched, -1 where it was not there; the newest.
+/// The version told: that which was fetched, or the newest.
 std::vector<std::byte> answer_of(PolicyVersion version) {
   std::vector<std::byte> bytes(sizeof version.value);
   std::memcpy(bytes.data(), &version.value, sizeof version.value);
   return bytes;
 }
 
+/// No version, and why: one byte of code, then words.
+std::vector<std::byte> answer_of(const Error& why) {
+  std::vector<std::byte> bytes = answer_of(PolicyVersion());
+  bytes.push_back(static_cast<std::byte>(why.code()));
+  const std::string text = why.text();
+  const auto words = std::as_bytes(std::span(text));
+  bytes.insert(bytes.end(), words.begin(), words.end());
+  return bytes;
+}
+
 PolicyVersion version_of(const std::vector<std::byte>& bytes) {
   PolicyVersion version;
-  if (bytes.size() == sizeof version.value)
+  if (bytes.size() >= sizeof version.value)
     std::memcpy(&version.value, bytes.data(), sizeof version.value);
   return version;
+}
+
+Error error_of(const std::vector<std::byte>& bytes, PolicyVersion version) {
+  constexpr size_t kCodeAt = sizeof version.value;
+  if (bytes.size() <= kCodeAt)  // as older traces have it
+    return error(Code::kNotFound, "version {} was not in the weight channel any more",
+                 version.value);
+  return Error(static_cast<Code>(bytes[kCodeAt]),
+               std::string(reinterpret_cast<const char*>(bytes.data()) + kCodeAt + 1,
+                           bytes.size() - kCodeAt - 1));
 }
 
 class TracedChannel final : public WeightChannel {
@@ -46,18 +69,17 @@ class TracedChannel final : public WeightChannel {
   }
   Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
     if (const auto* told = recorded(); told != nullptr && version_of(*told).is_none())
-      return error(Code::kNotFound, "version {} was not in the weight channel any more",
-                   version.value);
+      return error_of(*told, version);
     else if (told != nullptr)
       return replayed(version);
     auto fetched = channel_->fetch(version);
-    keep(fetched.ok() ? version : PolicyVersion());
+    keep(fetched.ok() ? answer_of(version) : answer_of(fetched.error()));
     return fetched;
   }
   PolicyVersion newest() const override {
     if (const auto* told = recorded(); told != nullptr) return version_of(*told);
     const PolicyVersion newest = channel_->newest();
-    keep(newest);
+    keep(answer_of(newest));
     return newest;
   }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
@@ -80,9 +102,9 @@ class TracedChannel final : public WeightChannel {
     const HostId host = Host::running_here();
     return next_ == nullptr || host.is_none() ? nullptr : next_(host);
   }
-  void keep(PolicyVersion told) const {
+  void keep(std::vector<std::byte> told) const {
     const HostId host = Host::running_here();
-    if (keep_ != nullptr && !host.is_none()) keep_(host, answer_of(told));
+    if (keep_ != nullptr && !host.is_none()) keep_(host, std::move(told));
   }
 
   const std::unique_ptr<WeightChannel> channel_;

@@ -260,7 +260,11 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
   setup.process = process_;
   setup.epoch = static_cast<uint32_t>(arguments_.epoch);
   setup.surroundings = &surroundings;
-  setup.factory = resource_factory();
+  auto backends = backend_setup(arguments_.run, [&surroundings](std::string_view line) {
+    surroundings.log(LogLevel::kWarning, "weights", line);
+  });
+  if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
+  setup.factory = resource_factory(std::move(backends).value());
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());

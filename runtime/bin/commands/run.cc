@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "kernels/weights/channel.h"
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
 #include "runtime/bin/exit_code.h"
@@ -55,6 +56,12 @@ Prepared prepare(RunArguments arguments) {
   return prepared;
 }
 
+/// Removes what crashed runs left in shared memory and says so, but for this very run's.
+void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
+  for (const auto& removed : remove_shm_leftovers())
+    if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
+}
+
 }  // namespace
 
 int run_graph(const RunArguments& run_arguments) {
@@ -64,6 +71,7 @@ int run_graph(const RunArguments& run_arguments) {
   const Plan& plan = *prepared.plan;
   RunFolder& folder = *prepared.folder;
   StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
+  say_leftovers(status, {});
   status.say(fmt::format("run folder {}", folder.path().string()));
   for (const auto& point : prepared.resume.points)
     status.say(fmt::format("{} after step {} from {}",
@@ -86,6 +94,7 @@ int run_graph(const RunArguments& run_arguments) {
     return run_graph(arguments);
   }
   if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
+  say_leftovers(status, folder.path());  // of workers that were killed
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end)
                                        .set("exit_code", result.exit_code)
