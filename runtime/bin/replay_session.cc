@@ -10,6 +10,7 @@
 #include "runtime/bin/backends.h"
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/traced_resources.h"
+#include "runtime/store/checkpoint.h"
 
 namespace primerl {
 namespace {
@@ -143,6 +144,14 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   session.reasons =
       close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
   session.surroundings = std::make_unique<ReplaySurroundings>(out);
+  std::vector<ResumePoint> points;
+  for (const auto& checkpoint : session.trace->catalog().resumed_from) {
+    auto point = read_checkpoint(checkpoint);
+    if (!point.ok())
+      return std::move(point).error().while_doing("reading the checkpoint that the run began from");
+    points.push_back(std::move(point).value());
+  }
+  session.surroundings->resume_from(std::move(points));
   RETURN_IF_ERROR(session.surroundings->open());
   return session;
 }

@@ -34,6 +34,16 @@ fs::path run_folder_above(const fs::path& checkpoint) {
   return {};
 }
 
+/// The run was cut off before an actor had done anything.
+bool is_untouched(const fs::path& run_folder) {
+  for (const char* file : {"metrics.jsonl", "rollouts.jsonl"}) {
+    std::error_code none;
+    const auto size = fs::file_size(run_folder / file, none);
+    if (!none && size > 0) return false;
+  }
+  return true;
+}
+
 Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
   for (const auto& tenant : plan.tenants) {
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
@@ -41,6 +51,11 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.record.empty()) {
       choice.points.clear();  // all steps are taken again
+      return ok();
+    }
+    if (!found.newest && is_untouched(run_folder)) {
+      choice.notes.push_back("nothing had been done yet: it starts with the first step");
+      choice.points.clear();
       return ok();
     }
     if (!found.newest)
@@ -118,7 +133,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
       if (is_longer) trace = std::move(opened);
     }
   }
-  if ((*trace)->is_closed()) {
+  if ((*trace)->is_closed() || (*trace)->num_steps() == 0) {
     choice.superseded.clear();
     return;
   }
@@ -146,7 +161,8 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
     ASSIGN_OR_RETURN(auto point, read_checkpoint(fs::canonical(resume, fault)));
     choice.points.push_back(std::move(point));
   }
-  if (!choice.record.empty()) return ok();  // its record says whether steps are left
+  // Its record, or its being untouched, says that steps are left.
+  if (!choice.record.empty() || choice.points.empty()) return ok();
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
     if (step >= max_steps)

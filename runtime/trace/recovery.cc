@@ -7,10 +7,9 @@
 namespace primerl {
 namespace {
 
-/// Looks at every step once: the last moment, the incarnation, and whether a drain had begun.
+/// Looks at every step once: the last moment, and whether a drain had begun.
 struct Survey {
   Time ended;
-  uint32_t epoch = 0;
   HostId drained;  // none: no host had begun to drain
 };
 
@@ -23,7 +22,6 @@ Survey survey(const Trace& trace, size_t num_hosts) {
       const auto step = trace.step(host, number);
       if (!step) continue;
       found.ended = std::max(found.ended, step->began + step->duration);
-      if (step->kind == StepKind::kMessage) found.epoch = std::max(found.epoch, step->epoch);
       if (step->kind == StepKind::kDrain && found.drained.is_none()) found.drained = host;
     }
   }
@@ -74,7 +72,7 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace
         std::make_unique<ReplayCursor>(*plan_, *wiring_, *trace_, HostId(i), UINT64_MAX));
   const Survey found = survey(*trace_, plan_->hosts.size());
   ended_ = found.ended;
-  epoch_ = std::max(1U, found.epoch);
+  epoch_ = recorded_epoch(*trace_, plan_->hosts.size());
 }
 
 Recovery::~Recovery() = default;

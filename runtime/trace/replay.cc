@@ -17,6 +17,7 @@ constexpr auto kLook = std::chrono::milliseconds(200);  // how often the watchdo
 Player::Player(ReplaySetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
+      epoch_(recorded_epoch(*setup_.trace, setup_.plan->hosts.size())),
       shared_(setup_.plan->resources.size(), nullptr),
       parts_(setup_.plan->hosts.size()) {}
 
@@ -90,6 +91,7 @@ Status Player::start_parts(uint32_t worker) {
     setup.plan = setup_.plan;
     setup.wiring = wiring_;
     setup.host = HostId(i);
+    setup.epoch = epoch_;
     setup.surroundings = setup_.surroundings;
     setup.executor = this;
     setup.factory = [this](const Plan& plan, int32_t index) {

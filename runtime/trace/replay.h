@@ -98,6 +98,9 @@ Status check_fits(const Plan& plan, const TraceCatalog& catalog);
 std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
                                     std::vector<bool>& is_real);
 
+/// Incarnation of the process that recorded: what its messages carry, 1 when there are none.
+uint32_t recorded_epoch(const Trace& trace, size_t num_hosts);
+
 class Replay {
  public:
   static Result<std::unique_ptr<Replay>> make(ReplaySetup setup);

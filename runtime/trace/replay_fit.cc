@@ -109,6 +109,16 @@ Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
   return ok();
 }
 
+uint32_t recorded_epoch(const Trace& trace, size_t num_hosts) {
+  for (uint32_t i = 0; i < num_hosts; ++i) {
+    const HostId host(i);
+    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number)
+      if (const auto step = trace.step(host, number); step && step->kind == StepKind::kMessage)
+        return step->epoch;
+  }
+  return 1;
+}
+
 std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
                                     std::vector<bool>& is_real) {
   std::vector<std::string> reasons;

@@ -66,6 +66,7 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
 
   const ReplaySetup setup_;
   const std::shared_ptr<const Wiring> wiring_;
+  const uint32_t epoch_;                          // of the recorded process
   std::vector<const MessageType*> types_;         // index as in the catalog
   std::vector<std::unique_ptr<Resource>> owned_;  // shared by hosts
   std::vector<Resource*> shared_;                 // index as Plan::resources

@@ -62,6 +62,13 @@ void expect_whole(const fs::path& folder, const std::string& last_step) {
     ASSERT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
 }
 
+/// The newest record is whole, whichever start it is of.
+void expect_replays(const fs::path& folder) {
+  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_THAT(replay.out, HasSubstr("identical"));
+}
+
 TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -75,10 +82,7 @@ TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   const Json facts = json_file(folder / "run.json");
   ASSERT_NE(facts.find("recovered"), nullptr);
   EXPECT_EQ(*facts.find("recovered")->get_string("record"), "trace.1");
-  // The new record is whole: it replays from the first step of the first start.
-  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
-  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
-  EXPECT_THAT(replay.out, HasSubstr("identical"));
+  expect_replays(folder);
 }
 
 TEST(ARecoveredRun, NeedsNoCheckpoint) {
@@ -115,6 +119,23 @@ TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
   expect_whole(folder, more);
 }
 
+TEST(ARecoveredRun, ThatHadDoneNothingYetStartsWithTheFirstStep) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  {
+    std::vector<std::string> words = endless(folder, "20");
+    words.insert(words.begin(), "primerl-graph");
+    Program run(words);
+    while (!fs::exists(folder / "run.json")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    ::kill(run.pid(), SIGKILL);
+    run.wait();
+  }
+  const auto end = resume(folder, "5");
+  EXPECT_EQ(end.code, 0) << end.err;
+  expect_whole(folder, "5");
+  expect_replays(folder);
+}
+
 TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -139,6 +160,7 @@ TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.err, HasSubstr("resuming after step"));
   EXPECT_THAT(end.err, Not(HasSubstr("going on live")));
+  expect_replays(folder);
 }
 
 TEST(ARecoveredRun, SaysWhyARecordCannotBeTakenUp) {
