@@ -82,6 +82,11 @@ std::vector<LinkStatus> LinkTransport::status() const {
   return all;
 }
 
+std::array<uint64_t, kNumFrameRefusals> LinkTransport::refused_strangers() const {
+  const std::lock_guard lock(mutex_);
+  return refused_strangers_;
+}
+
 Link* LinkTransport::find(ProcessId process) {
   const auto found = links_.find(process);
   return found == links_.end() ? nullptr : found->second.link.get();

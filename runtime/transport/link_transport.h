@@ -25,6 +25,7 @@ class LinkTransport : public Transport {
   void end_peer(ProcessId peer, uint32_t epoch) final;
   Status send(ProcessId to, Parcel&& parcel) final;
   std::vector<LinkStatus> status() const final;
+  std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
 
  protected:
   /// Asks for a turn soon. Any thread; cheap when one is due already.
@@ -74,6 +75,9 @@ class LinkTransport : public Transport {
   mutable std::shared_mutex outboxes_mutex_;
   std::map<ProcessId, std::shared_ptr<LinkOutbox>> outboxes_;
 };
+
+/// What a condition variable can wait for at most.
+inline constexpr Duration kWaitMax = Duration::seconds(24 * 3600);
 
 /// Header and first part of a frame, as one run of bytes.
 std::vector<std::byte> first_part(const OutFrame& frame);

@@ -1,5 +1,6 @@
 #include "runtime/transport/memory_transport.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -194,7 +195,7 @@ Status MemoryTransport::close(Duration deadline) {
   if (!thread_.joinable()) return closed_;
   {
     std::unique_lock lock(mutex());
-    turned_.wait_for(lock, std::chrono::nanoseconds(deadline.to_nanoseconds()),
+    turned_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline, kWaitMax).to_nanoseconds()),
                      [&] { return is_settled(); });
     closed_ = settled_or_deadline(deadline);
     leave_links();

@@ -114,8 +114,8 @@ struct LinkStatus {
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
   std::array<uint64_t, kNumFrameRefusals> refused{};  // arrivals by FrameRefusal
-  Duration round_trip;                                // of the last greeting
-  Duration clock_offset;                              // the peer's clock minus ours, then
+  Duration round_trip;    // of the last greeting; known to the side that connects
+  Duration clock_offset;  // the peer's clock minus ours, then
 
   uint64_t num_refused(FrameRefusal refusal) const { return refused[static_cast<size_t>(refusal)]; }
 };
@@ -170,6 +170,10 @@ class Transport {
 
   /// One entry per peer, by ProcessId. Any thread but the I/O thread.
   virtual std::vector<LinkStatus> status() const = 0;
+
+  /// Frames of nobody that was added, and keys that were not let in, by FrameRefusal. Any thread
+  /// but the I/O thread.
+  virtual std::array<uint64_t, kNumFrameRefusals> refused_strangers() const { return {}; }
 
   /// Sends what is queued and waits for its acknowledgement, at most `deadline`, then ends every
   /// link and joins the I/O thread. kDeadline names the peers that did not acknowledge. Idempotent.

@@ -39,7 +39,8 @@ Result<ZmqAuthenticator> ZmqAuthenticator::open(ZmqContext& context,
   return ZmqAuthenticator(std::move(socket), std::move(keys));
 }
 
-void ZmqAuthenticator::serve() {
+uint64_t ZmqAuthenticator::serve() {
+  uint64_t num_refused = 0;
   ZmqMessage part;
   while (socket_.receive(part)) {
     // version, request id, domain, address, identity, mechanism, credentials ...
@@ -48,7 +49,7 @@ void ZmqAuthenticator::serve() {
     const bool is_curve = asked.size() == 7 && asked[0] == "1.0" && asked[5] == "CURVE";
     const std::string key = is_curve ? key_text(asked[6]) : std::string();
     const bool is_allowed = keys_.contains(key);
-    if (!is_allowed) ++num_refused_;
+    if (!is_allowed) ++num_refused;
     std::array<ZmqMessage, 6> answer = {
         message("1.0"),
         message(asked.size() > 1 ? asked[1] : std::string()),
@@ -58,6 +59,7 @@ void ZmqAuthenticator::serve() {
         message("")};
     (void)socket_.send(answer);
   }
+  return num_refused;
 }
 
 }  // namespace primerl

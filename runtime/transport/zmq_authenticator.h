@@ -17,10 +17,9 @@ class ZmqAuthenticator {
  public:
   static Result<ZmqAuthenticator> open(ZmqContext& context, const std::vector<AllowedKey>& allowed);
 
-  /// Answers what has been asked; never blocks.
-  void serve();
+  /// Answers what has been asked, without waiting. The number of those it did not let in.
+  uint64_t serve();
   ZmqSocket& socket() { return socket_; }
-  uint64_t num_refused() const { return num_refused_; }
 
  private:
   ZmqAuthenticator(ZmqSocket socket, std::set<std::string> keys)
@@ -28,7 +27,6 @@ class ZmqAuthenticator {
 
   ZmqSocket socket_;
   std::set<std::string> keys_;
-  uint64_t num_refused_ = 0;
 };
 
 }  // namespace primerl

@@ -188,7 +188,8 @@ void ZmqTransport::run() {
 bool ZmqTransport::turn(Time& next) {
   bool has_more = false;
   if (std::exchange(is_breaking_, false)) dealers_.clear();
-  if (authenticator_) authenticator_->serve();
+  for (uint64_t left = authenticator_ ? authenticator_->serve() : 0; left > 0; --left)
+    refuse_stranger(FrameRefusal::kStranger);
   for (const Lane lane : kLanes) {
     auto& router = routers_[static_cast<size_t>(lane)];
     if (router.handle() != nullptr) has_more |= receive(lane, router, ProcessId::none());
@@ -351,7 +352,7 @@ Status ZmqTransport::close(Duration deadline) {
   if (!thread_.joinable()) return closed_;
   {
     std::unique_lock lock(mutex());
-    turned_.wait_for(lock, std::chrono::nanoseconds(deadline.to_nanoseconds()),
+    turned_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline, kWaitMax).to_nanoseconds()),
                      [&] { return is_settled(); });
     closed_ = settled_or_deadline(deadline);
     leave_links();

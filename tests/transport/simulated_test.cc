@@ -55,6 +55,8 @@ TEST(SimulatedTransport, HealsAPartitionOfFiveSecondsWithoutLoss) {
   Mesh run({.seed = 1, .faults = {}}, 2);
   ASSERT_TRUE(run.network.run_until(
       [&] { return run.receivers[0].num_ups() == 1 && run.receivers[1].num_ups() == 1; }));
+  EXPECT_EQ(run.status(1, 0).round_trip, Duration::microseconds(100));
+  EXPECT_EQ(run.status(1, 0).clock_offset, Duration());
   run.network.cut(ProcessId(0), ProcessId(1));
   for (uint64_t number = 1; number <= 500; ++number) run.send(1, 0, number, number % 7 * 20'000);
   run.network.run_for(Duration::seconds(5));

@@ -169,6 +169,9 @@ TEST(ZmqSecurity, LetsNoUnknownKeyAndNoPlaintextIn) {
     ASSERT_TRUE(wait_until([&] { return pair.got1.num_failed() == 1; }));
     EXPECT_THAT(pair.got1.failures()[0], HasSubstr("did not greet within"));
     EXPECT_EQ(pair.got0.num_ups(), 0u);
+    const auto refused = pair.transport0->refused_strangers();
+    // Plaintext fails before a key could be asked about.
+    EXPECT_EQ(refused[static_cast<size_t>(FrameRefusal::kStranger)] > 0, has_keys);
   }
 }
 

@@ -102,6 +102,7 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   for (const uint64_t count : second->status()[0].refused) num_refused += count;
   EXPECT_GT(num_refused, 0u);  // of the one with our name
   EXPECT_EQ(got0.num_failed(), 0u);
+  EXPECT_GT(second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
 }
 
 TEST(ZmqTransport, GivesEveryDescriptorBack) {
