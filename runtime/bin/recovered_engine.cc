@@ -95,6 +95,7 @@ class RecoveredEngine final : public Engine {
     state.num_waiting += static_cast<int32_t>(backlog_.size());
     return state;
   }
+  WeightManifest manifest() const override { return setup_.engine->manifest(); }
   int32_t max_sequence_tokens() const override {
     return is_live_ ? setup_.engine->max_sequence_tokens() : recorded_->max_sequence_tokens();
   }
