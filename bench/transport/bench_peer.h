@@ -53,7 +53,7 @@ class BareLink {
   BareLink(const BareLink&) = delete;
   BareLink& operator=(const BareLink&) = delete;
   /// Sends `count` frames of one part, or of two when `second_bytes` > 0 (shared, not copied);
-  /// waits for the peer's grants as the transport's benchmark does. The sum of parts received.
+  /// waits for the peer's grants as the transport's benchmark does.
   void send(uint64_t count, size_t first_bytes, size_t second_bytes, const Window& window);
   /// One frame there and back.
   void round_trip(size_t bytes);

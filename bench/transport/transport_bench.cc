@@ -5,7 +5,7 @@
 // side in its own thread (1.6-2.0 M/s); ours adds encoding (about 0.15 us: envelope, msgpack),
 // decoding (0.25 us: one allocation for the message, the parcel's vector) and a hash of the frame
 // (0.03 us), on other threads than ZeroMQ's, so 0.5 M/s on two cores of which four threads want a
-// share. Batched, ZeroMQ is paid once for 300 messages: encoding and decoding bound it, 2 M/s.
+// share. Batched, ZeroMQ is paid once for 64 messages: encoding and decoding bound it, 2 M/s.
 // 1 MiB: the kernel copies twice at 5-10 GB/s, the frame is hashed on both sides at 8 GB/s:
 // 0.2 + 0.25 ms of CPU on two cores, about 3 GB/s. A round trip is eight thread wake-ups.
 #include <benchmark/benchmark.h>
@@ -266,14 +266,13 @@ pid_t spawn_peer(const std::string& program, const std::string& folder) {
   return pid;
 }
 
-LinkLimits bench_limits(bool shares_frames) {
+LinkLimits bench_limits() {
   LinkLimits limits;
-  // One message a frame: parcels that pile up do not share one.
-  if (!shares_frames) limits.frame_bytes = 1;
+  limits.frame_bytes = 1;  // parcels that pile up do not share a frame
   return limits;
 }
 
-int run(int count, char** arguments, bool shares_frames) {
+int run(int count, char** arguments) {
   std::string folder = std::filesystem::temp_directory_path() / "primerl-bench-XXXXXX";
   CHECK(::mkdtemp(folder.data()) != nullptr, "no folder");
   const pid_t pid = spawn_peer(arguments[0], folder);
@@ -281,8 +280,7 @@ int run(int count, char** arguments, bool shares_frames) {
     Bench made;
     bench = &made;
     made.folder = folder;
-    auto transport =
-        make_zmq_transport(bench_identity(1), bench_limits(shares_frames), {}, made.receiver);
+    auto transport = make_zmq_transport(bench_identity(1), bench_limits(), {}, made.receiver);
     CHECK(transport.ok(), "no transport");
     made.transport = std::move(transport).value();
     CHECK(made.transport->add_peer(peer_of(0, peer_address(folder))).ok(), "no peer");
@@ -318,5 +316,5 @@ int run_peer(const std::string& folder) {
 int main(int count, char** arguments) {
   if (count == 3 && std::string_view(arguments[1]) == "--peer")
     return primerl::run_peer(arguments[2]);
-  return primerl::run(count, arguments, false);
+  return primerl::run(count, arguments);
 }
