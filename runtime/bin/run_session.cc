@@ -12,6 +12,7 @@
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/programs.h"
 #include "runtime/exec/executor.h"
+#include "runtime/log/log.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {
@@ -104,6 +105,11 @@ std::string RunSession::fresh_run_id() const {
                                                         wall_start_, folder_.path().string())));
 }
 
+std::string RunSession::run_id() const {
+  const Json* id = folder_.facts().find("run_id");
+  return id != nullptr && id->is_string() ? id->as_string() : fresh_run_id();
+}
+
 Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
@@ -138,20 +144,51 @@ Status RunSession::note_start() {
 }
 
 Status RunSession::launch_workers() {
-  for (size_t i = 0; i < plan_.processes.size(); ++i) RETURN_IF_ERROR(start_worker(i));
-  for (auto& worker : workers_) {
-    RETURN_IF_ERROR(worker.process->control().send(StartRun{epoch_}));
-    worker.heard_at = now();
+  coordinator_ = std::make_unique<RunCoordinator>(
+      plan_, WireTypes(message_catalog()).hash(), epoch_, [this](ProcessId to, Payload message) {
+        Worker& worker = workers_[to.index()];
+        // One that has gone says so on its own channel.
+        if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
+      });
+  if (plan_.processes.size() > 1) {
+    ASSIGN_OR_RETURN(sockets_,
+                     SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
+    for (const auto& leftover : sockets_->leftovers())
+      terminal_.say("removed sockets that a crashed run left: " + leftover.string());
   }
+  workers_.resize(plan_.processes.size());
+  for (auto& worker : workers_) worker.epoch = epoch_;
+  for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
+  const Time give_up = now() + kHelloMax;
+  while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
+    if (const auto event = inbox_->take(kTick)) {
+      handle(*event);
+      const Worker& worker = workers_[event->peer.index()];
+      if (worker.ended && !worker.ended->text.empty())
+        return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
+                     worker.ended->text);
+      if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
+    }
+    RETURN_IF_ERROR(coordination_);
+    if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
+    if (now() > give_up)
+      return error(
+          Code::kDeadline, "{} has not {} within {}", coordinator_->waits_for(),
+          coordinator_->phase() == RunCoordinator::Phase::kGreeting ? "spoken" : "linked up",
+          to_string(kHelloMax));
+    show_status();
+  }
+  for (auto& worker : workers_) worker.heard_at = now();
   return ok();
 }
 
-Status RunSession::start_worker(size_t index) {
-  const std::string& name = plan_.processes[index].name;
+Status RunSession::launch_worker(size_t index) {
+  const PlanProcess& placed = plan_.processes[index];
+  Worker& worker = workers_[index];
   LaunchOptions options;
   ASSIGN_OR_RETURN(options.program, worker_program());
-  options.arguments = {"host", "--run",   folder_.path().string(),  "--process",
-                       name,   "--epoch", fmt::format("{}", epoch_)};
+  options.arguments = {"host",      "--run",   folder_.path().string(),        "--process",
+                       placed.name, "--epoch", fmt::format("{}", worker.epoch)};
   for (size_t slot = 0; slot < points_.size(); ++slot) {
     options.arguments.push_back("--resume");
     options.arguments.push_back(points_[slot].folder.string());
@@ -160,27 +197,29 @@ Status RunSession::start_worker(size_t index) {
     options.arguments.push_back("--recover");
     options.arguments.push_back(resume_.record.string());
   }
-  options.log_file = folder_.logs_folder() / (folder_name(name) + ".stderr");
-  options.process = ProcessId(static_cast<uint32_t>(index));
-  workers_.emplace_back();
-  ASSIGN_OR_RETURN(workers_.back().process, WorkerProcess::launch(options, inbox_));
-
-  ExpectedHello hello;
-  hello.graph_hash = plan_.graph_hash;
-  hello.types_hash = WireTypes(message_catalog()).hash();
-  hello.process = name;
-  hello.epoch = epoch_;
-  const Time give_up = now() + kHelloMax;
-  while (true) {  // in slices, so that Ctrl-C is heard
-    std::vector<ControlEvent> early;
-    Status said =
-        expect_hello(*workers_.back().process, *inbox_, hello, Duration::milliseconds(250), early);
-    for (const auto& event : early) handle(event);
-    if (said.ok()) return ok();
-    if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
-    if (said.error().code() != Code::kDeadline || now() > give_up) return said;
-    show_status();
+  if (sockets_ != nullptr) {
+    options.arguments.push_back("--links");
+    options.arguments.push_back(sockets_->path().string());
   }
+  for (const auto& variable : placed.variables) {
+    const size_t name_end = variable.find('=');
+    options.environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));
+  }
+  options.log_file = folder_.logs_folder() / (folder_name(placed.name) + ".stderr");
+  options.process = ProcessId(static_cast<uint32_t>(index));
+  ASSIGN_OR_RETURN(worker.process, WorkerProcess::launch(options, inbox_));
+  return ok();
+}
+
+/// A worker that ended before the run began: how, and its last words.
+Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
+  const auto exit = worker.process->wait(Duration::seconds(2));
+  std::string how = exit.ok() ? exit->text() : "closed its control channel";
+  if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
+  auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
+                     plan_.process(event.peer).name, how);
+  const auto words = worker.process->last_words();
+  return words.empty() ? std::move(fault) : std::move(fault).note("its last words:\n" + words);
 }
 
 void RunSession::watch() {
@@ -194,8 +233,18 @@ void RunSession::watch() {
     }
     obey_signals();
     watch_silence();
+    if (coordination_.ok()) coordination_ = coordinator_->tick(now());
+    if (!coordination_.ok()) give_up(coordination_.error());
+    restart_due();
     show_status();
   }
+}
+
+/// Nobody gets on, or a worker does not belong here: said once, and the end.
+void RunSession::give_up(const Error& why) {
+  if (fault_.empty()) fault_ = why.text();
+  is_stalled_ = is_stalled_ || why.code() == Code::kDeadline;
+  stop("the run cannot go on");
 }
 
 void RunSession::handle(const ControlEvent& event) {
@@ -204,12 +253,13 @@ void RunSession::handle(const ControlEvent& event) {
   if (event.is_closed()) {
     worker.is_closed = true;
     worker.closed = event.closed;
-    // The others cannot go on without it.
-    if (!worker.ended) stop("a worker has died");
+    // Where it cannot come back the others cannot go on without it.
+    if (!worker.ended && !plan_restart(event.peer)) stop("a worker has died");
     return;
   }
+  if (coordination_.ok()) coordination_ = coordinator_->handle(event.peer, event.message, now());
   if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
-  if (const auto* line = as_if<LogLine>(event.message)) show_log(*line);
+  if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
   if (const auto* recovered = as_if<RunRecovered>(event.message)) note_recovered(*recovered);
   if (const auto* ended = as_if<RunEnded>(event.message)) {
@@ -224,7 +274,26 @@ void RunSession::say(const std::string& line) {
   said_ += line + "\n";
 }
 
-void RunSession::show_log(const LogLine& line) {
+/// All processes in one file, each line with its process and its node.
+void RunSession::merge_log(ProcessId process, const LogLine& line) {
+  if (plan_.processes.size() < 2) return;
+  if (merged_log_ == nullptr) {
+    auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
+    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    if (!opened.ok()) return;
+    merged_log_ = std::move(opened).value();
+  }
+  Json entry = Json::object();
+  entry.set("timestamp", iso_time(wall_seconds()))
+      .set("level", to_string(static_cast<LogLevel>(line.level)))
+      .set("process", plan_.process(process).name)
+      .set("instance", line.instance)
+      .set("message", line.text);
+  (void)merged_log_->append(entry.dump());
+}
+
+void RunSession::show_log(ProcessId process, const LogLine& line) {
+  merge_log(process, line);
   const auto level = static_cast<LogLevel>(line.level);
   if (level != LogLevel::kWarning && level != LogLevel::kError) return;
   if (num_lines_shown_ >= kLinesShownMax) {
@@ -295,7 +364,7 @@ void RunSession::watch_silence() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.is_closed || now() - worker.heard_at < plan_.settings.dead_after) continue;
-    if (fault_.empty())
+    if (fault_.empty() && !can_restart(ProcessId(static_cast<uint32_t>(i))))
       fault_ = fmt::format("process '{}' said nothing for {} and was killed",
                            plan_.processes[i].name, to_string(plan_.settings.dead_after));
     worker.process->kill();
@@ -305,8 +374,8 @@ void RunSession::watch_silence() {
 
 void RunSession::drain(const std::string& reason) {
   phase_ = "draining";
-  for (auto& worker : workers_)
-    if (!worker.is_closed) (void)worker.process->control().send(DrainRun{reason});
+  // Before it has begun there is nothing to drain.
+  if (!coordinator_->drain(reason, static_cast<uint8_t>(RunEnd::kInterrupted))) stop(reason);
 }
 
 void RunSession::stop(const std::string& reason) {
@@ -347,7 +416,7 @@ void RunSession::show_status() {
 
 bool RunSession::all_closed() const {
   for (const auto& worker : workers_)
-    if (!worker.is_closed) return false;
+    if (!worker.is_closed || (worker.restart_at && !is_stopping_)) return false;
   return true;
 }
 
@@ -355,12 +424,19 @@ RunResult RunSession::failed(std::string why) const {
   return {kExitFailed, "failed", std::move(why), false, wall_seconds() - wall_start_};
 }
 
+/// A run that drained has lost nothing: what its processes say together must add up.
+Status RunSession::check_end() const {
+  if (coordinator_ == nullptr || plan_.processes.size() < 2) return ok();
+  if (coordinator_->phase() != RunCoordinator::Phase::kEnding || is_stopping_) return ok();
+  return check_ledger(plan_, coordinator_->total_edges());
+}
+
 RunResult RunSession::result() {
   if (num_lines_hidden_ > 0)
     terminal_.say(fmt::format("{} more warnings are in {}", num_lines_hidden_,
                               folder_.logs_folder().string()));
   std::string why = fault_;
-  bool stalled = false;
+  bool stalled = is_stalled_;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.process == nullptr) continue;
@@ -381,6 +457,8 @@ RunResult RunSession::result() {
     const std::string words = worker.process->last_words();
     if (!words.empty()) why += "\nits last words:\n" + words;
   }
+  if (const Status balanced = check_end(); why.empty() && !balanced.ok())
+    why = balanced.error().text();
   const double seconds = wall_seconds() - wall_start_;
   if (!why.empty()) {
     const bool was_said = said_.find(why.substr(0, why.find('\n'))) != std::string::npos;

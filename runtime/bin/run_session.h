@@ -13,8 +13,10 @@
 
 #include "graph/plan.h"
 #include "runtime/bin/run_plan.h"
-#include "runtime/cluster/launch.h"
+#include "runtime/cluster/run_coordinator.h"
+#include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/store/socket_folder.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/status_line.h"
 
@@ -45,15 +47,24 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
+    uint32_t epoch = 1;  // incarnation
+    std::vector<Time> restarts;
+    std::optional<Time> restart_at;  // it has died and comes back then
   };
 
   Status open_files();
   Status launch_workers();
-  Status start_worker(size_t index);
+  Status launch_worker(size_t index);
+  bool can_restart(ProcessId process) const;
+  bool plan_restart(ProcessId process);
+  void restart_due();
+  Error died_early(Worker& worker, const ControlEvent& event);
   void watch();
   void handle(const ControlEvent& event);
   void say(const std::string& line);
-  void show_log(const LogLine& line);
+  void give_up(const Error& why);
+  void show_log(ProcessId process, const LogLine& line);
+  void merge_log(ProcessId process, const LogLine& line);
   void write_metrics(const MetricsLine& line);
   void note_first_token();
   void note_recovered(const RunRecovered& recovered);
@@ -64,10 +75,12 @@ class RunSession {
   void kill_all();
   void show_status();
   bool all_closed() const;
+  Status check_end() const;
   RunResult result();
   RunResult failed(std::string why) const;
   Status note_start();
   std::string fresh_run_id() const;
+  std::string run_id() const;
   Time now() const;
 
   const Plan& plan_;
@@ -78,12 +91,17 @@ class RunSession {
 
   std::shared_ptr<ControlInbox> inbox_;
   std::vector<Worker> workers_;
+  std::unique_ptr<RunCoordinator> coordinator_;
+  Status coordination_;                    // the first fault of the run as a whole
+  std::unique_ptr<SocketFolder> sockets_;  // null when the run is one process
+  std::unique_ptr<LineFile> merged_log_;   // likewise
   std::unique_ptr<MetricsLog> metrics_;
-  uint32_t epoch_ = 1;     // of this start; workers are not restarted within it
+  uint32_t epoch_ = 1;     // of this start, and of the first incarnation of each worker
   double wall_start_ = 0;  // of this start
   double wall_zero_ = 0;   // of the run's first start
   int num_signals_obeyed_ = 0;
   bool is_stopping_ = false;
+  bool is_stalled_ = false;
   bool has_first_token_ = false;
   bool is_recovering_ = false;  // the worker follows a record
   bool was_killed_ = false;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <future>
+#include <optional>
 
 #include "actors/decode/decode.h"
 #include "actors/messages/catalog.h"
@@ -16,9 +16,10 @@
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/traced_resources.h"
 #include "runtime/bin/worker_files.h"
+#include "runtime/bin/worker_links.h"
 #include "runtime/bin/worker_trace.h"
 #include "runtime/cluster/launch.h"
-#include "runtime/exec/caf_executor.h"
+#include "runtime/exec/caf_member.h"
 #include "runtime/log/log.h"
 #include "runtime/store/run_folder.h"
 #include "runtime/wire/wire_message.h"
@@ -28,7 +29,8 @@ namespace {
 
 constexpr Duration kHeartbeatEvery = Duration::seconds(1);
 constexpr Duration kTick = Duration::milliseconds(50);
-constexpr Duration kStartMax = Duration::seconds(120);  // from hello to StartRun
+constexpr Duration kStartTick = Duration::milliseconds(5);  // until the run goes
+constexpr Duration kStartMax = Duration::seconds(120);      // from hello to the first order
 
 struct HostArguments {
   std::string run;
@@ -37,6 +39,7 @@ struct HostArguments {
   std::string recover;              // the record to follow first; empty: none
   int64_t epoch = 1;
   int64_t control = -1;
+  std::string links;  // folder of the run's sockets; empty when the process is alone
 };
 
 Time now() {
@@ -53,6 +56,7 @@ class WorkerSurroundings final : public Surroundings {
       : log_(log),
         control_(control),
         points_(std::move(points)),
+        reports_all_(plan.processes.size() > 1),
         files_(plan, folder, trace, std::move(on_fault)) {}
 
   /// Until go_live() what is said was said before: it is not logged again.
@@ -78,7 +82,8 @@ class WorkerSurroundings final : public Surroundings {
     log_.write(level, instance, text);
     if (level == LogLevel::kInfo && text == kFirstTokenLine)
       control_.report(FirstToken{std::string(instance)});
-    if (level == LogLevel::kWarning || level == LogLevel::kError)
+    if (level == LogLevel::kWarning || level == LogLevel::kError ||
+        (level == LogLevel::kInfo && reports_all_))
       control_.report(
           LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
   }
@@ -90,6 +95,7 @@ class WorkerSurroundings final : public Surroundings {
   Log& log_;
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
+  const bool reports_all_;  // for the log of all processes
   WorkerFiles files_;
   std::atomic<bool> is_following_{false};
 };
@@ -101,14 +107,6 @@ Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& che
     points.push_back(std::move(point));
   }
   return points;
-}
-
-std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
-  std::vector<EdgeCounts> counts;
-  for (const auto& edge : ledger)
-    counts.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,
-                      edge.failed, edge.waiting_max});
-  return counts;
 }
 
 RunEnded ended_by(RunEnd end, const Error& why) {
@@ -144,8 +142,9 @@ class WorkerHost {
         control_(std::move(control)),
         inbox_(std::move(inbox)) {}
 
+  /// Opens the links too, where there are other processes.
   Status say_hello();
-  /// False when the control plane wants no run after all.
+  /// Waits for the first order. False when the control plane wants no run after all.
   bool wait_for_start();
   RunEnded run();
   void close(RunEnded ended) {
@@ -156,10 +155,11 @@ class WorkerHost {
  private:
   RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
-  RunEnded lead(Executor& executor);
+  RunEnded lead(RunMember& member);
   void note_fault(const Error& fault);
-  void obey(const ControlEvent& event, Executor& executor);
-  void send_heartbeat(const Executor& executor);
+  bool has_fault();
+  void obey(const ControlEvent& event, RunMember& member);
+  void send_heartbeat(const RunMember& member);
 
   const HostArguments& arguments_;
   const std::shared_ptr<const Plan> plan_;
@@ -167,12 +167,14 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
+  std::optional<ControlEvent> first_;    // the first order
   std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
   std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
   std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
-  std::mutex fault_mutex_;  // the disk's fault comes from any host's thread
+  std::unique_ptr<ProcessLinks> links_;  // null when alone; before log_: it may say something
+  std::mutex fault_mutex_;               // the disk's fault comes from any host's thread
   std::optional<Error> fault_;
 };
 
@@ -183,12 +185,25 @@ Status WorkerHost::say_hello() {
   hello.process = arguments_.process;
   hello.epoch = static_cast<uint32_t>(arguments_.epoch);
   hello.pid = ::getpid();
+  if (plan_->processes.size() > 1) {
+    links_ = std::make_unique<ProcessLinks>(
+        link_events([this](Payload message) { (void)control_->send(std::move(message)); },
+                    [this](const Error& fault) { note_fault(fault); },
+                    [this](const std::string& what) {
+                      control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
+                                               arguments_.process, what});
+                    }));
+    ASSIGN_OR_RETURN(const LinkAddress address,
+                     open_links(*links_, *plan_, process_, hello.epoch, arguments_.links));
+    hello.frames = address.frames;
+    hello.bulk = address.bulk;
+  }
   return control_->send(std::move(hello));
 }
 
 bool WorkerHost::wait_for_start() {
-  const auto event = inbox_->take(kStartMax);
-  return event && !event->is_closed() && as_if<StartRun>(event->message) != nullptr;
+  first_ = inbox_->take(kStartMax);
+  return first_ && !first_->is_closed();
 }
 
 RunEnded WorkerHost::run() {
@@ -279,11 +294,10 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     };
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
-  CafExecutor executor(std::move(setup));
-  if (const Status started = executor.start(); !started.ok())
-    return ended_by(RunEnd::kFailed, started.error());
-  RunEnded ended = lead(executor);
-  if (executor.has_lost_threads()) {
+  RunMember member(std::move(setup), links_.get(),
+                   [this](Payload message) { (void)control_->send(std::move(message)); });
+  RunEnded ended = lead(member);
+  if (member.has_lost_threads()) {
     // A stuck handler may still touch what destructors would free: say the end, then leave at once.
     const int code = exit_code_of(ended);
     if (trace_ != nullptr) trace_->leave(code != kExitDone);
@@ -294,22 +308,28 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
   return ended;
 }
 
-RunEnded WorkerHost::lead(Executor& executor) {
-  auto outcome = std::async(std::launch::async, [&executor] { return executor.wait(); });
+RunEnded WorkerHost::lead(RunMember& member) {
   Time next_heartbeat = now();
-  bool has_stopped = false;
-  while (outcome.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+  std::optional<ControlEvent> event = std::move(first_);
+  while (!member.outcome()) {
+    if (event && event->is_closed() && !member.has_begun())
+      return ended_by(RunEnd::kInterrupted, error(Code::kCancelled, "nobody wants the run"));
+    if (event) obey(*event, member);
+    member.poll();
     if (now() >= next_heartbeat) {
-      send_heartbeat(executor);
+      send_heartbeat(member);
       next_heartbeat = now() + kHeartbeatEvery;
     }
-    if (const auto event = inbox_->take(kTick)) obey(*event, executor);
     if (trace_ != nullptr)
       if (const Status recorded = trace_->fault(); !recorded.ok()) note_fault(recorded.error());
-    const std::lock_guard<std::mutex> lock(fault_mutex_);
-    if (fault_ && !std::exchange(has_stopped, true)) executor.request_stop();
+    if (has_fault()) {
+      member.stop();
+      if (!member.has_begun()) break;
+    }
+    if (!member.outcome()) event = inbox_->take(member.is_running() ? kTick : kStartTick);
   }
-  RunEnded message = to_message(outcome.get());
+  RunEnded message;
+  if (member.outcome()) message = to_message(*member.outcome());
   const std::lock_guard<std::mutex> lock(fault_mutex_);
   if (fault_) {  // said once, in place of what it caused
     const auto edges = std::move(message.edges);
@@ -319,19 +339,18 @@ RunEnded WorkerHost::lead(Executor& executor) {
   return message;
 }
 
-void WorkerHost::obey(const ControlEvent& event, Executor& executor) {
-  if (event.is_closed() || as_if<StopRun>(event.message) != nullptr)
-    executor.request_stop();
-  else if (as_if<DrainRun>(event.message) != nullptr)
-    executor.request_drain();
+void WorkerHost::obey(const ControlEvent& event, RunMember& member) {
+  if (event.is_closed()) return member.stop();
+  if (const Status obeyed = member.obey(event.message); !obeyed.ok()) note_fault(obeyed.error());
 }
 
-void WorkerHost::send_heartbeat(const Executor& executor) {
-  const RunStatus status = executor.status();
-  Heartbeat beat;
-  beat.num_steps = status.num_steps;
-  beat.is_draining = status.is_draining;
-  beat.edges = counts_of(status.edges);
+bool WorkerHost::has_fault() {
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  return fault_.has_value();
+}
+
+void WorkerHost::send_heartbeat(const RunMember& member) {
+  Heartbeat beat = member.heartbeat();
   beat.num_dropped_reports = control_->num_dropped_reports();
   (void)control_->send(std::move(beat));
 }
@@ -356,6 +375,9 @@ int run_host(const HostArguments& arguments) {
     return fail(
         error(Code::kNotFound, "'{}' places nothing in a process '{}'", graph, arguments.process),
         kExitBadConfiguration);
+  // Before the first thread, so that all have it.
+  if (const Status pinned = pin_to_cpus(checked.plan->process(process).cpus); !pinned.ok())
+    return fail(pinned.error(), kExitBadConfiguration);
   auto inbox = std::make_shared<ControlInbox>();
   auto control = open_inherited_control(static_cast<int>(arguments.control), inbox);
   if (!control.ok()) return fail(control.error(), kExitBadCommandLine);
@@ -381,6 +403,8 @@ Command host_command() {
                           INT32_MAX);
             flags.integer(arguments->control, "--control", "FD", "the control channel", 0,
                           INT32_MAX);
+            flags.text(arguments->links, "--links", "DIR",
+                       "where sockets to the run's other processes are");
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
             flags.text(arguments->recover, "--recover", "DIR",

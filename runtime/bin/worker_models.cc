@@ -8,7 +8,11 @@
 #include <thread>
 
 #include "graph/base/random.h"
+#include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/commands/model_options.h"
 #include "runtime/bin/commands/output.h"

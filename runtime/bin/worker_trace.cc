@@ -78,6 +78,10 @@ SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCata
   options.full = trace.full == "gap" ? TraceFull::kGap : TraceFull::kBlock;
   options.segment_bytes = static_cast<uint64_t>(trace.segment_bytes);
   options.trace_bytes_max = static_cast<uint64_t>(trace.bytes_max);
+  // Every process keeps an equal share, and two segments at least.
+  if (const size_t processes = setup.plan->processes.size(); processes > 1)
+    options.trace_bytes_max = std::max(options.trace_bytes_max / processes,
+                                       2 * static_cast<uint64_t>(trace.segment_bytes));
   options.ring_bytes = static_cast<uint64_t>(trace.ring_bytes);
   options.sync_every = trace.sync_every;
   options.packs = trace.pack;

@@ -82,6 +82,7 @@ class ControlChannel {
   Status send(T message) {
     return queue(Payload::of(std::move(message)), false);
   }
+  Status send(Payload message) { return queue(std::move(message), false); }
   /// Queues a metrics or log line; dropped and counted when there is no room.
   template <Message T>
   void report(T message) {

@@ -3,9 +3,12 @@
 ///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, MetricsLine, LogLine,
 ///                      RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
+///   in runs of several processes also
+///   worker -> control: LinksLive, HostsReady, TenantFinished, HostsCounted
+///   control -> worker: ConnectPeers, GoRun, CountHosts, EndRun, PeerDown, PeerUp
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
-/// message. Control messages carry no Blobs.
+/// message. Control messages carry no Blobs. run_coordinator.h says what follows what.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +18,165 @@
 
 #include "graph/message.h"
 #include "graph/message_type.h"
+#include "runtime/wire/frame.h"
 
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 3;
+inline constexpr uint32_t kControlVersion = 4;
 
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
   static constexpr std::string_view kName = "WorkerHello";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint32_t control_version = kControlVersion;
+  uint32_t wire_version = kFrameVersion;
   uint64_t graph_hash = 0;  // Plan::graph_hash of the Plan the worker built
   uint64_t types_hash = 0;  // WireTypes::hash() of the message catalog
   std::string process;      // PlanProcess::name
   uint32_t epoch = 0;
   int64_t pid = 0;
+  std::string frames;  // where its peers reach it; "" when the run is this process alone
+  std::string bulk;
 
   template <class F>
   static void fields(F& f) {
     using W = WorkerHello;
-    f("control_version", &W::control_version)("graph_hash", &W::graph_hash)(
-        "types_hash", &W::types_hash)("process", &W::process)("epoch", &W::epoch)("pid", &W::pid);
+    f("control_version", &W::control_version)("wire_version", &W::wire_version)(
+        "graph_hash", &W::graph_hash)("types_hash", &W::types_hash)("process", &W::process)(
+        "epoch", &W::epoch)("pid", &W::pid)("frames", &W::frames)("bulk", &W::bulk);
+  }
+};
+
+/// One process as the others reach it.
+struct PeerEntry {
+  uint32_t process = 0;  // ProcessId
+  std::string name;
+  uint32_t epoch = 0;
+  std::string frames;
+  std::string bulk;
+
+  template <class F>
+  static void fields(F& f) {
+    using P = PeerEntry;
+    f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("frames", &P::frames)("bulk",
+                                                                                          &P::bulk);
+  }
+};
+
+/// Link up with these: all that the worker shares an edge with.
+struct ConnectPeers {
+  static constexpr std::string_view kName = "ConnectPeers";
+  static constexpr uint32_t kVersion = 1;
+  std::vector<PeerEntry> peers;
+  template <class F>
+  static void fields(F& f) {
+    f("peers", &ConnectPeers::peers);
+  }
+};
+
+/// The process is dead: this incarnation will not come back.
+struct PeerDown {
+  static constexpr std::string_view kName = "PeerDown";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t process = 0;
+  uint32_t epoch = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("process", &PeerDown::process)("epoch", &PeerDown::epoch);
+  }
+};
+
+/// A dead process has a new incarnation: link up with it.
+struct PeerUp {
+  static constexpr std::string_view kName = "PeerUp";
+  static constexpr uint32_t kVersion = 1;
+  PeerEntry peer;
+  template <class F>
+  static void fields(F& f) {
+    f("peer", &PeerUp::peer);
+  }
+};
+
+/// Every link of ConnectPeers has greeted.
+struct LinksLive {
+  static constexpr std::string_view kName = "LinksLive";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_links = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_links", &LinksLive::num_links);
+  }
+};
+
+/// Every host has been made and takes no input yet.
+struct HostsReady {
+  static constexpr std::string_view kName = "HostsReady";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_hosts = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_hosts", &HostsReady::num_hosts);
+  }
+};
+
+/// All processes are ready: take inputs.
+struct GoRun {
+  static constexpr std::string_view kName = "GoRun";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_processes = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_processes", &GoRun::num_processes);
+  }
+};
+
+struct TenantFinished {
+  static constexpr std::string_view kName = "TenantFinished";
+  static constexpr uint32_t kVersion = 1;
+  TenantSlot tenant;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &TenantFinished::tenant);
+  }
+};
+
+/// A look at a draining run, answered by every worker.
+struct CountHosts {
+  static constexpr std::string_view kName = "CountHosts";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t round = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("round", &CountHosts::round);
+  }
+};
+
+struct HostsCounted {
+  static constexpr std::string_view kName = "HostsCounted";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t round = 0;
+  uint64_t num_steps = 0;
+  bool is_idle = false;    // draining, and no host has anything left to do
+  uint64_t in_flight = 0;  // sent minus settled, of all edges; only the sum over all workers counts
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HostsCounted;
+    f("round", &H::round)("num_steps", &H::num_steps)("is_idle", &H::is_idle)("in_flight",
+                                                                              &H::in_flight);
+  }
+};
+
+/// The drain is over: leave.
+struct EndRun {
+  static constexpr std::string_view kName = "EndRun";
+  static constexpr uint32_t kVersion = 1;
+  uint8_t end = 0;  // RunEnd
+  template <class F>
+  static void fields(F& f) {
+    f("end", &EndRun::end);
   }
 };
 
@@ -96,18 +235,23 @@ struct EdgeCounts {
 /// the process lives is a stall, a silence of dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t num_steps = 0;
   bool is_draining = false;
+  int64_t still_ms = 0;              // since the last step or sign of life
+  bool is_waiting = false;           // an input waits, or a handler runs
+  bool has_alarm = false;            // a timer is set
+  std::string stall;                 // StallReport::text(), once still for stall_after
   std::vector<EdgeCounts> edges;     // index = EdgeId
   uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
 
   template <class F>
   static void fields(F& f) {
     using H = Heartbeat;
-    f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("edges", &H::edges)(
-        "num_dropped_reports", &H::num_dropped_reports);
+    f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
+        "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
+        "edges", &H::edges)("num_dropped_reports", &H::num_dropped_reports);
   }
 };
 

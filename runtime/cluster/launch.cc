@@ -122,24 +122,6 @@ Clock::time_point deadline_after(Duration timeout) {
   return Clock::now() + std::chrono::nanoseconds(limited.to_nanoseconds());
 }
 
-Status compare_hello(const WorkerHello& hello, const ExpectedHello& expected) {
-  const auto differs = [](std::string_view what, const auto& theirs, const auto& ours) {
-    return error(Code::kInvalid, "the worker's {} is '{}', expected '{}'", what, theirs, ours)
-        .note("are primerl-graph and primerl-worker of the same build?");
-  };
-  if (hello.control_version != kControlVersion)
-    return differs("control version", hello.control_version, kControlVersion);
-  if (hello.types_hash != expected.types_hash)
-    return differs("message table", fmt::format("{:016x}", hello.types_hash),
-                   fmt::format("{:016x}", expected.types_hash));
-  if (hello.graph_hash != expected.graph_hash)
-    return differs("graph hash", fmt::format("{:016x}", hello.graph_hash),
-                   fmt::format("{:016x}", expected.graph_hash));
-  if (hello.process != expected.process) return differs("process", hello.process, expected.process);
-  if (hello.epoch != expected.epoch) return differs("epoch", hello.epoch, expected.epoch);
-  return ok();
-}
-
 Error died_early(WorkerProcess& worker, const ControlEvent& event) {
   const auto exit = worker.wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
@@ -280,6 +262,26 @@ std::string WorkerProcess::last_words(size_t bytes_max) const {
   return text;
 }
 
+Status check_hello(const WorkerHello& hello, const ExpectedHello& expected) {
+  const auto differs = [](std::string_view what, const auto& theirs, const auto& ours) {
+    return error(Code::kInvalid, "the worker's {} is '{}', expected '{}'", what, theirs, ours)
+        .note("are primerl-graph and primerl-worker of the same build?");
+  };
+  if (hello.control_version != kControlVersion)
+    return differs("control version", hello.control_version, kControlVersion);
+  if (hello.wire_version != kFrameVersion)
+    return differs("wire version", hello.wire_version, kFrameVersion);
+  if (hello.types_hash != expected.types_hash)
+    return differs("message table", fmt::format("{:016x}", hello.types_hash),
+                   fmt::format("{:016x}", expected.types_hash));
+  if (hello.graph_hash != expected.graph_hash)
+    return differs("graph hash", fmt::format("{:016x}", hello.graph_hash),
+                   fmt::format("{:016x}", expected.graph_hash));
+  if (hello.process != expected.process) return differs("process", hello.process, expected.process);
+  if (hello.epoch != expected.epoch) return differs("epoch", hello.epoch, expected.epoch);
+  return ok();
+}
+
 Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHello& expected,
                     Duration timeout, std::vector<ControlEvent>& early) {
   const auto deadline = deadline_after(timeout);
@@ -295,7 +297,7 @@ Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHe
     if (is_ours && event->is_closed()) return died_early(worker, *event);
     if (is_ours) {
       if (const auto* hello = as_if<WorkerHello>(event->message))
-        return compare_hello(*hello, expected);
+        return check_hello(*hello, expected);
     }
     early.push_back(std::move(*event));
   }

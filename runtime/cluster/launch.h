@@ -96,6 +96,9 @@ class WorkerProcess {
   std::optional<ProcessExit> exit_;
 };
 
+/// ok, or which of the two disagree about, with both values.
+Status check_hello(const WorkerHello& hello, const ExpectedHello& expected);
+
 /// Waits for the worker's WorkerHello and compares it. The error of a worker that dies first names
 /// its exit and its last words. Every other event that arrives meanwhile (log lines, events of
 /// other workers on the same inbox) is put into `early`, in order.

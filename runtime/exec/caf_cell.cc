@@ -63,6 +63,18 @@ void HostCell::push(Parcel&& parcel) {
   if (poke != nullptr) (*poke)();
 }
 
+void HostCell::push(const PeerChange& change) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    changes_.push_back(change);
+    if (is_due_ || !has_gone_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
 void HostCell::order(uint32_t orders) {
   std::shared_ptr<const CafActors::Poke> poke;
   {
@@ -101,6 +113,7 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
     may_step = has_gone_;
     if (may_step) {
       std::swap(taken_, arrivals_);
+      std::swap(taken_changes_, changes_);
       num_taken_ = std::exchange(num_arrivals_, 0);
     }
   }
@@ -109,6 +122,7 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
   if (may_step && !owner_->is_stopping() && !has_failed_) {
     // A step of a thread of its own may be long: nobody shall wait for its end who waits for what
     // came before.
+    take_changes(now);
     if (!has_own_thread_) host_.begin_burst();
     accept(now);
     if (host_.is_guided()) {
@@ -124,12 +138,26 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
   {
     const std::lock_guard lock(mutex_);
     may_step = has_gone_ && !has_failed_ && !owner_->is_stopping();
-    if (orders_ != 0 || (may_step && (num_arrivals_ > 0 || host_.ready()))) return TurnEnd::kMore;
+    if (orders_ != 0 || (may_step && (num_arrivals_ > 0 || !changes_.empty() || host_.ready())))
+      return TurnEnd::kMore;
     is_due_ = false;
     is_idle = may_step;
   }
   if (is_idle && is_draining_) owner_->host_idle();
   return TurnEnd::kIdle;
+}
+
+/// Before what arrived in the same turn: a dead peer's last parcels are then of an old epoch.
+void HostCell::take_changes(Time now) {
+  for (const PeerChange& change : taken_changes_) {
+    if (change.is_up) {
+      host_.peer_up(change.peer, change.epoch, now);
+    } else {
+      host_.peer_down(change.peer, change.epoch, now);
+    }
+    owner_->peer_changed(host_.id(), change);
+  }
+  taken_changes_.clear();
 }
 
 bool HostCell::obey(uint32_t orders, Time now) {

@@ -25,6 +25,13 @@
 
 namespace primerl {
 
+/// A host in a process that died, or that is back.
+struct PeerChange {
+  HostId peer;
+  bool is_up = false;
+  uint32_t epoch = 0;
+};
+
 /// What a cell tells the executor. Called on the cell's thread, never under its lock.
 class CellOwner {
  public:
@@ -41,6 +48,8 @@ class CellOwner {
   /// The host found nothing left to do while the run drains.
   virtual void host_idle() = 0;
   virtual bool is_stopping() const = 0;
+  /// The host knows of it from now on.
+  virtual void peer_changed(HostId host, const PeerChange& change) = 0;
 };
 
 class HostCell final : public HostExecutor {
@@ -66,6 +75,8 @@ class HostCell final : public HostExecutor {
   void set_poke(CafActors::Poke poke);
 
   void push(Parcel&& parcel);
+  /// In order, and before every parcel pushed later.
+  void push(const PeerChange& change);
   void order(uint32_t orders);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
   /// order(kAbandon).
@@ -87,6 +98,7 @@ class HostCell final : public HostExecutor {
 
   bool obey(uint32_t orders, Time now);
   void accept(Time now);
+  void take_changes(Time now);
   bool run_burst(uint32_t incarnation, Time now);
   void follow_record(Time now);
   bool run_apart(uint32_t incarnation, Time now);
@@ -103,6 +115,7 @@ class HostCell final : public HostExecutor {
   mutable std::mutex mutex_;
   std::vector<Parcel> arrivals_;  // the first num_arrivals_; the others keep memory for later ones
   size_t num_arrivals_ = 0;
+  std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
   bool is_due_ = false;  // a turn is running or will come
   bool has_gone_ = false;
@@ -115,6 +128,7 @@ class HostCell final : public HostExecutor {
   // Touched by turns alone.
   std::vector<Parcel> taken_;
   size_t num_taken_ = 0;
+  std::vector<PeerChange> taken_changes_;
   Time armed_;
   bool has_failed_ = false;
   bool has_followed_ = false;  // told

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <shared_mutex>
 #include <vector>
 
 #include "runtime/exec/caf_actors.h"
@@ -23,7 +24,13 @@ class CafExecutor::Core final : private CellOwner {
   explicit Core(CafExecutorSetup setup);
   ~Core() override;
 
-  Status start();
+  Status prepare();
+  void go();
+  void arrive(Parcel&& parcel);
+  void finish(RunEnd end);
+  void peer_down(ProcessId process, uint32_t epoch);
+  Status peer_up(ProcessId process, uint32_t epoch, const std::function<Status()>& join);
+  StallReport stall_report() const;
   void request_drain();
   void request_stop();
   RunOutcome wait();
@@ -56,8 +63,20 @@ class CafExecutor::Core final : private CellOwner {
   void abandon(HostCell& cell, const HostView& view, Time now);
   Duration handler_limit(const Host& host) const;
 
+  // caf_remote.cc
+  void carry(Parcel&& parcel);
+  void tell_neighbours(ProcessId process, bool is_up, uint32_t epoch);
+  std::atomic<uint32_t>& known_epoch(HostId host, ProcessId process) {
+    return known_epochs_[host.index() * live_epochs_.size() + process.index()];
+  }
+  void note_stillness(bool is_waiting);
+  void add_stillness(RunStatus& status) const;
+
   // CellOwner
-  void deliver(Parcel&& parcel) override { cells_[parcel.to.index()]->push(std::move(parcel)); }
+  void deliver(Parcel&& parcel) override {
+    const auto& cell = cells_[parcel.to.index()];
+    cell != nullptr ? cell->push(std::move(parcel)) : carry(std::move(parcel));
+  }
   void arm(HostId host, Time at) override { timers_->arm(host, at); }
   void tenant_finished(TenantSlot tenant) override;
   void host_failed(HostId host, Error error) override;
@@ -66,6 +85,7 @@ class CafExecutor::Core final : private CellOwner {
   void host_followed(HostId host) override;
   void host_idle() override { timers_->notice(); }
   bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
+  void peer_changed(HostId host, const PeerChange& change) override;
 
   // Constant after start().
   const CafExecutorSetup setup_;
@@ -79,6 +99,14 @@ class CafExecutor::Core final : private CellOwner {
 
   std::atomic<bool> is_stopping_{false};
   std::atomic<bool> has_lost_threads_{false};
+  std::atomic<bool> is_waiting_{false}, has_alarm_{false};
+  std::atomic<int64_t> still_since_ns_{0};
+
+  // Incarnations of the other processes: the one linked up with (0: none), guarded by links_mutex_,
+  // and the one each host here knows of. A parcel for another than both is nobody's.
+  std::shared_mutex links_mutex_;
+  std::vector<uint32_t> live_epochs_;
+  std::vector<std::atomic<uint32_t>> known_epochs_;  // by host, then process
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -27,9 +27,15 @@ CafExecutor::Core::Core(CafExecutorSetup setup)
       wiring_(make_wiring(*setup_.plan)),
       shared_resources_(setup_.plan->resources.size()),
       cells_(setup_.plan->hosts.size()),
+      live_epochs_(setup_.plan->processes.size(), setup_.epoch),
+      known_epochs_(setup_.plan->hosts.size() * setup_.plan->processes.size()),
       started_(setup_.plan->hosts.size()),
       ended_(setup_.plan->hosts.size(), false),
-      is_live_(setup_.guide == nullptr) {}
+      is_live_(setup_.guide == nullptr) {
+  for (const auto& [process, epoch] : setup_.peer_epochs) live_epochs_[process] = epoch;
+  for (size_t i = 0; i < known_epochs_.size(); ++i)
+    known_epochs_[i] = live_epochs_[i % live_epochs_.size()];
+}
 
 CafExecutor::Core::~Core() {
   request_stop();
@@ -37,6 +43,7 @@ CafExecutor::Core::~Core() {
 }
 
 Status CafExecutor::Core::check_process() const {
+  if (setup_.others != nullptr) return ok();
   for (const Link& link : wiring_->links)
     if (link.is_remote)
       return error(Code::kInvalid,
@@ -72,7 +79,7 @@ void CafExecutor::Core::spawn(const std::shared_ptr<HostCell>& cell) {
   cell->set_poke(actors_->spawn([cell, incarnation] { return cell->turn(incarnation); }, detached));
 }
 
-Status CafExecutor::Core::start() {
+Status CafExecutor::Core::prepare() {
   CHECK(phase_ == Phase::kNew, "an executor was started twice");
   const Plan& plan = *setup_.plan;
   RETURN_IF_ERROR(check_process());
@@ -126,8 +133,11 @@ Status CafExecutor::Core::start_hosts() {
     shut_down();
     return failure;
   }
-  for (auto* cell : here_) cell->order(HostCell::kGo);
   return ok();
+}
+
+void CafExecutor::Core::go() {
+  for (auto* cell : here_) cell->order(HostCell::kGo);
 }
 
 void CafExecutor::Core::request_drain() { begin_drain(RunEnd::kInterrupted); }
@@ -249,6 +259,7 @@ RunStatus CafExecutor::Core::status() const {
   RunStatus status;
   for (auto* cell : here_) status.num_steps += cell->host().counts().num_steps;
   status.edges = ledger();
+  add_stillness(status);
   const std::lock_guard lock(mutex_);
   status.is_draining = phase_ == Phase::kDraining;
   return status;
@@ -263,6 +274,7 @@ std::vector<HostView> CafExecutor::Core::views() const {
 bool CafExecutor::Core::has_lost_threads() const { return has_lost_threads_; }
 
 void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
+  if (setup_.others != nullptr) return setup_.others->tenant_finished(tenant);
   {
     const std::lock_guard lock(mutex_);
     finished_.insert(tenant);
@@ -318,7 +330,21 @@ CafExecutor::~CafExecutor() {
     const auto* kept = core_.release();
 }
 
-Status CafExecutor::start() { return core_->start(); }
+Status CafExecutor::start() {
+  RETURN_IF_ERROR(core_->prepare());
+  core_->go();
+  return ok();
+}
+Status CafExecutor::prepare() { return core_->prepare(); }
+void CafExecutor::go() { core_->go(); }
+void CafExecutor::arrive(Parcel&& parcel) { core_->arrive(std::move(parcel)); }
+void CafExecutor::peer_down(ProcessId process, uint32_t epoch) { core_->peer_down(process, epoch); }
+Status CafExecutor::peer_up(ProcessId process, uint32_t epoch,
+                            const std::function<Status()>& join) {
+  return core_->peer_up(process, epoch, join);
+}
+void CafExecutor::finish(RunEnd end) { core_->finish(end); }
+StallReport CafExecutor::stall_report() const { return core_->stall_report(); }
 void CafExecutor::request_drain() { core_->request_drain(); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }

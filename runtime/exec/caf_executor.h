@@ -20,6 +20,7 @@
 
 #include "runtime/exec/executor.h"
 #include "runtime/exec/host.h"
+#include "runtime/exec/other_processes.h"
 #include "runtime/exec/run_guide.h"
 
 namespace primerl {
@@ -33,6 +34,9 @@ struct CafExecutorSetup {
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every host's thread
   RunGuide* guide = nullptr;             // of a run taken up again; outlives the executor
   std::function<void()> on_live;         // all hosts have followed it to its end; any thread
+  OtherProcesses* others = nullptr;      // outlives the executor; null: the run is this process
+  /// Incarnations (by ProcessId) of the others that differ from `epoch`, or may.
+  std::vector<std::pair<uint32_t, uint32_t>> peer_epochs{};
 };
 
 class CafExecutor final : public Executor {
@@ -41,11 +45,27 @@ class CafExecutor final : public Executor {
   /// Stops and waits if the run has not ended.
   ~CafExecutor() override;
 
+  /// prepare() and go().
   Status start() override;
+  /// Makes every host: resources, actors, start(). What arrives waits. Any failure undoes the rest.
+  Status prepare();
+  /// All processes are prepared: hosts take inputs.
+  void go();
   void request_drain() override;
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;
+
+  // In a run of several processes, any thread:
+  /// After prepare(): a parcel of a host elsewhere, in order per sending host.
+  void arrive(Parcel&& parcel);
+  /// A process died: its hosts' neighbours are told, nothing more leaves for it.
+  void peer_down(ProcessId process, uint32_t epoch);
+  /// It is back as `epoch`. `join` links up with it; what is sent meanwhile waits for that.
+  Status peer_up(ProcessId process, uint32_t epoch, const std::function<Status()>& join);
+  /// The drain of all processes is over, or the run is: ends it with `end`.
+  void finish(RunEnd end);
+  StallReport stall_report() const;
 
   /// What each host of this process does now; any thread.
   std::vector<HostView> views() const;

@@ -90,21 +90,25 @@ void CafExecutor::Core::watch_record(Time now) {
 void CafExecutor::Core::watch_stall(Time now) {
   uint64_t steps = 0;
   Time sign;  // the latest start of a handler, or progress() in one
-  bool could_go_on = timers_->has_alarm();
+  bool is_waiting = false;
   for (auto* cell : here_) {
     const auto view = cell->host().view();
     steps += view.num_steps;
     if (view.is_running) sign = std::max(sign, view.running_since);
-    if (view.is_running || view.num_waiting > 0) could_go_on = false;
+    if (view.is_running || view.num_waiting > 0) is_waiting = true;
   }
-  if (steps != last_steps_ || sign != last_sign_ || last_change_ == Time()) {
+  const bool has_changed = steps != last_steps_ || sign != last_sign_ || last_change_ == Time();
+  if (has_changed) {
     last_steps_ = steps;
     last_sign_ = sign;
     last_change_ = now;
-    return;
   }
+  note_stillness(is_waiting);
+  if (has_changed || setup_.others != nullptr) return;
   // Nobody waits for anything but a timer: that is patience.
-  if (could_go_on || now - last_change_ < setup_.plan->settings.stall_after) return;
+  if ((timers_->has_alarm() && !is_waiting) ||
+      now - last_change_ < setup_.plan->settings.stall_after)
+    return;
   auto report = make_stall_report(*setup_.plan, *wiring_, views(), now);
   auto status = error(Code::kDeadline, "no step and no sign of life for {}",
                       to_string(setup_.plan->settings.stall_after));
@@ -127,7 +131,8 @@ void CafExecutor::Core::watch_drain(Time now) {
       counts[k] = here_[k]->host().counts();
       all_drain = all_drain && here_[k]->is_draining();
     }
-    if (drain_.is_over(counts) && all_drain) return end(drained_end, ok());
+    if (setup_.others == nullptr && drain_.is_over(counts) && all_drain)
+      return end(drained_end, ok());
   }
   const auto limit = setup_.plan->settings.drain_max;
   if (now - since < limit) return;

@@ -65,6 +65,10 @@ struct StallReport {
 struct RunStatus {
   uint64_t num_steps = 0;  // host steps so far: rises while the run lives
   bool is_draining = false;
+  bool is_idle = false;           // draining, and no host here has anything left to do
+  Duration still_for;             // since the last step or sign of life here
+  bool is_waiting = false;        // an input waits here, or a handler runs
+  bool has_alarm = false;         // a timer is set here
   std::vector<EdgeLedger> edges;  // index = EdgeId
 };
 

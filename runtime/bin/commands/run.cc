@@ -40,13 +40,17 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
-  if (prepared.plan->processes.size() != 1)
-    return refuse(
-        error(Code::kInvalid, "the graph is placed in {} processes; this release runs one",
-              prepared.plan->processes.size())
-            .note("leave out [place]"),
-        kExitBadConfiguration);
-  choose_record(arguments, *prepared.plan, prepared.resume);
+  for (const auto& process : prepared.plan->processes)
+    if (!process.machine.empty())
+      return refuse(error(Code::kInvalid,
+                          "process '{}' is placed on '{}'; this release starts processes on this "
+                          "machine alone",
+                          process.name, process.machine)
+                        .note("leave out 'host' of its [place]"),
+                    kExitBadConfiguration);
+  // A record of several processes is read, not followed: such a run goes on from its checkpoint.
+  if (prepared.plan->processes.size() == 1)
+    choose_record(arguments, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
   for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);

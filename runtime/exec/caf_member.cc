@@ -1,0 +1,178 @@
+#include "runtime/exec/caf_member.h"
+
+#include <chrono>
+#include <numeric>
+
+namespace primerl {
+namespace {
+
+template <class T>
+bool is_ready(const std::future<T>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+RunMember::RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say)
+    : plan_(executor.plan),
+      process_(executor.process),
+      say_(std::move(say)),
+      links_(links),
+      setup_(std::move(executor)) {
+  setup_.others = links;
+}
+
+RunMember::~RunMember() {
+  stop();
+  if (preparing_.valid()) {
+    preparing_.wait();
+    poll();
+  }
+  // Nothing may arrive in an executor that is gone.
+  if (links_ != nullptr) links_->close();
+  if (running_.valid()) running_.wait();
+}
+
+Status RunMember::obey(const Payload& message) {
+  if (const auto* peers = as_if<ConnectPeers>(message)) return connect(*peers);
+  if (as_if<StartRun>(message) != nullptr) start();
+  if (as_if<StopRun>(message) != nullptr) stop();
+  if (!has_begun()) return ok();
+  if (links_ != nullptr) RETURN_IF_ERROR(change_peer(message));
+  if (as_if<GoRun>(message) != nullptr) go();
+  if (as_if<DrainRun>(message) != nullptr) {
+    drains_ = true;
+    if (running_.valid()) executor_->request_drain();
+  }
+  if (const auto* look = as_if<CountHosts>(message)) count(look->round);
+  if (const auto* end = as_if<EndRun>(message)) {
+    if (links_ != nullptr) links_->leave();
+    executor_->finish(static_cast<RunEnd>(end->end));
+  }
+  return ok();
+}
+
+Status RunMember::connect(const ConnectPeers& known) {
+  if (links_ == nullptr)
+    return error(Code::kInvalid, "a process that is alone in its run was told of {} others",
+                 known.peers.size());
+  std::vector<PeerSpec> peers;
+  for (const PeerEntry& entry : known.peers) peers.push_back(spec_of(entry));
+  peers_ = known.peers;
+  return links_->connect(peers);
+}
+
+PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
+  PeerSpec peer;
+  peer.process = ProcessId(entry.process);
+  peer.name = entry.name;
+  peer.epoch = entry.epoch;
+  // The later one of the plan connects to the earlier one.
+  if (entry.process < process_.value) peer.address = {entry.frames, entry.bulk};
+  return peer;
+}
+
+Status RunMember::change_peer(const Payload& message) {
+  if (const auto* down = as_if<PeerDown>(message)) {
+    executor_->peer_down(ProcessId(down->process), down->epoch);
+    links_->end_peer(ProcessId(down->process), down->epoch);
+  } else if (const auto* up = as_if<PeerUp>(message)) {
+    const PeerSpec peer = spec_of(up->peer);
+    return executor_->peer_up(peer.process, peer.epoch,
+                              [this, &peer] { return links_->join(peer); });
+  }
+  return ok();
+}
+
+void RunMember::start() {
+  if (has_begun()) return;
+  for (const PeerEntry& peer : peers_) setup_.peer_epochs.emplace_back(peer.process, peer.epoch);
+  executor_ = std::make_unique<CafExecutor>(setup_);
+  preparing_ = std::async(std::launch::async, [this] { return executor_->prepare(); });
+}
+
+void RunMember::go() {
+  if (!is_prepared_ || running_.valid() || outcome_) return;
+  executor_->go();
+  running_ = std::async(std::launch::async, [this] { return executor_->wait(); });
+  if (drains_) executor_->request_drain();
+}
+
+void RunMember::poll() {
+  if (outcome_) return;
+  if (is_ready(preparing_)) {
+    if (Status made = preparing_.get(); !made.ok()) {
+      outcome_ = RunOutcome{RunEnd::kFailed, std::move(made), {}, {}};
+      return;
+    }
+    is_prepared_ = true;
+    if (stops_) return stop();
+    if (links_ == nullptr) return go();
+    links_->receive([this](Parcel&& parcel) { executor_->arrive(std::move(parcel)); });
+    const auto num_hosts = plan_->process(process_).hosts.size();
+    say_(Payload::of(HostsReady{static_cast<uint32_t>(num_hosts)}));
+  }
+  if (is_ready(running_)) outcome_ = running_.get();
+}
+
+void RunMember::stop() {
+  if (links_ != nullptr) links_->leave();
+  if (!has_begun()) return;
+  stops_ = true;
+  if (!is_prepared_) return;  // poll() sees to it
+  executor_->request_stop();
+  go();  // one that waits for GoRun has nobody else to end it
+}
+
+bool RunMember::has_lost_threads() const {
+  return executor_ != nullptr && executor_->has_lost_threads();
+}
+
+void RunMember::count(uint64_t round) {
+  const RunStatus status = executor_->status();
+  HostsCounted counted;
+  counted.round = round;
+  counted.num_steps = status.num_steps;
+  counted.is_idle = status.is_idle;
+  for (const EdgeLedger& edge : status.edges) counted.in_flight += edge.in_flight;
+  say_(Payload::of(counted));
+}
+
+Heartbeat RunMember::heartbeat() const {
+  Heartbeat beat;
+  if (!is_prepared_) return beat;  // it lives; hosts are not there to be asked
+  const RunStatus status = executor_->status();
+  beat.num_steps = status.num_steps;
+  beat.is_draining = status.is_draining;
+  beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
+  beat.is_waiting = status.is_waiting;
+  beat.has_alarm = status.has_alarm;
+  if (links_ != nullptr && status.still_for >= plan_->settings.stall_after)
+    beat.stall = executor_->stall_report().text();
+  beat.edges = counts_of(status.edges);
+  return beat;
+}
+
+StallReport RunMember::stall_report() const {
+  return is_prepared_ ? executor_->stall_report() : StallReport();
+}
+
+LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
+                       std::function<void(const std::string&)> changed) {
+  LinkEvents events;
+  events.all_live = [say] { say(Payload::of(LinksLive{})); };
+  events.tenant_finished = [say](TenantSlot tenant) { say(Payload::of(TenantFinished{tenant})); };
+  events.failed = std::move(failed);
+  events.changed = std::move(changed);
+  return events;
+}
+
+std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
+  std::vector<EdgeCounts> counts;
+  for (const auto& edge : ledger)
+    counts.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,
+                      edge.failed, edge.waiting_max});
+  return counts;
+}
+
+}  // namespace primerl

@@ -1,0 +1,85 @@
+// What a CafExecutor does for a run of several processes: parcels that leave and arrive, and the
+// looks that others take at it.
+#include "runtime/exec/caf_core.h"
+#include "runtime/exec/stall.h"
+
+namespace primerl {
+
+void CafExecutor::Core::carry(Parcel&& parcel) {
+  const ProcessId to = setup_.plan->host(parcel.to).process;
+  const HostId from = parcel.from;
+  const std::shared_lock lock(links_mutex_);
+  const uint32_t live = live_epochs_[to.index()];
+  // Said to one that has died: the sender gets it back when it hears of the death.
+  if (live == 0 || known_epoch(from, to).load(std::memory_order_relaxed) != live) {
+    parcel.messages.clear();
+    parcel.grants.clear();
+    return;
+  }
+  if (const Status carried = setup_.others->carry(to, std::move(parcel)); !carried.ok())
+    host_failed(from, Error(carried.error())
+                          .while_doing(fmt::format("sending to process '{}'",
+                                                   setup_.plan->process(to).name)));
+}
+
+void CafExecutor::Core::arrive(Parcel&& parcel) {
+  if (parcel.to.index() < cells_.size() && cells_[parcel.to.index()] != nullptr)
+    return cells_[parcel.to.index()]->push(std::move(parcel));
+  end(RunEnd::kFailed, error(Code::kCorrupt, "a parcel for host {} arrived, which is not in '{}'",
+                             parcel.to.value, setup_.plan->process(setup_.process).name));
+}
+
+void CafExecutor::Core::peer_changed(HostId host, const PeerChange& change) {
+  known_epoch(host, setup_.plan->host(change.peer).process) = change.is_up ? change.epoch : 0;
+}
+
+void CafExecutor::Core::tell_neighbours(ProcessId process, bool is_up, uint32_t epoch) {
+  for (auto* cell : here_) {
+    const auto& peers = wiring_->hosts[cell->host().id().index()].peers;
+    for (const HostId peer : peers)
+      if (setup_.plan->host(peer).process == process) cell->push(PeerChange{peer, is_up, epoch});
+  }
+}
+
+void CafExecutor::Core::peer_down(ProcessId process, uint32_t epoch) {
+  {
+    const std::unique_lock lock(links_mutex_);
+    live_epochs_[process.index()] = 0;
+  }
+  tell_neighbours(process, false, epoch);
+}
+
+Status CafExecutor::Core::peer_up(ProcessId process, uint32_t epoch,
+                                  const std::function<Status()>& join) {
+  // Hosts that hear of it at once wait here until their words can reach it.
+  const std::unique_lock lock(links_mutex_);
+  tell_neighbours(process, true, epoch);
+  RETURN_IF_ERROR(join());
+  live_epochs_[process.index()] = epoch;
+  return ok();
+}
+
+void CafExecutor::Core::finish(RunEnd end) { this->end(end, ok()); }
+
+/// Only all processes together know whether anybody gets on: this one says how it looks here.
+void CafExecutor::Core::note_stillness(bool is_waiting) {
+  is_waiting_ = is_waiting;
+  has_alarm_ = timers_->has_alarm();
+  still_since_ns_ = last_change_.to_nanoseconds();
+}
+
+void CafExecutor::Core::add_stillness(RunStatus& status) const {
+  const int64_t since = still_since_ns_;
+  if (since != 0) status.still_for = clock_.now() - Time::from_nanoseconds(since);
+  status.is_waiting = is_waiting_;
+  status.has_alarm = has_alarm_;
+  status.is_idle = true;
+  for (auto* cell : here_)
+    status.is_idle = status.is_idle && cell->is_draining() && cell->host().counts().is_idle;
+}
+
+StallReport CafExecutor::Core::stall_report() const {
+  return make_stall_report(*setup_.plan, *wiring_, views(), clock_.now());
+}
+
+}  // namespace primerl

@@ -1,0 +1,24 @@
+/// OtherProcesses: what an executor needs of the processes that share its run.
+///
+/// With it an executor sends parcels to hosts elsewhere, and leaves to whoever sees all processes
+/// what one cannot know alone: that every tenant has finished, that a drain is over, that nobody
+/// gets on.
+///
+/// Threads: called from any host's thread; must not block.
+#pragma once
+
+#include "graph/base/result.h"
+#include "runtime/exec/parcel.h"
+
+namespace primerl {
+
+class OtherProcesses {
+ public:
+  virtual ~OtherProcesses() = default;
+  /// Takes a parcel to the process of its target; in order per sending host. An Error ends the run.
+  virtual Status carry(ProcessId to, Parcel&& parcel) = 0;
+  /// A node of this process says so; repeated for a tenant when several do.
+  virtual void tenant_finished(TenantSlot tenant) = 0;
+};
+
+}  // namespace primerl

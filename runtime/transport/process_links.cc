@@ -1,0 +1,115 @@
+#include "runtime/transport/process_links.h"
+
+namespace primerl {
+
+ProcessLinks::~ProcessLinks() { close(); }
+
+Result<LinkAddress> ProcessLinks::open(const Make& make) {
+  ASSIGN_OR_RETURN(transport_, make(*this));
+  return transport_->address();
+}
+
+Status ProcessLinks::connect(const std::vector<PeerSpec>& peers) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const PeerSpec& peer : peers) {
+      names_[peer.process] = peer.name;
+      waiting_.insert(peer.process);
+    }
+  }
+  for (const PeerSpec& peer : peers)
+    if (const Status added = transport_->add_peer(peer); !added.ok())
+      return Error(added.error()).while_doing(fmt::format("linking up with '{}'", peer.name));
+  if (peers.empty()) events_.all_live();
+  return ok();
+}
+
+void ProcessLinks::end_peer(ProcessId peer, uint32_t epoch) { transport_->end_peer(peer, epoch); }
+
+Status ProcessLinks::join(const PeerSpec& peer) { return transport_->add_peer(peer); }
+
+void ProcessLinks::receive(std::function<void(Parcel&&)> take) {
+  const std::lock_guard lock(mutex_);
+  take_ = std::move(take);
+  for (Parcel& parcel : early_) take_(std::move(parcel));
+  early_.clear();
+}
+
+void ProcessLinks::leave() {
+  const std::lock_guard lock(mutex_);
+  is_leaving_ = true;
+}
+
+void ProcessLinks::close() {
+  leave();
+  {
+    const std::lock_guard lock(mutex_);
+    take_ = nullptr;
+  }
+  // A run that ended well has drained, so only credit that nobody needs is under way.
+  if (transport_ != nullptr) (void)transport_->close(Duration());
+}
+
+std::vector<LinkStatus> ProcessLinks::status() const {
+  return transport_ == nullptr ? std::vector<LinkStatus>() : transport_->status();
+}
+
+Status ProcessLinks::carry(ProcessId to, Parcel&& parcel) {
+  return transport_->send(to, std::move(parcel));
+}
+
+void ProcessLinks::tenant_finished(TenantSlot tenant) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!finished_.insert(tenant).second) return;
+  }
+  events_.tenant_finished(tenant);
+}
+
+void ProcessLinks::deliver(ProcessId, Parcel&& parcel) {
+  const std::lock_guard lock(mutex_);
+  if (take_) return take_(std::move(parcel));
+  if (!is_leaving_) early_.push_back(std::move(parcel));
+}
+
+void ProcessLinks::on_link_up(ProcessId peer, uint32_t) {
+  bool are_all_live = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_first = waiting_.erase(peer) > 0;
+    are_all_live = is_first && waiting_.empty();
+    if (!is_first && !is_leaving_)
+      events_.changed(fmt::format("the link with '{}' is back", name_of(peer)));
+  }
+  if (are_all_live) events_.all_live();
+}
+
+void ProcessLinks::on_link_down(ProcessId peer, uint32_t, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  if (!is_leaving_)
+    events_.changed(fmt::format("the link with '{}' broke: {}", name_of(peer), why.message()));
+}
+
+void ProcessLinks::on_refused(const LinkRefusal& refusal) {
+  fail(error(Code::kInvalid, "{}", refusal.text()));
+}
+
+void ProcessLinks::on_link_failed(ProcessId peer, uint32_t, const Error& why) {
+  fail(Error(why).while_doing(fmt::format("the link with '{}'", name_of(peer))));
+}
+
+void ProcessLinks::fail(const Error& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_leaving_ || std::exchange(has_failed_, true)) return;
+  }
+  events_.failed(why);
+}
+
+/// Also with mutex_ held: names are set before their links exist.
+std::string ProcessLinks::name_of(ProcessId peer) const {
+  const auto found = names_.find(peer);
+  return found == names_.end() ? fmt::format("process {}", peer.value) : found->second;
+}
+
+}  // namespace primerl

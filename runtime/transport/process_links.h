@@ -1,0 +1,80 @@
+/// ProcessLinks: the other processes of a run as one process reaches them: a Transport between an
+/// executor and its peers, from the first address to the last parcel.
+///
+/// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). What
+/// arrives before receive() waits in order; the peers' credit bounds it.
+///
+/// Threads: carry() from any host's thread, events from the transport's I/O thread or a host's
+/// (they must return quickly and may not call back); everything else from one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/other_processes.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+struct LinkEvents {
+  std::function<void()> all_live;                   // every peer of connect() has greeted; once
+  std::function<void(TenantSlot)> tenant_finished;  // once per tenant
+  std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
+  std::function<void(const std::string&)> changed;  // a link broke or is back, for the log
+};
+
+class ProcessLinks final : public OtherProcesses, private TransportReceiver {
+ public:
+  using Make = std::function<Result<std::unique_ptr<Transport>>(TransportReceiver&)>;
+
+  explicit ProcessLinks(LinkEvents events) : events_(std::move(events)) {}
+  ~ProcessLinks() override;
+
+  /// Where peers reach this process from now on.
+  Result<LinkAddress> open(const Make& make);
+  /// Without peers all is live at once.
+  Status connect(const std::vector<PeerSpec>& peers);
+  /// A peer died; what it has not acknowledged is nobody's.
+  void end_peer(ProcessId peer, uint32_t epoch);
+  /// The next incarnation of one that died.
+  Status join(const PeerSpec& peer);
+  /// What has arrived and will arrive goes to `take`, one parcel at a time.
+  void receive(std::function<void(Parcel&&)> take);
+  /// The run ends: links may break now, and nothing more is taken.
+  void leave();
+  void close();
+
+  std::vector<LinkStatus> status() const;
+
+  // OtherProcesses
+  Status carry(ProcessId to, Parcel&& parcel) override;
+  void tenant_finished(TenantSlot tenant) override;
+
+ private:
+  void deliver(ProcessId from, Parcel&& parcel) override;
+  void on_link_up(ProcessId peer, uint32_t epoch) override;
+  void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) override;
+  void on_refused(const LinkRefusal& refusal) override;
+  void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
+  void fail(const Error& why);
+  std::string name_of(ProcessId peer) const;
+
+  const LinkEvents events_;
+  std::unique_ptr<Transport> transport_;  // constant between open() and close()
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<ProcessId, std::string> names_;
+  std::set<ProcessId> waiting_;  // peers that have not greeted yet
+  std::vector<Parcel> early_;
+  std::function<void(Parcel&&)> take_;
+  std::set<TenantSlot> finished_;
+  bool is_leaving_ = false;
+  bool has_failed_ = false;
+};
+
+}  // namespace primerl

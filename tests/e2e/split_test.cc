@@ -1,0 +1,196 @@
+// The scripted graph in four processes: to its end, interrupted, refused, killed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <map>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+namespace fs = std::filesystem;
+
+/// A run folder and a folder for sockets of its own.
+class SplitRun : public testing::Test {
+ protected:
+  std::vector<std::string> words(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{"run", source_path("tests/bin/graphs/split.toml"), "--out",
+                                 folder_.string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::vector<std::string> endless() const {
+    auto all = words({"--max-steps", "1000000000"});
+    all.insert(all.begin(), "primerl-graph");
+    return all;
+  }
+  std::vector<std::string> variables() const {
+    return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
+  }
+  /// Folders of sockets, of live runs and dead ones.
+  std::vector<std::string> socket_folders() const {
+    std::vector<std::string> found;
+    for (const auto& root : fs::directory_iterator(scratch_.path())) {
+      if (!root.path().filename().string().starts_with("primerl-")) continue;
+      for (const auto& entry : fs::directory_iterator(root))
+        if (entry.is_directory()) found.push_back(entry.path().filename().string());
+    }
+    return found;
+  }
+
+  const ScratchFolder scratch_;
+  const fs::path folder_ = scratch_.path() / "run";
+};
+
+std::vector<pid_t> workers_of(const Program& program) {
+  const std::string pid = std::to_string(program.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  std::vector<pid_t> workers;
+  for (pid_t worker = 0; children >> worker;) workers.push_back(worker);
+  return workers;
+}
+
+/// Of a process that is no child: gone, or dead and not yet reaped by whoever inherited it.
+bool has_ended(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos || text.substr(name_end + 2, 1) == "Z";
+}
+
+TEST_F(SplitRun, GoesToItsEnd) {
+  const auto end = run_graph_program(words(), variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(run_end(folder_), "finished");
+  EXPECT_EQ(lines_of(folder_ / "metrics.jsonl").size(), 8u);
+  std::set<std::string> attempts;
+  for (const auto& rollout : lines_of(folder_ / "rollouts.jsonl"))
+    EXPECT_TRUE(attempts.insert(*rollout.get_string("rollout")).second) << "a rollout ended twice";
+  std::set<std::string> processes;
+  for (const auto& line : lines_of(folder_ / "logs" / "run.jsonl"))
+    processes.insert(*line.get_string("process"));
+  EXPECT_FALSE(processes.empty());
+  std::set<std::string> recorded;
+  for (const auto& entry : fs::directory_iterator(folder_ / "trace")) {
+    const std::string name = entry.path().filename().string();
+    recorded.insert(name.substr(0, name.find('.')));
+  }
+  for (const char* process : {"driver", "inference#0", "inference#1", "training"})
+    EXPECT_TRUE(recorded.contains(process)) << process;
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, CtrlCDrainsAllProcesses) {
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  EXPECT_EQ(workers_of(run).size(), 4u);
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_EQ(run_end(folder_), "interrupted");
+  const auto steps = lines_of(folder_ / "metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const auto last = std::to_string(*steps.back().get_int("step"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / ("step_" + last) / "manifest.json"));
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, NoWorkerOutlivesAKilledParentAndTheNextRunCleansUp) {
+  std::vector<pid_t> workers;
+  {
+    Program run(endless(), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    workers = workers_of(run);
+    ASSERT_EQ(workers.size(), 4u);
+    ::kill(run.pid(), SIGKILL);
+    EXPECT_EQ(run.wait().signal, SIGKILL);
+  }
+  // CTest's limit ends a wait for one that never goes.
+  for (const pid_t worker : workers)
+    while (!has_ended(worker)) std::this_thread::yield();
+  const auto left = socket_folders();
+  ASSERT_EQ(left.size(), 1u);
+  fs::remove_all(folder_);
+  const auto next = run_graph_program(words(), variables());
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_THAT(next.err,
+              AllOf(HasSubstr("removed sockets that a crashed run left"), HasSubstr(left.front())));
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, AWorkerWithAnotherGraphIsRefusedWithBothHashes) {
+  // One worker is shown a run folder whose graph has another seed.
+  const fs::path other = scratch_.path() / "other", script = scratch_.path() / "worker.sh";
+  fs::create_directory(other);
+  write_text(script,
+             "#!/bin/bash\n"
+             "if [ \"$5\" = training ]; then\n"
+             "  sed 's/^seed = 17/seed = 18/' \"$3/graph.resolved.toml\" > '" +
+                 other.string() + "/graph.resolved.toml'\n  set -- \"${@:1:2}\" '" +
+                 other.string() + "' \"${@:4}\"\nfi\nexec '" + std::string(PRIMERL_BINARY_DIR) +
+                 "/bin/primerl-worker' \"$@\"\n");
+  fs::permissions(script, fs::perms::owner_all);
+  auto set = variables();
+  set.push_back("PRIMERL_WORKER=" + script.string());
+  const auto end = run_graph_program(words(), set);
+  EXPECT_EQ(end.code, 1);
+  const std::string ours = *json_file(folder_ / "run.json").get_string("graph_hash");
+  EXPECT_THAT(end.err, AllOf(HasSubstr("process 'training'"), HasSubstr("graph hash is '"),
+                             HasSubstr("expected '" + ours + "'")));
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, AWorkerThatDiesIsNamedAndEndsTheRun) {
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  ::kill(workers.back(), SIGKILL);  // started last: training
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("process 'training' was killed by signal 9"));
+  EXPECT_EQ(run_end(folder_), "failed");
+  for (const pid_t worker : workers) EXPECT_TRUE(has_ended(worker));
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, AnEngineThatDiesComesBackAndNothingIsLostOrTrainedTwice) {
+  auto line = words({"--max-steps", "400"});
+  line.insert(line.begin(), "primerl-graph");
+  Program run(line, variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  ::kill(workers[2], SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("process 'inference#1' was killed by signal 9"));
+  EXPECT_EQ(lines_of(folder_ / "metrics.jsonl").size(), 400u);
+  std::set<std::string> ended;
+  for (const auto& rollout : lines_of(folder_ / "rollouts.jsonl"))
+    EXPECT_TRUE(ended.insert(*rollout.get_string("rollout")).second) << "a rollout ended twice";
+}
+
+TEST_F(SplitRun, APlaceThatCannotBeMadeIsNamed) {
+  const auto cpu = run_graph_program(words({"--set", "place.training.cpus=\"1023\""}), variables());
+  EXPECT_EQ(cpu.code, 1);
+  EXPECT_THAT(cpu.err,
+              AllOf(HasSubstr("process 'training'"), HasSubstr("may not run on CPU 1023")));
+  fs::remove_all(folder_);
+  const auto host =
+      run_graph_program(words({"--set", "place.training.host=elsewhere"}), variables());
+  EXPECT_EQ(host.code, 2);
+  EXPECT_THAT(host.err, HasSubstr("'training' is placed on 'elsewhere'"));
+}
+
+}  // namespace
+}  // namespace primerl
