@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "actors/messages/catalog.h"
 #include "graph/base/suggest.h"
@@ -21,10 +20,12 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
                                             const std::vector<std::string>& sets) {
   Overrides overrides;
   overrides.sets = sets;
-  const CheckedGraph checked = load_graph_text(trace.catalog().graph_text, "recorded graph",
-                                               trace.folder().string(), overrides, full_catalog());
+  const CheckedGraph checked =
+      load_graph_text(trace.catalog().graph_text, "recorded graph",
+                      trace.folder().parent_path().string(), overrides, full_catalog());
   if (checked.plan != nullptr) {
-    if (sets.empty() && checked.plan->graph_hash != trace.catalog().graph_hash)
+    // An excerpt names its own files, wherever it lies.
+    if (sets.empty() && !trace.excerpt() && checked.plan->graph_hash != trace.catalog().graph_hash)
       return error(Code::kInvalid,
                    "this program reads the recorded graph differently than the one that recorded it"
                    " ({})",
@@ -34,6 +35,21 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
   }
   return error(Code::kInvalid, "the recorded graph is not valid here")
       .note(render(checked.diagnostics, checked.sources));
+}
+
+/// The host groups that were asked for.
+Result<std::vector<bool>> choose_hosts(const ReplaySession& session, const std::string& node) {
+  const Plan& plan = *session.plan;
+  const auto excerpt = session.trace->excerpt();
+  std::vector<bool> is_real(plan.hosts.size(), node.empty() && !excerpt);
+  if (excerpt) is_real[excerpt->host.index()] = true;
+  if (node.empty()) return is_real;
+  ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
+  if (excerpt && excerpt->host != host)
+    return error(Code::kInvalid, "the trace is an excerpt for '{}': '{}' is not in it",
+                 plan.host(excerpt->host).name, node);
+  is_real[host.index()] = true;
+  return is_real;
 }
 
 }  // namespace
@@ -62,6 +78,7 @@ void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
     const std::lock_guard lock(mutex_);
     metrics_.push_back({tenant, step, values});
   }
+  if (out_.empty()) return;
   Json line = Json::object();
   line.set("step", step).set("tenant", tenant.value);
   for (const auto& [name, value] : values) line.set(name, value);
@@ -69,7 +86,7 @@ void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
 }
 
 void ReplaySurroundings::log(LogLevel, std::string_view instance, std::string_view text) {
-  (void)append_line("log.txt", fmt::format("{}: {}", instance, text));
+  if (!out_.empty()) (void)append_line("log.txt", fmt::format("{}: {}", instance, text));
 }
 
 const ResumePoint* ReplaySurroundings::resume_point(TenantSlot tenant) const {
@@ -79,10 +96,23 @@ const ResumePoint* ReplaySurroundings::resume_point(TenantSlot tenant) const {
 Status ReplaySurroundings::append_line(std::string_view file, std::string_view line) {
   if (out_.empty()) return ok();
   const std::lock_guard lock(mutex_);
-  std::ofstream stream(out_ / file, std::ios::app);
-  stream << line << '\n';
-  if (!stream) return error(Code::kUnavailable, "'{}' cannot be written", (out_ / file).string());
+  auto found = files_.find(file);
+  if (found == files_.end())
+    found = files_.emplace(file, std::ofstream(out_ / file, std::ios::app)).first;
+  if (!(found->second << line << '\n')) refused(file);
   return ok();
+}
+
+void ReplaySurroundings::refused(std::string_view file) {
+  if (fault_.ok())
+    fault_ = error(Code::kUnavailable, "'{}' cannot be written", (out_ / file).string());
+}
+
+Status ReplaySurroundings::fault() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [file, stream] : files_)
+    if (!stream.flush()) refused(file);
+  return fault_;
 }
 
 Result<fs::path> ReplaySurroundings::begin_checkpoint(TenantSlot tenant, int64_t step) {
@@ -103,6 +133,13 @@ Status ReplaySurroundings::commit_checkpoint(TenantSlot tenant, int64_t step, co
 std::vector<ReplayedMetrics> ReplaySurroundings::take_metrics() {
   const std::lock_guard lock(mutex_);
   return std::exchange(metrics_, {});
+}
+
+std::string divergence_text(const Plan& plan, const Divergence& divergence) {
+  std::string text = fmt::format("{}:{}: {}: {}\n", plan.host(divergence.host).name,
+                                 divergence.step, to_string(divergence.kind), divergence.what);
+  for (const auto& detail : divergence.details) text += fmt::format("  {}\n", detail);
+  return text;
 }
 
 Result<HostId> find_host(const Plan& plan, const std::string& name) {
@@ -127,22 +164,20 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   ASSIGN_OR_RETURN(session.trace, Trace::open(run));
   ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
   const Plan& plan = *session.plan;
+  const auto excerpt = session.trace->excerpt();
   for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-    if (session.trace->first_step(HostId(i)) > 1)
+    if (session.trace->first_step(HostId(i)) > 1 && (!excerpt || excerpt->host == HostId(i)))
       return error(Code::kInvalid,
                    "the trace of '{}' begins with step {}: the steps before it were retired",
                    plan.hosts[i].name, session.trace->first_step(HostId(i)))
           .note("replay begins with the first step; trace commands read what is left");
-  session.is_real.assign(plan.hosts.size(), node.empty());
-  if (!node.empty()) {
-    ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
-    session.is_real[host.index()] = true;
-  }
+  ASSIGN_OR_RETURN(session.is_real, choose_hosts(session, node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
                                        : ReplayDepth::kFull;
-  session.reasons =
-      close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
+  if (!excerpt)
+    session.reasons =
+        close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
   session.surroundings = std::make_unique<ReplaySurroundings>(out);
   std::vector<ResumePoint> points;
   for (const auto& checkpoint : session.trace->catalog().resumed_from) {
@@ -165,6 +200,10 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.surroundings = surroundings.get();
   setup.options.is_real = is_real;
   setup.options.num_threads = num_threads;
+  if (const auto excerpt = trace->excerpt()) {
+    setup.options.stop_host = excerpt->host;
+    setup.options.stop_step = excerpt->last_step;
+  }
   return setup;
 }
 

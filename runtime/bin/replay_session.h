@@ -5,6 +5,7 @@
 /// moved elsewhere still replays as long as the model folders it names exist.
 #pragma once
 
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "runtime/bin/commands/replay_options.h"
 #include "runtime/bin/traced_resources.h"
 #include "runtime/trace/replay.h"
 
@@ -26,7 +26,8 @@ struct ReplayedMetrics {
 };
 
 /// Keeps metrics; appends lines to files in `out` when given; checkpoints go to a folder that is
-/// removed with it. Thread-safe.
+/// removed with it. What the disk refuses is told by fault() and not to the actors, whose replay
+/// goes on. Thread-safe.
 class ReplaySurroundings final : public Surroundings, public RunFiles {
  public:
   explicit ReplaySurroundings(std::filesystem::path out) : out_(std::move(out)) {}
@@ -43,13 +44,19 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   std::vector<ReplayedMetrics> take_metrics();
+  /// Why `out` is not whole: the first write that failed; flushes.
+  Status fault();
 
  private:
+  void refused(std::string_view file);
+
   const std::filesystem::path out_;
   std::filesystem::path scratch_;
   std::vector<ResumePoint> points_;
   std::mutex mutex_;
   std::vector<ReplayedMetrics> metrics_;
+  std::map<std::string, std::ofstream, std::less<>> files_;  // in out_, open
+  Status fault_;
 };
 
 struct ReplaySession {
@@ -63,11 +70,15 @@ struct ReplaySession {
   ReplaySetup setup(uint32_t num_threads) const;
 };
 
-/// What is to be played. Errors say what is wrong with the trace, the graph in it or the options;
-/// findings of the graph check (a --set that is wrong) are part of the error's notes.
+/// What is to be played; of an excerpt (a fixture), its host group alone. Errors say what is wrong
+/// with the trace, the graph in it or the options; findings of the graph check (a --set that is
+/// wrong) are part of the error's notes.
 Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
                                   const std::string& node, const std::vector<std::string>& sets,
                                   const std::string& out);
+
+/// "env.main:7: emission: message 3 of ..." with its details, a line each.
+std::string divergence_text(const Plan& plan, const Divergence& divergence);
 
 /// The host group of a node, instance or host by name; the error names the nearest.
 Result<HostId> find_host(const Plan& plan, const std::string& name);

@@ -5,7 +5,9 @@
 
 #include "runtime/bin/bisect.h"
 #include "runtime/bin/commands/output.h"
+#include "runtime/bin/commands/replay_options.h"
 #include "runtime/bin/exit_code.h"
+#include "runtime/bin/replay_fixture.h"
 #include "runtime/bin/replay_prompt.h"
 #include "runtime/bin/replay_session.h"
 
@@ -64,13 +66,6 @@ Json to_json(const ReplaySession& session, const ReplayReport& report, double se
       .set("notes", Json::list(report.notes));
 }
 
-std::string text_of(const Plan& plan, const Divergence& divergence) {
-  std::string text = fmt::format("{}:{}: {}: {}\n", plan.host(divergence.host).name,
-                                 divergence.step, to_string(divergence.kind), divergence.what);
-  for (const auto& detail : divergence.details) text += fmt::format("  {}\n", detail);
-  return text;
-}
-
 std::string text_of(const ReplaySession& session, const ReplayReport& report, double seconds) {
   const Plan& plan = *session.plan;
   std::string text;
@@ -84,16 +79,60 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
         fmt::format(" (recorded: {:.2f} s, {:.1f} times as long)", recorded, recorded / seconds);
   text += "\n";
   if (report.is_identical()) return text + "identical\n";
-  text += "diverged, first here:\n" + text_of(plan, report.divergences.front());
+  text += "diverged, first here:\n" + divergence_text(plan, report.divergences.front());
   if (report.divergences.size() > 1)
     text += fmt::format("and independently of it in {} more host groups:\n",
                         report.divergences.size() - 1);
   for (size_t i = 1; i < report.divergences.size(); ++i)
-    text += text_of(plan, report.divergences[i]);
+    text += divergence_text(plan, report.divergences[i]);
   return text + fmt::format("see `primerl-graph trace why {} {}:{}`\n",
                             session.trace->folder().parent_path().string(),
                             plan.host(report.divergences.front().host).name,
                             report.divergences.front().step);
+}
+
+Json to_json(const WrittenFixture& fixture) {
+  return Json::object()
+      .set("folder", fixture.folder.string())
+      .set("test", fixture.test_file.string())
+      .set("host", fixture.host)
+      .set("last_step", fixture.last_step)
+      .set("depth", fixture.depth)
+      .set("bytes", fixture.num_bytes);
+}
+
+std::string text_of(const WrittenFixture& fixture) {
+  return fmt::format(
+      "fixture: steps 1 to {} of '{}' in {} ({} bytes); its README.md says how to add the test\n",
+      fixture.last_step, fixture.host, fixture.folder.string(), fixture.num_bytes);
+}
+
+/// Prints the report, writes the fixture when one was asked for.
+int finish(const ReplayArguments& arguments, const ReplaySession& session, const ReplaySetup& setup,
+           const ReplayReport& report, double seconds) {
+  Json json = to_json(session, report, seconds);
+  std::string text = text_of(session, report, seconds);
+  Status fault = session.surroundings->fault();
+  if (!fault.ok()) fault = std::move(fault).error().while_doing("keeping what the replay said");
+  int code = report.is_identical() ? kExitDone : kExitDiverged;
+  if (!fault.ok()) code = kExitFailed;
+  if (!arguments.fixture.empty()) {
+    std::optional<HostId> chosen;
+    if (!arguments.node.empty()) chosen = *find_host(*session.plan, arguments.node);
+    const auto fixture = write_fixture(session, setup, report, chosen, arguments.fixture);
+    if (fixture.ok()) {
+      json.set("fixture", to_json(*fixture));
+      text += text_of(*fixture);
+    } else {
+      code = kExitBadConfiguration;
+      if (fault.ok()) fault = fixture.error();
+    }
+  }
+  if (arguments.json)
+    print_json(json);
+  else
+    print_text(text);
+  return fault.ok() ? code : fail(fault.error(), code);
 }
 
 int run_replay(const ReplayArguments& arguments) {
@@ -104,7 +143,9 @@ int run_replay(const ReplayArguments& arguments) {
   ReplaySetup setup = session.setup(static_cast<uint32_t>(arguments.threads));
   if (!arguments.node.empty() && arguments.stop_at > 0) {
     auto host = find_host(*session.plan, arguments.node);
-    const auto last = static_cast<int64_t>(session.trace->last_step(*host));
+    const auto excerpt = session.trace->excerpt();
+    const auto last =
+        static_cast<int64_t>(excerpt ? excerpt->last_step : session.trace->last_step(*host));
     if (arguments.stop_at > last)
       return fail(error(Code::kInvalid, "--stop-at {} is beyond the record: '{}' has {} steps",
                         arguments.stop_at, arguments.node, last),
@@ -122,12 +163,7 @@ int run_replay(const ReplayArguments& arguments) {
     if (report.error().code() == Code::kDeadline) std::_Exit(code);  // its thread is lost
     return code;
   }
-  const double seconds = seconds_since(start);
-  if (arguments.json)
-    print_json(to_json(session, *report, seconds));
-  else
-    print_text(text_of(session, *report, seconds));
-  return report->is_identical() ? kExitDone : kExitDiverged;
+  return finish(arguments, session, setup, *report, seconds_since(start));
 }
 
 int run_bisect(const BisectArguments& arguments) {

@@ -190,41 +190,74 @@ std::optional<TraceStep> OpenTrace::step(HostId host, uint64_t step) const {
   return step_of(frame->as<DeliveryFrame>());
 }
 
-std::vector<Frame> OpenTrace::frames_of_step(const std::vector<KeyPiece>& pieces,
-                                             TraceFrameKind kind, HostId host,
-                                             uint64_t step) const {
+std::optional<TraceStep> Trace::delivered_step(const MessageKey& key) const {
+  const auto handled = delivery(key);
+  if (!handled) return std::nullopt;
+  return step(HostId(catalog().instances[handled->instance.index()].host), handled->step);
+}
+
+void Trace::visit_notes(
+    HostId host, uint64_t step,
+    const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
+  for (const TraceNote& note : notes(host, step)) visitor(note.kind, note.instance, note.bytes);
+}
+
+template <class Visit>
+void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind,
+                                   HostId host, uint64_t step, const Visit& visit) const {
   const StepPiece* of_step = piece_of(host, step);
-  std::vector<Frame> found;
   for (const KeyPiece& piece : pieces) {
     if (step < piece.first || step > piece.last) continue;
     if (of_step != nullptr && of_step->segment->epoch != piece.segment->epoch) continue;
+    const auto frame_of_step = [&](uint32_t position) -> std::optional<Frame> {
+      auto frame = piece.segment->frame(position, kind);
+      if (!frame.ok() || step_in(*frame) != step || frame->header().host != host.value)
+        return std::nullopt;
+      return *frame;
+    };
     const auto positions = piece.positions;
-    const auto begin =
-        std::partition_point(positions.begin(), positions.end(), [&](uint32_t position) {
-          const auto frame = piece.segment->frame(position, kind);
-          return frame.ok() && step_in(*frame) < step;
-        });
+    auto begin = positions.end();
+    // They stand before their delivery, those of later steps behind it: nothing is read to find
+    // them.
+    if (of_step != nullptr && of_step->segment == piece.segment) {
+      const uint32_t delivery = of_step->positions[step - of_step->positions_first];
+      const auto end = std::lower_bound(positions.begin(), positions.end(), delivery);
+      for (begin = end; begin != positions.begin() && frame_of_step(*std::prev(begin));) --begin;
+      if (begin == end) begin = positions.end();
+    }
+    // Not so in an excerpt, or where the delivery is in the next segment.
+    if (begin == positions.end())
+      begin = std::partition_point(positions.begin(), positions.end(), [&](uint32_t position) {
+        const auto frame = piece.segment->frame(position, kind);
+        return frame.ok() && step_in(*frame) < step;
+      });
     for (auto it = begin; it != positions.end(); ++it) {
-      const auto frame = piece.segment->frame(*it, kind);
-      if (!frame.ok() || step_in(*frame) != step || frame->header().host != host.value) break;
-      found.push_back(*frame);
+      const auto frame = frame_of_step(*it);
+      if (!frame) break;
+      visit(*frame);
     }
   }
-  return found;
+}
+
+void OpenTrace::visit_notes(
+    HostId host, uint64_t step,
+    const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
+  if (host.index() >= hosts_.size()) return;
+  for_frames_of_step(hosts_[host.index()].notes, TraceFrameKind::kNote, host, step,
+                     [&](const Frame& frame) {
+                       const auto bytes = frame.after<NoteFrame>();
+                       const auto& note = frame.as<NoteFrame>();
+                       visitor(static_cast<NoteKind>(note.header.count), InstanceId(note.instance),
+                               bytes.first(std::min<size_t>(note.num_bytes, bytes.size())));
+                     });
 }
 
 std::vector<TraceNote> OpenTrace::notes(HostId host, uint64_t step) const {
   std::vector<TraceNote> notes;
-  if (host.index() >= hosts_.size()) return notes;
-  for (const Frame& frame :
-       frames_of_step(hosts_[host.index()].notes, TraceFrameKind::kNote, host, step)) {
-    const auto bytes = frame.after<NoteFrame>();
-    const auto& note = frame.as<NoteFrame>();
-    const size_t size = std::min<size_t>(note.num_bytes, bytes.size());
-    notes.push_back({static_cast<NoteKind>(note.header.count),
-                     InstanceId(note.instance),
-                     {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)}});
-  }
+  visit_notes(host, step,
+              [&](NoteKind kind, InstanceId instance, std::span<const std::byte> bytes) {
+                notes.push_back({kind, instance, {bytes.begin(), bytes.end()}});
+              });
   return notes;
 }
 
@@ -240,22 +273,36 @@ std::optional<Time> OpenTrace::started(HostId host) const {
   return std::nullopt;
 }
 
-std::optional<StepRef> OpenTrace::delivery(const MessageKey& key) const {
+std::optional<Frame> OpenTrace::find_delivery(const MessageKey& key) const {
   if (key.link.index() >= links_.size()) return std::nullopt;
-  std::optional<StepRef> found;
+  std::optional<Frame> found;
   newest_first(links_[key.link.index()].deliveries, key, [&](const KeyPiece& piece) {
     const auto frame = find_in(piece, TraceFrameKind::kDelivery, key, nullptr);
     if (!frame) return false;
     const auto& delivery = frame->as<DeliveryFrame>();
     if (!is_of(files_.catalog, delivery)) return false;
     // Recorded again by a later incarnation: what the table of steps holds counts.
-    const TraceSegment* where = nullptr;
-    const auto counted = frame_of(HostId(delivery.header.host), delivery.step, &where);
-    if (!counted || where != piece.segment || counted->offset != frame->offset) return false;
-    found = StepRef{InstanceId(delivery.instance), delivery.step};
+    const StepPiece* counted = piece_of(HostId(delivery.header.host), delivery.step);
+    if (counted == nullptr || counted->segment != piece.segment) return false;
+    const uint64_t position = counted->positions[delivery.step - counted->positions_first];
+    if (position * kFrameAlignment != frame->offset) return false;
+    found = frame;
     return true;
   });
   return found;
+}
+
+std::optional<StepRef> OpenTrace::delivery(const MessageKey& key) const {
+  const auto frame = find_delivery(key);
+  if (!frame) return std::nullopt;
+  const auto& delivery = frame->as<DeliveryFrame>();
+  return StepRef{InstanceId(delivery.instance), delivery.step};
+}
+
+std::optional<TraceStep> OpenTrace::delivered_step(const MessageKey& key) const {
+  const auto frame = find_delivery(key);
+  if (!frame) return std::nullopt;
+  return step_of(frame->as<DeliveryFrame>());
 }
 
 std::optional<Frame> OpenTrace::find_payload(const MessageKey& key, Status* fault) const {
@@ -302,12 +349,12 @@ Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
 std::vector<MessageKey> OpenTrace::stored_emissions(HostId host, uint64_t step) const {
   std::vector<MessageKey> keys;
   if (host.index() >= hosts_.size()) return keys;
-  for (const Frame& frame :
-       frames_of_step(hosts_[host.index()].emissions, TraceFrameKind::kPayload, host, step)) {
-    const auto& payload = frame.as<PayloadFrame>();
-    if (is_of(files_.catalog, payload))
-      keys.push_back({LinkId(payload.link), payload.epoch, payload.sequence});
-  }
+  for_frames_of_step(hosts_[host.index()].emissions, TraceFrameKind::kPayload, host, step,
+                     [&](const Frame& frame) {
+                       const auto& payload = frame.as<PayloadFrame>();
+                       if (is_of(files_.catalog, payload))
+                         keys.push_back({LinkId(payload.link), payload.epoch, payload.sequence});
+                     });
   return keys;
 }
 

@@ -36,6 +36,7 @@ struct TraceFiles {
   TraceCatalog catalog;
   std::vector<std::shared_ptr<const TraceSegment>> segments;  // by process, epoch, number
   std::vector<TraceFault> faults;                             // unreadable files
+  std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
 };
 /// `folder` as Trace::open() takes it.
@@ -63,6 +64,7 @@ class OpenTrace final : public Trace {
 
   const std::filesystem::path& folder() const override { return files_.folder; }
   const TraceCatalog& catalog() const override { return files_.catalog; }
+  std::optional<TraceExcerpt> excerpt() const override { return files_.excerpt; }
   bool is_closed() const override { return is_closed_; }
   bool is_complete() const override;
   const std::vector<TraceFault>& faults() const override { return faults_; }
@@ -71,8 +73,12 @@ class OpenTrace final : public Trace {
   uint64_t num_steps() const override { return summary_.num_steps; }
   std::optional<TraceStep> step(HostId host, uint64_t step) const override;
   std::vector<TraceNote> notes(HostId host, uint64_t step) const override;
+  void visit_notes(HostId host, uint64_t step,
+                   const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>&
+                       visitor) const override;
   std::optional<Time> started(HostId host) const override;
   std::optional<StepRef> delivery(const MessageKey& key) const override;
+  std::optional<TraceStep> delivered_step(const MessageKey& key) const override;
   Result<StoredPayload> payload(const MessageKey& key) const override;
   bool has_payload(const MessageKey& key) const override;
   std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const override;
@@ -114,9 +120,12 @@ class OpenTrace final : public Trace {
   const StepPiece* piece_of(HostId host, uint64_t step) const;
   std::optional<Frame> frame_of(HostId host, uint64_t step, const TraceSegment** where) const;
   std::optional<Frame> find_payload(const MessageKey& key, Status* fault) const;
+  /// The frame that delivered a message, as the table of steps has it.
+  std::optional<Frame> find_delivery(const MessageKey& key) const;
   /// Frames of one step among pieces sorted by step, of the incarnation that recorded the step.
-  std::vector<Frame> frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind,
-                                    HostId host, uint64_t step) const;
+  template <class Visit>
+  void for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind, HostId host,
+                          uint64_t step, const Visit& visit) const;
 
   const TraceFiles files_;
   std::vector<OfHost> hosts_;

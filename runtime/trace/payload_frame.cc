@@ -17,7 +17,40 @@ bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::
   return true;
 }
 
+void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part) {
+  out.insert(out.end(), part.begin(), part.end());
+  out.resize((out.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1));
+}
+
 }  // namespace
+
+bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const std::byte> body,
+                    std::span<const Blob> blobs, std::vector<std::byte>& scratch) {
+  frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kPayload);
+  frame.header.count = static_cast<uint16_t>(blobs.size());
+  frame.body_bytes = static_cast<uint32_t>(body.size());
+  scratch.clear();
+  if (body.size() > kInlineBytesMax) {
+    const auto hash = writer.store(body);
+    if (!hash.ok()) return false;
+    frame.header.flags |= kBodyInStore;
+    append_padded(scratch, *hash);
+  } else {
+    append_padded(scratch, body);
+  }
+  for (const Blob& blob : blobs) {
+    const uint64_t size = blob.size();
+    append_padded(scratch, std::as_bytes(std::span(&size, 1)));
+    if (size <= kInlineBytesMax) {
+      append_padded(scratch, blob.bytes());
+      continue;
+    }
+    const auto hash = writer.store(blob.bytes());
+    if (!hash.ok()) return false;
+    append_padded(scratch, *hash);
+  }
+  return writer.append(std::as_writable_bytes(std::span(&frame, 1)), scratch);
+}
 
 Result<PayloadParts> payload_parts(const Frame& frame) {
   const auto& fixed = frame.as<PayloadFrame>();

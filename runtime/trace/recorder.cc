@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/payload_frame.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
 
@@ -23,12 +24,6 @@ TraceFrameHeader header_of(TraceFrameKind kind, HostId host) {
   header.kind = static_cast<uint8_t>(kind);
   header.host = host.value;
   return header;
-}
-
-/// Each part of a payload is padded to 8 bytes.
-void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part) {
-  out.insert(out.end(), part.begin(), part.end());
-  out.resize((out.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1));
 }
 
 }  // namespace
@@ -151,7 +146,6 @@ void Recorder::write_payload(const StepRecord& record, const ParcelMessage& emis
   }
   PayloadFrame frame = {};
   frame.header = header_of(TraceFrameKind::kPayload, record.host);
-  frame.header.count = static_cast<uint16_t>(encoded->blobs.size());
   frame.step = record.step;
   frame.link = emission.link.value;
   frame.epoch = envelope.epoch;
@@ -163,29 +157,7 @@ void Recorder::write_payload(const StepRecord& record, const ParcelMessage& emis
   frame.origin = envelope.origin.value;
   frame.cause_step = envelope.cause.step;
   frame.payload_check = payload_check(envelope.payload);
-  frame.body_bytes = static_cast<uint32_t>(encoded->body.size());
-  auto& tail = scratch.bytes;
-  tail.clear();
-  if (encoded->body.size() > kInlineBytesMax) {
-    const auto hash = writer_.store(encoded->body);
-    if (!hash.ok()) return;  // the writer keeps the fault
-    frame.header.flags |= kBodyInStore;
-    append_padded(tail, *hash);
-  } else {
-    append_padded(tail, encoded->body);
-  }
-  for (const Blob& blob : encoded->blobs) {
-    const uint64_t size = blob.size();
-    append_padded(tail, std::as_bytes(std::span(&size, 1)));
-    if (size <= kInlineBytesMax) {
-      append_padded(tail, blob.bytes());
-      continue;
-    }
-    const auto hash = writer_.store(blob.bytes());
-    if (!hash.ok()) return;
-    append_padded(tail, *hash);
-  }
-  (void)writer_.append(bytes_of(frame), tail);
+  (void)append_payload(writer_, frame, encoded->body, encoded->blobs, scratch.bytes);
 }
 
 void Recorder::add_answer(HostId host, std::vector<std::byte> answer) {

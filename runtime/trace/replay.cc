@@ -33,26 +33,39 @@ Status Player::prepare() {
                                     [&](const auto* known) { return known->name == type.name; });
     types_.push_back(found == setup_.messages.end() ? nullptr : *found);
   }
-  std::vector<bool> is_owned(plan.resources.size(), false);
-  for (const PlanHost& host : plan.hosts)
-    for (int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
+  const std::vector<bool> is_needed = shared_resources();
   for (size_t i = 0; i < plan.resources.size(); ++i) {
-    if (is_owned[i]) continue;
+    if (!is_needed[i]) continue;
     ASSIGN_OR_RETURN(auto made, setup_.factory(plan, static_cast<int32_t>(i), *this));
     shared_[i] = made.get();
     owned_.push_back(std::move(made));
   }
   for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
     const HostId id(i);
-    if (!setup_.options.is_real.empty() && !setup_.options.is_real[i]) continue;
+    if (!is_real(id)) continue;
     auto part = std::make_unique<Part>();
     const bool stops = setup_.options.stop_host == id;
     part->cursor = std::make_unique<ReplayCursor>(plan, *wiring_, *setup_.trace, id,
-                                                  stops ? setup_.options.stop_step : UINT64_MAX);
+                                                  stops ? setup_.options.stop_step : UINT64_MAX,
+                                                  setup_.watcher);
     parts_[i] = std::move(part);
   }
   assign_workers();
   return ok();
+}
+
+/// Which resources, by index, real hosts use and none owns.
+std::vector<bool> Player::shared_resources() const {
+  const Plan& plan = *setup_.plan;
+  std::vector<bool> is_shared(plan.resources.size(), false);
+  for (const PlanInstance& instance : plan.instances) {
+    if (!is_real(instance.host)) continue;
+    for (int32_t resource : instance.resources)
+      if (resource >= 0) is_shared[static_cast<size_t>(resource)] = true;
+  }
+  for (const PlanHost& host : plan.hosts)
+    for (int32_t resource : host.resources) is_shared[static_cast<size_t>(resource)] = false;
+  return is_shared;
 }
 
 void Player::assign_workers() {
@@ -121,11 +134,15 @@ void Player::ship(Parcel&& parcel) {
     const std::lock_guard lock(to->mutex);
     // What it is from and to stays: the host uses its parcels again.
     Parcel& arrival = to->arrivals.emplace_back();
+    if (!to->spare.empty()) {
+      arrival = std::move(to->spare.back());
+      to->spare.pop_back();
+    }
     arrival.from = parcel.from;
     arrival.to = parcel.to;
     arrival.epoch = parcel.epoch;
-    arrival.messages = std::move(parcel.messages);
-    arrival.grants = std::move(parcel.grants);
+    std::swap(arrival.messages, parcel.messages);
+    std::swap(arrival.grants, parcel.grants);
     to->has_arrivals.store(true, std::memory_order_release);
   }
   if (to->worker == from->worker) return;

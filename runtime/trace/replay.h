@@ -85,6 +85,8 @@ struct ReplaySetup {
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers& answers)>
       factory;
   Surroundings* surroundings = nullptr;  // outlives the replay
+  /// Sees every step of the real hosts before it is compared, on their threads; may be null.
+  DeliveryObserver* watcher = nullptr;
   ReplayOptions options;
 };
 

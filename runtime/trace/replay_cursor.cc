@@ -51,8 +51,14 @@ std::vector<std::string> json_differences(const Json& recorded, const Json& now,
 }
 
 ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
-                           uint64_t last_step)
-    : plan_(plan), wiring_(wiring), trace_(trace), host_(host), last_step_(last_step) {
+                           uint64_t last_step, DeliveryObserver* watcher)
+    : plan_(plan),
+      wiring_(wiring),
+      trace_(trace),
+      host_(host),
+      last_step_(last_step),
+      watcher_(watcher),
+      emitted_(wiring.links.size(), 0) {
   load(1);
 }
 
@@ -89,20 +95,26 @@ void ReplayCursor::load(uint64_t step) {
                     recorded_.epoch};
   has_next_ = true;
   if ((recorded_.flags & kHasNotes) == 0) return;
-  for (TraceNote& note : trace_.notes(host_, step)) {
-    if (note.kind == NoteKind::kRoom) {
-      guided_.room_answers.resize(note.bytes.size() / sizeof(int64_t));
-      std::memcpy(guided_.room_answers.data(), note.bytes.data(),
+  trace_.visit_notes(host_, step,
+                     [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
+                       load_note(kind, bytes);
+                     });
+}
+
+void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
+  if (kind == NoteKind::kRoom) {
+    guided_.room_answers.resize(bytes.size() / sizeof(int64_t));
+    if (!guided_.room_answers.empty())
+      std::memcpy(guided_.room_answers.data(), bytes.data(),
                   guided_.room_answers.size() * sizeof(int64_t));
-    } else if (note.kind == NoteKind::kStop && note.bytes.size() == sizeof(uint64_t)) {
-      std::memcpy(&guided_.stopped_at_progress, note.bytes.data(), sizeof(uint64_t));
-    } else if (note.kind == NoteKind::kError && !note.bytes.empty()) {
-      if ((recorded_.flags & kInjected) == 0) continue;
-      const std::string text(reinterpret_cast<const char*>(note.bytes.data()), note.bytes.size());
-      guided_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
-    } else if (note.kind == NoteKind::kResource) {
-      answers_.push_back(std::move(note.bytes));
-    }
+  } else if (kind == NoteKind::kStop && bytes.size() == sizeof(uint64_t)) {
+    std::memcpy(&guided_.stopped_at_progress, bytes.data(), sizeof(uint64_t));
+  } else if (kind == NoteKind::kError && !bytes.empty()) {
+    if ((recorded_.flags & kInjected) == 0) return;
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    guided_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
+  } else if (kind == NoteKind::kResource) {
+    answers_.emplace_back(bytes.begin(), bytes.end());
   }
 }
 
@@ -151,16 +163,14 @@ void ReplayCursor::diverged(std::string what) {
   divergence_ = here(DivergenceKind::kCourse, std::move(what));
 }
 
-uint64_t ReplayCursor::num_emitted(LinkId link) const {
-  const auto found = emitted_.find(link);
-  return found == emitted_.end() ? 0 : found->second;
-}
+uint64_t ReplayCursor::num_emitted(LinkId link) const { return emitted_[link.index()]; }
 
 void ReplayCursor::on_step(const StepRecord& record) {
+  if (watcher_ != nullptr) watcher_->on_step(record);
   if (!divergence_ && compare(record)) {
     num_steps_ += 1;
     for (const ParcelMessage& emission : record.emissions)
-      emitted_[emission.link] = emission.envelope.sequence;
+      emitted_[emission.link.index()] = emission.envelope.sequence;
   }
   load(record.step + 1);
 }
@@ -192,10 +202,8 @@ bool ReplayCursor::compare(const StepRecord& record) {
 bool ReplayCursor::compare_emission(const ParcelMessage& emission) {
   const Envelope& envelope = emission.envelope;
   const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
-  const auto delivered = trace_.delivery(key);
-  if (!delivered) return true;  // it was under way when the run ended, or overwritten
-  const HostId target = plan_.instance(wiring_.links[emission.link.index()].target).host;
-  const auto then = trace_.step(target, delivered->step);
+  const auto then = trace_.delivered_step(key);
+  // It was under way when the run ended, or overwritten; or its edge has record = "none".
   if (!then || (then->flags & kNotChecked) != 0) return true;
   num_compared_ += 1;
   const auto differs = [&](const std::string& how) {

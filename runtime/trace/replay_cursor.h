@@ -4,7 +4,6 @@
 /// Threads: the host's.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,9 +15,9 @@ namespace primerl {
 
 class ReplayCursor final : public StepGuide, public DeliveryObserver {
  public:
-  /// `wiring` and `trace` outlive the cursor. `last_step`: plays none beyond.
+  /// All outlive the cursor; `watcher` may be null. `last_step`: plays none beyond.
   ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
-               uint64_t last_step);
+               uint64_t last_step, DeliveryObserver* watcher = nullptr);
 
   // StepGuide
   const GuidedStep* next() const override { return has_next_ ? &guided_ : nullptr; }
@@ -40,6 +39,7 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
 
  private:
   void load(uint64_t step);
+  void load_note(NoteKind kind, std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
   bool compare_emission(const ParcelMessage& emission);
   Divergence here(DivergenceKind kind, std::string what) const;
@@ -50,6 +50,7 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   const Trace& trace_;
   const HostId host_;
   const uint64_t last_step_;
+  DeliveryObserver* const watcher_;
   bool has_next_ = false;
   TraceStep recorded_;
   GuidedStep guided_;
@@ -57,7 +58,7 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   size_t num_answers_taken_ = 0;
   uint64_t num_steps_ = 0;
   uint64_t num_compared_ = 0;
-  std::map<LinkId, uint64_t> emitted_;  // highest sequence
+  std::vector<uint64_t> emitted_;  // highest sequence, by link
   std::optional<Divergence> divergence_;
 };
 

@@ -23,8 +23,9 @@ struct Part {
   std::unique_ptr<ReplayCursor> cursor;
   std::unique_ptr<Host> host;
   uint32_t worker = 0;
-  std::mutex mutex;  // of arrivals
+  std::mutex mutex;  // of arrivals and spare
   std::vector<Parcel> arrivals;
+  std::vector<Parcel> spare;  // emptied, for the memory in them
   std::atomic<bool> has_arrivals{false};
   std::vector<Parcel> taken;  // the worker's
 };
@@ -50,6 +51,10 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   }
   bool is_parallel() const override { return num_workers_ > 1; }
 
+  bool is_real(HostId host) const {
+    return setup_.options.is_real.empty() || setup_.options.is_real[host.index()];
+  }
+  std::vector<bool> shared_resources() const;
   void assign_workers();
   Status start_parts(uint32_t worker);
   void destroy_parts(uint32_t worker);
@@ -62,6 +67,8 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   void step(Part& part);
   void find_missing();
   Status start_alone();
+  /// Stopping early was asked for and reached: what the others wait for says nothing then.
+  bool has_stopped_early() const;
   std::optional<Divergence> why_stuck(const Part& part) const;
 
   const ReplaySetup setup_;

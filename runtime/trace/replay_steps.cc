@@ -5,6 +5,8 @@
 
 namespace primerl {
 
+constexpr size_t kSpareParcels = 16;
+
 void Player::accept(Part& part) {
   if (!part.has_arrivals.load(std::memory_order_acquire)) return;
   {
@@ -16,6 +18,13 @@ void Player::accept(Part& part) {
   for (Parcel& parcel : part.taken) {
     const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
     CHECK(taken.ok(), "a replayed host refused a parcel");
+  }
+  const std::lock_guard lock(part.mutex);
+  for (Parcel& parcel : part.taken) {
+    if (part.spare.size() == kSpareParcels) break;
+    parcel.messages.clear();
+    parcel.grants.clear();
+    part.spare.push_back(std::move(parcel));
   }
   part.taken.clear();
 }
@@ -91,13 +100,20 @@ void Player::step(Part& part) {
   num_steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool Player::has_stopped_early() const {
+  if (!setup_.options.stop_host) return false;
+  const ReplayCursor& cursor = *parts_[setup_.options.stop_host->index()]->cursor;
+  return cursor.num_steps() >= setup_.options.stop_step;
+}
+
 /// Why a host cannot take its next step, or why it has none although its record goes on; nothing
 /// when it is at its end or waits for one that diverged.
 std::optional<Divergence> Player::why_stuck(const Part& part) const {
   const Plan& plan = *setup_.plan;
   const ReplayCursor& cursor = *part.cursor;
   const HostId host = cursor.host();
-  if (cursor.divergence() || setup_.options.stop_host == host) return std::nullopt;
+  if (cursor.divergence()) return std::nullopt;
+  if (setup_.options.stop_host == host && has_stopped_early()) return std::nullopt;
   Divergence divergence;
   divergence.host = host;
   if (cursor.next() == nullptr) {
@@ -150,7 +166,7 @@ void Player::find_missing() {
     const TraceStep& next = parts_[i]->cursor->recorded();
     const HostId sender = wiring_->links[next.link.index()].sender_host;
     return parts_[sender.index()]->cursor->next() != nullptr || stuck[sender.index()].has_value() ||
-           setup_.options.stop_host.has_value();
+           has_stopped_early();
   };
   bool has_cause = false;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -160,7 +176,7 @@ void Player::find_missing() {
     parts_[i]->cursor->stop(std::move(*stuck[i]));
     has_cause = true;
   }
-  if (has_cause || setup_.options.stop_host) return;
+  if (has_cause || has_stopped_early()) return;
   // They wait for each other, which a whole record never makes them do: tell of the first.
   std::optional<Divergence>* first = nullptr;
   for (auto& each : stuck)

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,7 @@ struct TraceFault {
     kMissingBlob,
     kMissingStep,  // a record is not there although nothing around it is damaged
     kReplaced,     // steps recorded again by a later incarnation of the process: those count
+    kExcerpt,      // all but what one host group needs was left out on purpose (excerpt.h)
   } kind;
   std::string file;
   uint64_t offset = 0;
@@ -96,10 +98,17 @@ struct TraceFault {
   uint64_t first = 0;  // missing steps of it; of a cut tail, both are the last step
   uint64_t last = 0;
   bool is_fault() const {
-    return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced;
+    return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced &&
+           kind != Kind::kExcerpt;
   }
 };
 std::string_view to_string(TraceFault::Kind kind);  // "cut_tail", ...
+
+/// What an excerpt (excerpt.h) was cut for.
+struct TraceExcerpt {
+  HostId host;
+  uint64_t last_step = 0;
+};
 
 struct TraceSummary;  // summary.h
 
@@ -112,6 +121,7 @@ class Trace {
 
   virtual const std::filesystem::path& folder() const = 0;
   virtual const TraceCatalog& catalog() const = 0;
+  virtual std::optional<TraceExcerpt> excerpt() const { return std::nullopt; }  // none: a whole run
   virtual bool is_closed() const = 0;    // every process wrote its end frame
   virtual bool is_complete() const = 0;  // no faults, from step 1
   virtual const std::vector<TraceFault>& faults() const = 0;
@@ -123,10 +133,17 @@ class Trace {
   virtual uint64_t num_steps() const = 0;  // of all hosts
   virtual std::optional<TraceStep> step(HostId host, uint64_t step) const = 0;
   virtual std::vector<TraceNote> notes(HostId host, uint64_t step) const = 0;
+  /// The same without a copy: in order, `bytes` valid in the call.
+  virtual void visit_notes(
+      HostId host, uint64_t step,
+      const std::function<void(NoteKind kind, InstanceId instance,
+                               std::span<const std::byte> bytes)>& visitor) const;
   virtual std::optional<Time> started(HostId host) const = 0;
 
   /// Where a message was handled; none when it never was (or not recorded).
   virtual std::optional<StepRef> delivery(const MessageKey& key) const = 0;
+  /// The whole step that handled it.
+  virtual std::optional<TraceStep> delivered_step(const MessageKey& key) const;
   /// Its content, when stored: kNotFound says "not stored", kCorrupt what is wrong.
   virtual Result<StoredPayload> payload(const MessageKey& key) const = 0;
   virtual bool has_payload(const MessageKey& key) const = 0;

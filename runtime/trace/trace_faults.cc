@@ -53,6 +53,8 @@ std::string_view to_string(TraceFault::Kind kind) {
       return "missing_step";
     case TraceFault::Kind::kReplaced:
       return "replaced";
+    case TraceFault::Kind::kExcerpt:
+      return "excerpt";
   }
   return "unknown";
 }
@@ -61,6 +63,16 @@ void OpenTrace::find_faults() {
   faults_.insert(faults_.begin(), files_.faults.begin(), files_.faults.end());
   summary_.num_indexed = files_.num_indexed;
   find_segment_faults();
+  if (const auto& excerpt = files_.excerpt) {
+    auto fault = fault_of(TraceFault::Kind::kExcerpt, nullptr, "");
+    fault.host = excerpt->host;
+    fault.first = 1;
+    fault.last = excerpt->last_step;
+    fault.text = fmt::format(
+        "an excerpt: {}, and where its messages were handled",
+        steps_text(1, excerpt->last_step, files_.catalog.hosts[excerpt->host.index()].name));
+    faults_.push_back(std::move(fault));
+  }
   for (uint32_t h = 0; h < hosts_.size(); ++h) find_missing_steps(HostId(h));
   find_cut_tails();
   find_missing_blobs();
@@ -197,6 +209,8 @@ void OpenTrace::find_missing_steps(HostId host) {
   const std::string& name = files_.catalog.hosts[host.index()].name;
   const auto report = [&](const StepPiece* before, const StepPiece& after, uint64_t first,
                           uint64_t last) {
+    if (const auto& excerpt = files_.excerpt)
+      if (excerpt->host != host || first > excerpt->last_step) return;
     auto fault = fault_of(why_missing(before, &after, host, first), after.segment, "");
     const char* why = "";
     if (fault.kind == TraceFault::Kind::kGap) why = ": lost by the recorder";
@@ -253,6 +267,7 @@ void OpenTrace::find_cut_tails() {
       faults_.push_back(std::move(fault));
     }
   }
+  if (files_.excerpt) return;
   // A process without any segment recorded nothing at all.
   std::set<uint32_t> seen;
   for (const auto& segment : files_.segments) seen.insert(segment->process);

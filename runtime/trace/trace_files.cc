@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "graph/base/suggest.h"
+#include "runtime/store/file_ops.h"
+#include "runtime/trace/excerpt.h"
 #include "runtime/trace/open_trace.h"
 #include "runtime/trace/segment_files.h"
 
@@ -39,6 +42,23 @@ std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
     return std::nullopt;
   }
   return std::nullopt;
+}
+
+/// What an excerpt says of itself; none of a whole run.
+Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
+                                                 const TraceCatalog& catalog) {
+  const fs::path file = folder / kExcerptFile;
+  std::error_code fault;
+  if (!fs::exists(file, fault)) return std::optional<TraceExcerpt>();
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json json, parse_json(text, file.string()));
+  ASSIGN_OR_RETURN(const int64_t host, json.get_int("host"));
+  ASSIGN_OR_RETURN(const int64_t last_step, json.get_int("last_step"));
+  if (host < 0 || std::cmp_greater_equal(host, catalog.hosts.size()) || last_step < 1)
+    return error(Code::kCorrupt, "'{}' names host {} of {} and step {}", file.string(), host,
+                 catalog.hosts.size(), last_step);
+  return std::optional(
+      TraceExcerpt{HostId(static_cast<uint32_t>(host)), static_cast<uint64_t>(last_step)});
 }
 
 /// Whether numbers mean the same in both.
@@ -194,6 +214,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given) {
               "the run was resumed with a changed graph or program: move the segments of one "
               "of them away");
   }
+  ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folder, *catalog));
   found.catalog = std::move(*catalog);
   found.segments.assign(opening.segments.begin(), opening.segments.end());
   found.faults = std::move(opening.faults);

@@ -98,6 +98,50 @@ TEST_F(ReplayOfTheDemo, PlaysOneNodeUpToAStep) {
   EXPECT_THAT(unknown.err, HasSubstr("did you mean 'trainer'?"));
 }
 
+TEST_F(ReplayOfTheDemo, BecomesATestThatReplaysByItself) {
+  const fs::path folder = fs::path(run_folder()).parent_path() / "fixture";
+  const auto nothing = replay({"--depth", "control", "--fixture", folder.string()});
+  EXPECT_EQ(nothing.code, 2) << "nothing diverged, no node is named";
+  EXPECT_THAT(nothing.err, HasSubstr("say what to test with --node NAME"));
+  const auto end = replay({"--node", "router", "--stop-at", "51", "--fixture", folder.string()});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, HasSubstr("fixture: steps 1 to 50 of 'router' in " + folder.string()));
+  EXPECT_TRUE(fs::exists(folder / "router_50_test.cc"));
+  EXPECT_TRUE(fs::exists(folder / "README.md"));
+  const auto alone = run_graph_program({"replay", folder.string(), "--json"});
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(*json_of(alone).get_int("steps"), 50);
+  EXPECT_TRUE(*json_of(alone).get_bool("identical"));
+  EXPECT_EQ(replay({"--node", "router", "--fixture", folder.string()}).code, 2) << "it is there";
+  EXPECT_EQ(replay({"--step", "--fixture", folder.string()}).code, 3);
+}
+
+TEST_F(ReplayOfTheDemo, BecomesATestOfWhatDiverged) {
+  const fs::path folder = fs::path(run_folder()).parent_path() / "diverged";
+  const auto end = replay({"--depth", "control", "--set", "tenant.main.environment.letters=xyz",
+                           "--fixture", folder.string(), "--json"});
+  EXPECT_EQ(end.code, 4) << end.err;
+  const Json fixture = *json_of(end).find("fixture");
+  EXPECT_EQ(*fixture.get_string("host"), "env.main");
+  EXPECT_LT(*fixture.get_int("bytes"), 16 << 10);
+  const auto alone = run_graph_program({"replay", folder.string(), "--depth", "control"});
+  EXPECT_EQ(alone.code, 4) << alone.err;
+  EXPECT_THAT(alone.out, AllOf(HasSubstr("diverged, first here:\nenv.main:"),
+                               HasSubstr("prompt: recorded \"r:")));
+}
+
+TEST_F(ReplayOfTheDemo, SaysWhenItCannotKeepWhatWasAskedFor) {
+  // A device without room stands in for a full disk.
+  const fs::path folder = fs::path(run_folder()).parent_path() / "kept";
+  fs::create_directories(folder);
+  fs::create_symlink("/dev/full", folder / "rollouts.jsonl");
+  const auto end = replay({"--depth", "control", "--out", folder.string()});
+  EXPECT_EQ(end.code, 1) << end.out;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("rollouts.jsonl' cannot be written"),
+                             HasSubstr("keeping what the replay said")));
+  EXPECT_THAT(end.out, HasSubstr("identical"));
+}
+
 TEST_F(ReplayOfTheDemo, IsSteppedByHandForwardAndBack) {
   const auto end = step_by_hand("next\nnext 4\nback 2\nshow trainer\ngo trainer:5\nfly\nquit\n");
   EXPECT_EQ(end.code, 0) << end.err;

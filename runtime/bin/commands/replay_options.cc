@@ -16,12 +16,16 @@ void ReplayArguments::declare(Arguments& arguments) {
                     INT64_MAX);
   arguments.flag(is_stepped, "--step", "steps by hand: next, back, show");
   arguments.text(out, "--out", "DIR", "keeps rollouts.jsonl and metrics.jsonl of the replay");
+  arguments.text(fixture, "--fixture", "DIR",
+                 "writes the smallest test that shows the first divergence, or else --node");
   arguments.flag(json, "--json", "prints the report as JSON");
 }
 
 Status ReplayArguments::validate() const {
   if (stop_at > 0 && node.empty() && !is_stepped)
     return error(Code::kInvalid, "--stop-at needs --node: steps are counted per host group");
+  if (is_stepped && !fixture.empty())
+    return error(Code::kInvalid, "--step plays by hand: there is no --fixture of that");
   if (is_stepped && threads != 1)
     return error(Code::kInvalid, "--step plays on one thread, not {}", threads);
   return ok();
@@ -39,6 +43,7 @@ std::vector<std::string> ReplayArguments::words() const {
   for (const auto& set : sets) add("--set", set);
   if (stop_at > 0) add("--stop-at", fmt::format("{}", stop_at));
   add("--out", out);
+  add("--fixture", fixture);
   if (is_stepped) words.emplace_back("--step");
   if (json) words.emplace_back("--json");
   return words;

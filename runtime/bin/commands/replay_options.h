@@ -19,6 +19,7 @@ struct ReplayArguments {
   int64_t stop_at = 0;  // 0 = the end
   bool is_stepped = false;
   std::string out;
+  std::string fixture;
   bool json = false;
 
   void declare(Arguments& arguments);
