@@ -20,10 +20,6 @@ Contract Broadcaster::contract() {
 }
 
 Status Broadcaster::start(Resources&) {
-  if (services().tenants().size() != 1)
-    return error(Code::kInvalid, "'{}' serves one tenant, not {}", services().self_name(),
-                 services().tenants().size())
-        .note("write 'per_tenant = true' in its node table");
   tenant_ = services().tenants().front();
   return ok();
 }

@@ -23,10 +23,6 @@ Contract Data::contract() {
 
 Status Data::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
-  if (services().tenants().size() != 1)
-    return error(Code::kInvalid, "'{}' serves one tenant, not {}", services().self_name(),
-                 services().tenants().size())
-        .note("write 'per_tenant = true' in its node table");
   tenant_ = services().tenants().front();
   shuffle_key_ = services().random(tenant_, "shuffle", 0).next();
   if (const auto* resume = services().resume_point(tenant_)) {

@@ -22,10 +22,6 @@ Contract Env::contract() {
 }
 
 Status Env::start(Resources&) {
-  if (services().tenants().size() != 1)
-    return error(Code::kInvalid, "'{}' serves one tenant, not {}", services().self_name(),
-                 services().tenants().size())
-        .note("write 'per_tenant = true' in its node table");
   tenant_ = services().tenants().front();
   if (const auto* resume = services().resume_point(tenant_)) {
     const Json* consumed = resume->manifest.find("consumed");

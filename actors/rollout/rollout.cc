@@ -63,10 +63,6 @@ Contract Rollout::contract() {
 
 Status Rollout::start(Resources& resources) {
   tokenizer_ = &resources.get<Tokenizer>("tokenizer");
-  if (services().tenants().size() != 1)
-    return error(Code::kInvalid, "'{}' serves one tenant, not {}", services().self_name(),
-                 services().tenants().size())
-        .note("write 'per_tenant = true' in its node table");
   tenant_ = services().tenants().front();
   if (options_.max_inflight < tenant().group_size)
     return error(Code::kInvalid, "max_inflight {} is less than the group_size {} of tenant '{}'",

@@ -52,10 +52,6 @@ Trainer::Trainer(const TrainerOptions& options)
 Status Trainer::start(Resources& resources) {
   learner_ = &resources.get<Learner>("learner");
   weights_ = &resources.get<WeightChannel>("weights");
-  if (services().tenants().size() != 1)
-    return error(Code::kInvalid, "'{}' trains one tenant, not {}", services().self_name(),
-                 services().tenants().size())
-        .note("write 'per_tenant = true' in its node table and give each tenant a learner");
   tenant_ = services().tenants().front();
   if (const auto* point = services().resume_point(tenant_)) return resume(*point);
   return ok();

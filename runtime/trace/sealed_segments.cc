@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/store/file_ops.h"
+#include "runtime/trace/blob_ledger.h"
 #include "runtime/trace/packed_segment.h"
 #include "runtime/trace/segment_bytes.h"
 #include "runtime/trace/segment_files.h"
@@ -87,12 +88,22 @@ void SealedSegments::serve() {
     to_do_.pop_front();
     is_busy_ = true;
     lock.unlock();
+    if (is_kept(number)) count_blobs(number);
     retire();
     if (options_.packs) pack(number);
     lock.lock();
     is_busy_ = false;
     done_.notify_all();
   }
+}
+
+void SealedSegments::count_blobs(uint64_t number) {
+  if (options_.blobs == nullptr || !counted_.insert(number).second) return;
+  const auto file = segment_path(options_.folder, options_.process, options_.epoch, number);
+  const uint64_t num_bytes = options_.blobs->count_file(number, file);
+  if (num_bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  blob_bytes_of_[number] = num_bytes;
 }
 
 void SealedSegments::retire() {
@@ -103,24 +114,31 @@ void SealedSegments::retire() {
       const std::lock_guard lock(mutex_);
       uint64_t sum = 0;
       for (const auto& [number, num_bytes] : bytes_of_) sum += num_bytes;
+      for (const auto& [number, num_bytes] : blob_bytes_of_) sum += num_bytes;
       if (sum <= options_.bytes_max) return;
       oldest = bytes_of_.begin()->first;
     }
     if (oldest >= keep_from) return;
+    count_blobs(oldest);  // it may be retired before its turn came
     // First the mark: a segment that is gone without one is a missing segment.
     if (!set_retired_through(options_.folder, options_.process, options_.epoch, oldest).ok())
       return;
     remove_segment(options_, oldest);
+    if (options_.blobs != nullptr) options_.blobs->retire(oldest);
+    counted_.erase(oldest);
     const std::lock_guard lock(mutex_);
     bytes_of_.erase(oldest);
+    blob_bytes_of_.erase(oldest);
   }
 }
 
+bool SealedSegments::is_kept(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  return bytes_of_.contains(number);
+}
+
 void SealedSegments::pack(uint64_t number) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!bytes_of_.contains(number)) return;  // retired
-  }
+  if (!is_kept(number)) return;
   const auto packed =
       pack_segment_file(segment_path(options_.folder, options_.process, options_.epoch, number));
   if (!packed.ok()) return;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -23,6 +24,8 @@ namespace primerl {
 /// Packs the raw segment `file` into `.ptrz` beside it, synced, then removes it.
 Result<std::filesystem::path> pack_segment_file(const std::filesystem::path& file);
 
+class BlobLedger;
+
 class SealedSegments {
  public:
   struct Options {
@@ -32,6 +35,7 @@ class SealedSegments {
     uint64_t bytes_max = 0;
     bool packs = true;
     std::function<uint64_t()> keep_from;
+    BlobLedger* blobs = nullptr;  // outlives it; what segments name counts and goes with them
   };
   explicit SealedSegments(Options options);
   /// Leaves what is not packed yet as it is.
@@ -43,6 +47,8 @@ class SealedSegments {
 
  private:
   void serve();
+  bool is_kept(uint64_t number);  // not retired
+  void count_blobs(uint64_t number);
   void retire();
   void pack(uint64_t number);
 
@@ -50,10 +56,12 @@ class SealedSegments {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   // Guarded by mutex_.
-  std::map<uint64_t, uint64_t> bytes_of_;  // sealed segments, by number
+  std::map<uint64_t, uint64_t> bytes_of_;       // sealed segments, by number
+  std::map<uint64_t, uint64_t> blob_bytes_of_;  // that they were the first to name
   std::deque<uint64_t> to_do_;
   bool is_busy_ = false;
   bool stops_ = false;
+  std::set<uint64_t> counted_;  // of the thread: segments whose blobs were counted
   std::jthread thread_;
 };
 

@@ -67,6 +67,7 @@ Status SegmentBuffer::map_file(const std::filesystem::path& file) {
 }
 
 Status SegmentBuffer::map_memory() {
+  is_live_.store(false);
   if (base_ != nullptr) {
     std::memset(base_, 0, capacity_);
     return ok();
@@ -93,7 +94,8 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
   header.crc = crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(SegmentHeader, crc)));
   header_ = header;
   seed_ = header.seed;
-  used_ = walked_ = num_deliveries_ = 0;
+  set_used(0);
+  walked_ = num_deliveries_ = 0;
   std::memcpy(base_, &header, sizeof(header));
   TraceFrameHeader head{.length = 0,
                         .crc = 0,
@@ -106,7 +108,18 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
   first_free_ = sizeof(header) + aligned_to_frames(sizeof(head) + catalog.size());
 }
 
-void SegmentBuffer::open() { tail_.store(first_free_, std::memory_order_release); }
+void SegmentBuffer::open() {
+  tail_.store(first_free_, std::memory_order_release);
+  is_live_.store(true, std::memory_order_release);
+}
+
+std::span<const std::byte> SegmentBuffer::live_bytes() const {
+  if (!is_live_.load(std::memory_order_acquire)) return {};
+  const uint64_t tail = tail_.load(std::memory_order_acquire);
+  if (tail <= capacity_) return {base_, tail};
+  // Full; who passed the end has said so, or is about to.
+  return {base_, used() > 0 ? used() : capacity_};
+}
 
 void SegmentBuffer::write(uint64_t at, std::span<std::byte> head, std::span<const std::byte> tail) {
   auto* header = reinterpret_cast<TraceFrameHeader*>(head.data());
@@ -142,7 +155,7 @@ Status SegmentBuffer::sync() const {
 Status SegmentBuffer::seal_file() {
   ::munmap(base_, capacity_);
   base_ = nullptr;
-  const int cut = ::ftruncate(fd_, static_cast<off_t>(used_));
+  const int cut = ::ftruncate(fd_, static_cast<off_t>(used()));
   const int reason = errno;
   release();
   if (cut != 0) return io_error("sealing", file_, reason);

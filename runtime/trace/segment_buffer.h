@@ -51,12 +51,15 @@ class SegmentBuffer {
   /// Fills in length and CRC of `head`, copies both parts, then publishes the length.
   void write(uint64_t at, std::span<std::byte> head, std::span<const std::byte> tail);
 
-  void set_used(uint64_t used) { used_ = used; }
-  uint64_t used() const { return used_; }
+  void set_used(uint64_t used) { used_.store(used, std::memory_order_relaxed); }
+  uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   uint64_t capacity() const { return capacity_; }
   const SegmentHeader& header() const { return header_; }
   const std::filesystem::path& file() const { return file_; }
-  std::span<const std::byte> bytes() const { return {base_, used_}; }
+  std::span<const std::byte> bytes() const { return {base_, used()}; }
+  /// What may have been written so far, of one in memory that was opened; else nothing. From any
+  /// thread at any time, also a signal handler.
+  std::span<const std::byte> live_bytes() const;
 
   /// Walks the finished frames up to `end`; false while one of them is still being written.
   bool is_written_to(uint64_t end);
@@ -83,8 +86,9 @@ class SegmentBuffer {
   SegmentHeader header_{};
   std::filesystem::path file_;
   int fd_ = -1;
+  std::atomic<bool> is_live_ = false;  // opened, and not begun anew since
   // Of the one who seals.
-  uint64_t used_ = 0;
+  std::atomic<uint64_t> used_ = 0;
   uint64_t walked_ = 0;
   uint64_t num_deliveries_ = 0;
 };

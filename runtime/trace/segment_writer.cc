@@ -16,9 +16,10 @@
 
 #include "graph/base/random.h"
 #include "runtime/store/file_ops.h"
-#include "runtime/trace/content_store.h"
+#include "runtime/trace/blob_ledger.h"
 #include "runtime/trace/gap_ledger.h"
 #include "runtime/trace/packed_segment.h"
+#include "runtime/trace/ring_files.h"
 #include "runtime/trace/sealed_segments.h"
 #include "runtime/trace/segment_buffer.h"
 #include "runtime/trace/segment_files.h"
@@ -49,15 +50,20 @@ class Writer final : public SegmentWriter {
  public:
   explicit Writer(SegmentWriterOptions options)
       : options_(std::move(options)),
-        store_(options_.folder / "blobs", options_.level == TraceLevel::kPower) {}
+        blobs_(options_.folder, options_.process, options_.epoch,
+               options_.level == TraceLevel::kPower) {}
   ~Writer() override { stop(); }
 
   Status start();
   bool append(std::span<std::byte> head, std::span<const std::byte> tail) override;
   Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) override {
-    return store_.store(bytes);
+    return blobs_.store(bytes);
   }
   Status dump() override;
+  void dump_in_handler() noexcept override {
+    is_frozen_.store(true);
+    if (ring_files_) ring_files_->write_in_handler();
+  }
   Status close() override;
   Status fault() const override {
     const std::lock_guard lock(mutex_);
@@ -98,13 +104,15 @@ class Writer final : public SegmentWriter {
 
   // Constant after start().
   SegmentWriterOptions options_;
-  const ContentStore store_;
+  BlobLedger blobs_;
   uint64_t capacity_ = 0;
   std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
   std::unique_ptr<SealedSegments> sealed_;
+  std::unique_ptr<RingFiles> ring_files_;  // of kRing
 
   alignas(64) std::atomic<SegmentBuffer*> current_ = nullptr;
   std::atomic<uint64_t> num_lost_ = 0;
+  std::atomic<bool> is_frozen_ = false;  // the process dies: the ring forgets nothing more
 
   mutable std::mutex mutex_;
   std::condition_variable room_;     // a segment became current, or the trace failed
@@ -150,6 +158,9 @@ Status Writer::start() {
     buffers_.push_back(std::make_unique<SegmentBuffer>(capacity_));
     free_.push_back(buffers_.back().get());
   }
+  if (is_ring())
+    ring_files_ =
+        std::make_unique<RingFiles>(options_.folder, options_.process, options_.epoch, buffers_);
   SegmentBuffer* first = take_free();
   RETURN_IF_ERROR(prepare(first));
   first->open();
@@ -161,7 +172,8 @@ Status Writer::start() {
                                 .epoch = options_.epoch,
                                 .bytes_max = options_.trace_bytes_max,
                                 .packs = options_.packs,
-                                .keep_from = options_.keep_from});
+                                .keep_from = options_.keep_from,
+                                .blobs = &blobs_});
   sync_at_ = after(options_.sync_every);
   thread_ = std::jthread([this] { serve(); });
   return ok();
@@ -273,7 +285,8 @@ void Writer::serve() {
     const auto now = Clock::now();
     const bool wants_segment = ready_.size() < kReadySegments && !is_closing_ && !is_failed_;
     const bool may_prepare =
-        wants_segment && now >= prepare_at_ && (!free_.empty() || (!kept_.empty() && !is_dumping_));
+        wants_segment && now >= prepare_at_ &&
+        (!free_.empty() || (!kept_.empty() && !is_dumping_ && !is_frozen_.load()));
     if (may_prepare && (ready_.empty() || to_seal_.empty())) {
       prepare_next(lock);
     } else if (!to_seal_.empty()) {
@@ -296,6 +309,7 @@ void Writer::serve() {
 SegmentBuffer* Writer::take_free() {
   std::deque<SegmentBuffer*>& from = free_.empty() ? kept_ : free_;
   SegmentBuffer* buffer = from.front();
+  if (&from == &kept_) blobs_.retire(buffer->header().number);
   from.pop_front();
   return buffer;
 }
@@ -366,6 +380,7 @@ Status Writer::seal(SegmentBuffer* buffer) {
                    buffer->header().number, to_string(options_.block_max));
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  if (is_ring()) blobs_.count(buffer->header().number, buffer->bytes());
   if (is_ring()) return ok();
   if (options_.level == TraceLevel::kPower) RETURN_IF_ERROR(buffer->sync());
   const uint64_t number = buffer->header().number, num_bytes = buffer->used();
@@ -412,22 +427,9 @@ Status Writer::dump_ring() {
                                 to_string(options_.block_max));
   }
   is_dumping_ = true;
-  const std::deque<SegmentBuffer*> kept = kept_;
+  const std::vector<SegmentBuffer*> oldest_first(kept_.begin(), kept_.end());
   lock.unlock();
-  Status written = system_files().make_folder(options_.folder);
-  if (written.ok() && ::chmod(options_.folder.c_str(), 0700) != 0)
-    written = io_error("restricting", options_.folder, errno);
-  if (written.ok() && !kept.empty() && kept.front()->header().number > 1)
-    written = set_retired_through(options_.folder, options_.process, options_.epoch,
-                                  kept.front()->header().number - 1);
-  for (const SegmentBuffer* buffer : kept) {
-    if (!written.ok()) break;
-    const auto bytes = buffer->bytes();
-    written = replace_file(
-        system_files(),
-        segment_path(options_.folder, options_.process, options_.epoch, buffer->header().number),
-        {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
+  const Status written = ring_files_->write(oldest_first);
   lock.lock();
   is_dumping_ = false;
   wake_.notify_all();

@@ -66,6 +66,8 @@ class SegmentWriter {
   virtual Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) = 0;
   /// Of kRing: writes what is kept as an ordinary segment. Others: syncs. Safe to call again.
   virtual Status dump() = 0;
+  /// Of kRing: writes what is kept, from the handler of a deadly signal (async-signal-safe, once).
+  virtual void dump_in_handler() noexcept {}
   /// Writes the end frame, seals, joins the thread. No append() may run or follow.
   virtual Status close() = 0;
   virtual Status fault() const = 0;

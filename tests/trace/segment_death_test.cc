@@ -90,6 +90,64 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
   EXPECT_GT(num_cut, 0);
 }
 
+SegmentWriter* ring_writer = nullptr;
+
+// Records into a ring on two threads; the signal comes while both do.
+[[noreturn]] void record_until_it_dies(const SegmentWriterOptions& options, Progress& progress,
+                                       uint64_t target, int deadly) {
+  auto writer = SegmentWriter::open(options);
+  if (!writer.ok()) ::_exit(1);
+  ring_writer = writer->get();
+  ::signal(deadly, [](int signal) {
+    ring_writer->dump_in_handler();
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+  });
+  const auto append_all = [&](uint32_t host) {
+    for (uint64_t step = 1;; ++step) {
+      if (!append_delivery(**writer, host, step)) ::_exit(1);
+      progress.step[host].store(step);
+      if (host == 0 && step == target) ::raise(deadly);
+    }
+  };
+  std::thread other(append_all, 1);
+  append_all(0);
+  ::_exit(1);
+}
+
+TEST(SegmentWriter, TheFlightRecorderIsWrittenByTheHandlerOfADeadlySignal) {
+  void* shared =
+      ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& progress = *static_cast<Progress*>(shared);
+  RandomStream random(2027);
+  for (int round = 0; round < 40; ++round) {
+    TestFolder folder;
+    auto options = small_segments(folder.path() / "trace");
+    options.level = TraceLevel::kRing;
+    options.ring_bytes = 4 * options.segment_bytes;
+    for (auto& step : progress.step) step.store(0);
+    const uint64_t target = 1 + random.below(round % 4 == 0 ? 300 : 100'000);
+    const int deadly = round % 2 == 0 ? SIGSEGV : SIGABRT;
+    const pid_t child = ::fork();
+    if (child == 0) record_until_it_dies(options, progress, target, deadly);
+    ASSERT_GT(child, 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == deadly) << "round " << round;
+    const auto contents = read_all(folder.path() / "trace");
+    const auto& steps = contents.steps.at(0);
+    ASSERT_EQ(steps.back(), target) << "round " << round << ": the last steps are what matters";
+    ASSERT_EQ(steps.back() - steps.front() + 1, steps.size()) << "round " << round;
+    EXPECT_EQ(retired_through(folder.path() / "trace", "main", 1), contents.numbers.front() - 1);
+    for (const auto& damage : contents.damage) EXPECT_TRUE(damage.is_hole) << "round " << round;
+    if (target <= 300) {
+      EXPECT_EQ(steps, steps_to(target));
+    }
+  }
+  ::munmap(shared, sizeof(Progress));
+}
+
 TEST(SegmentReader, ReadsATraceWhileItIsWritten) {
   TestFolder folder;
   auto writer = SegmentWriter::open(small_segments(folder.path()));

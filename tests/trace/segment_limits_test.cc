@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 
+#include "runtime/trace/content_store.h"
+#include "runtime/trace/maintenance.h"
+#include "runtime/trace/payload_frame.h"
 #include "runtime/trace/sealed_segments.h"
 #include "tests/trace/segment_files.h"
 
@@ -242,6 +246,97 @@ TEST(SegmentWriter, KeepsItsTraceBelowTheLimit) {
   const auto& steps = contents.steps.at(0);
   EXPECT_EQ(steps.back(), num_steps);
   EXPECT_EQ(steps.back() - steps.front() + 1, steps.size());
+}
+
+/// A payload frame with one Blob of kInlineBytesMax + 1 bytes that begin with `content`.
+bool append_large(SegmentWriter& writer, uint64_t step, uint64_t content) {
+  std::vector<std::byte> bytes(kInlineBytesMax + 1);
+  std::memcpy(bytes.data(), &content, sizeof content);
+  const Blob blob(std::move(bytes));
+  PayloadFrame frame = {};
+  frame.step = step;
+  frame.sequence = step;
+  std::vector<std::byte> scratch;
+  return append_payload(writer, frame, {}, std::span(&blob, 1), scratch);
+}
+
+/// The blobs that lie there, and those that segments name, must be the same.
+void expect_blobs_are_those_named(const std::filesystem::path& folder, uint64_t num_blobs) {
+  const auto verified = verify_trace(folder);
+  ASSERT_TRUE(verified.ok());
+  for (const auto& fault : verified->faults) EXPECT_FALSE(fault.is_fault()) << fault.text;
+  EXPECT_EQ(verified->num_blobs, num_blobs);
+  EXPECT_EQ(ContentStore(folder / "blobs").list()->size(), num_blobs);
+}
+
+TEST(SegmentWriter, RemovesABlobWithTheLastSegmentThatNamedIt) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  options.trace_bytes_max = 3 * options.segment_bytes;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  const uint64_t num_steps = 130'000;  // eleven segments
+  constexpr uint64_t kOfAll = 1'000'000;
+  uint64_t num_stored = 0;
+  for (uint64_t step = 1; step <= num_steps; ++step) {
+    ASSERT_TRUE(append_delivery(**writer, 0, step));
+    if (step % 10'000 != 0) continue;
+    ASSERT_TRUE(append_large(**writer, step, step));
+    ASSERT_TRUE(append_large(**writer, step, kOfAll)) << "one that every segment names";
+    ++num_stored;
+  }
+  ASSERT_TRUE((*writer)->close().ok());
+  uint64_t num_named = 1;
+  const uint64_t first = read_all(folder.path()).steps.at(0).front();
+  for (uint64_t step = 10'000; step <= num_steps; step += 10'000) num_named += step >= first;
+  EXPECT_LT(num_named, num_stored);
+  expect_blobs_are_those_named(folder.path(), num_named);
+}
+
+TEST(SegmentWriter, LeavesABlobThatAnotherProcessNames) {
+  TestFolder folder;
+  auto options = small_segments(folder.path());
+  auto other = SegmentWriter::open(options);
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(append_large(**other, 1, 7));
+  options.process = "other";
+  options.process_index = 1;
+  options.trace_bytes_max = 0;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(append_large(**writer, 1, 7));
+  ASSERT_TRUE(append_large(**writer, 1, 8));
+  for (uint64_t step = 1; step <= kStepsOfFourSegments; ++step)
+    ASSERT_TRUE(append_delivery(**writer, 0, step));
+  ASSERT_TRUE((*writer)->close().ok());
+  ASSERT_TRUE((*other)->close().ok());
+  expect_blobs_are_those_named(folder.path(), 1);
+}
+
+TEST(SegmentWriter, TheFlightRecorderForgetsBlobsToo) {
+  TestFolder folder;
+  auto options = small_segments(folder.path() / "trace");
+  options.level = TraceLevel::kRing;
+  options.ring_bytes = 4 * options.segment_bytes;
+  auto writer = SegmentWriter::open(options);
+  ASSERT_TRUE(writer.ok());
+  for (uint64_t step = 1; step <= 200'000; ++step) {
+    ASSERT_TRUE(append_delivery(**writer, 0, step));
+    if (step % 10'000 == 0) {
+      ASSERT_TRUE(append_large(**writer, step, step));
+    }
+  }
+  ASSERT_TRUE((*writer)->close().ok());
+  ASSERT_TRUE((*writer)->dump().ok());
+  const auto verified = verify_trace(folder.path() / "trace");
+  ASSERT_TRUE(verified.ok());
+  EXPECT_LT(verified->num_blobs, 20U);
+  const auto there = ContentStore(folder.path() / "trace" / "blobs").list();
+  // Beyond those named: of the segments that were made ready to be written anew.
+  EXPECT_GE(there->size(), verified->num_blobs);
+  EXPECT_LT(there->size(), 20U);
+  for (const auto& fault : verified->faults)
+    EXPECT_NE(fault.kind, TraceFault::Kind::kMissingBlob) << fault.text;
 }
 
 TEST(SegmentWriter, TheFlightRecorderKeepsTheLastBytesAndWritesThemWhenAsked) {
