@@ -93,14 +93,6 @@ TEST_F(EnvStory, TooManyTaskFaultsInARowFailTheNode) {
   EXPECT_THAT(third.error().text(), HasSubstr("3 tasks in a row"));
 }
 
-TEST_F(EnvStory, ServesOneTenant) {
-  NodeRunner<Env> two;
-  two.set_tenants({testing::a_tenant(), testing::a_tenant()});
-  const Status status = two.start();
-  ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status.error().text(), HasSubstr("per_tenant = true"));
-}
-
 TEST_F(EnvStory, GivesTasksWhileTheEdgeHasRoom) {
   env->set_room("task", 0);
   ASSERT_FALSE(*env->run_work());

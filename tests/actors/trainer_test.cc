@@ -57,14 +57,6 @@ TEST_F(TrainerStory, PublishesTheVersionItStartsFromBeforeAnythingElse) {
   EXPECT_FALSE(ready[0].is_last);
 }
 
-TEST_F(TrainerStory, TrainsOneTenant) {
-  NodeRunner<Trainer> two;
-  two.set_tenants({testing::a_tenant(), testing::a_tenant()});
-  two.use("learner", learner);
-  two.use("weights", *weights);
-  EXPECT_FALSE(two.start().ok());
-}
-
 TEST_F(TrainerStory, GroupsWithoutTwoSurvivorsFail) {
   start();
   auto group = a_group(0, 0, {0, 1, 0.5});
