@@ -289,7 +289,9 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
     setup.on_live = [this, &surroundings] {
-      if (const Status live = surroundings.go_live(); !live.ok()) note_fault(live.error());
+      // A file that is otherwise than recorded ends the run: then it was not recovered.
+      if (has_fault()) return;
+      if (const Status live = surroundings.go_live(); !live.ok()) return note_fault(live.error());
       control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
     };
   }
