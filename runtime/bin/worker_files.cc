@@ -4,13 +4,16 @@
 
 namespace primerl {
 
-WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder, WorkerTrace* trace,
+WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+                         const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
                          std::function<void(const Error&)> on_fault)
     : run_folder_(std::move(run_folder)), trace_(trace), on_fault_(std::move(on_fault)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
         tenant.name, tenant.keep_last));
+  for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
+    checkpoints_[slot]->keep(begun_from[slot].step);
 }
 
 Status WorkerFiles::append_line(std::string_view file, std::string_view line) {

@@ -22,8 +22,10 @@ namespace primerl {
 
 class WorkerFiles final : public RunFiles {
  public:
-  /// `trace`, which may be null, is told of checkpoints.
-  WorkerFiles(const Plan& plan, std::filesystem::path run_folder, WorkerTrace* trace,
+  /// `trace`, which may be null, is told of checkpoints. `begun_from`, by tenant slot or empty,
+  /// stays on the disk: without it the record of this start could not be replayed.
+  WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+              const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
   /// The run is taken up from a record: until go_live() lines that are there already are compared

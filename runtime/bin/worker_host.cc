@@ -57,7 +57,7 @@ class WorkerSurroundings final : public Surroundings {
         control_(control),
         points_(std::move(points)),
         reports_all_(plan.processes.size() > 1),
-        files_(plan, folder, trace, std::move(on_fault)) {}
+        files_(plan, folder, points_, trace, std::move(on_fault)) {}
 
   /// Until go_live() what is said was said before: it is not logged again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,

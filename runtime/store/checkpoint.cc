@@ -148,6 +148,7 @@ Status CheckpointStore::prune() {
       kept += read_checkpoint(path).ok() ? 1 : 0;
       continue;
     }
+    if (step == kept_step_) continue;
     const fs::path away = folder_ / fmt::format(".step_{}.old", step);
     RETURN_IF_ERROR(files_.rename(path, away));
     RETURN_IF_ERROR(files_.remove_all(away));

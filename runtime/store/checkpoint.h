@@ -25,6 +25,10 @@ class CheckpointStore {
   CheckpointStore(FileOps& files, std::filesystem::path folder, std::string tenant,
                   int64_t keep_last);
 
+  /// Keeps the checkpoint of this step too, whatever `keep_last` says: the record of the running
+  /// start begins from it. Without a call there is none.
+  void keep(int64_t step) { kept_step_ = step; }
+
   /// A fresh empty folder to fill; what an earlier crash left behind is removed.
   Result<std::filesystem::path> begin(int64_t step);
   /// Before it returns ok nobody can take the folder for a complete checkpoint. `state` is what the
@@ -40,6 +44,7 @@ class CheckpointStore {
   const std::filesystem::path folder_;
   const std::string tenant_;
   const int64_t keep_last_;
+  std::optional<int64_t> kept_step_;
 };
 
 /// What a `checkpoints/` folder holds.

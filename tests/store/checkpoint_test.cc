@@ -153,6 +153,24 @@ TEST(Checkpoint, KeepLastRemovesTheOldestAndZeroKeepsAll) {
   EXPECT_THAT(names(all.path()), ElementsAre("step_10", "step_20", "step_30"));
 }
 
+TEST(Checkpoint, TheOneThatARecordBeginsFromIsKeptBesideTheLast) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
+  CheckpointStore store(system_files(), scratch.path(), "main", 2);
+  store.keep(20);
+  for (const int64_t step : {30, 40, 50}) {
+    const auto filling = store.begin(step);
+    ASSERT_TRUE(filling.ok());
+    fill(*filling, step);
+    ASSERT_TRUE(store.commit(step, state_of(step)).ok());
+  }
+  EXPECT_FALSE(fs::exists(scratch.path() / "step_10"));
+  EXPECT_TRUE(fs::exists(scratch.path() / "step_20"));
+  EXPECT_FALSE(fs::exists(scratch.path() / "step_30"));
+  EXPECT_EQ(find_checkpoints(scratch.path()).newest->step, 50);
+}
+
 TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
