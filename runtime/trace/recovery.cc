@@ -31,6 +31,11 @@ Survey survey(const Trace& trace, size_t num_hosts) {
 }  // namespace
 
 Status Recovery::check(const Plan& plan, const Trace& trace) {
+  if (const auto excerpt = trace.excerpt())
+    return error(Code::kInvalid,
+                 "its record is an excerpt (a fixture): steps 1 to {} of '{}' and nothing of the "
+                 "other nodes; it can be replayed, not taken up",
+                 excerpt->last_step, trace.catalog().hosts[excerpt->host.index()].name);
   RETURN_IF_ERROR(check_fits(plan, trace.catalog()));
   if (trace.is_closed()) return error(Code::kInvalid, "its record has an end: nothing was cut off");
   for (const TraceFault& fault : trace.faults()) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "runtime/store/file_ops.h"
+#include "runtime/trace/recovery.h"
 #include "tests/bin/program.h"
 #include "tests/trace/replay_run.h"
 
@@ -56,6 +57,16 @@ TEST(Fixture, HoldsOneHostAloneAndIsNoDamagedTrace) {
   const auto other = open_replay((kFixtures / "router").string(), "control", "trainer", {}, "");
   ASSERT_FALSE(other.ok());
   EXPECT_THAT(other.error().text(), HasSubstr("an excerpt for 'router': 'trainer' is not in it"));
+}
+
+TEST(Fixture, IsNoRecordThatARunCanBeTakenUpFrom) {
+  const auto session = open_replay((kFixtures / "router").string(), "control", "", {}, "");
+  ASSERT_TRUE(session.ok()) << session.error().text();
+  const Status checked = Recovery::check(*session->plan, *session->trace);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_THAT(checked.error().text(),
+              AllOf(HasSubstr("is an excerpt (a fixture): steps 1 to 50 of 'router'"),
+                    HasSubstr("it can be replayed, not taken up")));
 }
 
 TEST(Fixture, PassesWithTheActorThatWasRecorded) {
