@@ -28,7 +28,8 @@ class ReplayCursor;
 class Recovery final : public RunGuide, public DeliveryObserver, public RecordedAnswers {
  public:
   /// Whether a record can be taken up by a plan: whole from step 1 on, no excerpt, of the same
-  /// nodes, edges and schemas, and cut off rather than ended. The error says what stands against it.
+  /// nodes, edges and schemas, and cut off rather than ended. The error says what stands against
+  /// it.
   static Status check(const Plan& plan, const Trace& trace);
 
   /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
