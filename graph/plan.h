@@ -118,6 +118,8 @@ struct GraphSettings {
   Duration drain_max = Duration::seconds(60);  // more than any environment_timeout
   Duration dead_after = Duration::seconds(15);
   int64_t abandoned_max = 4;  // stuck environment threads replaced
+  int64_t restarts_max = 5;   // within restart_window, of a process and of the run
+  Duration restart_window = Duration::seconds(60);
 };
 
 /// `[trace]`: the record of the run's deliveries, runs/x/trace/.

@@ -77,6 +77,10 @@ const OptionSet& graph_options() {
                  "a process without progress for this long is killed")
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
                  "stuck environment threads that are replaced")
+          .field("restarts_max", &G::restarts_max, between(0, 1 << 16) | unit("restarts"),
+                 "within restart_window, of a process that died; where it kept the state of the "
+                 "run, the run is taken up again; 0 stops the run instead")
+          .field("restart_window", &G::restart_window, above(0), "what restarts_max counts over")
           .take();
   return options;
 }

@@ -87,16 +87,17 @@ class TracedChannel final : public WeightChannel {
 
  private:
   Result<std::shared_ptr<const WeightSnapshot>> replayed(PolicyVersion version) {
-    if (!without_tensors_ && may_come_ != nullptr && may_come_()) {
+    if (without_tensors_) {
+      auto snapshot = std::make_shared<WeightSnapshot>();
+      snapshot->version = version;
+      return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+    }
+    if (may_come_ != nullptr && may_come_()) {
       std::unique_lock lock(mutex_);
       published_.wait_for(lock, std::chrono::nanoseconds(kPublishMax.to_nanoseconds()),
                           [&] { return channel_->newest() >= version; });
     }
-    auto fetched = channel_->fetch(version);
-    if (fetched.ok() || !without_tensors_) return fetched;
-    auto snapshot = std::make_shared<WeightSnapshot>();
-    snapshot->version = version;
-    return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+    return channel_->fetch(version);
   }
   const std::vector<std::byte>* recorded() const {
     const HostId host = Host::running_here();

@@ -21,9 +21,9 @@ std::unique_ptr<WeightChannel> make_recording_channel(
     std::function<void(HostId host, std::vector<std::byte> answer)> keep);
 
 /// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept. A version
-/// that was fetched in the recorded run but is not in `channel` (its learner is not replayed) is
-/// given without tensors when `without_tensors`; else, when it may still come, it is waited for, at
-/// most kPublishMax: a version may reach an engine without any message (it asked for the newest).
+/// that was fetched in the recorded run is given without tensors when `without_tensors` (nobody
+/// computes with it); else it is `channel`'s and, when it may still come, waited for, at most
+/// kPublishMax: a version may reach an engine without any message (it asked for the newest).
 inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct RecordedChannelSetup {
   std::unique_ptr<WeightChannel> channel;

@@ -137,9 +137,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
     choice.superseded.clear();
     return;
   }
-  Status fits = ok();
-  if (plan.processes.size() != 1) fits = error(Code::kInvalid, "the run had several processes");
-  if (fits.ok()) fits = Recovery::check(plan, **trace);
+  const Status fits = Recovery::check(plan, **trace);
   if (fits.ok()) {
     choice.record = record;
     return;

@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/bin/run_session.h"
 
 namespace primerl {
 namespace {
 
-constexpr size_t kRestartsMax = 5;  // of one process, within the window
-constexpr Duration kRestartWindow = Duration::seconds(60);
 constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
 constexpr Duration kExitMax = Duration::seconds(10);            // from its last word to its exit
 
@@ -18,7 +17,7 @@ constexpr Duration kExitMax = Duration::seconds(10);            // from its last
 /// A process of engines alone: what it knew can be made again, and its neighbours ask again. One
 /// that keeps the state of the run goes on from a checkpoint, with --resume.
 bool RunSession::can_restart(ProcessId process) const {
-  if (plan_.processes.size() < 2 || is_stopping_) return false;
+  if (plan_.processes.size() < 2 || is_stopping_ || is_recovering_) return false;
   if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
   for (const auto& instance : plan_.instances) {
     if (plan_.host(instance.host).process != process) continue;
@@ -37,11 +36,13 @@ bool RunSession::plan_restart(ProcessId process) {
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
   const std::string how = exit.ok() ? exit->text() : "closed its control channel";
-  std::erase_if(worker.restarts, [this](Time at) { return now() - at >= kRestartWindow; });
+  const GraphSettings& settings = plan_.settings;
+  std::erase_if(worker.restarts, [&](Time at) { return now() - at >= settings.restart_window; });
   const std::string& name = plan_.process(process).name;
-  if (worker.restarts.size() >= kRestartsMax) {
-    fault_ = fmt::format("process '{}' {}, after {} restarts within {}", name, how,
-                         worker.restarts.size(), to_string(kRestartWindow));
+  if (std::cmp_greater_equal(worker.restarts.size(), settings.restarts_max)) {
+    if (settings.restarts_max > 0)
+      fault_ = fmt::format("process '{}' {}, after {} restarts within {}", name, how,
+                           worker.restarts.size(), to_string(settings.restart_window));
     return false;
   }
   // Twice as long each time, so that one that cannot live does not take the machine with it.
@@ -52,6 +53,36 @@ bool RunSession::plan_restart(ProcessId process) {
   say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,
                   worker.epoch));
   return true;
+}
+
+/// The others cannot go on without it. What they have done is in their records: where the run may
+/// be taken up again they end at once, else as on any other end.
+void RunSession::lose(ProcessId process) {
+  if (is_stopping_) return;
+  const bool was_up = coordinator_->is_up();
+  // A process of engines that dies again and again would do so in the next start, too.
+  const bool may_come_back = was_up && fault_.empty() && plan_.settings.restarts_max > 0;
+  if (fault_.empty()) fault_ = death_of(process.index());
+  if (!may_come_back) return stop("a worker has died");
+  has_lost_worker_ = true;
+  is_stopping_ = true;
+  kill_all();
+}
+
+/// How a process ended that had not said that it would, with its last words.
+std::string RunSession::death_of(size_t index) {
+  Worker& worker = workers_[index];
+  const std::string& name = plan_.processes[index].name;
+  const auto exit = worker.process->wait(kExitMax);
+  if (!exit.ok()) worker.process->kill();
+  std::string death = worker.was_silent
+                          ? fmt::format("process '{}' said nothing for {} and was killed", name,
+                                        to_string(plan_.settings.dead_after))
+                          : fmt::format("process '{}' {}", name,
+                                        exit.ok() ? exit->text() : "did not end and was killed");
+  if (!worker.closed.ok()) death += ": " + worker.closed.error().text();
+  const std::string words = worker.process->last_words();
+  return words.empty() ? death : death + "\nits last words:\n" + words;
 }
 
 void RunSession::restart_due() {

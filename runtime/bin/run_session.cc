@@ -75,7 +75,6 @@ Time RunSession::now() const {
 }
 
 RunResult RunSession::run() {
-  const SignalCounter signals;
   std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
   wall_start_ = wall_seconds();
   if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
@@ -244,6 +243,7 @@ void RunSession::watch() {
 void RunSession::give_up(const Error& why) {
   if (fault_.empty()) fault_ = why.text();
   is_stalled_ = is_stalled_ || why.code() == Code::kDeadline;
+  has_left_record_ = has_left_record_ || (is_recovering_ && is_stalled_);
   stop("the run cannot go on");
 }
 
@@ -253,8 +253,7 @@ void RunSession::handle(const ControlEvent& event) {
   if (event.is_closed()) {
     worker.is_closed = true;
     worker.closed = event.closed;
-    // Where it cannot come back the others cannot go on without it.
-    if (!worker.ended && !plan_restart(event.peer)) stop("a worker has died");
+    if (!worker.ended && !plan_restart(event.peer)) lose(event.peer);
     return;
   }
   if (coordination_.ok()) coordination_ = coordinator_->handle(event.peer, event.message, now());
@@ -328,17 +327,20 @@ void RunSession::note_first_token() {
 }
 
 void RunSession::note_recovered(const RunRecovered& recovered) {
+  recovered_.num_steps += recovered.num_steps;
+  recovered_.num_messages += recovered.num_messages;
+  if (++num_recovered_ < workers_.size()) return;
   is_recovering_ = false;
   phase_.clear();
   say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
-                  recovered.num_steps, recovered.num_messages));
+                  recovered_.num_steps, recovered_.num_messages));
   // A disk that refuses this refuses metrics.jsonl too, and that is said there.
   (void)folder_.note(
       Json::object().set("recovered", Json::object()
                                           .set("time", iso_time(wall_seconds()))
                                           .set("record", resume_.record.filename().string())
-                                          .set("steps", recovered.num_steps)
-                                          .set("messages", recovered.num_messages)));
+                                          .set("steps", recovered_.num_steps)
+                                          .set("messages", recovered_.num_messages)));
 }
 
 void RunSession::obey_signals() {
@@ -364,10 +366,8 @@ void RunSession::watch_silence() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.is_closed || now() - worker.heard_at < plan_.settings.dead_after) continue;
-    if (fault_.empty() && !can_restart(ProcessId(static_cast<uint32_t>(i))))
-      fault_ = fmt::format("process '{}' said nothing for {} and was killed",
-                           plan_.processes[i].name, to_string(plan_.settings.dead_after));
     worker.process->kill();
+    worker.was_silent = true;
     worker.heard_at = now();
   }
 }
@@ -451,11 +451,7 @@ RunResult RunSession::result() {
       if (!worker.ended->stall.empty()) why += "\n" + worker.ended->stall;
       continue;
     }
-    why = fmt::format("process '{}' {}", plan_.processes[i].name,
-                      exit.ok() ? exit->text() : "did not end and was killed");
-    if (!worker.closed.ok()) why += ": " + worker.closed.error().text();
-    const std::string words = worker.process->last_words();
-    if (!words.empty()) why += "\nits last words:\n" + words;
+    why = death_of(i);
   }
   if (const Status balanced = check_end(); why.empty() && !balanced.ok())
     why = balanced.error().text();
@@ -464,10 +460,14 @@ RunResult RunSession::result() {
     const bool was_said = said_.find(why.substr(0, why.find('\n'))) != std::string::npos;
     RunResult failed{kExitFailed, stalled ? "stalled" : "failed", why, was_said, seconds};
     // What a worker says of its record is known; one that died may die of the checkpoint, too.
-    failed.has_left_record = is_recovering_ && fault_.empty() && SignalCounter::count() == 0 &&
-                             std::all_of(workers_.begin(), workers_.end(),
-                                         [](const Worker& each) { return each.ended.has_value(); });
-    if (is_recovering_ && !failed.has_left_record)
+    failed.has_left_record =
+        has_left_record_ || (is_recovering_ && fault_.empty() && SignalCounter::count() == 0 &&
+                             std::all_of(workers_.begin(), workers_.end(), [](const Worker& each) {
+                               return each.ended.has_value();
+                             }));
+    failed.has_lost_worker = has_lost_worker_ && SignalCounter::count() == 0;
+    failed.was_recovering = is_recovering_;
+    if (is_recovering_ && !failed.has_left_record && !failed.has_lost_worker)
       failed.why += "\nit was following its record; --from-checkpoint goes on without";
     return failed;
   }

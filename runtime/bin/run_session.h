@@ -30,12 +30,15 @@ struct RunResult {
   bool was_said = false;  // the terminal has it already
   double seconds = 0;
   bool has_left_record = false;  // the record could not be followed to its end
+  bool has_lost_worker = false;  // one that the others cannot go on without: take the run up again
+  bool was_recovering = false;   // when it was lost
 };
 
 class RunSession {
  public:
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status);
-  /// Everything from launch to the last worker's end. Opens the metrics files first.
+  /// Everything from launch to the last worker's end. Opens the metrics files first. A
+  /// SignalCounter lives meanwhile, the caller's.
   RunResult run();
   /// Of this start; null when they could not be opened.
   const MetricsLog* metrics() const { return metrics_.get(); }
@@ -47,7 +50,8 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    uint32_t epoch = 1;  // incarnation
+    bool was_silent = false;  // for dead_after, and was killed
+    uint32_t epoch = 1;       // incarnation
     std::vector<Time> restarts;
     std::optional<Time> restart_at;  // it has died and comes back then
   };
@@ -59,6 +63,8 @@ class RunSession {
   bool plan_restart(ProcessId process);
   void restart_due();
   Error died_early(Worker& worker, const ControlEvent& event);
+  void lose(ProcessId process);
+  std::string death_of(size_t index);
   void watch();
   void handle(const ControlEvent& event);
   void say(const std::string& line);
@@ -103,8 +109,12 @@ class RunSession {
   bool is_stopping_ = false;
   bool is_stalled_ = false;
   bool has_first_token_ = false;
-  bool is_recovering_ = false;  // the worker follows a record
+  bool is_recovering_ = false;  // the workers follow a record
+  size_t num_recovered_ = 0;    // of those, at its end
+  RunRecovered recovered_;      // what they say together
   bool was_killed_ = false;
+  bool has_lost_worker_ = false;
+  bool has_left_record_ = false;
   std::string fault_;  // the first one of this side, said once
   std::string said_;   // warnings and errors shown so far
   uint32_t num_lines_shown_ = 0;

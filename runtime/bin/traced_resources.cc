@@ -9,6 +9,7 @@
 #include "runtime/bin/recorded_learner.h"
 #include "runtime/bin/recovered_engine.h"
 #include "runtime/bin/recovered_learner.h"
+#include "runtime/bin/weight_backend.h"
 
 namespace primerl {
 namespace {
@@ -86,6 +87,17 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
                version.value);
 }
 
+/// In one process more versions are kept, so that an engine that lags in the record finds its own;
+/// elsewhere it takes the oldest that is there.
+Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
+                                                         const ResourceFactory& make) {
+  ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
+  if (backend == "memory")
+    return take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+  ASSIGN_OR_RETURN(auto made, make(plan, index));
+  return take_as<WeightChannel>(std::move(made));
+}
+
 std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
                                             Recovery& recovery) {
   RecordedChannelSetup setup;
@@ -107,7 +119,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     const auto is_live = [&recovery] { return recovery.is_live(); };
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
-      auto channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+      ASSIGN_OR_RETURN(auto channel, channel_to_follow(plan, index, make));
       *channel_of = channel.get();
       return recovered_channel(std::move(channel), recovery);
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -156,6 +157,7 @@ class WorkerHost {
   RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   RunEnded lead(RunMember& member);
+  bool hosts_rollout() const;
   void note_fault(const Error& fault);
   bool has_fault();
   void obey(const ControlEvent& event, RunMember& member);
@@ -230,8 +232,11 @@ RunEnded WorkerHost::run() {
   if (record_ != nullptr) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
-    surroundings.follow(record_->catalog().bytes_before, newest);
-    auto made = Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer());
+    surroundings.follow(hosts_rollout() ? record_->catalog().bytes_before
+                                        : std::vector<std::pair<std::string, uint64_t>>(),
+                        newest);
+    auto made =
+        Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);
     if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
     recovery_ = std::move(made).value();
   }
@@ -261,6 +266,14 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
   return ok();
+}
+
+/// The Rollout nodes of a run share a process, which writes rollouts.jsonl.
+bool WorkerHost::hosts_rollout() const {
+  return std::any_of(plan_->instances.begin(), plan_->instances.end(), [this](const auto& one) {
+    return plan_->node(one.node).contract->name == "rollout" &&
+           plan_->host(one.host).process == process_;
+  });
 }
 
 void WorkerHost::note_fault(const Error& fault) {

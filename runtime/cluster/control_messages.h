@@ -4,8 +4,8 @@
 ///                      RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///   in runs of several processes also
-///   worker -> control: LinksLive, HostsReady, TenantFinished, HostsCounted
-///   control -> worker: ConnectPeers, GoRun, CountHosts, EndRun, PeerDown, PeerUp
+///   worker -> control: LinksLive, HostsReady, HostsFollowed, TenantFinished, HostsCounted
+///   control -> worker: ConnectPeers, GoRun, GoLive, CountHosts, EndRun, PeerDown, PeerUp
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
 /// message. Control messages carry no Blobs. run_coordinator.h says what follows what.
@@ -23,7 +23,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 4;
+inline constexpr uint32_t kControlVersion = 5;
 
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
@@ -129,6 +129,28 @@ struct GoRun {
   template <class F>
   static void fields(F& f) {
     f("num_processes", &GoRun::num_processes);
+  }
+};
+
+/// All hosts of the worker are at the end of the record they follow, and wait for GoLive.
+struct HostsFollowed {
+  static constexpr std::string_view kName = "HostsFollowed";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_hosts = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_hosts", &HostsFollowed::num_hosts);
+  }
+};
+
+/// The hosts of all processes have followed: they go on by themselves.
+struct GoLive {
+  static constexpr std::string_view kName = "GoLive";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_processes = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_processes", &GoLive::num_processes);
   }
 };
 

@@ -59,6 +59,11 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     if (!all([](const Member& one) { return one.is_ready; })) return ok();
     phase_ = Phase::kRunning;
     tell_all(GoRun{static_cast<uint32_t>(members_.size())});
+  } else if (as_if<HostsFollowed>(message) != nullptr) {
+    if (!is_up() || member.has_followed) return out_of_turn(plan_, from, HostsFollowed::kName);
+    member.has_followed = true;
+    if (all([](const Member& one) { return one.has_followed; }))
+      tell_all(GoLive{static_cast<uint32_t>(members_.size())});
   } else if (const auto* tenant = as_if<TenantFinished>(message)) {
     finished_.insert(tenant->tenant);
     if (finished_.size() >= plan_.tenants.size()) drain("finished", 0);

@@ -1,14 +1,16 @@
 /// RunCoordinator: brings the processes of one run up together and finds the end of it.
 ///
 ///   all:  WorkerHello -> [ConnectPeers -> LinksLive] -> StartRun -> HostsReady -> GoRun
+///   recovered: HostsFollowed -> GoLive
 ///   end:  TenantFinished of every tenant | drain() -> DrainRun -> CountHosts/HostsCounted ->
 ///   EndRun
 ///
 /// What stands in one step waits for all processes: no source starts before every link is live and
-/// every host is made. A drain is over when two successive looks find every host idle, nothing
-/// under way between any two, and no step taken in between; the sums are of all processes, so a
-/// message that crosses a look is seen in the next one. A run whose process is alone has no links
-/// to make and finds its end by itself: StartRun is all it gets.
+/// every host is made, and no host of a recovered run goes live before all have followed. A drain
+/// is over when two successive looks find every host idle, nothing under way between any two, and
+/// no step taken in between; the sums are of all processes, so a message that crosses a look is
+/// seen in the next one. A run whose process is alone has no links to make and finds its end by
+/// itself: StartRun is all it gets.
 ///
 /// A state machine: no thread, no clock, no socket. The owner tells it what arrived and when, and
 /// sends what it says. Not thread-safe.
@@ -62,6 +64,7 @@ class RunCoordinator {
     std::optional<WorkerHello> hello;
     bool has_links = false;
     bool is_ready = false;
+    bool has_followed = false;
     bool has_ended = false;
     Heartbeat beat;
     std::optional<HostsCounted> counted;  // of this round

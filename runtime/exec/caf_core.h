@@ -26,6 +26,8 @@ class CafExecutor::Core final : private CellOwner {
 
   Status prepare();
   void go();
+  void go_live();
+  bool is_live() const;
   void arrive(Parcel&& parcel);
   void finish(RunEnd end);
   void peer_down(ProcessId process, uint32_t epoch);

@@ -300,7 +300,21 @@ void CafExecutor::Core::host_followed(HostId) {
   {
     const std::lock_guard lock(mutex_);
     if (++num_followed_ < here_.size()) return;
-    is_live_ = true;
+  }
+  if (setup_.on_followed != nullptr) return setup_.on_followed();
+  go_live();
+}
+
+bool CafExecutor::Core::is_live() const {
+  const std::lock_guard lock(mutex_);
+  return is_live_;
+}
+
+void CafExecutor::Core::go_live() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_live_, true)) return;
+    still_since_ns_ = 0;  // it was of the clock before
     // A drain that began meanwhile has its time from now on.
     clock_.go_on_from(setup_.guide->ended());
     draining_since_ = clock_.now();
@@ -337,6 +351,8 @@ Status CafExecutor::start() {
 }
 Status CafExecutor::prepare() { return core_->prepare(); }
 void CafExecutor::go() { core_->go(); }
+void CafExecutor::go_live() { core_->go_live(); }
+bool CafExecutor::is_live() const { return core_->is_live(); }
 void CafExecutor::arrive(Parcel&& parcel) { core_->arrive(std::move(parcel)); }
 void CafExecutor::peer_down(ProcessId process, uint32_t epoch) { core_->peer_down(process, epoch); }
 Status CafExecutor::peer_up(ProcessId process, uint32_t epoch,

@@ -34,7 +34,10 @@ struct CafExecutorSetup {
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every host's thread
   RunGuide* guide = nullptr;             // of a run taken up again; outlives the executor
   std::function<void()> on_live;         // all hosts have followed it to its end; any thread
-  OtherProcesses* others = nullptr;      // outlives the executor; null: the run is this process
+  /// Where other processes follow too: all hosts here are at the end, and wait for go_live(). Any
+  /// thread. Null: they go live at once.
+  std::function<void()> on_followed;
+  OtherProcesses* others = nullptr;  // outlives the executor; null: the run is this process
   /// Incarnations (by ProcessId) of the others that differ from `epoch`, or may.
   std::vector<std::pair<uint32_t, uint32_t>> peer_epochs{};
 };
@@ -51,6 +54,10 @@ class CafExecutor final : public Executor {
   Status prepare();
   /// All processes are prepared: hosts take inputs.
   void go();
+  /// After on_followed: hosts go on by themselves. Any thread, once.
+  void go_live();
+  /// Whether there is no record (any more) to follow.
+  bool is_live() const;
   void request_drain() override;
   void request_stop() override;
   RunOutcome wait() override;

@@ -20,6 +20,9 @@ RunMember::RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say)
       links_(links),
       setup_(std::move(executor)) {
   setup_.others = links;
+  if (links_ == nullptr || setup_.guide == nullptr) return;
+  const auto num_hosts = static_cast<uint32_t>(plan_->process(process_).hosts.size());
+  setup_.on_followed = [this, num_hosts] { say_(Payload::of(HostsFollowed{num_hosts})); };
 }
 
 RunMember::~RunMember() {
@@ -40,6 +43,7 @@ Status RunMember::obey(const Payload& message) {
   if (!has_begun()) return ok();
   if (links_ != nullptr) RETURN_IF_ERROR(change_peer(message));
   if (as_if<GoRun>(message) != nullptr) go();
+  if (as_if<GoLive>(message) != nullptr) executor_->go_live();
   if (as_if<DrainRun>(message) != nullptr) {
     drains_ = true;
     if (running_.valid()) executor_->request_drain();
@@ -148,7 +152,8 @@ Heartbeat RunMember::heartbeat() const {
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
   if (links_ != nullptr && status.still_for >= plan_->settings.stall_after)
-    beat.stall = executor_->stall_report().text();
+    beat.stall =
+        executor_->is_live() ? executor_->stall_report().text() : setup_.guide->stuck().text();
   beat.edges = counts_of(status.edges);
   return beat;
 }

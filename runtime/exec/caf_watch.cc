@@ -78,12 +78,14 @@ void CafExecutor::Core::watch_record(Time now) {
     steps += view.num_steps;
     is_running = is_running || view.is_running;
   }
-  if (is_running || steps != last_steps_ || last_change_ == Time()) {
+  const bool has_changed = is_running || steps != last_steps_ || last_change_ == Time();
+  if (has_changed) {
     last_steps_ = steps;
     last_change_ = now;
-    return;
   }
-  if (now - last_change_ < kStuckAfter) return;
+  // What other processes send may take as long as it takes: all of them together tell.
+  if (setup_.others != nullptr) return note_stillness(true);
+  if (has_changed || now - last_change_ < kStuckAfter) return;
   end(RunEnd::kFailed, setup_.guide->stuck());
 }
 

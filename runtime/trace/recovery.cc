@@ -11,6 +11,7 @@ namespace {
 struct Survey {
   Time ended;
   HostId drained;  // none: no host had begun to drain
+  HostId bereft;   // none: no host was told that a neighbour's process had died
 };
 
 Survey survey(const Trace& trace, size_t num_hosts) {
@@ -23,6 +24,7 @@ Survey survey(const Trace& trace, size_t num_hosts) {
       if (!step) continue;
       found.ended = std::max(found.ended, step->began + step->duration);
       if (step->kind == StepKind::kDrain && found.drained.is_none()) found.drained = host;
+      if (step->kind == StepKind::kPeer && found.bereft.is_none()) found.bereft = host;
     }
   }
   return found;
@@ -39,6 +41,8 @@ Status Recovery::check(const Plan& plan, const Trace& trace) {
   RETURN_IF_ERROR(check_fits(plan, trace.catalog()));
   if (trace.is_closed()) return error(Code::kInvalid, "its record has an end: nothing was cut off");
   for (const TraceFault& fault : trace.faults()) {
+    if (fault.kind == TraceFault::Kind::kReplaced)
+      return error(Code::kInvalid, "a process had died in it and come back: {}", fault.text);
     if (fault.kind == TraceFault::Kind::kCutTail || !fault.is_fault()) continue;
     return error(Code::kInvalid, "its record is not whole: {}", fault.text);
   }
@@ -53,6 +57,11 @@ Status Recovery::check(const Plan& plan, const Trace& trace) {
                    plan.hosts[i].name, trace.first_step(host));
   }
   const Survey found = survey(trace, plan.hosts.size());
+  if (!found.bereft.is_none())
+    return error(Code::kInvalid,
+                 "a process that '{}' spoke with had died in it and come back: what one "
+                 "incarnation after the other did is read, not followed",
+                 plan.host(found.bereft).name);
   if (!found.drained.is_none())
     return error(Code::kInvalid, "'{}' had begun to drain when the run was cut off",
                  plan.host(found.drained).name);
@@ -61,17 +70,19 @@ Status Recovery::check(const Plan& plan, const Trace& trace) {
 
 Result<std::unique_ptr<Recovery>> Recovery::make(std::shared_ptr<const Plan> plan,
                                                  std::shared_ptr<const Trace> trace,
-                                                 DeliveryObserver* recorder) {
+                                                 DeliveryObserver* recorder, ProcessId process) {
   RETURN_IF_ERROR(check_fits(*plan, trace->catalog()));
-  return std::unique_ptr<Recovery>(new Recovery(std::move(plan), std::move(trace), recorder));
+  return std::unique_ptr<Recovery>(
+      new Recovery(std::move(plan), std::move(trace), recorder, process));
 }
 
 Recovery::Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace> trace,
-                   DeliveryObserver* recorder)
+                   DeliveryObserver* recorder, ProcessId process)
     : plan_(std::move(plan)),
       trace_(std::move(trace)),
       wiring_(make_wiring(*plan_)),
-      recorder_(recorder) {
+      recorder_(recorder),
+      process_(process) {
   for (uint32_t i = 0; i < plan_->hosts.size(); ++i)
     cursors_.push_back(
         std::make_unique<ReplayCursor>(*plan_, *wiring_, *trace_, HostId(i), UINT64_MAX));
@@ -81,6 +92,10 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace
 }
 
 Recovery::~Recovery() = default;
+
+bool Recovery::is_here(HostId host) const {
+  return process_.is_none() || plan_->host(host).process == process_;
+}
 
 StepGuide& Recovery::guide(HostId host) { return *cursors_[host.index()]; }
 
@@ -106,11 +121,12 @@ Error Recovery::stuck() const {
   for (const auto& cursor : cursors_)
     if (cursor->divergence()) return text_of(*cursor->divergence());
   const ReplayCursor* first = nullptr;
-  for (const auto& cursor : cursors_)
-    if (cursor->next() != nullptr &&
-        (first == nullptr || cursor->recorded().began < first->recorded().began))
-      first = cursor.get();
-  if (first == nullptr) return error(Code::kCorrupt, "the recorded run cannot be followed");
+  for (uint32_t i = 0; i < cursors_.size(); ++i) {
+    const ReplayCursor* cursor = cursors_[i].get();
+    if (!is_here(HostId(i)) || cursor->next() == nullptr) continue;
+    if (first == nullptr || cursor->recorded().began < first->recorded().began) first = cursor;
+  }
+  if (first == nullptr) return error(Code::kCorrupt, "all here have followed the recorded run");
   const TraceStep& step = first->recorded();
   const auto& link = wiring_->links[step.link.index()];
   return error(Code::kCorrupt,
@@ -144,7 +160,8 @@ void Recovery::diverged(HostId host, std::string what) {
 
 uint64_t Recovery::num_steps() const {
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < plan_->hosts.size(); ++i) sum += trace_->last_step(HostId(i));
+  for (uint32_t i = 0; i < plan_->hosts.size(); ++i)
+    if (is_here(HostId(i))) sum += trace_->last_step(HostId(i));
   return sum;
 }
 

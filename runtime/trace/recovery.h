@@ -33,9 +33,11 @@ class Recovery final : public RunGuide, public DeliveryObserver, public Recorded
   static Status check(const Plan& plan, const Trace& trace);
 
   /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
+  /// Of a run of several processes each follows what its own hosts did: `process`; none: all hosts.
   static Result<std::unique_ptr<Recovery>> make(std::shared_ptr<const Plan> plan,
                                                 std::shared_ptr<const Trace> trace,
-                                                DeliveryObserver* recorder);
+                                                DeliveryObserver* recorder,
+                                                ProcessId process = ProcessId::none());
   ~Recovery() override;
 
   // RunGuide
@@ -59,18 +61,20 @@ class Recovery final : public RunGuide, public DeliveryObserver, public Recorded
   /// A resource came to another result than recorded: the host it belongs to stops here. On the
   /// host's thread, within its step.
   void diverged(HostId host, std::string what);
-  uint64_t num_steps() const;              // of the record
+  uint64_t num_steps() const;              // of the record, by the hosts that follow it here
   uint64_t num_messages_compared() const;  // once live
 
  private:
   Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace> trace,
-           DeliveryObserver* recorder);
+           DeliveryObserver* recorder, ProcessId process);
+  bool is_here(HostId host) const;
   Error text_of(const Divergence& divergence) const;
 
   const std::shared_ptr<const Plan> plan_;
   const std::shared_ptr<const Trace> trace_;
   const std::shared_ptr<const Wiring> wiring_;
   DeliveryObserver* const recorder_;
+  const ProcessId process_;
   std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = HostId
   Time ended_;
   uint32_t epoch_ = 1;

@@ -113,6 +113,18 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
   EXPECT_TRUE(stage.coordinator_->is_up());
 }
 
+TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
+  Stage stage(3);
+  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // of a run that is not up
+  stage.bring_up();
+  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
+  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // once is enough
+  ASSERT_TRUE(stage.say(1, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoLive to 0", "GoLive to 1", "GoLive to 2"));
+}
+
 TEST(RunCoordinator, OneAloneIsStartedAtOnce) {
   Stage stage(1);
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());

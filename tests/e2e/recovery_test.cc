@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 /// More steps than a test waits for.
 std::vector<std::string> endless(const fs::path& folder, const std::string& checkpoint_every) {
-  return scripted_run(folder, {"--max-steps", "1000000", "--set",
+  return scripted_run(folder, {"--max-steps", "1000000", "--set", "graph.restarts_max=0", "--set",
                                "tenant.main.checkpoint_every=" + checkpoint_every});
 }
 
@@ -51,22 +51,8 @@ ProgramEnd resume(const fs::path& folder, const std::string& max_steps,
   return run_graph_program(words);
 }
 
-/// Every step once and in order, every rollout once: nothing was lost, nothing done twice.
 void expect_whole(const fs::path& folder, const std::string& last_step) {
-  int64_t expected = 0;
-  for (const Json& line : lines_of(folder / "metrics.jsonl"))
-    ASSERT_EQ(*line.get_int("step"), ++expected);
-  EXPECT_EQ(std::to_string(expected), last_step);
-  std::set<std::string> seen;
-  for (const Json& line : lines_of(folder / "rollouts.jsonl"))
-    ASSERT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
-}
-
-/// The newest record is whole, whichever start it is of.
-void expect_replays(const fs::path& folder) {
-  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
-  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
-  EXPECT_THAT(replay.out, HasSubstr("identical"));
+  EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last_step);
 }
 
 TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {

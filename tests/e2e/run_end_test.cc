@@ -14,10 +14,12 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-/// A run that nobody waits for.
-std::vector<std::string> endless_run(const fs::path& folder) {
+/// A run that nobody waits for. It keeps every checkpoint: one that is waited for stays.
+std::vector<std::string> endless_run(const fs::path& folder,
+                                     const std::string& restarts_max = "0") {
   auto words = scripted_run(
-      folder, {"--max-steps", "1000000000", "--set", "tenant.main.checkpoint_every=100"});
+      folder, {"--max-steps", "1000000000", "--set", "tenant.main.checkpoint_every=100", "--set",
+               "tenant.main.keep_last=0", "--set", "graph.restarts_max=" + restarts_max});
   words.insert(words.begin(), "primerl-graph");
   return words;
 }
@@ -82,6 +84,25 @@ TEST(Crash, AKilledWorkerEndsTheRunWithItsLastWordsAndReadableFiles) {
   EXPECT_EQ(run_end(folder), "failed");
   EXPECT_FALSE(lines_of(folder / "metrics.jsonl").empty());
   EXPECT_FALSE(lines_of(folder / "rollouts.jsonl").empty());
+}
+
+TEST(Crash, ARunTakesItselfUpAgainAsOftenAsItMay) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder, "1"));
+  wait_for_checkpoint(folder, 100);
+  ::kill(worker_of(run), SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("going on live"));
+  pid_t worker = -1;
+  while ((worker = worker_of(run)) < 0) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(worker, SIGKILL);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_EQ(run_end(folder), "failed");
+  EXPECT_THAT(end.err, HasSubstr("the run is taken up again (1 of at most 1 times within 1m)"));
+  EXPECT_THAT(end.err, HasSubstr("the run has been taken up 1 times within 1m: it ends"));
+  EXPECT_EQ(count_of(end.err, "going on live"), 1u);
+  expect_steps_and_rollouts_once(folder);
 }
 
 TEST(Crash, ARunCanGoOnAfterIt) {

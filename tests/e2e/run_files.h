@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,27 @@ inline std::vector<std::string> scripted_run(const std::filesystem::path& folder
                                  folder.string()};
   words.insert(words.end(), more.begin(), more.end());
   return words;
+}
+
+/// Every step once and in order, every rollout once: nothing was lost, nothing done twice. The last
+/// step.
+inline int64_t expect_steps_and_rollouts_once(const std::filesystem::path& folder) {
+  int64_t last = 0;
+  for (const Json& line : lines_of(folder / "metrics.jsonl")) {
+    EXPECT_EQ(*line.get_int("step"), last + 1);
+    last = *line.get_int("step");
+  }
+  std::set<std::string> seen;
+  for (const Json& line : lines_of(folder / "rollouts.jsonl"))
+    EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
+  return last;
+}
+
+/// The newest record is whole, whichever start it is of.
+inline void expect_replays(const std::filesystem::path& folder) {
+  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "control"});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_NE(replay.out.find("identical"), std::string::npos) << replay.out;
 }
 
 /// The worker of a running primerl-graph.

@@ -149,7 +149,9 @@ TEST_F(SplitRun, AWorkerWithAnotherGraphIsRefusedWithBothHashes) {
 }
 
 TEST_F(SplitRun, AWorkerThatDiesIsNamedAndEndsTheRun) {
-  Program run(endless(), variables());
+  auto line = endless();
+  line.insert(line.end(), {"--set", "graph.restarts_max=0"});
+  Program run(line, variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
@@ -178,6 +180,67 @@ TEST_F(SplitRun, AnEngineThatDiesComesBackAndNothingIsLostOrTrainedTwice) {
   std::set<std::string> ended;
   for (const auto& rollout : lines_of(folder_ / "rollouts.jsonl"))
     EXPECT_TRUE(ended.insert(*rollout.get_string("rollout")).second) << "a rollout ended twice";
+}
+
+TEST_F(SplitRun, ATrainerOrDriverThatDiesIsTakenUpFromTheRecordsOfAllProcesses) {
+  for (const size_t worker : {size_t{0}, size_t{3}}) {
+    fs::remove_all(folder_);
+    Program run(endless(), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    const auto workers = workers_of(run);
+    ASSERT_EQ(workers.size(), 4u);
+    ::kill(workers[worker], SIGKILL);
+    ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+    ::kill(run.pid(), SIGINT);
+    const auto end = run.wait();
+    ASSERT_EQ(end.code, 130) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(worker == 0 ? "process 'driver' was killed by signal 9"
+                                               : "process 'training' was killed by signal 9"));
+    expect_steps_and_rollouts_once(folder_);
+    expect_replays(folder_);
+    EXPECT_TRUE(socket_folders().empty());
+  }
+}
+
+TEST_F(SplitRun, GoesOnAfterTheDeathOfAllItsProcesses) {
+  {
+    Program run(endless(), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    ::kill(run.pid(), SIGKILL);
+    EXPECT_EQ(run.wait().signal, SIGKILL);
+  }
+  const auto steps = lines_of(folder_ / "metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const int64_t more = *steps.back().get_int("step") + 10;
+  const auto end = run_graph_program(
+      {"run", "--resume", folder_.string(), "--max-steps", std::to_string(more)}, variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), more);
+  expect_replays(folder_);
+}
+
+TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLeadsBackToTheCheckpoint) {
+  const auto num_steps = [this] { return lines_of(folder_ / "metrics.jsonl").size(); };
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  ::kill(workers[2], SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  // Its neighbours have heard of it long before.
+  for (const size_t then = num_steps(); num_steps() < then + 20;)
+    ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(workers[3], SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("resuming after step"));
+  for (const size_t then = num_steps(); num_steps() < then + 2;)
+    ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("going on from the checkpoint alone"),
+                             HasSubstr("had died in it and come back")));
+  expect_replays(folder_);
 }
 
 TEST_F(SplitRun, APlaceThatCannotBeMadeIsNamed) {

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 /// A run that nobody waits for. It keeps every checkpoint: one that is waited for stays.
 std::vector<std::string> endless_run(const fs::path& folder, std::vector<std::string> more = {}) {
-  more.insert(more.begin(), {"--max-steps", "1000000000", "--set", "tenant.main.keep_last=0"});
+  more.insert(more.begin(), {"--max-steps", "1000000000", "--set", "tenant.main.keep_last=0",
+                             "--set", "graph.restarts_max=0"});
   auto words = scripted_run(folder, more);
   words.insert(words.begin(), "primerl-graph");
   return words;

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+#include <utility>
+
 #include "kernels/weights/channel.h"
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
@@ -12,6 +16,8 @@
 
 namespace primerl {
 namespace {
+
+constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
 
 /// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
 struct Prepared {
@@ -48,9 +54,7 @@ Prepared prepare(RunArguments arguments) {
                           process.name, process.machine)
                         .note("leave out 'host' of its [place]"),
                     kExitBadConfiguration);
-  // A record of several processes is read, not followed: such a run goes on from its checkpoint.
-  if (prepared.plan->processes.size() == 1)
-    choose_record(arguments, *prepared.plan, prepared.resume);
+  choose_record(arguments, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
   for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
@@ -66,39 +70,108 @@ void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
     if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
 }
 
-}  // namespace
+/// The starts of one command: the first, and those that take the run up again after a death.
+class RunStarts {
+ public:
+  explicit RunStarts(RunArguments arguments) : arguments_(std::move(arguments)) {}
+  int run();
 
-int run_graph(const RunArguments& run_arguments) {
-  RunArguments arguments = run_arguments;
-  Prepared prepared = prepare(arguments);
-  if (prepared.exit_code != kExitDone) return prepared.exit_code;
-  const Plan& plan = *prepared.plan;
+ private:
+  RunResult run_once(RunSession& session, Prepared& prepared, StatusLine& status);
+  bool may_restart(const Plan& plan, const RunResult& result);
+  int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
+  int leave(const std::string& why, int exit_code);
+
+  RunArguments arguments_;
+  std::vector<double> restarts_;  // seconds since 1970
+  double seconds_ = 0;            // of all starts so far
+};
+
+int RunStarts::run() {
+  const SignalCounter signals;
+  std::string why;  // of the start before
+  while (true) {
+    Prepared prepared = prepare(arguments_);
+    if (prepared.exit_code != kExitDone)
+      return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
+    StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
+    RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status);
+    RunResult result = run_once(session, prepared, status);
+    seconds_ = result.seconds += seconds_;
+    if (result.has_left_record)
+      fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
+    else if (!may_restart(*prepared.plan, result))
+      return end(prepared, result, session.metrics());
+    why = result.why;
+    RunArguments again;
+    again.resume = prepared.folder->path().string();
+    again.json = arguments_.json;
+    // A record that a process died of would be its death again.
+    again.from_checkpoint = result.has_left_record || result.was_recovering;
+    arguments_ = std::move(again);
+  }
+}
+
+/// The run cannot be taken up again, which has been said: it ends as the start before did.
+int RunStarts::leave(const std::string& why, int exit_code) {
+  auto folder = RunFolder::open(arguments_.resume);
+  if (!folder.ok()) return fail(folder.error(), exit_code);
+  const Status noted = (*folder)->note(Json::object()
+                                           .set("end", "failed")
+                                           .set("exit_code", kExitFailed)
+                                           .set("why", why)
+                                           .set("ended", iso_time(wall_seconds())));
+  return noted.ok() ? kExitFailed : fail(noted.error(), kExitFailed);
+}
+
+/// Whether the run is taken up again after the death of a worker; says so, and waits a moment.
+bool RunStarts::may_restart(const Plan& plan, const RunResult& result) {
+  if (!result.has_lost_worker) return false;
+  const GraphSettings& settings = plan.settings;
+  const double now = wall_seconds();
+  std::erase_if(restarts_,
+                [&](double at) { return now - at >= settings.restart_window.to_seconds(); });
+  if (std::cmp_greater_equal(restarts_.size(), settings.restarts_max)) {
+    fmt::print(stderr, "warning: the run has been taken up {} times within {}: it ends\n",
+               restarts_.size(), to_string(settings.restart_window));
+    return false;
+  }
+  // Twice as long each time, so that what cannot live does not take the machine with it.
+  const Duration pause = Duration::nanoseconds(kRestartAfter.to_nanoseconds() << restarts_.size());
+  restarts_.push_back(now);
+  fmt::print(stderr,
+             "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
+             result.why, restarts_.size(), settings.restarts_max,
+             to_string(settings.restart_window));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(pause.to_nanoseconds()));
+  return true;
+}
+
+RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLine& status) {
   RunFolder& folder = *prepared.folder;
-  StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
   say_leftovers(status, {});
   status.say(fmt::format("run folder {}", folder.path().string()));
   for (const auto& point : prepared.resume.points)
     status.say(fmt::format("{} after step {} from {}",
                            prepared.resume.record.empty() ? "resuming" : "the learner resumes",
                            point.step, point.folder.string()));
-
-  if (!arguments.graph.file.empty()) {
+  if (!arguments_.graph.file.empty()) {
     std::error_code ignored;
-    const auto graph = std::filesystem::absolute(arguments.graph.file, ignored).lexically_normal();
+    const auto graph = std::filesystem::absolute(arguments_.graph.file, ignored).lexically_normal();
     if (const Status noted = folder.note(Json::object().set("graph", graph.string())); !noted.ok())
-      return fail(noted.error(), kExitFailed);
+      return {kExitFailed, "failed", noted.error().text()};
   }
-  RunSession session(plan, folder, prepared.resume, status);
   RunResult result = session.run();
   status.clear();
-  if (result.has_left_record) {
-    fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
-    prepared.folder.reset();  // another start takes its lock
-    arguments.from_checkpoint = true;
-    return run_graph(arguments);
-  }
-  if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
   say_leftovers(status, folder.path());  // of workers that were killed
+  return result;
+}
+
+int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* metrics) {
+  RunResult result = how;
+  const Plan& plan = *prepared.plan;
+  RunFolder& folder = *prepared.folder;
+  if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end)
                                        .set("exit_code", result.exit_code)
@@ -108,12 +181,16 @@ int run_graph(const RunArguments& run_arguments) {
     fail(noted.error(), kExitFailed);
     result.exit_code = kExitFailed;
   }
-  if (arguments.json)
-    print_json(summary_json(plan, folder, session.metrics(), result));
+  if (arguments_.json)
+    print_json(summary_json(plan, folder, metrics, result));
   else
-    print_text(summary_text(plan, folder, session.metrics(), result, terminal_of(STDOUT_FILENO)));
+    print_text(summary_text(plan, folder, metrics, result, terminal_of(STDOUT_FILENO)));
   return result.exit_code;
 }
+
+}  // namespace
+
+int run_graph(const RunArguments& arguments) { return RunStarts(arguments).run(); }
 
 void declare_run(RunArguments& arguments, Arguments& flags) {
   arguments.graph.declare(flags, false);
