@@ -82,7 +82,10 @@ RunResult RunSession::run() {
     kill_all();
     if (SignalCounter::count() > 0)
       return {kExitInterrupted, "interrupted", "", false, wall_seconds() - wall_start_};
-    return failed(launched.error().text());
+    RunResult result = failed(launched.error().text());
+    result.has_lost_worker = has_lost_worker_;
+    result.was_recovering = is_recovering_ && coordinator_->is_up();
+    return result;
   }
   watch();
   return result();
@@ -214,6 +217,8 @@ Status RunSession::launch_worker(size_t index) {
 Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
+  // One that leaves by itself would leave again.
+  has_lost_worker_ = exit.ok() && exit->signal != 0 && plan_.settings.restarts_max > 0;
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
                      plan_.process(event.peer).name, how);
