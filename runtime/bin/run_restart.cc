@@ -35,7 +35,10 @@ bool RunSession::plan_restart(ProcessId process) {
   Worker& worker = workers_[process.index()];
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
-  const std::string how = exit.ok() ? exit->text() : "closed its control channel";
+  const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
+                                                          to_string(plan_.settings.dead_after))
+                          : exit.ok()       ? exit->text()
+                                            : "closed its control channel";
   const GraphSettings& settings = plan_.settings;
   std::erase_if(worker.restarts, [&](Time at) { return now() - at >= settings.restart_window; });
   const std::string& name = plan_.process(process).name;
@@ -98,6 +101,7 @@ void RunSession::restart_due() {
     }
     worker.is_closed = false;
     worker.closed = ok();
+    worker.has_spoken = worker.was_silent = false;
     worker.heard_at = now();
   }
 }

@@ -255,6 +255,7 @@ void RunSession::give_up(const Error& why) {
 void RunSession::handle(const ControlEvent& event) {
   Worker& worker = workers_[event.peer.index()];
   worker.heard_at = now();
+  worker.has_spoken = true;
   if (event.is_closed()) {
     worker.is_closed = true;
     worker.closed = event.closed;
@@ -370,7 +371,10 @@ void RunSession::obey_signals() {
 void RunSession::watch_silence() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
-    if (worker.is_closed || now() - worker.heard_at < plan_.settings.dead_after) continue;
+    // One that has been started again has a library or two to load before its first word.
+    const Duration limit = worker.has_spoken ? plan_.settings.dead_after
+                                             : std::max(kHelloMax, plan_.settings.dead_after);
+    if (worker.is_closed || now() - worker.heard_at < limit) continue;
     worker.process->kill();
     worker.was_silent = true;
     worker.heard_at = now();

@@ -50,7 +50,8 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    bool was_silent = false;  // for dead_after, and was killed
+    bool has_spoken = false;  // this incarnation
+    bool was_silent = false;  // for too long, and was killed
     uint32_t epoch = 1;       // incarnation
     std::vector<Time> restarts;
     std::optional<Time> restart_at;  // it has died and comes back then

@@ -68,6 +68,12 @@ class Program {
   }
 
   pid_t pid() const { return pid_; }
+  /// False once it has ended; wait() still tells how.
+  bool is_running() const {
+    siginfo_t end{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           end.si_pid == 0;
+  }
   /// Reads stderr until `text` has been said; false when the program ended without it.
   bool wait_until_said(const std::string& text) {
     while (said_.find(text) == std::string::npos)

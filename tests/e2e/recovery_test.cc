@@ -22,20 +22,13 @@ std::vector<std::string> endless(const fs::path& folder, const std::string& chec
                                "tenant.main.checkpoint_every=" + checkpoint_every});
 }
 
-size_t num_lines(const fs::path& file) {
-  std::ifstream in(file);
-  size_t count = 0;
-  for (std::string line; std::getline(in, line);) ++count;
-  return count;
-}
-
 /// Runs until the trainer has taken so many steps, then kills the worker.
 void run_and_kill(const fs::path& folder, size_t num_steps,
                   const std::string& checkpoint_every = "20") {
   std::vector<std::string> words = endless(folder, checkpoint_every);
   words.insert(words.begin(), "primerl-graph");
   Program run(words);
-  while (num_lines(folder / "metrics.jsonl") < num_steps) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  while (num_lines(folder / "metrics.jsonl") < num_steps) ASSERT_TRUE(run.is_running());
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
 }
@@ -88,7 +81,7 @@ TEST(ARecoveredRun, CanBeKilledAndTakenUpAgain) {
   {
     Program again({"primerl-graph", "run", "--resume", folder.string()});
     pid_t worker = -1;
-    while ((worker = worker_of(again)) < 0) ASSERT_EQ(::kill(again.pid(), 0), 0);
+    while ((worker = worker_of(again)) < 0) ASSERT_TRUE(again.is_running());
     ::kill(worker, SIGKILL);  // while it starts or follows
     ASSERT_NE(again.wait().code, 0);
   }
@@ -112,7 +105,7 @@ TEST(ARecoveredRun, ThatHadDoneNothingYetStartsWithTheFirstStep) {
     std::vector<std::string> words = endless(folder, "20");
     words.insert(words.begin(), "primerl-graph");
     Program run(words);
-    while (!fs::exists(folder / "run.json")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    while (!fs::exists(folder / "run.json")) ASSERT_TRUE(run.is_running());
     ::kill(run.pid(), SIGKILL);
     run.wait();
   }

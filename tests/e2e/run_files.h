@@ -1,7 +1,9 @@
 /// What the tests of whole runs read: the files of a run folder, and a run as a process.
 #pragma once
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,6 +22,13 @@ inline std::vector<Json> lines_of(const std::filesystem::path& file) {
     if (json.ok()) lines.push_back(std::move(json).value());
   }
   return lines;
+}
+
+/// Whole lines so far, also while somebody writes.
+inline size_t num_lines(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return static_cast<size_t>(
+      std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
 }
 
 inline Json json_file(const std::filesystem::path& file) {

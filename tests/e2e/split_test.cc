@@ -46,6 +46,14 @@ class SplitRun : public testing::Test {
     return found;
   }
 
+  /// False when the run ends before it has taken so many more steps.
+  bool takes_steps(const Program& run, size_t more) const {
+    const fs::path file = folder_ / "metrics.jsonl";
+    for (const size_t then = num_lines(file); num_lines(file) < then + more;)
+      if (!run.is_running()) return false;
+    return true;
+  }
+
   const ScratchFolder scratch_;
   const fs::path folder_ = scratch_.path() / "run";
 };
@@ -221,26 +229,64 @@ TEST_F(SplitRun, GoesOnAfterTheDeathOfAllItsProcesses) {
 }
 
 TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLeadsBackToTheCheckpoint) {
-  const auto num_steps = [this] { return lines_of(folder_ / "metrics.jsonl").size(); };
   Program run(endless(), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   const auto workers = workers_of(run);
   ASSERT_EQ(workers.size(), 4u);
   ::kill(workers[2], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
-  // Its neighbours have heard of it long before.
-  for (const size_t then = num_steps(); num_steps() < then + 20;)
-    ASSERT_EQ(::kill(run.pid(), 0), 0);
+  // Its neighbours have heard of it long before, and there is a checkpoint.
+  ASSERT_TRUE(takes_steps(run, 20)) << run.wait().err;
   ::kill(workers[3], SIGKILL);
   ASSERT_TRUE(run.wait_until_said("resuming after step"));
-  for (const size_t then = num_steps(); num_steps() < then + 2;)
-    ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
   EXPECT_EQ(end.code, 130) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("going on from the checkpoint alone"),
                              HasSubstr("had died in it and come back")));
   expect_replays(folder_);
+}
+
+#if PRIMERL_HAS_TORCH
+/// Real numbers: two engines and a learner on libtorch, weights through shared memory.
+TEST_F(SplitRun, TheExampleReplaysToTheLastBitAlthoughItsTrainerWasKilled) {
+  Program run({"primerl-graph", "run", source_path("examples/split/graph.toml"), "--out",
+               folder_.string(), "--max-steps", "30", "--set", "tenant.main.checkpoint_every=10"},
+              variables());
+  while (!fs::exists(folder_ / "checkpoints" / "step_10")) ASSERT_TRUE(run.is_running());
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  ::kill(workers[3], SIGKILL);
+  const auto end = run.wait();
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("process 'training' was killed by signal 9"),
+                             HasSubstr("messages as recorded; going on live")));
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 30);
+  const auto replay = run_graph_program({"replay", folder_.string(), "--depth", "full"});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_THAT(replay.out, HasSubstr("identical"));
+}
+#endif
+
+TEST_F(SplitRun, AProcessThatSaysNothingIsKilledAndComesBack) {
+  auto line = endless();
+  line.insert(line.end(), {"--set", "graph.dead_after=5s"});
+  Program run(line, variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ASSERT_TRUE(takes_steps(run, 8)) << run.wait().err;  // and has written a checkpoint
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  ::kill(workers[1], SIGSTOP);  // an engine
+  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ::kill(workers[3], SIGSTOP);  // training
+  ASSERT_TRUE(run.wait_until_said("the run is taken up again"));
+  ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("process 'inference#0' said nothing for 5s and was killed"));
+  EXPECT_THAT(end.err, HasSubstr("process 'training' said nothing for 5s and was killed"));
 }
 
 TEST_F(SplitRun, APlaceThatCannotBeMadeIsNamed) {

@@ -79,7 +79,7 @@ void kill_and_compare(int checkpoint, uint64_t spins) {
   const fs::path folder = scratch.path() / "run";
   Program run(endless_run(folder));
   const fs::path seen = folder / "checkpoints" / fmt::format("step_{}", checkpoint);
-  while (!fs::exists(seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  while (!fs::exists(seen)) ASSERT_TRUE(run.is_running());
   for (uint64_t i = 0; i < spins; ++i) (void)fs::exists(seen);
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
@@ -191,7 +191,7 @@ TEST(Trace, ThatCannotGoOnEndsTheRunAndIsSaidOnce) {
   const fs::path folder = scratch.path() / "run";
   Program run(
       endless_run(folder, {"--set", "trace.segment_bytes=2097152", "--set", "trace.pack=false"}));
-  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_TRUE(run.is_running());
   fs::rename(folder / "trace", scratch.path() / "gone");
   const auto end = run.wait();
   EXPECT_EQ(end.code, 1) << end.err;
