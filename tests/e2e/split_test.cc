@@ -15,6 +15,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::UnorderedElementsAre;
 namespace fs = std::filesystem;
 
@@ -287,6 +288,22 @@ TEST_F(SplitRun, AProcessThatSaysNothingIsKilledAndComesBack) {
   EXPECT_EQ(end.code, 130) << end.err;
   EXPECT_THAT(end.err, HasSubstr("process 'inference#0' said nothing for 5s and was killed"));
   EXPECT_THAT(end.err, HasSubstr("process 'training' said nothing for 5s and was killed"));
+}
+
+TEST_F(SplitRun, AFullDiskEndsAllProcessesAndIsSaidOnce) {
+  // A limit of the file size stands for a full disk: rollouts.jsonl, of the driver, reaches it.
+  std::string command = "ulimit -f 64; exec '" + std::string(PRIMERL_BINARY_DIR) + "/bin/'";
+  auto line = endless();
+  line.insert(line.end(), {"--set", "trace.level=off"});
+  for (const auto& word : line) command += "'" + word + "' ";
+  write_text(scratch_.path() / "run.sh", command);
+  const auto end =
+      Program({"/bin/bash", (scratch_.path() / "run.sh").string()}, variables()).wait();
+  EXPECT_EQ(end.code, 1) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("error: "), HasSubstr("rollouts.jsonl"),
+                             HasSubstr("File too large"), Not(HasSubstr("taken up again"))));
+  EXPECT_EQ(run_end(folder_), "failed");
+  EXPECT_TRUE(socket_folders().empty());
 }
 
 TEST_F(SplitRun, APlaceThatCannotBeMadeIsNamed) {
