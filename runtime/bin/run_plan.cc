@@ -140,6 +140,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
   const Status fits = Recovery::check(plan, **trace);
   if (fits.ok()) {
     choice.record = record;
+    choice.begun_from = (*trace)->catalog().resumed_from;
     return;
   }
   choice.superseded.clear();

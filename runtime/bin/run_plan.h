@@ -33,12 +33,13 @@ struct RunArguments {
 
 /// Where a run goes on. Empty in a fresh one.
 struct ResumeChoice {
-  std::filesystem::path run_folder;  // to go on in; empty = a new one
-  std::filesystem::path graph_file;  // the resolved graph of that run
-  std::vector<ResumePoint> points;   // index = tenant slot; filled by choose_checkpoints()
-  std::filesystem::path record;      // to follow first; filled by choose_record()
-  std::filesystem::path superseded;  // a record that `record` holds whole
-  std::vector<std::string> notes;    // incomplete checkpoints that were passed over
+  std::filesystem::path run_folder;     // to go on in; empty = a new one
+  std::filesystem::path graph_file;     // the resolved graph of that run
+  std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
+  std::filesystem::path record;         // to follow first; filled by choose_record()
+  std::vector<std::string> begun_from;  // checkpoints that `record` begins from
+  std::filesystem::path superseded;     // a record that `record` holds whole
+  std::vector<std::string> notes;       // incomplete checkpoints that were passed over
 };
 
 /// Says what `--resume` names; an empty name is an empty choice.

@@ -58,6 +58,15 @@ bool RunSession::plan_restart(ProcessId process) {
   return true;
 }
 
+/// Where the worker begins. One that comes back later begins where the record of the run does: that
+/// checkpoint stays, while a newer one may be gone by then.
+std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
+  if (worker.epoch != epoch_ && !resume_.record.empty()) return resume_.begun_from;
+  std::vector<std::string> checkpoints;
+  for (const auto& point : points_) checkpoints.push_back(point.folder.string());
+  return checkpoints;
+}
+
 /// The others cannot go on without it. What they have done is in their records: where the run may
 /// be taken up again they end at once, else as on any other end.
 void RunSession::lose(ProcessId process) {

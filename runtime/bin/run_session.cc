@@ -191,9 +191,9 @@ Status RunSession::launch_worker(size_t index) {
   ASSIGN_OR_RETURN(options.program, worker_program());
   options.arguments = {"host",      "--run",   folder_.path().string(),        "--process",
                        placed.name, "--epoch", fmt::format("{}", worker.epoch)};
-  for (size_t slot = 0; slot < points_.size(); ++slot) {
+  for (const auto& checkpoint : checkpoints_for(worker)) {
     options.arguments.push_back("--resume");
-    options.arguments.push_back(points_[slot].folder.string());
+    options.arguments.push_back(checkpoint);
   }
   if (is_recovering_) {
     options.arguments.push_back("--recover");
@@ -446,6 +446,8 @@ RunResult RunSession::result() {
                               folder_.logs_folder().string()));
   std::string why = fault_;
   bool stalled = is_stalled_;
+  bool has_died =
+      false;  // `why` is about a death; what others failed of may be its cause or effect
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.process == nullptr) continue;
@@ -454,13 +456,16 @@ RunResult RunSession::result() {
     const auto end = worker.ended ? static_cast<RunEnd>(worker.ended->end) : RunEnd::kFailed;
     if (worker.ended && (end == RunEnd::kFinished || end == RunEnd::kInterrupted)) continue;
     stalled = stalled || end == RunEnd::kStalled;
-    if (!why.empty() || num_signals_obeyed_ >= 2) continue;
-    if (worker.ended) {
-      why = worker.ended->text;
+    if (num_signals_obeyed_ >= 2) continue;
+    if (worker.ended && (why.empty() || has_died)) {
+      why += why.empty()
+                 ? worker.ended->text
+                 : fmt::format("\nprocess '{}': {}", plan_.processes[i].name, worker.ended->text);
       if (!worker.ended->stall.empty()) why += "\n" + worker.ended->stall;
-      continue;
+    } else if (why.empty()) {
+      why = death_of(i);
+      has_died = true;
     }
-    why = death_of(i);
   }
   if (const Status balanced = check_end(); why.empty() && !balanced.ok())
     why = balanced.error().text();

@@ -60,6 +60,7 @@ class RunSession {
   Status open_files();
   Status launch_workers();
   Status launch_worker(size_t index);
+  std::vector<std::string> checkpoints_for(const Worker& worker) const;
   bool can_restart(ProcessId process) const;
   bool plan_restart(ProcessId process);
   void restart_due();
