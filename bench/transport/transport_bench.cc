@@ -301,7 +301,7 @@ int run(int count, char** arguments) {
 int run_peer(const std::string& folder) {
   PeerReceiver receiver;
   ZmqOptions options;
-  options.listen = "ipc://" + folder;
+  options.listen = {"ipc://" + folder};
   auto transport = make_zmq_transport(bench_identity(0), {}, options, receiver);
   CHECK(transport.ok(), transport.ok() ? "" : transport.error().text());
   receiver.transport = transport->get();

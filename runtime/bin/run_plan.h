@@ -19,6 +19,7 @@
 
 #include "graph/base/services.h"
 #include "runtime/bin/commands/graph_options.h"
+#include "runtime/bin/link_keys.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -29,6 +30,7 @@ struct RunArguments {
   std::string resume;
   bool from_checkpoint = false;
   bool json = false;
+  LinkKeyFiles link_keys;
 };
 
 /// Where a run goes on. Empty in a fresh one.

@@ -60,12 +60,13 @@ double generated_tokens_per_second(const StepFacts& step) {
 }
 
 RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume,
-                       StatusLine& status)
+                       StatusLine& status, const LinkKeyFiles& link_keys)
     : plan_(plan),
       folder_(folder),
       resume_(resume),
       points_(resume.points),
       terminal_(status),
+      link_keys_(link_keys),
       inbox_(std::make_shared<ControlInbox>()),
       is_recovering_(!resume.record.empty()) {}
 
@@ -202,6 +203,7 @@ Status RunSession::launch_worker(size_t index) {
   if (sockets_ != nullptr) {
     options.arguments.push_back("--links");
     options.arguments.push_back(sockets_->path().string());
+    for (auto& word : link_keys_.words()) options.arguments.push_back(std::move(word));
   }
   for (const auto& variable : placed.variables) {
     const size_t name_end = variable.find('=');

@@ -36,7 +36,8 @@ struct RunResult {
 
 class RunSession {
  public:
-  RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status);
+  RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
+             const LinkKeyFiles& link_keys);
   /// Everything from launch to the last worker's end. Opens the metrics files first. A
   /// SignalCounter lives meanwhile, the caller's.
   RunResult run();
@@ -96,6 +97,7 @@ class RunSession {
   const ResumeChoice& resume_;
   const std::vector<ResumePoint>& points_;  // of resume_
   StatusLine& terminal_;
+  const LinkKeyFiles& link_keys_;
 
   std::shared_ptr<ControlInbox> inbox_;
   std::vector<Worker> workers_;

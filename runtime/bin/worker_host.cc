@@ -40,6 +40,7 @@ struct HostArguments {
   std::string recover;              // the record to follow first; empty: none
   int64_t epoch = 1;
   int64_t control = -1;
+  LinkKeyFiles link_keys;
   std::string links;  // folder of the run's sockets; empty when the process is alone
 };
 
@@ -195,10 +196,8 @@ Status WorkerHost::say_hello() {
                       control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
                                                arguments_.process, what});
                     }));
-    ASSIGN_OR_RETURN(const LinkAddress address,
-                     open_links(*links_, *plan_, process_, hello.epoch, arguments_.links));
-    hello.frames = address.frames;
-    hello.bulk = address.bulk;
+    RETURN_IF_ERROR(
+        open_links(*links_, *plan_, process_, arguments_.links, arguments_.link_keys, hello));
   }
   return control_->send(std::move(hello));
 }
@@ -420,6 +419,9 @@ Command host_command() {
                           INT32_MAX);
             flags.text(arguments->links, "--links", "DIR",
                        "where sockets to the run's other processes are");
+            flags.text(arguments->link_keys.keys, "--keys", "FILE", "its links' keys");
+            flags.text(arguments->link_keys.allow, "--allow", "FILE", "whose keys they let in");
+            flags.text(arguments->link_keys.listen, "--listen", "ADDRESS", "of links by tcp");
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
             flags.text(arguments->recover, "--recover", "DIR",

@@ -2,7 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -12,23 +11,43 @@
 
 namespace primerl {
 
-Result<LinkAddress> open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
-                               uint32_t epoch, const std::string& folder) {
+namespace {
+
+/// Whether a peer connects to the process this way: the later of two to the earlier.
+bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
+  for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
+    if (plan.transport_between(process, ProcessId(other)) == transport) return true;
+  return false;
+}
+
+}  // namespace
+
+Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
+                  const std::string& folder, const LinkKeyFiles& key_files, WorkerHello& hello) {
   TransportIdentity identity;
   identity.run = std::filesystem::path(folder).filename().string();
   identity.graph_hash = plan.graph_hash;
   identity.types = std::make_shared<const WireTypes>(message_catalog());
   identity.process = process;
   identity.name = plan.process(process).name;
-  identity.epoch = epoch;
-  const bool is_tcp = std::any_of(plan.edges.begin(), plan.edges.end(), [](const PlanEdge& edge) {
-    return edge.transport == EdgeTransport::kTcp;
-  });
+  identity.epoch = hello.epoch;
   ZmqOptions options;
-  options.listen = is_tcp ? "tcp://127.0.0.1" : "ipc://" + folder;
-  return links.open([&](TransportReceiver& receiver) {
+  if (is_reached_by(EdgeTransport::kIpc, plan, process))
+    options.listen.push_back("ipc://" + folder);
+  if (is_reached_by(EdgeTransport::kTcp, plan, process))
+    options.listen.push_back(key_files.tcp_address());
+  ASSIGN_OR_RETURN(auto keys, read_link_keys(key_files, plan));
+  if (keys) {
+    hello.public_key = keys->own.public_key;
+    links.admit(keys->allowed);
+    options.keys = std::move(keys->own);
+    options.allowed = std::move(keys->allowed);
+  }
+  ASSIGN_OR_RETURN(const auto addresses, links.open([&](TransportReceiver& receiver) {
     return make_zmq_transport(std::move(identity), LinkLimits(), std::move(options), receiver);
-  });
+  }));
+  for (const LinkAddress& each : addresses) hello.addresses.push_back({each.frames, each.bulk});
+  return ok();
 }
 
 Status pin_to_cpus(const std::vector<int32_t>& cpus) {

@@ -5,14 +5,17 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "runtime/bin/link_keys.h"
+#include "runtime/cluster/control_messages.h"
 #include "runtime/transport/process_links.h"
 
 namespace primerl {
 
-/// Opens the sockets of a process: in `folder`, or on free loopback ports where an edge of the run
-/// travels by tcp. The address is what peers connect to.
-Result<LinkAddress> open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
-                               uint32_t epoch, const std::string& folder);
+/// Opens the sockets of the process that `hello` is of, for the peers that connect to it: in
+/// `folder`, on free ports where their edges travel by tcp, or both. Its hello then says where
+/// peers reach it, and by which key.
+Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
+                  const std::string& folder, const LinkKeyFiles& key_files, WorkerHello& hello);
 
 /// This thread and all that it will start run on these CPUs; none: on all. An Error names those the
 /// machine does not have or does not give.

@@ -23,12 +23,23 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 5;
+inline constexpr uint32_t kControlVersion = 6;
+
+/// One way to reach a process: the two connections of its links (LinkAddress).
+struct AddressEntry {
+  std::string frames;
+  std::string bulk;
+
+  template <class F>
+  static void fields(F& f) {
+    f("frames", &AddressEntry::frames)("bulk", &AddressEntry::bulk);
+  }
+};
 
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
   static constexpr std::string_view kName = "WorkerHello";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint32_t control_version = kControlVersion;
   uint32_t wire_version = kFrameVersion;
@@ -37,15 +48,16 @@ struct WorkerHello {
   std::string process;      // PlanProcess::name
   uint32_t epoch = 0;
   int64_t pid = 0;
-  std::string frames;  // where its peers reach it; "" when the run is this process alone
-  std::string bulk;
+  std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
+  std::string public_key;               // Z85; "" without keys
 
   template <class F>
   static void fields(F& f) {
     using W = WorkerHello;
     f("control_version", &W::control_version)("wire_version", &W::wire_version)(
         "graph_hash", &W::graph_hash)("types_hash", &W::types_hash)("process", &W::process)(
-        "epoch", &W::epoch)("pid", &W::pid)("frames", &W::frames)("bulk", &W::bulk);
+        "epoch", &W::epoch)("pid", &W::pid)("addresses", &W::addresses)("public_key",
+                                                                        &W::public_key);
   }
 };
 
@@ -54,21 +66,21 @@ struct PeerEntry {
   uint32_t process = 0;  // ProcessId
   std::string name;
   uint32_t epoch = 0;
-  std::string frames;
-  std::string bulk;
+  std::vector<AddressEntry> addresses;
+  std::string public_key;
 
   template <class F>
   static void fields(F& f) {
     using P = PeerEntry;
-    f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("frames", &P::frames)("bulk",
-                                                                                          &P::bulk);
+    f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("addresses", &P::addresses)(
+        "public_key", &P::public_key);
   }
 };
 
 /// Link up with these: all that the worker shares an edge with.
 struct ConnectPeers {
   static constexpr std::string_view kName = "ConnectPeers";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   std::vector<PeerEntry> peers;
   template <class F>
   static void fields(F& f) {
@@ -91,7 +103,7 @@ struct PeerDown {
 /// A dead process has a new incarnation: link up with it.
 struct PeerUp {
   static constexpr std::string_view kName = "PeerUp";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   PeerEntry peer;
   template <class F>
   static void fields(F& f) {

@@ -109,7 +109,8 @@ void RunCoordinator::connect() {
 
 PeerEntry RunCoordinator::entry_of(size_t process) const {
   const WorkerHello& hello = *members_[process].hello;
-  return {static_cast<uint32_t>(process), hello.process, hello.epoch, hello.frames, hello.bulk};
+  return {static_cast<uint32_t>(process), hello.process, hello.epoch, hello.addresses,
+          hello.public_key};
 }
 
 /// Those that live: one that is itself being brought back will be told of this one.

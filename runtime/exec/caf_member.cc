@@ -1,5 +1,6 @@
 #include "runtime/exec/caf_member.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -71,8 +72,16 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   peer.process = ProcessId(entry.process);
   peer.name = entry.name;
   peer.epoch = entry.epoch;
-  // The later one of the plan connects to the earlier one.
-  if (entry.process < process_.value) peer.address = {entry.frames, entry.bulk};
+  peer.public_key = entry.public_key;
+  // The later one of the plan connects to the earlier one, as their edges travel.
+  if (entry.process >= process_.value || entry.addresses.empty()) return peer;
+  const auto transport = plan_->transport_between(process_, peer.process);
+  const std::string scheme = fmt::format("{}://", to_string(transport));
+  const auto fits = [&](const AddressEntry& each) { return each.frames.starts_with(scheme); };
+  const auto found = std::find_if(entry.addresses.begin(), entry.addresses.end(), fits);
+  // One that listens in a single way is reached that way: the tests' transports have no scheme.
+  const AddressEntry& address = found == entry.addresses.end() ? entry.addresses[0] : *found;
+  peer.address = {address.frames, address.bulk};
   return peer;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,6 +70,43 @@ Result<std::string> value_of(const std::string& text, std::string_view name,
   return error(Code::kInvalid, "'{}' has no '{} = \"...\"' of {} characters", file.string(), name,
                kKeyTextBytes)
       .note("make one with `primerl-graph keys new`");
+}
+
+bool has_entry(const std::vector<AllowedName>& entries, const AllowedName& entry) {
+  return std::any_of(entries.begin(), entries.end(), [&](const AllowedName& each) {
+    return each.public_key == entry.public_key && each.process == entry.process;
+  });
+}
+
+/// A word of a line: neither empty nor taken apart when it is read.
+bool is_word(const std::string& text) {
+  return !text.empty() && text.find_first_of(" \t\r\n,*") == std::string::npos;
+}
+
+Status check_entry(const AllowedName& entry) {
+  if (!is_public_key(entry.public_key))
+    return error(Code::kInvalid, "'{}' is no public key: it would have {} characters of Z85",
+                 entry.public_key, kKeyTextBytes);
+  if (!is_word(entry.process))
+    return error(Code::kInvalid, "'{}' is no name of a process", entry.process);
+  for (const std::string& tenant : entry.tenants)
+    if (!is_word(tenant)) return error(Code::kInvalid, "'{}' is no name of a tenant", tenant);
+  return ok();
+}
+
+/// Writes beside `path` and renames.
+Status replace(const std::filesystem::path& path, std::string_view text) {
+  const std::filesystem::path beside = path.string() + fmt::format(".{}", ::getpid());
+  const auto write = [&]() -> Status {
+    const File file{::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    if (file.fd < 0) return io_error("making", beside);
+    return write_all(file, text, beside);
+  };
+  Status written = write();
+  if (written.ok() && ::rename(beside.c_str(), path.c_str()) != 0)
+    written = io_error("replacing", path);
+  if (!written.ok()) ::unlink(beside.c_str());
+  return written;
 }
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -140,27 +178,34 @@ Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& pa
     if (words[2] != "*" && entry.tenants.empty())
       return error(Code::kInvalid, "{}:{}: '{}' names no tenant; '*' means all", path.string(),
                    number, words[2]);
+    if (has_entry(entries, entry))
+      return error(Code::kInvalid, "{}:{}: '{}' is let in as '{}' twice", path.string(), number,
+                   entry.public_key, entry.process);
     entries.push_back(std::move(entry));
   }
   return entries;
 }
 
 Status append_to_allow_list(const std::filesystem::path& path, const AllowedName& entry) {
-  if (!is_public_key(entry.public_key))
-    return error(Code::kInvalid, "'{}' is no key of {} characters", entry.public_key,
-                 kKeyTextBytes);
+  RETURN_IF_ERROR(check_entry(entry));
+  // One at a time: who adds reads first. The folder's lock needs no file and dies with its holder.
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  const File lock{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (lock.fd < 0 || ::flock(lock.fd, LOCK_EX) != 0) return io_error("locking", folder);
+  std::string text;
   if (std::filesystem::exists(path)) {
     ASSIGN_OR_RETURN(const auto entries, read_allow_list(path));
-    for (const AllowedName& there : entries)
-      if (there.public_key == entry.public_key)
-        return error(Code::kExists, "'{}' lets this key in already, as '{}'", path.string(),
-                     there.process);
+    if (has_entry(entries, entry))
+      return error(Code::kExists, "'{}' lets this key in already, as '{}'", path.string(),
+                   entry.process);
+    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.fd < 0) return io_error("reading", path);
+    ASSIGN_OR_RETURN(text, read_all(file, path));
+    if (!text.ends_with('\n') && !text.empty()) text += '\n';
   }
-  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};
-  if (file.fd < 0) return io_error("writing", path);
   const std::string tenants =
       entry.tenants.empty() ? "*" : fmt::format("{}", fmt::join(entry.tenants, ","));
-  return write_all(file, fmt::format("{} {} {}\n", entry.public_key, entry.process, tenants), path);
+  return replace(path, text + fmt::format("{} {} {}\n", entry.public_key, entry.process, tenants));
 }
 
 }  // namespace primerl

@@ -57,6 +57,7 @@ struct AllowedName {
 /// 40 characters of Z85.
 bool is_public_key(std::string_view text);
 
+/// The public key never begins with '-'.
 KeyPair make_key_pair();
 /// kExists when the file is there: keys are never overwritten.
 Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
@@ -64,7 +65,8 @@ Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
 Result<KeyPair> read_key_file(const std::filesystem::path& file);
 
 Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
-/// Appends a line, making the file (0600) when it is not there. kExists: the key is in it.
+/// Adds a line, making the file (0600) when it is not there: a reader sees the old list or the new
+/// one, and of two that add at once neither is lost. kExists: this process has the key already.
 Status append_to_allow_list(const std::filesystem::path& file, const AllowedName& entry);
 
 }  // namespace primerl

@@ -1,15 +1,25 @@
 #include "runtime/transport/process_links.h"
 
+#include <algorithm>
+
 namespace primerl {
 
 ProcessLinks::~ProcessLinks() { close(); }
 
-Result<LinkAddress> ProcessLinks::open(const Make& make) {
+Result<std::vector<LinkAddress>> ProcessLinks::open(const Make& make) {
   ASSIGN_OR_RETURN(transport_, make(*this));
-  return transport_->address();
+  return transport_->addresses();
 }
 
-Status ProcessLinks::connect(const std::vector<PeerSpec>& peers) {
+void ProcessLinks::vouch(PeerSpec& peer) const {
+  const auto entry = std::find_if(allowed_.begin(), allowed_.end(), [&](const AllowedKey& each) {
+    return each.process == peer.process && each.public_key == peer.public_key;
+  });
+  if (entry != allowed_.end()) peer.tenants = entry->tenants;
+}
+
+Status ProcessLinks::connect(std::vector<PeerSpec> peers) {
+  for (PeerSpec& peer : peers) vouch(peer);
   {
     const std::lock_guard lock(mutex_);
     for (const PeerSpec& peer : peers) {
@@ -26,7 +36,10 @@ Status ProcessLinks::connect(const std::vector<PeerSpec>& peers) {
 
 void ProcessLinks::end_peer(ProcessId peer, uint32_t epoch) { transport_->end_peer(peer, epoch); }
 
-Status ProcessLinks::join(const PeerSpec& peer) { return transport_->add_peer(peer); }
+Status ProcessLinks::join(PeerSpec peer) {
+  vouch(peer);
+  return transport_->add_peer(std::move(peer));
+}
 
 void ProcessLinks::receive(std::function<void(Parcel&&)> take) {
   const std::lock_guard lock(mutex_);

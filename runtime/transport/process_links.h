@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/exec/other_processes.h"
+#include "runtime/transport/keys.h"
 #include "runtime/transport/transport.h"
 
 namespace primerl {
@@ -36,13 +37,15 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   ~ProcessLinks() override;
 
   /// Where peers reach this process from now on.
-  Result<LinkAddress> open(const Make& make);
+  Result<std::vector<LinkAddress>> open(const Make& make);
+  /// Before connect(): with keys, the tenants that each peer may speak for.
+  void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
   /// Without peers all is live at once.
-  Status connect(const std::vector<PeerSpec>& peers);
+  Status connect(std::vector<PeerSpec> peers);
   /// A peer died; what it has not acknowledged is nobody's.
   void end_peer(ProcessId peer, uint32_t epoch);
   /// The next incarnation of one that died.
-  Status join(const PeerSpec& peer);
+  Status join(PeerSpec peer);
   /// What has arrived and will arrive goes to `take`, one parcel at a time.
   void receive(std::function<void(Parcel&&)> take);
   /// The run ends: links may break now, and nothing more is taken.
@@ -63,8 +66,10 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
   void fail(const Error& why);
   std::string name_of(ProcessId peer) const;
+  void vouch(PeerSpec& peer) const;
 
   const LinkEvents events_;
+  std::vector<AllowedKey> allowed_;       // constant after connect()
   std::unique_ptr<Transport> transport_;  // constant between open() and close()
 
   mutable std::mutex mutex_;  // guards what follows

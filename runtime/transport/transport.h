@@ -154,6 +154,8 @@ class Transport {
 
   /// Where peers reach this process; known from the beginning.
   virtual const LinkAddress& address() const = 0;
+  /// All of them, where it listens in several ways.
+  virtual std::vector<LinkAddress> addresses() const { return {address()}; }
 
   /// Begins a link. kInvalid: the address is none of this transport's, or it needs a key. kExists:
   /// the epoch is not above the one that was added before. A greater epoch ends the older link as

@@ -67,9 +67,8 @@ bool is_loopback(std::string_view address) {
   return is_numeric && host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3;
 }
 
-Result<LinkAddress> listen_address(const TransportIdentity& identity, const ZmqOptions& options) {
-  const std::string& listen = options.listen;
-  if (listen.empty()) return LinkAddress();
+Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
+                                   const ZmqOptions& options) {
   if (listen.starts_with(kIpc)) {
     const std::string folder = listen.substr(kIpc.size());
     RETURN_IF_ERROR(private_folder(folder));

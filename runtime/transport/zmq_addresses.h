@@ -5,8 +5,10 @@
 
 namespace primerl {
 
-/// The addresses to bind, made safe: an ipc folder is there, ours alone, and short enough.
-Result<LinkAddress> listen_address(const TransportIdentity& identity, const ZmqOptions& options);
+/// What to bind for one entry of `options.listen`, made safe: an ipc folder is there, ours alone,
+/// and short enough.
+Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
+                                   const ZmqOptions& options);
 
 /// Whether this process may connect to, or expect, the peer.
 Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options);

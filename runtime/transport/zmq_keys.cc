@@ -10,8 +10,11 @@ namespace primerl {
 KeyPair make_key_pair() {
   std::array<char, kKeyTextBytes + 1> public_key{};
   std::array<char, kKeyTextBytes + 1> secret_key{};
-  CHECK(zmq_curve_keypair(public_key.data(), secret_key.data()) == 0,
-        "ZeroMQ was built without CURVE");
+  // A public key is an argument of commands: one that begins like a flag is not given out.
+  do {
+    CHECK(zmq_curve_keypair(public_key.data(), secret_key.data()) == 0,
+          "ZeroMQ was built without CURVE");
+  } while (public_key[0] == '-');
   KeyPair keys{public_key.data(), SecretKey(secret_key.data())};
   explicit_bzero(secret_key.data(), secret_key.size());
   return keys;

@@ -83,7 +83,11 @@ class ZmqTransport final : public LinkTransport {
     wake();
   }
 
-  const LinkAddress& address() const override { return address_; }
+  const LinkAddress& address() const override {
+    static const LinkAddress nowhere;
+    return addresses_.empty() ? nowhere : addresses_.front();
+  }
+  std::vector<LinkAddress> addresses() const override { return addresses_; }
   Status close(Duration deadline) override;
 
  protected:
@@ -119,7 +123,7 @@ class ZmqTransport final : public LinkTransport {
   // Constant after listen().
   const ZmqOptions options_;
   const int event_;
-  LinkAddress address_;
+  std::vector<LinkAddress> addresses_;
   // Touched by the I/O thread, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
@@ -154,7 +158,10 @@ ZmqSocketSettings ZmqTransport::settings(Lane lane) const {
 }
 
 Status ZmqTransport::listen() {
-  ASSIGN_OR_RETURN(const LinkAddress wanted, listen_address(identity(), options_));
+  std::vector<LinkAddress> wanted;
+  for (const std::string& each : options_.listen) {
+    ASSIGN_OR_RETURN(wanted.emplace_back(), listen_address(each, identity(), options_));
+  }
   if (options_.keys) {
     ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_, options_.allowed));
   }
@@ -164,8 +171,13 @@ Status ZmqTransport::listen() {
     ZmqSocketSettings made = settings(lane);
     made.is_server = true;
     ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
-    std::string& address = lane == Lane::kFrames ? address_.frames : address_.bulk;
-    ASSIGN_OR_RETURN(address, router.bind(lane == Lane::kFrames ? wanted.frames : wanted.bulk));
+  }
+  ZmqSocket& frames = routers_[static_cast<size_t>(Lane::kFrames)];
+  ZmqSocket& bulk = routers_[static_cast<size_t>(Lane::kBulk)];
+  for (const LinkAddress& each : wanted) {
+    LinkAddress& bound = addresses_.emplace_back();
+    ASSIGN_OR_RETURN(bound.frames, frames.bind(each.frames));
+    ASSIGN_OR_RETURN(bound.bulk, bulk.bind(each.bulk));
   }
   return ok();
 }
@@ -362,8 +374,9 @@ Status ZmqTransport::close(Duration deadline) {
   wake();
   thread_.join();
   // ZeroMQ leaves its socket files where they were.
-  for (const std::string& each : {address_.frames, address_.bulk})
-    if (each.starts_with("ipc://")) ::unlink(each.c_str() + std::string_view("ipc://").size());
+  for (const LinkAddress& address : addresses_)
+    for (const std::string& each : {address.frames, address.bulk})
+      if (each.starts_with("ipc://")) ::unlink(each.c_str() + std::string_view("ipc://").size());
   const std::lock_guard lock(mutex());
   end_links();
   return closed_;

@@ -24,8 +24,9 @@
 namespace primerl {
 
 struct ZmqOptions {
-  /// "ipc:///absolute/folder", or "tcp://127.0.0.1", which takes free ports; empty: connects only.
-  std::string listen;
+  /// "ipc:///absolute/folder", "tcp://127.0.0.1", which takes free ports, or both; empty: connects
+  /// only. The first is address().
+  std::vector<std::string> listen;
   std::optional<KeyPair> keys;
   std::vector<AllowedKey> allowed;
   /// The I/O thread looks for so long before it sleeps: saves a wake-up where messages answer

@@ -56,7 +56,7 @@ class Stage {
     hello.types_hash = kTypes;
     hello.process = plan_.processes[process].name;
     hello.epoch = 3;
-    hello.frames = "here";
+    hello.addresses = {{"here", "there"}};
     return hello;
   }
   template <Message T>
@@ -99,7 +99,8 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
   const auto& peers = stage.newest_.as<ConnectPeers>().peers;
   ASSERT_EQ(peers.size(), 1u);
   EXPECT_EQ(peers[0].name, "p1");
-  EXPECT_EQ(peers[0].frames, "here");
+  EXPECT_EQ(peers[0].addresses.at(0).frames, "here");
+  EXPECT_EQ(peers[0].addresses.at(0).bulk, "there");
   ASSERT_TRUE(stage.say(0, LinksLive{}).ok());
   ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 class SplitRun : public testing::Test {
  protected:
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"run", source_path("tests/bin/graphs/split.toml"), "--out",
+    std::vector<std::string> all{"run", source_path("tests/bin/graphs/" + graph_), "--out",
                                  folder_.string()};
     all.insert(all.end(), more.begin(), more.end());
     return all;
@@ -57,6 +57,7 @@ class SplitRun : public testing::Test {
 
   const ScratchFolder scratch_;
   const fs::path folder_ = scratch_.path() / "run";
+  std::string graph_ = "split.toml";
 };
 
 std::vector<pid_t> workers_of(const Program& program) {
@@ -95,6 +96,68 @@ TEST_F(SplitRun, GoesToItsEnd) {
   for (const char* process : {"driver", "inference#0", "inference#1", "training"})
     EXPECT_TRUE(recorded.contains(process)) << process;
   EXPECT_TRUE(socket_folders().empty());
+}
+
+/// Loopback ports that the process listens on.
+size_t num_listening_ports(pid_t pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  std::set<std::string> sockets;
+  for (const auto& each : fs::directory_iterator(folder + "/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(each, gone).string();
+    if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
+  }
+  std::ifstream table(folder + "/net/tcp");
+  size_t count = 0;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream in(line);
+    std::vector<std::string> words;
+    for (std::string word; in >> word;) words.push_back(word);
+    const bool listens = words.size() > 9 && words[3] == "0A";
+    if (listens && words[1].starts_with("0100007F:") && sockets.contains(words[9])) ++count;
+  }
+  return count;
+}
+
+TEST_F(SplitRun, TravelsByTcpWhereAnEdgeSaysSo) {
+  graph_ = "split_tcp.toml";
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(run);
+  ASSERT_EQ(workers.size(), 4u);
+  // Training connects to the driver, by its two connections; all else is ipc.
+  EXPECT_EQ(num_listening_ports(workers[0]), 2u);
+  for (size_t i = 1; i < workers.size(); ++i) EXPECT_EQ(num_listening_ports(workers[i]), 0u) << i;
+  ::kill(run.pid(), SIGINT);
+  EXPECT_EQ(run.wait().code, 130);
+  EXPECT_TRUE(socket_folders().empty());
+}
+
+TEST_F(SplitRun, WithKeysGoesToItsEndAndKeepsTheSecret) {
+  graph_ = "split_tcp.toml";
+  const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
+  const auto made = run_graph_program({"keys", "new", "--out", keys});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string public_key = made.out.substr(0, made.out.size() - 1);
+  for (const char* process : {"driver", "inference", "training"})
+    ASSERT_EQ(run_graph_program({"keys", "allow", public_key, "--process", process, "--tenant",
+                                 "main", "--list", allow})
+                  .code,
+              0);
+  const auto end = run_graph_program(words({"--keys", keys, "--allow", allow}), variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(run_end(folder_), "finished");
+  EXPECT_EQ(lines_of(folder_ / "metrics.jsonl").size(), 8u);
+  const std::string pair = *read_text_file(keys);
+  const std::string secret = pair.substr(pair.find("secret = \"") + 10, 40);
+  EXPECT_THAT(end.out + end.err, testing::Not(HasSubstr(secret)));
+  size_t num_files = 0;
+  for (const auto& each : fs::recursive_directory_iterator(folder_)) {
+    if (!each.is_regular_file()) continue;
+    ++num_files;
+    EXPECT_THAT(*read_text_file(each), testing::Not(HasSubstr(secret))) << each.path();
+  }
+  EXPECT_GT(num_files, 10u);
 }
 
 TEST_F(SplitRun, CtrlCDrainsAllProcesses) {

@@ -79,20 +79,19 @@ Status SplitExecutor::start() {
         workers_[to.index()]->orders.push_back(std::move(message));
       });
   for (uint32_t i = 0; i < workers_.size(); ++i) {
-    const auto address = workers_[i]->links->open([&](TransportReceiver& receiver) {
+    const auto addresses = workers_[i]->links->open([&](TransportReceiver& receiver) {
       TransportIdentity identity{"split",      plan_->graph_hash,        types_,
                                  ProcessId(i), plan_->processes[i].name, 1};
       return Result<std::unique_ptr<Transport>>(
           make_memory_transport(network_, identity, {}, receiver));
     });
-    RETURN_IF_ERROR(address);
+    RETURN_IF_ERROR(addresses);
     WorkerHello hello;
     hello.graph_hash = plan_->graph_hash;
     hello.types_hash = types_->hash();
     hello.process = plan_->processes[i].name;
     hello.epoch = 1;
-    hello.frames = address->frames;
-    hello.bulk = address->bulk;
+    for (const LinkAddress& each : *addresses) hello.addresses.push_back({each.frames, each.bulk});
     const std::lock_guard lock(mutex_);
     said_.emplace_back(ProcessId(i), Payload::of(std::move(hello)));
   }

@@ -49,7 +49,7 @@ class ZmqStage : public TransportStage {
  protected:
   virtual ZmqOptions options(size_t side) const {
     ZmqOptions options;
-    if (side == 0) options.listen = listen_;
+    if (side == 0) options.listen = {listen_};
     return options;
   }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <thread>
+
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -64,6 +66,11 @@ TEST(Keys, AreNeverOverwrittenAndNeverInAnErrorsText) {
   EXPECT_THAT(read.error().text(), ::testing::Not(HasSubstr(keys.secret_key.reveal())));
 }
 
+TEST(Keys, CanBeWrittenAsAnArgument) {
+  // One in 85 would begin with it.
+  for (int i = 0; i < 1000; ++i) ASSERT_NE(make_key_pair().public_key.front(), '-');
+}
+
 TEST(Keys, KnowAKeyByItsForty) {
   const std::string key = make_key_pair().public_key;
   EXPECT_TRUE(is_public_key(key));
@@ -81,6 +88,10 @@ TEST(Keys, ListWhoMayConnectForWhichTenants) {
   ASSERT_TRUE(append_to_allow_list(file, training).ok());
   ASSERT_TRUE(append_to_allow_list(file, inference).ok());
   EXPECT_EQ(append_to_allow_list(file, training).error().code(), Code::kExists);
+  for (const char* name : {"", "a b", "a,b", "*", "a\n"}) {
+    EXPECT_FALSE(append_to_allow_list(file, {training.public_key, name, {}}).ok()) << name;
+    EXPECT_FALSE(append_to_allow_list(file, {training.public_key, "x", {name}}).ok()) << name;
+  }
   const auto entries = read_allow_list(file);
   ASSERT_TRUE(entries.ok()) << entries.error().text();
   ASSERT_EQ(entries->size(), 2u);
@@ -104,8 +115,27 @@ TEST(Keys, RefuseAListThatOthersCanWriteAndNameTheLineOfAFault) {
   EXPECT_THAT(text_of("# a comment\nnokey training *\n"), HasSubstr("allowed:2: expected a key"));
   EXPECT_THAT(text_of(key + " training\n"), HasSubstr("allowed:1:"));
   EXPECT_THAT(text_of(key + " training ,\n"), HasSubstr("names no tenant"));
+  EXPECT_EQ(text_of(key + " training *\n" + key + " driver *\n"), "ok");
+  EXPECT_THAT(text_of(key + " training *\n" + key + " training main\n"),
+              HasSubstr("allowed:2: '" + key + "' is let in as 'training' twice"));
   ASSERT_EQ(::chmod(file.c_str(), 0620), 0);
   EXPECT_THAT(read_allow_list(file).error().text(), HasSubstr("can let keys in"));
+}
+
+TEST(Keys, KeepEveryoneWhoWasLetInAtTheSameTime) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "allowed";
+  constexpr int kCount = 16;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < kCount; ++i)
+    writers.emplace_back([&file, i] {
+      const auto name = fmt::format("process{}", i);
+      EXPECT_TRUE(append_to_allow_list(file, {make_key_pair().public_key, name, {}}).ok());
+    });
+  for (auto& writer : writers) writer.join();
+  EXPECT_EQ(read_allow_list(file)->size(), static_cast<size_t>(kCount));
+  const auto all = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(std::distance(begin(all), end(all)), 1) << "nothing else is left in the folder";
 }
 
 }  // namespace

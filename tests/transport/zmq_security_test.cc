@@ -40,13 +40,13 @@ TEST(ZmqSecurity, KnowsWhatIsThisMachine) {
 TEST(ZmqSecurity, RefusesToListenBeyondThisMachineWithoutKeysAndList) {
   for (const auto* listen : {"tcp://0.0.0.0", "tcp://*", "tcp://192.0.2.1", "tcp://[::]"}) {
     ZmqOptions options;
-    options.listen = listen;
+    options.listen = {listen};
     EXPECT_THAT(refusal_of(options), HasSubstr("needs keys")) << listen;
     options.keys = make_key_pair();
     EXPECT_THAT(refusal_of(options), HasSubstr("needs a list of allowed keys")) << listen;
   }
   ZmqOptions options;
-  options.listen = "tcp://0.0.0.0";
+  options.listen = {"tcp://0.0.0.0"};
   options.keys = make_key_pair();
   options.allowed = {{make_key_pair().public_key, ProcessId(1), {}}};
   EXPECT_EQ(refusal_of(options), "ok");
@@ -71,7 +71,7 @@ TEST(ZmqSecurity, MakesItsFolderPrivateAndRefusesOneThatIsNot) {
   ScratchFolder scratch;
   const std::string folder = scratch.path().string() + "/sockets";
   ZmqOptions options;
-  options.listen = "ipc://" + folder;
+  options.listen = {"ipc://" + folder};
   EXPECT_EQ(refusal_of(options), "ok");
   struct stat about {};
   ASSERT_EQ(::stat(folder.c_str(), &about), 0);
@@ -82,7 +82,7 @@ TEST(ZmqSecurity, MakesItsFolderPrivateAndRefusesOneThatIsNot) {
   }
   ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
   std::filesystem::create_directory_symlink(folder, folder + ".link");
-  options.listen = "ipc://" + folder + ".link";
+  options.listen = {"ipc://" + folder + ".link"};
   EXPECT_THAT(refusal_of(options), HasSubstr("is no folder"));
 }
 
@@ -90,7 +90,7 @@ TEST(ZmqSecurity, NamesAddressesThatCannotBe) {
   ScratchFolder scratch;
   const auto with = [](std::string listen) {
     ZmqOptions options;
-    options.listen = std::move(listen);
+    options.listen = {std::move(listen)};
     return refusal_of(options);
   };
   EXPECT_THAT(with("ipc://relative"), HasSubstr("needs an absolute folder"));
@@ -106,7 +106,7 @@ class Pair {
   explicit Pair(const KeyPair& keys0) : keys0_(keys0) {}
   void open0(std::vector<AllowedKey> allowed) {
     ZmqOptions options;
-    options.listen = "tcp://127.0.0.1";
+    options.listen = {"tcp://127.0.0.1"};
     options.keys = keys0_;
     options.allowed = std::move(allowed);
     auto made = make_zmq_transport(identity_of(0, 1), patient(), options, got0);

@@ -56,7 +56,7 @@ TEST(ZmqTransport, FindsAListenerThatComesLater) {
   ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1)).ok());
   EXPECT_EQ(first->status()[0].state, LinkState::kConnecting);
   ZmqOptions listening;
-  listening.listen = base;
+  listening.listen = {base};
   const auto second = make(0, listening, got0);
   ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
   EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
@@ -66,7 +66,7 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   ScratchFolder folder;
   CollectingReceiver got0, got1;
   ZmqOptions listening;
-  listening.listen = "ipc://" + folder.path().string();
+  listening.listen = {"ipc://" + folder.path().string()};
   const auto second = make(0, listening, got0);
   ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
   // One without a name of ours, and one that calls itself process 1: neither ever greets.
@@ -105,6 +105,34 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   EXPECT_GT(second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
 }
 
+TEST(ZmqTransport, ListensInTwoWaysAtOnce) {
+  ScratchFolder folder;
+  CollectingReceiver got0, got1, got2;
+  ZmqOptions listening;
+  listening.listen = {"ipc://" + folder.path().string(), "tcp://127.0.0.1"};
+  const auto middle = make(0, listening, got0);
+  const auto addresses = middle->addresses();
+  ASSERT_EQ(addresses.size(), 2u);
+  EXPECT_EQ(addresses[0], middle->address());
+  EXPECT_TRUE(addresses[0].bulk.starts_with("ipc://"));
+  EXPECT_TRUE(addresses[1].frames.starts_with("tcp://127.0.0.1:"));
+  CollectingReceiver* const got[] = {&got1, &got2};
+  std::unique_ptr<Transport> peers[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    PeerSpec peer = peer_of(1);
+    peer.process = ProcessId(i + 1);
+    peer.name = fmt::format("side{}", i + 1);
+    peers[i] = make(i + 1, {}, *got[i]);
+    ASSERT_TRUE(middle->add_peer(peer).ok());
+    ASSERT_TRUE(peers[i]->add_peer(peer_of(0, addresses[i])).ok());
+    ASSERT_TRUE(peers[i]->send(ProcessId(0), note_parcel(i, 1, 1, 100'000)).ok());
+    ASSERT_TRUE(middle->send(peer.process, note_parcel(0, 1, 1)).ok());
+  }
+  EXPECT_TRUE(wait_until([&] {
+    return got0.num_messages() == 2 && got1.num_messages() == 1 && got2.num_messages() == 1;
+  }));
+}
+
 TEST(ZmqTransport, GivesEveryDescriptorBack) {
   const auto count = [] {
     const auto all = std::filesystem::directory_iterator("/proc/self/fd");
@@ -115,7 +143,7 @@ TEST(ZmqTransport, GivesEveryDescriptorBack) {
   for (int i = 0; i < 5; ++i) {
     CollectingReceiver got0, got1;
     ZmqOptions listening;
-    listening.listen = "ipc://" + folder.path().string();
+    listening.listen = {"ipc://" + folder.path().string()};
     const auto second = make(0, listening, got0);
     const auto first = make(1, {}, got1);
     ASSERT_TRUE(second->add_peer(peer_of(1)).ok());

@@ -17,6 +17,7 @@ Command doctor_command();
 Command explain_command();
 Command generate_command();  // hands over to primerl-worker
 Command init_command();
+Command keys_command();
 Command messages_command();
 Command replay_command();  // hands over to primerl-worker
 Command run_command();

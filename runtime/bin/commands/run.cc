@@ -54,6 +54,8 @@ Prepared prepare(RunArguments arguments) {
                           process.name, process.machine)
                         .note("leave out 'host' of its [place]"),
                     kExitBadConfiguration);
+  const auto keys = read_link_keys(arguments.link_keys, *prepared.plan);
+  if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
   choose_record(arguments, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
   for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
@@ -95,7 +97,8 @@ int RunStarts::run() {
     if (prepared.exit_code != kExitDone)
       return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
     StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
-    RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status);
+    RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
+                       arguments_.link_keys);
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     if (result.has_left_record)
@@ -106,6 +109,7 @@ int RunStarts::run() {
     RunArguments again;
     again.resume = prepared.folder->path().string();
     again.json = arguments_.json;
+    again.link_keys = arguments_.link_keys;
     // A record that a process died of would be its death again.
     again.from_checkpoint = result.has_left_record || result.was_recovering;
     arguments_ = std::move(again);
@@ -199,6 +203,12 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
              "goes on with a run folder, or with a new run from checkpoints/step_N");
   flags.flag(arguments.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
+  flags.text(arguments.link_keys.keys, "--keys", "FILE",
+             "encrypts the links between processes with these keys, of `keys new`");
+  flags.text(arguments.link_keys.allow, "--allow", "FILE",
+             "the list of keys that they let in, of `keys allow`");
+  flags.text(arguments.link_keys.listen, "--listen", "ADDRESS",
+             "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
   flags.flag(arguments.json, "--json", "prints the summary as JSON");
 }
 
