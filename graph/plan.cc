@@ -1,6 +1,5 @@
 #include "graph/plan.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "graph/base/random.h"
@@ -65,21 +64,6 @@ bool Plan::are_joined(InstanceId sender, InstanceId target) const {
   if (!from.is_none() && !to.is_none() && from != to) return false;
   const ProcessId here = process_of(sender), there = process_of(target);
   return here == there || process(here).place < 0 || process(here).place != process(there).place;
-}
-
-EdgeTransport Plan::transport_between(ProcessId one, ProcessId other) const {
-  const auto has = [this](const PlanNode& node, ProcessId process) {
-    return std::any_of(node.instances.begin(), node.instances.end(),
-                       [&](InstanceId each) { return process_of(each) == process; });
-  };
-  for (const PlanEdge& edge : edges) {
-    // One that stays in its place joins no two replicas of it.
-    if (one == other || edge.transport == EdgeTransport::kMemory) continue;
-    const PlanNode &from = node(edge.from), &to = node(edge.to);
-    if ((has(from, one) && has(to, other)) || (has(from, other) && has(to, one)))
-      return edge.transport;
-  }
-  return EdgeTransport::kMemory;
 }
 
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,

@@ -159,8 +159,6 @@ struct Plan {
   /// Whether an edge between their nodes has a link between these two instances: equal slots where
   /// both have one, and in a place with replicas the same replica.
   bool are_joined(InstanceId sender, InstanceId target) const;
-  /// How the edges between two processes travel; kMemory where they share none.
-  EdgeTransport transport_between(ProcessId one, ProcessId other) const;
 };
 
 /// Where values may come from besides the file: `--set a.b=v` and `--overlay FILE`, in order.

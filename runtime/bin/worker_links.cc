@@ -16,7 +16,7 @@ namespace {
 /// Whether a peer connects to the process this way: the later of two to the earlier.
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
-    if (plan.transport_between(process, ProcessId(other)) == transport) return true;
+    if (transport_between(plan, process, ProcessId(other)) == transport) return true;
   return false;
 }
 

@@ -4,6 +4,21 @@
 
 namespace primerl {
 
+EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other) {
+  const auto has = [&plan](const PlanNode& node, ProcessId process) {
+    return std::any_of(node.instances.begin(), node.instances.end(),
+                       [&](InstanceId each) { return plan.process_of(each) == process; });
+  };
+  for (const PlanEdge& edge : plan.edges) {
+    // One that stays in its place joins no two replicas of it.
+    if (one == other || edge.transport == EdgeTransport::kMemory) continue;
+    const PlanNode &from = plan.node(edge.from), &to = plan.node(edge.to);
+    if ((has(from, one) && has(to, other)) || (has(from, other) && has(to, one)))
+      return edge.transport;
+  }
+  return EdgeTransport::kMemory;
+}
+
 ProcessLinks::~ProcessLinks() { close(); }
 
 Result<std::vector<LinkAddress>> ProcessLinks::open(const Make& make) {

@@ -16,11 +16,15 @@
 #include <string>
 #include <vector>
 
+#include "graph/plan.h"
 #include "runtime/exec/other_processes.h"
 #include "runtime/transport/keys.h"
 #include "runtime/transport/transport.h"
 
 namespace primerl {
+
+/// How the edges between two processes travel; kMemory where they share none.
+EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
 
 struct LinkEvents {
   std::function<void()> all_live;                   // every peer of connect() has greeted; once
