@@ -9,13 +9,12 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
-constexpr Duration kExitMax = Duration::seconds(10);            // from its last word to its exit
+constexpr Duration kExitMax = Duration::seconds(10);  // from its last word to its exit
 
 }  // namespace
 
 /// A process of engines alone: what it knew can be made again, and its neighbours ask again. One
-/// that keeps the state of the run goes on from a checkpoint, with --resume.
+/// that keeps the state of the run comes back with all others, from their records.
 bool RunSession::can_restart(ProcessId process) const {
   if (plan_.processes.size() < 2 || is_stopping_ || is_recovering_) return false;
   if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
@@ -48,9 +47,7 @@ bool RunSession::plan_restart(ProcessId process) {
                            worker.restarts.size(), to_string(settings.restart_window));
     return false;
   }
-  // Twice as long each time, so that one that cannot live does not take the machine with it.
-  worker.restart_at =
-      now() + Duration::nanoseconds(kRestartAfter.to_nanoseconds() << worker.restarts.size());
+  worker.restart_at = now() + restart_pause(worker.restarts.size());
   worker.restarts.push_back(now());
   worker.epoch = coordinator_->process_died(process);
   say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,

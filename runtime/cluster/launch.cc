@@ -132,7 +132,15 @@ Error died_early(WorkerProcess& worker, const ControlEvent& event) {
   return fault;
 }
 
+constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
+constexpr size_t kDoublingsMax = 7;
+
 }  // namespace
+
+Duration restart_pause(size_t num_before) {
+  return Duration::nanoseconds(kRestartAfter.to_nanoseconds()
+                               << std::min(num_before, kDoublingsMax));
+}
 
 std::string ProcessExit::text() const {
   if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));

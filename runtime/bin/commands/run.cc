@@ -17,8 +17,6 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
-
 /// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
 struct Prepared {
   int exit_code = kExitDone;  // not done: what to leave with
@@ -140,8 +138,7 @@ bool RunStarts::may_restart(const Plan& plan, const RunResult& result) {
                restarts_.size(), to_string(settings.restart_window));
     return false;
   }
-  // Twice as long each time, so that what cannot live does not take the machine with it.
-  const Duration pause = Duration::nanoseconds(kRestartAfter.to_nanoseconds() << restarts_.size());
+  const Duration pause = restart_pause(restarts_.size());
   restarts_.push_back(now);
   fmt::print(stderr,
              "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
