@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -78,12 +79,13 @@ class RunStarts {
 
  private:
   RunResult run_once(RunSession& session, Prepared& prepared, StatusLine& status);
-  bool may_restart(const Plan& plan, const RunResult& result);
+  bool may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics);
   int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
   int leave(const std::string& why, int exit_code);
 
   RunArguments arguments_;
   std::vector<double> restarts_;  // seconds since 1970
+  int64_t num_steps_ = 0;         // of all tenants, the most that were seen
   double seconds_ = 0;            // of all starts so far
 };
 
@@ -101,7 +103,7 @@ int RunStarts::run() {
     seconds_ = result.seconds += seconds_;
     if (result.has_left_record)
       fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
-    else if (!may_restart(*prepared.plan, result))
+    else if (!may_restart(*prepared.plan, result, session.metrics()))
       return end(prepared, result, session.metrics());
     why = result.why;
     RunArguments again;
@@ -127,15 +129,25 @@ int RunStarts::leave(const std::string& why, int exit_code) {
 }
 
 /// Whether the run is taken up again after the death of a worker; says so, and waits a moment.
-bool RunStarts::may_restart(const Plan& plan, const RunResult& result) {
+bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics) {
   if (!result.has_lost_worker) return false;
   const GraphSettings& settings = plan.settings;
   const double now = wall_seconds();
-  std::erase_if(restarts_,
-                [&](double at) { return now - at >= settings.restart_window.to_seconds(); });
+  int64_t num_steps = 0;
+  for (const auto& tenant : plan.tenants)
+    if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
+      num_steps += newest->step;
+  // One that dies of the same step again and again does so as slowly as it comes there.
+  if (num_steps > num_steps_)
+    std::erase_if(restarts_,
+                  [&](double at) { return now - at >= settings.restart_window.to_seconds(); });
+  num_steps_ = std::max(num_steps_, num_steps);
   if (std::cmp_greater_equal(restarts_.size(), settings.restarts_max)) {
-    fmt::print(stderr, "warning: the run has been taken up {} times within {}: it ends\n",
-               restarts_.size(), to_string(settings.restart_window));
+    fmt::print(
+        stderr,
+        "warning: the run has been taken up {} times within {} or without a further step: it "
+        "ends\n",
+        restarts_.size(), to_string(settings.restart_window));
     return false;
   }
   const Duration pause = restart_pause(restarts_.size());
