@@ -23,6 +23,7 @@
 #include "runtime/exec/caf_member.h"
 #include "runtime/log/log.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/trace/ring_requests.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {
@@ -390,6 +391,7 @@ int run_host(const HostArguments& arguments) {
         error(Code::kNotFound, "'{}' places nothing in a process '{}'", graph, arguments.process),
         kExitBadConfiguration);
   // Before the first thread, so that all have it.
+  block_dump_signal();
   if (const Status pinned = pin_to_cpus(checked.plan->process(process).cpus); !pinned.ok())
     return fail(pinned.error(), kExitBadConfiguration);
   auto inbox = std::make_shared<ControlInbox>();

@@ -4,21 +4,54 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <csignal>
+#include <ctime>
 
 #include "runtime/bin/command_line.h"
 #include "runtime/bin/traced_resources.h"
 #include "runtime/store/file_ops.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/trace/ring_requests.h"
 
 namespace primerl {
 namespace {
 
-// What a broken CHECK writes before the process dies; null: nothing.
+// What is written before the process dies of a broken CHECK or a signal; null: nothing, or one
+// thread is about it.
 std::atomic<SegmentWriter*> ring{nullptr};
+std::atomic<bool> is_dumping{false};
+
+constexpr int kDeadlySignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 void dump_ring(std::string_view) {
-  if (SegmentWriter* writer = ring.load()) (void)writer->dump();
+  SegmentWriter* writer = ring.exchange(nullptr);
+  if (writer == nullptr) return;
+  is_dumping = true;
+  (void)writer->dump();
+  is_dumping = false;
+}
+
+void dump_ring_and_die(int signal) {
+  if (SegmentWriter* writer = ring.exchange(nullptr)) {
+    is_dumping = true;
+    writer->dump_in_handler();
+    is_dumping = false;
+  }
+  // Another thread's dump shall not be cut off by this one's death.
+  const timespec tenth{0, 100'000'000};
+  for (int i = 0; i < 100 && is_dumping; ++i) ::nanosleep(&tenth, nullptr);
+  ::raise(signal);  // by its default action, once this handler returns
+}
+
+void dump_ring_before_death(SegmentWriter& writer) {
+  ring = &writer;
+  set_check_observer(&dump_ring);
+  struct sigaction action {};
+  action.sa_handler = &dump_ring_and_die;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_ONSTACK);
+  for (const int signal : kDeadlySignals) ::sigaddset(&action.sa_mask, signal);
+  for (const int signal : kDeadlySignals) ::sigaction(signal, &action, nullptr);
 }
 
 Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
@@ -127,29 +160,33 @@ Result<std::unique_ptr<WorkerTrace>> WorkerTrace::open(const Setup& setup) {
   auto marks = std::make_shared<CheckpointMarks>(plan.tenants);
   SegmentWriterOptions options = options_of(setup, catalog);
   options.keep_from = [marks] { return marks->keep_from(); };
-  const bool is_ring = options.level == TraceLevel::kRing;
-  auto writer = SegmentWriter::open(std::move(options));
+  auto writer = SegmentWriter::open(options);
   if (!writer.ok())
     return std::move(writer)
         .error()
         .while_doing("opening the trace")
         .note("run without one: --set trace.level=off");
-  return std::unique_ptr<WorkerTrace>(
-      new WorkerTrace(is_ring, std::move(marks), std::move(writer).value(), catalog));
+  auto trace = std::unique_ptr<WorkerTrace>(
+      new WorkerTrace(std::move(marks), std::move(writer).value(), catalog));
+  if (options.level == TraceLevel::kRing) RETURN_IF_ERROR(trace->become_ring(options));
+  return trace;
 }
 
-WorkerTrace::WorkerTrace(bool is_ring, std::shared_ptr<CheckpointMarks> marks,
+WorkerTrace::WorkerTrace(std::shared_ptr<CheckpointMarks> marks,
                          std::unique_ptr<SegmentWriter> writer, const TraceCatalog& catalog)
-    : is_ring_(is_ring),
-      marks_(std::move(marks)),
+    : marks_(std::move(marks)),
       writer_(std::move(writer)),
-      recorder_(std::make_unique<Recorder>(catalog, *writer_)) {
-  if (!is_ring_) return;
-  ring = writer_.get();
-  set_check_observer(&dump_ring);
-}
+      recorder_(std::make_unique<Recorder>(catalog, *writer_)) {}
 
 WorkerTrace::~WorkerTrace() { ring = nullptr; }
+
+Status WorkerTrace::become_ring(const SegmentWriterOptions& options) {
+  is_ring_ = true;
+  ASSIGN_OR_RETURN(requests_,
+                   RingRequests::open(*writer_, options.folder, options.process, options.epoch));
+  dump_ring_before_death(*writer_);
+  return ok();
+}
 
 ResourceFactory WorkerTrace::recording(ResourceFactory make) {
   return recording_factory(std::move(make), *recorder_);
@@ -168,6 +205,7 @@ Status WorkerTrace::fault() const {
 }
 
 Status WorkerTrace::close(bool run_failed) {
+  requests_.reset();
   Status fault = writer_->fault();
   Status closed = writer_->close();
   Status dumped = is_ring_ && run_failed ? writer_->dump() : ok();
@@ -177,6 +215,7 @@ Status WorkerTrace::close(bool run_failed) {
 }
 
 void WorkerTrace::leave(bool run_failed) {
+  requests_.reset();
   if (!is_ring_ || run_failed) (void)writer_->dump();
 }
 

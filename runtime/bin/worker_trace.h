@@ -2,8 +2,8 @@
 /// executor is made, told of every step by its hosts, closed when they have ended.
 ///
 /// A step that a host has finished is in the trace before its messages leave: what `kill -9` leaves
-/// behind holds every finished step. At the level `ring` nothing is written before the run fails or
-/// a CHECK breaks.
+/// behind holds every finished step. At the level `ring` nothing is written before the run fails, a
+/// CHECK breaks, a deadly signal comes or somebody asks (ring_requests.h).
 ///
 /// Threads: observer() is used by every host's, checkpoint_begun() and checkpoint_committed() by
 /// the trainer's; the rest by one.
@@ -20,6 +20,8 @@
 
 namespace primerl {
 
+class RingRequests;
+
 class WorkerTrace {
  public:
   struct Setup {
@@ -32,7 +34,8 @@ class WorkerTrace {
     /// As in TraceCatalog; none: what the files of the run folder have now.
     std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
   };
-  /// Null when the graph records nothing. kIo when the trace cannot be written.
+  /// Null when the graph records nothing. kIo when the trace cannot be written. All threads have
+  /// the signal of RingRequests blocked.
   static Result<std::unique_ptr<WorkerTrace>> open(const Setup& setup);
   WorkerTrace(const WorkerTrace&) = delete;
   WorkerTrace& operator=(const WorkerTrace&) = delete;
@@ -57,13 +60,15 @@ class WorkerTrace {
 
  private:
   class CheckpointMarks;
-  WorkerTrace(bool is_ring, std::shared_ptr<CheckpointMarks> marks,
-              std::unique_ptr<SegmentWriter> writer, const TraceCatalog& catalog);
+  WorkerTrace(std::shared_ptr<CheckpointMarks> marks, std::unique_ptr<SegmentWriter> writer,
+              const TraceCatalog& catalog);
+  Status become_ring(const SegmentWriterOptions& options);
 
-  const bool is_ring_;
   const std::shared_ptr<CheckpointMarks> marks_;  // the writer's thread reads it too
   const std::unique_ptr<SegmentWriter> writer_;
   const std::unique_ptr<Recorder> recorder_;
+  bool is_ring_ = false;
+  std::unique_ptr<RingRequests> requests_;  // of a ring, while it records
 };
 
 }  // namespace primerl

@@ -14,6 +14,11 @@ namespace primerl {
 
 /// The head of a frame of ours; length and CRC are filled in when it is written.
 TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t host = UINT32_MAX);
+/// Of a frame without a tail.
+template <class F>
+std::span<std::byte> bytes_of(F& frame) {
+  return std::as_writable_bytes(std::span(&frame, 1));
+}
 
 class GapLedger {
  public:

@@ -110,6 +110,7 @@ class OpenTrace final : public Trace {
   void find_order_faults(const TraceSegment* before, const TraceSegment& segment);
   void find_damage(const TraceSegment& segment, bool is_last);
   void find_gaps(const TraceSegment& segment);
+  void find_snapshot(const TraceSegment& newest);
   bool is_damaged(const TraceSegment& segment) const;
   void find_missing_steps(HostId host);
   void find_cut_tails();

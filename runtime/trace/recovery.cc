@@ -41,6 +41,8 @@ Status Recovery::check(const Plan& plan, const Trace& trace) {
   RETURN_IF_ERROR(check_fits(plan, trace.catalog()));
   if (trace.is_closed()) return error(Code::kInvalid, "its record has an end: nothing was cut off");
   for (const TraceFault& fault : trace.faults()) {
+    if (fault.kind == TraceFault::Kind::kSnapshot)
+      return error(Code::kInvalid, "its record is a snapshot: the run went on after `trace dump`");
     if (fault.kind == TraceFault::Kind::kReplaced)
       return error(Code::kInvalid, "a process had died in it and come back: {}", fault.text);
     if (fault.kind == TraceFault::Kind::kCutTail || !fault.is_fault()) continue;

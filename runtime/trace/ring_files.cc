@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "runtime/store/file_ops.h"
 #include "runtime/trace/segment_files.h"
@@ -14,7 +16,39 @@
 namespace primerl {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr size_t kNameBytesMax = 64;  // of a number and endings
+constexpr auto kLookAgain = std::chrono::microseconds(50);
+
+int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
+/// Where each buffer ends now, once all frames up to there are finished. What one of them says was
+/// received was sent in a frame before it, which was finished earlier.
+Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Duration wait_max) {
+  const auto deadline = Clock::now() + std::chrono::nanoseconds(wait_max.to_nanoseconds());
+  const auto wait_until = [&](const SegmentBuffer& buffer, const auto& is_so) -> Status {
+    while (!is_so()) {
+      // A thread was put aside in the middle of its copy.
+      if (Clock::now() > deadline)
+        return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
+                     buffer.header().number, to_string(wait_max));
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    return ok();
+  };
+  std::vector<uint64_t> ends;
+  // The newest first: what is reserved in it now has everything before it.
+  for (size_t i = kept.size(); i-- > 0;) {
+    std::optional<uint64_t> end;
+    RETURN_IF_ERROR(
+        wait_until(*kept[i], [&] { return (end = kept[i]->reserved_to()).has_value(); }));
+    ends.insert(ends.begin(), *end);
+  }
+  for (size_t i = 0; i < kept.size(); ++i)
+    RETURN_IF_ERROR(wait_until(*kept[i], [&] { return kept[i]->is_finished_to(ends[i]); }));
+  return ends;
+}
 
 /// Digits of a number; returns how many.
 size_t put_digits(uint64_t number, char* to) noexcept {
@@ -62,11 +96,22 @@ bool write_new_file(const char* file_name, std::span<const std::byte> bytes) noe
 
 }  // namespace
 
+std::vector<SegmentBuffer*> newest_without_gap(std::vector<SegmentBuffer*> buffers) {
+  std::ranges::sort(buffers, {}, [](const auto* buffer) { return buffer->header().number; });
+  size_t first = buffers.size();
+  while (first > 0 && (first == buffers.size() ||
+                       buffers[first - 1]->header().number + 1 == buffers[first]->header().number))
+    --first;
+  buffers.erase(buffers.begin(), buffers.begin() + static_cast<ptrdiff_t>(first));
+  return buffers;
+}
+
 RingFiles::RingFiles(std::filesystem::path folder, std::string process, uint32_t epoch,
-                     const std::vector<std::unique_ptr<SegmentBuffer>>& buffers)
+                     const std::vector<std::unique_ptr<SegmentBuffer>>& buffers, BlobLedger& blobs)
     : folder_(std::move(folder)),
       process_(std::move(process)),
       epoch_(epoch),
+      blobs_(blobs),
       folder_text_(folder_.string()),
       prefix_((folder_ / fmt::format("{}.{}.", process_, epoch_)).string()),
       path_(prefix_.size() + kNameBytesMax, '\0'),
@@ -74,19 +119,83 @@ RingFiles::RingFiles(std::filesystem::path folder, std::string process, uint32_t
   for (const auto& buffer : buffers) buffers_.push_back(buffer.get());
 }
 
-Status RingFiles::write(std::span<SegmentBuffer* const> kept) const {
-  RETURN_IF_ERROR(system_files().make_folder(folder_));
-  if (::chmod(folder_.c_str(), 0700) != 0) return io_error("restricting", folder_, errno);
-  if (!kept.empty() && kept.front()->header().number > 1)
-    RETURN_IF_ERROR(
-        set_retired_through(folder_, process_, epoch_, kept.front()->header().number - 1));
-  for (const SegmentBuffer* buffer : kept) {
-    const auto bytes = buffer->bytes();
-    RETURN_IF_ERROR(replace_file(system_files(),
-                                 segment_path(folder_, process_, epoch_, buffer->header().number),
-                                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+Status RingFiles::mark(const Json& facts) const {
+  return replace_file(system_files(), snapshot_path(folder_, process_, epoch_),
+                      facts.dump() + "\n");
+}
+
+Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool is_snapshot,
+                                      Duration wait_max, const OnWritten& on_written) {
+  RETURN_IF_ERROR(make_trace_folder(folder_));
+  Json facts = Json::object().set("begun_ns", steady_ns());
+  // Before the first segment, so that it is never taken for the end of a run.
+  if (is_snapshot) RETURN_IF_ERROR(mark(facts));
+  is_writing_.store(true);
+  auto written = write_segments(kept, wait_max, on_written);
+  if (!is_snapshot && written.ok()) {
+    std::error_code ignored;
+    std::filesystem::remove(snapshot_path(folder_, process_, epoch_), ignored);
   }
-  return ok();
+  is_writing_.store(false);
+  if (!is_snapshot) return written;
+  facts.set("ended_ns", steady_ns());
+  if (!written.ok()) {
+    RETURN_IF_ERROR(mark(facts.set("error", written.error().text())));
+    return written;
+  }
+  facts.set("first_segment", written->first_segment).set("last_segment", written->last_segment);
+  RETURN_IF_ERROR(mark(facts.set("bytes", written->num_bytes)));
+  return written;
+}
+
+Result<RingSnapshot> RingFiles::write_segments(std::span<SegmentBuffer* const> kept,
+                                               Duration wait_max, const OnWritten& on_written) {
+  if (kept.empty()) return RingSnapshot();
+  ASSIGN_OR_RETURN(const auto ends, ends_of(kept, wait_max));
+  RingSnapshot snapshot;
+  snapshot.first_segment = kept.front()->header().number;
+  if (snapshot.first_segment > 1)
+    RETURN_IF_ERROR(set_retired_through(folder_, process_, epoch_, snapshot.first_segment - 1));
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const uint64_t number = kept[i]->header().number;
+    const auto bytes = kept[i]->live_bytes().first(ends[i]);
+    RETURN_IF_ERROR(replace_file(system_files(), segment_path(folder_, process_, epoch_, number),
+                                 {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    {
+      const std::lock_guard lock(mutex_);
+      on_disk_.insert(number);
+      oldest_on_disk_.store(*on_disk_.begin());
+    }
+    on_written(number);
+    snapshot.last_segment = number;
+    snapshot.num_bytes += bytes.size();
+  }
+  remove_before(snapshot.first_segment);
+  return snapshot;
+}
+
+/// Of an older snapshot.
+void RingFiles::remove_before(uint64_t first) {
+  std::vector<uint64_t> older;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto end = on_disk_.lower_bound(first);
+    older.assign(on_disk_.begin(), end);
+    on_disk_.erase(on_disk_.begin(), end);
+    oldest_on_disk_.store(*on_disk_.begin());
+  }
+  for (const uint64_t number : older) {
+    remove_segment(folder_, process_, epoch_, number);
+    blobs_.retire(number);  // the ring has written over it long ago
+  }
+}
+
+void RingFiles::forget(uint64_t number) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (on_disk_.contains(number)) return;  // until a later snapshot takes its place
+  }
+  blobs_.retire(number);
 }
 
 void RingFiles::write_in_handler() noexcept {
@@ -102,7 +211,12 @@ void RingFiles::write_in_handler() noexcept {
     if (number > newest) continue;
     if (write_file_in_handler(*buffer, number)) first = std::min(first, number);
   }
-  if (first != UINT64_MAX && first > 1) write_retired_in_handler(first - 1);
+  if (first == UINT64_MAX) return;
+  if (first > 1) write_retired_in_handler(first - 1);
+  for (uint64_t older = oldest_on_disk_.load(); older < first; ++older)
+    ::unlink(put_path(path_, prefix_, older, ".ptr"));
+  // One that another thread is writing may yet lay older segments over these: it stays marked.
+  if (!is_writing_.load()) ::unlink(put_path(path_, prefix_, 0, "dump"));
 }
 
 /// False when nothing lies in the buffer, or something else by the time it was written: the others

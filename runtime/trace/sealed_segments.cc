@@ -17,19 +17,6 @@ namespace {
 
 constexpr int kNice = 10;
 
-// The segment, packed or not, and what readers keep beside it.
-void remove_segment(const SealedSegments::Options& options, uint64_t number) {
-  std::error_code ignored;  // tried again by `trace pack`; a file more does no harm
-  for (const bool is_packed : {false, true}) {
-    const auto file =
-        segment_path(options.folder, options.process, options.epoch, number, is_packed);
-    std::filesystem::remove(file, ignored);
-    std::filesystem::remove(file.string() + ".index", ignored);
-    auto index = file;
-    std::filesystem::remove(index.replace_extension(".index"), ignored);
-  }
-}
-
 }  // namespace
 
 Result<std::filesystem::path> pack_segment_file(const std::filesystem::path& file) {
@@ -123,7 +110,7 @@ void SealedSegments::retire() {
     // First the mark: a segment that is gone without one is a missing segment.
     if (!set_retired_through(options_.folder, options_.process, options_.epoch, oldest).ok())
       return;
-    remove_segment(options_, oldest);
+    remove_segment(options_.folder, options_.process, options_.epoch, oldest);
     if (options_.blobs != nullptr) options_.blobs->retire(oldest);
     counted_.erase(oldest);
     const std::lock_guard lock(mutex_);

@@ -115,10 +115,23 @@ void SegmentBuffer::open() {
 
 std::span<const std::byte> SegmentBuffer::live_bytes() const {
   if (!is_live_.load(std::memory_order_acquire)) return {};
+  // Full, and who passed the end is about to say so: then it may be all of it.
+  return {base_, reserved_to().value_or(capacity_)};
+}
+
+std::optional<uint64_t> SegmentBuffer::reserved_to() const {
   const uint64_t tail = tail_.load(std::memory_order_acquire);
-  if (tail <= capacity_) return {base_, tail};
-  // Full; who passed the end has said so, or is about to.
-  return {base_, used() > 0 ? used() : capacity_};
+  if (tail <= capacity_) return tail;
+  return used() > 0 ? std::optional(used()) : std::nullopt;
+}
+
+bool SegmentBuffer::is_finished_to(uint64_t end) const {
+  for (uint64_t at = sizeof(SegmentHeader); at < end;) {
+    const uint32_t length = length_at(base_ + at).load(std::memory_order_acquire);
+    if (length == 0) return false;
+    at += aligned_to_frames(length);
+  }
+  return true;
 }
 
 void SegmentBuffer::write(uint64_t at, std::span<std::byte> head, std::span<const std::byte> tail) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -60,6 +61,12 @@ class SegmentBuffer {
   /// What may have been written so far, of one in memory that was opened; else nothing. From any
   /// thread at any time, also a signal handler.
   std::span<const std::byte> live_bytes() const;
+  /// Where the newest reservation that fitted ends; none while the one who passed the end of the
+  /// buffer has not said so yet. Of an opened one, from any thread.
+  std::optional<uint64_t> reserved_to() const;
+  /// Whether every frame up to `end`, a value of reserved_to(), is finished. From any thread, as
+  /// long as the buffer is not begun anew.
+  bool is_finished_to(uint64_t end) const;
 
   /// Walks the finished frames up to `end`; false while one of them is still being written.
   bool is_written_to(uint64_t end);

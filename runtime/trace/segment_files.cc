@@ -1,6 +1,9 @@
 #include "runtime/trace/segment_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <string_view>
@@ -95,6 +98,35 @@ Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& fol
   return trace;
 }
 
+Status make_trace_folder(const std::filesystem::path& folder) {
+  RETURN_IF_ERROR(system_files().make_folder(folder));
+  if (::chmod(folder.c_str(), 0700) != 0) return io_error("restricting", folder, errno);
+  return ok();
+}
+
+Status claim_trace_folder(const std::filesystem::path& folder, const std::string& process,
+                          uint32_t epoch) {
+  RETURN_IF_ERROR(make_trace_folder(folder));
+  ASSIGN_OR_RETURN(const auto there, list_segments(folder));
+  for (const auto& file : there)
+    if (file.process == process && file.epoch == epoch)
+      return error(Code::kExists, "'{}' is there already", file.path.string())
+          .note("a trace is never written over: choose another epoch or folder");
+  return ok();
+}
+
+Status sync_segments(const std::filesystem::path& folder, const std::string& process,
+                     uint32_t epoch) {
+  ASSIGN_OR_RETURN(const auto files, list_segments(folder));
+  for (const auto& file : files) {
+    if (file.process != process || file.epoch != epoch || file.is_packed) continue;
+    Status synced = system_files().sync(file.path);
+    // Packed or retired since it was listed: that was synced then.
+    if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
+  }
+  return system_files().sync(folder);
+}
+
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
                          uint32_t epoch) {
   std::ifstream in(retired_path(folder, process, epoch));
@@ -107,6 +139,28 @@ Status set_retired_through(const std::filesystem::path& folder, const std::strin
                            uint32_t epoch, uint64_t number) {
   return replace_file(system_files(), retired_path(folder, process, epoch),
                       fmt::format("{}\n", number));
+}
+
+void remove_segment(const std::filesystem::path& folder, const std::string& process, uint32_t epoch,
+                    uint64_t number) {
+  std::error_code ignored;
+  for (const bool is_packed : {false, true}) {
+    const auto file = segment_path(folder, process, epoch, number, is_packed);
+    std::filesystem::remove(file, ignored);
+    std::filesystem::remove(file.string() + ".index", ignored);
+    auto index = file;
+    std::filesystem::remove(index.replace_extension(".index"), ignored);
+  }
+}
+
+std::filesystem::path snapshot_path(const std::filesystem::path& folder, const std::string& process,
+                                    uint32_t epoch) {
+  return folder / fmt::format("{}.{}.dump", process, epoch);
+}
+
+bool is_snapshot(const std::filesystem::path& folder, const std::string& process, uint32_t epoch) {
+  std::error_code fault;
+  return std::filesystem::exists(snapshot_path(folder, process, epoch), fault);
 }
 
 }  // namespace primerl

@@ -1,6 +1,7 @@
 /// The files of a trace folder, by name: `<process>.<epoch>.<number>.ptr` is a segment as it was
 /// written, `.ptrz` the same packed, `<process>.<epoch>.retired` the number of the newest segment
-/// that was removed to make room. Functions over a folder; they hold nothing open.
+/// that was removed to make room, `.dump` the mark of a snapshot. Functions over a folder; they
+/// hold nothing open.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +39,31 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
 /// kNotFound when none lies there.
 Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& folder);
 
+/// Makes the folder of a trace with mode 0700: what the actors said to each other is nobody else's
+/// business.
+Status make_trace_folder(const std::filesystem::path& folder);
+/// Makes it for this incarnation; kExists when it has written there before.
+Status claim_trace_folder(const std::filesystem::path& folder, const std::string& process,
+                          uint32_t epoch);
+/// Syncs the segments of one incarnation that are not packed.
+Status sync_segments(const std::filesystem::path& folder, const std::string& process,
+                     uint32_t epoch);
+
 /// The newest segment number that was retired, 0 when none was: all up to it are not missing.
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
                          uint32_t epoch);
 Status set_retired_through(const std::filesystem::path& folder, const std::string& process,
                            uint32_t epoch, uint64_t number);
+
+/// Removes a segment, packed or not, with what readers keep beside it. What cannot be removed
+/// stays: a file more does no harm.
+void remove_segment(const std::filesystem::path& folder, const std::string& process, uint32_t epoch,
+                    uint64_t number);
+
+/// `<process>.<epoch>.dump`: the segments of this incarnation are a snapshot of a flight recorder
+/// that recorded on. JSON, see docs/formats/trace.md.
+std::filesystem::path snapshot_path(const std::filesystem::path& folder, const std::string& process,
+                                    uint32_t epoch);
+bool is_snapshot(const std::filesystem::path& folder, const std::string& process, uint32_t epoch);
 
 }  // namespace primerl

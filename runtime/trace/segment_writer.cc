@@ -1,10 +1,7 @@
 #include "runtime/trace/segment_writer.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -41,11 +38,6 @@ Clock::time_point after(Duration duration) {
   return Clock::now() + std::chrono::nanoseconds(std::min(duration, most).to_nanoseconds());
 }
 
-template <class F>
-std::span<std::byte> bytes_of(F& frame) {
-  return std::as_writable_bytes(std::span(&frame, 1));
-}
-
 class Writer final : public SegmentWriter {
  public:
   explicit Writer(SegmentWriterOptions options)
@@ -60,6 +52,9 @@ class Writer final : public SegmentWriter {
     return blobs_.store(bytes);
   }
   Status dump() override;
+  Result<RingSnapshot> snapshot() override {
+    return is_ring() ? write_ring(true) : SegmentWriter::snapshot();
+  }
   void dump_in_handler() noexcept override {
     is_frozen_.store(true);
     if (ring_files_) ring_files_->write_in_handler();
@@ -91,6 +86,7 @@ class Writer final : public SegmentWriter {
   void serve();
   Status prepare(SegmentBuffer* buffer);
   void prepare_next(Lock& lock);
+  bool has_free() const;
   SegmentBuffer* take_free();
   void seal_next(Lock& lock);
   Status seal(SegmentBuffer* buffer);
@@ -99,8 +95,8 @@ class Writer final : public SegmentWriter {
   bool wait_until_sealed(Lock& lock);
   void end_current();
   void stop();
-  Status dump_ring();
-  Status sync_files();
+  std::vector<SegmentBuffer*> all_kept(Lock& lock);
+  Result<RingSnapshot> write_ring(bool is_snapshot);
 
   // Constant after start().
   SegmentWriterOptions options_;
@@ -109,9 +105,11 @@ class Writer final : public SegmentWriter {
   std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
   std::unique_ptr<SealedSegments> sealed_;
   std::unique_ptr<RingFiles> ring_files_;  // of kRing
+  std::mutex dump_mutex_;                  // held by who dumps, before mutex_
 
   alignas(64) std::atomic<SegmentBuffer*> current_ = nullptr;
   std::atomic<uint64_t> num_lost_ = 0;
+  std::atomic<uint64_t> pinned_from_ = UINT64_MAX;  // of kept_: segments that are being dumped
   std::atomic<bool> is_frozen_ = false;  // the process dies: the ring forgets nothing more
 
   mutable std::mutex mutex_;
@@ -120,12 +118,13 @@ class Writer final : public SegmentWriter {
   std::condition_variable settled_;  // a segment was sealed
   // Guarded by mutex_.
   std::deque<SegmentBuffer*> free_, ready_, to_seal_, kept_;  // kept_: the ring, oldest first
+  SegmentBuffer* sealing_ = nullptr;                          // in none of them meanwhile
   size_t num_sealing_ = 0;                                    // handed over and not sealed yet
   GapLedger losses_;                                          // by host, since the last gap frames
   Status fault_;
   std::optional<Error> prepare_fault_;
   Clock::time_point prepare_at_, sync_at_;
-  bool is_failed_ = false, is_closing_ = false, is_closed_ = false, is_dumping_ = false;
+  bool is_failed_ = false, is_closing_ = false, is_closed_ = false;
   uint64_t num_sealed_deliveries_ = 0;
   // Of whoever prepares: start(), then the background thread.
   uint64_t next_number_ = 1, last_seed_ = 0;
@@ -141,17 +140,8 @@ Status Writer::start() {
   if (options_.catalog.size() + sizeof(TraceFrameHeader) > kFrameBytesMax)
     return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", options_.catalog.size(),
                  kFrameBytesMax - sizeof(TraceFrameHeader));
-  if (!is_ring()) {
-    RETURN_IF_ERROR(system_files().make_folder(options_.folder));
-    // What the actors said to each other is nobody else's business.
-    if (::chmod(options_.folder.c_str(), 0700) != 0)
-      return io_error("restricting", options_.folder, errno);
-    ASSIGN_OR_RETURN(const auto there, list_segments(options_.folder));
-    for (const auto& file : there)
-      if (file.process == options_.process && file.epoch == options_.epoch)
-        return error(Code::kExists, "'{}' is there already", file.path.string())
-            .note("a trace is never written over: choose another epoch or folder");
-  }
+  if (!is_ring())
+    RETURN_IF_ERROR(claim_trace_folder(options_.folder, options_.process, options_.epoch));
   const size_t num_buffers =
       is_ring() ? std::max<size_t>(4, options_.ring_bytes / capacity_ + 2) : kFileBuffers;
   for (size_t i = 0; i < num_buffers; ++i) {
@@ -159,8 +149,8 @@ Status Writer::start() {
     free_.push_back(buffers_.back().get());
   }
   if (is_ring())
-    ring_files_ =
-        std::make_unique<RingFiles>(options_.folder, options_.process, options_.epoch, buffers_);
+    ring_files_ = std::make_unique<RingFiles>(options_.folder, options_.process, options_.epoch,
+                                              buffers_, blobs_);
   SegmentBuffer* first = take_free();
   RETURN_IF_ERROR(prepare(first));
   first->open();
@@ -284,9 +274,7 @@ void Writer::serve() {
   while (true) {
     const auto now = Clock::now();
     const bool wants_segment = ready_.size() < kReadySegments && !is_closing_ && !is_failed_;
-    const bool may_prepare =
-        wants_segment && now >= prepare_at_ &&
-        (!free_.empty() || (!kept_.empty() && !is_dumping_ && !is_frozen_.load()));
+    const bool may_prepare = wants_segment && now >= prepare_at_ && has_free();
     if (may_prepare && (ready_.empty() || to_seal_.empty())) {
       prepare_next(lock);
     } else if (!to_seal_.empty()) {
@@ -306,10 +294,15 @@ void Writer::serve() {
   }
 }
 
+bool Writer::has_free() const {
+  if (!free_.empty()) return true;
+  return !kept_.empty() && kept_.front()->header().number < pinned_from_ && !is_frozen_.load();
+}
+
 SegmentBuffer* Writer::take_free() {
   std::deque<SegmentBuffer*>& from = free_.empty() ? kept_ : free_;
   SegmentBuffer* buffer = from.front();
-  if (&from == &kept_) blobs_.retire(buffer->header().number);
+  if (&from == &kept_) ring_files_->forget(buffer->header().number);
   from.pop_front();
   return buffer;
 }
@@ -358,9 +351,11 @@ void Writer::prepare_next(Lock& lock) {
 void Writer::seal_next(Lock& lock) {
   SegmentBuffer* buffer = to_seal_.front();
   to_seal_.pop_front();
+  sealing_ = buffer;
   lock.unlock();
   Status sealed = seal(buffer);
   lock.lock();
+  sealing_ = nullptr;
   --num_sealing_;
   if (!sealed.ok()) {
     fail(std::move(sealed).error());
@@ -413,39 +408,40 @@ void Writer::end_current() {
   if (at <= capacity_) hand_over(buffer, at);
 }
 
-Status Writer::dump() { return is_ring() ? dump_ring() : sync_files(); }
-
-Status Writer::dump_ring() {
-  Lock lock(mutex_);
-  if (!is_closed_) {
-    lock.unlock();
-    end_current();
-    lock.lock();
-    if (!wait_until_sealed(lock))
-      return is_failed_ ? fault_
-                        : error(Code::kDeadline, "the ring was not at rest for {}",
-                                to_string(options_.block_max));
-  }
-  is_dumping_ = true;
-  const std::vector<SegmentBuffer*> oldest_first(kept_.begin(), kept_.end());
-  lock.unlock();
-  const Status written = ring_files_->write(oldest_first);
-  lock.lock();
-  is_dumping_ = false;
-  wake_.notify_all();
-  return written;
+Status Writer::dump() {
+  if (!is_ring()) return sync_segments(options_.folder, options_.process, options_.epoch);
+  const auto written = write_ring(false);
+  return written.ok() ? ok() : Status(written.error());
 }
 
-Status Writer::sync_files() {
-  ASSIGN_OR_RETURN(const auto files, list_segments(options_.folder));
-  for (const auto& file : files) {
-    if (file.process != options_.process || file.epoch != options_.epoch || file.is_packed)
-      continue;
-    Status synced = system_files().sync(file.path);
-    // Packed or retired since it was listed: that was synced then.
-    if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
+/// Every buffer with something in it, oldest first.
+std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
+  for (const auto deadline = after(options_.block_max);;) {
+    std::vector<SegmentBuffer*> all(kept_.begin(), kept_.end());
+    all.insert(all.end(), to_seal_.begin(), to_seal_.end());
+    for (SegmentBuffer* one : {sealing_, current_.load(std::memory_order_relaxed)})
+      if (one != nullptr && std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+    const size_t num_all = all.size();
+    all = newest_without_gap(std::move(all));
+    if (all.size() == num_all || Clock::now() > deadline) return all;
+    // One is full, and the thread that filled it is about to hand it over.
+    room_.wait_for(lock, std::chrono::microseconds(50));
   }
-  return system_files().sync(options_.folder);
+}
+
+Result<RingSnapshot> Writer::write_ring(bool is_snapshot) {
+  const std::lock_guard dumping(dump_mutex_);
+  Lock lock(mutex_);
+  const auto kept = all_kept(lock);
+  pinned_from_ = kept.front()->header().number;
+  lock.unlock();
+  auto written = ring_files_->write(kept, is_snapshot, options_.block_max, [this](uint64_t number) {
+    pinned_from_ = number + 1;
+    wake_.notify_all();
+  });
+  pinned_from_ = UINT64_MAX;
+  wake_.notify_all();
+  return written;
 }
 
 Status Writer::close() {
@@ -490,6 +486,10 @@ void Writer::stop() {
 }
 
 }  // namespace
+
+Result<RingSnapshot> SegmentWriter::snapshot() {
+  return error(Code::kInvalid, "only a flight recorder (trace.level = \"ring\") has snapshots");
+}
 
 Result<std::unique_ptr<SegmentWriter>> SegmentWriter::open(SegmentWriterOptions options) {
   auto writer = std::make_unique<Writer>(std::move(options));

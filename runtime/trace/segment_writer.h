@@ -9,7 +9,7 @@
 /// `block_max`, then the trace has failed and fault() says why; `full = gap` counts the frames it
 /// could not write and writes a gap frame as soon as there is room. Never silent.
 ///
-/// Threads: append() from any; open/close from one.
+/// Threads: append() and snapshot() from any; open/close from one.
 #pragma once
 
 #include <array>
@@ -52,6 +52,13 @@ struct SegmentWriterOptions {
   std::function<uint64_t()> keep_from;
 };
 
+/// What a snapshot of a flight recorder holds: segments by number, 0 when there is none.
+struct RingSnapshot {
+  uint64_t first_segment = 0;
+  uint64_t last_segment = 0;
+  uint64_t num_bytes = 0;  // of the segments, as written
+};
+
 class SegmentWriter {
  public:
   static Result<std::unique_ptr<SegmentWriter>> open(SegmentWriterOptions options);
@@ -64,8 +71,12 @@ class SegmentWriter {
   /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: for large
   /// payloads only.
   virtual Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) = 0;
-  /// Of kRing: writes what is kept as an ordinary segment. Others: syncs. Safe to call again.
+  /// Of kRing: writes what is kept as ordinary segments: what it recorded ends here. Others: syncs.
+  /// Safe to call again.
   virtual Status dump() = 0;
+  /// Of kRing: writes what is kept so far as ordinary segments, marked as a snapshot in place of
+  /// an older one, and records on. Others: kInvalid. From any thread.
+  virtual Result<RingSnapshot> snapshot();
   /// Of kRing: writes what is kept, from the handler of a deadly signal (async-signal-safe, once).
   virtual void dump_in_handler() noexcept {}
   /// Writes the end frame, seals, joins the thread. No append() may run or follow.

@@ -90,6 +90,7 @@ struct TraceFault {
     kMissingStep,  // a record is not there although nothing around it is damaged
     kReplaced,     // steps recorded again by a later incarnation of the process: those count
     kExcerpt,      // all but what one host group needs was left out on purpose (excerpt.h)
+    kSnapshot,     // a flight recorder was asked for it and recorded on (ring_files.h)
   } kind;
   std::string file;
   uint64_t offset = 0;
@@ -99,7 +100,7 @@ struct TraceFault {
   uint64_t last = 0;
   bool is_fault() const {
     return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced &&
-           kind != Kind::kExcerpt;
+           kind != Kind::kExcerpt && kind != Kind::kSnapshot;
   }
 };
 std::string_view to_string(TraceFault::Kind kind);  // "cut_tail", ...

@@ -55,6 +55,8 @@ std::string_view to_string(TraceFault::Kind kind) {
       return "replaced";
     case TraceFault::Kind::kExcerpt:
       return "excerpt";
+    case TraceFault::Kind::kSnapshot:
+      return "snapshot";
   }
   return "unknown";
 }
@@ -91,6 +93,7 @@ void OpenTrace::find_segment_faults() {
                          files_.segments[i + 1]->epoch != segment.epoch;
     find_damage(segment, is_last);
     find_gaps(segment);
+    if (is_last) find_snapshot(segment);
     before = &segment;
   }
 }
@@ -116,6 +119,15 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
     faults_.push_back(fault_of(
         TraceFault::Kind::kDamage, &segment,
         fmt::format("'{}' was not written behind '{}'", file, before->file.filename().string())));
+}
+
+void OpenTrace::find_snapshot(const TraceSegment& newest) {
+  const std::string process = name_of(files_.catalog, newest.process);
+  if (!is_snapshot(files_.folder, process, newest.epoch)) return;
+  faults_.push_back(fault_of(TraceFault::Kind::kSnapshot, &newest,
+                             fmt::format("a snapshot: process '{}' (epoch {}) was asked for it "
+                                         "and went on",
+                                         process, newest.epoch)));
 }
 
 void OpenTrace::find_damage(const TraceSegment& segment, bool is_last) {

@@ -57,6 +57,10 @@ class Verifier {
   void end_process() {
     if (last_.process.empty() || has_end_) return;
     report_.is_closed = false;
+    if (is_snapshot(folder_, last_.process, last_.epoch))
+      add(Kind::kSnapshot, name(), 0,
+          fmt::format("a snapshot: '{}' (epoch {}) was asked for it and went on", last_.process,
+                      last_.epoch));
     add(Kind::kCutTail, name(), 0,
         fmt::format("'{}' (epoch {}) did not close its trace: what came last may be missing",
                     last_.process, last_.epoch));

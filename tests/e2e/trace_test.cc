@@ -150,6 +150,81 @@ TEST(Trace, OfARingIsWrittenWhenTheRunFails) {
   EXPECT_FALSE(trace.groups_ended.empty()) << "the last steps are the ones that matter";
 }
 
+TEST(Trace, OfARingIsWrittenWhenASignalKillsTheWorker) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder, {"--set", "trace.level=ring"}));
+  while (!fs::exists(folder / "checkpoints" / "step_4")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(worker_of(run), SIGSEGV);
+  const auto end = run.wait();
+  ASSERT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("signal 11")) << "it still dies of it";
+  const TraceContent trace = read_trace(folder / "trace");
+  EXPECT_EQ(trace.num_bad_bytes, 0U);
+  EXPECT_GE(trace.stored.at("WeightsReady"), 4U);
+  EXPECT_THAT(run_graph_program({"trace", "stat", folder.string()}).out,
+              testing::Not(HasSubstr("a snapshot")));
+}
+
+ProgramEnd dump(const fs::path& run, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"trace", "dump", run.string()});
+  return run_graph_program(more);
+}
+
+TEST(TraceDump, HasTheRecordOfARunThatGoesOn) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder, {"--set", "trace.level=ring"}));
+  uint64_t last = 0;
+  for (const char* seen : {"step_4", "step_8"}) {
+    while (!fs::exists(folder / "checkpoints" / seen)) ASSERT_EQ(::kill(run.pid(), 0), 0);
+    const auto dumped = dump(folder, {"--json"});
+    ASSERT_EQ(dumped.code, 0) << dumped.err;
+    const Json said = parse_json(dumped.out, "output").value();
+    EXPECT_EQ(*said.get_string("folder"), (folder / "trace").string());
+    const TraceContent trace = read_trace(folder / "trace");
+    EXPECT_EQ(trace.num_bad_bytes, 0U);
+    EXPECT_EQ(*said.get_int("steps"), static_cast<int64_t>(trace.num_deliveries));
+    EXPECT_GT(trace.num_deliveries, last) << "an older dump";
+    last = trace.num_deliveries;
+  }
+  const auto text = dump(folder);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("process 'main': "), HasSubstr("  trainer: steps "),
+                              HasSubstr((folder / "trace").string() + "; the run goes on")));
+  EXPECT_THAT(run_graph_program({"trace", "stat", folder.string()}).out, HasSubstr("a snapshot"));
+  // It did go on, ends as ever, and a snapshot is not what it is taken up from.
+  while (!fs::exists(folder / "checkpoints" / "step_12")) ASSERT_EQ(::kill(run.pid(), 0), 0);
+  ::kill(worker_of(run), SIGKILL);
+  ASSERT_EQ(run.wait().code, 1);
+  EXPECT_EQ(dump(folder).code, 1);
+  const int64_t newest = *lines_of(folder / "metrics.jsonl").back().get_int("step");
+  const auto resumed = run_graph_program(
+      {"run", "--resume", folder.string(), "--max-steps", std::to_string(newest + 2)});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("its record is a snapshot")) << resumed.out;
+}
+
+TEST(TraceDump, SaysWhyThereIsNone) {
+  ScratchFolder scratch;
+  const fs::path plain = scratch.path() / "plain", ring = scratch.path() / "ring",
+                 off = scratch.path() / "off";
+  ASSERT_EQ(run_graph_program(scripted_run(plain)).code, 0);
+  ASSERT_EQ(run_graph_program(scripted_run(ring, {"--set", "trace.level=ring"})).code, 0);
+  ASSERT_EQ(run_graph_program(scripted_run(off, {"--set", "trace.level=off"})).code, 0);
+  EXPECT_FALSE(fs::exists(ring / "trace")) << "nobody asked";
+  const auto expect = [](const ProgramEnd& end, int code, const char* why) {
+    EXPECT_EQ(end.code, code) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(why));
+    EXPECT_EQ(end.out, "");
+  };
+  expect(dump(ring), 1, "has ended (finished)");
+  expect(dump(plain), 2, "is no flight recorder: trace.level = \"process\"");
+  expect(dump(off), 2, "records nothing");
+  expect(dump(scratch.path()), 2, "is no run folder");
+  expect(dump(ring, {"--wait", "0"}), 3, "--wait");
+}
+
 TEST(Trace, StaysBelowItsBoundOnceThereAreCheckpoints) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";

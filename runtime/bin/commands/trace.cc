@@ -116,7 +116,7 @@ Command trace_command() {
   command.example = "primerl-graph trace stat runs/latest";
   command.actions = {list_action(),   cat_action(),     grep_action(), stat_action(),
                      why_action(),    after_action(),   diff_action(), export_action(),
-                     verify_action(), recover_action(), pack_action()};
+                     verify_action(), recover_action(), pack_action(), dump_action()};
   return command;
 }
 

@@ -12,5 +12,6 @@ Command export_action();
 Command verify_action();
 Command recover_action();
 Command pack_action();
+Command dump_action();
 
 }  // namespace primerl
