@@ -108,7 +108,7 @@ class RecoveredEngine final : public Engine {
   /// At the end of the record there is something to do: what was in flight.
   bool has_work() const override {
     if (!is_live_) return setup_.is_live() || recorded_->has_work();
-    return has_news() || !backlog_.empty() || setup_.engine->has_work();
+    return !fault_.ok() || has_news() || !backlog_.empty() || setup_.engine->has_work();
   }
   Duration take_cost() override { return is_live_ ? setup_.engine->take_cost() : Duration(); }
   std::string describe() const override { return setup_.engine->describe(); }
@@ -130,19 +130,13 @@ class RecoveredEngine final : public Engine {
     });
   }
 
-  /// Becomes real when the run has gone live.
+  /// Becomes real when the run has gone live; the fault of that, which the caller of some function
+  /// cannot be told, is that of every call from then on.
   Status look() {
-    if (is_live_ || !setup_.is_live()) return ok();
+    if (is_live_ || !setup_.is_live()) return fault_;
     is_live_ = true;
-    if (applied_) {
-      if (applied_->tensors.empty()) {
-        ASSIGN_OR_RETURN(const auto weights, setup_.weights_from(applied_->version));
-        RETURN_IF_ERROR(setup_.engine->apply(*weights));
-      } else {
-        RETURN_IF_ERROR(setup_.engine->apply(*applied_));
-      }
-      applied_.reset();
-    }
+    fault_ = take_weights();
+    if (!fault_.ok()) return fault_;
     std::vector<SequenceId> aborted;
     for (const auto& [id, flight] : flights_) {
       if (flight.is_aborted)
@@ -152,6 +146,19 @@ class RecoveredEngine final : public Engine {
     }
     for (SequenceId id : aborted) end(id, FinishReason::kCancelled, {});
     submit_waiting();
+    return ok();
+  }
+
+  Status take_weights() {
+    if (!applied_) return ok();
+    if (!applied_->tensors.empty()) return applied_to_real(*applied_);
+    ASSIGN_OR_RETURN(const auto weights, setup_.weights_from(applied_->version));
+    return applied_to_real(*weights);
+  }
+
+  Status applied_to_real(const WeightSnapshot& weights) {
+    RETURN_IF_ERROR(setup_.engine->apply(weights));
+    applied_.reset();
     return ok();
   }
 
@@ -201,6 +208,7 @@ class RecoveredEngine final : public Engine {
   const RecoveredEngineSetup setup_;
   const std::unique_ptr<Engine> recorded_;
   bool is_live_ = false;
+  Status fault_;                          // of becoming live
   std::map<SequenceId, Flight> flights_;  // live: those whose prompt is not complete again
   std::optional<WeightSnapshot> applied_;
   std::deque<SequenceId> backlog_;  // live: waiting for room in the engine's queue
