@@ -5,6 +5,7 @@
 
 #include "graph/base/suggest.h"
 #include "runtime/bin/replay_session.h"
+#include "runtime/trace/payload_reader.h"
 
 namespace primerl {
 namespace {
@@ -51,12 +52,13 @@ Result<BisectResult> look_at_messages(const Trace& trace, HostId host, const Pre
     return error(Code::kInvalid, "the messages of '{}.{}' are not stored in this trace",
                  predicate.node, output)
         .note("set record = \"payload\" on its edge and run again");
+  PayloadReader contents(catalog);
   for (uint64_t step = trace.first_step(host); step <= trace.last_step(host); ++step) {
     for (const MessageKey& key : trace.stored_emissions(host, step)) {
       const auto& link = catalog.links[key.link.index()];
       if (link.output != output || catalog.instances[link.sender].node != predicate.node) continue;
       ASSIGN_OR_RETURN(const StoredPayload stored, trace.payload(key));
-      ASSIGN_OR_RETURN(const Json json, payload_json(catalog.types[stored.type], stored));
+      ASSIGN_OR_RETURN(const Json json, contents.json(stored));
       std::vector<double> values;
       collect(json, field, values);
       if (values.empty() && result.num_looked_at == 0)
