@@ -38,8 +38,6 @@ std::string depth_for(const Plan& plan, HostId host, ReplayDepth depth) {
 Result<FixtureFacts> choose(const ReplaySession& session, const ReplayReport& report,
                             std::optional<HostId> chosen) {
   FixtureFacts facts;
-  if (!session.trace->catalog().resumed_from.empty())
-    return error(Code::kInvalid, "the run was resumed: a test would need its checkpoint");
   if (!report.is_identical()) {
     facts.divergence = report.divergences.front();
     facts.host = facts.divergence->host;
@@ -66,6 +64,51 @@ Result<FixtureFacts> choose(const ReplaySession& session, const ReplayReport& re
   return facts;
 }
 
+Status copy_into(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  if (const auto size = fs::file_size(file, failed); !failed && size > kFileBytesMax)
+    return error(Code::kExhausted, "'{}' has {} bytes; a fixture takes files of at most {}",
+                 file.string(), size, kFileBytesMax);
+  ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file));
+  RETURN_IF_ERROR(system_files().make_folder(folder));
+  return system_files().write_file(folder / file.filename(), bytes);
+}
+
+/// Of the checkpoints that a resumed run began from, what the fixture's depth reads: the manifest,
+/// whose state is all that an actor asks for, and the files where a learner is computed. Returns
+/// their places in the fixture.
+Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
+                                                  const std::string& depth,
+                                                  const fs::path& folder) {
+  std::vector<std::string> places;
+  for (size_t slot = 0; slot < session.trace->catalog().resumed_from.size(); ++slot) {
+    const fs::path from =
+        session.trace->excerpt()
+            ? session.trace->folder().parent_path() / session.trace->catalog().resumed_from[slot]
+            : fs::path(session.trace->catalog().resumed_from[slot]);
+    const fs::path place =
+        fs::path("checkpoints") / session.plan->tenants[slot].name / from.filename();
+    RETURN_IF_ERROR(system_files().make_folder(folder / place));
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(from / "manifest.json"));
+    ASSIGN_OR_RETURN(Json manifest, parse_json(text, "manifest.json"));
+    if (depth == "control") manifest.set("files", Json::array());
+    const Json* files = manifest.find("files");
+    for (size_t i = 0; files != nullptr && i < files->as_array().size(); ++i) {
+      ASSIGN_OR_RETURN(const std::string path, files->as_array()[i].get_string("path"));
+      if (Status copied = copy_into(from / path, folder / place / fs::path(path).parent_path());
+          !copied.ok())
+        return std::move(copied)
+            .error()
+            .while_doing("taking the checkpoint that the run began from along")
+            .note("with --depth control its numbers come from the record, and no file is needed");
+    }
+    RETURN_IF_ERROR(
+        system_files().write_file(folder / place / "manifest.json", manifest.dump() + "\n"));
+    places.push_back(place.string());
+  }
+  return places;
+}
+
 /// The graph's text, told where the files it names lie in the fixture.
 class GraphFiles {
  public:
@@ -89,11 +132,11 @@ class GraphFiles {
  private:
   Status copy_model(const PlanModel& model, int32_t index) {
     const fs::path to = fs::path("model") / model.name;
-    RETURN_IF_ERROR(copy_into(fs::path(model.path) / "config.json", to));
+    RETURN_IF_ERROR(copy_into(fs::path(model.path) / "config.json", folder_ / to));
     if (uses_tokenizer(index))
       for (const std::string_view name : kTokenizerFiles)
         if (fs::exists(fs::path(model.path) / name))
-          RETURN_IF_ERROR(copy_into(fs::path(model.path) / name, to));
+          RETURN_IF_ERROR(copy_into(fs::path(model.path) / name, folder_ / to));
     replace(model.path, to);
     return ok();
   }
@@ -114,7 +157,7 @@ class GraphFiles {
         std::any_of(node.instances.begin(), node.instances.end(),
                     [&](InstanceId id) { return plan_.instance(id).host == host_; });
     if (is_read) {
-      RETURN_IF_ERROR(copy_into(name, to));
+      RETURN_IF_ERROR(copy_into(name, folder_ / to));
     } else {
       // The check of the graph asks for a file; nobody reads it.
       RETURN_IF_ERROR(system_files().make_folder(folder_ / to));
@@ -123,16 +166,6 @@ class GraphFiles {
     }
     replace(name, to / fs::path(name).filename());
     return ok();
-  }
-
-  Status copy_into(const fs::path& file, const fs::path& to) {
-    std::error_code failed;
-    if (const auto size = fs::file_size(file, failed); !failed && size > kFileBytesMax)
-      return error(Code::kExhausted, "'{}' has {} bytes; a fixture takes files of at most {}",
-                   file.string(), size, kFileBytesMax);
-    ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file));
-    RETURN_IF_ERROR(system_files().make_folder(folder_ / to));
-    return system_files().write_file(folder_ / to / file.filename(), bytes);
   }
 
   void replace(const std::string& absolute, const fs::path& relative) {
@@ -152,9 +185,11 @@ Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const Fixt
                      const fs::path& folder) {
   GraphFiles files(*session.plan, facts.host, folder);
   RETURN_IF_ERROR(files.copy());
+  ASSIGN_OR_RETURN(auto checkpoints, copy_checkpoints(session, facts.depth, folder));
   const auto wiring = make_wiring(*session.plan);
   ExcerptCollector collector(*session.trace, *wiring, facts.host, facts.last_step);
   ReplaySurroundings quiet("");
+  quiet.resume_from(session.surroundings->resume_points());
   RETURN_IF_ERROR(quiet.open());
   setup.surroundings = &quiet;
   setup.watcher = &collector;
@@ -163,7 +198,7 @@ Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const Fixt
   setup.options.stop_step = facts.last_step;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   RETURN_IF_ERROR(replay->run());
-  return collector.write(folder / "trace", files.take_text());
+  return collector.write(folder / "trace", {files.take_text(), std::move(checkpoints)});
 }
 
 Status write_texts(const FixtureFacts& facts, const fs::path& folder) {

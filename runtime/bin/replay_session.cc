@@ -180,8 +180,10 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
         close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
   session.surroundings = std::make_unique<ReplaySurroundings>(out);
   std::vector<ResumePoint> points;
-  for (const auto& checkpoint : session.trace->catalog().resumed_from) {
-    auto point = read_checkpoint(checkpoint);
+  for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
+    // An excerpt brings what it needs of them.
+    auto point =
+        read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint);
     if (!point.ok())
       return std::move(point).error().while_doing("reading the checkpoint that the run began from");
     points.push_back(std::move(point).value());

@@ -43,6 +43,7 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override;
 
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
+  const std::vector<ResumePoint>& resume_points() const { return points_; }
   std::vector<ReplayedMetrics> take_metrics();
   /// Why `out` is not whole: the first write that failed; flushes.
   Status fault();

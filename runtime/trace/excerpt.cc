@@ -115,9 +115,11 @@ void ExcerptCollector::on_step(const StepRecord& record) {
   }
 }
 
-TraceCatalog ExcerptCollector::excerpt_catalog(std::string graph_text) const {
+TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
   TraceCatalog catalog = trace_.catalog();
-  catalog.graph_text = std::move(graph_text);
+  catalog.graph_text = std::move(places.graph_text);
+  catalog.resumed_from = std::move(places.resumed_from);
+  catalog.recovers.clear();  // what its start followed stayed behind
   for (auto& link : catalog.links) {
     const bool is_input = catalog.instances[link.target].host == host_.value &&
                           catalog.instances[link.sender].host != host_.value;
@@ -176,8 +178,8 @@ std::set<std::pair<HostId, uint64_t>> ExcerptCollector::deliveries_of_emissions(
   return deliveries;
 }
 
-Status ExcerptCollector::write(const std::filesystem::path& folder, std::string graph_text) const {
-  const TraceCatalog catalog = excerpt_catalog(std::move(graph_text));
+Status ExcerptCollector::write(const std::filesystem::path& folder, Places places) const {
+  const TraceCatalog catalog = excerpt_catalog(std::move(places));
   SegmentWriterOptions options;
   options.folder = folder;
   options.process = "excerpt";

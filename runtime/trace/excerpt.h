@@ -33,12 +33,17 @@ class ExcerptCollector final : public DeliveryObserver {
 
   void on_step(const StepRecord& record) override;
 
-  /// Writes the excerpt into `folder`, which must not exist. `graph_text` takes the place of the
-  /// recorded one. kNotFound names an input whose content is neither stored nor was sent.
-  Status write(const std::filesystem::path& folder, std::string graph_text) const;
+  /// What takes the place of the recorded: nothing in an excerpt lies where the run's files lay.
+  struct Places {
+    std::string graph_text;
+    std::vector<std::string> resumed_from;  // by tenant slot, below the folder above `folder`
+  };
+  /// Writes the excerpt into `folder`, which must not exist. kNotFound names an input whose content
+  /// is neither stored nor was sent.
+  Status write(const std::filesystem::path& folder, Places places) const;
 
  private:
-  TraceCatalog excerpt_catalog(std::string graph_text) const;
+  TraceCatalog excerpt_catalog(Places places) const;
   Status write_step(SegmentWriter& writer, const TraceStep& step) const;
   Status write_input(SegmentWriter& writer, const TraceStep& step) const;
   /// Where the messages of the host were handled, those of the last step as far as known: a

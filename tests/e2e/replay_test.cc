@@ -201,6 +201,66 @@ TEST(ReplayOfTheScriptedGraph, IsIdenticalWithEnginesThatSkippedVersions) {
   }
 }
 
+/// Eight steps, then four more from their checkpoint.
+fs::path resumed_run(const ScratchFolder& scratch) {
+  const fs::path run = scratch.path() / "run";
+  EXPECT_EQ(run_graph_program(scripted_run(run)).code, 0);
+  EXPECT_EQ(run_graph_program({"run", "--resume", run.string(), "--max-steps", "12"}).code, 0);
+  return run;
+}
+
+TEST(AFixtureOfAResumedRun, BringsWhatItBeganFrom) {
+  ScratchFolder scratch;
+  const fs::path run = resumed_run(scratch);
+  struct Case {
+    std::string node, depth;
+    bool has_learner;
+  };
+  const std::vector<Case> cases = {
+      {"rollout", "control", false}, {"trainer", "control", false}, {"trainer", "full", true}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto made = run_graph_program({"replay", run.string(), "--depth", cases[i].depth,
+                                         "--node", cases[i].node, "--fixture",
+                                         (scratch.path() / fmt::format("{}", i)).string()});
+    ASSERT_EQ(made.code, 0) << made.out << made.err;
+  }
+  fs::rename(run, scratch.path() / "elsewhere");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const fs::path folder = scratch.path() / fmt::format("{}", i);
+    SCOPED_TRACE(cases[i].node + " " + cases[i].depth);
+    const fs::path checkpoint = folder / "checkpoints" / "main" / "step_8";
+    EXPECT_TRUE(fs::exists(checkpoint / "manifest.json"));
+    EXPECT_EQ(fs::exists(checkpoint / "learner" / "state.json"), cases[i].has_learner);
+    const std::string depth = cases[i].has_learner ? "learner" : "control";
+    const auto played = run_graph_program({"replay", folder.string(), "--depth", depth});
+    EXPECT_EQ(played.code, 0) << played.out << played.err;
+    EXPECT_THAT(played.out, HasSubstr("identical"));
+    // Without its manifest it is nothing that can be played.
+    fs::remove(checkpoint / "manifest.json");
+    EXPECT_EQ(run_graph_program({"replay", folder.string(), "--depth", depth}).code, 2);
+  }
+}
+
+TEST(AFixtureOfAResumedRun, RefusesACheckpointThatIsLargeAndSaysWhatToDo) {
+  ScratchFolder scratch;
+  const fs::path run = resumed_run(scratch), checkpoint = run / "checkpoints" / "step_8";
+  constexpr int64_t kBytes = (1 << 20) + 1;
+  write_text(checkpoint / "weights" / "large.bin", std::string(kBytes, 'x'));
+  Json manifest = json_file(checkpoint / "manifest.json"), files = *manifest.find("files");
+  files.push_back(Json::object().set("path", "weights/large.bin").set("bytes", kBytes));
+  write_text(checkpoint / "manifest.json", manifest.set("files", files).dump());
+  const auto fixture_at = [&](const std::string& depth) {
+    return run_graph_program({"replay", run.string(), "--depth", depth, "--node", "trainer",
+                              "--fixture", (scratch.path() / "fixture").string()});
+  };
+  const auto refused = fixture_at("full");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("weights/large.bin' has 1048577 bytes"),
+                                 HasSubstr("with --depth control its numbers come from the")));
+  EXPECT_FALSE(fs::exists(scratch.path() / "fixture"));
+  EXPECT_EQ(fixture_at("control").code, 0);
+}
+
 TEST(ReplayOfATamperedTrace, IsRefused) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
