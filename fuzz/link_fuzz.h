@@ -96,12 +96,15 @@ inline void fuzz_parcel(std::span<const std::byte> bytes) {
   CHECK(encoder.encode(decoded.parcel, *fuzz_types(), {}).ok(), "a parcel did not round trip");
 }
 
-/// A peer that greets and then sends `script`: rows of lane (u8), length (u16) and payload. Gives
-/// the number of messages that were delivered.
+/// A peer that greets and then sends `script`: rows of lane (u8), length (u16) and payload. Bit 1
+/// of the lane makes a reference into shared memory of a piece; with bit 7 of the first row's there
+/// is such memory. Gives the number of messages that were delivered.
 inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   const TransportIdentity own = {"fuzz", 1, fuzz_types(), ProcessId(0), "own", 1};
   const TransportIdentity theirs = {"fuzz", 1, fuzz_types(), ProcessId(1), "theirs", 1};
-  const LinkLimits limits = fuzz_limits();
+  LinkLimits limits = fuzz_limits();
+  limits.pool_bytes_max = 1 << 16;
+  const bool shares = !script.empty() && (script[0] & std::byte{0x80}) != std::byte{};
   FuzzReceiver receiver, unused;
   LinkOutbox outbox(limits), other_outbox(limits);
   PeerSpec peer, back;
@@ -110,6 +113,7 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   back.process = ProcessId(0);
   back.name = "own";
   back.address = {"x", "x"};
+  peer.shares_memory = back.shares_memory = shares;
   const Time now = Time::from_nanoseconds(1);
   Link link(own, peer, limits, outbox, receiver, now);
   Link other(theirs, back, limits, other_outbox, unused, now);
@@ -124,13 +128,16 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
 
   std::array<uint64_t, kNumLanes> sequences = {0, 0};
   while (script.size() >= 3 && !receiver.has_failed) {
-    const Lane lane = (script[0] & std::byte{1}) != std::byte{} ? Lane::kBulk : Lane::kFrames;
+    const std::byte flags = script[0];
+    const Lane lane = (flags & std::byte{1}) != std::byte{} ? Lane::kBulk : Lane::kFrames;
     const size_t size =
         std::min<size_t>(take_number<uint16_t>(script.data() + 1), script.size() - 3);
     const Blob payload(std::vector<std::byte>(script.begin() + 3, script.begin() + 3 + size));
     script = script.subspan(3 + size);
     OutFrame frame;
     frame.header.kind = lane == Lane::kBulk ? LinkFrameKind::kChunk : LinkFrameKind::kParcels;
+    const bool is_reference = lane == Lane::kBulk && (flags & std::byte{2}) != std::byte{};
+    if (is_reference) frame.header.kind = LinkFrameKind::kReference;
     frame.header.epoch = frame.header.peer_epoch = 1;
     frame.header.process = ProcessId(1);
     frame.header.sequence = ++sequences[static_cast<size_t>(lane)];

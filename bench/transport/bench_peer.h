@@ -18,12 +18,14 @@ struct Load {
   uint64_t number = 0;
   bool wants_answer = false;
   bool wants_grant = false;  // the last of a window
+  bool is_read = false;      // the receiver looks at every byte's line
   std::vector<uint8_t> bytes;
   Blob blob;
   template <class F>
   static void fields(F& f) {
     f("number", &Load::number)("wants_answer", &Load::wants_answer)(
-        "wants_grant", &Load::wants_grant)("bytes", &Load::bytes)("blob", &Load::blob);
+        "wants_grant", &Load::wants_grant)("is_read", &Load::is_read)("bytes", &Load::bytes)(
+        "blob", &Load::blob);
   }
 };
 

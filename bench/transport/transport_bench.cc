@@ -8,6 +8,10 @@
 // share. Batched, ZeroMQ is paid once for 64 messages: encoding and decoding bound it, 2 M/s.
 // 1 MiB: the kernel copies twice at 5-10 GB/s, the frame is hashed on both sides at 8 GB/s:
 // 0.2 + 0.25 ms of CPU on two cores, about 3 GB/s. A round trip is eight thread wake-ups.
+//
+// By shared memory 1 MiB is one memcpy at 5-10 GB/s and a frame of 100 B. Rollouts: 256 payloads of
+// 12.6 MB are 3.2 GB, copied once and read once; wanted are 1 GB/s, and no small message that waits
+// over 1 ms for them. The sender's two threads and the reader share two cores here.
 #include <benchmark/benchmark.h>
 #include <signal.h>
 #include <spawn.h>
@@ -66,10 +70,13 @@ class PeerReceiver final : public TransportReceiver {
         CHECK(transport->send(from, std::move(answer)).ok(), "no echo");
         continue;
       }
-      ++num_received;
+      const uint64_t count = ++num_received[from.value];
+      // What a rollout's reader does: every cache line once, where the bytes lie.
+      for (size_t at = 0; load.is_read && at < load.blob.size(); at += 64)
+        sum += static_cast<uint64_t>(load.blob.bytes()[at]);
       if (!load.wants_grant) continue;
       Parcel grant = parcel_of(0, 1);
-      grant.grants.push_back({LinkId(0), num_received, 0, 1});
+      grant.grants.push_back({LinkId(0), count, 0, 1});
       CHECK(transport->send(from, std::move(grant)).ok(), "no grant");
     }
   }
@@ -80,7 +87,8 @@ class PeerReceiver final : public TransportReceiver {
 
   Transport* transport = nullptr;
   std::atomic<bool> has_left{false};
-  uint64_t num_received = 0;
+  uint64_t num_received[3] = {};  // by process
+  std::atomic<uint64_t> sum{0};   // so that nothing is left out
 };
 
 class BenchReceiver final : public TransportReceiver {
@@ -123,14 +131,20 @@ class BenchReceiver final : public TransportReceiver {
   uint64_t num_answers_ = 0;
 };
 
-/// This process's ends of both pairs, and the other process.
-struct Bench {
-  std::string folder;
+/// One link to the other process.
+struct Line {
   BenchReceiver receiver;
   std::unique_ptr<Transport> transport;
-  std::unique_ptr<BareLink> bare;
   uint64_t num_sent = 0;
   uint64_t num_asked = 0;
+};
+
+/// This process's ends of all pairs, and the other process.
+struct Bench {
+  std::string folder;
+  Line line;    // all bytes by the link
+  Line shared;  // large Blobs by shared memory
+  std::unique_ptr<BareLink> bare;
 };
 Bench* bench = nullptr;
 
@@ -147,21 +161,21 @@ PeerSpec peer_of(uint32_t process, LinkAddress address) {
 }
 
 /// Parcels of `per_parcel` messages, as a step's emissions are.
-void send_messages(uint64_t count, uint64_t per_parcel, size_t bytes, const Window& window) {
-  Load load = load_of(bytes);
+void send_messages(Line& line, uint64_t count, uint64_t per_parcel, Load load,
+                   const Window& window) {
   for (uint64_t i = 0; i < count; i += per_parcel) {
     Parcel parcel = parcel_of(1, 0);
     parcel.messages.reserve(per_parcel);
     for (uint64_t each = 0; each < per_parcel; ++each) {
-      load.number = ++bench->num_sent;
+      load.number = ++line.num_sent;
       load.wants_grant = (i + each + 1) % window.grant_every == 0;
       parcel.messages.push_back(message_of(load));
     }
-    if (bench->num_sent > window.messages)
-      bench->receiver.wait_granted(bench->num_sent - window.messages);
-    CHECK(bench->transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
+    if (line.num_sent > window.messages)
+      line.receiver.wait_granted(line.num_sent - window.messages);
+    CHECK(line.transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
   }
-  bench->receiver.wait_granted(bench->num_sent);
+  line.receiver.wait_granted(line.num_sent);
 }
 
 void report(benchmark::State& state, uint64_t count, size_t bytes) {
@@ -181,8 +195,22 @@ void BM_Edge(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   const auto per_parcel = static_cast<uint64_t>(state.range(1));
   const uint64_t count = count_of(bytes) * (per_parcel > 1 ? 4 : 1);
-  for (auto _ : state) send_messages(count, per_parcel, bytes, window_of(bytes));
+  Line& line = state.range(2) != 0 ? bench->shared : bench->line;
+  for (auto _ : state) send_messages(line, count, per_parcel, load_of(bytes), window_of(bytes));
   report(state, count, bytes);
+}
+
+constexpr uint64_t kRollouts = 256;
+constexpr size_t kRolloutBytes = size_t{32 * 1024} * 48 * 8;  // routed experts [32k, 48, 8] uint8
+constexpr Window kRolloutWindow = {4, 16};
+
+/// All payloads of a batch, read at the other end: 3.2 GB.
+void BM_Rollouts(benchmark::State& state) {
+  Line& line = state.range(0) != 0 ? bench->shared : bench->line;
+  Load load = load_of(kRolloutBytes);
+  load.is_read = true;
+  for (auto _ : state) send_messages(line, kRollouts, 1, load, kRolloutWindow);
+  report(state, kRollouts, kRolloutBytes);
 }
 
 /// Bytes of the frame that a parcel of so many such messages makes.
@@ -213,6 +241,15 @@ void BM_Bare(benchmark::State& state) {
   report(state, count * per_parcel, bytes);
 }
 
+void ask(Line& line) {
+  Load load = load_of(64);
+  load.wants_answer = true;
+  Parcel parcel = parcel_of(1, 0);
+  parcel.messages.push_back(message_of(std::move(load)));
+  CHECK(line.transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
+  line.receiver.wait_answers(++line.num_asked);
+}
+
 template <class Once>
 void round_trips(benchmark::State& state, Once once) {
   std::vector<double> times_us;
@@ -227,17 +264,24 @@ void round_trips(benchmark::State& state, Once once) {
   };
   state.counters["p50_us"] = at(0.5);
   state.counters["p99_us"] = at(0.99);
+  state.counters["max_us"] = times_us.back();
 }
 
 void BM_RoundTrip(benchmark::State& state) {
-  round_trips(state, [] {
-    Load load = load_of(64);
-    load.wants_answer = true;
-    Parcel parcel = parcel_of(1, 0);
-    parcel.messages.push_back(message_of(std::move(load)));
-    CHECK(bench->transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
-    bench->receiver.wait_answers(++bench->num_asked);
+  round_trips(state, [] { ask(bench->line); });
+}
+
+/// What a small message waits for while payloads travel by the same link.
+void BM_RoundTripBesideRollouts(benchmark::State& state) {
+  Line& line = state.range(0) != 0 ? bench->shared : bench->line;
+  std::atomic<bool> is_over{false};
+  std::thread sender([&] {
+    const Load load = load_of(kRolloutBytes);
+    while (!is_over) send_messages(line, kRolloutWindow.messages, 1, load, kRolloutWindow);
   });
+  round_trips(state, [&line] { ask(line); });
+  is_over = true;
+  sender.join();
 }
 
 void BM_RoundTripBare(benchmark::State& state) {
@@ -245,13 +289,16 @@ void BM_RoundTripBare(benchmark::State& state) {
   round_trips(state, [bytes] { bench->bare->round_trip(bytes); });
 }
 
-#define PRIMERL_PAIR(bytes, per_parcel)                                                  \
-  BENCHMARK(BM_Edge)->Args({bytes, per_parcel})->UseRealTime()->MeasureProcessCPUTime(); \
+#define PRIMERL_PAIR(bytes, per_parcel)                                                     \
+  BENCHMARK(BM_Edge)->Args({bytes, per_parcel, 0})->UseRealTime()->MeasureProcessCPUTime(); \
   BENCHMARK(BM_Bare)->Args({bytes, per_parcel})->UseRealTime()->MeasureProcessCPUTime()
 PRIMERL_PAIR(64, 1);
 PRIMERL_PAIR(64, 64);
 PRIMERL_PAIR(4096, 1);
 PRIMERL_PAIR(1 << 20, 1);
+BENCHMARK(BM_Edge)->Args({1 << 20, 1, 1})->UseRealTime()->MeasureProcessCPUTime();
+BENCHMARK(BM_Rollouts)->Arg(0)->Arg(1)->UseRealTime()->MeasureProcessCPUTime();
+BENCHMARK(BM_RoundTripBesideRollouts)->Arg(0)->Arg(1)->UseRealTime()->MeasureProcessCPUTime();
 BENCHMARK(BM_RoundTrip)->UseRealTime()->MeasureProcessCPUTime();
 BENCHMARK(BM_RoundTripBare)->UseRealTime()->MeasureProcessCPUTime();
 
@@ -272,6 +319,16 @@ LinkLimits bench_limits() {
   return limits;
 }
 
+void open_line(Line& line, uint32_t process, const std::string& folder) {
+  auto transport = make_zmq_transport(bench_identity(process), bench_limits(), {}, line.receiver);
+  CHECK(transport.ok(), "no transport");
+  line.transport = std::move(transport).value();
+  PeerSpec peer = peer_of(0, peer_address(folder));
+  peer.shares_memory = process == 2;
+  CHECK(line.transport->add_peer(std::move(peer)).ok(), "no peer");
+  line.receiver.wait_up();
+}
+
 int run(int count, char** arguments) {
   std::string folder = std::filesystem::temp_directory_path() / "primerl-bench-XXXXXX";
   CHECK(::mkdtemp(folder.data()) != nullptr, "no folder");
@@ -280,15 +337,13 @@ int run(int count, char** arguments) {
     Bench made;
     bench = &made;
     made.folder = folder;
-    auto transport = make_zmq_transport(bench_identity(1), bench_limits(), {}, made.receiver);
-    CHECK(transport.ok(), "no transport");
-    made.transport = std::move(transport).value();
-    CHECK(made.transport->add_peer(peer_of(0, peer_address(folder))).ok(), "no peer");
-    made.receiver.wait_up();
+    open_line(made.line, 1, folder);
+    open_line(made.shared, 2, folder);
     made.bare = std::make_unique<BareLink>(folder);
     benchmark::Initialize(&count, arguments);
     benchmark::RunSpecifiedBenchmarks();
-    CHECK(made.transport->close(Duration::seconds(10)).ok(), "not everything arrived");
+    for (Line* line : {&made.line, &made.shared})
+      CHECK(line->transport->close(Duration::seconds(10)).ok(), "not everything arrived");
   }
   int status = 0;
   ::waitpid(pid, &status, 0);
@@ -305,7 +360,11 @@ int run_peer(const std::string& folder) {
   auto transport = make_zmq_transport(bench_identity(0), {}, options, receiver);
   CHECK(transport.ok(), transport.ok() ? "" : transport.error().text());
   receiver.transport = transport->get();
-  CHECK((*transport)->add_peer(peer_of(1, {})).ok(), "no peer");
+  for (const uint32_t process : {1U, 2U}) {
+    PeerSpec peer = peer_of(process, {});
+    peer.shares_memory = process == 2;
+    CHECK((*transport)->add_peer(std::move(peer)).ok(), "no peer");
+  }
   std::thread bare([&] { run_bare_peer(folder); });
   bare.join();  // ends with the first process
   return (*transport)->close(Duration::seconds(10)).ok() || receiver.has_left ? 0 : 1;

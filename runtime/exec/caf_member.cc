@@ -73,9 +73,10 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   peer.name = entry.name;
   peer.epoch = entry.epoch;
   peer.public_key = entry.public_key;
+  const auto transport = transport_between(*plan_, process_, peer.process);
+  peer.shares_memory = transport == EdgeTransport::kIpc;
   // The later one of the plan connects to the earlier one, as their edges travel.
   if (entry.process >= process_.value || entry.addresses.empty()) return peer;
-  const auto transport = transport_between(*plan_, process_, peer.process);
   const std::string scheme = fmt::format("{}://", to_string(transport));
   const auto fits = [&](const AddressEntry& each) { return each.frames.starts_with(scheme); };
   const auto found = std::find_if(entry.addresses.begin(), entry.addresses.end(), fits);

@@ -44,6 +44,16 @@ FrameRefusal BulkAssembly::add(const ChunkHeader& header, const ReceivedPart& pi
   return FrameRefusal::kNone;
 }
 
+FrameRefusal BulkAssembly::add(uint64_t object, Blob whole) {
+  if (object != num_complete_ || filled_ != 0 || whole.empty()) return FrameRefusal::kChunk;
+  if (whole.size() > object_bytes_max_ || whole.size() > waiting_bytes_max_ - waiting_bytes_)
+    return FrameRefusal::kTooLong;
+  waiting_bytes_ += whole.size();
+  complete_.push_back(std::move(whole));
+  ++num_complete_;
+  return FrameRefusal::kNone;
+}
+
 Blob BulkAssembly::take(uint64_t object) {
   const uint64_t first = num_complete_ - complete_.size();
   CHECK(object >= first && object < num_complete_, "a bulk object that is not here");

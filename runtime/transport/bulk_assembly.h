@@ -29,6 +29,9 @@ class BulkAssembly {
   /// kChunk: it does not follow what came before. kTooLong: above a limit.
   FrameRefusal add(const ChunkHeader& header, const ReceivedPart& piece);
 
+  /// An object that is here as a whole, by other means.
+  FrameRefusal add(uint64_t object, Blob whole);
+
   /// Objects 0 .. num_complete() - 1 are here, or were taken.
   uint64_t num_complete() const { return num_complete_; }
   /// CHECKs that the object is here.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/wire/little_endian.h"
+
 namespace primerl {
 namespace {
 
@@ -23,6 +25,7 @@ Link::Link(const TransportIdentity& identity, PeerSpec peer, const LinkLimits& l
       limits_(limits),
       outbox_(outbox),
       receiver_(receiver),
+      memory_(peer_.shares_memory ? limits.pool_bytes_max : 0),
       channels_{Channel(limits.window_frames), Channel(limits.window_chunks)},
       greet_until_(now + limits.greet_timeout),
       next_timer_(now),
@@ -49,9 +52,20 @@ void Link::take_outbox() {
   }
 }
 
-void Link::push_bulk(const Blob& object) {
-  const auto bytes = object.bytes();
-  const auto owner = std::make_shared<const Blob>(object);
+void Link::push_reference(const ShmBlobRef& ref) {
+  std::vector<std::byte> head(kReferenceBytes);
+  encode_reference({next_object_++, ref.size, ref.offset, ref.slot, ref.turn},
+                   std::span(head).first<kReferenceBytes>());
+  LaneFrame frame;
+  frame.kind = LinkFrameKind::kReference;
+  frame.head = Blob(std::move(head));
+  num_chunks_ = channel(Lane::kBulk).lane.push(std::move(frame));
+}
+
+void Link::push_bulk(const BulkPiece& piece) {
+  if (piece.ref) return push_reference(*piece.ref);
+  const auto bytes = piece.bytes.bytes();
+  const auto owner = std::make_shared<const Blob>(piece.bytes);
   for (uint64_t offset = 0; offset < bytes.size(); offset += limits_.chunk_bytes) {
     std::vector<std::byte> head(kChunkHeaderBytes);
     encode_chunk_header({next_object_, bytes.size(), offset},
@@ -85,6 +99,7 @@ Blob Link::greeting(const Channel& from, Time now) const {
   greeting.received = from.lane.received();
   greeting.sent_at_ns = now.to_nanoseconds();
   greeting.echoed_at_ns = from.hello_at_ns;
+  memory_.describe(greeting);
   return body_of(std::move(greeting));
 }
 
@@ -133,6 +148,11 @@ bool Link::next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame) 
     return give(LinkFrameKind::kHello, greeting(from, now));
   }
   if (!from.is_greeted) return false;
+  if (lane == Lane::kFrames && std::exchange(owes_reads_, false)) {
+    std::vector<std::byte> nonce(kReadsBytes);
+    put_number<uint64_t>(nonce.data(), memory_.reads());
+    return give(LinkFrameKind::kReads, Blob(std::move(nonce)));
+  }
   if (std::exchange(from.owes_position, false)) return give(LinkFrameKind::kPosition, {});
   if (std::exchange(from.owes_probe, false)) return give(LinkFrameKind::kProbe, {});
   // Bye is the last word: only when everything else has left.
@@ -161,11 +181,15 @@ void Link::unsend(Lane lane, const OutFrame& frame) {
     case LinkFrameKind::kAck:
       from.owes_ack = true;
       return;
+    case LinkFrameKind::kReads:
+      owes_reads_ = true;
+      return;
     case LinkFrameKind::kBye:
     case LinkFrameKind::kRefusal:
       return;  // nobody is there to read it
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
+    case LinkFrameKind::kReference:
       from.lane.unsend(frame.header.sequence);
       return;
   }
@@ -225,12 +249,18 @@ void Link::leave() {
   for (Channel& each : channels_) each.owes_bye = each.is_greeted;
 }
 
+/// Of what came and was not delivered, and of shared memory.
+void Link::let_go() {
+  waiting_.clear();
+  memory_.close();
+}
+
 void Link::fail(const Error& why) {
   if (is_over()) return;
   state_ = LinkState::kFailed;
   outbox_.close(
       error(Code::kUnavailable, "the link to '{}' failed: {}", peer_.name, why.message()));
-  waiting_.clear();
+  let_go();
   receiver_.on_link_failed(peer_.process, peer_.epoch, why);
 }
 
@@ -239,7 +269,7 @@ void Link::end(std::string_view why) {
   state_ = LinkState::kEnded;
   outbox_.close(error(Code::kUnavailable, "the link to '{}' (epoch {}) has ended: {}", peer_.name,
                       peer_.epoch, why));
-  waiting_.clear();
+  let_go();
 }
 
 void Link::add_to(LinkStatus& status) const {

@@ -20,6 +20,7 @@
 
 #include "runtime/transport/bulk_assembly.h"
 #include "runtime/transport/link_lane.h"
+#include "runtime/transport/link_memory.h"
 #include "runtime/transport/link_outbox.h"
 #include "runtime/transport/transport.h"
 
@@ -123,10 +124,12 @@ class Link {
   const Channel& channel(Lane lane) const { return channels_[static_cast<size_t>(lane)]; }
 
   // link.cc: sending
-  void push_bulk(const Blob& object);
+  void push_bulk(const BulkPiece& piece);
+  void push_reference(const ShmBlobRef& ref);
   bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
   Blob greeting(const Channel& from, Time now) const;
   LinkFrameHeader header(LinkFrameKind kind, const Channel& from) const;
+  void let_go();
   void settle_receipts();
 
   // link_receive.cc
@@ -136,6 +139,8 @@ class Link {
   void receive_numbered(Lane lane, const InFrame& frame, Time now);
   void receive_parcels(const InFrame& frame);
   void receive_chunk(const InFrame& frame);
+  void receive_reference(const InFrame& frame);
+  void receive_reads(const InFrame& frame);
   void deliver(const ParcelShape& shape, const ReceivedPart& bytes, bool with_grants);
   void deliver_waiting();
   void deliver_grants(const ParcelShape& shape, const ReceivedPart& bytes);
@@ -154,6 +159,8 @@ class Link {
   TransportReceiver& receiver_;
 
   LinkState state_ = LinkState::kConnecting;
+  LinkMemory memory_;
+  bool owes_reads_ = false;
   bool has_left_ = false;  // the peer said bye
   std::array<Channel, kNumLanes> channels_;
   Time greet_until_;

@@ -5,6 +5,37 @@
 
 namespace primerl {
 
+namespace {
+
+/// The large pieces of a parcel, those that fit copied into the pool; taken back unless they leave.
+class Pieces {
+ public:
+  Pieces(std::shared_ptr<ShmBlobPool> pool, const std::vector<Blob>& bulk,
+         uint64_t shared_bytes_min)
+      : pool_(std::move(pool)) {
+    pieces_.reserve(bulk.size());
+    for (const Blob& each : bulk) {
+      BulkPiece& piece = pieces_.emplace_back();
+      if (pool_ != nullptr && each.size() >= shared_bytes_min)
+        if (auto put = pool_->put(each.bytes()); put.ok()) piece.ref = *put;
+      if (!piece.ref) piece.bytes = each;
+    }
+  }
+  Pieces(const Pieces&) = delete;
+  Pieces& operator=(const Pieces&) = delete;
+  ~Pieces() {
+    for (const BulkPiece& piece : pieces_)
+      if (piece.ref) pool_->cancel(*piece.ref);
+  }
+  std::vector<BulkPiece> release() { return std::exchange(pieces_, {}); }
+
+ private:
+  const std::shared_ptr<ShmBlobPool> pool_;
+  std::vector<BulkPiece> pieces_;
+};
+
+}  // namespace
+
 void add(TransferCounts& sum, const TransferCounts& more) {
   sum.num_parcels += more.num_parcels;
   sum.num_messages += more.num_messages;
@@ -21,6 +52,7 @@ TransferCounts minus(TransferCounts from, const TransferCounts& less) {
 Status LinkOutbox::put(ParcelEncoder& encoded, uint64_t num_messages, bool& is_first) {
   const auto bytes = encoded.bytes();
   const TransferCounts counts = {1, num_messages, bytes.size() + encoded.bulk_bytes()};
+  Pieces pieces(pool(), encoded.bulk(), limits_.bulk_bytes_min);  // copies without the lock
   const std::lock_guard lock(mutex_);
   if (closed_) return *closed_;
   const TransferCounts open = minus(minus(sent_, acknowledged_), abandoned_);
@@ -39,7 +71,12 @@ Status LinkOutbox::put(ParcelEncoder& encoded, uint64_t num_messages, bool& is_f
   number_bulk(std::span(frame.bytes).subspan(place), next_bulk_);
   next_bulk_ += encoded.bulk().size();
   frame.num_bulk += encoded.bulk().size();
-  for (Blob& piece : encoded.bulk()) waiting_.bulk.push_back(std::move(piece));
+  for (BulkPiece& piece : pieces.release()) {
+    num_blobs_shared_ += piece.ref ? 1 : 0;
+    num_bytes_shared_ += piece.ref ? piece.ref->size : 0;
+    waiting_.bulk.push_back(std::move(piece));
+  }
+  encoded.bulk().clear();
   add(frame.counts, counts);
   add(sent_, counts);
   return ok();
@@ -73,6 +110,17 @@ void LinkOutbox::close(Error why) {
   closed_ = std::move(why);
   abandoned_ = minus(sent_, acknowledged_);
   waiting_ = Outgoing();
+  pool_.reset();
+}
+
+void LinkOutbox::use_pool(std::shared_ptr<ShmBlobPool> pool) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) pool_ = std::move(pool);
+}
+
+std::shared_ptr<ShmBlobPool> LinkOutbox::pool() const {
+  const std::lock_guard lock(mutex_);
+  return pool_;
 }
 
 void LinkOutbox::add_to(LinkStatus& status) const {
@@ -80,6 +128,8 @@ void LinkOutbox::add_to(LinkStatus& status) const {
   status.sent = sent_;
   status.acknowledged = acknowledged_;
   status.abandoned = abandoned_;
+  status.num_blobs_shared = num_blobs_shared_;
+  status.num_bytes_shared = num_bytes_shared_;
   status.unacknowledged = minus(minus(sent_, acknowledged_), abandoned_);
 }
 

@@ -6,14 +6,22 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "runtime/transport/shm_blobs.h"
 #include "runtime/transport/transport.h"
 #include "runtime/wire/parcel_codec.h"
 
 namespace primerl {
+
+/// A Blob or body that does not travel with its parcel.
+struct BulkPiece {
+  Blob bytes;                     // empty where `ref` is
+  std::optional<ShmBlobRef> ref;  // in the pool that the peer reads
+};
 
 /// What waits for one peer, as it will leave. Frames stay small enough for their memory to be used
 /// again (a growing run of megabytes would be mapped, cleared and given back every time).
@@ -24,7 +32,7 @@ struct Outgoing {
     TransferCounts counts;
   };
   std::vector<Frame> frames;
-  std::vector<Blob> bulk;  // of all frames, in order
+  std::vector<BulkPiece> bulk;  // of all frames, in order
   bool empty() const { return frames.empty(); }
 };
 
@@ -32,6 +40,9 @@ class LinkOutbox {
  public:
   explicit LinkOutbox(const LinkLimits& limits) : limits_(limits) {}
 
+  /// Large pieces are copied into this pool from now on, on the sender's thread, while there is
+  /// room; close() lets go of it.
+  void use_pool(std::shared_ptr<ShmBlobPool> pool);
   /// kExhausted: a limit; kUnavailable: closed. Takes the pieces of `encoded` only when it is ok.
   /// `is_first`: the outbox was empty, so the I/O thread must be told.
   Status put(ParcelEncoder& encoded, uint64_t num_messages, bool& is_first);
@@ -47,6 +58,7 @@ class LinkOutbox {
 
  private:
   Outgoing::Frame& frame_for(size_t parcel_bytes);
+  std::shared_ptr<ShmBlobPool> pool() const;
 
   const LinkLimits limits_;
   // Guarded by mutex_.
@@ -54,6 +66,8 @@ class LinkOutbox {
   Outgoing waiting_;
   TransferCounts sent_, acknowledged_, abandoned_;
   uint64_t next_bulk_ = 0;
+  std::shared_ptr<ShmBlobPool> pool_;  // null: nothing is shared
+  uint64_t num_blobs_shared_ = 0, num_bytes_shared_ = 0;
   std::optional<Error> closed_;
 };
 

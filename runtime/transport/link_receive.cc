@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "runtime/transport/link.h"
+#include "runtime/wire/little_endian.h"
 
 namespace primerl {
 namespace {
@@ -74,8 +75,12 @@ void Link::receive(Lane lane, InFrame frame, Time now) {
       return receiver_.on_link_down(
           peer_.process, peer_.epoch,
           error(Code::kCancelled, "'{}' ended the link in order", peer_.name));
+    case LinkFrameKind::kReads:
+      acknowledge(lane, header.acknowledged, now);
+      return receive_reads(frame);
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
+    case LinkFrameKind::kReference:
       acknowledge(lane, header.acknowledged, now);
       return receive_numbered(lane, frame, now);
     default:
@@ -136,6 +141,9 @@ void Link::receive_greeting(Lane lane, const InFrame& frame, Time now) {
   to.last_progress = now;
   to.has_gap = false;
   settle_receipts();
+  // A welcome has no answer that could say it.
+  if (memory_.open(*greeting) && frame.header.kind == LinkFrameKind::kWelcome) owes_reads_ = true;
+  if (auto pool = memory_.pool_of(greeting->reads)) outbox_.use_pool(std::move(pool));
   note_alive(lane, now);
 }
 
@@ -215,6 +223,8 @@ void Link::receive_numbered(Lane lane, const InFrame& frame, Time now) {
   go_up();
   if (lane == Lane::kFrames)
     receive_parcels(frame);
+  else if (frame.header.kind == LinkFrameKind::kReference)
+    receive_reference(frame);
   else
     receive_chunk(frame);
 }
@@ -293,6 +303,24 @@ void Link::receive_chunk(const InFrame& frame) {
   if (refusal != FrameRefusal::kNone)
     return fail_frame(refusal, "a piece of a blob does not fit what came before");
   if (bulk_.num_complete() > num_complete) deliver_waiting();
+}
+
+void Link::receive_reads(const InFrame& frame) {
+  if (frame.head.bytes.size() != kReadsBytes) return refuse(FrameRefusal::kFramesDiffer);
+  const auto nonce = take_number<uint64_t>(frame.head.bytes.data());
+  if (auto pool = memory_.pool_of(nonce)) outbox_.use_pool(std::move(pool));
+}
+
+void Link::receive_reference(const InFrame& frame) {
+  if (frame.head.bytes.size() != kReferenceBytes)
+    return fail_frame(FrameRefusal::kFramesDiffer, "a reference in two parts");
+  const auto reference = decode_reference(frame.head.bytes.first<kReferenceBytes>());
+  auto blob = memory_.take(reference);
+  if (!blob.ok()) return fail_frame(FrameRefusal::kChunk, blob.error().message());
+  const FrameRefusal refusal = bulk_.add(reference.object, std::move(blob).value());
+  if (refusal != FrameRefusal::kNone)
+    return fail_frame(refusal, "a blob of the pool does not fit what came before");
+  deliver_waiting();
 }
 
 void Link::deliver_waiting() {

@@ -19,6 +19,7 @@ namespace {
 constexpr uint64_t kMagic = 0x3162'6f6c'626c'6d70;  // "pmlblob1"
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kStepBytes = uint64_t{16} << 20;  // of memory reserved at once
 
 // A slot's word: its turn above, its state below.
 constexpr uint64_t kFree = 0, kSent = 1, kTaken = 2, kLetGo = 3;
@@ -29,6 +30,19 @@ constexpr uint64_t aligned(uint64_t size, uint64_t to) { return (size + to - 1) 
 
 Error system_error(Code code, std::string_view doing) {
   return error(code, "cannot {} memory for Blobs: {}", doing, std::strerror(errno));
+}
+
+/// Pages that are missing later would end the process: ok means that they are there.
+Status reserve_pages(int descriptor, uint64_t begin, uint64_t size) {
+  int refused = 0;
+  do {
+    refused = ::posix_fallocate(descriptor, static_cast<off_t>(begin), static_cast<off_t>(size));
+  } while (refused == EINTR);
+  if (refused == 0) return ok();
+  errno = refused;
+  return system_error(refused == ENOSPC || refused == ENOMEM ? Code::kExhausted : Code::kIo,
+                      "reserve")
+      .note(fmt::format("it needs {} bytes", size));
 }
 
 }  // namespace
@@ -53,17 +67,9 @@ Result<std::unique_ptr<ShmBlobPool>> ShmBlobPool::make(uint64_t num_bytes) {
   std::unique_ptr<ShmBlobPool> pool(
       new ShmBlobPool(descriptor, nonce, aligned(num_bytes, kPageBytes)));
   const uint64_t size = Page::size() + pool->num_bytes_;
-  // Reserved now: a page that is missing later would end the process.
-  int refused = 0;
-  do {
-    refused = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
-  } while (refused == EINTR);
-  if (refused != 0) {
-    errno = refused;
-    return system_error(refused == ENOSPC || refused == ENOMEM ? Code::kExhausted : Code::kIo,
-                        "reserve")
-        .note(fmt::format("it needs {} bytes", size));
-  }
+  if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0)
+    return system_error(Code::kIo, "size");
+  RETURN_IF_ERROR(reserve_pages(descriptor, 0, Page::size()));
   // Neither end can take pages away under the other.
   if (::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error(Code::kIo, "seal");
@@ -75,6 +81,29 @@ Result<std::unique_ptr<ShmBlobPool>> ShmBlobPool::make(uint64_t num_bytes) {
   pool->page().magic = kMagic;
   for (uint32_t slot = kShmBlobsMax; slot-- > 0;) pool->free_slots_.push_back(slot);
   return pool;
+}
+
+Status ShmBlobPool::back(uint64_t end) {
+  if (end <= backed_) return ok();
+  const uint64_t wanted = std::min(aligned(end, kStepBytes), num_bytes_);
+  RETURN_IF_ERROR(reserve_pages(descriptor_, Page::size() + backed_, wanted - backed_));
+  backed_ = wanted;
+  return ok();
+}
+
+void ShmBlobPool::give_back() {
+  const uint64_t end = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second.size;
+  const uint64_t kept = aligned(end, kStepBytes) + kSpareBytes;
+  // Not with every Blob: what is given back must be cleared when it is reserved again.
+  if (backed_ < kept + kSpareBytes) return;
+  if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(Page::size() + kept), static_cast<off_t>(backed_ - kept)) == 0)
+    backed_ = kept;
+}
+
+uint64_t ShmBlobPool::num_backed_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return backed_;
 }
 
 ShmBlobPool::~ShmBlobPool() {
@@ -96,6 +125,7 @@ Result<ShmBlobPool::Room> ShmBlobPool::reserve(uint64_t size) {
   if (free_slots_.empty() || size > num_bytes_ || num_bytes_ - begin < needed)
     return error(Code::kExhausted, "the pool has no room for a Blob of {} bytes: {} of {} are used",
                  size, num_used_, num_bytes_);
+  RETURN_IF_ERROR(back(begin + needed));
   const uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   auto& word = page().slots[slot];
@@ -120,6 +150,7 @@ void ShmBlobPool::collect() {
     if (page().slots[slot].load(std::memory_order_acquire) == word_of(turn, kLetGo))
       free_piece(here);
   }
+  give_back();
 }
 
 void ShmBlobPool::free_piece(std::map<uint64_t, Piece>::iterator piece) {

@@ -50,7 +50,8 @@ inline constexpr size_t kShmBlobsMax = 4096;  // in one pool at a time
 
 class ShmBlobPool {
  public:
-  /// `num_bytes` for data, in whole pages, reserved at once. kExhausted when memory is not enough.
+  /// For up to `num_bytes` of data, in whole pages. Memory is reserved as it is used, and most of
+  /// it given back when it is not; kExhausted when there is none for a beginning.
   static Result<std::unique_ptr<ShmBlobPool>> make(uint64_t num_bytes);
   ~ShmBlobPool();
   ShmBlobPool(const ShmBlobPool&) = delete;
@@ -72,6 +73,10 @@ class ShmBlobPool {
   void forget_reader();
 
   uint64_t num_used_bytes() const;
+  /// Data that has memory, used or not: at most twice kSpareBytes, and 16 MiB, beyond the last byte
+  /// in use.
+  uint64_t num_backed_bytes() const;
+  static constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
  private:
   struct Page;
@@ -83,7 +88,10 @@ class ShmBlobPool {
 
   ShmBlobPool(int descriptor, uint64_t nonce, uint64_t num_bytes)
       : descriptor_(descriptor), nonce_(nonce), num_bytes_(num_bytes) {}
-  void collect();  // what was let go of; with mutex_
+  // With mutex_:
+  void collect();  // what was let go of
+  Status back(uint64_t end);
+  void give_back();
   void free_piece(std::map<uint64_t, Piece>::iterator piece);
   Page& page() const { return *reinterpret_cast<Page*>(memory_); }
 
@@ -96,6 +104,7 @@ class ShmBlobPool {
   std::map<uint64_t, Piece> used_;  // by offset
   std::vector<uint32_t> free_slots_;
   uint64_t num_used_ = 0;
+  uint64_t backed_ = 0;  // bytes of data from the beginning on that have memory
 
   friend class ShmBlobReader;
 };

@@ -59,7 +59,8 @@ struct PeerSpec {
   LinkAddress address;     // empty: it connects to us
   std::string public_key;  // Z85, of tcp with keys: what the peer must prove to hold
   std::vector<TenantSlot>
-      tenants;  // it may speak for; empty: all. Shared traffic is always allowed
+      tenants;                 // it may speak for; empty: all. Shared traffic is always allowed
+  bool shares_memory = false;  // it is on this machine: large Blobs go by a pool, not by the link
 };
 
 /// Bounds and times of every link of a transport.
@@ -73,6 +74,9 @@ struct LinkLimits {
   /// Blobs and bodies from this size on travel as bulk, in chunks.
   uint64_t bulk_bytes_min = uint64_t{64} << 10;
   uint64_t chunk_bytes = uint64_t{1} << 20;
+  /// Of what goes by shared memory, what the peer holds at a time; beyond, it goes in chunks. Only
+  /// what is in use has memory.
+  uint64_t pool_bytes_max = uint64_t{4} << 30;
   /// Parcels that wait for one peer share a frame up to this size; 1 = one parcel a frame.
   uint64_t frame_bytes = uint64_t{64} << 10;
   /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
@@ -110,7 +114,9 @@ struct LinkStatus {
   TransferCounts unacknowledged;  // queued, or on their way
   TransferCounts abandoned;       // unacknowledged when the link ended or failed
   TransferCounts received;        // delivered here
-  uint64_t num_frames_sent = 0;   // resent ones included
+  uint64_t num_blobs_shared = 0;  // of those sent: by shared memory
+  uint64_t num_bytes_shared = 0;
+  uint64_t num_frames_sent = 0;  // resent ones included
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
   std::array<uint64_t, kNumFrameRefusals> refused{};  // arrivals by FrameRefusal

@@ -25,6 +25,10 @@ std::string_view to_string(LinkFrameKind kind) {
       return "parcels";
     case LinkFrameKind::kChunk:
       return "chunk";
+    case LinkFrameKind::kReads:
+      return "reads";
+    case LinkFrameKind::kReference:
+      return "reference";
   }
   return "none";
 }
@@ -33,11 +37,13 @@ namespace {
 
 FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t payload_bytes) {
   if (kind < static_cast<uint8_t>(LinkFrameKind::kHello) ||
-      kind > static_cast<uint8_t>(LinkFrameKind::kChunk))
+      kind > static_cast<uint8_t>(LinkFrameKind::kReference))
     return FrameRefusal::kKind;
   const auto known = static_cast<LinkFrameKind>(kind);
-  if (known == LinkFrameKind::kParcels && lane != Lane::kFrames) return FrameRefusal::kKind;
-  if (known == LinkFrameKind::kChunk && lane != Lane::kBulk) return FrameRefusal::kKind;
+  const bool is_bulk = known == LinkFrameKind::kChunk || known == LinkFrameKind::kReference;
+  const bool is_small = known == LinkFrameKind::kParcels || known == LinkFrameKind::kReads;
+  if ((is_small && lane != Lane::kFrames) || (is_bulk && lane != Lane::kBulk))
+    return FrameRefusal::kKind;
   // Exactly the numbered ones have a number.
   if (is_numbered(known) != (sequence != 0)) return FrameRefusal::kKind;
   switch (known) {
@@ -50,6 +56,10 @@ FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t pay
     case LinkFrameKind::kWelcome:
     case LinkFrameKind::kRefusal:
       return payload_bytes <= kGreetingBytesMax ? FrameRefusal::kNone : FrameRefusal::kTooLong;
+    case LinkFrameKind::kReads:
+      return payload_bytes == kReadsBytes ? FrameRefusal::kNone : FrameRefusal::kBytesDiffer;
+    case LinkFrameKind::kReference:
+      return payload_bytes == kReferenceBytes ? FrameRefusal::kNone : FrameRefusal::kBytesDiffer;
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
       return FrameRefusal::kNone;
@@ -124,6 +134,24 @@ ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> by
   header.object_bytes = take_number<uint64_t>(bytes.data() + 8);
   header.offset = take_number<uint64_t>(bytes.data() + 16);
   return header;
+}
+
+void encode_reference(const BlobReference& reference, std::span<std::byte, kReferenceBytes> bytes) {
+  put_number<uint64_t>(bytes.data(), reference.object);
+  put_number<uint64_t>(bytes.data() + 8, reference.object_bytes);
+  put_number<uint64_t>(bytes.data() + 16, reference.offset);
+  put_number<uint32_t>(bytes.data() + 24, reference.slot);
+  put_number<uint32_t>(bytes.data() + 28, reference.turn);
+}
+
+BlobReference decode_reference(std::span<const std::byte, kReferenceBytes> bytes) {
+  BlobReference reference;
+  reference.object = take_number<uint64_t>(bytes.data());
+  reference.object_bytes = take_number<uint64_t>(bytes.data() + 8);
+  reference.offset = take_number<uint64_t>(bytes.data() + 16);
+  reference.slot = take_number<uint32_t>(bytes.data() + 24);
+  reference.turn = take_number<uint32_t>(bytes.data() + 28);
+  return reference;
 }
 
 }  // namespace primerl

@@ -21,25 +21,28 @@ namespace primerl {
 
 inline constexpr size_t kLinkHeaderBytes = 48;
 inline constexpr uint16_t kLinkMagic = 0x4c50;  // "PL"
-inline constexpr uint8_t kLinkVersion = 1;
+inline constexpr uint8_t kLinkVersion = 2;
 
 enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
 inline constexpr size_t kNumLanes = 2;
 
 enum class LinkFrameKind : uint8_t {
-  kHello = 1,     // I have a new connection: a greeting; answer with a welcome
-  kWelcome = 2,   // a greeting that answers
-  kProbe = 3,     // no payload: what have you received? Answer with a position
-  kPosition = 4,  // no payload: I have received up to `acknowledged`, send again what follows
-  kAck = 5,       // no payload: `acknowledged` alone
-  kRefusal = 6,   // you do not belong here: a refusal
-  kBye = 7,       // no payload: this process ends the link in order
-  kParcels = 8,   // numbered, on frames
-  kChunk = 9,     // numbered, on bulk
+  kHello = 1,       // I have a new connection: a greeting; answer with a welcome
+  kWelcome = 2,     // a greeting that answers
+  kProbe = 3,       // no payload: what have you received? Answer with a position
+  kPosition = 4,    // no payload: I have received up to `acknowledged`, send again what follows
+  kAck = 5,         // no payload: `acknowledged` alone
+  kRefusal = 6,     // you do not belong here: a refusal
+  kBye = 7,         // no payload: this process ends the link in order
+  kParcels = 8,     // numbered, on frames
+  kChunk = 9,       // numbered, on bulk
+  kReads = 10,      // on frames: the nonce of your pool, which I read
+  kReference = 11,  // numbered, on bulk: a Blob of the pool that you read
 };
 std::string_view to_string(LinkFrameKind kind);
 constexpr bool is_numbered(LinkFrameKind kind) {
-  return kind == LinkFrameKind::kParcels || kind == LinkFrameKind::kChunk;
+  return kind == LinkFrameKind::kParcels || kind == LinkFrameKind::kChunk ||
+         kind == LinkFrameKind::kReference;
 }
 
 struct LinkFrameHeader {
@@ -73,7 +76,7 @@ uint8_t version_of_link_frame(std::span<const std::byte> bytes);
 /// What kHello and kWelcome carry, as msgpack.
 struct LinkGreeting {
   static constexpr std::string_view kName = "LinkGreeting";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   std::string run;
   uint64_t graph_hash = 0;
@@ -82,12 +85,18 @@ struct LinkGreeting {
   uint64_t received = 0;     // numbered frames of this connection's lane, so far
   int64_t sent_at_ns = 0;    // the sender's clock
   int64_t echoed_at_ns = 0;  // of a welcome: sent_at_ns of the hello it answers
+  int64_t pool_pid = 0;      // where the sender's pool is (ShmBlobAddress)
+  int32_t pool_descriptor = -1;
+  uint64_t pool_nonce = 0;  // 0: it shares no memory
+  uint64_t reads = 0;       // nonce of the receiver's pool that the sender reads; 0: none
 
   template <class F>
   static void fields(F& f) {
     using G = LinkGreeting;
     f("run", &G::run)("graph_hash", &G::graph_hash)("types_hash", &G::types_hash)("name", &G::name)(
-        "received", &G::received)("sent_at_ns", &G::sent_at_ns)("echoed_at_ns", &G::echoed_at_ns);
+        "received", &G::received)("sent_at_ns", &G::sent_at_ns)("echoed_at_ns", &G::echoed_at_ns)(
+        "pool_pid", &G::pool_pid)("pool_descriptor", &G::pool_descriptor)(
+        "pool_nonce", &G::pool_nonce)("reads", &G::reads);
   }
 };
 
@@ -120,5 +129,20 @@ struct ChunkHeader {
 inline constexpr size_t kChunkHeaderBytes = 24;
 void encode_chunk_header(const ChunkHeader& header, std::span<std::byte, kChunkHeaderBytes> bytes);
 ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes);
+
+/// A whole Blob (or body) that lies in the sender's pool: all of the payload of kReference.
+struct BlobReference {
+  uint64_t object = 0;  // counted with those that travel in pieces
+  uint64_t object_bytes = 0;
+  uint64_t offset = 0;  // in the pool, as slot and turn (ShmBlobRef)
+  uint32_t slot = 0;
+  uint32_t turn = 0;
+  friend bool operator==(const BlobReference&, const BlobReference&) = default;
+};
+inline constexpr size_t kReferenceBytes = 32;
+void encode_reference(const BlobReference& reference, std::span<std::byte, kReferenceBytes> bytes);
+BlobReference decode_reference(std::span<const std::byte, kReferenceBytes> bytes);
+/// The payload of kReads.
+inline constexpr size_t kReadsBytes = 8;
 
 }  // namespace primerl

@@ -121,6 +121,7 @@ class TransportStage {
   }
   std::unique_ptr<Transport> transports_[2];
   LinkAddress address_of_0_;
+  bool shares_memory_ = false;  // as if both were on one machine
 };
 
 }  // namespace primerl

@@ -32,7 +32,8 @@ class MemoryStage final : public TransportStage {
 
 class ZmqStage : public TransportStage {
  public:
-  explicit ZmqStage(std::string listen) : listen_(std::move(listen)) {
+  explicit ZmqStage(std::string listen, bool shares_memory = false) : listen_(std::move(listen)) {
+    shares_memory_ = shares_memory;
     if (listen_.empty()) listen_ = "ipc://" + folder_.path().string() + "/sockets";
   }
   void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
@@ -80,7 +81,10 @@ class CurveStage final : public ZmqStage {
 /// One thread and a virtual clock: waiting means letting events happen.
 class SimulatedStage final : public TransportStage {
  public:
-  explicit SimulatedStage(SimulatedOptions options) : options_(options), network_(options) {}
+  explicit SimulatedStage(SimulatedOptions options, bool shares_memory = false)
+      : options_(options), network_(options) {
+    shares_memory_ = shares_memory;
+  }
   ~SimulatedStage() override {
     for (auto& transport : transports_) transport.reset();
   }
@@ -108,9 +112,10 @@ class SimulatedStage final : public TransportStage {
   SimulatedNetwork network_;
 };
 
-TransportUnderTest simulated(std::string name, const SimulatedFaults& faults, uint64_t seed) {
+TransportUnderTest simulated(std::string name, const SimulatedFaults& faults, uint64_t seed,
+                             bool shares_memory = false) {
   return {std::move(name), [=] {
-            return std::make_unique<SimulatedStage>(SimulatedOptions{seed, faults});
+            return std::make_unique<SimulatedStage>(SimulatedOptions{seed, faults}, shares_memory);
           }};
 }
 
@@ -133,9 +138,12 @@ INSTANTIATE_TEST_SUITE_P(Simulated, TransportConformance,
                                            simulated("duplication", {.duplication = 0.3}, 3),
                                            simulated("reordering", {.reordering = 0.2}, 4),
                                            simulated("damage", {.damage = 0.2}, 5),
-                                           simulated("everything", kEverything, 6)));
+                                           simulated("everything", kEverything, 6),
+                                           simulated("shared", {}, 7, true),
+                                           simulated("shared_everything", kEverything, 8, true)));
 INSTANTIATE_TEST_SUITE_P(Zmq, TransportConformance,
                          ::testing::Values(on<ZmqStage>("ipc", std::string()),
+                                           on<ZmqStage>("ipc_shared", std::string(), true),
                                            on<ZmqStage>("tcp", std::string("tcp://127.0.0.1")),
                                            on<CurveStage>("curve")));
 

@@ -16,12 +16,14 @@ constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
 class LinkTest : public ::testing::Test {
  protected:
   struct End {
-    End(size_t side, const LinkLimits& limits)
+    End(size_t side, const LinkLimits& limits, bool shares_memory = false)
         : identity(identity_of(side, 1)),
           outbox(limits),
-          link(identity, peer(side), limits, outbox, receiver, Time::from_nanoseconds(1)) {}
-    static PeerSpec peer(size_t side) {
+          link(identity, peer(side, shares_memory), limits, outbox, receiver,
+               Time::from_nanoseconds(1)) {}
+    static PeerSpec peer(size_t side, bool shares_memory) {
       PeerSpec peer;
+      peer.shares_memory = shares_memory;
       peer.process = ProcessId(static_cast<uint32_t>(1 - side));
       peer.name = fmt::format("side{}", 1 - side);
       if (side == 1) peer.address = {"x", "x"};
@@ -35,7 +37,8 @@ class LinkTest : public ::testing::Test {
 
   void open(LinkLimits limits = {}) {
     limits_ = limits;
-    for (size_t side = 0; side < 2; ++side) ends_[side] = std::make_unique<End>(side, limits_);
+    for (size_t side = 0; side < 2; ++side)
+      ends_[side] = std::make_unique<End>(side, limits_, shares_memory_);
     at(1).wake(now_);
     for (int i = 0; i < 2; ++i)
       for (size_t side = 0; side < 2; ++side)
@@ -76,6 +79,8 @@ class LinkTest : public ::testing::Test {
     ends_[side]->outbox.add_to(status);
     return status;
   }
+  /// With a pool at each end, unless a test says otherwise.
+  bool shares_memory_ = false;
   static OutFrame numbered(LinkFrameKind kind, uint64_t sequence, std::vector<std::byte> payload) {
     OutFrame frame;
     frame.header.kind = kind;
@@ -288,13 +293,49 @@ TEST_F(LinkTest, FailsAndSaysWhyWhenThePeerBreaksTheProtocol) {
   }
 }
 
+TEST_F(LinkTest, SendsLargeBlobsAsReferencesOnceThePeerReadsItsPool) {
+  shares_memory_ = true;
+  open();
+  pass_all(1, Lane::kFrames);  // that it reads
+  for (size_t side = 0; side < 2; ++side) {
+    send(side, note_parcel(0, 1, 1, 1'000'000));
+    pass_all(side, Lane::kFrames);
+    const auto pieces = frames(side, Lane::kBulk);
+    ASSERT_EQ(pieces.size(), 1u);
+    EXPECT_EQ(pieces[0].header.kind, LinkFrameKind::kReference);
+    EXPECT_EQ(pieces[0].header.payload_bytes, kReferenceBytes);
+    EXPECT_EQ(status(side).unacknowledged.num_parcels, 1u);
+    EXPECT_GE(status(side).unacknowledged.num_bytes, 1'000'000u) << "credit is as ever";
+    arrive(1 - side, Lane::kBulk, pieces[0]);
+    arrive(1 - side, Lane::kBulk, pieces[0]);  // sent again: refused, not taken twice
+    EXPECT_EQ(got(1 - side).num_messages(), 1u);
+    EXPECT_EQ(status(1 - side).num_refused(FrameRefusal::kDuplicate), 1u);
+    EXPECT_TRUE(got(1 - side).is_whole());
+    for (const Lane lane : kLanes) pass_all(1 - side, lane);
+    EXPECT_EQ(status(side).unacknowledged, TransferCounts());
+    EXPECT_EQ(status(side).num_bytes_shared, 1'000'000u);
+  }
+}
+
+TEST_F(LinkTest, FailsAtAReferenceThatCannotBe) {
+  std::vector<std::byte> payload(kReferenceBytes);
+  encode_reference({0, 70'000, 0, 5, 1}, std::span(payload).first<kReferenceBytes>());
+  for (const bool shares : {false, true}) {
+    shares_memory_ = shares;
+    open();
+    arrive(0, Lane::kBulk, numbered(LinkFrameKind::kReference, 1, payload));
+    EXPECT_EQ(at(0).state(), LinkState::kFailed);
+    EXPECT_EQ(status(0).num_refused(FrameRefusal::kChunk), 1u);
+  }
+}
+
 TEST_F(LinkTest, NamesBothVersionsWhenThePeerSpeaksAnother) {
   limits_ = {};
   ends_[0] = std::make_unique<End>(0, limits_);
   for (int i = 0; i < 3; ++i) at(0).refuse_version(9);
   ASSERT_EQ(got(0).refusals().size(), 1u);
   EXPECT_EQ(got(0).refusals()[0].text(),
-            "'side1' (process 1) was refused: version: ours 1, theirs 9");
+            "'side1' (process 1) was refused: version: ours 2, theirs 9");
 }
 
 }  // namespace

@@ -97,6 +97,28 @@ TEST_F(ShmBlobsTest, RefuseReferencesThatCannotBe) {
   EXPECT_EQ(reader_->take(ref).error().code(), Code::kCorrupt);  // twice
 }
 
+TEST_F(ShmBlobsTest, HaveMemoryOnlyWhereTheyAre) {
+  constexpr uint64_t kMegabyte = uint64_t{1} << 20;
+  const auto large = ShmBlobPool::make(uint64_t{1} << 36).value();
+  EXPECT_EQ(large->num_backed_bytes(), 0U);
+  const auto first = large->reserve(1).value();
+  EXPECT_LE(large->num_backed_bytes(), 16 * kMegabyte);
+  std::vector<ShmBlobRef> refs;
+  for (int i = 0; i < 12; ++i) refs.push_back(large->reserve(16 * kMegabyte)->ref);
+  const uint64_t most = large->num_backed_bytes();
+  EXPECT_GE(most, 12 * 16 * kMegabyte);
+  // The last one keeps what lies before it.
+  for (size_t i = 0; i + 1 < refs.size(); ++i) large->cancel(refs[i]);
+  ASSERT_TRUE(large->reserve(1).ok());
+  EXPECT_EQ(large->num_backed_bytes(), most);
+  large->cancel(refs.back());
+  ASSERT_TRUE(large->reserve(1).ok());
+  EXPECT_LE(large->num_backed_bytes(), 16 * kMegabyte + 2 * ShmBlobPool::kSpareBytes);
+  // What was given back can be had again.
+  const auto again = large->reserve(150 * kMegabyte).value();
+  again.bytes.back() = first.bytes.front();
+}
+
 TEST_F(ShmBlobsTest, SurviveTheirPoolAndTheirReader) {
   const auto bytes = bytes_of(3, 9000);
   const auto blob = reader_->take(pool_->put(bytes).value()).value();

@@ -226,6 +226,7 @@ PeerSpec TransportStage::peer_of(size_t side, uint32_t epoch) const {
   peer.name = fmt::format("side{}", 1 - side);
   peer.epoch = epoch;
   peer.public_key = public_key_of(1 - side);
+  peer.shares_memory = shares_memory_;
   if (side == 1) peer.address = address_of_0_;
   return peer;
 }
