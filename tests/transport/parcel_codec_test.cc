@@ -163,14 +163,42 @@ TEST(LinkFrame, RoundTripsEveryFieldAndNamesEveryRefusal) {
   };
   EXPECT_EQ(refusal(Bytes(kLinkHeaderBytes - 1)), FrameRefusal::kSize);
   EXPECT_EQ(refusal(with<uint8_t>(bytes, 0, 'Q')), FrameRefusal::kMagic);
-  EXPECT_EQ(refusal(with<uint8_t>(bytes, 2, 2)), FrameRefusal::kVersion);
+  for (const uint8_t version : {kLinkVersion - 1, kLinkVersion + 1})
+    EXPECT_EQ(refusal(with<uint8_t>(bytes, 2, version)), FrameRefusal::kVersion);
   EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 0)), FrameRefusal::kKind);
-  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 10)), FrameRefusal::kKind);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 12)), FrameRefusal::kKind);
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 10)), FrameRefusal::kKind);   // reads has no number
+  EXPECT_EQ(refusal(with<uint8_t>(bytes, 3, 11)), FrameRefusal::kKind);   // a reference is bulk
   EXPECT_EQ(refusal(bytes, Lane::kBulk), FrameRefusal::kKind);            // parcels
   EXPECT_EQ(refusal(with<uint64_t>(bytes, 16, 0)), FrameRefusal::kKind);  // no number
   EXPECT_EQ(refusal(bytes, Lane::kFrames, 8), FrameRefusal::kTooLong);
   EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 2, 7)), 7);
   EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 1, 7)), 0);
+}
+
+TEST(LinkFrame, RoundTripsAReferenceAndHoldsItToItsSize) {
+  const BlobReference reference = {uint64_t{1} << 40, uint64_t{2} << 41, uint64_t{3} << 42, 4, 5};
+  std::array<std::byte, kReferenceBytes> payload;
+  encode_reference(reference, payload);
+  EXPECT_EQ(decode_reference(payload), reference);
+  EXPECT_EQ(payload[24], std::byte{4});
+  EXPECT_EQ(payload[28], std::byte{5});
+  LinkFrameHeader header, found;
+  std::array<std::byte, kLinkHeaderBytes> bytes;
+  const auto refusal = [&](LinkFrameKind kind, uint64_t payload_bytes) {
+    header.kind = kind;
+    header.sequence = is_numbered(kind) ? 1 : 0;
+    header.payload_bytes = payload_bytes;
+    encode_link_header(header, bytes);
+    const Lane lane = kind == LinkFrameKind::kReads ? Lane::kFrames : Lane::kBulk;
+    return decode_link_header(bytes, lane, 1 << 20, found);
+  };
+  for (const auto& [kind, size] : {std::pair(LinkFrameKind::kReference, kReferenceBytes),
+                                   std::pair(LinkFrameKind::kReads, kReadsBytes)}) {
+    EXPECT_EQ(refusal(kind, size), FrameRefusal::kNone);
+    EXPECT_EQ(refusal(kind, size - 1), FrameRefusal::kBytesDiffer);
+    EXPECT_EQ(refusal(kind, size + 1), FrameRefusal::kBytesDiffer);
+  }
 }
 
 }  // namespace
