@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing to build primerl-graph on Debian 12: the packages of packages.txt with
 # apt (sudo only when not root), and .venv with PyTorch, which brings libtorch. With --tests also
-# the Python packages of requirements-tests.txt. Does nothing, quickly, when nothing is missing.
+# the Python packages of requirements-tests.txt, and promtool. Does nothing, quickly, when nothing is
+# missing.
 #
 # PRIMERL_PYTHON=/path/python   take PyTorch from this Python instead of looking for one
 # PRIMERL_OFFLINE=1             install nothing, only say what is missing
@@ -167,6 +168,32 @@ peers_ready() {
     fail "pip could not install scripts/requirements-tests.txt" "is the network up?"
 }
 
+# promtool alone, out of Debian's package of Prometheus: installed, that would start a server.
+promtool_ready() {
+  local found folder
+  [ -x "$venv/bin/promtool" ] && return
+  if found=$(command -v promtool); then
+    ln -s "$found" "$venv/bin/promtool"
+    return
+  fi
+  [ -n "${PRIMERL_OFFLINE:-}" ] && fail "promtool is missing and PRIMERL_OFFLINE is set" \
+    "it is in Debian's package prometheus; any promtool on the PATH is taken"
+  command -v dpkg-deb >/dev/null || fail "promtool is missing, and this is no Debian system" \
+    "install Prometheus: any promtool on the PATH is taken"
+  say "fetching promtool out of Debian's package prometheus (19 MB)"
+  folder=$(mktemp -d)
+  if ! (cd "$folder" && apt-get -q -o Acquire::Retries=3 download prometheus >&2); then
+    rm -rf "$folder"
+    fail "apt could not download prometheus" "are the lists current? as root: apt-get update"
+  fi
+  dpkg-deb -x "$folder"/prometheus_*.deb "$folder"
+  install -m 755 "$folder/usr/bin/promtool" "$venv/bin/promtool"
+  rm -rf "$folder"
+}
+
 install_packages
 stamped torch torch_ready
-if [ "$with_tests" = yes ]; then stamped tests peers_ready; fi
+if [ "$with_tests" = yes ]; then
+  stamped tests peers_ready
+  promtool_ready
+fi

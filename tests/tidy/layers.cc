@@ -104,6 +104,7 @@ const std::vector<Fence>& fences() {
       {"CAF", {"caf/"}, {"runtime/exec/caf_*.cc"}},
       {"msgpack", {"msgpack"}, {"runtime/wire/*"}},
       {"spdlog", {"spdlog/"}, {"runtime/log/*"}},
+      {"Boost.Beast", {"boost/"}, {"runtime/http/*.cc"}},
       {"CLI11", {"CLI/"}, {"runtime/bin/*"}},
       {"PCRE2", {"pcre2"}, {"kernels/text/bpe*.cc", "kernels/text/pattern.cc"}},
       {"utf8proc", {"utf8proc"}, {"kernels/text/unicode.cc"}},

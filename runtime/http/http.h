@@ -1,0 +1,63 @@
+/// The little of HTTP/1.1 that a run speaks with those who watch it: GET of small texts on this
+/// machine's loopback. Not a web framework: no TLS, no uploads, no routes with parameters.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "graph/base/clock.h"
+#include "graph/base/result.h"
+
+namespace primerl {
+
+struct HttpReply {
+  int status = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+/// What a server allows; whatever goes beyond is answered with the status in brackets, or closed.
+struct HttpLimits {
+  uint32_t connections_max = 16;                // open at once (503)
+  uint32_t header_bytes_max = 8192;             // request line and headers (431)
+  Duration request_max = Duration::seconds(5);  // to send a request, or to take its answer (closed)
+};
+
+/// Answers GET and HEAD on 127.0.0.1 until it dies. A body in a request is refused (413), another
+/// method too (405), what is no HTTP at all (400).
+///
+/// Has one thread of its own, on which it calls the handler: that must be thread-safe, and quick.
+/// An exception that leaves the handler is a 500.
+class HttpServer {
+ public:
+  /// `path` is the target without what follows '?'. Null where there is no such thing (404).
+  using Handler = std::function<std::unique_ptr<HttpReply>(std::string_view path)>;
+
+  /// `port` 0: any that is free. kExists: another program listens there.
+  static Result<std::unique_ptr<HttpServer>> listen(uint16_t port, Handler handler,
+                                                    HttpLimits limits = {});
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+  ~HttpServer();
+
+  uint16_t port() const;
+
+ private:
+  class Body;
+  explicit HttpServer(std::unique_ptr<Body> body);
+  const std::unique_ptr<Body> body_;
+};
+
+struct HttpGetLimits {
+  Duration deadline = Duration::seconds(5);  // for all of it
+  uint64_t body_bytes_max = uint64_t{64} << 20;
+};
+
+/// Asks a server on this machine's loopback; any status is a reply. kUnavailable: nobody listens,
+/// or the connection broke; kDeadline; kCorrupt: what came is no HTTP; kExhausted: too long.
+Result<HttpReply> http_get(uint16_t port, std::string_view path, const HttpGetLimits& limits = {});
+
+}  // namespace primerl

@@ -1,0 +1,51 @@
+/// PrometheusText: the text exposition format 0.0.4, family by family.
+///
+///   # HELP primerl_edge_sent_messages_total Messages sent over the edge.
+///   # TYPE primerl_edge_sent_messages_total counter
+///   primerl_edge_sent_messages_total{edge="env.task -> rollout.task",process="driver"} 128
+///
+/// Names follow the rules that `promtool check metrics` knows: counters end in _total and nothing
+/// else does, units are base units (seconds, bytes) and stand last. A plain value, for one thread.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace primerl {
+
+using PrometheusLabels = std::vector<std::pair<std::string_view, std::string_view>>;
+
+class PrometheusText {
+ public:
+  static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+  /// Begins a family; its samples follow. A name that breaks the rules, or that was there before,
+  /// is our own mistake (CHECK): those made of someone's words go through prometheus_name() first.
+  void counter(std::string_view name, std::string_view help);
+  void gauge(std::string_view name, std::string_view help);
+  /// One sample of the family begun last. False: the family has one with these labels already, and
+  /// keeps it.
+  bool sample(const PrometheusLabels& labels, double value);
+  bool sample(const PrometheusLabels& labels, uint64_t value);
+
+  const std::string& text() const { return text_; }
+
+ private:
+  void begin(std::string_view name, std::string_view type, std::string_view help);
+  bool write(const PrometheusLabels& labels, std::string_view value);
+
+  std::string text_;
+  std::string family_;
+  std::set<std::string, std::less<>> families_;
+  std::set<std::string> samples_;  // labels of family_
+};
+
+/// `prefix` and `words` as a gauge's name: what no name may hold becomes '_', and an ending that
+/// would say another kind of metric is followed by "_value". Different words may give one name.
+std::string prometheus_name(std::string_view prefix, std::string_view words);
+
+}  // namespace primerl
