@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing to build primerl-graph on Debian 12: the packages of packages.txt with
 # apt (sudo only when not root), and .venv with PyTorch, which brings libtorch. With --tests also
-# the Python packages of requirements-tests.txt, and promtool. Does nothing, quickly, when nothing is
-# missing.
+# the Python packages of requirements-tests.txt, and promtool. Does nothing, quickly, when nothing
+# is missing.
 #
 # PRIMERL_PYTHON=/path/python   take PyTorch from this Python instead of looking for one
 # PRIMERL_OFFLINE=1             install nothing, only say what is missing

@@ -31,6 +31,7 @@ struct RunArguments {
   bool from_checkpoint = false;
   bool json = false;
   LinkKeyFiles link_keys;
+  std::string metrics_port = "0";  // "off": nothing is served
 };
 
 /// Where a run goes on. Empty in a fresh one.

@@ -105,6 +105,8 @@ void RunSession::restart_due() {
       give_up(launched.error());
       continue;
     }
+    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    (void)note_workers();
     worker.is_closed = false;
     worker.closed = ok();
     worker.has_spoken = worker.was_silent = false;

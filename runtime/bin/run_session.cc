@@ -60,13 +60,14 @@ double generated_tokens_per_second(const StepFacts& step) {
 }
 
 RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume,
-                       StatusLine& status, const LinkKeyFiles& link_keys)
+                       StatusLine& status, const LinkKeyFiles& link_keys, RunBoard& board)
     : plan_(plan),
       folder_(folder),
       resume_(resume),
       points_(resume.points),
       terminal_(status),
       link_keys_(link_keys),
+      board_(board),
       inbox_(std::make_shared<ControlInbox>()),
       is_recovering_(!resume.record.empty()) {}
 
@@ -96,6 +97,7 @@ Status RunSession::open_files() {
   const Json* first = folder_.facts().find("started_seconds");
   wall_zero_ = first != nullptr && first->is_number() ? first->as_double() : wall_start_;
   RETURN_IF_ERROR(note_start());
+  board_.set_facts({run_id(), kProgramVersion, folder_.path().string()});
   ASSIGN_OR_RETURN(metrics_,
                    MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
                                     is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
@@ -153,6 +155,7 @@ Status RunSession::launch_workers() {
         // One that has gone says so on its own channel.
         if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
       });
+  coordinator_->tell_stalls_by([this] { return board_.stall_report().text(); });
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,
                      SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
@@ -162,6 +165,7 @@ Status RunSession::launch_workers() {
   workers_.resize(plan_.processes.size());
   for (auto& worker : workers_) worker.epoch = epoch_;
   for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
+  RETURN_IF_ERROR(note_workers());
   const Time give_up = now() + kHelloMax;
   while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
     if (const auto event = inbox_->take(kTick)) {
@@ -212,6 +216,7 @@ Status RunSession::launch_worker(size_t index) {
   options.log_file = folder_.logs_folder() / (folder_name(placed.name) + ".stderr");
   options.process = ProcessId(static_cast<uint32_t>(index));
   ASSIGN_OR_RETURN(worker.process, WorkerProcess::launch(options, inbox_));
+  board_.process_started(options.process, worker.epoch, worker.process->pid());
   return ok();
 }
 
@@ -262,8 +267,10 @@ void RunSession::handle(const ControlEvent& event) {
     worker.is_closed = true;
     worker.closed = event.closed;
     if (!worker.ended && !plan_restart(event.peer)) lose(event.peer);
+    tell_watchers(event);
     return;
   }
+  tell_watchers(event);
   if (coordination_.ok()) coordination_ = coordinator_->handle(event.peer, event.message, now());
   if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
@@ -281,24 +288,6 @@ void RunSession::say(const std::string& line) {
   said_ += line + "\n";
 }
 
-/// All processes in one file, each line with its process and its node.
-void RunSession::merge_log(ProcessId process, const LogLine& line) {
-  if (plan_.processes.size() < 2) return;
-  if (merged_log_ == nullptr) {
-    auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
-    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
-    if (!opened.ok()) return;
-    merged_log_ = std::move(opened).value();
-  }
-  Json entry = Json::object();
-  entry.set("timestamp", iso_time(wall_seconds()))
-      .set("level", to_string(static_cast<LogLevel>(line.level)))
-      .set("process", plan_.process(process).name)
-      .set("instance", line.instance)
-      .set("message", line.text);
-  (void)merged_log_->append(entry.dump());
-}
-
 void RunSession::show_log(ProcessId process, const LogLine& line) {
   merge_log(process, line);
   const auto level = static_cast<LogLevel>(line.level);
@@ -308,8 +297,8 @@ void RunSession::show_log(ProcessId process, const LogLine& line) {
     return;
   }
   ++num_lines_shown_;
-  say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning", line.instance,
-                  line.text));
+  say(fmt::format("{}: {}: {}", level == LogLevel::kError ? "error" : "warning",
+                  speaker(process, line.instance), line.text));
 }
 
 void RunSession::write_metrics(const MetricsLine& line) {
@@ -321,6 +310,7 @@ void RunSession::write_metrics(const MetricsLine& line) {
   shown_tenant_ = line.tenant;
   const Status written = metrics_->write(plan_.tenants[line.tenant.index()].name, line.step,
                                          wall_seconds() - wall_zero_, values);
+  board_.step_taken(line.tenant, *metrics_->newest(plan_.tenants[line.tenant.index()].name), now());
   if (written.ok() || !fault_.empty()) return;
   fault_ = written.error().text();
   say("error: " + fault_);
@@ -423,6 +413,7 @@ void RunSession::show_status() {
     facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
   }
   terminal_.update(now(), facts);
+  board_.set_phase(phase_);
 }
 
 bool RunSession::all_closed() const {
@@ -463,7 +454,7 @@ RunResult RunSession::result() {
       why += why.empty()
                  ? worker.ended->text
                  : fmt::format("\nprocess '{}': {}", plan_.processes[i].name, worker.ended->text);
-      if (!worker.ended->stall.empty()) why += "\n" + worker.ended->stall;
+      if (const auto table = stall_table(*worker.ended); !table.empty()) why += "\n" + table;
     } else if (why.empty()) {
       why = death_of(i);
       has_died = true;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "runtime/bin/run_board.h"
 #include "runtime/bin/run_plan.h"
 #include "runtime/cluster/run_coordinator.h"
 #include "runtime/store/line_file.h"
@@ -36,8 +37,9 @@ struct RunResult {
 
 class RunSession {
  public:
+  /// `board` is told what those who watch may know; all outlive the session.
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
-             const LinkKeyFiles& link_keys);
+             const LinkKeyFiles& link_keys, RunBoard& board);
   /// Everything from launch to the last worker's end. Opens the metrics files first. A
   /// SignalCounter lives meanwhile, the caller's.
   RunResult run();
@@ -91,6 +93,11 @@ class RunSession {
   std::string fresh_run_id() const;
   std::string run_id() const;
   Time now() const;
+  // run_watch.cc
+  Status note_workers();
+  void tell_watchers(const ControlEvent& event);
+  std::string stall_table(const RunEnded& ended) const;
+  std::string speaker(ProcessId process, const std::string& instance) const;
 
   const Plan& plan_;
   RunFolder& folder_;
@@ -98,6 +105,7 @@ class RunSession {
   const std::vector<ResumePoint>& points_;  // of resume_
   StatusLine& terminal_;
   const LinkKeyFiles& link_keys_;
+  RunBoard& board_;
 
   std::shared_ptr<ControlInbox> inbox_;
   std::vector<Worker> workers_;

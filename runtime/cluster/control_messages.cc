@@ -18,4 +18,12 @@ std::vector<const MessageType*> control_message_catalog() {
   };
 }
 
+void fit(Heartbeat& beat, size_t bytes_max) {
+  if (body_bytes_max(beat) <= bytes_max) return;
+  beat.loads.clear();
+  beat.hosts.clear();
+  beat.instances.clear();
+  beat.links.clear();
+}
+
 }  // namespace primerl

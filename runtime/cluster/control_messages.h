@@ -18,6 +18,7 @@
 
 #include "graph/message.h"
 #include "graph/message_type.h"
+#include "runtime/cluster/process_report.h"
 #include "runtime/wire/frame.h"
 
 namespace primerl {
@@ -269,15 +270,19 @@ struct EdgeCounts {
 /// the process lives is a stall, a silence of dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t num_steps = 0;
   bool is_draining = false;
-  int64_t still_ms = 0;              // since the last step or sign of life
-  bool is_waiting = false;           // an input waits, or a handler runs
-  bool has_alarm = false;            // a timer is set
-  std::string stall;                 // StallReport::text(), once still for stall_after
-  std::vector<EdgeCounts> edges;     // index = EdgeId
+  int64_t still_ms = 0;     // since the last step or sign of life
+  bool is_waiting = false;  // an input waits, or a handler runs
+  bool has_alarm = false;   // a timer is set
+  std::string stall;        // where it follows a record and does not get on: for what it waits
+  std::vector<EdgeCounts> edges;  // index = EdgeId
+  std::vector<EdgeLoad> loads;    // likewise
+  std::vector<HostReport> hosts;  // of this process
+  std::vector<InstanceLoad> instances;
+  std::vector<LinkReport> links;     // to other processes
   uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
 
   template <class F>
@@ -285,9 +290,14 @@ struct Heartbeat {
     using H = Heartbeat;
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
         "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
-        "edges", &H::edges)("num_dropped_reports", &H::num_dropped_reports);
+        "edges", &H::edges)("loads", &H::loads)("hosts", &H::hosts)("instances", &H::instances)(
+        "links", &H::links)("num_dropped_reports", &H::num_dropped_reports);
   }
 };
+
+/// Leaves out what only those who watch read (loads, hosts, instances, links), if the message would
+/// have more than `bytes_max` else: a sign of life must arrive, however large the graph.
+void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
 
 /// An engine of the worker has made its first token of this start.
 struct FirstToken {

@@ -82,6 +82,9 @@ struct ChildSetup {
 
 /// Only async-signal-safe calls: other threads of the parent may have held any lock.
 [[noreturn]] void become(const ChildSetup& setup) {
+  // Whatever another thread has just opened is not the child's: a socket that it held would outlive
+  // this process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
+  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == setup.parent &&
                         ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
                         ::dup2(setup.log_fd, STDERR_FILENO) >= 0 &&

@@ -209,7 +209,7 @@ Status RunCoordinator::tick(Time now) {
     if (!members_[i].beat.stall.empty())
       (void)std::move(stalled).note(
           fmt::format("process '{}':\n{}", plan_.processes[i].name, members_[i].beat.stall));
-  return stalled;
+  return tell_stall_ ? std::move(stalled).note(tell_stall_()) : std::move(stalled);
 }
 
 std::string RunCoordinator::waits_for() const {

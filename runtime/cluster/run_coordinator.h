@@ -38,8 +38,10 @@ class RunCoordinator {
   /// One message of one worker; those it does not know are nobody's. An Error ends the run: a
   /// worker that disagrees, with both values, or one that speaks out of turn.
   Status handle(ProcessId from, const Payload& message, Time now);
-  /// Now and then: asks again while a drain goes on. An Error: nobody gets on any more, with every
-  /// process's report.
+  /// Who stands where, over all processes, from their newest heartbeats: the table that a stall is
+  /// reported with.
+  void tell_stalls_by(std::function<std::string()> tell) { tell_stall_ = std::move(tell); }
+  /// Now and then: asks again while a drain goes on. An Error: nobody gets on any more.
   Status tick(Time now);
   /// A worker of a run that is up has died. Its neighbours are told; the epoch of the incarnation
   /// to start in its place, which then comes up as the first did.
@@ -86,6 +88,7 @@ class RunCoordinator {
   const Plan& plan_;
   const uint64_t types_hash_;
   const Send send_;
+  std::function<std::string()> tell_stall_;
   std::vector<Member> members_;
   std::vector<std::vector<bool>> neighbours_;  // processes that share an edge
   Phase phase_ = Phase::kGreeting;

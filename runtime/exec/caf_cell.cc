@@ -133,6 +133,9 @@ TurnEnd HostCell::turn(uint32_t incarnation) {
     }
     if (!has_own_thread_) host_.end_burst();
     if (!host_.is_guided()) rearm();
+    // The clock may have gone back to the end of a record.
+    busy_ns_.add(
+        static_cast<uint64_t>(std::max<int64_t>((clock_.now() - now).to_nanoseconds(), 0)));
   }
   bool is_idle = false;
   {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/exec/caf_actors.h"
+#include "runtime/exec/counter.h"
 #include "runtime/exec/host.h"
 #include "runtime/exec/run_clock.h"
 #include "runtime/exec/run_guide.h"
@@ -87,6 +88,8 @@ class HostCell final : public HostExecutor {
   int64_t num_lost() const;
   /// Whether the host has begun to drain.
   bool is_draining() const { return is_draining_; }
+  /// Time of the thread that this cell's turns took.
+  Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }
 
  private:
   // HostExecutor, inside host_ calls.
@@ -135,6 +138,7 @@ class HostCell final : public HostExecutor {
   bool drain_waits_ = false;   // for the host to go live
 
   std::atomic<bool> is_draining_{false};
+  Counter busy_ns_;
 };
 
 }  // namespace primerl

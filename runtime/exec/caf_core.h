@@ -38,6 +38,7 @@ class CafExecutor::Core final : private CellOwner {
   RunOutcome wait();
   RunStatus status() const;
   std::vector<HostView> views() const;
+  ProcessLoad load() const;
   bool has_lost_threads() const;
   /// Ends what still runs and takes the ledger. Idempotent.
   void shut_down();

@@ -267,7 +267,10 @@ RunStatus CafExecutor::Core::status() const {
 
 std::vector<HostView> CafExecutor::Core::views() const {
   std::vector<HostView> views;
-  for (auto* cell : here_) views.push_back(cell->host().view());
+  for (auto* cell : here_) {
+    views.push_back(cell->host().view());
+    views.back().busy = cell->busy();
+  }
   return views;
 }
 
@@ -366,6 +369,7 @@ void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }
 RunStatus CafExecutor::status() const { return core_->status(); }
 std::vector<HostView> CafExecutor::views() const { return core_->views(); }
+ProcessLoad CafExecutor::load() const { return core_->load(); }
 bool CafExecutor::has_lost_threads() const { return core_->has_lost_threads(); }
 
 }  // namespace primerl

@@ -74,6 +74,8 @@ class CafExecutor final : public Executor {
   void finish(RunEnd end);
   StallReport stall_report() const;
 
+  /// What the hosts of this process do and hold; any thread.
+  ProcessLoad load() const;
   /// What each host of this process does now; any thread.
   std::vector<HostView> views() const;
   /// After wait(): a handler has not returned. End the process without running destructors.

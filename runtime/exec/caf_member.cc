@@ -161,11 +161,35 @@ Heartbeat RunMember::heartbeat() const {
   beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
-  if (links_ != nullptr && status.still_for >= plan_->settings.stall_after)
-    beat.stall =
-        executor_->is_live() ? executor_->stall_report().text() : setup_.guide->stuck().text();
+  // How hosts stand that follow no record is in their reports.
+  if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
+    beat.stall = setup_.guide->stuck().text();
   beat.edges = counts_of(status.edges);
+  ProcessLoad load = executor_->load();
+  beat.loads = std::move(load.edges);
+  beat.hosts = std::move(load.hosts);
+  beat.instances = std::move(load.instances);
+  if (links_ != nullptr)
+    for (const LinkStatus& link : links_->status()) beat.links.push_back(report_of(link));
+  fit(beat);
   return beat;
+}
+
+LinkReport report_of(const LinkStatus& status) {
+  LinkReport report;
+  report.peer = status.peer.value;
+  report.epoch = status.epoch;
+  report.is_up = status.state == LinkState::kUp;
+  report.sent_messages = status.sent.num_messages;
+  report.sent_bytes = status.sent.num_bytes;
+  report.received_messages = status.received.num_messages;
+  report.received_bytes = status.received.num_bytes;
+  report.unacknowledged_messages = status.unacknowledged.num_messages;
+  report.unacknowledged_bytes = status.unacknowledged.num_bytes;
+  report.num_frames_resent = status.num_frames_resent;
+  report.num_breaks = status.num_breaks;
+  report.round_trip_ns = status.round_trip.to_nanoseconds();
+  return report;
 }
 
 StallReport RunMember::stall_report() const {

@@ -70,6 +70,7 @@ class RunMember {
 LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
                        std::function<void(const std::string&)> changed);
 
+LinkReport report_of(const LinkStatus& status);
 std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger);
 
 }  // namespace primerl

@@ -78,6 +78,15 @@ void CafExecutor::Core::add_stillness(RunStatus& status) const {
     status.is_idle = status.is_idle && cell->is_draining() && cell->host().counts().is_idle;
 }
 
+ProcessLoad CafExecutor::Core::load() const {
+  const Time now = clock_.now();
+  ProcessLoad load;
+  load.edges.resize(setup_.plan->edges.size());
+  for (auto* cell : here_) cell->host().add_load(load.edges, load.instances, now);
+  for (const HostView& view : views()) load.hosts.push_back(to_report(view, now));
+  return load;
+}
+
 StallReport CafExecutor::Core::stall_report() const {
   return make_stall_report(*setup_.plan, *wiring_, views(), clock_.now());
 }

@@ -47,6 +47,7 @@ struct EdgeLedger {
 
 /// One node that cannot go on, for the stall report.
 struct StalledHost {
+  std::string process;  // "" when the run has one alone
   std::string name;
   uint64_t num_waiting = 0;  // inputs in its inbox
   std::string full_edges;    // outgoing forward edges without room

@@ -17,6 +17,16 @@ bool has_credit(const OutLink& out, uint64_t num_bytes) {
 
 }  // namespace
 
+uint64_t OutLink::blocked_until(Time now) const {
+  const auto time = static_cast<uint64_t>(now.to_nanoseconds());
+  while (true) {
+    const uint64_t before = blocked_ns.get();
+    const uint64_t since = full_since_ns.get();
+    // A time that has ended meanwhile is in the sum now: look again, or it would count twice.
+    if (blocked_ns.get() == before) return before + (since != 0 && time > since ? time - since : 0);
+  }
+}
+
 Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
     : num_slots_(wiring.num_slots), is_guided_(is_guided) {
   const PlanHost& planned = plan.host(host);
@@ -137,6 +147,15 @@ void Flow::update_full(OutLink& out) {
   if (full == out.is_full) return;
   out.is_full = full;
   if (!full) got_room_ = true;
+  // A virtual clock begins at 0, which says that it is not full.
+  const auto time = static_cast<uint64_t>(std::max<int64_t>(now_.to_nanoseconds(), 1));
+  const uint64_t since = out.full_since_ns.get();
+  if (full) {
+    if (since == 0) out.full_since_ns.set(time);
+  } else {
+    out.full_since_ns.set(0);
+    if (time > since) out.blocked_ns.add(time - since);
+  }
   OutputFlow& output = outputs[out.actor][out.link->output];
   output.num_full += full ? 1u : -1u;
   if (output.any_blocks) return count_full(out.actor, full ? 1 : -1);

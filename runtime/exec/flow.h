@@ -39,12 +39,15 @@ struct OutLink {
   // Of all incarnations before.
   Counter past_sent, past_handled, past_dropped, num_returned;
   Counter waiting_max;
+  Counter full_since_ns, blocked_ns;  // 0: not full now; of all times before
   Ring<Envelope> outbox;
   Ring<Envelope> unacknowledged;  // of remote links alone
 
   uint64_t unsettled() const {
     return num_emitted.get() - num_settled.get() - num_overwritten.get();
   }
+  /// How long it was full, in nanoseconds; never less than it said before.
+  uint64_t blocked_until(Time now) const;
 };
 
 /// One output port of one actor of the host.
@@ -72,6 +75,8 @@ class Flow {
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
+  /// The time of the step or parcel in hand.
+  void set_now(Time now) { now_ = now; }
   /// Credit counts from now on; what was emitted without it stays so.
   void go_live();
   void reopen(OutLink& link);
@@ -105,6 +110,7 @@ class Flow {
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;
   bool got_room_ = false;
+  Time now_;
 };
 
 template <class Ship>

@@ -74,7 +74,7 @@ bool Host::Body::may_run_apart() const {
 Status Host::Body::start(Time now) {
   CHECK(!is_started_, "a host was started twice");
   is_started_ = true;
-  now_ = now;
+  set_now(now);
   const Plan& plan = *setup().plan;
   for (int32_t resource : planned_.resources) {
     ASSIGN_OR_RETURN(auto made, setup().factory(plan, resource));
@@ -119,7 +119,7 @@ void Host::Body::begin_drain(Time now) {
 void Host::Body::go_live(Time now) {
   CHECK(setup().guide != nullptr && setup().guide->next() == nullptr,
         "a host went live that is not guided, or not at the end of its record");
-  now_ = now;
+  set_now(now);
   common_->setup.guide = nullptr;
   common_->flow->go_live();
   choose_observed();
@@ -262,6 +262,10 @@ const std::string& Host::name() const { return body_->planned_.name; }
 HostCounts Host::counts() const { return body_->counts(); }
 HostView Host::view() const { return body_->view(); }
 void Host::add_to(std::span<EdgeLedger> ledger) const { body_->add_to(ledger); }
+void Host::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,
+                    Time now) const {
+  body_->add_load(edges, instances, now);
+}
 uint64_t Host::num_waiting_in(uint32_t in_index) const {
   return body_->inbox_.links[in_index].num_waiting.get();
 }

@@ -38,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cluster/process_report.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/parcel.h"
 #include "runtime/exec/wiring.h"
@@ -173,6 +174,7 @@ struct HostView {
   bool is_running = false;    // between begin_step and complete_step
   Time running_since;         // when the handler began
   uint64_t num_progress = 0;  // progress() calls so far: a handler that makes some lives
+  Duration busy;              // of its thread in turns that have ended; 0: nobody measures it
   bool is_idle = false;
   bool is_ready = false;
   std::vector<LinkId> full;    // outgoing forward links at capacity
@@ -267,6 +269,8 @@ class Host {
   HostView view() const;
   /// Adds this host's half of every edge: what its senders sent and its receivers handled.
   void add_to(std::span<EdgeLedger> ledger) const;
+  /// Adds its half of the load of every edge, and one entry per instance. `now`: of its clock.
+  void add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances, Time now) const;
   /// Exact only between steps: messages of an arriving (in_index) link that wait in the inbox, and
   /// of a leaving (out_index) link that wait in the outbox.
   uint64_t num_waiting_in(uint32_t in_index) const;

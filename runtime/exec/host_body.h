@@ -46,6 +46,7 @@ class Host::Body {
   void peer_down(HostId peer, uint32_t epoch, Time now);
   void peer_up(HostId peer, uint32_t epoch, Time now);
   void add_to(std::span<EdgeLedger> ledger) const;
+  void add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances, Time now) const;
 
   const HostSetup& setup() const { return common_->setup; }
 
@@ -99,6 +100,10 @@ class Host::Body {
   void begin_work(Time now);
   void begin_input(Input&& input, Time now);
   void mark_running(Time now);
+  void set_now(Time now) {
+    now_ = now;
+    common_->flow->set_now(now);
+  }
   Input guided_input(const GuidedStep& step);
   void after_change();
   void set_peer_epoch(HostId peer, uint32_t epoch);

@@ -74,7 +74,7 @@ void Host::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
   ++num_step_emissions_;
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
-  now_ = now;
+  set_now(now);
   if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
 
@@ -163,7 +163,7 @@ void Host::Body::flush() {
 }
 
 Status Host::Body::accept(Parcel&& parcel, Time now) {
-  now_ = now;
+  set_now(now);
   const Wiring& wiring = *setup().wiring;
   const uint32_t peer = peer_index(parcel.from);
   if (peer == Inbox::kNone)
@@ -213,7 +213,7 @@ void Host::Body::check_bound(InLink& in) {
 }
 
 void Host::Body::peer_down(HostId peer, uint32_t epoch, Time now) {
-  now_ = now;
+  set_now(now);
   flush();  // what was written for the dead one leaves before the numbers begin again
   for (OutLink& out : common_->flow->links)
     if (out.link->target_host == peer) common_->flow->close(out);
@@ -225,7 +225,7 @@ void Host::Body::peer_down(HostId peer, uint32_t epoch, Time now) {
 }
 
 void Host::Body::peer_up(HostId peer, uint32_t epoch, Time now) {
-  now_ = now;
+  set_now(now);
   for (OutLink& out : common_->flow->links)
     if (out.link->target_host == peer) common_->flow->reopen(out);
   for (InLink& in : inbox_.links)
@@ -284,6 +284,29 @@ void Host::Body::add_to(std::span<EdgeLedger> ledger) const {
     edge.in_flight += in.num_waiting.get() + in.num_in_hand.get() + in.sent_by_dead.get();
     edge.in_flight -= in.num_received.get();
     if (in.link->is_feedback) edge.waiting_max = std::max(edge.waiting_max, in.waiting_max.get());
+  }
+}
+
+void Host::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances,
+                          Time now) const {
+  for (const OutLink& out : common_->flow->links) {
+    EdgeLoad& edge = edges[out.link->edge.index()];
+    // Each counter alone is exact; together they may be of two moments.
+    const uint64_t held = out.num_emitted.get() - out.num_overwritten.get();
+    edge.num_held_back += held - std::min(held, out.num_shipped.get());
+    const uint64_t unsettled = held - std::min(held, out.num_settled.get());
+    edge.unsettled_max = std::max(edge.unsettled_max, unsettled);
+    edge.blocked_ns += out.blocked_until(now);
+  }
+  const size_t first = instances.size();
+  for (const InstanceId instance : planned_.instances) instances.push_back({instance.value});
+  for (const InLink& in : inbox_.links) {
+    const uint64_t waiting = in.num_waiting.get();
+    edges[in.link->edge.index()].num_waiting += waiting;
+    InstanceLoad& load = instances[first + in.actor];
+    load.num_waiting += waiting;
+    load.num_handled += in.num_handled.get();
+    load.num_failed += in.num_failed.get();
   }
 }
 

@@ -76,7 +76,7 @@ StepEnd Host::Body::guided_step() {
 
 bool Host::Body::begin_step(Time now) {
   CHECK(step_ == Step::kNone, "a step began before the last one was completed");
-  now_ = now;
+  set_now(now);
   num_step_emissions_ = 0;
   is_injected_ = false;
   if (setup().guide != nullptr) {
@@ -174,7 +174,7 @@ void Host::Body::fail_step(Error error) {
 
 StepEnd Host::Body::complete_step(Time now) {
   CHECK(step_ != Step::kNone, "complete_step() without begin_step()");
-  now_ = now;
+  set_now(now);
   StepEnd end;
   end.stepped = true;
   recorded_.clear();
@@ -281,7 +281,7 @@ void Host::Body::take_snapshot(Seat& seat) {
 Status Host::Body::abandon_step(Time now) {
   CHECK(step_ != Step::kNone && may_run_apart(), "only a handler that runs apart is abandoned");
   step_ = Step::kNone;
-  now_ = now;
+  set_now(now);
   recorded_.clear();
   const auto stuck = seats_[current_].running;
   // No measured time in the text: it is part of answers, which a replay makes again.

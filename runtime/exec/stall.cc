@@ -63,6 +63,13 @@ class WaitGraph {
   std::vector<bool> is_stuck_;
 };
 
+/// "decode (inference#1)" where there are processes to tell apart.
+std::string full_name(const Plan& plan, HostId host) {
+  const PlanHost& planned = plan.host(host);
+  if (plan.processes.size() < 2) return planned.name;
+  return fmt::format("{} ({})", planned.name, plan.process(planned.process).name);
+}
+
 std::string names_of(const Plan& plan, const Wiring& wiring, const std::vector<LinkId>& links,
                      bool with_capacity) {
   std::string text;
@@ -83,6 +90,8 @@ StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
     if (view.num_waiting == 0 && view.full.empty() && !view.is_running && view.is_idle) continue;
     StalledHost stalled;
     stalled.name = plan.host(view.host).name;
+    if (plan.processes.size() > 1)
+      stalled.process = plan.process(plan.host(view.host).process).name;
     stalled.num_waiting = view.num_waiting;
     stalled.full_edges = names_of(plan, wiring, view.full, true);
     stalled.paused_edges = names_of(plan, wiring, view.paused, false);
@@ -100,16 +109,69 @@ StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
     report.hosts.push_back(std::move(stalled));
   }
   for (uint32_t host : WaitGraph(plan, wiring, views).cycle())
-    report.wait_cycle.push_back(plan.hosts[host].name);
+    report.wait_cycle.push_back(full_name(plan, HostId(host)));
   return report;
+}
+
+HostReport to_report(const HostView& view, Time now) {
+  HostReport report;
+  report.host = view.host.value;
+  report.num_steps = view.num_steps;
+  report.busy_ns = static_cast<uint64_t>(view.busy.to_nanoseconds());
+  report.num_waiting = view.num_waiting;
+  if (view.num_waiting > 0) report.oldest_ns = (now - view.oldest_arrival).to_nanoseconds();
+  report.is_idle = view.is_idle;
+  report.is_ready = view.is_ready;
+  report.is_running = view.is_running;
+  report.handling = view.handling.value;
+  if (view.is_running) report.running_ns = (now - view.running_since).to_nanoseconds();
+  if (view.handling_type != nullptr) report.handling_type = view.handling_type->name;
+  for (const LinkId link : view.full) report.full.push_back(link.value);
+  for (const LinkId link : view.paused) report.paused.push_back(link.value);
+  return report;
+}
+
+std::optional<HostView> to_view(const Plan& plan, const Wiring& wiring, const HostReport& report,
+                                Time now) {
+  const auto is_link = [&](uint32_t link) { return link < wiring.links.size(); };
+  if (report.host >= plan.hosts.size() ||
+      !std::all_of(report.full.begin(), report.full.end(), is_link) ||
+      !std::all_of(report.paused.begin(), report.paused.end(), is_link))
+    return std::nullopt;
+  HostView view;
+  view.host = HostId(report.host);
+  view.num_steps = report.num_steps;
+  view.busy = Duration::nanoseconds(static_cast<int64_t>(report.busy_ns));
+  view.num_waiting = report.num_waiting;
+  view.oldest_arrival = now + Duration::nanoseconds(-report.oldest_ns);
+  view.is_idle = report.is_idle;
+  view.is_ready = report.is_ready;
+  view.is_running = report.is_running;
+  view.running_since = now + Duration::nanoseconds(-report.running_ns);
+  if (report.handling < plan.instances.size()) {
+    view.handling = InstanceId(report.handling);
+    for (const InputPort& port : plan.contract_of(view.handling).inputs)
+      if (port.type->name == report.handling_type) view.handling_type = port.type;
+  }
+  for (const uint32_t link : report.full) view.full.push_back(LinkId(link));
+  for (const uint32_t link : report.paused) view.paused.push_back(LinkId(link));
+  return view;
 }
 
 std::string StallReport::text() const {
   if (hosts.empty()) return "every node is idle\n";
-  size_t width = 4;
-  for (const auto& host : hosts) width = std::max(width, host.name.size());
-  std::string text =
-      fmt::format("{:<{}}  {:>7}  {:>8}  {}\n", "node", width, "waiting", "oldest", "stands at");
+  size_t width = 4, process_width = 0;
+  for (const auto& host : hosts) {
+    width = std::max(width, host.name.size());
+    process_width = std::max(process_width, host.process.size());
+  }
+  if (process_width > 0)
+    process_width = std::max(process_width, std::string_view("process").size());
+  const auto process_column = [process_width](std::string_view process) {
+    return process_width == 0 ? std::string() : fmt::format("{:<{}}  ", process, process_width);
+  };
+  std::string text = fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column("process"), "node",
+                                 width, "waiting", "oldest", "stands at");
   for (const auto& host : hosts) {
     std::string at = host.handling;
     const auto add = [&](std::string_view what, const std::string& edges) {
@@ -120,8 +182,8 @@ std::string StallReport::text() const {
     const auto oldest = host.num_waiting == 0
                             ? std::string("-")
                             : to_string(Duration::milliseconds(host.oldest.to_milliseconds()));
-    text += fmt::format("{:<{}}  {:>7}  {:>8}  {}\n", host.name, width, host.num_waiting, oldest,
-                        at.empty() ? "-" : at);
+    text += fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column(host.process), host.name,
+                        width, host.num_waiting, oldest, at.empty() ? "-" : at);
   }
   if (wait_cycle.empty()) return text;
   text += "wait cycle: ";

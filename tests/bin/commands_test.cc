@@ -16,9 +16,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {"run",      "check",  "show",      "explain", "actors",
-                                            "messages", "schema", "init",      "doctor",  "sft",
-                                            "generate", "score",  "completion"};
+const std::vector<std::string> kCommands = {"run",      "check",  "show", "explain",   "actors",
+                                            "messages", "schema", "init", "doctor",    "sft",
+                                            "generate", "score",  "ps",   "completion"};
 
 std::string scripted_graph() { return source_path("tests/bin/graphs/scripted.toml"); }
 

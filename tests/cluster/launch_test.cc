@@ -103,6 +103,26 @@ TEST_F(LaunchTest, NamesTheSignalThatEndedAWorker) {
   EXPECT_THAT(exit->text(), HasSubstr("was killed by signal 11"));
 }
 
+TEST_F(LaunchTest, AWorkerInheritsNoDescriptorButItsOwn) {
+  int ours[2];
+  ASSERT_EQ(::pipe(ours), 0);  // as a library opens one, without O_CLOEXEC
+  const auto name_of = [](const std::string& fd) {
+    return std::filesystem::read_symlink("/proc/" + fd).string();
+  };
+  const std::string pipe = name_of(fmt::format("self/fd/{}", ours[1]));
+  auto worker = launch("hang");
+  ASSERT_TRUE(worker.ok());
+  const std::string open = fmt::format("{}/fd", (*worker)->pid());
+  size_t num_open = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + open)) {
+    EXPECT_NE(name_of(open + "/" + entry.path().filename().string()), pipe);
+    ++num_open;
+  }
+  EXPECT_EQ(num_open, 4u);  // stdin, stdout, stderr, control
+  ::close(ours[0]);
+  ::close(ours[1]);
+}
+
 TEST_F(LaunchTest, WaitsNoLongerThanAskedAndKills) {
   auto worker = launch("hang");
   ASSERT_TRUE(worker.ok());

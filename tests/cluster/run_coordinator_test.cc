@@ -225,18 +225,21 @@ TEST(RunCoordinator, CallsItAStallOnlyWhenNobodyGetsOn) {
     said.still_ms = still_ms;
     said.is_waiting = waits;
     said.has_alarm = alarm;
-    said.stall = fmt::format("table of {}", process);
+    said.stall = fmt::format("words of {}", process);
     EXPECT_TRUE(stage.say(process, said).ok());
     return stage.coordinator_->tick(stage.now);
   };
+  stage.coordinator_->tell_stalls_by([] { return "the table of all"; });
   EXPECT_TRUE(beat(0, 60'000, true, false).ok());  // the other has said nothing yet
   EXPECT_TRUE(beat(1, 9'999, false, false).ok());
   EXPECT_TRUE(beat(0, 60'000, false, false).ok());
   EXPECT_TRUE(beat(1, 60'000, false, true).ok());  // all wait for a timer: patience
   const Status stalled = beat(0, 10'000, true, false);
   ASSERT_FALSE(stalled.ok());
-  EXPECT_THAT(stalled.error().text(), HasSubstr("process 'p0':\ntable of 0"));
-  EXPECT_THAT(stalled.error().text(), HasSubstr("table of 1"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("no step and no sign of life for 10s"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("process 'p0':\nwords of 0"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("words of 1"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("the table of all"));
 }
 
 TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
@@ -282,6 +285,24 @@ TEST(RunCoordinator, AddsTheLedgersOfAllProcessesUp) {
   all_there[0].handled = 7;
   all_there[0].in_flight = 0;
   EXPECT_TRUE(check_ledger(stage.plan_, all_there).ok());
+}
+
+TEST(Heartbeat, LeavesOutWhatOnlyWatchersReadRatherThanGrowTooLong) {
+  Heartbeat beat;
+  beat.num_steps = 7;
+  beat.edges.resize(3);
+  beat.loads.resize(3);
+  beat.hosts.resize(2);
+  beat.instances.resize(2);
+  beat.links.resize(1);
+  const size_t size = body_bytes_max(beat);
+  fit(beat, size);
+  EXPECT_EQ(beat.hosts.size(), 2u);
+  fit(beat, size - 1);
+  EXPECT_TRUE(beat.loads.empty() && beat.hosts.empty() && beat.instances.empty() &&
+              beat.links.empty());
+  EXPECT_EQ(beat.num_steps, 7u);
+  EXPECT_EQ(beat.edges.size(), 3u);
 }
 
 }  // namespace

@@ -49,6 +49,41 @@ TEST(Flow, StopsASourceExactlyAtCapacity) {
   EXPECT_LE(outcome.ledger[0].waiting_max, 4u);
 }
 
+TEST(Flow, SaysWhatAnEdgeCarriesAndHowLongItWasFull) {
+  std::vector<int64_t> taken;
+  SmallGraph graph;
+  graph.node("source", {.strings = {.on_work = counts_to(100)}, .contract = make_source})
+      .node("sink", {.strings = a_closed_sink(&taken)})  // opens after 10 seconds
+      .edge("source.out", "sink.in", {.capacity = 4});
+  SmallRun run(graph);
+  std::vector<InstanceLoad> instances;
+  const auto load_at = [&](Duration at) {
+    std::vector<EdgeLoad> edges(1);
+    instances.clear();
+    run->host(run.host("source")).add_load(edges, instances, Time() + at);
+    run->host(run.host("sink")).add_load(edges, instances, Time() + at);
+    return edges[0];
+  };
+  const auto seconds = [](const EdgeLoad& load) {
+    return static_cast<double>(load.blocked_ns) * 1e-9;
+  };
+  EXPECT_EQ(load_at({}).blocked_ns, 0u);
+  run->settle();
+  const EdgeLoad full = load_at(Duration::seconds(3));
+  EXPECT_EQ(full.num_waiting, 4u);
+  EXPECT_EQ(full.unsettled_max, 4u);
+  EXPECT_EQ(full.num_held_back, 0u);
+  EXPECT_NEAR(seconds(full), 3, 1e-6) << "it is still full";
+  EXPECT_EQ(run->wait().end, RunEnd::kFinished);
+  const EdgeLoad after = load_at(Duration::seconds(1000));
+  EXPECT_EQ(after.num_waiting, 0u);
+  EXPECT_EQ(after.unsettled_max, 0u);
+  EXPECT_NEAR(seconds(after), 10, 1e-6) << "it has been free since";
+  ASSERT_EQ(instances.size(), 2u);
+  EXPECT_EQ(instances[0].num_handled, 0u);
+  EXPECT_EQ(instances[1].num_handled, 100u);
+}
+
 TEST(Flow, CapacityOneAlternates) {
   std::vector<int64_t> taken;
   SmallGraph graph;

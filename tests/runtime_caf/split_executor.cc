@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "runtime/exec/stall.h"
+
 namespace primerl {
 namespace {
 
@@ -138,6 +140,16 @@ void SplitExecutor::end_as(RunOutcome outcome) {
   for (auto& worker : workers_) worker->member->stop();
 }
 
+/// As the control plane makes it: of what every process says of its own hosts.
+StallReport SplitExecutor::stall_report() const {
+  const auto wiring = make_wiring(*plan_);
+  std::vector<HostView> views;
+  for (const auto& worker : workers_)
+    for (const HostReport& report : worker->member->heartbeat().hosts)
+      if (auto view = to_view(*plan_, *wiring, report, now())) views.push_back(std::move(*view));
+  return make_stall_report(*plan_, *wiring, views, now());
+}
+
 bool SplitExecutor::turn() {
   std::deque<std::pair<ProcessId, Payload>> said;
   bool wants_drain = false, wants_stop = false;
@@ -162,10 +174,7 @@ bool SplitExecutor::turn() {
   if (status.ok()) {
     status = coordinator_->tick(now());
     if (!status.ok()) {
-      RunOutcome stalled{RunEnd::kStalled, status, {}, {}};
-      for (auto& worker : workers_)
-        for (auto& host : worker->member->stall_report().hosts) stalled.stall.hosts.push_back(host);
-      end_as(std::move(stalled));
+      end_as({RunEnd::kStalled, status, {}, stall_report()});
     }
   } else {
     end_as({RunEnd::kFailed, status, {}, {}});

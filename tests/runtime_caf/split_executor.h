@@ -45,6 +45,7 @@ class SplitExecutor final : public Executor {
   void lead();  // the coordinator's thread
   bool turn();  // false: nothing to do
   void end_as(RunOutcome outcome);
+  StallReport stall_report() const;
 
   const std::shared_ptr<const Plan> plan_;
   std::shared_ptr<MemoryNetwork> network_;

@@ -19,6 +19,7 @@ Command generate_command();  // hands over to primerl-worker
 Command init_command();
 Command keys_command();
 Command messages_command();
+Command ps_command();
 Command replay_command();  // hands over to primerl-worker
 Command run_command();
 Command schema_command();

@@ -12,6 +12,7 @@
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
 #include "runtime/bin/exit_code.h"
+#include "runtime/bin/run_server.h"
 #include "runtime/bin/run_session.h"
 #include "runtime/bin/summary.h"
 
@@ -71,6 +72,11 @@ void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
     if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
 }
 
+Time steady_now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
+}
+
 /// The starts of one command: the first, and those that take the run up again after a death.
 class RunStarts {
  public:
@@ -82,23 +88,30 @@ class RunStarts {
   bool may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics);
   int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
   int leave(const std::string& why, int exit_code);
+  int open_server();
 
   RunArguments arguments_;
-  std::vector<double> restarts_;  // seconds since 1970
-  int64_t num_steps_ = 0;         // of all tenants, the most that were seen
-  double seconds_ = 0;            // of all starts so far
+  std::unique_ptr<RunServer> server_;      // null: nothing is served
+  std::shared_ptr<const RunBoard> board_;  // of the newest start
+  std::vector<double> restarts_;           // seconds since 1970
+  int64_t num_steps_ = 0;                  // of all tenants, the most that were seen
+  double seconds_ = 0;                     // of all starts so far
 };
 
 int RunStarts::run() {
   const SignalCounter signals;
+  if (const int code = open_server(); code != kExitDone) return code;
   std::string why;  // of the start before
   while (true) {
     Prepared prepared = prepare(arguments_);
     if (prepared.exit_code != kExitDone)
       return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
     StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
+    auto board = std::make_shared<RunBoard>(prepared.plan, steady_now(), board_.get());
+    if (server_ != nullptr) server_->show(board);
+    board_ = board;
     RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
-                       arguments_.link_keys);
+                       arguments_.link_keys, *board);
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     if (result.has_left_record)
@@ -114,6 +127,26 @@ int RunStarts::run() {
     again.from_checkpoint = result.has_left_record || result.was_recovering;
     arguments_ = std::move(again);
   }
+}
+
+/// One server for all starts, so that who watches finds the run again. Any free port is done
+/// without when there is none; one that was asked for must be had.
+int RunStarts::open_server() {
+  const auto port = parse_watch_port(arguments_.metrics_port);
+  if (!port.ok())
+    return fail(Error(port.error()).while_doing("--metrics-port"), kExitBadCommandLine);
+  auto server = RunServer::open(*port);
+  if (server.ok()) {
+    server_ = std::move(server).value();
+  } else if (port->port != 0) {
+    return fail(Error(server.error())
+                    .while_doing("serving /metrics")
+                    .note("--metrics-port 0 takes a free port, --metrics-port off serves nothing"),
+                kExitFailed);
+  } else {
+    fmt::print(stderr, "warning: nobody can watch this run: {}\n", server.error().text());
+  }
+  return kExitDone;
 }
 
 /// The run cannot be taken up again, which has been said: it ends as the start before did.
@@ -164,6 +197,10 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
   RunFolder& folder = *prepared.folder;
   say_leftovers(status, {});
   status.say(fmt::format("run folder {}", folder.path().string()));
+  if (server_ != nullptr)
+    status.say(fmt::format("metrics http://127.0.0.1:{}/metrics", server_->port()));
+  if (const Status noted = folder.note(control_facts(server_.get())); !noted.ok())
+    return {kExitFailed, "failed", noted.error().text()};
   for (const auto& point : prepared.resume.points)
     status.say(fmt::format("{} after step {} from {}",
                            prepared.resume.record.empty() ? "resuming" : "the learner resumes",
@@ -188,6 +225,9 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end)
                                        .set("exit_code", result.exit_code)
+                                       .set("control", Json())
+                                       .set("processes", Json())
+                                       .set("sockets", Json())
                                        .set("why", result.why)
                                        .set("ended", iso_time(wall_seconds())));
   if (!noted.ok() && result.why.empty()) {
@@ -219,6 +259,8 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.text(arguments.link_keys.listen, "--listen", "ADDRESS",
              "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
   flags.flag(arguments.json, "--json", "prints the summary as JSON");
+  flags.text(arguments.metrics_port, "--metrics-port", "PORT",
+             "serves /metrics on 127.0.0.1; 0, the default, takes any free port; or off");
 }
 
 Command run_command() {

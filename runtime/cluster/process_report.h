@@ -1,0 +1,106 @@
+/// What one process says of itself in every heartbeat, beside its ledger: what its hosts do, what
+/// its edges have to carry, how its links to other processes stand. Plain values, from each
+/// process for its own hosts alone; who adds them up sees the whole run.
+///
+/// Times are ages or sums, never clock readings: two processes need not share a clock.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace primerl {
+
+/// The load of one edge, summed over its links that begin or end in this process.
+struct EdgeLoad {
+  uint64_t num_waiting = 0;    // in inboxes here
+  uint64_t num_held_back = 0;  // in outboxes here, without credit
+  uint64_t unsettled_max = 0;  // most that one link of a sender here has under way
+  uint64_t blocked_ns = 0;     // how long its forward links of senders here were full
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EdgeLoad;
+    f("num_waiting", &E::num_waiting)("num_held_back", &E::num_held_back)(
+        "unsettled_max", &E::unsettled_max)("blocked_ns", &E::blocked_ns);
+  }
+};
+
+/// One instance of a node: the messages it was given.
+struct InstanceLoad {
+  uint32_t instance = 0;  // InstanceId
+  uint64_t num_handled = 0;
+  uint64_t num_failed = 0;   // of those
+  uint64_t num_waiting = 0;  // in the inbox for it
+
+  template <class F>
+  static void fields(F& f) {
+    using I = InstanceLoad;
+    f("instance", &I::instance)("num_handled", &I::num_handled)("num_failed", &I::num_failed)(
+        "num_waiting", &I::num_waiting);
+  }
+};
+
+/// One host group: HostView (runtime/exec/host.h) on the wire.
+struct HostReport {
+  uint32_t host = 0;  // HostId
+  uint64_t num_steps = 0;
+  uint64_t busy_ns = 0;  // of its thread, in steps that have ended
+  uint64_t num_waiting = 0;
+  int64_t oldest_ns = 0;  // age of the oldest of those
+  bool is_idle = false;
+  bool is_ready = false;
+  bool is_running = false;
+  int64_t running_ns = 0;        // how long already
+  uint32_t handling = 0;         // InstanceId; of a work turn none
+  std::string handling_type;     // of the message in the handler; "" for a timer
+  std::vector<uint32_t> full;    // LinkIds of outgoing forward links at capacity
+  std::vector<uint32_t> paused;  // of arriving links whose input is paused and waited for
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HostReport;
+    f("host", &H::host)("num_steps", &H::num_steps)("busy_ns", &H::busy_ns)(
+        "num_waiting", &H::num_waiting)("oldest_ns", &H::oldest_ns)("is_idle", &H::is_idle)(
+        "is_ready", &H::is_ready)("is_running", &H::is_running)("running_ns", &H::running_ns)(
+        "handling", &H::handling)("handling_type", &H::handling_type)("full", &H::full)("paused",
+                                                                                        &H::paused);
+  }
+};
+
+/// The link to one other process: LinkStatus (runtime/transport/transport.h) on the wire.
+struct LinkReport {
+  uint32_t peer = 0;   // ProcessId
+  uint32_t epoch = 0;  // of the peer
+  bool is_up = false;
+  uint64_t sent_messages = 0;
+  uint64_t sent_bytes = 0;
+  uint64_t received_messages = 0;
+  uint64_t received_bytes = 0;
+  uint64_t unacknowledged_messages = 0;
+  uint64_t unacknowledged_bytes = 0;
+  uint64_t num_frames_resent = 0;
+  uint64_t num_breaks = 0;
+  int64_t round_trip_ns = 0;  // of the last greeting; 0 where the peer connected
+
+  template <class F>
+  static void fields(F& f) {
+    using L = LinkReport;
+    f("peer", &L::peer)("epoch", &L::epoch)("is_up", &L::is_up)("sent_messages", &L::sent_messages)(
+        "sent_bytes", &L::sent_bytes)("received_messages", &L::received_messages)(
+        "received_bytes", &L::received_bytes)(
+        "unacknowledged_messages", &L::unacknowledged_messages)("unacknowledged_bytes",
+                                                                &L::unacknowledged_bytes)(
+        "num_frames_resent", &L::num_frames_resent)("num_breaks", &L::num_breaks)(
+        "round_trip_ns", &L::round_trip_ns);
+  }
+};
+
+/// All of it but for the links, as an executor tells it.
+struct ProcessLoad {
+  std::vector<EdgeLoad> edges;  // index = EdgeId
+  std::vector<HostReport> hosts;
+  std::vector<InstanceLoad> instances;
+};
+
+}  // namespace primerl
