@@ -43,7 +43,11 @@ function(primerl_test name)
   if(TEST_LABEL STREQUAL e2e)
     set(serial TRUE)
   endif()
+  set(variables "")
+  if(PRIMERL_SANITIZE STREQUAL thread)
+    set(variables ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp")
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${TEST_LABEL} TIMEOUT ${TEST_TIMEOUT}
-                                  RUN_SERIAL ${serial})
+                                  RUN_SERIAL ${serial} ${variables})
 endfunction()

@@ -99,7 +99,8 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
     ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, number)).ok());
   ASSERT_TRUE(wait_until([&] { return got0.num_messages() == 50; }));
   uint64_t num_refused = 0;
-  for (const uint64_t count : second->status()[0].refused) num_refused += count;
+  const LinkStatus status = second->status()[0];
+  for (const uint64_t count : status.refused) num_refused += count;
   EXPECT_GT(num_refused, 0u);  // of the one with our name
   EXPECT_EQ(got0.num_failed(), 0u);
   EXPECT_GT(second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)], 0u);
