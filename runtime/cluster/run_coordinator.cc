@@ -172,6 +172,8 @@ void RunCoordinator::begin_round() {
 
 void RunCoordinator::count(ProcessId from, const HostsCounted& counted, Time now) {
   if (phase_ != Phase::kDraining || counted.round != round_) return;
+  // One that is being brought back has nothing yet that could be under way: it does not count.
+  if (!members_[from.index()].is_ready) return;
   members_[from.index()].counted = counted;
   if (!all([](const Member& one) { return one.counted.has_value(); })) return;
   uint64_t steps = 0, in_flight = 0;

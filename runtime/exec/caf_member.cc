@@ -49,8 +49,13 @@ Status RunMember::obey(const Payload& message) {
     drains_ = true;
     if (running_.valid()) executor_->request_drain();
   }
-  if (const auto* look = as_if<CountHosts>(message)) count(look->round);
+  if (const auto* look = as_if<CountHosts>(message); look != nullptr && is_prepared_)
+    count(look->round);
   if (const auto* end = as_if<EndRun>(message)) {
+    if (!running_.valid()) {
+      stop();
+      return ok();
+    }
     if (links_ != nullptr) links_->leave();
     executor_->finish(static_cast<RunEnd>(end->end));
   }

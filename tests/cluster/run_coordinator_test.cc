@@ -266,6 +266,30 @@ TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
   EXPECT_FALSE(stage.say(2, HostsReady{}).ok());
 }
 
+TEST(RunCoordinator, DoesNotEndADrainWhileAProcessIsBeingBroughtBack) {
+  Stage stage(2);
+  stage.bring_up();
+  const uint32_t epoch = stage.coordinator_->process_died(ProcessId(1));
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  WorkerHello hello = stage.hello(1);
+  hello.epoch = epoch;
+  ASSERT_TRUE(stage.say(1, hello).ok());
+  ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
+  // Its hosts are being made: that nothing is under way there says nothing.
+  for (uint64_t round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
+  }
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
+  ASSERT_TRUE(stage.say(1, HostsReady{}).ok());
+  const auto round = stage.newest_.as<CountHosts>().round;
+  for (uint64_t look = round; look <= round + 1; ++look) {
+    ASSERT_TRUE(stage.say(0, stage.counted(look, 5, true, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(look, 0, true, 0)).ok());
+  }
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kEnding);
+}
+
 TEST(RunCoordinator, AddsTheLedgersOfAllProcessesUp) {
   Stage stage(2);
   stage.bring_up();
