@@ -41,6 +41,8 @@ std::string_view to_string(RecordPolicy policy) {
       return "none";
     case RecordPolicy::kHeader:
       return "header";
+    case RecordPolicy::kInput:
+      return "input";
     case RecordPolicy::kPayload:
       return "payload";
   }
@@ -57,6 +59,15 @@ std::string_view to_string(EdgeTransport transport) {
       return "tcp";
   }
   return "unknown";
+}
+
+bool Plan::is_restartable(ProcessId id) const {
+  return std::all_of(instances.begin(), instances.end(), [&](const PlanInstance& instance) {
+    if (host(instance.host).process != id) return true;
+    return std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
+      return used >= 0 && resources[static_cast<size_t>(used)].kind == "engine";
+    });
+  });
 }
 
 bool Plan::are_joined(InstanceId sender, InstanceId target) const {

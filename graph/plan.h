@@ -25,9 +25,10 @@ enum class OnError { kDrop, kStop, kRestart };
 enum class RecordPolicy {
   kNone,     // that one was handled; neither its payload nor a check of it
   kHeader,   // and the payload's size and 64-bit check
+  kInput,    // and the payload itself, where it is handled, unless it has large Blobs
   kPayload,  // and the payload itself, once, when it is sent
 };
-std::string_view to_string(RecordPolicy policy);  // "none", "header", "payload"
+std::string_view to_string(RecordPolicy policy);  // "none", "header", "input", "payload"
 
 struct PlanModel {
   std::string name;
@@ -156,6 +157,9 @@ struct Plan {
   const PlanProcess& process(ProcessId id) const { return processes[id.index()]; }
   const Contract& contract_of(InstanceId id) const { return *node(instance(id).node).contract; }
   ProcessId process_of(InstanceId id) const { return host(instance(id).host).process; }
+  /// Whether all its nodes use an engine: what such a process knew can be made again, and its
+  /// neighbours ask again.
+  bool is_restartable(ProcessId id) const;
   /// Whether an edge between their nodes has a link between these two instances: equal slots where
   /// both have one, and in a place with replicas the same replica.
   bool are_joined(InstanceId sender, InstanceId target) const;

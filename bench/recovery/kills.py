@@ -8,9 +8,8 @@ cores, libtorch among it), linking them up, and following the record, which cost
 the time the run has taken. What is measured: from the kill to the first step that the run takes after it went on.
 
 Every run must end in order (its ledger then balances, or `run` says otherwise and fails), take every
-step in order, and end every rollout once. Kills hit the processes that keep state; with --engines the
-engines, too: a record in which an engine died is not followed, such runs go back to a checkpoint,
-and steps after it are taken again.
+step in order, and end every rollout once. Kills hit the processes that keep state; with --engines the engines, too.
+"from_checkpoint" counts the starts that could not follow their record: such runs take steps again.
 """
 import argparse
 import json
@@ -147,7 +146,7 @@ def main():
             num_back += said.count("resuming after step")
             if code != 130:
                 faults.append(f"run {index} (seed {given.seed}) ended with {code}: {said[-2000:]}")
-            faults += [f"run {index}: {fault}" for fault in faults_of(run.folder, given.engines)]
+            faults += [f"run {index}: {fault}" for fault in faults_of(run.folder, said.count("resuming after step") > 0)]
     seconds = sorted(second for each in took.values() for second in each)
     at = lambda share: seconds[min(len(seconds) - 1, int(share * len(seconds)))]
     figures = {

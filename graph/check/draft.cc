@@ -80,11 +80,15 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
 }
 
 RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge) {
-  for (const auto policy : {RecordPolicy::kNone, RecordPolicy::kHeader, RecordPolicy::kPayload})
+  for (const auto policy :
+       {RecordPolicy::kNone, RecordPolicy::kHeader, RecordPolicy::kInput, RecordPolicy::kPayload})
     if (edge.spec->record == to_string(policy)) return policy;
-  const auto& outputs = draft.nodes[static_cast<size_t>(edge.from)].contract->outputs;
-  return outputs[static_cast<size_t>(edge.output)].is_recorded ? RecordPolicy::kPayload
-                                                               : RecordPolicy::kHeader;
+  const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
+  if (from.contract->outputs[static_cast<size_t>(edge.output)].is_recorded)
+    return RecordPolicy::kPayload;
+  // With what others sent it, a process is taken up again without them.
+  return from.place == draft.nodes[static_cast<size_t>(edge.to)].place ? RecordPolicy::kHeader
+                                                                       : RecordPolicy::kInput;
 }
 
 std::vector<int32_t> host_groups(const Draft& draft) {

@@ -25,7 +25,7 @@ void check_recording(Draft& draft) {
     if (!edge.is_whole() || edge.spec->record_span.is_none()) continue;
     const auto& from = draft.nodes[static_cast<size_t>(edge.from)];
     const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
-    if (!output.is_recorded || record_policy(draft, edge) == RecordPolicy::kPayload) continue;
+    if (!output.is_recorded || record_policy(draft, edge) >= RecordPolicy::kInput) continue;
     const auto& to = draft.nodes[static_cast<size_t>(edge.to)].spec->name;
     draft.diagnostics
         .warning("G039", edge.spec->record_span,

@@ -198,10 +198,11 @@ const OptionSet& edge_options() {
                  "messages waiting per source and target instance before the edge is full")
           .field("bytes_max", &E::bytes_max, at_least(0) | unit("bytes"),
                  "Blob bytes waiting per source and target instance")
-          .field("record", &E::record, one_of({"auto", "none", "header", "payload"}),
-                 "what the trace keeps of its messages: none, size and check (header), or the "
-                 "message itself (payload); auto: payload where the output is marked recorded, "
-                 "else header")
+          .field("record", &E::record, one_of({"auto", "none", "header", "input", "payload"}),
+                 "what the trace keeps of its messages: none, size and check (header), the message "
+                 "where it is handled but for large Blobs (input), or the message (payload); auto: "
+                 "payload where the output is marked recorded, else input between processes and "
+                 "header within one")
           .field("transport", &E::transport, one_of({"auto", "memory", "ipc", "tcp"}),
                  "how they travel; auto: memory in a process, ipc between processes of a machine, "
                  "tcp between machines")

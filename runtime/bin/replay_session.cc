@@ -10,6 +10,7 @@
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/traced_resources.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/trace/recovery.h"
 
 namespace primerl {
 namespace {
@@ -42,12 +43,17 @@ Result<std::vector<bool>> choose_hosts(const ReplaySession& session, const std::
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
   std::vector<bool> is_real(plan.hosts.size(), node.empty() && !excerpt);
+  for (size_t i = 0; i < is_real.size(); ++i) is_real[i] = is_real[i] && !session.is_absent[i];
   if (excerpt) is_real[excerpt->host.index()] = true;
   if (node.empty()) return is_real;
   ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
   if (excerpt && excerpt->host != host)
     return error(Code::kInvalid, "the trace is an excerpt for '{}': '{}' is not in it",
                  plan.host(excerpt->host).name, node);
+  if (session.is_absent[host.index()])
+    return error(Code::kInvalid, "the process of '{}' died in the recorded run and came back",
+                 plan.host(host).name)
+        .note("what one incarnation after the other did is read (trace ls, why), not replayed");
   is_real[host.index()] = true;
   return is_real;
 }
@@ -171,13 +177,20 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
                    "the trace of '{}' begins with step {}: the steps before it were retired",
                    plan.hosts[i].name, session.trace->first_step(HostId(i)))
           .note("replay begins with the first step; trace commands read what is left");
+  RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
+  session.is_absent =
+      excerpt ? std::vector<bool>(plan.hosts.size(), false) : absent_hosts(plan, *session.trace);
   ASSIGN_OR_RETURN(session.is_real, choose_hosts(session, node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
                                        : ReplayDepth::kFull;
   if (!excerpt)
-    session.reasons =
-        close_over(plan, *session.trace, session.depth == ReplayDepth::kFull, session.is_real);
+    session.reasons = close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
+                                 session.is_absent, session.is_real);
+  for (size_t i = 0; i < session.is_absent.size(); ++i)
+    if (session.is_absent[i])
+      session.reasons.push_back(fmt::format(
+          "'{}' is taken from the record: its process died and came back", plan.hosts[i].name));
   session.surroundings = std::make_unique<ReplaySurroundings>(out);
   std::vector<ResumePoint> points;
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
@@ -197,10 +210,10 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   ReplaySetup setup;
   setup.plan = plan;
   setup.trace = trace;
-  setup.messages = message_catalog();
   setup.factory = replay_factory(resource_factory(), depth);
   setup.surroundings = surroundings.get();
   setup.options.is_real = is_real;
+  setup.options.is_absent = is_absent;
   setup.options.num_threads = num_threads;
   if (const auto excerpt = trace->excerpt()) {
     setup.options.stop_host = excerpt->host;

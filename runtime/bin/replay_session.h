@@ -63,6 +63,7 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
 struct ReplaySession {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;
+  std::vector<bool> is_absent;       // by host: died in the run and came back
   std::vector<bool> is_real;         // by host
   std::vector<std::string> reasons;  // why a host is real although it need not be
   ReplayDepth depth = ReplayDepth::kFull;

@@ -4,7 +4,6 @@
 #include <ctime>
 
 #include "runtime/store/checkpoint.h"
-#include "runtime/trace/recovery.h"
 
 namespace primerl {
 namespace {
@@ -140,6 +139,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
   const Status fits = Recovery::check(plan, **trace);
   if (fits.ok()) {
     choice.record = record;
+    choice.absent = Recovery::absent_processes(plan, **trace);
     choice.begun_from = (*trace)->catalog().resumed_from;
     return;
   }

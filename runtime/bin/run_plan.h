@@ -21,6 +21,7 @@
 #include "runtime/bin/commands/graph_options.h"
 #include "runtime/bin/link_keys.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/trace/recovery.h"
 
 namespace primerl {
 
@@ -41,6 +42,7 @@ struct ResumeChoice {
   std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
   std::filesystem::path record;         // to follow first; filled by choose_record()
   std::vector<std::string> begun_from;  // checkpoints that `record` begins from
+  std::vector<AbsentProcess> absent;    // that follow no record
   std::filesystem::path superseded;     // a record that `record` holds whole
   std::vector<std::string> notes;       // incomplete checkpoints that were passed over
 };

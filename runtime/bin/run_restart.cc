@@ -1,4 +1,5 @@
-// Workers that died while the run goes on: which come back, when, and how often.
+// Workers that died: which come back while the run goes on, when and how often; the end of a
+// record that all follow after the death of another.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,20 +14,11 @@ constexpr Duration kExitMax = Duration::seconds(10);  // from its last word to i
 
 }  // namespace
 
-/// A process of engines alone: what it knew can be made again, and its neighbours ask again. One
-/// that keeps the state of the run comes back with all others, from their records.
+/// One that keeps the state of the run comes back with all others, from their records.
 bool RunSession::can_restart(ProcessId process) const {
   if (plan_.processes.size() < 2 || is_stopping_ || is_recovering_) return false;
   if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
-  for (const auto& instance : plan_.instances) {
-    if (plan_.host(instance.host).process != process) continue;
-    const bool has_engine =
-        std::any_of(instance.resources.begin(), instance.resources.end(), [this](int32_t used) {
-          return plan_.resources[static_cast<size_t>(used)].kind == "engine";
-        });
-    if (!has_engine) return false;
-  }
-  return true;
+  return plan_.is_restartable(process);
 }
 
 /// False when the run ends instead.
@@ -112,6 +104,26 @@ void RunSession::restart_due() {
     worker.has_spoken = worker.was_silent = false;
     worker.heard_at = now();
   }
+}
+
+void RunSession::note_recovered(const RunRecovered& recovered) {
+  recovered_.num_steps += recovered.num_steps;
+  recovered_.num_messages += recovered.num_messages;
+  if (++num_recovered_ < workers_.size() - resume_.absent.size()) return;
+  is_recovering_ = false;
+  phase_.clear();
+  say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
+                  recovered_.num_steps, recovered_.num_messages));
+  for (const AbsentProcess& absent : resume_.absent)
+    say(fmt::format("process '{}' begins anew: it had died in the record",
+                    plan_.process(absent.process).name));
+  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  (void)folder_.note(
+      Json::object().set("recovered", Json::object()
+                                          .set("time", iso_time(wall_seconds()))
+                                          .set("record", resume_.record.filename().string())
+                                          .set("steps", recovered_.num_steps)
+                                          .set("messages", recovered_.num_messages)));
 }
 
 }  // namespace primerl

@@ -164,6 +164,12 @@ Status RunSession::launch_workers() {
   }
   workers_.resize(plan_.processes.size());
   for (auto& worker : workers_) worker.epoch = epoch_;
+  for (const AbsentProcess& absent : resume_.absent) {
+    // Messages of its earlier incarnations are in the record.
+    uint32_t& epoch = workers_[absent.process.index()].epoch;
+    epoch = std::max(epoch, absent.epoch + 1);
+    coordinator_->set_absent(absent.process, epoch);
+  }
   for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
   RETURN_IF_ERROR(note_workers());
   const Time give_up = now() + kHelloMax;
@@ -322,23 +328,6 @@ void RunSession::note_first_token() {
   const auto age = program_age_seconds();
   // A disk that refuses this refuses metrics.jsonl too, and that is said there.
   if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
-}
-
-void RunSession::note_recovered(const RunRecovered& recovered) {
-  recovered_.num_steps += recovered.num_steps;
-  recovered_.num_messages += recovered.num_messages;
-  if (++num_recovered_ < workers_.size()) return;
-  is_recovering_ = false;
-  phase_.clear();
-  say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
-                  recovered_.num_steps, recovered_.num_messages));
-  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
-  (void)folder_.note(
-      Json::object().set("recovered", Json::object()
-                                          .set("time", iso_time(wall_seconds()))
-                                          .set("record", resume_.record.filename().string())
-                                          .set("steps", recovered_.num_steps)
-                                          .set("messages", recovered_.num_messages)));
 }
 
 void RunSession::obey_signals() {

@@ -265,6 +265,9 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
+  // Who does not follow is new, in a record that is a repetition all the same.
+  for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_))
+    if (absent.process == process_) record_ = nullptr;
   return ok();
 }
 

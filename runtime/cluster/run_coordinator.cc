@@ -1,6 +1,7 @@
 #include "runtime/cluster/run_coordinator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace primerl {
 namespace {
@@ -52,18 +53,22 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     member.has_links = true;
     if (!all([](const Member& one) { return one.has_links; })) return ok();
     phase_ = Phase::kStarting;
-    tell_all(StartRun{member.epoch});
+    for (uint32_t i = 0; i < members_.size(); ++i)
+      send_(ProcessId(i), Payload::of(StartRun{members_[i].epoch}));
   } else if (as_if<HostsReady>(message) != nullptr) {
     if (phase_ != Phase::kStarting) return out_of_turn(plan_, from, HostsReady::kName);
     member.is_ready = true;
     if (!all([](const Member& one) { return one.is_ready; })) return ok();
     phase_ = Phase::kRunning;
-    tell_all(GoRun{static_cast<uint32_t>(members_.size())});
+    for (uint32_t i = 0; i < members_.size(); ++i)
+      if (!members_[i].is_absent) go(ProcessId(i));
   } else if (as_if<HostsFollowed>(message) != nullptr) {
     if (!is_up() || member.has_followed) return out_of_turn(plan_, from, HostsFollowed::kName);
     member.has_followed = true;
-    if (all([](const Member& one) { return one.has_followed; }))
-      tell_all(GoLive{static_cast<uint32_t>(members_.size())});
+    if (!all([](const Member& one) { return one.has_followed; })) return ok();
+    for (uint32_t i = 0; i < members_.size(); ++i)
+      if (std::exchange(members_[i].is_absent, false)) go(ProcessId(i));
+    tell_all(GoLive{static_cast<uint32_t>(members_.size())});
   } else if (const auto* tenant = as_if<TenantFinished>(message)) {
     finished_.insert(tenant->tenant);
     if (finished_.size() >= plan_.tenants.size()) drain("finished", 0);
@@ -76,6 +81,16 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     member.beat.edges = ended->edges;
   }
   return ok();
+}
+
+void RunCoordinator::set_absent(ProcessId process, uint32_t epoch) {
+  Member& member = members_[process.index()];
+  member.epoch = epoch;
+  member.is_absent = member.has_followed = true;
+}
+
+void RunCoordinator::go(ProcessId process) {
+  send_(process, Payload::of(GoRun{static_cast<uint32_t>(members_.size())}));
 }
 
 Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
@@ -147,7 +162,7 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message) {
     return ok();
   }
   member.is_ready = true;
-  send_(from, Payload::of(GoRun{static_cast<uint32_t>(members_.size())}));
+  go(from);
   if (phase_ != Phase::kDraining) return ok();
   // It missed the order, and the look that waits for its answer.
   send_(from, Payload::of(DrainRun{"the run drains"}));

@@ -50,6 +50,9 @@ class RunCoordinator {
   bool drain(const std::string& reason, uint8_t end);
 
   Phase phase() const { return phase_; }
+  /// Before the first hello: the process follows no record while the others do; it begins as
+  /// `epoch` when they go live.
+  void set_absent(ProcessId process, uint32_t epoch);
   bool is_up() const { return phase_ >= Phase::kRunning; }
   /// Processes that the run still waits for, by name: "inference#1 and training".
   std::string waits_for() const;
@@ -66,13 +69,15 @@ class RunCoordinator {
     std::optional<WorkerHello> hello;
     bool has_links = false;
     bool is_ready = false;
-    bool has_followed = false;
+    bool has_followed = false;  // or has nothing to follow
+    bool is_absent = false;     // waits until the others have followed
     bool has_ended = false;
     Heartbeat beat;
     std::optional<HostsCounted> counted;  // of this round
   };
 
   Status greet(ProcessId from, const WorkerHello& hello);
+  void go(ProcessId process);
   void connect();
   ConnectPeers peers_of(size_t process) const;
   PeerEntry entry_of(size_t process) const;

@@ -75,11 +75,17 @@ void HostCell::push(const PeerChange& change) {
   if (poke != nullptr) (*poke)();
 }
 
-void HostCell::order(uint32_t orders) {
+void HostCell::order(uint32_t orders) { order(orders, {}); }
+
+/// In one piece: a turn in between would let the host speak to one that it has not heard of.
+void HostCell::go_live(std::span<const PeerChange> changes) { order(kLive, changes); }
+
+void HostCell::order(uint32_t orders, std::span<const PeerChange> changes) {
   std::shared_ptr<const CafActors::Poke> poke;
   {
     const std::lock_guard lock(mutex_);
     orders_ |= orders;
+    changes_.insert(changes_.end(), changes.begin(), changes.end());
     if (is_due_) return;
     is_due_ = true;
     poke = poke_;
@@ -240,6 +246,10 @@ void HostCell::follow_record(Time now) {
     }
   }
   if (has_failed_ || has_followed_ || guide_->guide(host_.id()).next() != nullptr) return;
+  if (auto fault = guide_->fault(host_.id())) {  // of the first step
+    has_failed_ = true;
+    return owner_->host_failed(host_.id(), std::move(*fault));
+  }
   has_followed_ = true;
   owner_->host_followed(host_.id());
 }

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "runtime/exec/caf_actors.h"
@@ -60,7 +61,7 @@ class HostCell final : public HostExecutor {
     kStart = 1,    // make resources and actors, tell host_started()
     kGo = 2,       // all hosts have started: take inputs
     kAbandon = 4,  // give up the handler that is stuck (after take_over)
-    kLive = 8,     // all hosts have followed their records (after host_followed)
+    kLive = 8,     // all hosts have followed their records: go_live(), after host_followed
     kDrain = 16,   // of a host that follows its record: when it has gone live
     kQuit = 32,    // destroy the host on its thread, tell host_ended()
     kWake = 64,    // a timer is due
@@ -79,6 +80,8 @@ class HostCell final : public HostExecutor {
   /// In order, and before every parcel pushed later.
   void push(const PeerChange& change);
   void order(uint32_t orders);
+  /// kLive, and what the host is told before it takes any step by itself.
+  void go_live(std::span<const PeerChange> changes);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
   /// order(kAbandon).
   bool take_over();
@@ -92,6 +95,7 @@ class HostCell final : public HostExecutor {
   Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }
 
  private:
+  void order(uint32_t orders, std::span<const PeerChange> changes);
   // HostExecutor, inside host_ calls.
   void ship(Parcel&& parcel) override { owner_->deliver(std::move(parcel)); }
   void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }

@@ -27,6 +27,7 @@ class CafExecutor::Core final : private CellOwner {
   Status prepare();
   void go();
   void go_live();
+  std::vector<PeerChange> returns_for(HostId host) const;
   bool is_live() const;
   void arrive(Parcel&& parcel);
   void finish(RunEnd end);

@@ -308,6 +308,19 @@ void CafExecutor::Core::host_followed(HostId) {
   go_live();
 }
 
+/// What a host is told as it goes live: those who did not follow have died, and are back.
+std::vector<PeerChange> CafExecutor::Core::returns_for(HostId host) const {
+  std::vector<PeerChange> changes;
+  for (const ProcessId process : setup_.guide->absent()) {
+    const uint32_t epoch = live_epochs_[process.index()];
+    for (const bool is_up : {false, true})
+      for (const HostId peer : wiring_->hosts[host.index()].peers)
+        if (setup_.plan->host(peer).process == process)
+          changes.push_back({peer, is_up, is_up ? epoch : epoch - 1});
+  }
+  return changes;
+}
+
 bool CafExecutor::Core::is_live() const {
   const std::lock_guard lock(mutex_);
   return is_live_;
@@ -323,7 +336,7 @@ void CafExecutor::Core::go_live() {
     draining_since_ = clock_.now();
   }
   setup_.guide->go_live();
-  for (auto* cell : here_) cell->order(HostCell::kLive);
+  for (auto* cell : here_) cell->go_live(returns_for(cell->host().id()));
   timers_->notice();
   if (setup_.on_live != nullptr) setup_.on_live();
 }

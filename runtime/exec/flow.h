@@ -69,6 +69,9 @@ class Flow {
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
   /// this host or in a parcel. False: it was taken into the outbox, or (dead peer) is returned.
   bool emit(OutLink& link, Envelope& envelope);
+  /// Of a guided host: counts a message that does not leave, since it was handled (or overwritten)
+  /// in the run that is followed.
+  void emit_known(OutLink& link, Envelope& envelope, bool is_overwritten);
   /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
   /// change nothing.
   template <class Ship>

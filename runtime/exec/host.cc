@@ -126,8 +126,13 @@ void Host::Body::go_live(Time now) {
   std::vector<uint64_t> settled;
   for (const InLink& in : inbox_.links) settled.push_back(in.settled_messages);
   inbox_.go_live(now);
-  for (uint32_t i = 0; i < inbox_.links.size(); ++i)
-    if (inbox_.links[i].settled_messages != settled[i]) grant_when_due(i);
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
+    const InLink& in = inbox_.links[i];
+    const bool is_unsaid = in.link->is_remote && in.settled_messages > in.granted_messages;
+    if (in.settled_messages == settled[i] && !is_unsaid) continue;
+    grant_when_due(i);
+    if (is_unsaid) mark_due(in_peer_[i]);
+  }
   for (InLink& in : inbox_.links) check_bound(in);
   work_armed_ = false;
   arm_work();

@@ -85,7 +85,8 @@ struct StepRecord {
   std::span<const int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
   bool is_abandoned = false;
-  bool is_injected = false;  // fail_step(): the handler did not run
+  bool is_injected = false;     // fail_step(): the handler did not run
+  bool is_from_record = false;  // the message, which nobody sent in this run (GuidedStep::stored)
 };
 
 class DeliveryObserver {
@@ -116,9 +117,17 @@ struct GuidedStep {
   Time began;          // services().now()
   Duration lasted;     // the recorded handler time: what an observer is told again
   bool is_abandoned = false;
-  std::optional<Error> injected;  // in place of the handler
+  std::optional<Error> injected;   // in place of the handler
+  std::optional<Envelope> stored;  // kMessage: its content, where nobody will send it
   std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
+};
+
+/// What a message to another process shall do that is emitted again.
+enum class Resent {
+  kSend,         // it may not have been handled: it goes on its way
+  kHandled,      // it was, and its receiver has its content: it counts as settled
+  kOverwritten,  // a newer one was handled in its place
 };
 
 /// Chooses a host's steps in place of the host: replay, and the way back after a crash. The host
@@ -133,6 +142,12 @@ class StepGuide {
   virtual const GuidedStep* next() const = 0;
   /// The host cannot do, or did otherwise than, what the recording says of the step in hand.
   virtual void diverged(std::string what) = 0;
+  /// Of a message to another process.
+  virtual Resent resent(LinkId link, uint64_t sequence) const {
+    (void)link;
+    (void)sequence;
+    return Resent::kSend;
+  }
 };
 
 struct HostSetup {

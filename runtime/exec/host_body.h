@@ -2,8 +2,10 @@
 /// (steps) and host_links.cc (parcels, peers, ledger).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/exec/flow.h"
@@ -86,6 +88,7 @@ class Host::Body {
   void grant_when_due(uint32_t in_index);
   void flush();
   void touch(uint32_t peer);
+  void mark_due(uint32_t peer);
   uint32_t peer_index(HostId host) const;
   void supervise(Running& running, const Error& error, Time now);
   Status replace(uint32_t actor, bool restore, Time now);
@@ -106,6 +109,7 @@ class Host::Body {
   }
   Input guided_input(const GuidedStep& step);
   void after_change();
+  void follow_peer(uint32_t actor, const PeerEvent& event);
   void set_peer_epoch(HostId peer, uint32_t epoch);
   void tell_peer_event(HostId peer, PeerEvent::Kind kind, uint32_t epoch, Time now);
 
@@ -119,6 +123,8 @@ class Host::Body {
   std::vector<uint32_t> in_peer_;    // peer of each arriving link, or none
   std::vector<uint32_t> out_peer_;   // of each leaving link
   std::vector<PendingTimer> timers_;
+  /// Of a host that follows a record: what each actor last heard of a neighbour's process.
+  std::map<std::pair<uint32_t, InstanceId>, PeerEvent::Kind> told_;
   std::vector<bool> observes_;           // by out_index: the observer wants its emissions
   std::vector<ParcelMessage> recorded_;  // emissions of this step, of those links
   uint32_t num_step_emissions_ = 0;

@@ -75,6 +75,11 @@ void Host::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   ++num_step_emissions_;
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
   set_now(now);
+  if (setup().guide != nullptr && out.is_live && out.link->is_remote) {
+    const Resent resent = setup().guide->resent(out.id, envelope.sequence);
+    if (resent != Resent::kSend)
+      return common_->flow->emit_known(out, envelope, resent == Resent::kOverwritten);
+  }
   if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
 
@@ -115,7 +120,8 @@ void Host::Body::settle(const Input& input) {
   if (input.envelope.epoch != in.epoch) return;  // its sender is gone, and its credit
   in.settled_messages += 1;
   in.settled_bytes += input.envelope.blob_bytes;
-  grant_when_due(input.in_index);
+  // Nobody waits for that credit; what it adds up to is said when the host goes live.
+  if (!input.is_stored) grant_when_due(input.in_index);
 }
 
 void Host::Body::grant_when_due(uint32_t in_index) {
@@ -138,8 +144,13 @@ void Host::Body::grant_when_due(uint32_t in_index) {
   if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
       bytes < in.link->grant_bytes)
     return;
+  mark_due(peer);
+}
+
+/// Its parcel leaves at the end of this step, or burst.
+void Host::Body::mark_due(uint32_t peer) {
   touch(peer);
-  open.is_due = true;
+  parcels_[peer].is_due = true;
 }
 
 void Host::Body::flush() {
@@ -235,6 +246,22 @@ void Host::Body::peer_up(HostId peer, uint32_t epoch, Time now) {
   after_change();
 }
 
+/// A peer's process died or came back in the recorded run: its links did so before the first actor
+/// heard of it. Their arriving halves go by the epochs of what is handed over.
+void Host::Body::follow_peer(uint32_t actor, const PeerEvent& event) {
+  const HostId peer = setup().plan->instance(event.instance).host;
+  const bool is_up = event.kind == PeerEvent::Kind::kUp;
+  for (OutLink& out : common_->flow->links) {
+    if (out.link->target_host != peer || out.is_live == is_up) continue;
+    if (is_up) {
+      common_->flow->reopen(out);
+    } else {
+      common_->flow->close(out);
+    }
+  }
+  told_[{actor, event.instance}] = event.kind;
+}
+
 void Host::Body::set_peer_epoch(HostId peer, uint32_t epoch) {
   const uint32_t index = peer_index(peer);
   if (index == Inbox::kNone) return;
@@ -244,6 +271,11 @@ void Host::Body::set_peer_epoch(HostId peer, uint32_t epoch) {
 
 void Host::Body::tell_peer_event(HostId peer, PeerEvent::Kind kind, uint32_t epoch, Time now) {
   const auto tell = [&](uint32_t actor, InstanceId neighbour) {
+    // It may have heard so in the record that it followed, whose end came before the next event.
+    const auto told = told_.find({actor, neighbour});
+    const bool has_heard = told != told_.end() && told->second == kind;
+    if (told != told_.end()) told_.erase(told);
+    if (has_heard) return;
     Input input;
     input.kind = StepKind::kPeer;
     input.actor = actor;

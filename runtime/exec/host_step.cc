@@ -25,15 +25,18 @@ void Host::Body::arm_work() {
 bool Host::Body::guided_ready() const {
   const GuidedStep* next = setup().guide->next();
   if (next == nullptr) return false;
-  if (next->kind != StepKind::kMessage) return true;
+  if (next->kind != StepKind::kMessage || next->stored) return true;
   const Link& link = setup().wiring->links[next->link.index()];
   return inbox_.holds(link.in_index, next->epoch, next->sequence);
 }
 
 Input Host::Body::guided_input(const GuidedStep& step) {
-  if (step.kind == StepKind::kMessage)
-    return inbox_.take_message(setup().wiring->links[step.link.index()].in_index, step.epoch,
-                               step.sequence);
+  if (step.kind == StepKind::kMessage) {
+    const uint32_t in_index = setup().wiring->links[step.link.index()].in_index;
+    if (step.stored) return inbox_.take_stored(in_index, Envelope(*step.stored));
+    return inbox_.take_message(in_index, step.epoch, step.sequence);
+  }
+  if (step.kind == StepKind::kPeer) follow_peer(step.actor, step.peer);
   Input input;
   input.kind = step.kind;
   input.actor = step.actor;
@@ -385,6 +388,7 @@ void Host::Body::record(Running& running, bool is_abandoned, Time ended) {
   }
   record.is_abandoned = is_abandoned;
   record.is_injected = is_injected_;
+  record.is_from_record = input.is_stored;
   setup().observer->on_step(record);
 }
 

@@ -27,6 +27,7 @@ struct Input {
   Envelope envelope;        // of a message
   uint64_t generation = 0;  // of a timer: an older one no longer counts
   PeerEvent peer;           // of kPeer
+  bool is_stored = false;   // of a message: from a record, nobody has sent it
 };
 
 struct InLink {
@@ -83,6 +84,8 @@ class Inbox {
   /// of the link were overwritten in the recorded run: they are settled and gone.
   bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
   Input take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence);
+  /// Of a guided inbox: hands over a message that does not come by its link.
+  Input take_stored(uint32_t in_index, Envelope&& envelope);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
 

@@ -7,12 +7,16 @@
 ///      ended() and lets every host go live (host.h);
 ///   3. from there it is a run like any other.
 ///
+/// Processes may be absent: they follow nothing, and begin again when the others go live, whose
+/// hosts hear then that the old incarnation died and that a new one is there.
+///
 /// A host that cannot follow its record has a fault, and the run must not go on.
 ///
 /// Threads: guide() and fault() of a host on that host's; go_live() on any, once; the rest on any.
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "runtime/exec/host.h"
 
@@ -34,6 +38,7 @@ class RunGuide {
   virtual void go_live() = 0;
   /// What a host waits for that nobody sends: said when nothing can move any more.
   virtual Error stuck() const = 0;
+  virtual std::span<const ProcessId> absent() const { return {}; }
 };
 
 }  // namespace primerl

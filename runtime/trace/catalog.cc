@@ -155,8 +155,9 @@ void read_tables(Members& members, TraceCatalog& catalog, Status& fault) {
     link.is_feedback = row.boolean("is_feedback");
     link.latest_wins = row.boolean("latest_wins");
     link.record = row.text("record");
-    if (link.record != "none" && link.record != "header" && link.record != "payload")
-      row.fail("record", fmt::format("is '{}', not none, header or payload", link.record));
+    if (link.record != "none" && link.record != "header" && link.record != "input" &&
+        link.record != "payload")
+      row.fail("record", fmt::format("is '{}', not none, header, input or payload", link.record));
     catalog.links.push_back(std::move(link));
   });
   read_table(members, "types", fault, [&](Members& row) {

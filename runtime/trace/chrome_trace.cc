@@ -97,7 +97,7 @@ class ChromeWriter {
     const uint32_t sender_host = catalog_.instances[link.sender].host;
     std::optional<TraceStep> from;
     const auto stored = trace_.payload(key_of(step));
-    if (stored.ok())
+    if (stored.ok() && !stored->sender_host.is_none())
       from = trace_.step(stored->sender_host, stored->step);
     else if (!step.cause.is_none() &&
              catalog_.instances[step.cause.instance.index()].host == sender_host)

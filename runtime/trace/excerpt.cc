@@ -132,7 +132,13 @@ Status ExcerptCollector::write_input(SegmentWriter& writer, const TraceStep& ste
   const Link& link = wiring_.links[step.link.index()];
   if (link.sender_host == host_) return ok();  // it sends it itself
   const MessageKey key{step.link, step.epoch, step.sequence};
-  if (const auto stored = trace_.payload(key); stored.ok()) return append(writer, *stored);
+  if (auto stored = trace_.payload(key); stored.ok()) {
+    if (stored->sender_host.is_none()) {  // it was stored with this step
+      stored->sender_host = host_;
+      stored->step = step.step;
+    }
+    return append(writer, *stored);
+  }
   const std::lock_guard lock(mutex_);
   if (const auto found = inputs_.find(key); found != inputs_.end())
     return append(writer, found->second);

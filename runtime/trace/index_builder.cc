@@ -207,7 +207,8 @@ bool is_of(const TraceCatalog& catalog, const PayloadFrame& frame) {
          is_index_or_none(frame.tenant, catalog.tenants.size()) &&
          is_index_or_none(frame.origin, num_instances) &&
          is_index_or_none(frame.cause_instance, num_instances) &&
-         catalog.instances[catalog.links[frame.link].sender].host == frame.header.host;
+         (catalog.instances[catalog.links[frame.link].sender].host == frame.header.host ||
+          catalog.instances[catalog.links[frame.link].target].host == frame.header.host);
 }
 
 IndexBuilder::IndexBuilder(const TraceCatalog& catalog)

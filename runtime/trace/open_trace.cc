@@ -35,6 +35,11 @@ TraceStep step_of(const DeliveryFrame& frame) {
   return step;
 }
 
+/// Or else it was stored where it was handled.
+bool is_sent_by(const TraceCatalog& catalog, const PayloadFrame& frame) {
+  return catalog.instances[catalog.links[frame.link].sender].host == frame.header.host;
+}
+
 struct FrameKey {
   uint32_t link = 0;
   uint32_t epoch = 0;
@@ -330,8 +335,10 @@ Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
   ASSIGN_OR_RETURN(const PayloadParts parts, payload_parts(*frame));
   StoredPayload payload;
   payload.key = key;
-  payload.sender_host = HostId(fixed.header.host);
-  payload.step = fixed.step;
+  if (is_sent_by(files_.catalog, fixed)) {
+    payload.sender_host = HostId(fixed.header.host);
+    payload.step = fixed.step;
+  }
   payload.sent_at = Time::from_nanoseconds(fixed.sent_at_ns);
   payload.tenant = TenantSlot(fixed.tenant);
   payload.origin = InstanceId(fixed.origin);
@@ -352,7 +359,7 @@ std::vector<MessageKey> OpenTrace::stored_emissions(HostId host, uint64_t step) 
   for_frames_of_step(hosts_[host.index()].emissions, TraceFrameKind::kPayload, host, step,
                      [&](const Frame& frame) {
                        const auto& payload = frame.as<PayloadFrame>();
-                       if (is_of(files_.catalog, payload))
+                       if (is_of(files_.catalog, payload) && is_sent_by(files_.catalog, payload))
                          keys.push_back({LinkId(payload.link), payload.epoch, payload.sequence});
                      });
   return keys;

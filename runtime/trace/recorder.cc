@@ -19,6 +19,8 @@ std::span<std::byte> bytes_of(F& frame) {
   return std::as_writable_bytes(std::span(&frame, 1));
 }
 
+constexpr uint64_t kInputBlobsMax = uint64_t{64} << 10;
+
 TraceFrameHeader header_of(TraceFrameKind kind, HostId host) {
   TraceFrameHeader header = {};
   header.kind = static_cast<uint8_t>(kind);
@@ -32,6 +34,7 @@ Recorder::Recorder(const TraceCatalog& catalog, SegmentWriter& writer)
     : writer_(writer), scratch_(catalog.hosts.size()) {
   for (const auto& link : catalog.links) {
     const RecordPolicy policy = link.record == "none"      ? RecordPolicy::kNone
+                                : link.record == "input"   ? RecordPolicy::kInput
                                 : link.record == "payload" ? RecordPolicy::kPayload
                                                            : RecordPolicy::kHeader;
     links_.push_back({policy, link.type});
@@ -62,7 +65,9 @@ void Recorder::on_step(const StepRecord& record) {
   if (write_notes(record)) flags |= kHasNotes;
   for (const ParcelMessage& emission : record.emissions)
     if (links_[emission.link.index()].policy == RecordPolicy::kPayload)
-      write_payload(record, emission);
+      write_payload(record, emission.link, emission.envelope);
+  if (keeps_input(record) && write_payload(record, record.link, *record.message))
+    flags |= kPayloadStored;
   frame.header.count = static_cast<uint16_t>(std::min<uint32_t>(record.num_emissions, UINT16_MAX));
   frame.step = record.step;
   frame.began_ns = record.began.to_nanoseconds();
@@ -105,6 +110,14 @@ void Recorder::on_step(const StepRecord& record) {
   (void)writer_.append(bytes_of(frame));
 }
 
+/// What a sender that is not there has stored in an older record is stored again in this one.
+bool Recorder::keeps_input(const StepRecord& record) const {
+  if (record.kind != StepKind::kMessage) return false;
+  const RecordPolicy policy = links_[record.link.index()].policy;
+  if (policy == RecordPolicy::kPayload) return record.is_from_record;
+  return policy == RecordPolicy::kInput && record.message->blob_bytes <= kInputBlobsMax;
+}
+
 bool Recorder::write_notes(const StepRecord& record) {
   bool any = false;
   const auto note = [&](NoteKind kind, std::span<const std::byte> bytes) {
@@ -136,28 +149,27 @@ void Recorder::write_note(const StepRecord& record, NoteKind kind,
   (void)writer_.append(bytes_of(frame), bytes);
 }
 
-void Recorder::write_payload(const StepRecord& record, const ParcelMessage& emission) {
-  const Envelope& envelope = emission.envelope;
+bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelope& envelope) {
   HostScratch& scratch = scratch_[record.host.index()];
   auto encoded = encode_message(envelope.payload);
   if (!encoded.ok()) {
     scratch.num_unstored += 1;
-    return;
+    return false;
   }
   PayloadFrame frame = {};
   frame.header = header_of(TraceFrameKind::kPayload, record.host);
   frame.step = record.step;
-  frame.link = emission.link.value;
+  frame.link = link.value;
   frame.epoch = envelope.epoch;
   frame.sequence = envelope.sequence;
   frame.sent_at_ns = envelope.sent_at.to_nanoseconds();
   frame.tenant = envelope.tenant.value;
-  frame.type = links_[emission.link.index()].type;
+  frame.type = links_[link.index()].type;
   frame.cause_instance = envelope.cause.instance.value;
   frame.origin = envelope.origin.value;
   frame.cause_step = envelope.cause.step;
   frame.payload_check = payload_check(envelope.payload);
-  (void)append_payload(writer_, frame, encoded->body, encoded->blobs, scratch.bytes);
+  return append_payload(writer_, frame, encoded->body, encoded->blobs, scratch.bytes);
 }
 
 void Recorder::add_answer(HostId host, std::vector<std::byte> answer) {

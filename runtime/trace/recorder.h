@@ -2,10 +2,10 @@
 /// recorded run.
 ///
 /// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
-/// resources), the payloads of those emissions whose edge says record = "payload", then the
-/// delivery itself. A step is in the trace once its delivery is: notes and payloads without one
-/// belong to a step that was cut. All of it is written before the step's messages leave the host,
-/// so whatever a trace says was received, it also says was sent.
+/// resources), the payloads of those emissions whose edge says record = "payload" and of the input
+/// where it says "input", then the delivery itself. A step is in the trace once its delivery is:
+/// notes and payloads without one belong to a step that was cut. All of it is written before the
+/// step's messages leave the host, so whatever a trace says was received, it also says was sent.
 ///
 /// Threads: on_start(), on_step() and add_answer() on the thread of the host they are about, of
 /// different hosts at once; the rest from one.
@@ -46,7 +46,8 @@ class Recorder final : public DeliveryObserver {
   };
   bool write_notes(const StepRecord& record);
   void write_note(const StepRecord& record, NoteKind kind, std::span<const std::byte> bytes);
-  void write_payload(const StepRecord& record, const ParcelMessage& emission);
+  bool keeps_input(const StepRecord& record) const;
+  bool write_payload(const StepRecord& record, LinkId link, const Envelope& envelope);
 
   SegmentWriter& writer_;
   std::vector<LinkFacts> links_;      // index = LinkId

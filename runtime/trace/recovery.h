@@ -9,11 +9,17 @@
 /// A step that had not ended when the run was cut is not in the record: its input is, and is
 /// handled live. What cannot be taken up is refused by check(), with the reason.
 ///
+/// Of a run of several processes each follows by itself, with what the others had sent it
+/// (stored_message.h). A process of engines that died in the record and came back, or whose record
+/// is not whole, is absent: it follows nothing and is new when the others go live, as if it had
+/// died at that moment. What it had in hand is asked for again, as after any death of an engine.
+///
 /// Threads: as RunGuide says; the observer's calls on the thread of their host.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +29,17 @@
 
 namespace primerl {
 
+class RecordedInputs;
 class ReplayCursor;
+
+/// A process that does not follow, and the newest incarnation of it that the record has heard of.
+struct AbsentProcess {
+  ProcessId process;
+  uint32_t epoch = 0;
+};
+
+/// Their hosts: index = HostId. The trace fits the plan.
+std::vector<bool> absent_hosts(const Plan& plan, const Trace& trace);
 
 class Recovery final : public RunGuide, public DeliveryObserver, public RecordedAnswers {
  public:
@@ -31,6 +47,8 @@ class Recovery final : public RunGuide, public DeliveryObserver, public Recorded
   /// nodes, edges and schemas, and cut off rather than ended. The error says what stands against
   /// it.
   static Status check(const Plan& plan, const Trace& trace);
+  /// Of a record that check() has nothing against.
+  static std::vector<AbsentProcess> absent_processes(const Plan& plan, const Trace& trace);
 
   /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
   /// Of a run of several processes each follows what its own hosts did: `process`; none: all hosts.
@@ -48,6 +66,7 @@ class Recovery final : public RunGuide, public DeliveryObserver, public Recorded
   uint32_t epoch() const override { return epoch_; }
   void go_live() override;
   Error stuck() const override;
+  std::span<const ProcessId> absent() const override { return absent_; }
   // DeliveryObserver
   void on_start(HostId host, Time now) override;
   void on_step(const StepRecord& record) override;
@@ -75,9 +94,11 @@ class Recovery final : public RunGuide, public DeliveryObserver, public Recorded
   const std::shared_ptr<const Wiring> wiring_;
   DeliveryObserver* const recorder_;
   const ProcessId process_;
-  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = HostId
+  std::unique_ptr<const RecordedInputs> inputs_;        // null: all hosts are here
+  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = HostId; null: not here
   Time ended_;
   uint32_t epoch_ = 1;
+  std::vector<ProcessId> absent_;
   std::atomic<bool> is_live_{false};
 };
 

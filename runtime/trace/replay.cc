@@ -12,12 +12,17 @@ namespace {
 constexpr int kBurstSteps = 64;
 constexpr auto kLook = std::chrono::milliseconds(200);  // how often the watchdog looks
 
+std::vector<bool> taken_from_record(std::vector<bool> is_real) {
+  is_real.flip();
+  return is_real;
+}
+
 }  // namespace
 
 Player::Player(ReplaySetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
-      epoch_(recorded_epoch(*setup_.trace, setup_.plan->hosts.size())),
+      epoch_(recorded_epoch(*setup_.trace, taken_from_record(setup_.options.is_real))),
       shared_(setup_.plan->resources.size(), nullptr),
       parts_(setup_.plan->hosts.size()) {}
 
@@ -28,11 +33,6 @@ Player::~Player() {
 Status Player::prepare() {
   const Plan& plan = *setup_.plan;
   RETURN_IF_ERROR(check_fits(plan, setup_.trace->catalog()));
-  for (const auto& type : setup_.trace->catalog().types) {
-    const auto found = std::find_if(setup_.messages.begin(), setup_.messages.end(),
-                                    [&](const auto* known) { return known->name == type.name; });
-    types_.push_back(found == setup_.messages.end() ? nullptr : *found);
-  }
   const std::vector<bool> is_needed = shared_resources();
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (!is_needed[i]) continue;
@@ -40,6 +40,9 @@ Status Player::prepare() {
     shared_[i] = made.get();
     owned_.push_back(std::move(made));
   }
+  if (!setup_.options.is_absent.empty())
+    inputs_ = std::make_unique<const RecordedInputs>(plan, *wiring_, *setup_.trace, epoch_,
+                                                     setup_.options.is_absent, false);
   for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
     const HostId id(i);
     if (!is_real(id)) continue;
@@ -47,7 +50,7 @@ Status Player::prepare() {
     const bool stops = setup_.options.stop_host == id;
     part->cursor = std::make_unique<ReplayCursor>(plan, *wiring_, *setup_.trace, id,
                                                   stops ? setup_.options.stop_step : UINT64_MAX,
-                                                  setup_.watcher);
+                                                  setup_.watcher, inputs_.get());
     parts_[i] = std::move(part);
   }
   assign_workers();

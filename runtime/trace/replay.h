@@ -51,6 +51,9 @@ struct Divergence {
 
 struct ReplayOptions {
   std::vector<bool> is_real;  // index = HostId; empty = all
+  /// Not real either: they died in the recorded run and came back, so that a number names several
+  /// messages to them, which are not compared. Index = HostId; empty = none.
+  std::vector<bool> is_absent;
   uint32_t num_threads = 1;
   /// Runs `host` up to this step and not beyond; the others as far as they get.
   std::optional<HostId> stop_host;
@@ -80,7 +83,6 @@ class RecordedAnswers {
 struct ReplaySetup {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Trace> trace;
-  std::vector<const MessageType*> messages;  // the catalog the plan was made with
   /// Makes resources of real hosts; `answers` lives as long as the replay.
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers& answers)>
       factory;
@@ -95,13 +97,14 @@ struct ReplaySetup {
 Status check_fits(const Plan& plan, const TraceCatalog& catalog);
 
 /// Completes a choice of hosts: one whose messages are not all stored (towards a real host), or
-/// makes the weights of an engine that generates for real (`generates`), must be real too. Returns
-/// why, host by host.
+/// makes the weights of an engine that generates for real (`generates`), must be real too, but
+/// those that are absent. Returns why, host by host.
 std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
-                                    std::vector<bool>& is_real);
+                                    const std::vector<bool>& is_absent, std::vector<bool>& is_real);
 
-/// Incarnation of the process that recorded: what its messages carry, 1 when there are none.
-uint32_t recorded_epoch(const Trace& trace, size_t num_hosts);
+/// Incarnation of the processes that recorded: what their messages carry, 1 when there are none.
+/// `is_absent`: by host, whose messages do not count; empty = none.
+uint32_t recorded_epoch(const Trace& trace, const std::vector<bool>& is_absent);
 
 class Replay {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/stored_message.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
 
@@ -51,13 +52,15 @@ std::vector<std::string> json_differences(const Json& recorded, const Json& now,
 }
 
 ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
-                           uint64_t last_step, DeliveryObserver* watcher)
+                           uint64_t last_step, DeliveryObserver* watcher,
+                           const RecordedInputs* inputs)
     : plan_(plan),
       wiring_(wiring),
       trace_(trace),
       host_(host),
       last_step_(last_step),
       watcher_(watcher),
+      inputs_(inputs),
       emitted_(wiring.links.size(), 0) {
   load(1);
 }
@@ -65,6 +68,7 @@ ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& 
 void ReplayCursor::load(uint64_t step) {
   has_next_ = false;
   guided_.injected.reset();
+  guided_.stored.reset();
   answers_.clear();
   num_answers_taken_ = 0;
   if (step > last_step_ || divergence_) return;
@@ -94,11 +98,25 @@ void ReplayCursor::load(uint64_t step) {
     guided_.peer = {static_cast<PeerEvent::Kind>(recorded_.sequence), InstanceId(recorded_.subject),
                     recorded_.epoch};
   has_next_ = true;
+  if (inputs_ != nullptr && inputs_->has(recorded_)) load_input();
   if ((recorded_.flags & kHasNotes) == 0) return;
   trace_.visit_notes(host_, step,
                      [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
                        load_note(kind, bytes);
                      });
+}
+
+void ReplayCursor::load_input() {
+  auto envelope = inputs_->of(recorded_);
+  if (envelope.ok()) {
+    guided_.stored = std::move(envelope).value();
+    return;
+  }
+  stop(here(DivergenceKind::kUnreadable, "its input cannot be read: " + envelope.error().text()));
+}
+
+Resent ReplayCursor::resent(LinkId link, uint64_t sequence) const {
+  return inputs_ == nullptr ? Resent::kSend : inputs_->resent(link, sequence);
 }
 
 void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
@@ -201,6 +219,9 @@ bool ReplayCursor::compare(const StepRecord& record) {
 
 bool ReplayCursor::compare_emission(const ParcelMessage& emission) {
   const Envelope& envelope = emission.envelope;
+  // Each incarnation of an absent process had a message of this number.
+  if (inputs_ != nullptr && inputs_->is_absent(wiring_.links[emission.link.index()].target_host))
+    return true;
   const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
   const auto then = trace_.delivered_step(key);
   // It was under way when the run ended, or overwritten; or its edge has record = "none".

@@ -13,15 +13,20 @@
 
 namespace primerl {
 
+class RecordedInputs;
+
 class ReplayCursor final : public StepGuide, public DeliveryObserver {
  public:
-  /// All outlive the cursor; `watcher` may be null. `last_step`: plays none beyond.
+  /// All outlive the cursor; `watcher` and `inputs` (of a run that is taken up) may be null.
+  /// `last_step`: plays none beyond.
   ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
-               uint64_t last_step, DeliveryObserver* watcher = nullptr);
+               uint64_t last_step, DeliveryObserver* watcher = nullptr,
+               const RecordedInputs* inputs = nullptr);
 
   // StepGuide
   const GuidedStep* next() const override { return has_next_ ? &guided_ : nullptr; }
   void diverged(std::string what) override;
+  Resent resent(LinkId link, uint64_t sequence) const override;
   // DeliveryObserver
   void on_step(const StepRecord& record) override;
 
@@ -39,6 +44,7 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
 
  private:
   void load(uint64_t step);
+  void load_input();
   void load_note(NoteKind kind, std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
   bool compare_emission(const ParcelMessage& emission);
@@ -51,6 +57,7 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   const HostId host_;
   const uint64_t last_step_;
   DeliveryObserver* const watcher_;
+  const RecordedInputs* const inputs_;
   bool has_next_ = false;
   TraceStep recorded_;
   GuidedStep guided_;

@@ -109,17 +109,22 @@ Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
   return ok();
 }
 
-uint32_t recorded_epoch(const Trace& trace, size_t num_hosts) {
-  for (uint32_t i = 0; i < num_hosts; ++i) {
+uint32_t recorded_epoch(const Trace& trace, const std::vector<bool>& is_absent) {
+  const TraceCatalog& catalog = trace.catalog();
+  for (uint32_t i = 0; i < catalog.hosts.size(); ++i) {
     const HostId host(i);
-    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number)
-      if (const auto step = trace.step(host, number); step && step->kind == StepKind::kMessage)
-        return step->epoch;
+    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number) {
+      const auto step = trace.step(host, number);
+      if (!step || step->kind != StepKind::kMessage) continue;
+      const uint32_t sender = catalog.links[step->link.index()].sender;
+      if (is_absent.empty() || !is_absent[catalog.instances[sender].host]) return step->epoch;
+    }
   }
   return 1;
 }
 
 std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
+                                    const std::vector<bool>& is_absent,
                                     std::vector<bool>& is_real) {
   std::vector<std::string> reasons;
   const auto make_real = [&](uint32_t host, std::string why) {
@@ -132,7 +137,8 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
     for (const auto& link : trace.catalog().links) {
       const uint32_t sender = trace.catalog().instances[link.sender].host;
       const uint32_t target = trace.catalog().instances[link.target].host;
-      if (is_real[sender] || !is_real[target] || link.record == "payload") continue;
+      if (is_real[sender] || !is_real[target] || is_absent[sender]) continue;
+      if (link.record == "payload" || link.record == "input") continue;
       make_real(sender, fmt::format("the messages of '{}' are not stored", link.edge));
       changed = true;
     }

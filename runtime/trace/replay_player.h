@@ -15,6 +15,7 @@
 #include "runtime/exec/wiring.h"
 #include "runtime/trace/replay.h"
 #include "runtime/trace/replay_cursor.h"
+#include "runtime/trace/stored_message.h"
 
 namespace primerl {
 
@@ -74,7 +75,7 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   const ReplaySetup setup_;
   const std::shared_ptr<const Wiring> wiring_;
   const uint32_t epoch_;                          // of the recorded process
-  std::vector<const MessageType*> types_;         // index as in the catalog
+  std::unique_ptr<const RecordedInputs> inputs_;  // null: no host is absent
   std::vector<std::unique_ptr<Resource>> owned_;  // shared by hosts
   std::vector<Resource*> shared_;                 // index as Plan::resources
   std::vector<std::unique_ptr<Part>> parts_;      // index = HostId; null: from the record

@@ -1,7 +1,5 @@
 // What the workers of a replay do: taking in messages, choosing, stepping; what was never sent.
 #include "runtime/trace/replay_player.h"
-#include "runtime/wire/msgpack_codec.h"
-#include "runtime/wire/payload_check.h"
 
 namespace primerl {
 
@@ -35,7 +33,6 @@ bool Player::bring_input(Part& part) {
   if (next.kind != StepKind::kMessage) return true;
   const Link& link = wiring_->links[next.link.index()];
   if (parts_[link.sender_host.index()] != nullptr) return true;
-  const MessageKey key{next.link, next.epoch, next.sequence};
   const auto unreadable = [&](const Error& why) {
     Divergence divergence;
     divergence.kind = DivergenceKind::kUnreadable;
@@ -47,33 +44,13 @@ bool Player::bring_input(Part& part) {
     part.cursor->stop(std::move(divergence));
     return false;
   };
-  auto stored = setup_.trace->payload(key);
-  if (!stored.ok()) return unreadable(stored.error());
-  const MessageType* type = stored->type < types_.size() ? types_[stored->type] : nullptr;
-  if (type == nullptr) return unreadable(error(Code::kCorrupt, "its type is not known"));
-  auto payload = decode_message(*type, stored->body, stored->blobs);
-  if (!payload.ok()) return unreadable(payload.error());
-  if ((part.cursor->recorded().flags & kNotChecked) == 0 &&
-      payload_check(*payload) != part.cursor->recorded().payload_check)
-    return unreadable(
-        error(Code::kCorrupt, "its content does not match the check of its delivery"));
+  auto envelope = stored_envelope(*setup_.trace, *setup_.plan, link, part.cursor->recorded());
+  if (!envelope.ok()) return unreadable(envelope.error());
   Parcel parcel;
   parcel.from = link.sender_host;
   parcel.to = part.host->id();
   parcel.epoch = next.epoch;
-  Envelope envelope;
-  envelope.edge = link.edge;
-  envelope.sender = link.sender;
-  envelope.target = link.target;
-  envelope.tenant = stored->tenant;
-  envelope.epoch = next.epoch;
-  envelope.sequence = next.sequence;
-  envelope.cause = stored->cause;
-  envelope.origin = stored->origin;
-  envelope.sent_at = stored->sent_at;
-  envelope.payload = std::move(payload).value();
-  envelope.blob_bytes = envelope.payload.type->blob_bytes(envelope.payload.message.get());
-  parcel.messages.push_back({next.link, std::move(envelope)});
+  parcel.messages.push_back({next.link, std::move(envelope).value()});
   const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
   if (!taken.ok()) return unreadable(taken.error());
   return true;

@@ -98,7 +98,7 @@ std::string step_story_text(const Trace& trace, const TraceStep& step) {
     text += fmt::format("  input {} ({})", message_text(catalog, key_of(step)),
                         catalog.types[step.type].name);
     const Read input = read(trace, key_of(step));
-    if (input.payload.ok())
+    if (input.payload.ok() && !input.payload->sender_host.is_none())
       text += fmt::format(", sent by step {} at {} s",
                           step_text(catalog, input.payload->sender_host, input.payload->step),
                           time_text(catalog, input.payload->sent_at));

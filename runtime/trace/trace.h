@@ -59,8 +59,8 @@ struct MessageKey {
 
 struct StoredPayload {
   MessageKey key;
-  HostId sender_host;
-  uint64_t step = 0;  // which emitted it
+  HostId sender_host;  // none, like `step`, when it was stored where it was handled
+  uint64_t step = 0;   // which emitted it
   Time sent_at;
   TenantSlot tenant;
   InstanceId origin;

@@ -183,8 +183,11 @@ Result<TraceFiles> find_trace_files(const fs::path& given) {
   found.folder = folder;
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
-  for (size_t i = opening.segments.size(); i-- > 0 && !catalog;) {
-    const auto reader = opening.segments[i]->reader();
+  // Of a first incarnation: what a process that came back later says of the start is not all.
+  auto by_epoch = opening.segments;
+  std::ranges::stable_sort(by_epoch, {}, [](const auto& segment) { return segment->epoch; });
+  for (size_t i = 0; i < by_epoch.size() && !catalog; ++i) {
+    const auto reader = by_epoch[i]->reader();
     if (reader.ok()) catalog = catalog_of(**reader, opening.first_fault);
   }
   if (!catalog) {

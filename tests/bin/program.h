@@ -75,9 +75,17 @@ class Program {
            end.si_pid == 0;
   }
   /// Reads stderr until `text` has been said; false when the program ended without it.
-  bool wait_until_said(const std::string& text) {
-    while (said_.find(text) == std::string::npos)
-      if (!read_more()) return false;
+  bool wait_until_said(const std::string& text, size_t num_times = 1) {
+    size_t from = 0;  // behind what was found
+    while (num_times > 0) {
+      const size_t found = said_.find(text, from);
+      if (found == std::string::npos) {
+        if (!read_more()) return false;
+        continue;
+      }
+      from = found + text.size();
+      --num_times;
+    }
     return true;
   }
   ProgramEnd wait() {

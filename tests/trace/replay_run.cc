@@ -86,14 +86,14 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
   ReplaySetup setup;
   setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
   ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
-  setup.messages = message_catalog();
   setup.factory = replay_factory(resource_factory(), choice.depth);
   setup.surroundings = &surroundings;
   setup.options.num_threads = choice.num_threads;
   setup.options.is_real.assign(setup.plan->hosts.size(), choice.real_nodes.empty());
   for (const auto& node : choice.real_nodes)
     setup.options.is_real[host_of(*setup.plan, node).index()] = true;
-  close_over(*setup.plan, *setup.trace, choice.depth == ReplayDepth::kFull, setup.options.is_real);
+  close_over(*setup.plan, *setup.trace, choice.depth == ReplayDepth::kFull,
+             std::vector<bool>(setup.plan->hosts.size(), false), setup.options.is_real);
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   return replay->run();
 }
