@@ -6,6 +6,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kReleasedPerHandler = 16;
+constexpr Duration kLookForRoomEvery = Duration::milliseconds(1);
 
 /// Aborts that may wait at one engine. A rollout keeps its place in flight until its request is
 /// answered, and an engine that has not handled an abort answers nothing more: each place has at
@@ -137,32 +138,63 @@ Status Router::on_load(const EngineLoad& load) {
       session_of_.erase({name.tenant, sessions_.at(name).request});
     record.open.clear();
   }
-  release_held();
+  arm(release_held());
   return ok();
 }
 
-void Router::release_held() {
+bool Router::release_held() {
   for (int64_t i = 0; i < kReleasedPerHandler && !held_.empty(); ++i) {
-    if (!route(held_.front())) return;
+    if (!route(held_.front())) return false;
     held_.pop_front();
   }
-  if (!held_.empty()) services().set_timer("release", Duration());
+  return !held_.empty();
+}
+
+/// Another turn: at once, or when there may be room for refusals again.
+void Router::arm(bool has_more) {
+  if (has_more || !refusals_.empty())
+    services().set_timer("release", has_more ? Duration() : kLookForRoomEvery);
 }
 
 Status Router::on_release() {
-  if (!lost_.empty())
-    answer_lost();
-  else
-    release_held();
+  const bool may_refuse = answer_refused(kCancelRequestsMax);
+  const bool may_release = release_held();
+  arm(may_refuse || may_release);
   return ok();
 }
 
-void Router::answer_lost() {
-  for (int64_t i = 0; i < kCancelRequestsMax && !lost_.empty(); ++i) {
-    refuse(lost_.front(), CompletionEnd::kEngineLost, "the engine that had the request is gone");
-    lost_.pop_front();
+bool Router::answer_refused(int64_t most) {
+  for (auto asker = refusals_.begin(); asker != refusals_.end();) {
+    auto& [origin, waiting] = *asker;
+    for (int64_t room = refused_.room(origin); room > 0 && most > 0 && !waiting.empty(); --room) {
+      const Refusal& refusal = waiting.front();
+      Completion completion;
+      completion.request = refusal.held.request.request;
+      completion.session = refusal.held.request.session;
+      completion.attempt = refusal.held.request.attempt;
+      completion.end = refusal.end;
+      completion.detail = refusal.detail;
+      services().count("requests_refused", 1);
+      refused_.send(std::move(completion), for_tenant(refusal.held.tenant)
+                                               .answering(refusal.held.cause)
+                                               .to_origin_of(refusal.held.origin));
+      waiting.pop_front();
+      --most;
+    }
+    asker = waiting.empty() ? refusals_.erase(asker) : std::next(asker);
   }
-  if (!lost_.empty() || !held_.empty()) services().set_timer("release", Duration());
+  return most == 0 && !refusals_.empty();
+}
+
+void Router::refuse_later(const Held& held, CompletionEnd end, std::string detail) {
+  Refusal refusal{held, end, std::move(detail)};
+  refusal.held.request.prompt_tokens.clear();
+  refusals_[held.origin].push_back(std::move(refusal));
+}
+
+void Router::refuse(const Held& held, CompletionEnd end, std::string detail) {
+  refuse_later(held, end, std::move(detail));
+  arm(answer_refused(1));
 }
 
 Status Router::on_cancel(const Cancel& cancel) {
@@ -205,18 +237,6 @@ void Router::send_abort(const Session& session, TenantSlot tenant) {
   }
 }
 
-void Router::refuse(const Held& held, CompletionEnd end, std::string detail) {
-  Completion completion;
-  completion.request = held.request.request;
-  completion.session = held.request.session;
-  completion.attempt = held.request.attempt;
-  completion.end = end;
-  completion.detail = std::move(detail);
-  services().count("requests_refused", 1);
-  refused_.send(std::move(completion),
-                for_tenant(held.tenant).answering(held.cause).to_origin_of(held.origin));
-}
-
 Status Router::on_peer(const PeerEvent& event) {
   const bool is_down = event.kind == PeerEvent::Kind::kDown;
   const auto found = engines_.find(event.instance);
@@ -233,11 +253,11 @@ Status Router::on_peer(const PeerEvent& event) {
     held.cause = session->second.cause;
     held.origin = session->second.origin;
     forget(session);
-    lost_.push_back(std::move(held));
+    refuse_later(held, CompletionEnd::kEngineLost, "the engine that had the request is gone");
   }
   found->second = EngineRecord();
   found->second.is_down = is_down;
-  answer_lost();
+  arm(answer_refused(kCancelRequestsMax));
   return ok();
 }
 

@@ -36,7 +36,7 @@ class Router final : public Actor {
   explicit Router(const RouterOptions& options);
 
   Status on_peer(const PeerEvent& event) override;
-  bool idle() const override { return held_.empty() && lost_.empty(); }
+  bool idle() const override { return held_.empty() && refusals_.empty(); }
 
  private:
   struct SessionName {
@@ -69,6 +69,13 @@ class Router final : public Actor {
     InstanceId origin;
   };
 
+  /// An answer from here. Without prompt tokens.
+  struct Refusal {
+    Held held;
+    CompletionEnd end = CompletionEnd::kRefused;
+    std::string detail;
+  };
+
   Status on_generate(const GenerateRequest& request);
   Status on_load(const EngineLoad& load);
   Status on_cancel(const Cancel& cancel);
@@ -77,9 +84,13 @@ class Router final : public Actor {
 
   /// True when an engine could take it.
   bool route(const Held& held);
-  /// Sends held requests that an engine can take now, in order, at most a handler's burst.
-  void release_held();
-  void answer_lost();
+  /// Sends held requests that an engine can take now, in order, at most a handler's burst. True
+  /// when more could go.
+  bool release_held();
+  /// Sends refusals for which there is room, at most `most`. True when more could go.
+  bool answer_refused(int64_t most);
+  void refuse_later(const Held& held, CompletionEnd end, std::string detail);
+  void arm(bool has_more);
   void remember(const Held& held, InstanceId engine);
   void forget(std::map<SessionName, Session>::iterator session);
   void send_abort(const Session& session, TenantSlot tenant);
@@ -93,7 +104,9 @@ class Router final : public Actor {
   std::map<RequestName, uint64_t> session_of_;  // newest request of a session -> the session
   std::map<uint64_t, SessionName> by_age_;      // touched -> session
   std::deque<Held> held_;
-  std::deque<Held> lost_;  // without their prompts; answered `engine_lost` a few at a time
+  /// By who asked, oldest first. Of a lost engine they are as many as were open there, among them
+  /// some that it had answered: more than may wait at who asked, so they go as that one takes them.
+  std::map<InstanceId, std::deque<Refusal>> refusals_;
   CancelledEarly cancelled_;
   uint64_t touches_ = 0;
   Out<GenerateRequest> prefill_;

@@ -174,6 +174,24 @@ TEST_F(RouterStory, LosesManyAFewAtATime) {
   EXPECT_TRUE(router.idle());
 }
 
+/// What may wait at the asker is bounded by what it has open, but an engine's loads may say late
+/// what it has ended: it lost fewer than were open by them.
+TEST_F(RouterStory, AnswersWhatAnEngineLostAsFastAsTheAskerTakesIt) {
+  ready();
+  for (uint64_t i = 0; i < 20; ++i) ask(a_request(i, i));
+  router.set_room("refused", 4);
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
+  router.set_room("refused", 0);
+  ASSERT_TRUE(router.advance(Duration::milliseconds(5)).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(4));
+  EXPECT_FALSE(router.idle());
+  router.set_room("refused", 100);
+  ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(router.sent<Completion>("refused"), SizeIs(10));
+  EXPECT_TRUE(router.idle());
+}
+
 TEST_F(RouterStory, ReleasesManyHeldRequestsAFewAtATimeAndInOrder) {
   for (uint64_t i = 0; i < 50; ++i) ask(a_request(i, i));
   ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
