@@ -82,6 +82,17 @@ fs::path newest_record(const fs::path& run_folder) {
   return newest;
 }
 
+/// Whether a start that followed `older` had not come to its end. Hosts of processes that died are
+/// left out: they begin anew, and count their steps anew.
+bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& older) {
+  if (!check_fits(plan, newer.catalog()).ok() || !check_fits(plan, older.catalog()).ok())
+    return false;
+  const auto is_absent = absent_hosts(plan, older);
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    if (!is_absent[i] && newer.last_step(HostId(i)) < older.last_step(HostId(i))) return true;
+  return false;
+}
+
 }  // namespace
 
 double wall_seconds() {
@@ -126,7 +137,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
   if (const std::string& older = (*trace)->catalog().recovers; !older.empty()) {
     const fs::path before = choice.run_folder / older;
     if (auto opened = Trace::open(before); opened.ok()) {
-      const bool is_longer = (*opened)->num_steps() >= (*trace)->num_steps();
+      const bool is_longer = was_cut_while_following(plan, **trace, **opened);
       choice.superseded = is_longer ? record : before;
       if (is_longer) record = before;
       if (is_longer) trace = std::move(opened);
