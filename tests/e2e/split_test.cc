@@ -144,6 +144,46 @@ TEST_F(SplitRun, TravelsByTcpWhereAnEdgeSaysSo) {
   EXPECT_TRUE(socket_folders().empty());
 }
 
+/// A network of its own, which a test may cut. False where the machine allows none.
+bool has_networks() {
+  for (const char* program : {"/usr/bin/unshare", "/usr/bin/nsenter", "/usr/sbin/ip"})
+    if (!fs::exists(program)) return false;
+  return Program({"/usr/bin/unshare", "-rn", "/usr/sbin/ip", "link", "set", "lo", "up"})
+             .wait()
+             .code == 0;
+}
+
+void set_network(const Program& run, const char* state) {
+  const auto end =
+      Program({"/usr/bin/nsenter", "--target", std::to_string(run.pid()), "--user", "--net",
+               "--preserve-credentials", "/usr/sbin/ip", "link", "set", "lo", state})
+          .wait();
+  ASSERT_EQ(end.code, 0) << end.err;
+}
+
+TEST_F(SplitRun, APartitionHoldsItUpAndLosesNothing) {
+  if (!has_networks()) GTEST_SKIP() << "no network namespaces here (unshare -rn, iproute2)";
+  graph_ = "split_tcp.toml";
+  auto line = endless();
+  line[0] = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
+  line.insert(line.begin(), {"/usr/bin/unshare", "-rn", "/bin/sh", "-c",
+                             "/usr/sbin/ip link set lo up && exec \"$@\"", "sh"});
+  Program run(line, variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  set_network(run, "down");
+  ASSERT_TRUE(run.wait_until_said("driver: the link with 'training' broke"));
+  ASSERT_TRUE(run.wait_until_said("training: the link with 'driver' broke"));
+  const size_t num_steps = num_lines(folder_ / "metrics.jsonl");
+  set_network(run, "up");
+  ASSERT_TRUE(run.wait_until_said("driver: the link with 'training' is back"));
+  ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;  // with a ledger that adds up
+  EXPECT_GT(expect_steps_and_rollouts_once(folder_), static_cast<int64_t>(num_steps));
+  expect_replays(folder_);
+}
+
 TEST_F(SplitRun, WithKeysGoesToItsEndAndKeepsTheSecret) {
   graph_ = "split_tcp.toml";
   const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
