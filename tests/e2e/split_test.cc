@@ -47,6 +47,20 @@ class SplitRun : public testing::Test {
     return found;
   }
 
+  /// Makes a pair of keys and the list that lets all processes in; the arguments that name them.
+  std::vector<std::string> new_keys() const {
+    const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
+    const auto made = run_graph_program({"keys", "new", "--out", keys});
+    EXPECT_EQ(made.code, 0) << made.err;
+    const std::string public_key = made.out.substr(0, made.out.size() - 1);
+    for (const char* process : {"driver", "inference", "training"})
+      EXPECT_EQ(run_graph_program({"keys", "allow", public_key, "--process", process, "--tenant",
+                                   "main", "--list", allow})
+                    .code,
+                0);
+    return {"--keys", keys, "--allow", allow};
+  }
+
   /// False when the run ends before it has taken so many more steps.
   bool takes_steps(const Program& run, size_t more) const {
     const fs::path file = folder_ / "metrics.jsonl";
@@ -186,20 +200,11 @@ TEST_F(SplitRun, APartitionHoldsItUpAndLosesNothing) {
 
 TEST_F(SplitRun, WithKeysGoesToItsEndAndKeepsTheSecret) {
   graph_ = "split_tcp.toml";
-  const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
-  const auto made = run_graph_program({"keys", "new", "--out", keys});
-  ASSERT_EQ(made.code, 0) << made.err;
-  const std::string public_key = made.out.substr(0, made.out.size() - 1);
-  for (const char* process : {"driver", "inference", "training"})
-    ASSERT_EQ(run_graph_program({"keys", "allow", public_key, "--process", process, "--tenant",
-                                 "main", "--list", allow})
-                  .code,
-              0);
-  const auto end = run_graph_program(words({"--keys", keys, "--allow", allow}), variables());
+  const auto end = run_graph_program(words(new_keys()), variables());
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(run_end(folder_), "finished");
   EXPECT_EQ(lines_of(folder_ / "metrics.jsonl").size(), 8u);
-  const std::string pair = *read_text_file(keys);
+  const std::string pair = *read_text_file(scratch_.path() / "keys");
   const std::string secret = pair.substr(pair.find("secret = \"") + 10, 40);
   EXPECT_THAT(end.out + end.err, testing::Not(HasSubstr(secret)));
   size_t num_files = 0;
@@ -209,6 +214,28 @@ TEST_F(SplitRun, WithKeysGoesToItsEndAndKeepsTheSecret) {
     EXPECT_THAT(*read_text_file(each), testing::Not(HasSubstr(secret))) << each.path();
   }
   EXPECT_GT(num_files, 10u);
+}
+
+TEST_F(SplitRun, WithKeysAnEngineAndATrainerThatDieComeBack) {
+  graph_ = "split_tcp.toml";
+  auto line = endless();
+  for (const auto& word : new_keys()) line.push_back(word);
+  Program run(line, variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const pid_t engine = worker_named(run, "inference#0");
+  ASSERT_GT(engine, 0);
+  ::kill(engine, SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
+  const pid_t trainer = worker_named(run, "training");
+  ASSERT_GT(trainer, 0);
+  ::kill(trainer, SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ASSERT_TRUE(takes_steps(run, 5)) << run.wait().err;
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  expect_steps_and_rollouts_once(folder_);
 }
 
 TEST_F(SplitRun, CtrlCDrainsAllProcesses) {
