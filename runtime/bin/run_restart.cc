@@ -60,7 +60,9 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
 /// be taken up again they end at once, else as on any other end.
 void RunSession::lose(ProcessId process) {
   if (is_stopping_) return;
-  const bool was_up = coordinator_->is_up();
+  // Before that, one that left by itself would leave again.
+  const auto exit = workers_[process.index()].process->wait(kExitMax);
+  const bool was_up = coordinator_->is_up() || (exit.ok() && exit->signal != 0);
   // A process of engines that dies again and again would do so in the next start, too.
   const bool may_come_back = was_up && fault_.empty() && plan_.settings.restarts_max > 0;
   if (fault_.empty()) fault_ = death_of(process.index());

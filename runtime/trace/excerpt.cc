@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/store/file_ops.h"
+#include "runtime/trace/gap_ledger.h"
 #include "runtime/trace/payload_frame.h"
 #include "runtime/trace/segment_writer.h"
 #include "runtime/wire/msgpack_codec.h"
@@ -13,21 +14,9 @@ namespace {
 
 constexpr uint64_t kSegmentBytes = uint64_t{4} << 20;
 
-template <class F>
-std::span<std::byte> bytes_of(F& frame) {
-  return std::as_writable_bytes(std::span(&frame, 1));
-}
-
-TraceFrameHeader header_of(TraceFrameKind kind, HostId host) {
-  TraceFrameHeader header = {};
-  header.kind = static_cast<uint8_t>(kind);
-  header.host = host.value;
-  return header;
-}
-
 DeliveryFrame frame_of(const TraceStep& step) {
   DeliveryFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kDelivery, step.host);
+  frame.header = frame_head(TraceFrameKind::kDelivery, step.host.value);
   frame.header.flags = step.flags;
   frame.header.count = static_cast<uint16_t>(step.num_emissions);
   frame.step = step.step;
@@ -50,7 +39,7 @@ DeliveryFrame frame_of(const TraceStep& step) {
 
 PayloadFrame frame_of(const StoredPayload& stored) {
   PayloadFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kPayload, stored.sender_host);
+  frame.header = frame_head(TraceFrameKind::kPayload, stored.sender_host.value);
   frame.step = stored.step;
   frame.link = stored.key.link.value;
   frame.epoch = stored.key.epoch;
@@ -152,7 +141,7 @@ Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step
   if (step.kind == StepKind::kMessage) RETURN_IF_ERROR(write_input(writer, step));
   for (const TraceNote& note : trace_.notes(host_, step.step)) {
     NoteFrame frame = {};
-    frame.header = header_of(TraceFrameKind::kNote, host_);
+    frame.header = frame_head(TraceFrameKind::kNote, host_.value);
     frame.header.count = static_cast<uint16_t>(note.kind);
     frame.step = step.step;
     frame.instance = note.instance.value;
@@ -194,7 +183,7 @@ Status ExcerptCollector::write(const std::filesystem::path& folder, Places place
   options.segment_bytes = kSegmentBytes;
   ASSIGN_OR_RETURN(const auto writer, SegmentWriter::open(std::move(options)));
   LifecycleFrame start = {};
-  start.header = header_of(TraceFrameKind::kLifecycle, host_);
+  start.header = frame_head(TraceFrameKind::kLifecycle, host_.value);
   start.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
   start.at_ns = trace_.started(host_).value_or(Time()).to_nanoseconds();
   RETURN_IF_ERROR(written(*writer, writer->append(bytes_of(start))));

@@ -100,12 +100,13 @@ enum PayloadFlags : uint8_t {
   kBodyInStore = 1,  // body_bytes bytes follow not; 32 bytes SHA-256 stand in their place
 };
 
-/// A message at its birth. TraceFrameHeader::host is the sender's. Then: body (msgpack of
+/// A message at its birth, when TraceFrameHeader::host is its sender's, or where it was handled,
+/// when that is its target's. Then: body (msgpack of
 /// fields()), and for each of TraceFrameHeader::count Blobs: u64 size, then its bytes, or (above
 /// kInlineBytesMax) its 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
 struct PayloadFrame {
   TraceFrameHeader header;
-  uint64_t step;  // of the sender's host: which step emitted it
+  uint64_t step;  // of the header's host: which emitted it, or handled it
   uint32_t link;
   uint32_t epoch;
   uint64_t sequence;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/gap_ledger.h"
 #include "runtime/trace/payload_frame.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
@@ -14,19 +15,7 @@ uint32_t saturated32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
 }
 
-template <class F>
-std::span<std::byte> bytes_of(F& frame) {
-  return std::as_writable_bytes(std::span(&frame, 1));
-}
-
 constexpr uint64_t kInputBlobsMax = uint64_t{64} << 10;
-
-TraceFrameHeader header_of(TraceFrameKind kind, HostId host) {
-  TraceFrameHeader header = {};
-  header.kind = static_cast<uint8_t>(kind);
-  header.host = host.value;
-  return header;
-}
 
 }  // namespace
 
@@ -49,7 +38,7 @@ bool Recorder::wants_emissions(LinkId link) const {
 
 void Recorder::on_start(HostId host, Time now) {
   LifecycleFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kLifecycle, host);
+  frame.header = frame_head(TraceFrameKind::kLifecycle, host.value);
   frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
   frame.at_ns = now.to_nanoseconds();
   (void)writer_.append(bytes_of(frame));
@@ -57,7 +46,7 @@ void Recorder::on_start(HostId host, Time now) {
 
 void Recorder::on_step(const StepRecord& record) {
   DeliveryFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kDelivery, record.host);
+  frame.header = frame_head(TraceFrameKind::kDelivery, record.host.value);
   uint8_t flags = 0;
   if (record.error != nullptr) flags |= kFailed;
   if (record.is_abandoned) flags |= kAbandoned;
@@ -141,7 +130,7 @@ bool Recorder::write_notes(const StepRecord& record) {
 void Recorder::write_note(const StepRecord& record, NoteKind kind,
                           std::span<const std::byte> bytes) {
   NoteFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kNote, record.host);
+  frame.header = frame_head(TraceFrameKind::kNote, record.host.value);
   frame.header.count = static_cast<uint16_t>(kind);
   frame.step = record.step;
   frame.instance = record.instance.value;
@@ -157,7 +146,7 @@ bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelo
     return false;
   }
   PayloadFrame frame = {};
-  frame.header = header_of(TraceFrameKind::kPayload, record.host);
+  frame.header = frame_head(TraceFrameKind::kPayload, record.host.value);
   frame.step = record.step;
   frame.link = link.value;
   frame.epoch = envelope.epoch;

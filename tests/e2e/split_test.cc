@@ -394,6 +394,26 @@ TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLosesNothingEither) {
   expect_replays(folder_);
 }
 
+/// Once may be chance: the record is followed again before it is left for the checkpoint.
+TEST_F(SplitRun, AWorkerThatDiesWhileTheyFollowCostsNothingEither) {
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ASSERT_TRUE(takes_steps(run, 20)) << run.wait().err;
+  ::kill(worker_named(run, "training"), SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("following the record"));
+  const pid_t driver = worker_named(run, "driver");
+  ASSERT_GT(driver, 0);
+  ::kill(driver, SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("process 'driver' was killed by signal 9"));
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live")) << run.wait().err;
+  ASSERT_TRUE(takes_steps(run, 5)) << run.wait().err;
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("from the checkpoint alone")));
+  expect_steps_and_rollouts_once(folder_);
+}
+
 #if PRIMERL_HAS_TORCH
 /// Real numbers: two engines and a learner on libtorch, weights through shared memory.
 TEST_F(SplitRun, TheExampleReplaysToTheLastBitAlthoughItsTrainerWasKilled) {

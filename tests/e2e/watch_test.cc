@@ -159,7 +159,7 @@ TEST_F(WatchedRun, ServedNowhereItIsStillFound) {
 
 TEST_F(WatchedRun, PsOfNoRunSaysSo) {
   const auto nothing = ps();
-  EXPECT_EQ(nothing.code, 1);
+  EXPECT_EQ(nothing.code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("no run folder '" + folder_.string() + "'"));
   std::filesystem::create_directory(folder_);
   EXPECT_THAT(ps().err, HasSubstr("it has no run.json"));

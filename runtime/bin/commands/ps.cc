@@ -148,7 +148,11 @@ int run_ps(const PsArguments& arguments) {
   std::error_code fault;
   const fs::path named = fs::weakly_canonical(arguments.run, fault);
   const auto found = find_out(fault ? fs::path(arguments.run) : named);
-  if (!found.ok()) return fail(found.error(), kExitFailed);
+  if (!found.ok()) {
+    const Code code = found.error().code();
+    const bool is_no_run = code == Code::kNotFound || code == Code::kInvalid;
+    return fail(found.error(), is_no_run ? kExitBadConfiguration : kExitFailed);
+  }
   if (arguments.json)
     print_json(found->status);
   else

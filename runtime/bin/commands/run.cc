@@ -19,6 +19,9 @@
 namespace primerl {
 namespace {
 
+/// So often a record may be the death of a worker before it is left.
+constexpr int kDeathsFollowingMax = 2;
+
 /// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
 struct Prepared {
   int exit_code = kExitDone;  // not done: what to leave with
@@ -95,6 +98,7 @@ class RunStarts {
   std::shared_ptr<const RunBoard> board_;  // of the newest start
   std::vector<double> restarts_;           // seconds since 1970
   int64_t num_steps_ = 0;                  // of all tenants, the most that were seen
+  int num_deaths_following_ = 0;           // of the record, in the starts just before
   double seconds_ = 0;                     // of all starts so far
 };
 
@@ -123,8 +127,9 @@ int RunStarts::run() {
     again.resume = prepared.folder->path().string();
     again.json = arguments_.json;
     again.link_keys = arguments_.link_keys;
-    // A record that a process died of would be its death again.
-    again.from_checkpoint = result.has_left_record || result.was_recovering;
+    // A record that processes die of would be their death again.
+    num_deaths_following_ = result.was_recovering ? num_deaths_following_ + 1 : 0;
+    again.from_checkpoint = result.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
     arguments_ = std::move(again);
   }
 }
@@ -189,7 +194,11 @@ bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const Met
              "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
              result.why, restarts_.size(), settings.restarts_max,
              to_string(settings.restart_window));
-  std::this_thread::sleep_for(std::chrono::nanoseconds(pause.to_nanoseconds()));
+  // After Ctrl-C the next start ends at once.
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(pause.to_nanoseconds());
+  while (SignalCounter::count() == 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return true;
 }
 
