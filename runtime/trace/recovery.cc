@@ -59,10 +59,10 @@ Survey survey(const Plan& plan, const Trace& trace) {
       is_gone[plan.host(fault.host).process.index()] = true;
   for (uint32_t i = 0; i < plan.hosts.size(); ++i)
     if (!is_whole(trace, HostId(i))) is_gone[plan.hosts[i].process.index()] = true;
-  const bool is_alone = plan.processes.size() == 1;
+  const bool is_split = plan.processes.size() > 1;
   for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
     const ProcessId process = plan.hosts[i].process;
-    found.is_absent[i] = !is_alone && is_gone[process.index()] && plan.is_restartable(process);
+    found.is_absent[i] = is_split && is_gone[process.index()] && plan.is_restartable(process);
   }
   for (const HostId host : draining)
     if (!found.is_absent[host.index()] && found.drained.is_none()) found.drained = host;

@@ -59,7 +59,8 @@ bool RecordedInputs::has(const TraceStep& step) const {
   if (step.kind != StepKind::kMessage) return false;
   const Link& link = wiring_.links[step.link.index()];
   if (!link.is_remote) return false;
-  return is_absent(link.sender_host) || trace_.has_payload({step.link, step.epoch, step.sequence});
+  return is_absent(link.sender_host) ||
+         (is_alone_ && trace_.has_payload({step.link, step.epoch, step.sequence}));
 }
 
 Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
