@@ -81,7 +81,8 @@ std::vector<std::string> LinkKeyFiles::words() const {
   return words;
 }
 
-Result<std::optional<LinkKeys>> read_link_keys(const LinkKeyFiles& files, const Plan& plan) {
+Result<std::optional<LinkKeys>> read_link_keys(const LinkKeyFiles& files, const Plan& plan,
+                                               const std::string& machine) {
   RETURN_IF_ERROR(check_listen(files, plan));
   if (files.keys.empty() && files.allow.empty()) return std::optional<LinkKeys>();
   if (files.keys.empty())
@@ -101,7 +102,7 @@ Result<std::optional<LinkKeys>> read_link_keys(const LinkKeyFiles& files, const 
     const bool is_in =
         std::any_of(keys.allowed.begin(), keys.allowed.end(), [&](const AllowedKey& each) {
           return each.process == ProcessId(i) &&
-                 (!process.machine.empty() || each.public_key == keys.own.public_key);
+                 (process.machine != machine || each.public_key == keys.own.public_key);
         });
     if (is_in) continue;
     return error(Code::kInvalid,

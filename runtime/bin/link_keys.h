@@ -30,9 +30,11 @@ struct LinkKeys {
   std::vector<AllowedKey> allowed;
 };
 
-/// Nothing when no file was named. An Error: a file that cannot be used, a process of this machine
-/// whose key is not let in, a key that is let in for no tenant of the graph, an address beyond
-/// loopback without both files. Names of the list that the graph does not have are other graphs'.
-Result<std::optional<LinkKeys>> read_link_keys(const LinkKeyFiles& files, const Plan& plan);
+/// Nothing when no file was named. `machine` is the one that reads, as PlanProcess has it. An
+/// Error: a file that cannot be used, a process of this machine whose key is not let in, a key that
+/// is let in for no tenant of the graph, an address beyond loopback without both files. Names of
+/// the list that the graph does not have are other graphs'.
+Result<std::optional<LinkKeys>> read_link_keys(const LinkKeyFiles& files, const Plan& plan,
+                                               const std::string& machine = "");
 
 }  // namespace primerl

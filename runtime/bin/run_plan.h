@@ -32,6 +32,7 @@ struct RunArguments {
   bool from_checkpoint = false;
   bool json = false;
   LinkKeyFiles link_keys;
+  std::string hosts;  // the file that says where agents are; "": everything runs here
   std::string metrics_port = "0";  // "off": nothing is served
 };
 

@@ -26,6 +26,10 @@ bool RunSession::plan_restart(ProcessId process) {
   Worker& worker = workers_[process.index()];
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
+  if (!exit.ok() && !plan_.process(process).machine.empty()) {
+    fault_ = exit.error().text();  // without the agent's word it may live
+    return false;
+  }
   const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
                                                           to_string(plan_.settings.dead_after))
                           : exit.ok()       ? exit->text()
@@ -54,6 +58,26 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
   std::vector<std::string> checkpoints;
   for (const auto& point : points_) checkpoints.push_back(point.folder.string());
   return checkpoints;
+}
+
+/// An agent that is lost takes its processes along, as far as this side can know: whether they are
+/// dead is for the agent to say, when the run is taken up again. One that was told to stop wants
+/// the run to end.
+void RunSession::watch_agents() {
+  if (hosts_ == nullptr) return;
+  if (const auto why = hosts_->leaving(); why && !is_told_to_leave_ && !is_stopping_) {
+    is_told_to_leave_ = true;
+    say(fmt::format("warning: {}; the run drains", *why));
+    drain(*why);
+  }
+  const auto fault = hosts_->fault();
+  if (!fault || has_lost_agent_) return;
+  has_lost_agent_ = true;
+  if (fault_.empty() && !is_stopping_) fault_ = fault->text();
+  if (!is_stopping_ && coordinator_->is_up()) has_lost_worker_ = plan_.settings.restarts_max > 0;
+  is_stopping_ = true;
+  phase_ = "stopping";
+  kill_all();
 }
 
 /// The others cannot go on without it. What they have done is in their records: where the run may

@@ -1,24 +1,19 @@
 #include "runtime/bin/run_session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "actors/messages/catalog.h"
-#include "graph/base/random.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/programs.h"
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
-#include "runtime/wire/wire_message.h"
 
 namespace primerl {
 namespace {
 
-constexpr Duration kHelloMax = Duration::seconds(60);  // libtorch from a cold disk
 constexpr Duration kTick = Duration::milliseconds(100);
 constexpr Duration kExitMax = Duration::seconds(10);  // from the last word to the exit
 constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
@@ -26,12 +21,12 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t num_signals = 0;
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
+volatile std::sig_atomic_t first_signal = 0;
 
-void count_signal(int) { num_signals = num_signals + 1; }
+void count_signal(int number) {
+  if (num_signals == 0) first_signal = number;
+  num_signals = num_signals + 1;
+}
 
 }  // namespace
 
@@ -47,6 +42,7 @@ SignalCounter::~SignalCounter() {
 }
 
 int SignalCounter::count() { return num_signals; }
+int SignalCounter::first() { return num_signals == 0 ? 0 : first_signal; }
 
 bool is_supervised(const Plan& plan) {
   for (const auto& resource : plan.resources)
@@ -104,141 +100,6 @@ Status RunSession::open_files() {
   return is_recovering_ ? metrics_->skip_written(folder_.metrics_file()) : ok();
 }
 
-std::string RunSession::fresh_run_id() const {
-  // Two runs of one host differ in time or process, two folders of one moment in their host.
-  return fmt::format("{:016x}", stable_hash(fmt::format("{} {} {:.9f} {}", host_name(), ::getpid(),
-                                                        wall_start_, folder_.path().string())));
-}
-
-std::string RunSession::run_id() const {
-  const Json* id = folder_.facts().find("run_id");
-  return id != nullptr && id->is_string() ? id->as_string() : fresh_run_id();
-}
-
-Status RunSession::note_start() {
-  Json facts = Json::object();
-  facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
-  facts.set("version", kProgramVersion).set("host", host_name());
-  facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
-      .set("seed", plan_.settings.seed);
-  epoch_ = static_cast<uint32_t>(folder_.num_starts() + 1);
-  facts.set("epoch", static_cast<int64_t>(epoch_));
-  if (folder_.facts().find("run_id") == nullptr) facts.set("run_id", fresh_run_id());
-  Json trace;  // null: not recorded
-  if (plan_.trace.is_on())
-    trace = Json::object()
-                .set("folder", folder_.trace_folder().filename().string())
-                .set("level", plan_.trace.level);
-  facts.set("trace", std::move(trace));
-  if (folder_.facts().find("started_seconds") == nullptr)
-    facts.set("started", iso_time(wall_start_)).set("started_seconds", wall_start_);
-  if (!points_.empty()) {
-    Json resumed = Json::array();
-    if (const Json* before = folder_.facts().find("resumed");
-        before != nullptr && before->is_array())
-      resumed = *before;
-    for (const auto& point : points_)
-      resumed.push_back(Json::object()
-                            .set("time", iso_time(wall_start_))
-                            .set("checkpoint", point.folder.string())
-                            .set("step", point.step));
-    facts.set("resumed", std::move(resumed));
-  }
-  if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet
-  return folder_.note(facts.set("end", "running"));
-}
-
-Status RunSession::launch_workers() {
-  coordinator_ = std::make_unique<RunCoordinator>(
-      plan_, WireTypes(message_catalog()).hash(), epoch_, [this](ProcessId to, Payload message) {
-        Worker& worker = workers_[to.index()];
-        // One that has gone says so on its own channel.
-        if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
-      });
-  coordinator_->tell_stalls_by([this] { return board_.stall_report().text(); });
-  if (plan_.processes.size() > 1) {
-    ASSIGN_OR_RETURN(sockets_,
-                     SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
-    for (const auto& leftover : sockets_->leftovers())
-      terminal_.say("removed sockets that a crashed run left: " + leftover.string());
-  }
-  workers_.resize(plan_.processes.size());
-  for (auto& worker : workers_) worker.epoch = epoch_;
-  for (const AbsentProcess& absent : resume_.absent) {
-    // Messages of its earlier incarnations are in the record.
-    uint32_t& epoch = workers_[absent.process.index()].epoch;
-    epoch = std::max(epoch, absent.epoch + 1);
-    coordinator_->set_absent(absent.process, epoch);
-  }
-  for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
-  RETURN_IF_ERROR(note_workers());
-  const Time give_up = now() + kHelloMax;
-  while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
-    if (const auto event = inbox_->take(kTick)) {
-      handle(*event);
-      const Worker& worker = workers_[event->peer.index()];
-      if (worker.ended && !worker.ended->text.empty())
-        return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
-                     worker.ended->text);
-      if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
-    }
-    RETURN_IF_ERROR(coordination_);
-    if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
-    if (now() > give_up)
-      return error(
-          Code::kDeadline, "{} has not {} within {}", coordinator_->waits_for(),
-          coordinator_->phase() == RunCoordinator::Phase::kGreeting ? "spoken" : "linked up",
-          to_string(kHelloMax));
-    show_status();
-  }
-  for (auto& worker : workers_) worker.heard_at = now();
-  return ok();
-}
-
-Status RunSession::launch_worker(size_t index) {
-  const PlanProcess& placed = plan_.processes[index];
-  Worker& worker = workers_[index];
-  LaunchOptions options;
-  ASSIGN_OR_RETURN(options.program, worker_program());
-  options.arguments = {"host",      "--run",   folder_.path().string(),        "--process",
-                       placed.name, "--epoch", fmt::format("{}", worker.epoch)};
-  for (const auto& checkpoint : checkpoints_for(worker)) {
-    options.arguments.push_back("--resume");
-    options.arguments.push_back(checkpoint);
-  }
-  if (is_recovering_) {
-    options.arguments.push_back("--recover");
-    options.arguments.push_back(resume_.record.string());
-  }
-  if (sockets_ != nullptr) {
-    options.arguments.push_back("--links");
-    options.arguments.push_back(sockets_->path().string());
-    for (auto& word : link_keys_.words()) options.arguments.push_back(std::move(word));
-  }
-  for (const auto& variable : placed.variables) {
-    const size_t name_end = variable.find('=');
-    options.environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));
-  }
-  options.log_file = folder_.logs_folder() / (folder_name(placed.name) + ".stderr");
-  options.process = ProcessId(static_cast<uint32_t>(index));
-  ASSIGN_OR_RETURN(worker.process, WorkerProcess::launch(options, inbox_));
-  board_.process_started(options.process, worker.epoch, worker.process->pid());
-  return ok();
-}
-
-/// A worker that ended before the run began: how, and its last words.
-Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
-  const auto exit = worker.process->wait(Duration::seconds(2));
-  std::string how = exit.ok() ? exit->text() : "closed its control channel";
-  // One that leaves by itself would leave again.
-  has_lost_worker_ = exit.ok() && exit->signal != 0 && plan_.settings.restarts_max > 0;
-  if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
-  auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
-                     plan_.process(event.peer).name, how);
-  const auto words = worker.process->last_words();
-  return words.empty() ? std::move(fault) : std::move(fault).note("its last words:\n" + words);
-}
-
 void RunSession::watch() {
   phase_ = is_recovering_ ? "following the record" : "starting";
   while (!all_closed()) {
@@ -249,6 +110,7 @@ void RunSession::watch() {
       event = inbox_->take(Duration());
     }
     obey_signals();
+    watch_agents();
     watch_silence();
     if (coordination_.ok()) coordination_ = coordinator_->tick(now());
     if (!coordination_.ok()) give_up(coordination_.error());
@@ -270,6 +132,7 @@ void RunSession::handle(const ControlEvent& event) {
   worker.heard_at = now();
   worker.has_spoken = true;
   if (event.is_closed()) {
+    watch_agents();  // a channel that ends with its agent says nothing about the process
     worker.is_closed = true;
     worker.closed = event.closed;
     if (!worker.ended && !plan_restart(event.peer)) lose(event.peer);
@@ -467,7 +330,7 @@ RunResult RunSession::result() {
       failed.why += "\nit was following its record; --from-checkpoint goes on without";
     return failed;
   }
-  if (SignalCounter::count() > 0 || was_killed_)
+  if (SignalCounter::count() > 0 || was_killed_ || is_told_to_leave_)
     return {kExitInterrupted, "interrupted", "", false, seconds};
   return {kExitDone, "finished", "", false, seconds};
 }

@@ -13,6 +13,7 @@
 
 #include "graph/plan.h"
 #include "runtime/bin/run_board.h"
+#include "runtime/bin/run_hosts.h"
 #include "runtime/bin/run_plan.h"
 #include "runtime/cluster/run_coordinator.h"
 #include "runtime/store/line_file.h"
@@ -22,6 +23,9 @@
 #include "runtime/telemetry/status_line.h"
 
 namespace primerl {
+
+/// From a worker's start to its first word: libtorch from a cold disk.
+inline constexpr Duration kHelloMax = Duration::seconds(60);
 
 /// How a run ended, for the summary and run.json.
 struct RunResult {
@@ -40,6 +44,12 @@ class RunSession {
   /// `board` is told what those who watch may know; all outlive the session.
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
              const LinkKeyFiles& link_keys, RunBoard& board);
+  /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
+  /// taken up after a death.
+  void use_hosts(const HostSetup& hosts, bool is_again) {
+    host_setup_ = &hosts;
+    is_again_ = is_again;
+  }
   /// Everything from launch to the last worker's end. Opens the metrics files first. A
   /// SignalCounter lives meanwhile, the caller's.
   RunResult run();
@@ -62,7 +72,10 @@ class RunSession {
 
   Status open_files();
   Status launch_workers();
+  Status connect_hosts();
   Status launch_worker(size_t index);
+  LaunchOptions launch_options(size_t index) const;
+  void watch_agents();
   std::vector<std::string> checkpoints_for(const Worker& worker) const;
   bool can_restart(ProcessId process) const;
   bool plan_restart(ProcessId process);
@@ -107,7 +120,11 @@ class RunSession {
   const LinkKeyFiles& link_keys_;
   RunBoard& board_;
 
+  const HostSetup* host_setup_ = nullptr;
+  bool is_again_ = false;
+
   std::shared_ptr<ControlInbox> inbox_;
+  std::unique_ptr<RunHosts> hosts_;  // null without other machines; outlives the workers
   std::vector<Worker> workers_;
   std::unique_ptr<RunCoordinator> coordinator_;
   Status coordination_;                    // the first fault of the run as a whole
@@ -125,6 +142,8 @@ class RunSession {
   size_t num_recovered_ = 0;    // of those, at its end
   RunRecovered recovered_;      // what they say together
   bool was_killed_ = false;
+  bool has_lost_agent_ = false;
+  bool is_told_to_leave_ = false;  // by an agent
   bool has_lost_worker_ = false;
   bool has_left_record_ = false;
   std::string fault_;  // the first one of this side, said once
@@ -149,6 +168,8 @@ class SignalCounter {
   SignalCounter& operator=(const SignalCounter&) = delete;
   ~SignalCounter();
   static int count();
+  /// The first of them; 0 before.
+  static int first();
 
  private:
   struct sigaction before_[3];

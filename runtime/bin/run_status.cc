@@ -87,8 +87,9 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
                   size_t index, Time now) {
   const PlanProcess& planned = plan.processes[index];
   Json one = Json::object();
-  one.set("name", planned.name)
-      .set("pid", process.pid)
+  one.set("name", planned.name);
+  if (!planned.machine.empty()) one.set("host", planned.machine);
+  one.set("pid", process.pid)
       .set("incarnation", process.incarnation)
       .set("restarts", process.num_restarts)
       .set("state", state_of(plan, process));

@@ -79,12 +79,24 @@ std::string head_of(const Json& status) {
 }
 
 std::string processes_of(const Json& status) {
-  Table table({"process", "state", "nodes", "pid", "incarnation", "steps", "progress"}, 3);
-  for (const Json& process : list_of(status, "processes"))
-    table.add({text_of(process, "name"), text_of(process, "state"),
-               names_of(list_of(process, "nodes")), text_of(process, "pid"),
-               text_of(process, "incarnation"), text_of(process, "steps"),
-               seconds_text(process, "last_progress_age_seconds")});
+  const auto& processes = list_of(status, "processes");
+  const bool has_hosts = std::any_of(processes.begin(), processes.end(),
+                                     [](const Json& one) { return one.find("host") != nullptr; });
+  std::vector<std::string> heads = {"process",     "state", "nodes",   "pid",
+                                    "incarnation", "steps", "progress"};
+  if (has_hosts) heads.insert(heads.begin() + 1, "host");
+  Table table(std::move(heads), has_hosts ? 4 : 3);
+  for (const Json& process : processes) {
+    std::vector<std::string> cells = {text_of(process, "name"),
+                                      text_of(process, "state"),
+                                      names_of(list_of(process, "nodes")),
+                                      text_of(process, "pid"),
+                                      text_of(process, "incarnation"),
+                                      text_of(process, "steps"),
+                                      seconds_text(process, "last_progress_age_seconds")};
+    if (has_hosts) cells.insert(cells.begin() + 1, text_of(process, "host"));
+    table.add(std::move(cells));
+  }
   return table.text();
 }
 

@@ -36,7 +36,7 @@ Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
     options.listen.push_back("ipc://" + folder);
   if (is_reached_by(EdgeTransport::kTcp, plan, process))
     options.listen.push_back(key_files.tcp_address());
-  ASSIGN_OR_RETURN(auto keys, read_link_keys(key_files, plan));
+  ASSIGN_OR_RETURN(auto keys, read_link_keys(key_files, plan, plan.process(process).machine));
   if (keys) {
     hello.public_key = keys->own.public_key;
     links.admit(keys->allowed);

@@ -135,6 +135,26 @@ Error died_early(WorkerProcess& worker, const ControlEvent& event) {
   return fault;
 }
 
+/// A child of this process.
+class LocalWorker final : public WorkerProcess {
+ public:
+  LocalWorker(ProcessId process, std::unique_ptr<ChildProcess> child,
+              std::unique_ptr<ControlChannel> control)
+      : WorkerProcess(process), child_(std::move(child)) {
+    control_ = std::move(control);
+  }
+  ~LocalWorker() override { control_->close(); }
+
+  pid_t pid() const override { return child_->pid(); }
+  std::optional<ProcessExit> poll() override { return child_->poll(); }
+  Result<ProcessExit> wait(Duration timeout) override { return child_->wait(timeout); }
+  void kill() override { child_->kill(); }
+  std::string last_words(size_t bytes_max) const override { return child_->last_words(bytes_max); }
+
+ private:
+  const std::unique_ptr<ChildProcess> child_;
+};
+
 constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
 constexpr size_t kDoublingsMax = 7;
 
@@ -150,8 +170,7 @@ std::string ProcessExit::text() const {
   return fmt::format("exited with code {}", code);
 }
 
-Result<std::unique_ptr<WorkerProcess>> WorkerProcess::launch(const LaunchOptions& options,
-                                                             std::shared_ptr<ControlInbox> inbox) {
+Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) {
   int sockets[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
     return system_error("no socketpair for a worker");
@@ -194,23 +213,17 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::launch(const LaunchOptions
     return error(Code::kIo, "the worker program '{}' cannot be started: {}",
                  options.program.string(), std::strerror(*fault));
   }
-  std::unique_ptr<WorkerProcess> worker(new WorkerProcess(
-      options, pid, pid_descriptor(pid), static_cast<uint64_t>(log_facts.st_size)));
-  ASSIGN_OR_RETURN(worker->control_, ControlChannel::open(ours.release(), options.process,
-                                                          std::move(inbox), options.control));
-  return worker;
+  Started started;
+  started.child.reset(new ChildProcess(options, pid, pid_descriptor(pid),
+                                       static_cast<uint64_t>(log_facts.st_size)));
+  started.control_fd = ours.release();
+  return started;
 }
 
-WorkerProcess::WorkerProcess(const LaunchOptions& options, pid_t pid, int pid_fd,
-                             uint64_t log_start)
-    : pid_(pid),
-      pid_fd_(pid_fd),
-      process_(options.process),
-      log_file_(options.log_file),
-      log_start_(log_start) {}
+ChildProcess::ChildProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start)
+    : pid_(pid), pid_fd_(pid_fd), log_file_(options.log_file), log_start_(log_start) {}
 
-WorkerProcess::~WorkerProcess() {
-  if (control_ != nullptr) control_->close();
+ChildProcess::~ChildProcess() {
   if (!poll()) {
     kill();
     int state = 0;
@@ -220,7 +233,7 @@ WorkerProcess::~WorkerProcess() {
   if (pid_fd_ >= 0) ::close(pid_fd_);
 }
 
-std::optional<ProcessExit> WorkerProcess::poll() {
+std::optional<ProcessExit> ChildProcess::poll() {
   if (exit_) return exit_;
   int state = 0;
   pid_t waited = 0;
@@ -238,7 +251,7 @@ std::optional<ProcessExit> WorkerProcess::poll() {
   return exit_;
 }
 
-Result<ProcessExit> WorkerProcess::wait(Duration timeout) {
+Result<ProcessExit> ChildProcess::wait(Duration timeout) {
   const auto deadline = deadline_after(timeout);
   while (true) {
     if (const auto exit = poll()) return *exit;
@@ -251,11 +264,11 @@ Result<ProcessExit> WorkerProcess::wait(Duration timeout) {
   }
 }
 
-void WorkerProcess::kill() {
+void ChildProcess::kill() {
   if (!poll()) ::kill(pid_, SIGKILL);
 }
 
-std::string WorkerProcess::last_words(size_t bytes_max) const {
+std::string ChildProcess::last_words(size_t bytes_max) const {
   std::ifstream file(log_file_, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const auto size = static_cast<uint64_t>(file.tellg());
@@ -271,6 +284,15 @@ std::string WorkerProcess::last_words(size_t bytes_max) const {
       text.erase(0, line_end + 1);
   }
   return text;
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::launch(const LaunchOptions& options,
+                                                             std::shared_ptr<ControlInbox> inbox) {
+  ASSIGN_OR_RETURN(auto started, ChildProcess::start(options));
+  ASSIGN_OR_RETURN(auto control, ControlChannel::open(started.control_fd, options.process,
+                                                      std::move(inbox), options.control));
+  return std::unique_ptr<WorkerProcess>(
+      std::make_unique<LocalWorker>(options.process, std::move(started.child), std::move(control)));
 }
 
 Status check_hello(const WorkerHello& hello, const ExpectedHello& expected) {

@@ -1,6 +1,7 @@
-/// WorkerProcess: a child process with a control channel, from exec to its last words.
+/// WorkerProcess: a process with a control channel, from exec to its last words. launch() makes it
+/// a child of this process; on another machine its agent does (runtime/agent/agent_client.h).
 ///
-/// The child is made by fork and exec (never a fork that goes on: libtorch, CAF and threads do not
+/// A child is made by fork and exec (never a fork that goes on: libtorch, CAF and threads do not
 /// survive it), gets one end of a socketpair as `--control FD`, a log file as its stderr, a process
 /// group of its own (Ctrl-C reaches the launcher alone), and PR_SET_PDEATHSIG, so that it cannot
 /// outlive the thread that launched it: launch from a thread that lives as long as the run, usually
@@ -30,6 +31,8 @@
 #include "runtime/cluster/control_channel.h"
 
 namespace primerl {
+
+inline constexpr size_t kLastWordsBytes = 4096;
 
 struct LaunchOptions {
   std::filesystem::path program;
@@ -65,39 +68,76 @@ struct ExpectedHello {
   uint32_t epoch = 0;
 };
 
-class WorkerProcess {
+/// A child of this process, without a word said to it yet. Not thread-safe; one owner.
+class ChildProcess {
  public:
-  /// Starts the child. An unknown program, an unwritable log file or a full process table is an
-  /// error here; a program that fails later shows in wait() and last_words().
-  static Result<std::unique_ptr<WorkerProcess>> launch(const LaunchOptions& options,
-                                                       std::shared_ptr<ControlInbox> inbox);
+  /// What start() gives: the child, and this end of its control socket, the caller's to close.
+  struct Started;
+  /// An unknown program, an unwritable log file or a full process table is an error here; a program
+  /// that fails later shows in poll() and last_words().
+  static Result<Started> start(const LaunchOptions& options);
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
   /// Kills the child if it still runs, and reaps it.
-  ~WorkerProcess();
+  ~ChildProcess();
 
-  ControlChannel& control() { return *control_; }
   pid_t pid() const { return pid_; }
-  ProcessId process() const { return process_; }
-
+  /// Readable once it has ended; -1 where the kernel has none.
+  int pid_fd() const { return pid_fd_; }
   /// Whether, and how, it has ended; never waits.
   std::optional<ProcessExit> poll();
   /// Waits for the end; kDeadline after `timeout`.
   Result<ProcessExit> wait(Duration timeout);
   /// SIGKILL. wait() afterwards to reap.
   void kill();
-  /// The end of the log file since this launch, at most `bytes_max`, whole lines: what a crashed
-  /// child said last. Empty when it said nothing.
-  std::string last_words(size_t bytes_max = 4096) const;
+  /// The end of the log file since this start, at most `bytes_max`, whole lines.
+  std::string last_words(size_t bytes_max) const;
 
  private:
-  WorkerProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start);
+  ChildProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start);
 
   const pid_t pid_;
   const int pid_fd_;
-  const ProcessId process_;
   const std::filesystem::path log_file_;
   const uint64_t log_start_;  // bytes that were in the log file before
-  std::unique_ptr<ControlChannel> control_;
   std::optional<ProcessExit> exit_;
+};
+
+struct ChildProcess::Started {
+  std::unique_ptr<ChildProcess> child;
+  int control_fd = -1;
+};
+
+class WorkerProcess {
+ public:
+  /// Starts a child of this process.
+  static Result<std::unique_ptr<WorkerProcess>> launch(const LaunchOptions& options,
+                                                       std::shared_ptr<ControlInbox> inbox);
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+  /// Kills the process if it still runs, and waits until it is gone.
+  virtual ~WorkerProcess() = default;
+
+  ControlChannel& control() { return *control_; }
+  ProcessId process() const { return process_; }
+  /// On its machine.
+  virtual pid_t pid() const = 0;
+  /// Whether, and how, it has ended; never waits.
+  virtual std::optional<ProcessExit> poll() = 0;
+  /// Waits for the end; kDeadline after `timeout`.
+  virtual Result<ProcessExit> wait(Duration timeout) = 0;
+  /// SIGKILL. wait() afterwards to know that it is gone.
+  virtual void kill() = 0;
+  /// The end of the log file since this launch, at most `bytes_max`, whole lines: what a crashed
+  /// process said last. Empty when it said nothing.
+  virtual std::string last_words(size_t bytes_max = kLastWordsBytes) const = 0;
+
+ protected:
+  explicit WorkerProcess(ProcessId process) : process_(process) {}
+  std::unique_ptr<ControlChannel> control_;
+
+ private:
+  const ProcessId process_;
 };
 
 /// ok, or which of the two disagree about, with both values.

@@ -15,14 +15,7 @@ constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 
 Status check_keys(const std::string& address, const ZmqOptions& options) {
-  if (!options.keys)
-    return error(Code::kInvalid, "'{}' is beyond this machine and needs keys", address)
-        .note("make them with `primerl-graph keys new`, or listen on tcp://127.0.0.1");
-  if (options.allowed.empty())
-    return error(Code::kInvalid, "'{}' is beyond this machine and needs a list of allowed keys",
-                 address)
-        .note("add the peers' with `primerl-graph keys allow`: without it any key would be let in");
-  return ok();
+  return check_reach(address, options.keys.has_value(), !options.allowed.empty());
 }
 
 /// Makes the folder, or holds the one that is there against what a private folder is.
@@ -67,6 +60,18 @@ bool is_loopback(std::string_view address) {
   return is_numeric && host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3;
 }
 
+Status check_reach(const std::string& address, bool has_keys, bool has_allowed) {
+  if (is_loopback(address)) return ok();
+  if (!has_keys)
+    return error(Code::kInvalid, "'{}' is beyond this machine and needs keys", address)
+        .note("make them with `primerl-graph keys new`, or listen on tcp://127.0.0.1");
+  if (!has_allowed)
+    return error(Code::kInvalid, "'{}' is beyond this machine and needs a list of allowed keys",
+                 address)
+        .note("add the peers' with `primerl-graph keys allow`: without it any key would be let in");
+  return ok();
+}
+
 Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options) {
   if (listen.starts_with(kIpc)) {
@@ -84,7 +89,7 @@ Result<LinkAddress> listen_address(const std::string& listen, const TransportIde
   const size_t host_end = listen.find(']', kTcp.size());
   if (listen.find(':', host_end == std::string::npos ? kTcp.size() : host_end) != std::string::npos)
     return error(Code::kInvalid, "'{}' names a port: free ones are taken and exchanged", listen);
-  if (!is_loopback(listen)) RETURN_IF_ERROR(check_keys(listen, options));
+  RETURN_IF_ERROR(check_keys(listen, options));
   return LinkAddress{listen + ":*", listen + ":*"};
 }
 
@@ -96,8 +101,7 @@ Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options) {
       return error(Code::kInvalid, "'{}' of '{}' is no address of this transport", address,
                    peer.name)
           .note("valid: 'ipc:///folder/socket' and 'tcp://address:port'");
-    if (address.starts_with(kTcp) && !is_loopback(address))
-      RETURN_IF_ERROR(check_keys(address, options));
+    if (address.starts_with(kTcp)) RETURN_IF_ERROR(check_keys(address, options));
   }
   if (!options.keys) return ok();
   const auto allowed =

@@ -10,6 +10,10 @@ namespace primerl {
 Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options);
 
+/// Whether something may listen on, or connect to, this address beyond loopback: only with keys and
+/// a list of those allowed.
+Status check_reach(const std::string& address, bool has_keys, bool has_allowed);
+
 /// Whether this process may connect to, or expect, the peer.
 Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options);
 

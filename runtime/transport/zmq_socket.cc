@@ -44,7 +44,7 @@ class Settings {
 Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
   Settings to(socket);
   to.set(ZMQ_LINGER, 0);
-  if (kind == ZmqKind::kAuthenticator) return to.status();
+  if (kind == ZmqKind::kAuthenticator || kind == ZmqKind::kMonitor) return to.status();
   if (kind == ZmqKind::kRouter) {
     to.set(ZMQ_ROUTER_MANDATORY, 1);
     to.set(ZMQ_ROUTER_HANDOVER, 0);
@@ -120,7 +120,7 @@ ZmqContext::~ZmqContext() {
 
 Result<ZmqSocket> ZmqSocket::open(ZmqContext& context, ZmqKind kind,
                                   const ZmqSocketSettings& settings) {
-  static constexpr int kTypes[] = {ZMQ_ROUTER, ZMQ_DEALER, ZMQ_REP};
+  static constexpr int kTypes[] = {ZMQ_ROUTER, ZMQ_DEALER, ZMQ_REP, ZMQ_PAIR};
   ZmqSocket socket(zmq_socket(context.handle(), kTypes[static_cast<int>(kind)]));
   if (socket.handle() == nullptr) return zmq_error("opening a socket");
   RETURN_IF_ERROR(apply(socket.handle(), kind, settings));

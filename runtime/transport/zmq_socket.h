@@ -62,7 +62,7 @@ struct ZmqSocketSettings {
   std::string public_key, secret_key, server_key;  // Z85; empty: no keys
 };
 
-enum class ZmqKind { kRouter, kDealer, kAuthenticator };
+enum class ZmqKind { kRouter, kDealer, kAuthenticator, kMonitor };
 
 enum class ZmqSent { kSent, kNobody };
 

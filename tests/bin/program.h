@@ -88,6 +88,8 @@ class Program {
     }
     return true;
   }
+  /// What was read of stderr so far.
+  const std::string& said() const { return said_; }
   ProgramEnd wait() {
     while (read_more()) {
     }

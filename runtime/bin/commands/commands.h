@@ -10,6 +10,7 @@
 namespace primerl {
 
 Command actors_command();
+Command agent_command();
 Command bisect_command();  // hands over to primerl-worker
 Command check_command();
 Command completion_command();

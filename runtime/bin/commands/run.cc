@@ -26,6 +26,7 @@ constexpr int kDeathsFollowingMax = 2;
 struct Prepared {
   int exit_code = kExitDone;  // not done: what to leave with
   std::shared_ptr<const Plan> plan;
+  HostSetup hosts;
   ResumeChoice resume;
   std::unique_ptr<RunFolder> folder;
 };
@@ -34,6 +35,36 @@ Prepared refuse(const Error& why, int exit_code) {
   Prepared prepared;
   prepared.exit_code = fail(why, exit_code);
   return prepared;
+}
+
+/// Where the agents are; false when something is wrong, which has been said.
+bool read_host_setup(const RunArguments& arguments, const Plan& plan, HostSetup& setup) {
+  if (arguments.hosts.empty()) {
+    for (const auto& process : plan.processes)
+      if (!process.machine.empty()) {
+        fail(error(Code::kInvalid,
+                   "process '{}' is placed on host '{}'; where its agent is, is not "
+                   "known",
+                   process.name, process.machine)
+                 .note("say it in a hosts file and give --hosts FILE, or leave out 'host' of its "
+                       "[place]"),
+             kExitBadConfiguration);
+        return false;
+      }
+    return true;
+  }
+  auto file = read_hosts(arguments.hosts, plan);
+  if (!file.ok()) {
+    fail(file.error(), kExitBadConfiguration);
+    return false;
+  }
+  if (!file->diagnostics.all().empty())
+    fmt::print(stderr, "{}", render(file->diagnostics, file->sources, wants_color(STDERR_FILENO)));
+  if (file->diagnostics.has_errors()) return false;
+  setup.hosts = std::move(file->hosts);
+  const Status fits = check_host_setup(setup, plan, arguments.link_keys.listen);
+  if (!fits.ok()) fail(fits.error(), kExitBadConfiguration);
+  return fits.ok();
 }
 
 Prepared prepare(RunArguments arguments) {
@@ -49,16 +80,13 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
-  for (const auto& process : prepared.plan->processes)
-    if (!process.machine.empty())
-      return refuse(error(Code::kInvalid,
-                          "process '{}' is placed on '{}'; this release starts processes on this "
-                          "machine alone",
-                          process.name, process.machine)
-                        .note("leave out 'host' of its [place]"),
-                    kExitBadConfiguration);
   const auto keys = read_link_keys(arguments.link_keys, *prepared.plan);
   if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
+  if (*keys) prepared.hosts.keys = (*keys)->own;
+  if (!read_host_setup(arguments, *prepared.plan, prepared.hosts)) {
+    prepared.exit_code = kExitBadConfiguration;
+    return prepared;
+  }
   choose_record(arguments, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.resume, *prepared.plan, prepared.resume);
   for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
@@ -116,6 +144,7 @@ int RunStarts::run() {
     board_ = board;
     RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
                        arguments_.link_keys, *board);
+    session.use_hosts(prepared.hosts, !why.empty());
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     if (result.has_left_record)
@@ -127,6 +156,7 @@ int RunStarts::run() {
     again.resume = prepared.folder->path().string();
     again.json = arguments_.json;
     again.link_keys = arguments_.link_keys;
+    again.hosts = arguments_.hosts;
     // A record that processes die of would be their death again.
     num_deaths_following_ = result.was_recovering ? num_deaths_following_ + 1 : 0;
     again.from_checkpoint = result.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
@@ -267,6 +297,8 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
              "the list of keys that they let in, of `keys allow`");
   flags.text(arguments.link_keys.listen, "--listen", "ADDRESS",
              "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
+  flags.text(arguments.hosts, "--hosts", "FILE",
+             "where the agents of the graph's hosts are: runs its processes on several machines");
   flags.flag(arguments.json, "--json", "prints the summary as JSON");
   flags.text(arguments.metrics_port, "--metrics-port", "PORT",
              "serves /metrics on 127.0.0.1; 0, the default, takes any free port; or off");

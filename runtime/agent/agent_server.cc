@@ -1,0 +1,282 @@
+#include "runtime/agent/agent_server.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "runtime/cluster/control_messages.h"
+
+namespace primerl {
+namespace {
+
+constexpr int kFramesPerTurn = 256;
+constexpr Duration kTick = Duration::milliseconds(100);
+constexpr Duration kRetry = Duration::milliseconds(5);  // of what could not be sent
+constexpr int kTriesMax = 400;
+constexpr Duration kDeadAfterMin = Duration::seconds(1), kDeadAfterMax = Duration::seconds(3600);
+
+Time now() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
+}
+
+uint64_t draw_challenge() {
+  uint64_t drawn = 0;
+  CHECK(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn, "the system gives no random bytes");
+  return drawn;
+}
+
+/// A name that stays inside its folder.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '-';
+         });
+}
+
+/// The folder is the one that the control plane has, and it is run by the same user.
+Status check_folder(const PrepareRun& order, uint64_t challenge) {
+  const auto not_shared = [&](std::string_view why) {
+    return error(Code::kNotFound, "the run folder '{}' is not the control plane's here: {}",
+                 order.run_folder, why)
+        .note(
+            "every machine of a run needs the same folder under the same path: put it on a "
+            "shared file system, e.g. with --out /shared/runs/NAME");
+  };
+  const std::filesystem::path folder(order.run_folder);
+  if (!folder.is_absolute()) return not_shared("it is no absolute path");
+  const auto file = folder / challenge_file(challenge);
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return not_shared(fmt::format("'{}': {}", file.string(), std::strerror(errno)));
+  struct stat about {};
+  std::array<char, 64> text{};
+  const bool is_known = ::fstat(fd, &about) == 0;
+  const auto num_read = ::read(fd, text.data(), text.size());
+  ::close(fd);
+  if (!is_known || !S_ISREG(about.st_mode) || about.st_uid != ::geteuid())
+    return error(Code::kInvalid, "'{}' is not of this agent's user (user id {}, not {})",
+                 file.string(), about.st_uid, ::geteuid())
+        .note("the agent and the run need the same user");
+  if (num_read < 0 ||
+      std::string_view(text.data(), static_cast<size_t>(num_read)) != challenge_text(challenge))
+    return not_shared("the control plane has written otherwise");
+  return ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AgentServer>> AgentServer::open(AgentSettings settings) {
+  std::unique_ptr<AgentServer> server(new AgentServer(std::move(settings)));
+  ASSIGN_OR_RETURN(
+      server->listener_,
+      FrameListener::open(server->settings_.listen, server->settings_.keys, kAgentFrameBytesMax));
+  return server;
+}
+
+AgentServer::~AgentServer() {
+  run_.reset();
+  flush();
+}
+
+void AgentServer::serve() {
+  while (!is_done()) turn();
+  flush();
+}
+
+bool AgentServer::is_done() const {
+  if (run_ != nullptr) return false;
+  return num_signals_obeyed_ > 0 || (settings_.once && has_served_);
+}
+
+void AgentServer::turn() {
+  receive_frames();
+  if (run_ != nullptr) {
+    PeerOutbox& outbox = clients_.at(session_).outbox;
+    run_->turn([&outbox] { return outbox.has_room(); });
+  }
+  watch_session(now());
+  obey_signals();
+  flush();
+  if (is_done()) return;
+  std::vector<pollfd> descriptors;
+  if (run_ != nullptr) run_->poll_for(descriptors);
+  const bool is_waiting = std::any_of(clients_.begin(), clients_.end(),
+                                      [](const auto& each) { return !each.second.outbox.empty(); });
+  listener_->wait(descriptors, is_waiting ? kRetry : kTick);
+}
+
+void AgentServer::receive_frames() {
+  std::string from;
+  std::vector<std::byte> frame;
+  for (int i = 0; i < kFramesPerTurn && !broken_ && listener_->receive(from, frame); ++i) {
+    if (is_greeting(frame)) {
+      greet(from, frame);
+      continue;
+    }
+    const auto client = clients_.find(from);
+    if (client == clients_.end()) {
+      ++num_refused_;
+      continue;
+    }
+    const auto message = client->second.outbox.decode(frame);
+    if (message.ok()) {
+      obey(from, client->second, *message);
+      continue;
+    }
+    ++num_refused_;
+    if (from == session_)
+      broken_ = message.error().message();
+    else
+      clients_.erase(client);
+  }
+}
+
+void AgentServer::greet(const std::string& from, std::span<const std::byte> frame) {
+  const auto greeting = decode_greeting(frame);
+  if (!greeting.ok()) {
+    ++num_refused_;
+    return;
+  }
+  AgentGreeting answer = settings_.greeting;
+  // One that disagrees is told what this program is, and nothing else.
+  if (check_greeting(*greeting, answer, "the control plane").ok()) {
+    auto [client, is_new] = clients_.try_emplace(from);
+    if (is_new) {
+      client->second.challenge = draw_challenge();
+      client->second.number = ++num_greeted_;
+    }
+    answer.challenge = client->second.challenge;
+  } else {
+    ++num_refused_;
+  }
+  (void)listener_->send(from, encode_greeting(answer));
+  if (clients_.size() <= kClientsMax) return;
+  auto oldest = clients_.end();
+  for (auto each = clients_.begin(); each != clients_.end(); ++each)
+    if (each->first != session_ && each->first != from &&
+        (oldest == clients_.end() || each->second.number < oldest->second.number))
+      oldest = each;
+  clients_.erase(oldest);
+}
+
+void AgentServer::tell(Client& client, Payload message) {
+  const Status put = client.outbox.put(message);
+  if (!put.ok() && !broken_) broken_ = put.error().message();
+}
+
+void AgentServer::obey(const std::string& from, Client& client, const Payload& message) {
+  if (const auto* order = as_if<PrepareRun>(message)) return prepare(from, client, *order);
+  if (from != session_) {
+    // Of a run that is over: LeaveRun is answered all the same, so that nobody waits for it.
+    if (as_if<LeaveRun>(message) != nullptr)
+      tell(client, Payload::of(RunDropped{"the run is not served"}));
+    return;
+  }
+  if (const auto* leave = as_if<LeaveRun>(message)) return end_run(leave->why);
+  if (const Status handled = run_->handle(message); !handled.ok())
+    broken_ = handled.error().message();
+}
+
+void AgentServer::prepare(const std::string& from, Client& client, const PrepareRun& order) {
+  RunPrepared answer;
+  answer.pid = ::getpid();
+  if (const Status taken = take(from, client, order, answer); !taken.ok())
+    answer.fault = to_fault(taken.error());
+  tell(client, Payload::of(std::move(answer)));
+}
+
+Status AgentServer::take(const std::string& from, Client& client, const PrepareRun& order,
+                         RunPrepared& answer) {
+  if (num_signals_obeyed_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
+  if (run_ != nullptr && run_->order().run_id != order.run_id)
+    return error(Code::kExists, "the agent serves run {} of graph '{}' already",
+                 run_->order().run_id, run_->order().graph)
+        .note(
+            "an agent serves one run at a time: wait for its end, or start another agent on "
+            "another port");
+  if (run_ != nullptr && order.epoch <= run_->order().epoch)
+    return error(Code::kExists, "the agent serves start {} of run {}, this is start {}",
+                 run_->order().epoch, order.run_id, order.epoch);
+  if (run_ != nullptr) {
+    answer.num_killed = static_cast<uint32_t>(run_->num_workers());
+    end_run(fmt::format("start {} of the run takes its place", order.epoch));
+  }
+  if (!is_plain_name(order.links))
+    return error(Code::kInvalid, "'{}' is no name for a folder of sockets", order.links);
+  RETURN_IF_ERROR(check_folder(order, client.challenge));
+  if (settings_.check_run) RETURN_IF_ERROR(settings_.check_run(order));
+  AgentSite site = settings_.site;
+  ASSIGN_OR_RETURN(site.worker, settings_.find_worker());
+  PrepareRun kept = order;
+  kept.dead_after_ms = std::clamp(order.dead_after_ms, kDeadAfterMin.to_milliseconds(),
+                                  kDeadAfterMax.to_milliseconds());
+  session_ = from;
+  broken_.reset();
+  run_ = std::make_unique<AgentRun>(std::move(kept), std::move(site), [this](Payload message) {
+    tell(clients_.at(session_), std::move(message));
+  });
+  settings_.say(fmt::format("serving run {} of graph '{}', start {}, in {}", order.run_id,
+                            order.graph, order.epoch, order.run_folder));
+  return ok();
+}
+
+void AgentServer::watch_session(Time time) {
+  if (run_ == nullptr) return;
+  const auto dead_after = Duration::milliseconds(run_->order().dead_after_ms);
+  Client& client = clients_.at(session_);
+  const bool is_silent = client.outbox.is_silent(time, dead_after);
+  if (broken_) return end_run(*broken_);
+  if (is_silent)
+    return end_run(fmt::format("the control plane has said nothing for {}", to_string(dead_after)));
+  if (client.outbox.is_beat_due(time, beat_every(dead_after)))
+    tell(client, Payload::of(AgentBeat{static_cast<uint32_t>(run_->num_workers())}));
+}
+
+void AgentServer::obey_signals() {
+  while (num_signals_obeyed_ < settings_.num_signals()) {
+    ++num_signals_obeyed_;
+    if (run_ == nullptr) return;
+    if (num_signals_obeyed_ > 1) return end_run("the agent was told twice to stop");
+    settings_.say("stopping: the run is asked to drain (again stops now)");
+    tell(clients_.at(session_), Payload::of(AgentLeaving{"the agent was told to stop"}));
+  }
+}
+
+/// Kills and reaps, then says so.
+void AgentServer::end_run(const std::string& why) {
+  const size_t num_left = run_->num_workers();
+  const std::string run_id = run_->order().run_id;
+  run_.reset();
+  broken_.reset();
+  has_served_ = true;
+  if (settings_.clean_up) settings_.clean_up();
+  settings_.say(num_left == 0 ? fmt::format("run {} has left: {}", run_id, why)
+                              : fmt::format("run {} has left, {} of its processes were killed: {}",
+                                            run_id, num_left, why));
+  Client& client = clients_.at(session_);
+  session_.clear();
+  tell(client, Payload::of(RunDropped{why}));
+}
+
+/// One that is gone does not take its answers: it is forgotten after a while.
+void AgentServer::flush() {
+  for (auto each = clients_.begin(); each != clients_.end();) {
+    const std::string& to = each->first;
+    Client& client = each->second;
+    client.outbox.flush(
+        [&](std::span<const std::byte> frame) { return listener_->send(to, frame); });
+    client.num_tries = client.outbox.empty() ? 0 : client.num_tries + 1;
+    const bool is_gone = to != session_ && client.num_tries > kTriesMax;
+    each = is_gone ? clients_.erase(each) : std::next(each);
+  }
+}
+
+}  // namespace primerl

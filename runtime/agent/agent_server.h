@@ -1,0 +1,90 @@
+/// AgentServer: the agent of one machine: serves the control plane of one run at a time.
+///
+///   greeting -> greeting with a challenge -> PrepareRun -> RunPrepared -> ... -> LeaveRun
+///
+/// Everything happens on the thread that calls serve(), which is the parent of all workers: they
+/// die with it. The end of a run (LeaveRun, a control plane that is silent for dead_after, a broken
+/// connection, a newer start of the same run) kills and reaps what is left of it before anything
+/// else is answered.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/agent/agent_run.h"
+#include "runtime/agent/peer_outbox.h"
+#include "runtime/transport/zmq_frames.h"
+
+namespace primerl {
+
+struct AgentSettings {
+  std::string listen;  // "tcp://host:port"
+  FrameKeys keys;
+  AgentSite site;  // `worker` is asked for with each run
+  AgentGreeting greeting;
+  bool once = false;  // leave after the first run
+  std::function<Result<std::filesystem::path>()> find_worker;
+  /// Whether this machine can take part: an Error refuses the run.
+  std::function<Status(const PrepareRun&)> check_run;
+  /// After the processes of a run have gone.
+  std::function<void()> clean_up;
+  std::function<void(const std::string&)> say;
+  /// Signals so far: the first ends the run gently, the second at once.
+  std::function<int()> num_signals;
+};
+
+class AgentServer {
+ public:
+  static constexpr size_t kClientsMax = 16;  // that have greeted; the oldest without a run goes
+
+  static Result<std::unique_ptr<AgentServer>> open(AgentSettings settings);
+  ~AgentServer();
+  /// With its port.
+  const std::string& address() const { return listener_->address(); }
+  /// Until a signal, or the end of the first run.
+  void serve();
+  uint64_t num_refused() const { return num_refused_ + listener_->num_refused(); }
+
+ private:
+  /// A connection that has greeted.
+  struct Client {
+    uint64_t challenge = 0;
+    uint64_t number = 0;  // rises
+    int num_tries = 0;    // turns since its outbox was empty
+    PeerOutbox outbox;
+  };
+
+  void turn();
+  void receive_frames();
+  void greet(const std::string& from, std::span<const std::byte> frame);
+  void obey(const std::string& from, Client& client, const Payload& message);
+  void prepare(const std::string& from, Client& client, const PrepareRun& order);
+  Status take(const std::string& from, Client& client, const PrepareRun& order,
+              RunPrepared& answer);
+  void tell(Client& client, Payload message);
+  void watch_session(Time now);
+  void obey_signals();
+  void end_run(const std::string& why);
+  void flush();
+  bool is_done() const;
+
+  explicit AgentServer(AgentSettings settings) : settings_(std::move(settings)) {}
+
+  const AgentSettings settings_;
+  std::unique_ptr<FrameListener> listener_;
+  std::map<std::string, Client> clients_;  // by connection
+  uint64_t num_greeted_ = 0;
+  std::string session_;                // the connection whose run is served; "": none
+  std::unique_ptr<AgentRun> run_;      // null when there is none
+  std::optional<std::string> broken_;  // why the session cannot go on
+  uint64_t num_refused_ = 0;
+  int num_signals_obeyed_ = 0;
+  bool has_served_ = false;
+};
+
+}  // namespace primerl

@@ -1,0 +1,49 @@
+/// The hosts file of `run --hosts FILE`: which agent serves each machine that a graph's [place]
+/// names. docs/formats/hosts.md.
+///
+///   [host.gpu1]
+///   agent = "10.0.0.5:7300"
+///   key = "..."                  # of the agent; needed beyond loopback
+///   listen = "10.0.0.5"          # where links of its processes listen; default: as `agent`
+///
+/// Findings have codes of their own, H001 to H007, beside those of any table (G001, G02x). Plain
+/// values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/config/diagnostic.h"
+#include "graph/plan.h"
+
+namespace primerl {
+
+struct HostEntry {
+  std::string name;
+  std::string agent;   // "10.0.0.5:7300"
+  std::string key;     // Z85; "" without keys
+  std::string listen;  // never empty
+};
+
+struct HostsFile {
+  Sources sources;
+  Diagnostics diagnostics;
+  std::vector<HostEntry> hosts;  // that the plan uses, in the order of the file
+};
+
+/// Reads and checks it against the graph. An Error: the file cannot be read; every other fault is a
+/// diagnostic.
+Result<HostsFile> read_hosts(const std::string& path, const Plan& plan);
+/// The same from text.
+HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan);
+
+/// "host:port", a host name or an address (IPv6 in brackets) and a port from `port_min`. The host,
+/// or nothing when it is none.
+std::optional<std::string> host_of_address(const std::string& address, uint32_t port_min);
+
+/// Whether one can be reached from other machines: not "127.0.0.1" and the like.
+bool is_beyond(const std::string& host);
+
+}  // namespace primerl

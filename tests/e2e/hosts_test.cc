@@ -1,0 +1,399 @@
+// The scripted graph on three "machines": this one and two agents. To its end, killed, silent,
+// refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <set>
+#include <thread>
+
+#include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// `primerl-graph agent` on a free port of loopback, with a folder for sockets of the test's own.
+class AgentProgram {
+ public:
+  explicit AgentProgram(const fs::path& scratch, std::vector<std::string> more = {},
+                        std::vector<std::string> set = {}) {
+    std::vector<std::string> words{"primerl-graph", "agent"};
+    words.insert(words.end(), more.begin(), more.end());
+    set.push_back("XDG_RUNTIME_DIR=" + scratch.string());
+    program_ = std::make_unique<Program>(words, set);
+    EXPECT_TRUE(program_->wait_until_said("agent listens on tcp://"));
+    EXPECT_TRUE(program_->wait_until_said("\n"));
+    const std::string said = program_->said();
+    const size_t begin = said.find("tcp://") + 6;
+    address_ = said.substr(begin, said.find('\n', begin) - begin);
+  }
+  Program& operator*() const { return *program_; }
+  Program* operator->() const { return program_.get(); }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::unique_ptr<Program> program_;
+  std::string address_;
+};
+
+class HostsRun : public testing::Test {
+ protected:
+  void write_hosts(const std::string& a, const std::string& b, const std::string& key = "") const {
+    const std::string line = key.empty() ? "" : "key = \"" + key + "\"\n";
+    write_text(hosts_, "[host.a]\nagent = \"" + a + "\"\n" + line + "[host.b]\nagent = \"" + b +
+                           "\"\n" + line);
+  }
+  std::vector<std::string> words(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{"run",     source_path("tests/bin/graphs/hosts.toml"),
+                                 "--hosts", hosts_.string(),
+                                 "--out",   folder_.string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::vector<std::string> endless(std::vector<std::string> more = {}) const {
+    auto all = words({"--max-steps", "1000000000"});
+    all.insert(all.begin(), "primerl-graph");
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::vector<std::string> variables() const {
+    return {"XDG_RUNTIME_DIR=" + scratch_.path().string()};
+  }
+  /// False when the run ends before it has taken so many more steps.
+  bool takes_steps(const Program& run, size_t more) const {
+    const fs::path file = folder_ / "metrics.jsonl";
+    for (const size_t then = num_lines(file); num_lines(file) < then + more;)
+      if (!run.is_running()) return false;
+    return true;
+  }
+  static void expect_gone(const std::vector<pid_t>& workers) {
+    // CTest's limit ends a wait for one that never goes.
+    for (const pid_t worker : workers)
+      while (!has_ended(worker)) std::this_thread::yield();
+  }
+  ProgramEnd run_to_its_end(std::vector<std::string> more = {}) const {
+    return run_graph_program(words(std::move(more)), variables());
+  }
+
+  const ScratchFolder scratch_;
+  const fs::path folder_ = scratch_.path() / "run";
+  const fs::path hosts_ = scratch_.path() / "hosts.toml";
+};
+
+TEST_F(HostsRun, GoesToItsEndAndLeavesTheAgentsForTheNext) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  for (int i = 0; i < 2; ++i) {
+    const auto end = run_to_its_end();
+    ASSERT_EQ(end.code, 0) << end.err;
+    EXPECT_EQ(run_end(folder_), "finished");
+    EXPECT_EQ(lines_of(folder_ / "metrics.jsonl").size(), 8u);
+    EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
+    for (const auto& left : fs::directory_iterator(folder_))
+      EXPECT_FALSE(left.path().filename().string().starts_with(".agent-")) << left.path();
+    EXPECT_TRUE(workers_of(*a).empty());
+    EXPECT_TRUE(workers_of(*b).empty());
+    fs::remove_all(folder_);
+  }
+  ::kill(a->pid(), SIGTERM);
+  EXPECT_EQ(a->wait().code, 0);
+  ::kill(b->pid(), SIGINT);
+  EXPECT_EQ(b->wait().code, 130);
+}
+
+TEST_F(HostsRun, TheAgentsStartTheirProcessesAndPsNamesTheHosts) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  EXPECT_EQ(workers_of(run).size(), 1u);  // the driver
+  EXPECT_EQ(workers_of(*a).size(), 2u);
+  EXPECT_EQ(workers_of(*b).size(), 1u);
+  const auto ps = run_graph_program({"ps", folder_.string(), "--json"});
+  ASSERT_EQ(ps.code, 0) << ps.err;
+  const auto status = parse_json(ps.out, "ps");
+  ASSERT_TRUE(status.ok());
+  std::map<std::string, std::string> hosts;
+  for (const Json& process : status->find("processes")->as_array())
+    hosts[*process.get_string("name")] =
+        process.find("host") == nullptr ? "" : *process.get_string("host");
+  EXPECT_EQ(hosts,
+            (std::map<std::string, std::string>{
+                {"driver", ""}, {"inference#0", "a"}, {"inference#1", "a"}, {"training", "b"}}));
+  EXPECT_THAT(run_graph_program({"ps", folder_.string()}).out, HasSubstr("host"));
+  auto workers = workers_of(*a);
+  workers.push_back(workers_of(*b).at(0));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_EQ(run_end(folder_), "interrupted");
+  expect_gone(workers);
+}
+
+TEST_F(HostsRun, AnEngineThatDiesComesBackThroughItsAgent) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(*a);
+  ASSERT_EQ(workers.size(), 2u);
+  ::kill(workers[1], SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
+  ASSERT_TRUE(takes_steps(run, 4)) << run.wait().err;
+  EXPECT_EQ(workers_of(*a).size(), 2u);
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("process 'inference#1' was killed by signal 9"));
+  expect_steps_and_rollouts_once(folder_);
+}
+
+TEST_F(HostsRun, ATrainerThatDiesIsTakenUpThroughTheSameAgents) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const auto workers = workers_of(*b);
+  ASSERT_EQ(workers.size(), 1u);
+  ::kill(workers[0], SIGKILL);
+  ASSERT_TRUE(run.wait_until_said("messages as recorded; going on live"));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  ASSERT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("process 'training' was killed by signal 9"));
+  expect_steps_and_rollouts_once(folder_);
+  expect_replays(folder_);
+}
+
+TEST_F(HostsRun, TheWorkersOfAKilledAgentDieWithItAndItIsNamed) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless({"--set", "graph.restarts_max=0", "--set", "graph.dead_after=2s"}),
+              variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  auto workers = workers_of(*a);
+  workers.push_back(workers_of(*b).at(0));
+  ::kill(b->pid(), SIGKILL);
+  EXPECT_EQ(b->wait().signal, SIGKILL);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("the agent of host 'b' at " + b.address()));
+  EXPECT_EQ(run_end(folder_), "failed");
+  expect_gone(workers);
+}
+
+TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless({"--set", "graph.dead_after=2s"}), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ASSERT_TRUE(takes_steps(run, 8)) << run.wait().err;  // and has written a checkpoint
+  const auto before = workers_of(*b);
+  ASSERT_EQ(before.size(), 1u);
+  ::kill(b->pid(), SIGSTOP);
+  ASSERT_TRUE(run.wait_until_said("the agent of host 'b' at " + b.address() +
+                                  ": it has said nothing for 2s"));
+  EXPECT_FALSE(has_ended(before[0]));  // nobody but its agent may say that it is dead
+  ::kill(b->pid(), SIGCONT);
+  ASSERT_TRUE(run.wait_until_said("the run is taken up again"));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
+  EXPECT_TRUE(has_ended(before[0]));
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  expect_steps_and_rollouts_once(folder_);
+}
+
+TEST_F(HostsRun, NothingOutlivesAKilledControlPlane) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  std::vector<pid_t> workers;
+  {
+    Program run(endless({"--set", "graph.dead_after=2s"}), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    workers = workers_of(*a);
+    workers.push_back(workers_of(*b).at(0));
+    ::kill(run.pid(), SIGKILL);
+    EXPECT_EQ(run.wait().signal, SIGKILL);
+  }
+  ASSERT_TRUE(a->wait_until_said("the control plane has said nothing for 2s"));
+  ASSERT_TRUE(b->wait_until_said("the control plane has said nothing for 2s"));
+  expect_gone(workers);
+  // The agents serve the next one, which goes on with the run.
+  const auto steps = lines_of(folder_ / "metrics.jsonl");
+  ASSERT_FALSE(steps.empty());
+  const int64_t more = *steps.back().get_int("step") + 4;
+  const auto end = run_graph_program({"run", "--resume", folder_.string(), "--hosts",
+                                      hosts_.string(), "--max-steps", std::to_string(more)},
+                                     variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), more);
+}
+
+TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  std::vector<pid_t> workers;
+  {
+    Program run(endless({"--set", "graph.dead_after=1h"}), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    ASSERT_TRUE(takes_steps(run, 4)) << run.wait().err;
+    workers = workers_of(*a);
+    workers.push_back(workers_of(*b).at(0));
+    ::kill(run.pid(), SIGKILL);
+    EXPECT_EQ(run.wait().signal, SIGKILL);
+  }
+  for (const pid_t worker : workers) EXPECT_FALSE(has_ended(worker));
+  // Another run is refused as long as the agents believe in this one.
+  const fs::path other = scratch_.path() / "other";
+  auto second = words();
+  second.back() = other.string();
+  const auto refused = run_graph_program(second, variables());
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("the agent serves run " +
+                                           *json_file(folder_ / "run.json").get_string("run_id") +
+                                           " of graph 'hosts' already"),
+                                 HasSubstr("one run at a time")));
+  for (const pid_t worker : workers) EXPECT_FALSE(has_ended(worker));
+  const int64_t more = *lines_of(folder_ / "metrics.jsonl").back().get_int("step") + 4;
+  const auto end = run_graph_program({"run", "--resume", folder_.string(), "--hosts",
+                                      hosts_.string(), "--max-steps", std::to_string(more)},
+                                     variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  expect_gone(workers);
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), more);
+}
+
+TEST_F(HostsRun, AnAgentThatIsToldToStopLetsTheRunDrain) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  ::kill(a->pid(), SIGTERM);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("host 'a': the agent was told to stop; the run drains"));
+  EXPECT_EQ(run_end(folder_), "interrupted");
+  EXPECT_EQ(a->wait().code, 0);
+  expect_steps_and_rollouts_once(folder_);
+}
+
+TEST_F(HostsRun, WithKeysGoesToItsEndAndLetsNoOtherKeyIn) {
+  const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
+  const std::string strange = scratch_.path() / "strange";
+  const auto made = run_graph_program({"keys", "new", "--out", keys});
+  const auto other = run_graph_program({"keys", "new", "--out", strange});
+  const std::string public_key = made.out.substr(0, made.out.size() - 1);
+  const std::string other_key = other.out.substr(0, other.out.size() - 1);
+  for (const char* process : {"driver", "inference", "training", "control"})
+    ASSERT_EQ(
+        run_graph_program({"keys", "allow", public_key, "--process", process, "--list", allow})
+            .code,
+        0);
+  const AgentProgram a(scratch_.path(), {"--keys", keys, "--allow", allow});
+  const AgentProgram b(scratch_.path(), {"--keys", keys, "--allow", allow});
+  write_hosts(a.address(), b.address(), public_key);
+  const auto end = run_to_its_end({"--keys", keys, "--allow", allow});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
+  fs::remove_all(folder_);
+
+  const auto bare = run_to_its_end();
+  EXPECT_EQ(bare.code, 2);
+  EXPECT_THAT(bare.err, HasSubstr("host 'a' has a key, this run has none"));
+  write_hosts(a.address(), b.address());
+  const auto unkeyed = run_to_its_end();
+  EXPECT_EQ(unkeyed.code, 1);
+  EXPECT_THAT(unkeyed.err, HasSubstr("the handshake failed"));
+  fs::remove_all(folder_);
+  write_hosts(a.address(), b.address(), other_key);
+  const auto mistaken = run_to_its_end({"--keys", keys, "--allow", allow});
+  EXPECT_EQ(mistaken.code, 1);
+  EXPECT_THAT(mistaken.err, HasSubstr("the handshake failed"));
+  fs::remove_all(folder_);
+  // A key of another list.
+  const std::string their_allow = scratch_.path() / "their_allow";
+  for (const char* process : {"driver", "inference", "training"})
+    ASSERT_EQ(
+        run_graph_program({"keys", "allow", other_key, "--process", process, "--list", their_allow})
+            .code,
+        0);
+  write_hosts(a.address(), b.address(), public_key);
+  const auto stranger = run_to_its_end({"--keys", strange, "--allow", their_allow});
+  EXPECT_EQ(stranger.code, 1);
+  EXPECT_THAT(stranger.err, AllOf(HasSubstr("does not let this key in"),
+                                  HasSubstr("keys allow '" + other_key + "' --process control")));
+}
+
+TEST_F(HostsRun, AnAgentThatIsNotThereIsNamed) {
+  const AgentProgram a(scratch_.path());
+  std::string gone;
+  {
+    const AgentProgram b(scratch_.path());
+    gone = b.address();
+    ::kill(b->pid(), SIGTERM);
+    EXPECT_EQ(b->wait().code, 0);
+  }
+  write_hosts(a.address(), gone);
+  const auto end = run_to_its_end();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("the agent of host 'b' at " + gone),
+                             HasSubstr("primerl-graph agent")));
+  EXPECT_TRUE(workers_of(*a).empty());
+}
+
+TEST_F(HostsRun, AFolderThatIsNotSharedIsNamed) {
+  const AgentProgram a(scratch_.path());
+  // The other agent sees another file system where the run folder is.
+  const fs::path fake = scratch_.path() / "primerl-worker";
+  const AgentProgram b(scratch_.path(), {}, {"PRIMERL_WORKER=" + fake.string()});
+  write_hosts(a.address(), b.address());
+  const auto missing = run_to_its_end();
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("the agent of host 'b'"),
+                                 HasSubstr("no program '" + fake.string() + "'")));
+}
+
+TEST_F(HostsRun, AHostWithoutAnAgentIsABadConfiguration) {
+  const auto none = run_graph_program(
+      {"run", source_path("tests/bin/graphs/hosts.toml"), "--out", folder_.string()}, variables());
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("placed on host 'a'"), HasSubstr("--hosts FILE")));
+  write_text(hosts_, "[host.a]\nagent = \"127.0.0.1:1\"\n[host.bb]\nagent = \"127.0.0.1:2\"\n");
+  const auto near = run_to_its_end();
+  EXPECT_EQ(near.code, 2);
+  EXPECT_THAT(near.err, AllOf(HasSubstr("no [host.b]"), HasSubstr("did you mean 'bb'?")));
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_F(HostsRun, AnAgentRefusesWhatIsNotSafe) {
+  const auto beyond = run_graph_program({"agent", "--listen", "0.0.0.0:0"}, variables());
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_THAT(beyond.err, HasSubstr("'tcp://0.0.0.0:0' is beyond this machine and needs keys"));
+  const auto no_address = run_graph_program({"agent", "--listen", "127.0.0.1"}, variables());
+  EXPECT_EQ(no_address.code, 3);
+  const AgentProgram first(scratch_.path());
+  const auto second = run_graph_program({"agent", "--listen", first.address()}, variables());
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.err, AllOf(HasSubstr(first.address()), HasSubstr("Address already in use")));
+}
+
+TEST_F(HostsRun, OnceMeansOneRun) {
+  const AgentProgram a(scratch_.path(), {"--once"}), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  const auto end = run_to_its_end();
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(a->wait().code, 0);
+  EXPECT_TRUE(b->is_running());
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,40 @@
+/// The worker processes below a program of a test, by the system's word.
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/bin/program.h"
+
+namespace primerl {
+
+inline std::vector<pid_t> workers_of(const Program& program) {
+  const std::string pid = std::to_string(program.pid());
+  std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+  std::vector<pid_t> workers;
+  for (pid_t worker = 0; children >> worker;) workers.push_back(worker);
+  return workers;
+}
+
+/// The worker of a process of the plan; -1 when it has none now. Restarts change their order.
+inline pid_t worker_named(const Program& program, const std::string& process) {
+  for (const pid_t worker : workers_of(program)) {
+    std::ifstream file("/proc/" + std::to_string(worker) + "/cmdline");
+    const std::string words((std::istreambuf_iterator<char>(file)), {});
+    const std::string wanted = std::string("--process") + '\0' + process + '\0';
+    if (words.find(wanted) != std::string::npos) return worker;
+  }
+  return -1;
+}
+
+/// Of a process that is no child: gone, or dead and not yet reaped by whoever inherited it.
+inline bool has_ended(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos || text.substr(name_end + 2, 1) == "Z";
+}
+
+}  // namespace primerl
