@@ -421,6 +421,7 @@ Status Client::handle(const Payload& message) {
   } else if (const auto* leaving = as_if<AgentLeaving>(message)) {
     leaving_ = leaving->why;
   } else if (const auto* dropped = as_if<RunDropped>(message)) {
+    RETURN_IF_ERROR(outbox_.put(Payload::of(LeaveRun{"heard"})));
     if (phase_ != Phase::kLeaving)
       return error(Code::kUnavailable, "it has ended its part of the run: {}", dropped->why);
     phase_ = Phase::kLeft;

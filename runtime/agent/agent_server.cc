@@ -20,6 +20,7 @@ constexpr int kFramesPerTurn = 256;
 constexpr Duration kTick = Duration::milliseconds(100);
 constexpr Duration kRetry = Duration::milliseconds(5);  // of what could not be sent
 constexpr int kTriesMax = 400;
+constexpr Duration kFarewellMax = Duration::seconds(1);
 constexpr Duration kDeadAfterMin = Duration::seconds(1), kDeadAfterMax = Duration::seconds(3600);
 
 Time now() {
@@ -93,7 +94,11 @@ void AgentServer::serve() {
 
 bool AgentServer::is_done() const {
   if (run_ != nullptr) return false;
-  return num_signals_obeyed_ > 0 || (settings_.once && has_served_);
+  if (num_signals_obeyed_ == 0 && !(settings_.once && has_served_)) return false;
+  // What was sent last may be lost with the connection: wait a moment until it was heard.
+  const bool all_know = std::none_of(clients_.begin(), clients_.end(),
+                                     [](const auto& each) { return each.second.has_to_hear; });
+  return all_know || now() >= leave_by_;
 }
 
 void AgentServer::turn() {
@@ -175,9 +180,8 @@ void AgentServer::tell(Client& client, Payload message) {
 void AgentServer::obey(const std::string& from, Client& client, const Payload& message) {
   if (const auto* order = as_if<PrepareRun>(message)) return prepare(from, client, *order);
   if (from != session_) {
-    // Of a run that is over: LeaveRun is answered all the same, so that nobody waits for it.
-    if (as_if<LeaveRun>(message) != nullptr)
-      tell(client, Payload::of(RunDropped{"the run is not served"}));
+    // It knows that its run is over; who said so first does not matter.
+    if (as_if<LeaveRun>(message) != nullptr) client.has_to_hear = false;
     return;
   }
   if (const auto* leave = as_if<LeaveRun>(message)) return end_run(leave->why);
@@ -264,6 +268,8 @@ void AgentServer::end_run(const std::string& why) {
   Client& client = clients_.at(session_);
   session_.clear();
   tell(client, Payload::of(RunDropped{why}));
+  client.has_to_hear = true;
+  leave_by_ = now() + kFarewellMax;
 }
 
 /// One that is gone does not take its answers: it is forgotten after a while.

@@ -54,8 +54,9 @@ class AgentServer {
   /// A connection that has greeted.
   struct Client {
     uint64_t challenge = 0;
-    uint64_t number = 0;  // rises
-    int num_tries = 0;    // turns since its outbox was empty
+    uint64_t number = 0;       // rises
+    int num_tries = 0;         // turns since its outbox was empty
+    bool has_to_hear = false;  // that its run is over: it answers with LeaveRun
     PeerOutbox outbox;
   };
 
@@ -85,6 +86,7 @@ class AgentServer {
   uint64_t num_refused_ = 0;
   int num_signals_obeyed_ = 0;
   bool has_served_ = false;
+  Time leave_by_;  // although a client has not answered
 };
 
 }  // namespace primerl

@@ -144,7 +144,11 @@ class HostsReader {
       if (std::find(names_.begin(), names_.end(), host) != names_.end()) continue;
       auto& found = file_.diagnostics.error("H005", whole, "no [host.{}]: process '{}' runs there",
                                             host, process);
-      const std::string near = nearest_name(host, names_);
+      // A name that another place uses is not a slip.
+      std::vector<std::string> unused;
+      for (const auto& name : names_)
+        if (!used_.contains(name)) unused.push_back(name);
+      const std::string near = nearest_name(host, unused);
       if (!names_.empty()) found.note(fmt::format("hosts of this file: {}", join_names(names_)));
       if (!near.empty()) found.suggest(fmt::format("did you mean '{}'?", near));
     }

@@ -135,7 +135,7 @@ Error to_error(const AgentFault& fault) {
                         ? static_cast<Code>(fault.code)
                         : Code::kInternal;
   Error error(code, fault.text);
-  for (const auto& note : fault.notes) error = std::move(error).note(note);
+  for (const auto& note : fault.notes) (void)std::move(error).note(note);
   return error;
 }
 

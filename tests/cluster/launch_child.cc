@@ -47,8 +47,9 @@ int answer(int fd) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  const std::string fd = argc > 3 ? argv[3] : "";
-  if (argc < 4 || std::string(argv[2]) != "--control") return 3;
+  // An agent adds words of its own before them.
+  if (argc < 4 || std::string(argv[argc - 2]) != "--control") return 3;
+  const std::string fd = argv[argc - 1];
   if (what == "answer") return answer(std::stoi(fd));
   if (what == "complain") {
     std::fprintf(stderr, "first line\nthe model folder 'x' is missing\n");

@@ -335,31 +335,35 @@ TEST_F(HostsRun, WithKeysGoesToItsEndAndLetsNoOtherKeyIn) {
 
 TEST_F(HostsRun, AnAgentThatIsNotThereIsNamed) {
   const AgentProgram a(scratch_.path());
-  std::string gone;
-  {
-    const AgentProgram b(scratch_.path());
-    gone = b.address();
-    ::kill(b->pid(), SIGTERM);
-    EXPECT_EQ(b->wait().code, 0);
-  }
+  // Bound and not listening: the port is nobody's as long as it is held.
+  const int held = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(held, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::getsockname(held, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string gone = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
   write_hosts(a.address(), gone);
   const auto end = run_to_its_end();
+  ::close(held);
   EXPECT_EQ(end.code, 1);
-  EXPECT_THAT(end.err, AllOf(HasSubstr("the agent of host 'b' at " + gone),
-                             HasSubstr("primerl-graph agent")));
+  EXPECT_THAT(end.err, AllOf(HasSubstr("the agent of host 'b' at " + gone +
+                                       " cannot be reached: nothing listens there"),
+                             HasSubstr("primerl-graph agent --listen")));
   EXPECT_TRUE(workers_of(*a).empty());
 }
 
-TEST_F(HostsRun, AFolderThatIsNotSharedIsNamed) {
+TEST_F(HostsRun, AMachineWithoutTheWorkerProgramIsNamed) {
   const AgentProgram a(scratch_.path());
-  // The other agent sees another file system where the run folder is.
-  const fs::path fake = scratch_.path() / "primerl-worker";
-  const AgentProgram b(scratch_.path(), {}, {"PRIMERL_WORKER=" + fake.string()});
+  const fs::path missing = scratch_.path() / "primerl-worker";
+  const AgentProgram b(scratch_.path(), {}, {"PRIMERL_WORKER=" + missing.string()});
   write_hosts(a.address(), b.address());
-  const auto missing = run_to_its_end();
-  EXPECT_EQ(missing.code, 1);
-  EXPECT_THAT(missing.err, AllOf(HasSubstr("the agent of host 'b'"),
-                                 HasSubstr("no program '" + fake.string() + "'")));
+  const auto end = run_to_its_end();
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("the agent of host 'b'"),
+                             HasSubstr("no program '" + missing.string() + "'")));
+  EXPECT_TRUE(workers_of(*a).empty());
 }
 
 TEST_F(HostsRun, AHostWithoutAnAgentIsABadConfiguration) {
