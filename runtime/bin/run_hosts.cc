@@ -47,7 +47,7 @@ bool has_tcp(const Plan& plan) {
 
 }  // namespace
 
-Result<std::unique_ptr<RunHosts>> RunHosts::connect(const HostSetup& setup, const Start& start) {
+Result<std::unique_ptr<RunHosts>> RunHosts::connect(const MachineSetup& setup, const Start& start) {
   auto hosts = std::make_unique<RunHosts>();
   const Plan& plan = *start.plan;
   const AgentGreeting own = own_greeting(start.types_hash, kProgramVersion);
@@ -66,7 +66,7 @@ Result<std::unique_ptr<RunHosts>> RunHosts::connect(const HostSetup& setup, cons
   return hosts;
 }
 
-Status RunHosts::prepare(const HostSetup& setup, const Start& start) {
+Status RunHosts::prepare(const MachineSetup& setup, const Start& start) {
   for (const HostEntry& host : setup.hosts) {
     AgentClient& agent = *agents_.at(host.name);
     const ChallengeFile file(start.folder / challenge_file(agent.challenge()));
@@ -105,7 +105,7 @@ std::optional<std::string> RunHosts::leaving() const {
   return std::nullopt;
 }
 
-Status check_host_setup(const HostSetup& setup, const Plan& plan, const std::string& listen) {
+Status check_host_setup(const MachineSetup& setup, const Plan& plan, const std::string& listen) {
   for (const HostEntry& host : setup.hosts)
     if (!host.key.empty() && !setup.keys)
       return error(Code::kInvalid, "host '{}' has a key, this run has none", host.name)

@@ -23,7 +23,7 @@ namespace primerl {
 inline constexpr const char* kControlName = "control";
 
 /// Of one command: the same for all its starts.
-struct HostSetup {
+struct MachineSetup {
   std::vector<HostEntry> hosts;  // that the graph uses
   std::optional<KeyPair> keys;   // of this machine
 };
@@ -42,7 +42,7 @@ class RunHosts {
   };
 
   /// All agents, or the first fault by name.
-  static Result<std::unique_ptr<RunHosts>> connect(const HostSetup& setup, const Start& start);
+  static Result<std::unique_ptr<RunHosts>> connect(const MachineSetup& setup, const Start& start);
 
   Result<std::unique_ptr<WorkerProcess>> launch(const std::string& host,
                                                 const LaunchOptions& options,
@@ -53,12 +53,12 @@ class RunHosts {
   std::optional<std::string> leaving() const;
 
  private:
-  Status prepare(const HostSetup& setup, const Start& start);
+  Status prepare(const MachineSetup& setup, const Start& start);
 
   std::map<std::string, std::unique_ptr<AgentClient>> agents_;  // by host
 };
 
 /// What the hosts file and the flags of the run must agree on, before anything is started.
-Status check_host_setup(const HostSetup& setup, const Plan& plan, const std::string& listen);
+Status check_host_setup(const MachineSetup& setup, const Plan& plan, const std::string& listen);
 
 }  // namespace primerl

@@ -46,7 +46,7 @@ class RunSession {
              const LinkKeyFiles& link_keys, RunBoard& board);
   /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
   /// taken up after a death.
-  void use_hosts(const HostSetup& hosts, bool is_again) {
+  void use_hosts(const MachineSetup& hosts, bool is_again) {
     host_setup_ = &hosts;
     is_again_ = is_again;
   }
@@ -120,7 +120,7 @@ class RunSession {
   const LinkKeyFiles& link_keys_;
   RunBoard& board_;
 
-  const HostSetup* host_setup_ = nullptr;
+  const MachineSetup* host_setup_ = nullptr;
   bool is_again_ = false;
 
   std::shared_ptr<ControlInbox> inbox_;

@@ -454,7 +454,7 @@ TEST_F(SplitRun, APlaceThatCannotBeMadeIsNamed) {
   const auto host =
       run_graph_program(words({"--set", "place.training.host=elsewhere"}), variables());
   EXPECT_EQ(host.code, 2);
-  EXPECT_THAT(host.err, HasSubstr("'training' is placed on 'elsewhere'"));
+  EXPECT_THAT(host.err, HasSubstr("'training' is placed on host 'elsewhere'"));
 }
 
 }  // namespace

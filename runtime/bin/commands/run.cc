@@ -26,7 +26,7 @@ constexpr int kDeathsFollowingMax = 2;
 struct Prepared {
   int exit_code = kExitDone;  // not done: what to leave with
   std::shared_ptr<const Plan> plan;
-  HostSetup hosts;
+  MachineSetup hosts;
   ResumeChoice resume;
   std::unique_ptr<RunFolder> folder;
 };
@@ -38,7 +38,7 @@ Prepared refuse(const Error& why, int exit_code) {
 }
 
 /// Where the agents are; false when something is wrong, which has been said.
-bool read_host_setup(const RunArguments& arguments, const Plan& plan, HostSetup& setup) {
+bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSetup& setup) {
   if (arguments.hosts.empty()) {
     for (const auto& process : plan.processes)
       if (!process.machine.empty()) {
