@@ -97,14 +97,15 @@ Status RunSession::launch_workers() {
   while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
     if (const auto event = inbox_->take(kTick)) {
       handle(*event);
-      if (hosts_ != nullptr)
-        if (auto lost = hosts_->fault()) return *std::move(lost);
+      if (has_lost_agent_) return *hosts_->fault();
       const Worker& worker = workers_[event->peer.index()];
       if (worker.ended && !worker.ended->text.empty())
         return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
                      worker.ended->text);
       if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
     }
+    watch_agents();
+    if (has_lost_agent_) return *hosts_->fault();
     RETURN_IF_ERROR(coordination_);
     if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
     if (now() > give_up)

@@ -78,7 +78,7 @@ RunResult RunSession::run() {
   if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
   if (const Status launched = launch_workers(); !launched.ok()) {
     kill_all();
-    if (SignalCounter::count() > 0)
+    if (SignalCounter::count() > 0 || is_told_to_leave_)
       return {kExitInterrupted, "interrupted", "", false, wall_seconds() - wall_start_};
     RunResult result = failed(launched.error().text());
     result.has_lost_worker = has_lost_worker_;

@@ -45,10 +45,24 @@ class AgentProgram {
 
 class HostsRun : public testing::Test {
  protected:
-  void write_hosts(const std::string& a, const std::string& b, const std::string& key = "") const {
-    const std::string line = key.empty() ? "" : "key = \"" + key + "\"\n";
-    write_text(hosts_, "[host.a]\nagent = \"" + a + "\"\n" + line + "[host.b]\nagent = \"" + b +
-                           "\"\n" + line);
+  void write_hosts(const std::string& a, const std::string& b, const std::string& key_of_a = "",
+                   const std::string& key_of_b = "") const {
+    const auto line = [](const std::string& key) {
+      return key.empty() ? "" : "key = \"" + key + "\"\n";
+    };
+    write_text(hosts_, "[host.a]\nagent = \"" + a + "\"\n" + line(key_of_a) +
+                           "[host.b]\nagent = \"" + b + "\"\n" + line(key_of_b));
+  }
+  /// Makes a pair of keys in the file; the public one.
+  static std::string new_key(const std::string& file) {
+    const auto made = run_graph_program({"keys", "new", "--out", file});
+    EXPECT_EQ(made.code, 0) << made.err;
+    return made.out.substr(0, made.out.size() - 1);
+  }
+  static void let_in(const std::string& list, const std::string& key, const std::string& process) {
+    const auto end =
+        run_graph_program({"keys", "allow", key, "--process", process, "--list", list});
+    EXPECT_EQ(end.code, 0) << end.err;
   }
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
     std::vector<std::string> all{"run",     source_path("tests/bin/graphs/hosts.toml"),
@@ -135,6 +149,14 @@ TEST_F(HostsRun, TheAgentsStartTheirProcessesAndPsNamesTheHosts) {
   EXPECT_EQ(end.code, 130) << end.err;
   EXPECT_EQ(run_end(folder_), "interrupted");
   expect_gone(workers);
+}
+
+TEST_F(HostsRun, AllProcessesMayBeElsewhereAndOneHostMayHaveSeveralThatTalk) {
+  const AgentProgram a(scratch_.path()), b(scratch_.path());
+  write_hosts(a.address(), b.address());
+  const auto end = run_to_its_end({"--set", "place.driver.host=b"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
 }
 
 TEST_F(HostsRun, AnEngineThatDiesComesBackThroughItsAgent) {
@@ -286,22 +308,20 @@ TEST_F(HostsRun, AnAgentThatIsToldToStopLetsTheRunDrain) {
   expect_steps_and_rollouts_once(folder_);
 }
 
-TEST_F(HostsRun, WithKeysGoesToItsEndAndLetsNoOtherKeyIn) {
-  const std::string keys = scratch_.path() / "keys", allow = scratch_.path() / "allow";
-  const std::string strange = scratch_.path() / "strange";
-  const auto made = run_graph_program({"keys", "new", "--out", keys});
-  const auto other = run_graph_program({"keys", "new", "--out", strange});
-  const std::string public_key = made.out.substr(0, made.out.size() - 1);
-  const std::string other_key = other.out.substr(0, other.out.size() - 1);
-  for (const char* process : {"driver", "inference", "training", "control"})
-    ASSERT_EQ(
-        run_graph_program({"keys", "allow", public_key, "--process", process, "--list", allow})
-            .code,
-        0);
-  const AgentProgram a(scratch_.path(), {"--keys", keys, "--allow", allow});
-  const AgentProgram b(scratch_.path(), {"--keys", keys, "--allow", allow});
-  write_hosts(a.address(), b.address(), public_key);
-  const auto end = run_to_its_end({"--keys", keys, "--allow", allow});
+TEST_F(HostsRun, WithAKeyForEachMachineGoesToItsEndAndLetsNoOtherIn) {
+  const auto file = [this](const char* name) { return (scratch_.path() / name).string(); };
+  const std::string control = new_key(file("control")), key_a = new_key(file("a")),
+                    key_b = new_key(file("b")), other = new_key(file("other"));
+  const std::string allow = file("allow");
+  let_in(allow, control, "control");
+  let_in(allow, control, "driver");
+  let_in(allow, key_a, "inference");
+  let_in(allow, key_b, "training");
+  const AgentProgram a(scratch_.path(), {"--keys", file("a"), "--allow", allow});
+  const AgentProgram b(scratch_.path(), {"--keys", file("b"), "--allow", allow});
+  const std::vector<std::string> with_keys = {"--keys", file("control"), "--allow", allow};
+  write_hosts(a.address(), b.address(), key_a, key_b);
+  const auto end = run_to_its_end(with_keys);
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
   fs::remove_all(folder_);
@@ -314,23 +334,21 @@ TEST_F(HostsRun, WithKeysGoesToItsEndAndLetsNoOtherKeyIn) {
   EXPECT_EQ(unkeyed.code, 1);
   EXPECT_THAT(unkeyed.err, HasSubstr("the handshake failed"));
   fs::remove_all(folder_);
-  write_hosts(a.address(), b.address(), other_key);
-  const auto mistaken = run_to_its_end({"--keys", keys, "--allow", allow});
+  write_hosts(a.address(), b.address(), key_a, other);
+  const auto mistaken = run_to_its_end(with_keys);
   EXPECT_EQ(mistaken.code, 1);
-  EXPECT_THAT(mistaken.err, HasSubstr("the handshake failed"));
+  EXPECT_THAT(mistaken.err,
+              AllOf(HasSubstr("the agent of host 'b'"), HasSubstr("the handshake failed")));
   fs::remove_all(folder_);
-  // A key of another list.
-  const std::string their_allow = scratch_.path() / "their_allow";
+  // A key that is let in nowhere but in a list of its own.
+  const std::string their_allow = file("their_allow");
   for (const char* process : {"driver", "inference", "training"})
-    ASSERT_EQ(
-        run_graph_program({"keys", "allow", other_key, "--process", process, "--list", their_allow})
-            .code,
-        0);
-  write_hosts(a.address(), b.address(), public_key);
-  const auto stranger = run_to_its_end({"--keys", strange, "--allow", their_allow});
+    let_in(their_allow, other, process);
+  write_hosts(a.address(), b.address(), key_a, key_b);
+  const auto stranger = run_to_its_end({"--keys", file("other"), "--allow", their_allow});
   EXPECT_EQ(stranger.code, 1);
   EXPECT_THAT(stranger.err, AllOf(HasSubstr("does not let this key in"),
-                                  HasSubstr("keys allow '" + other_key + "' --process control")));
+                                  HasSubstr("keys allow '" + other + "' --process control")));
 }
 
 TEST_F(HostsRun, AnAgentThatIsNotThereIsNamed) {

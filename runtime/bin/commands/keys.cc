@@ -90,7 +90,8 @@ Command allow_action() {
             flags.positional(arguments->key, "PUBLIC_KEY", "40 characters, of `keys new`");
             flags.text(
                 arguments->process, "--process", "NAME",
-                "a process of the graph: training, inference#1, inference for every replica");
+                "a process of the graph: training, inference#1, inference for every replica; or "
+                "control, who may drive an agent");
             flags.texts(arguments->tenants, "--tenant", "NAME",
                         "a tenant it may speak for; unwritten, all");
             flags.text(arguments->list, "--list", "FILE", "default primerl.allow");
