@@ -126,6 +126,26 @@ TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
   EXPECT_THAT(stage.sent(), ElementsAre("GoLive to 0", "GoLive to 1", "GoLive to 2"));
 }
 
+TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
+  Stage stage(3);
+  stage.coordinator_->set_absent(ProcessId(1), 5);
+  auto later = stage.hello(1);
+  later.epoch = 5;
+  ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_FALSE(Stage(3).say(1, later).ok());  // of one that is not known to come back as that
+  ASSERT_TRUE(stage.say(1, later).ok());
+  ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
+  stage.all_say(LinksLive{});
+  stage.sent();
+  stage.all_say(HostsReady{});
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 0", "GoRun to 2"));
+  EXPECT_FALSE(stage.say(1, HostsFollowed{1}).ok());
+  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 1", "GoLive to 0", "GoLive to 1", "GoLive to 2"));
+}
+
 TEST(RunCoordinator, OneAloneIsStartedAtOnce) {
   Stage stage(1);
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());

@@ -110,6 +110,35 @@ TEST(Placement, EveryReplicaMayHaveItsFeedbackUnderWay) {
   EXPECT_EQ(edge(two.plan(), inside).bound, edge(one.plan(), inside).bound);
 }
 
+TEST(Placement, WhatOneProcessSendsAnotherIsRecordedWhereItIsHandled) {
+  const Loaded loaded(serving(", replicas = 2"));
+  EXPECT_EQ(edge(loaded.plan(), "router.prefill -> prefill.request").record, RecordPolicy::kInput);
+  EXPECT_EQ(edge(loaded.plan(), "rollout.generate -> router.generate").record,
+            RecordPolicy::kHeader);
+  // Its sender is an engine: it stores what nobody can compute again.
+  EXPECT_EQ(edge(loaded.plan(), "decode.completion -> rollout.completion").record,
+            RecordPolicy::kPayload);
+  const std::string written = replaced(serving(""), "\"router.prefill      -> prefill.request\"",
+                                       "{ path = \"router.prefill -> prefill.request\", "
+                                       "record = \"none\" }");
+  EXPECT_EQ(edge(Loaded(written).plan(), "router.prefill -> prefill.request").record,
+            RecordPolicy::kNone);
+}
+
+TEST(Placement, AProcessOfEnginesAloneIsRestartable) {
+  const Loaded loaded(serving(", replicas = 2"));
+  const Plan& plan = loaded.plan();
+  for (uint32_t i = 0; i < plan.processes.size(); ++i)
+    EXPECT_EQ(plan.is_restartable(ProcessId(i)), plan.processes[i].name.starts_with("serving"))
+        << plan.processes[i].name;
+  const Loaded mixed(
+      placed("serving = { nodes = [\"prefill\", \"decode\", \"router\"] }\n"
+             "training = { nodes = [\"trainer\", \"broadcaster\"] }\n"
+             "driver = { nodes = [\"rollout\", \"env\"] }\n"));
+  for (uint32_t i = 0; i < mixed.plan().processes.size(); ++i)
+    EXPECT_FALSE(mixed.plan().is_restartable(ProcessId(i)));
+}
+
 TEST(Placement, CpusAreDealtOutAmongReplicas) {
   const Loaded loaded(serving(", replicas = 2, cpus = \"0-2,7,9\""));
   EXPECT_THAT(loaded.plan().processes[1].cpus, ElementsAre(0, 1));

@@ -1,0 +1,83 @@
+// What a Recorder writes of a step: the message where it is sent, or where it is handled.
+#include "runtime/trace/recorder.h"
+
+#include <gmock/gmock.h>
+
+#include "runtime/trace/stored_message.h"
+#include "tests/store/scratch_folder.h"
+#include "tests/trace/story.h"
+
+namespace primerl::story {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// The trainer of a story handles one group; its edge has the policy `record`.
+struct OneGroup {
+  explicit OneGroup(const std::string& record, size_t blob_bytes = 0, bool is_from_record = false) {
+    TraceCatalog catalog = story_catalog();
+    catalog.links[kGroupLink].record = record;
+    SegmentWriterOptions options;
+    options.folder = folder.path() / "trace";
+    options.catalog = catalog.to_json().dump();
+    options.segment_bytes = kStorySegmentBytes;
+    auto writer = SegmentWriter::open(options).value();
+    Recorder recorder(catalog, *writer);
+    Group group{.ordinal = 5, .version = PolicyVersion(2), .members = {}, .routing = {}};
+    if (blob_bytes > 0) group.routing = Blob(std::vector<std::byte>(blob_bytes));
+    Envelope message;
+    message.payload = Payload::of(std::move(group));
+    message.tenant = TenantSlot(0);
+    message.epoch = 3;
+    message.sequence = 1;
+    message.blob_bytes = blob_bytes;
+    StepRecord step;
+    step.host = HostId(kTrainer);
+    step.instance = InstanceId(kTrainer);
+    step.step = 1;
+    step.message = &message;
+    step.link = LinkId(kGroupLink);
+    step.is_from_record = is_from_record;
+    recorder.on_start(step.host, Time());
+    recorder.on_step(step);
+    EXPECT_TRUE(writer->close().ok());
+    trace = open_trace(folder.path());
+  }
+  const ScratchFolder folder;
+  std::shared_ptr<const Trace> trace;
+  const MessageKey key{LinkId(kGroupLink), 3, 1};
+};
+
+TEST(Recorder, KeepsAnInputWhereItIsHandled) {
+  const OneGroup one("input");
+  const auto stored = one.trace->payload(one.key);
+  ASSERT_TRUE(stored.ok()) << stored.error().text();
+  EXPECT_TRUE(stored->sender_host.is_none());  // nobody has said which step sent it
+  EXPECT_THAT(one.trace->stored_emissions(HostId(kTrainer), 1), IsEmpty());
+  EXPECT_NE(one.trace->step(HostId(kTrainer), 1)->flags & kPayloadStored, 0);
+  const auto type = one.trace->catalog().types[stored->type];
+  EXPECT_TRUE(check_payload(type, *stored).ok());
+  EXPECT_EQ(payload_json(type, *stored)->get_int("ordinal").value(), 5);
+}
+
+TEST(Recorder, LeavesInputsWithLargeBlobsOut) {
+  EXPECT_TRUE(OneGroup("input", 65536).trace->has_payload({LinkId(kGroupLink), 3, 1}));
+  const OneGroup one("input", 65537);
+  EXPECT_FALSE(one.trace->has_payload(one.key));
+  EXPECT_EQ(one.trace->step(HostId(kTrainer), 1)->flags & kPayloadStored, 0);
+}
+
+TEST(Recorder, KeepsNothingTwiceOfWhatItsSenderStores) {
+  const OneGroup sent("payload");
+  EXPECT_FALSE(sent.trace->has_payload(sent.key));  // here it was only handled
+  EXPECT_FALSE(OneGroup("header").trace->has_payload(sent.key));
+}
+
+TEST(Recorder, KeepsWhatASenderOfAnOlderRecordHadStored) {
+  const OneGroup one("payload", 0, true);
+  EXPECT_TRUE(one.trace->has_payload(one.key));
+}
+
+}  // namespace
+}  // namespace primerl::story
