@@ -1,4 +1,8 @@
 // Finds the segments of a trace and gives each its index.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -124,6 +128,15 @@ bool is_sealed(const std::vector<std::shared_ptr<TraceSegment>>& segments, size_
   return has_next || segments[i]->index->header().has_end != 0;
 }
 
+/// Whoever writes a segment holds its lock: one that died will not change it any more.
+bool is_written_to(const fs::path& segment) {
+  const int file = ::open(segment.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return true;
+  const bool is_locked = ::flock(file, LOCK_SH | LOCK_NB) != 0;
+  ::close(file);
+  return is_locked;
+}
+
 /// Builds what is missing, on as many threads as the machine has.
 void build_indices(Opening& opening, const TraceCatalog& catalog) {
   std::vector<size_t> missing;
@@ -134,7 +147,8 @@ void build_indices(Opening& opening, const TraceCatalog& catalog) {
     for (size_t at = next++; at < missing.size(); at = next++) {
       TraceSegment& segment = *opening.segments[missing[at]];
       segment.index = SegmentIndex::build(*segment.opened, segment.file, catalog);
-      if (is_sealed(opening.segments, missing[at])) segment.index->save(segment.file);
+      if (is_sealed(opening.segments, missing[at]) || !is_written_to(segment.file))
+        segment.index->save(segment.file);
     }
   };
   const size_t num_threads =
