@@ -87,9 +87,11 @@ fs::path newest_record(const fs::path& run_folder) {
 bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& older) {
   if (!check_fits(plan, newer.catalog()).ok() || !check_fits(plan, older.catalog()).ok())
     return false;
-  const auto is_absent = absent_hosts(plan, older);
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-    if (!is_absent[i] && newer.last_step(HostId(i)) < older.last_step(HostId(i))) return true;
+  const auto was_absent = absent_hosts(plan, older), is_absent = absent_hosts(plan, newer);
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
+    if (was_absent[i] || is_absent[i]) continue;
+    if (newer.last_step(HostId(i)) < older.last_step(HostId(i))) return true;
+  }
   return false;
 }
 
