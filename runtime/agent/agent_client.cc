@@ -455,7 +455,7 @@ void Client::watch(Time time) {
 void Client::wait() {
   std::vector<pollfd> descriptors = {{event_, POLLIN, 0}};
   for (const auto& [channel, tunnel] : tunnels_)
-    if (const short events = tunnel->poll_events(); events != 0)
+    if (const short events = tunnel->poll_events(outbox_.has_room()); events != 0)
       descriptors.push_back({tunnel->fd(), events, 0});
   const bool is_greeting_due = !has_greeted_ && next_greeting_ <= now() + kRetry;
   const bool is_waiting = !is_lost_ && (!outbox_.empty() || is_greeting_due);

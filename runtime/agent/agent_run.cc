@@ -126,9 +126,9 @@ void AgentRun::reap(uint32_t channel, Worker& worker) {
       WorkerExited{channel, exit->code, exit->signal, worker.child->last_words(kLastWordsBytes)}));
 }
 
-void AgentRun::poll_for(std::vector<pollfd>& descriptors) const {
+void AgentRun::poll_for(std::vector<pollfd>& descriptors, bool has_room) const {
   for (const auto& [channel, worker] : workers_) {
-    if (const short events = worker.tunnel->poll_events(); events != 0)
+    if (const short events = worker.tunnel->poll_events(has_room); events != 0)
       descriptors.push_back({worker.tunnel->fd(), events, 0});
     if (!worker.has_exited && worker.child->pid_fd() >= 0)
       descriptors.push_back({worker.child->pid_fd(), POLLIN, 0});

@@ -47,7 +47,7 @@ class AgentRun {
   /// Carries what can be carried and reaps what has ended. `has_room`: whether more may be sent.
   void turn(const std::function<bool()>& has_room);
   /// Adds what turn() waits for.
-  void poll_for(std::vector<pollfd>& descriptors) const;
+  void poll_for(std::vector<pollfd>& descriptors, bool has_room) const;
 
  private:
   struct Worker {

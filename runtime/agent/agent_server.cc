@@ -112,7 +112,7 @@ void AgentServer::turn() {
   flush();
   if (is_done()) return;
   std::vector<pollfd> descriptors;
-  if (run_ != nullptr) run_->poll_for(descriptors);
+  if (run_ != nullptr) run_->poll_for(descriptors, clients_.at(session_).outbox.has_room());
   const bool is_waiting = std::any_of(clients_.begin(), clients_.end(),
                                       [](const auto& each) { return !each.second.outbox.empty(); });
   listener_->wait(descriptors, is_waiting ? kRetry : kTick);
@@ -255,7 +255,7 @@ void AgentServer::obey_signals() {
 }
 
 /// Kills and reaps, then says so.
-void AgentServer::end_run(const std::string& why) {
+void AgentServer::end_run(std::string why) {
   const size_t num_left = run_->num_workers();
   const std::string run_id = run_->order().run_id;
   run_.reset();
@@ -267,7 +267,7 @@ void AgentServer::end_run(const std::string& why) {
                                             run_id, num_left, why));
   Client& client = clients_.at(session_);
   session_.clear();
-  tell(client, Payload::of(RunDropped{why}));
+  tell(client, Payload::of(RunDropped{std::move(why)}));
   client.has_to_hear = true;
   leave_by_ = now() + kFarewellMax;
 }

@@ -70,7 +70,7 @@ class AgentServer {
   void tell(Client& client, Payload message);
   void watch_session(Time now);
   void obey_signals();
-  void end_run(const std::string& why);
+  void end_run(std::string why);
   void flush();
   bool is_done() const;
 

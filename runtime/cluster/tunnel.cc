@@ -83,8 +83,9 @@ void Tunnel::write_some() {
   if (peer_has_ended_) tell_end();
 }
 
-short Tunnel::poll_events() const {
-  return static_cast<short>((wants_read() ? POLLIN : 0) | (wants_write() ? POLLOUT : 0));
+short Tunnel::poll_events(bool has_room) const {
+  return static_cast<short>((has_room && wants_read() ? POLLIN : 0) |
+                            (wants_write() ? POLLOUT : 0));
 }
 
 void Tunnel::carry(uint32_t channel, int pieces_max, const std::function<bool()>& has_room,

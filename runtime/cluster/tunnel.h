@@ -37,9 +37,9 @@ class Tunnel {
   /// Nothing more will come from either side, and all that came was written.
   bool is_over() const { return has_ended_ && peer_has_ended_ && !wants_write(); }
 
-  /// POLLIN and POLLOUT as they are wanted; 0: leave the socket out, it might only say that the
-  /// other side has hung up.
-  short poll_events() const;
+  /// POLLIN (if what it brings could be sent on) and POLLOUT as they are wanted; 0: leave the
+  /// socket out, it might only say that the other side has hung up.
+  short poll_events(bool has_room) const;
 
   /// One turn of channel `channel`: writes, grants, and sends up to `pieces_max` pieces and the
   /// end, as long as there is room.

@@ -287,6 +287,109 @@ TEST_F(AgentServerTest, OutlivesGarbage) {
   EXPECT_GE(agent.stop(), 1u);
 }
 
+/// A control plane that says what it likes.
+class RawControl {
+ public:
+  explicit RawControl(const std::string& address)
+      : dialer_(*FrameDialer::open("tcp://" + address, {}, kAgentFrameBytesMax)) {
+    send_bytes(encode_greeting(own_greeting(5, "1.0")));
+    greeting_ = *decode_greeting(receive_bytes());
+  }
+  uint64_t challenge() const { return greeting_.challenge; }
+  void send(const Payload& message) { send_bytes(*frames_.encode(message)); }
+  /// Numbered, and lost on its way.
+  void lose(const Payload& message) { (void)*frames_.encode(message); }
+  /// The next message that is no sign of life.
+  Payload receive() {
+    while (true) {
+      auto message = *frames_.decode(receive_bytes());
+      if (as_if<AgentBeat>(message) == nullptr) return message;
+    }
+  }
+
+ private:
+  void send_bytes(const std::vector<std::byte>& bytes) {
+    while (!dialer_->send(bytes)) dialer_->wait({}, Duration::milliseconds(1));
+  }
+  std::vector<std::byte> receive_bytes() {
+    std::vector<std::byte> bytes;
+    while (!dialer_->receive(bytes)) dialer_->wait({}, Duration::milliseconds(1));
+    return bytes;
+  }
+
+  std::unique_ptr<FrameDialer> dialer_;
+  AgentFrames frames_;
+  AgentGreeting greeting_;
+};
+
+class RawControlTest : public AgentServerTest {
+ protected:
+  void prepare_raw(RawControl& control) const {
+    const auto file = folder_ / challenge_file(control.challenge());
+    std::ofstream(file) << challenge_text(control.challenge());
+    control.send(Payload::of(order()));
+    const Payload answer = control.receive();
+    ASSERT_NE(as_if<RunPrepared>(answer), nullptr);
+    ASSERT_EQ(as_if<RunPrepared>(answer)->fault.text, "");
+  }
+  pid_t launch_raw(RawControl& control, uint32_t channel) const {
+    control.send(Payload::of(
+        LaunchWorker{channel, "x", {"hang"}, {}, (folder_ / "logs" / "x.stderr").string()}));
+    const Payload answer = control.receive();
+    EXPECT_NE(as_if<WorkerLaunched>(answer), nullptr);
+    return static_cast<pid_t>(answer.as<WorkerLaunched>().pid);
+  }
+  /// Why the agent has ended the run.
+  static std::string end_of(RawControl& control) {
+    while (true) {
+      const Payload message = control.receive();
+      if (const auto* dropped = as_if<RunDropped>(message)) return dropped->why;
+    }
+  }
+};
+
+TEST_F(RawControlTest, AFrameThatIsMissingEndsTheRunAndItsProcesses) {
+  Agent agent(scratch_.path());
+  RawControl control(agent.address());
+  prepare_raw(control);
+  const pid_t pid = launch_raw(control, 1);
+  EXPECT_EQ(::kill(pid, 0), 0);
+  control.lose(Payload::of(AgentBeat{0}));
+  control.send(Payload::of(AgentBeat{0}));
+  EXPECT_EQ(end_of(control), "the connection broke: frame 4 follows 2");
+  EXPECT_EQ(::kill(pid, 0), -1);
+}
+
+TEST_F(RawControlTest, AWorkerThatDoesNotReadHoldsAWindowAndNotAByteMore) {
+  Agent agent(scratch_.path());
+  RawControl control(agent.address());
+  prepare_raw(control);
+  (void)launch_raw(control, 1);
+  const std::vector<uint8_t> piece(kTunnelPieceBytes, 7);
+  for (uint64_t sent = 0; sent < kTunnelWindowBytes; sent += piece.size())
+    control.send(Payload::of(TunnelBytes{1, piece}));
+  // It still serves.
+  EXPECT_GT(launch_raw(control, 2), 0);
+  control.send(Payload::of(TunnelBytes{1, {1}}));
+  EXPECT_EQ(end_of(control), "1 bytes of a channel where 0 were granted");
+}
+
+TEST_F(RawControlTest, MessagesOutOfTurnEndTheRun) {
+  Agent agent(scratch_.path());
+  const auto outcome = [&](const Payload& message) {
+    RawControl control(agent.address());
+    prepare_raw(control);
+    (void)launch_raw(control, 3);
+    control.send(message);
+    return end_of(control);
+  };
+  EXPECT_EQ(outcome(Payload::of(WorkerExited{3, 0, 0, ""})), "'WorkerExited' out of turn");
+  EXPECT_EQ(outcome(Payload::of(KillWorker{4})), "channel 4 was never opened");
+  EXPECT_EQ(outcome(Payload::of(LaunchWorker{3, "x", {}, {}, "x"})), "channel 3 was opened twice");
+  EXPECT_EQ(outcome(Payload::of(TunnelCredit{3, 1})),
+            "1 bytes granted, after 1048576 and with 0 sent");
+}
+
 TEST_F(AgentServerTest, SomethingElseThatListensIsNamed) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in own{};

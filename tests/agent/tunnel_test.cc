@@ -51,7 +51,7 @@ TEST(Tunnel, ReadsNoMoreThanWasGranted) {
   stage.write(counted(150));
   EXPECT_EQ(stage.tunnel->take_bytes(), counted(100));
   EXPECT_FALSE(stage.tunnel->wants_read());
-  EXPECT_EQ(stage.tunnel->poll_events(), 0);
+  EXPECT_EQ(stage.tunnel->poll_events(true), 0);
   EXPECT_TRUE(stage.tunnel->take_bytes().empty());
   ASSERT_TRUE(stage.tunnel->granted(101).ok());
   EXPECT_EQ(stage.tunnel->take_bytes(), Bytes{100});
@@ -60,6 +60,12 @@ TEST(Tunnel, ReadsNoMoreThanWasGranted) {
   EXPECT_TRUE(stage.tunnel->wants_read());
   EXPECT_TRUE(stage.tunnel->take_bytes().empty());
   EXPECT_FALSE(stage.tunnel->has_ended());
+}
+
+TEST(Tunnel, IsNotPolledForWhatCouldNotBeSentOn) {
+  const Stage stage;
+  EXPECT_EQ(stage.tunnel->poll_events(true), POLLIN);
+  EXPECT_EQ(stage.tunnel->poll_events(false), 0);
 }
 
 TEST(Tunnel, CutsWhatItReadsIntoPieces) {
