@@ -24,6 +24,7 @@ target_link_options(libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 target_link_libraries(libtorch INTERFACE
                       -Wl,--no-as-needed torch torch_cpu c10 -Wl,--as-needed Threads::Threads)
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
+  target_compile_definitions(libtorch INTERFACE PRIMERL_LIBTORCH_CUDA)
   target_link_libraries(libtorch INTERFACE
                         -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed)
 endif()

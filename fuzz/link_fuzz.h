@@ -97,8 +97,8 @@ inline void fuzz_parcel(std::span<const std::byte> bytes) {
 }
 
 /// A peer that greets and then sends `script`: rows of lane (u8), length (u16) and payload. Bit 1
-/// of the lane makes a reference into shared memory of a piece; with bit 7 of the first row's there
-/// is such memory. Gives the number of messages that were delivered.
+/// of the lane makes a reference into shared memory of a piece, bit 2 a frame of a stream; with bit
+/// 7 of the first row's there is such memory. Gives the number of messages that were delivered.
 inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   const TransportIdentity own = {"fuzz", 1, fuzz_types(), ProcessId(0), "own", 1};
   const TransportIdentity theirs = {"fuzz", 1, fuzz_types(), ProcessId(1), "theirs", 1};
@@ -138,6 +138,8 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
     frame.header.kind = lane == Lane::kBulk ? LinkFrameKind::kChunk : LinkFrameKind::kParcels;
     const bool is_reference = lane == Lane::kBulk && (flags & std::byte{2}) != std::byte{};
     if (is_reference) frame.header.kind = LinkFrameKind::kReference;
+    const bool is_stream = lane == Lane::kBulk && (flags & std::byte{4}) != std::byte{};
+    if (is_stream) frame.header.kind = LinkFrameKind::kStream;
     frame.header.epoch = frame.header.peer_epoch = 1;
     frame.header.process = ProcessId(1);
     frame.header.sequence = ++sequences[static_cast<size_t>(lane)];

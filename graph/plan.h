@@ -116,6 +116,7 @@ struct GraphSettings {
   int64_t tenants_max = 0;   // 0 = as many as the file has
   int64_t pool_threads = 0;  // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
   Duration stall_after = Duration::seconds(60);
+  Duration handler_alarm_after = Duration::seconds(10);  // 0 = off
   Duration drain_max = Duration::seconds(60);  // more than any environment_timeout
   Duration dead_after = Duration::seconds(15);
   int64_t abandoned_max = 4;  // stuck environment threads replaced

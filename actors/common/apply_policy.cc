@@ -2,8 +2,8 @@
 
 namespace primerl {
 
-PolicyApplied apply_policy(PolicyVersion version, InstanceId self, Engine& engine,
-                           WeightChannel& weights) {
+std::optional<PolicyApplied> apply_policy(PolicyVersion version, InstanceId self, Engine& engine,
+                                          WeightChannel& weights) {
   PolicyApplied answer;
   answer.version = version;
   answer.engine = self;
@@ -12,6 +12,7 @@ PolicyApplied apply_policy(PolicyVersion version, InstanceId self, Engine& engin
     answer.version = weights.newest();
     snapshot = weights.fetch(answer.version);
   }
+  if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return std::nullopt;
   if (!snapshot.ok()) {
     answer.fault = snapshot.error().text();
     return answer;

@@ -41,6 +41,7 @@ Contract Decode::contract() {
            recorded())
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
+      .timer("weights", &Decode::take_weights, "new weights were still on their way")
       .works();
 }
 
@@ -85,10 +86,28 @@ Status Decode::on_abort(const Abort& abort) {
 }
 
 Status Decode::on_update(const PolicyUpdate& update) {
-  PolicyApplied applied = apply_policy(update.version, services().self(), *engine_, *weights_);
-  if (applied.fault.empty()) applied_ = std::max(applied_, applied.version);
+  const auto& delivery = services().delivery();
+  coming_ = ComingPolicy{update.version, delivery.tenant, delivery.ref};
+  return take_weights();
+}
+
+Status Decode::take_weights() {
+  if (!coming_) return ok();
+  auto applied = apply_policy(coming_->version, services().self(), *engine_, *weights_);
+  if (!applied) {
+    services().set_timer("weights", kWeightsRetry);
+    return ok();
+  }
+  if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
   tell_load();
-  applied_out_.send(std::move(applied));
+  applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
+  coming_.reset();
+  return ok();
+}
+
+/// Weights that have not come by now are nobody's.
+Status Decode::drain() {
+  coming_.reset();
   return ok();
 }
 

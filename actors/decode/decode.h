@@ -15,6 +15,7 @@
 #include <optional>
 #include <string_view>
 
+#include "actors/common/apply_policy.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/load.h"
@@ -40,6 +41,7 @@ class Decode final : public Actor {
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
+  Status drain() override;
   bool idle() const override;
 
  private:
@@ -54,6 +56,7 @@ class Decode final : public Actor {
   Status on_request(const PrefillDone& done);
   Status on_abort(const Abort& abort);
   Status on_update(const PolicyUpdate& update);
+  Status take_weights();
 
   void answer(const FinishEvent& event);
   void tell_load();
@@ -70,6 +73,7 @@ class Decode final : public Actor {
   std::deque<FinishEvent> finished_;  // taken from the engine, not answered yet
   StepRef last_cause_;
   PolicyVersion applied_;
+  std::optional<ComingPolicy> coming_;
   uint64_t num_finished_ = 0;
   bool has_told_first_token_ = false;
   std::optional<EngineLoad> told_load_;

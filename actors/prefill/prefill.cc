@@ -43,6 +43,7 @@ Contract Prefill::contract() {
            recorded())
       .out("load", &Prefill::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
+      .timer("weights", &Prefill::take_weights, "new weights were still on their way")
       .works();
 }
 
@@ -96,11 +97,29 @@ Status Prefill::on_abort(const Abort& abort) {
 }
 
 Status Prefill::on_update(const PolicyUpdate& update) {
-  PolicyApplied applied = apply_policy(update.version, services().self(), *engine_, *weights_);
-  if (applied.fault.empty()) applied_ = std::max(applied_, applied.version);
+  const auto& delivery = services().delivery();
+  coming_ = ComingPolicy{update.version, delivery.tenant, delivery.ref};
+  return take_weights();
+}
+
+Status Prefill::take_weights() {
+  if (!coming_) return ok();
+  auto applied = apply_policy(coming_->version, services().self(), *engine_, *weights_);
+  if (!applied) {
+    services().set_timer("weights", kWeightsRetry);
+    return ok();
+  }
+  if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
   // The router learns it first: a group opened under this version finds an engine at once.
   tell_load();
-  applied_out_.send(std::move(applied));
+  applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
+  coming_.reset();
+  return ok();
+}
+
+/// Weights that have not come by now are nobody's.
+Status Prefill::drain() {
+  coming_.reset();
   return ok();
 }
 

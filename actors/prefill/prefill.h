@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 
+#include "actors/common/apply_policy.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/load.h"
@@ -35,6 +36,7 @@ class Prefill final : public Actor {
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
+  Status drain() override;
   bool idle() const override;
 
  private:
@@ -50,6 +52,7 @@ class Prefill final : public Actor {
   Status on_request(const GenerateRequest& request);
   Status on_abort(const Abort& abort);
   Status on_update(const PolicyUpdate& update);
+  Status take_weights();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
   void answer(const GenerateRequest& request, CompletionEnd end, std::string detail);
@@ -65,6 +68,7 @@ class Prefill final : public Actor {
   std::deque<PrefillEvent> prefilled_;  // taken from the engine, not passed on yet
   CancelledEarly cancelled_;
   PolicyVersion applied_;
+  std::optional<ComingPolicy> coming_;
   uint64_t num_received_ = 0;
   std::optional<EngineLoad> told_load_;
   Out<PrefillDone> done_;

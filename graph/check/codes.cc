@@ -156,8 +156,8 @@ constexpr ErrorCode kCodes[] = {
      "one a message is for, and only the contract of its output can: addressed, keyed, broadcast "
      "or to_origin. An edge inside the place needs no choice, since it stays inside the replica."},
     {"G055", "channel does not reach",
-     "A weight channel in memory joins nodes of one process. Between processes it needs a backend "
-     "that crosses them."},
+     "A weight channel by memory joins nodes of one process, by shm processes of one machine, by "
+     "files processes that share a disk, by link any processes of the run."},
     {"G056", "transport does not fit",
      "Messages travel by memory inside a process, by ipc (or tcp, where asked for) between "
      "processes of one machine, by tcp between machines. Two processes have one link, so all edges "

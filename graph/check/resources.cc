@@ -103,6 +103,7 @@ struct Homes {
   int64_t num_processes = 0;
   int64_t num_here = 0;  // of those, on the machine where the run starts
   std::vector<std::string> names;
+  std::set<std::string> machines;  // "" is the one where the run starts
 };
 
 Homes homes_of(const Draft& draft, const DraftResource& resource) {
@@ -121,6 +122,7 @@ Homes homes_of(const Draft& draft, const DraftResource& resource) {
     if (static_cast<size_t>(place) >= draft.places.size()) break;  // without [place]
     const auto& placed = draft.places[static_cast<size_t>(place)];
     const int64_t replicas = placed.options.replicas;
+    homes.machines.insert(placed.is_elsewhere() ? placed.options.host : "");
     homes.names.push_back(replicas == 1
                               ? placed.spec->name
                               : fmt::format("{} ({} replicas)", placed.spec->name, replicas));
@@ -151,7 +153,7 @@ void check_resource_copies(Draft& draft) {
                    resource.common.kind, resource.spec->name, node.common.replicas)
             .suggest("replicate its place instead: every replica gets resources of its own");
     }
-    const auto [num_processes, num_here, names] = homes_of(draft, resource);
+    const auto [num_processes, num_here, names, machines] = homes_of(draft, resource);
     if (num_processes < 2) continue;
     if (resource.contract->one_per_graph)
       draft.diagnostics
@@ -169,6 +171,15 @@ void check_resource_copies(Draft& draft) {
           .suggest(
               "put its users in one place without replicas, or choose a backend that crosses "
               "processes");
+    else if (resource.common.kind == kWeightChannelKind && resource.common.backend == "shm" &&
+             machines.size() > 1)
+      draft.diagnostics
+          .error("G055", resource.spec->name_span,
+                 "weight channel '{}' lives in the memory of one machine and cannot join the "
+                 "places {}, which are on {}",
+                 resource.spec->name, join_names(names), machines.size())
+          .note("shm joins the processes of one machine, files those that share a disk, link any")
+          .suggest("choose backend \"link\", or leave it out: \"auto\" chooses what reaches");
   }
 }
 

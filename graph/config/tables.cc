@@ -71,6 +71,9 @@ const OptionSet& graph_options() {
                  "threads of the actor pool; 0 is 1 on machines of up to 4 cores, else a quarter")
           .field("stall_after", &G::stall_after, above(0),
                  "without a step or progress for this long, the run reports a stall")
+          .field("handler_alarm_after", &G::handler_alarm_after, at_least(0),
+                 "a handler or work turn without progress for this long is told of, once; the run "
+                 "goes on; 0 tells nothing")
           .field("drain_max", &G::drain_max, above(0),
                  "longest drain at the end of a run; more than the longest environment_timeout")
           .field("dead_after", &G::dead_after, above(0),

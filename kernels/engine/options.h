@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace primerl {
 
@@ -14,6 +15,7 @@ struct EngineOptions {
   int32_t max_batched_tokens = 4096;  // tokens of one step, prefill and decode together
   int32_t max_sequence_tokens = 0;    // 0 = what the model's config says
   int32_t threads = 0;                // 0 = decided by the plan
+  std::string device = "cpu";         // of its process, which the plan decides
 };
 
 }  // namespace primerl

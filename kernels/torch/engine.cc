@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kernels/torch/boundary.h"
+#include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
 #include "kernels/weights/safetensors.h"
 
@@ -148,6 +149,8 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
                                                   const std::filesystem::path& model_folder) {
+  if (const std::string why = why_not_on(options.device); !why.empty())
+    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/torch/boundary.h"
+#include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/optimizer_state.h"
 #include "kernels/train/loss.h"
@@ -303,6 +304,8 @@ Status check_options(const LearnerOptions& options) {
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder) {
+  if (const std::string why = why_not_on(options.device); !why.empty())
+    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   RETURN_IF_ERROR(check_options(options));
   ASSIGN_OR_RETURN(auto model, read_model_folder(model_folder));
   const auto tensors = read_model_tensors(model_folder);

@@ -38,6 +38,7 @@ struct LearnerOptions {
   ScheduleOptions schedule;
   int32_t micro_batch_tokens = 4096;  // tokens packed into one forward and backward
   int32_t threads = 0;                // 0 = decided by the plan
+  std::string device = "cpu";         // of its process, which the plan decides
   int32_t max_steps = 0;              // of the tenant, for the schedule; 0 = unknown
   int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
 };

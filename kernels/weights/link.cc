@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "graph/base/random.h"
 #include "kernels/weights/byte_codec.h"
@@ -13,7 +14,7 @@ constexpr uint8_t kFrameVersion = 1;
 constexpr uint64_t kAlignment = 64;
 constexpr size_t kRecordBytesMax = 32 + kManifestTensorsMax * sizeof(uint32_t);
 
-enum class Kind : uint8_t { kWant, kOffer, kChunk, kRefusal };
+using Kind = WeightFrameKind;
 
 ByteWriter begin_frame(Kind kind, PolicyVersion version) {
   ByteWriter writer;
@@ -49,6 +50,12 @@ Result<FrameStart> read_start(ByteReader& reader) {
 }
 
 }  // namespace
+
+WeightFrameKind kind_of(const LinkFrame& frame) {
+  if (frame.head.size() < 2 || frame.head[1] > static_cast<std::byte>(Kind::kRefusal))
+    return Kind::kRefusal;
+  return static_cast<Kind>(frame.head[1]);
+}
 
 Status LinkLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
@@ -95,41 +102,54 @@ WeightLinkSender::WeightLinkSender(std::shared_ptr<const LinkLibrary> library, s
 Status WeightLinkSender::handle(const LinkFrame& frame) {
   ByteReader reader(frame.head);
   ASSIGN_OR_RETURN(const FrameStart start, read_start(reader));
-  const auto known_manifest = reader.number<uint64_t>();
-  const auto known_record = reader.number<uint64_t>();
-  const auto tensor = reader.number<uint32_t>();
-  const auto offset = reader.number<uint64_t>();
+  Want want;
+  want.above = PolicyVersion(reader.number<int64_t>());
+  want.manifest = reader.number<uint64_t>();
+  want.record = reader.number<uint64_t>();
+  want.tensor = reader.number<uint32_t>();
+  want.offset = reader.number<uint64_t>();
   if (start.kind != Kind::kWant || !reader.is_done() || !frame.body.empty())
     return bad_frame("a receiver only asks");
-  Transfer transfer;
-  transfer.version = library_->find(start.version);
-  if (transfer.version == nullptr) {
-    ByteWriter refusal = begin_frame(Kind::kRefusal, start.version);
-    refusal.number(library_->newest().value);
-    transfer.head = refusal.take();
-    transfer_ = std::move(transfer);
+  reset();
+  if (start.version.is_none()) {
+    kept_ = want;
     return ok();
   }
-  const LinkVersion& version = *transfer.version;
+  if (auto version = library_->find(start.version)) {
+    begin(std::move(version), want);
+    return ok();
+  }
+  ByteWriter refusal = begin_frame(Kind::kRefusal, start.version);
+  refusal.number(library_->newest().value);
+  transfer_.emplace().head = refusal.take();
+  return ok();
+}
+
+void WeightLinkSender::begin(std::shared_ptr<const LinkVersion> found, const Want& want) {
+  const LinkVersion& version = *found;
   const auto& tensors = version.snapshot->tensors;
+  Transfer transfer;
   // On at the receiver's place, if it has the beginning of these very bytes.
-  if (known_record == name_of(version.record) && known_manifest == version.manifest_hash &&
-      tensor < tensors.size() && offset <= tensors[tensor].bytes.size()) {
-    transfer.tensor = tensor;
-    transfer.offset = offset;
+  if (want.record == name_of(version.record) && want.manifest == version.manifest_hash &&
+      want.tensor < tensors.size() && want.offset <= tensors[want.tensor].bytes.size()) {
+    transfer.tensor = want.tensor;
+    transfer.offset = want.offset;
   }
   ByteWriter offer = begin_frame(Kind::kOffer, version.snapshot->version);
-  offer.bytes(known_manifest == version.manifest_hash ? std::span<const std::byte>()
-                                                      : std::span(*version.manifest));
+  offer.bytes(want.manifest == version.manifest_hash ? std::span<const std::byte>()
+                                                     : std::span(*version.manifest));
   offer.bytes(version.record);
   offer.number(static_cast<uint32_t>(transfer.tensor));
   offer.number(transfer.offset);
   transfer.head = offer.take();
+  transfer.version = std::move(found);
   transfer_ = std::move(transfer);
-  return ok();
 }
 
 std::optional<LinkFrame> WeightLinkSender::next() {
+  if (kept_ && library_->newest() > kept_->above) {
+    if (auto version = library_->find({})) begin(std::move(version), *std::exchange(kept_, {}));
+  }
   if (!transfer_) return std::nullopt;
   if (!transfer_->head.empty()) {
     LinkFrame frame{std::exchange(transfer_->head, {}), {}};
@@ -156,9 +176,10 @@ std::optional<LinkFrame> WeightLinkSender::next() {
   return LinkFrame{chunk.take(), Blob(snapshot, piece)};
 }
 
-LinkFrame WeightLinkReceiver::ask(PolicyVersion version) {
+LinkFrame WeightLinkReceiver::ask(PolicyVersion version, PolicyVersion above) {
   if (!record_bytes_.empty() && record_.version != version && !version.is_none()) forget();
   ByteWriter want = begin_frame(Kind::kWant, version);
+  want.number(above.value);
   want.number(has_manifest_ ? manifest_hash_ : uint64_t{0});
   want.number(record_bytes_.empty() ? uint64_t{0} : name_of(record_bytes_));
   want.number(static_cast<uint32_t>(tensor_));
@@ -179,6 +200,7 @@ Status WeightLinkReceiver::handle(const LinkFrame& frame) {
                          : fmt::format("its newest is version {}", newest));
   }
   if (start.kind == Kind::kOffer) {
+    offered_ = start.version;
     const auto manifest = reader.bytes(kManifestBytesMax);
     const auto record = reader.bytes(kRecordBytesMax);
     const auto tensor = reader.number<uint32_t>();
@@ -231,11 +253,14 @@ Status WeightLinkReceiver::prepare(std::span<const std::byte> record) {
     end += (size + kAlignment - 1) / kAlignment * kAlignment;
     num_expected_ += size;
   }
+  auto* const data = new (std::align_val_t(kAlignment), std::nothrow) std::byte[end];
+  if (data == nullptr)
+    return error(Code::kExhausted, "there is no memory for the {} bytes of the offered version",
+                 end);
+  data_ = std::shared_ptr<std::byte[]>(
+      data, [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t(kAlignment)); });
   ASSIGN_OR_RETURN(record_, decode_version_record(record));
   record_bytes_.assign(record.begin(), record.end());
-  data_ = std::shared_ptr<std::byte[]>(
-      new (std::align_val_t(kAlignment)) std::byte[end],
-      [](std::byte* data) { ::operator delete[](data, std::align_val_t(kAlignment)); });
   return settle();
 }
 

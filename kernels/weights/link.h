@@ -1,4 +1,5 @@
-/// Weights over a link: the halves of a chunked, resumable transfer, without the link.
+/// Weights over a link: the halves of a chunked, resumable transfer, without the link. A channel
+/// of them is link_channel.h.
 ///
 ///   publisher's process                               receiver's process
 ///   LinkLibrary <- publish()                          WeightLinkReceiver
@@ -10,8 +11,10 @@
 /// a thread. A link may break anywhere: the owner drops what was under way (sender's reset()) and
 /// the receiver asks again; it goes on at the byte where it stopped if the version still has the
 /// same record, else from the start. A chunk's body views the published tensor: nothing is copied
-/// before the receiver. A tensor's CRC-32C is checked as its last byte arrives, and nothing is
-/// given out before all are right. Manifests are compared before a byte of data is asked for.
+/// before the receiver. A wish for the newest version is kept until there is one that the receiver
+/// does not have, so that its bytes leave as soon as it is published. A tensor's CRC-32C is checked
+/// as its last byte arrives, and nothing is given out before all are right. Manifests are compared
+/// before a byte of data is asked for.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +35,10 @@ struct LinkFrame {
   std::vector<std::byte> head;
   Blob body;
 };
+
+enum class WeightFrameKind : uint8_t { kWant, kOffer, kChunk, kRefusal };
+/// As the head says, checked later; kRefusal where it says nothing.
+WeightFrameKind kind_of(const LinkFrame& frame);
 
 /// A published version with what receivers must know of it.
 struct LinkVersion {
@@ -68,7 +75,10 @@ class WeightLinkSender {
   /// What to send next; nothing when the receiver has all it asked for.
   std::optional<LinkFrame> next();
   /// The link broke.
-  void reset() { transfer_.reset(); }
+  void reset() {
+    transfer_.reset();
+    kept_.reset();
+  }
 
  private:
   struct Transfer {
@@ -78,8 +88,19 @@ class WeightLinkSender {
     uint64_t offset = 0;          // of the next byte in it
   };
 
+  /// What the receiver said that it has of the bytes it wants.
+  struct Want {
+    PolicyVersion above;
+    uint64_t manifest = 0;
+    uint64_t record = 0;
+    size_t tensor = 0;
+    uint64_t offset = 0;
+  };
+  void begin(std::shared_ptr<const LinkVersion> version, const Want& want);
+
   const std::shared_ptr<const LinkLibrary> library_;
   const size_t chunk_bytes_;
+  std::optional<Want> kept_;  // for the newest version, until there is one
   std::optional<Transfer> transfer_;
 };
 
@@ -89,15 +110,17 @@ class WeightLinkReceiver {
   /// `bytes_max`: largest version; memory is taken when its offer has come and is good.
   explicit WeightLinkReceiver(uint64_t bytes_max = uint64_t{1} << 40) : bytes_max_(bytes_max) {}
   Status expect(const WeightManifest& wanted) { return handshake_.expect(wanted); }
-  /// The wish to send: `version`, or the newest when none. Asked for again after a break, it goes
-  /// on where it was.
-  LinkFrame ask(PolicyVersion version);
+  /// The wish to send: `version`; none: the newest above `above`, as soon as there is one. Asked
+  /// for again after a break, it goes on where it was.
+  LinkFrame ask(PolicyVersion version, PolicyVersion above = {});
   /// A frame of the sender. An error ends the transfer in hand: kNotFound when the publisher does
   /// not have the version (any more), kInvalid when its tensors are not the expected ones, kCorrupt
   /// when bytes were not what they must be (ask again).
   Status handle(const LinkFrame& frame);
   /// The version, once, when all of it has come and was verified; else null.
   std::shared_ptr<const WeightSnapshot> take();
+  /// The version that was offered last, good or not.
+  PolicyVersion offered() const { return offered_; }
   /// Bytes of data that have come of the version in hand, and that it has.
   uint64_t num_received() const { return num_received_; }
   uint64_t num_expected() const { return num_expected_; }
@@ -116,6 +139,7 @@ class WeightLinkReceiver {
   WeightManifest manifest_;  // of the version offered last
   uint64_t manifest_hash_ = 0;
   bool has_manifest_ = false;
+  PolicyVersion offered_;
   // The version in hand.
   std::vector<std::byte> record_bytes_;  // empty: none
   VersionRecord record_;

@@ -58,10 +58,17 @@ class WeightChannel : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "weight_channel";
   virtual Status publish(std::shared_ptr<const WeightSnapshot> snapshot) = 0;
-  /// The snapshot of `version`, or kNotFound when it was retired (ask for the newest instead).
+  /// The snapshot of `version`; kNotFound when it was retired (ask for the newest instead);
+  /// kUnavailable when its bytes have not come yet (ask again).
   virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) = 0;
   /// The newest published version; none() before the first.
   virtual PolicyVersion newest() const = 0;
+  /// Waits until `version` or a newer one can be fetched; false: not within `at_most`, or it will
+  /// not be taken. For who has nothing else to do. The default does not wait.
+  virtual bool wait_for(PolicyVersion version, Duration at_most) {
+    (void)at_most;
+    return newest() >= version;
+  }
   /// Said by a receiver before its first fetch(): the tensors its engine holds. From then on a
   /// version with other tensors is refused whole (kInvalid), naming both shapes. All receivers of a
   /// process expect the same; an empty manifest expects nothing. The default leaves the comparison

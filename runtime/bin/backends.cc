@@ -2,15 +2,17 @@
 
 #include "graph/base/json.h"
 #include "graph/base/suggest.h"
+#include "graph/weight_backend.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/text/tokenizer.h"
 #include "kernels/weights/channel.h"
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
-#include "runtime/bin/weight_backend.h"
+#include "runtime/bin/devices.h"
 #include "runtime/store/file_ops.h"
 #ifdef PRIMERL_HAS_TORCH
+#include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
 #endif
 
@@ -47,6 +49,9 @@ class OwnedChannel final : public WeightChannel {
     return shared_->fetch(version);
   }
   PolicyVersion newest() const override { return shared_->newest(); }
+  bool wait_for(PolicyVersion version, Duration at_most) override {
+    return shared_->wait_for(version, at_most);
+  }
   Status expect(const WeightManifest& wanted) override { return shared_->expect(wanted); }
   std::string describe() const override { return shared_->describe(); }
 
@@ -69,6 +74,7 @@ template <class S>
 S options_of(const Plan& plan, const PlanResource& resource) {
   S options = *static_cast<const S*>(resource.options.get());
   options.threads = resource.threads;
+  options.device = device_of(plan, static_cast<int32_t>(&resource - plan.resources.data()));
   if constexpr (requires { options.max_steps; }) {
     // The schedule of a shared learner ends with its longest tenant.
     for (const auto& tenant : plan.tenants)
@@ -105,6 +111,20 @@ Made process_channel(const Plan& plan, const PlanResource& resource, const Backe
   channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
   channel.log = setup.log;
   ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
+  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+}
+
+Made link_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
+  const auto index = static_cast<uint32_t>(&resource - plan.resources.data());
+  LinkChannelSetup channel;
+  channel.resource = resource.name;
+  channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  for (const PlanProcess& process : plan.processes) channel.names.push_back(process.name);
+  channel.has_news = setup.links_have_news;
+  channel.log = setup.log;
+  auto made = make_link_channel(std::move(channel));
+  if (setup.join_links != nullptr)
+    setup.join_links(index, processes_of(plan, static_cast<int32_t>(index)), made);
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
 }
 
@@ -150,6 +170,7 @@ const std::vector<Backend>& backends() {
        [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
          return process_channel(plan, resource, setup, &make_files_channel);
        }},
+      {"weight_channel", "link", &link_channel},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));
@@ -168,13 +189,24 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
   const auto file = run_folder / "run.json";
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
-  BackendSetup setup{run_folder, {}, std::move(log)};
+  BackendSetup setup;
+  setup.run_folder = run_folder;
+  setup.log = std::move(log);
   ASSIGN_OR_RETURN(setup.run_id, facts.get_string("run_id"));
   return setup;
 }
 
 std::unique_ptr<Resource> memory_channel(size_t versions_max) {
   return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
+}
+
+std::string why_no_torch_on(const std::string& device) {
+#ifdef PRIMERL_HAS_TORCH
+  return why_not_on(device);
+#else
+  return fmt::format("this worker cannot use: it was built without libtorch{}",
+                     device == "cpu" ? ", even for the CPU" : "");
+#endif
 }
 
 std::vector<std::string> backend_names() {

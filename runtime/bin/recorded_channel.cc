@@ -82,6 +82,9 @@ class TracedChannel final : public WeightChannel {
     keep(answer_of(newest));
     return newest;
   }
+  bool wait_for(PolicyVersion version, Duration at_most) override {
+    return channel_->wait_for(version, at_most);
+  }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
   std::string describe() const override { return channel_->describe(); }
 

@@ -62,6 +62,7 @@ class Metrics {
   void edges();
   void edge_totals();
   void links();
+  void engines();
   void tenants();
   void training();
 
@@ -134,7 +135,12 @@ void Metrics::hosts() {
       {false, "primerl_host_oldest_input_age_seconds", "Age of the oldest of those.",
        [](const HostReport& host) { return as_number(host.oldest_ns) * kNano; }},
       {false, "primerl_host_handler_age_seconds", "How long the handler that runs has run; else 0.",
-       [](const HostReport& host) { return as_number(host.running_ns) * kNano; }}};
+       [](const HostReport& host) { return as_number(host.running_ns) * kNano; }},
+      {false, "primerl_host_handler_silent_seconds",
+       "Since the handler that runs began or gave a sign of life; else 0.",
+       [](const HostReport& host) { return as_number(host.silent_ns) * kNano; }},
+      {true, "primerl_host_handler_alarms_total", "Handlers that passed handler_alarm_after.",
+       [](const HostReport& host) { return as_number(host.num_alarms); }}};
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)
@@ -247,6 +253,10 @@ void Metrics::links() {
        [](const LinkReport& link) { return as_number(link.unacknowledged_messages); }},
       {false, "primerl_link_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
        [](const LinkReport& link) { return as_number(link.unacknowledged_bytes); }},
+      {true, "primerl_link_sent_stream_bytes_total", "Bytes of weights sent, beside the messages.",
+       [](const LinkReport& link) { return as_number(link.sent_stream_bytes); }},
+      {true, "primerl_link_received_stream_bytes_total", "Bytes of weights received.",
+       [](const LinkReport& link) { return as_number(link.received_stream_bytes); }},
       {true, "primerl_link_resent_frames_total", "Frames sent again.",
        [](const LinkReport& link) { return as_number(link.num_frames_resent); }},
       {true, "primerl_link_breaks_total", "Times the link broke.",
@@ -258,6 +268,30 @@ void Metrics::links() {
         if (link.peer < plan_.processes.size())
           out_.sample({{"process", one.planned->name}, {"peer", plan_.processes[link.peer].name}},
                       family.value(link));
+  }
+}
+
+/// Engines hold the weights of one tenant (Broadcaster serves one), the first.
+void Metrics::engines() {
+  const Family<EngineReport> families[] = {
+      {false, "primerl_engine_policy_version",
+       "Version of the weights that the engine applied last; 0 is what was loaded.",
+       [](const EngineReport& engine) { return as_number(engine.version); }},
+      {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
+       [](const EngineReport& engine) { return as_number(engine.num_applied); }},
+      {true, "primerl_engine_apply_seconds_total", "How long it stood still for them.",
+       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNano; }}};
+  if (plan_.tenants.empty()) return;
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const EngineReport& engine : one.beat->engines)
+        if (engine.resource < plan_.resources.size() && engine.host < plan_.hosts.size())
+          out_.sample({{"process", one.planned->name},
+                       {"host", plan_.hosts[engine.host].name},
+                       {"engine", plan_.resources[engine.resource].name},
+                       {"tenant", plan_.tenants.front().name}},
+                      family.value(engine));
   }
 }
 
@@ -309,6 +343,7 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunPictu
   metrics.edges();
   metrics.edge_totals();
   metrics.links();
+  metrics.engines();
   metrics.tenants();
   metrics.training();
   return metrics.text();

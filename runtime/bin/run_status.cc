@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "runtime/bin/run_board.h"
+#include "runtime/exec/handler_watch.h"
+#include "runtime/exec/stall.h"
 
 namespace primerl {
 namespace {
@@ -64,6 +66,48 @@ Json host_json(const Plan& plan, const Wiring& wiring, const HostReport& host) {
   return one;
 }
 
+/// An environment's, which has a deadline of its own (Host::may_run_apart()).
+bool runs_apart(const Plan& plan, const HostReport& report) {
+  const PlanHost& host = plan.hosts[report.host];
+  return host.own_thread && host.instances.size() == 1 && host.resources.empty();
+}
+
+/// A handler that shows no sign of life for longer than handler_alarm_after.
+bool is_alarming(const Plan& plan, const HostReport& host) {
+  const Duration after = plan.settings.handler_alarm_after;
+  return after != Duration() && host.is_running && host.host < plan.hosts.size() &&
+         Duration::nanoseconds(host.silent_ns) >= after && !runs_apart(plan, host);
+}
+
+Json alarms_json(const Plan& plan, const Wiring& wiring, const RunPicture& picture) {
+  Json alarms = Json::array();
+  for (size_t i = 0; i < picture.processes.size(); ++i) {
+    if (picture.processes[i].beat == nullptr) continue;
+    for (const HostReport& host : picture.processes[i].beat->hosts) {
+      if (!is_alarming(plan, host)) continue;
+      const auto view = to_view(plan, wiring, host, Time());
+      if (!view) continue;
+      alarms.push_back(
+          Json::object()
+              .set("process", plan.processes[i].name)
+              .set("host", plan.hosts[host.host].name)
+              .set("handling", handling_text(plan, wiring, *view))
+              .set("seconds", seconds_of(static_cast<double>(host.running_ns) * kNano))
+              .set("silent_seconds", seconds_of(static_cast<double>(host.silent_ns) * kNano)));
+    }
+  }
+  return alarms;
+}
+
+Json engine_json(const Plan& plan, const EngineReport& engine) {
+  return Json::object()
+      .set("name", plan.resources[engine.resource].name)
+      .set("host", plan.hosts[engine.host].name)
+      .set("policy_version", engine.version)
+      .set("applied_versions", engine.num_applied)
+      .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));
+}
+
 Json link_json(const Plan& plan, const LinkReport& link) {
   return Json::object()
       .set("peer", plan.processes[link.peer].name)
@@ -71,6 +115,8 @@ Json link_json(const Plan& plan, const LinkReport& link) {
       .set("sent_bytes", link.sent_bytes)
       .set("received_bytes", link.received_bytes)
       .set("unacknowledged_bytes", link.unacknowledged_bytes)
+      .set("sent_stream_bytes", link.sent_stream_bytes)
+      .set("received_stream_bytes", link.received_stream_bytes)
       .set("frames_resent", link.num_frames_resent)
       .set("breaks", link.num_breaks);
 }
@@ -93,7 +139,7 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       .set("incarnation", process.incarnation)
       .set("restarts", process.num_restarts)
       .set("state", state_of(plan, process));
-  Json nodes = Json::array(), hosts = Json::array(), links = Json::array();
+  Json nodes = Json::array(), hosts = Json::array(), links = Json::array(), engines = Json::array();
   for (const HostId host : planned.hosts)
     for (const InstanceId instance : plan.host(host).instances)
       nodes.push_back(Json::object().set("name", plan.instance(instance).name));
@@ -114,9 +160,13 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
     if (host.host < plan.hosts.size()) hosts.push_back(host_json(plan, wiring, host));
   for (const LinkReport& link : beat->links)
     if (link.peer < plan.processes.size()) links.push_back(link_json(plan, link));
+  for (const EngineReport& engine : beat->engines)
+    if (engine.resource < plan.resources.size() && engine.host < plan.hosts.size())
+      engines.push_back(engine_json(plan, engine));
   return one.set("nodes", std::move(nodes))
       .set("hosts", std::move(hosts))
-      .set("links", std::move(links));
+      .set("links", std::move(links))
+      .set("engines", std::move(engines));
 }
 
 Json edge_json(const Plan& plan, const RunPicture& picture, size_t index) {
@@ -181,6 +231,8 @@ Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
       .set("tenants", tenants_json(plan, picture, now))
       .set("processes", std::move(processes))
       .set("edges", std::move(edges));
+  if (Json alarms = alarms_json(plan, wiring, picture); !alarms.as_array().empty())
+    status.set("alarms", std::move(alarms));
   if (is_still(picture, kStillFor)) {
     const StallReport report = stall_report_of(plan, wiring, picture);
     status.set("still", report.text());

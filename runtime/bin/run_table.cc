@@ -78,12 +78,29 @@ std::string head_of(const Json& status) {
   return text;
 }
 
+/// The policy versions that its engines hold: "12", "12 11", "-" without engines.
+std::string weights_of(const Json& process) {
+  std::string text;
+  for (const Json& engine : list_of(process, "engines"))
+    text += (text.empty() ? "" : " ") + text_of(engine, "policy_version");
+  return text.empty() ? "-" : text;
+}
+
+std::string alarms_of(const Json& status) {
+  if (list_of(status, "alarms").empty()) return "";
+  Table table({"process", "node", "for", "in one handler"}, 4);
+  for (const Json& alarm : list_of(status, "alarms"))
+    table.add({text_of(alarm, "process"), text_of(alarm, "host"), seconds_text(alarm, "seconds"),
+               text_of(alarm, "handling")});
+  return "\n" + table.text();
+}
+
 std::string processes_of(const Json& status) {
   const auto& processes = list_of(status, "processes");
   const bool has_hosts = std::any_of(processes.begin(), processes.end(),
                                      [](const Json& one) { return one.find("host") != nullptr; });
-  std::vector<std::string> heads = {"process",     "state", "nodes",   "pid",
-                                    "incarnation", "steps", "progress"};
+  std::vector<std::string> heads = {"process",     "state",   "nodes", "pid",
+                                    "incarnation", "weights", "steps", "progress"};
   if (has_hosts) heads.insert(heads.begin() + 1, "host");
   Table table(std::move(heads), has_hosts ? 4 : 3);
   for (const Json& process : processes) {
@@ -92,6 +109,7 @@ std::string processes_of(const Json& status) {
                                       names_of(list_of(process, "nodes")),
                                       text_of(process, "pid"),
                                       text_of(process, "incarnation"),
+                                      weights_of(process),
                                       text_of(process, "steps"),
                                       seconds_text(process, "last_progress_age_seconds")};
     if (has_hosts) cells.insert(cells.begin() + 1, text_of(process, "host"));
@@ -146,7 +164,8 @@ std::string run_table(const Json& status) {
   const std::string state = text_of(status, "state");
   if (state == "ended") return ended_text(status);
   if (state == "lost") return lost_text(status);
-  std::string text = head_of(status) + "\n" + processes_of(status) + edges_of(status);
+  std::string text =
+      head_of(status) + "\n" + processes_of(status) + alarms_of(status) + edges_of(status);
   if (const std::string still = text_of(status, "still"); still != "-")
     text += "\nnobody gets on:\n" + still;
   return text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/weight_backend.h"
 #include "kernels/weights/options.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/recorded_channel.h"
@@ -9,7 +10,6 @@
 #include "runtime/bin/recorded_learner.h"
 #include "runtime/bin/recovered_engine.h"
 #include "runtime/bin/recovered_learner.h"
-#include "runtime/bin/weight_backend.h"
 
 namespace primerl {
 namespace {
@@ -76,9 +76,13 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
 
 namespace {
 
+constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster waits for an engine
+
 /// Weights of `version` or the first after it that were made for real.
 Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
                                                            PolicyVersion version) {
+  // The publisher is live too; its bytes may be on their way.
+  (void)channel.wait_for(version, kWeightsMax);
   for (PolicyVersion next = version; next <= channel.newest(); next = next.next()) {
     auto fetched = channel.fetch(next);
     if (fetched.ok() && !(*fetched)->tensors.empty()) return fetched;

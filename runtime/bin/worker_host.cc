@@ -13,9 +13,12 @@
 #include "actors/messages/catalog.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/commands/output.h"
+#include "runtime/bin/devices.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/traced_resources.h"
+#include "runtime/bin/watched_engine.h"
+#include "runtime/bin/weight_links.h"
 #include "runtime/bin/worker_files.h"
 #include "runtime/bin/worker_links.h"
 #include "runtime/bin/worker_trace.h"
@@ -171,12 +174,14 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
+  const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
   std::optional<ControlEvent> first_;    // the first order
   std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
   std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
   std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
+  WeightLinks weight_links_;
   std::unique_ptr<ProcessLinks> links_;  // null when alone; before log_: it may say something
   std::mutex fault_mutex_;               // the disk's fault comes from any host's thread
   std::optional<Error> fault_;
@@ -197,6 +202,7 @@ Status WorkerHost::say_hello() {
                       control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
                                                arguments_.process, what});
                     }));
+    links_->carry_streams(&weight_links_);
     RETURN_IF_ERROR(
         open_links(*links_, *plan_, process_, arguments_.links, arguments_.link_keys, hello));
   }
@@ -295,7 +301,15 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     surroundings.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
-  setup.factory = resource_factory(std::move(backends).value());
+  if (links_ != nullptr) {
+    backends->links_have_news = [this] { links_->streams_ready(); };
+    backends->join_links = [this](uint32_t stream, std::vector<ProcessId> peers,
+                                  std::shared_ptr<LinkChannel> channel) {
+      weight_links_.add(stream, std::move(peers), std::move(channel));
+      links_->streams_ready();
+    };
+  }
+  setup.factory = watching_factory(resource_factory(std::move(backends).value()), engines_);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());
@@ -369,6 +383,8 @@ bool WorkerHost::has_fault() {
 
 void WorkerHost::send_heartbeat(const RunMember& member) {
   Heartbeat beat = member.heartbeat();
+  beat.engines = engines_->reports();
+  fit(beat);
   beat.num_dropped_reports = control_->num_dropped_reports();
   (void)control_->send(std::move(beat));
 }
@@ -397,6 +413,8 @@ int run_host(const HostArguments& arguments) {
   block_dump_signal();
   if (const Status pinned = pin_to_cpus(checked.plan->process(process).cpus); !pinned.ok())
     return fail(pinned.error(), kExitBadConfiguration);
+  if (const Status usable = check_devices(*checked.plan, process, &why_no_torch_on); !usable.ok())
+    return fail(usable.error(), kExitBadConfiguration);
   auto inbox = std::make_shared<ControlInbox>();
   auto control = open_inherited_control(static_cast<int>(arguments.control), inbox);
   if (!control.ok()) return fail(control.error(), kExitBadCommandLine);

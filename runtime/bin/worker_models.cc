@@ -248,6 +248,18 @@ Command worker_score_command() {
           }};
 }
 
+Command device_command() {
+  auto name = std::make_shared<std::string>("cpu");
+  return {"device", "says why models cannot compute on a device, or nothing where they can",
+          "primerl-worker device --name cuda:0",
+          [name](Arguments& flags) { flags.text(*name, "--name", "DEVICE", "cpu, cuda:0, ..."); },
+          [name] {
+            const std::string why = why_no_torch_on(*name);
+            if (!why.empty()) print_text(why + "\n");
+            return static_cast<int>(kExitDone);
+          }};
+}
+
 Command backends_command() {
   return {"backends", "lists the resources this build can make", "primerl-worker backends",
           [](Arguments&) {},

@@ -24,6 +24,7 @@ void fit(Heartbeat& beat, size_t bytes_max) {
   beat.hosts.clear();
   beat.instances.clear();
   beat.links.clear();
+  beat.engines.clear();
 }
 
 }  // namespace primerl

@@ -24,7 +24,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 6;
+inline constexpr uint32_t kControlVersion = 7;
 
 /// One way to reach a process: the two connections of its links (LinkAddress).
 struct AddressEntry {
@@ -270,7 +270,7 @@ struct EdgeCounts {
 /// the process lives is a stall, a silence of dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint64_t num_steps = 0;
   bool is_draining = false;
@@ -282,7 +282,8 @@ struct Heartbeat {
   std::vector<EdgeLoad> loads;    // likewise
   std::vector<HostReport> hosts;  // of this process
   std::vector<InstanceLoad> instances;
-  std::vector<LinkReport> links;     // to other processes
+  std::vector<LinkReport> links;  // to other processes
+  std::vector<EngineReport> engines;
   uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
 
   template <class F>
@@ -291,12 +292,13 @@ struct Heartbeat {
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
         "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
         "edges", &H::edges)("loads", &H::loads)("hosts", &H::hosts)("instances", &H::instances)(
-        "links", &H::links)("num_dropped_reports", &H::num_dropped_reports);
+        "links", &H::links)("engines", &H::engines)("num_dropped_reports", &H::num_dropped_reports);
   }
 };
 
-/// Leaves out what only those who watch read (loads, hosts, instances, links), if the message would
-/// have more than `bytes_max` else: a sign of life must arrive, however large the graph.
+/// Leaves out what only those who watch read (loads, hosts, instances, links, engines), if the
+/// message would have more than `bytes_max` else: a sign of life must arrive, however large the
+/// graph.
 void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
 
 /// An engine of the worker has made its first token of this start.

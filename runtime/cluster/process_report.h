@@ -51,9 +51,14 @@ struct HostReport {
   bool is_idle = false;
   bool is_ready = false;
   bool is_running = false;
-  int64_t running_ns = 0;        // how long already
-  uint32_t handling = 0;         // InstanceId; of a work turn none
-  std::string handling_type;     // of the message in the handler; "" for a timer
+  int64_t running_ns = 0;      // how long already
+  uint32_t handling = 0;       // InstanceId; of a work turn none
+  std::string handling_type;   // of the message in the handler; "" for a timer
+  uint8_t handling_kind = 0;   // StepKind
+  uint32_t handling_link = 0;  // of a message its LinkId, of a timer its index
+  uint64_t handling_sequence = 0;
+  int64_t silent_ns = 0;         // of the handler, since its begin or its last progress()
+  uint64_t num_alarms = 0;       // handlers that passed handler_alarm_after
   std::vector<uint32_t> full;    // LinkIds of outgoing forward links at capacity
   std::vector<uint32_t> paused;  // of arriving links whose input is paused and waited for
 
@@ -63,8 +68,26 @@ struct HostReport {
     f("host", &H::host)("num_steps", &H::num_steps)("busy_ns", &H::busy_ns)(
         "num_waiting", &H::num_waiting)("oldest_ns", &H::oldest_ns)("is_idle", &H::is_idle)(
         "is_ready", &H::is_ready)("is_running", &H::is_running)("running_ns", &H::running_ns)(
-        "handling", &H::handling)("handling_type", &H::handling_type)("full", &H::full)("paused",
-                                                                                        &H::paused);
+        "handling", &H::handling)("handling_type", &H::handling_type)(
+        "handling_kind", &H::handling_kind)("handling_link", &H::handling_link)(
+        "handling_sequence", &H::handling_sequence)("silent_ns", &H::silent_ns)(
+        "num_alarms", &H::num_alarms)("full", &H::full)("paused", &H::paused);
+  }
+};
+
+/// One engine: the weights it holds.
+struct EngineReport {
+  uint32_t resource = 0;     // index into Plan::resources
+  uint32_t host = 0;         // HostId
+  int64_t version = 0;       // PolicyVersion that it applied last; 0 is what was loaded
+  uint64_t num_applied = 0;  // versions it applied
+  uint64_t apply_ns = 0;     // how long it stood still for them, in all
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EngineReport;
+    f("resource", &E::resource)("host", &E::host)("version", &E::version)(
+        "num_applied", &E::num_applied)("apply_ns", &E::apply_ns);
   }
 };
 
@@ -81,7 +104,9 @@ struct LinkReport {
   uint64_t unacknowledged_bytes = 0;
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
-  int64_t round_trip_ns = 0;  // of the last greeting; 0 where the peer connected
+  int64_t round_trip_ns = 0;       // of the last greeting; 0 where the peer connected
+  uint64_t sent_stream_bytes = 0;  // of weights, beside the messages
+  uint64_t received_stream_bytes = 0;
 
   template <class F>
   static void fields(F& f) {
@@ -92,7 +117,8 @@ struct LinkReport {
         "unacknowledged_messages", &L::unacknowledged_messages)("unacknowledged_bytes",
                                                                 &L::unacknowledged_bytes)(
         "num_frames_resent", &L::num_frames_resent)("num_breaks", &L::num_breaks)(
-        "round_trip_ns", &L::round_trip_ns);
+        "round_trip_ns", &L::round_trip_ns)("sent_stream_bytes", &L::sent_stream_bytes)(
+        "received_stream_bytes", &L::received_stream_bytes);
   }
 };
 

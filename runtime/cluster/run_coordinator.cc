@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/weight_backend.h"
+
 namespace primerl {
 namespace {
 
@@ -29,6 +31,10 @@ RunCoordinator::RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t e
         const size_t a = plan.process_of(sender).index(), b = plan.process_of(target).index();
         neighbours_[a][b] = neighbours_[b][a] = a != b;
       }
+  for (uint32_t a = 0; a < members_.size(); ++a)
+    for (uint32_t b = a + 1; b < members_.size(); ++b)
+      if (are_joined_by_weights(plan, ProcessId(a), ProcessId(b)))
+        neighbours_[a][b] = neighbours_[b][a] = true;
 }
 
 template <class Done>

@@ -16,6 +16,7 @@
 #include "runtime/exec/caf_executor.h"
 #include "runtime/exec/caf_timers.h"
 #include "runtime/exec/drain.h"
+#include "runtime/exec/handler_watch.h"
 
 namespace primerl {
 
@@ -95,6 +96,7 @@ class CafExecutor::Core final : private CellOwner {
   const CafExecutorSetup setup_;
   RunClock clock_;
   const std::shared_ptr<const Wiring> wiring_;
+  HandlerWatch handler_watch_;  // looks on the timer thread
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<HostCell>> cells_;             // by HostId; null in other processes
   std::vector<HostCell*> here_;                              // those of this process

@@ -15,7 +15,9 @@ int64_t pool_threads_of(const Plan& plan) {
 
 /// How often the watch looks when nothing calls for it.
 Duration tick_of(const Plan& plan) {
-  const auto eighth = plan.settings.stall_after.to_nanoseconds() / 8;
+  int64_t eighth = plan.settings.stall_after.to_nanoseconds() / 8;
+  if (const Duration alarm = plan.settings.handler_alarm_after; alarm != Duration())
+    eighth = std::min(eighth, alarm.to_nanoseconds() / 8);
   return std::clamp(Duration::nanoseconds(eighth), Duration::milliseconds(5),
                     Duration::milliseconds(250));
 }
@@ -25,6 +27,7 @@ Duration tick_of(const Plan& plan) {
 CafExecutor::Core::Core(CafExecutorSetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
+      handler_watch_(*setup_.plan, *wiring_, setup_.plan->settings.handler_alarm_after),
       shared_resources_(setup_.plan->resources.size()),
       cells_(setup_.plan->hosts.size()),
       live_epochs_(setup_.plan->processes.size(), setup_.epoch),

@@ -194,6 +194,8 @@ LinkReport report_of(const LinkStatus& status) {
   report.num_frames_resent = status.num_frames_resent;
   report.num_breaks = status.num_breaks;
   report.round_trip_ns = status.round_trip.to_nanoseconds();
+  report.sent_stream_bytes = status.num_stream_bytes_sent;
+  report.received_stream_bytes = status.num_stream_bytes_received;
   return report;
 }
 

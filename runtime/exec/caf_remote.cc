@@ -83,7 +83,12 @@ ProcessLoad CafExecutor::Core::load() const {
   ProcessLoad load;
   load.edges.resize(setup_.plan->edges.size());
   for (auto* cell : here_) cell->host().add_load(load.edges, load.instances, now);
-  for (const HostView& view : views()) load.hosts.push_back(to_report(view, now));
+  for (const HostView& view : views()) {
+    HostReport& report = load.hosts.emplace_back(to_report(view, now));
+    const Time sign = std::max(handler_watch_.last_sign(view.host), view.running_since);
+    if (view.is_running) report.silent_ns = std::max<int64_t>((now - sign).to_nanoseconds(), 0);
+    report.num_alarms = handler_watch_.num_alarms(view.host);
+  }
   return load;
 }
 

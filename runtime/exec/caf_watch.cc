@@ -44,11 +44,14 @@ Duration CafExecutor::Core::handler_limit(const Host& host) const {
 
 void CafExecutor::Core::watch_handlers(Time now) {
   for (auto* cell : here_) {
-    if (!cell->host().may_run_apart()) continue;
     const auto view = cell->host().view();
+    const bool is_apart = cell->host().may_run_apart();
+    if (const auto news = handler_watch_.look(view, now, is_apart))
+      setup_.surroundings->log(LogLevel::kWarning, news->name, news->text);
     // A work turn answers nobody, so there is nothing to refuse: the stall watch names it.
-    if (!view.is_running || view.handling.is_none()) continue;
-    if (now - view.running_since > handler_limit(cell->host())) abandon(*cell, view, now);
+    if (!is_apart || !view.is_running || view.handling.is_none()) continue;
+    if (now - handler_watch_.last_sign(view.host) > handler_limit(cell->host()))
+      abandon(*cell, view, now);
   }
 }
 
@@ -96,7 +99,7 @@ void CafExecutor::Core::watch_stall(Time now) {
   for (auto* cell : here_) {
     const auto view = cell->host().view();
     steps += view.num_steps;
-    if (view.is_running) sign = std::max(sign, view.running_since);
+    if (view.is_running) sign = std::max(sign, handler_watch_.last_sign(view.host));
     if (view.is_running || view.num_waiting > 0) is_waiting = true;
   }
   const bool has_changed = steps != last_steps_ || sign != last_sign_ || last_change_ == Time();

@@ -167,6 +167,9 @@ HostView Host::Body::view() const {
   if (view.is_running) {
     view.handling = InstanceId(static_cast<uint32_t>(handling_.get()));
     view.handling_type = reinterpret_cast<const MessageType*>(handling_type_.get());
+    view.handling_kind = static_cast<StepKind>(handling_kind_.get());
+    view.handling_link = static_cast<uint32_t>(handling_link_.get());
+    view.handling_sequence = handling_sequence_.get();
   }
   view.num_progress = common_->num_progress.load(std::memory_order_relaxed);
   view.is_idle = is_idle_.get() != 0;

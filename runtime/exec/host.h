@@ -186,8 +186,11 @@ struct HostView {
   Time oldest_arrival;       // of those, if any
   InstanceId handling;       // in a handler now; none if not, or in a work turn
   const MessageType* handling_type = nullptr;
-  bool is_running = false;    // between begin_step and complete_step
-  Time running_since;         // when the handler began
+  StepKind handling_kind = StepKind::kWork;  // of the step in hand
+  uint32_t handling_link = 0;                // kMessage: LinkId; kTimer: index in the contract
+  uint64_t handling_sequence = 0;            // kMessage
+  bool is_running = false;                   // between begin_step and complete_step
+  Time running_since;                        // when the handler began
   uint64_t num_progress = 0;  // progress() calls so far: a handler that makes some lives
   Duration busy;              // of its thread in turns that have ended; 0: nobody measures it
   bool is_idle = false;

@@ -146,7 +146,8 @@ class Host::Body {
 
   // Read by anyone.
   Counter num_steps_, num_shipped_, num_received_, num_restarts_, num_abandoned_;
-  Counter waiting_, oldest_arrival_, handling_, handling_type_, running_since_;
+  Counter waiting_, oldest_arrival_, running_since_;
+  Counter handling_, handling_type_, handling_kind_, handling_link_, handling_sequence_;
   Counter is_idle_, is_running_, is_ready_;
 };
 

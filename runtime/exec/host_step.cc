@@ -127,6 +127,7 @@ void Host::Body::begin_work(Time now) {
   work_armed_ = false;
   handling_.set(InstanceId::kNone);
   handling_type_.set(0);
+  handling_kind_.set(static_cast<uint64_t>(StepKind::kWork));
   for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
 }
 
@@ -135,6 +136,10 @@ void Host::Body::begin_input(Input&& input, Time now) {
   current_ = input.actor;
   handling_.set(planned_.instances[current_].value);
   handling_type_.set(reinterpret_cast<uint64_t>(input.envelope.payload.type));
+  handling_kind_.set(static_cast<uint64_t>(input.kind));
+  const bool is_message = input.kind == StepKind::kMessage;
+  handling_link_.set(is_message ? inbox_.links[input.in_index].id.value : input.port);
+  handling_sequence_.set(input.envelope.sequence);
   seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
 }
 

@@ -126,6 +126,9 @@ HostReport to_report(const HostView& view, Time now) {
   report.handling = view.handling.value;
   if (view.is_running) report.running_ns = (now - view.running_since).to_nanoseconds();
   if (view.handling_type != nullptr) report.handling_type = view.handling_type->name;
+  report.handling_kind = static_cast<uint8_t>(view.handling_kind);
+  report.handling_link = view.handling_link;
+  report.handling_sequence = view.handling_sequence;
   for (const LinkId link : view.full) report.full.push_back(link.value);
   for (const LinkId link : view.paused) report.paused.push_back(link.value);
   return report;
@@ -148,6 +151,10 @@ std::optional<HostView> to_view(const Plan& plan, const Wiring& wiring, const Ho
   view.is_ready = report.is_ready;
   view.is_running = report.is_running;
   view.running_since = now + Duration::nanoseconds(-report.running_ns);
+  view.handling_kind =
+      static_cast<StepKind>(std::min(report.handling_kind, static_cast<uint8_t>(StepKind::kPeer)));
+  view.handling_link = report.handling_link;
+  view.handling_sequence = report.handling_sequence;
   if (report.handling < plan.instances.size()) {
     view.handling = InstanceId(report.handling);
     for (const InputPort& port : plan.contract_of(view.handling).inputs)

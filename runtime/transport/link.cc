@@ -80,6 +80,26 @@ void Link::push_bulk(const BulkPiece& piece) {
   ++next_object_;
 }
 
+/// One more frame of a stream behind what waits, when few of them are under way.
+void Link::pull_stream() {
+  StreamFrame stream;
+  if (is_leaving_ || has_left_ || streamed_.size() >= limits_.window_streams ||
+      !receiver_.next_stream(peer_.process, peer_.epoch, stream))
+    return;
+  CHECK(stream.num_bytes() + kStreamNumberBytes <= limits_.parcel_bytes_max,
+        "a frame of a stream is too large");
+  std::vector<std::byte> head(kStreamNumberBytes + stream.head.size());
+  put_number<uint32_t>(head.data(), stream.stream);
+  const auto more = stream.head.bytes();
+  std::copy(more.begin(), more.end(), head.begin() + kStreamNumberBytes);
+  num_stream_bytes_sent_ += stream.num_bytes();
+  LaneFrame frame;
+  frame.kind = LinkFrameKind::kStream;
+  frame.head = Blob(std::move(head));
+  frame.data = std::move(stream.body);
+  streamed_.push_back(channel(Lane::kBulk).lane.push(std::move(frame)));
+}
+
 LinkFrameHeader Link::header(LinkFrameKind kind, const Channel& from) const {
   LinkFrameHeader header;
   header.kind = kind;
@@ -113,6 +133,7 @@ bool Link::next(Lane lane, Time now, OutFrame& frame) {
     return true;
   }
   if (is_over() || !from.is_greeted) return false;
+  if (lane == Lane::kBulk) pull_stream();
   uint64_t sequence = 0;
   if (const LaneFrame* numbered = from.lane.next(sequence)) {
     frame.header = header(numbered->kind, from);
@@ -190,6 +211,7 @@ void Link::unsend(Lane lane, const OutFrame& frame) {
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
     case LinkFrameKind::kReference:
+    case LinkFrameKind::kStream:
       from.lane.unsend(frame.header.sequence);
       return;
   }
@@ -198,6 +220,7 @@ void Link::unsend(Lane lane, const OutFrame& frame) {
 void Link::settle_receipts() {
   const uint64_t frames = channel(Lane::kFrames).lane.acknowledged();
   const uint64_t bulk = channel(Lane::kBulk).lane.acknowledged();
+  while (!streamed_.empty() && streamed_.front() <= bulk) streamed_.pop_front();
   TransferCounts counts;
   while (!receipts_.empty() && receipts_.front().frame <= frames &&
          receipts_.front().bulk <= bulk) {
@@ -246,6 +269,7 @@ void Link::wake(Time now) {
 }
 
 void Link::leave() {
+  is_leaving_ = true;
   for (Channel& each : channels_) each.owes_bye = each.is_greeted;
 }
 
@@ -283,6 +307,8 @@ void Link::add_to(LinkStatus& status) const {
     status.num_frames_resent += each.lane.num_resent();
   }
   status.num_breaks = num_breaks_;
+  status.num_stream_bytes_sent = num_stream_bytes_sent_;
+  status.num_stream_bytes_received = num_stream_bytes_received_;
   status.refused = refused_;
   status.round_trip = round_trip_;
   status.clock_offset = clock_offset_;

@@ -126,6 +126,7 @@ class Link {
   // link.cc: sending
   void push_bulk(const BulkPiece& piece);
   void push_reference(const ShmBlobRef& ref);
+  void pull_stream();
   bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
   Blob greeting(const Channel& from, Time now) const;
   LinkFrameHeader header(LinkFrameKind kind, const Channel& from) const;
@@ -141,6 +142,7 @@ class Link {
   void receive_chunk(const InFrame& frame);
   void receive_reference(const InFrame& frame);
   void receive_reads(const InFrame& frame);
+  void receive_stream(const InFrame& frame);
   void deliver(const ParcelShape& shape, const ReceivedPart& bytes, bool with_grants);
   void deliver_waiting();
   void deliver_grants(const ParcelShape& shape, const ReceivedPart& bytes);
@@ -171,7 +173,10 @@ class Link {
   // Sending.
   std::deque<Receipt> receipts_;
   uint64_t next_object_ = 0;
-  uint64_t num_chunks_ = 0;  // the last one's number
+  uint64_t num_chunks_ = 0;        // the last one's number
+  std::deque<uint64_t> streamed_;  // numbers of stream frames under way
+  bool is_leaving_ = false;
+  uint64_t num_stream_bytes_sent_ = 0, num_stream_bytes_received_ = 0;
   // Receiving.
   BulkAssembly bulk_;
   uint64_t next_bulk_ = 0;  // number of the next parcel's first piece

@@ -81,6 +81,7 @@ void Link::receive(Lane lane, InFrame frame, Time now) {
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
     case LinkFrameKind::kReference:
+    case LinkFrameKind::kStream:
       acknowledge(lane, header.acknowledged, now);
       return receive_numbered(lane, frame, now);
     default:
@@ -225,6 +226,8 @@ void Link::receive_numbered(Lane lane, const InFrame& frame, Time now) {
     receive_parcels(frame);
   else if (frame.header.kind == LinkFrameKind::kReference)
     receive_reference(frame);
+  else if (frame.header.kind == LinkFrameKind::kStream)
+    receive_stream(frame);
   else
     receive_chunk(frame);
 }
@@ -303,6 +306,21 @@ void Link::receive_chunk(const InFrame& frame) {
   if (refusal != FrameRefusal::kNone)
     return fail_frame(refusal, "a piece of a blob does not fit what came before");
   if (bulk_.num_complete() > num_complete) deliver_waiting();
+}
+
+void Link::receive_stream(const InFrame& frame) {
+  if (frame.head.bytes.size() < kStreamNumberBytes)
+    return fail_frame(FrameRefusal::kSize, "a frame of a stream without its number");
+  // Views without an owner: whoever keeps the bytes copies them.
+  const auto view = [](std::span<const std::byte> bytes) {
+    return Blob(std::shared_ptr<const void>(), bytes);
+  };
+  StreamFrame stream;
+  stream.stream = take_number<uint32_t>(frame.head.bytes.data());
+  stream.head = view(frame.head.bytes.subspan(kStreamNumberBytes));
+  stream.body = view(frame.data.bytes);
+  num_stream_bytes_received_ += stream.num_bytes();
+  receiver_.receive_stream(peer_.process, peer_.epoch, stream);
 }
 
 void Link::receive_reads(const InFrame& frame) {

@@ -24,6 +24,7 @@ class LinkTransport : public Transport {
   Status add_peer(PeerSpec peer) final;
   void end_peer(ProcessId peer, uint32_t epoch) final;
   Status send(ProcessId to, Parcel&& parcel) final;
+  void streams_ready() final { wake(); }
   std::vector<LinkStatus> status() const final;
   std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
 

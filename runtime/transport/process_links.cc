@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/weight_backend.h"
+
 namespace primerl {
 
 EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other) {
@@ -16,7 +18,9 @@ EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other
     if ((has(from, one) && has(to, other)) || (has(from, other) && has(to, one)))
       return edge.transport;
   }
-  return EdgeTransport::kMemory;
+  if (one == other || !are_joined_by_weights(plan, one, other)) return EdgeTransport::kMemory;
+  const bool is_one_machine = plan.process(one).machine == plan.process(other).machine;
+  return is_one_machine ? EdgeTransport::kIpc : EdgeTransport::kTcp;
 }
 
 ProcessLinks::~ProcessLinks() { close(); }
@@ -49,7 +53,10 @@ Status ProcessLinks::connect(std::vector<PeerSpec> peers) {
   return ok();
 }
 
-void ProcessLinks::end_peer(ProcessId peer, uint32_t epoch) { transport_->end_peer(peer, epoch); }
+void ProcessLinks::end_peer(ProcessId peer, uint32_t epoch) {
+  transport_->end_peer(peer, epoch);
+  if (streams_ != nullptr) streams_->ended(peer, epoch);
+}
 
 Status ProcessLinks::join(PeerSpec peer) {
   vouch(peer);

@@ -23,7 +23,7 @@
 
 namespace primerl {
 
-/// How the edges between two processes travel; kMemory where they share none.
+/// How what two processes share travels: their edges, and weights by link; kMemory: nothing.
 EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
 
 struct LinkEvents {
@@ -31,6 +31,16 @@ struct LinkEvents {
   std::function<void(TenantSlot)> tenant_finished;  // once per tenant
   std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
   std::function<void(const std::string&)> changed;  // a link broke or is back, for the log
+};
+
+/// What travels beside the parcels (Transport: streams). next() and arrive() come from the I/O
+/// thread; ended() from the thread of end_peer(), when neither comes for that incarnation any more.
+class StreamEnds {
+ public:
+  virtual ~StreamEnds() = default;
+  virtual bool next(ProcessId to, uint32_t epoch, StreamFrame& frame) = 0;
+  virtual void arrive(ProcessId from, uint32_t epoch, const StreamFrame& frame) = 0;
+  virtual void ended(ProcessId peer, uint32_t epoch) = 0;
 };
 
 class ProcessLinks final : public OtherProcesses, private TransportReceiver {
@@ -44,6 +54,10 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   Result<std::vector<LinkAddress>> open(const Make& make);
   /// Before connect(): with keys, the tenants that each peer may speak for.
   void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
+  /// Before open(); `streams` outlives the links.
+  void carry_streams(StreamEnds* streams) { streams_ = streams; }
+  /// StreamEnds::next() may have something. Between open() and close(), any thread.
+  void streams_ready() { transport_->streams_ready(); }
   /// Without peers all is live at once.
   Status connect(std::vector<PeerSpec> peers);
   /// A peer died; what it has not acknowledged is nobody's.
@@ -68,12 +82,19 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) override;
   void on_refused(const LinkRefusal& refusal) override;
   void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
+  bool next_stream(ProcessId peer, uint32_t epoch, StreamFrame& frame) override {
+    return streams_ != nullptr && streams_->next(peer, epoch, frame);
+  }
+  void receive_stream(ProcessId from, uint32_t epoch, const StreamFrame& frame) override {
+    if (streams_ != nullptr) streams_->arrive(from, epoch, frame);
+  }
   void fail(const Error& why);
   std::string name_of(ProcessId peer) const;
   void vouch(PeerSpec& peer) const;
 
   const LinkEvents events_;
   std::vector<AllowedKey> allowed_;       // constant after connect()
+  StreamEnds* streams_ = nullptr;         // constant after open()
   std::unique_ptr<Transport> transport_;  // constant between open() and close()
 
   mutable std::mutex mutex_;  // guards what follows

@@ -17,6 +17,10 @@
 /// its next incarnation is admitted by add_peer() with the greater epoch, and only then: call it
 /// when the hosts have handled peer_down, so that no parcel meant for the dead one reaches it.
 ///
+/// Streams travel beside the parcels, on the bulk connection: bytes in frames that whoever owns
+/// them is asked for one by one, when there is room (next_stream), so that what is under way of
+/// them is bounded and Blobs pass between. They belong to no host and stand in no ledger.
+///
 /// Ledger, per link and in parcels: sent == acknowledged + unacknowledged + abandoned.
 #pragma once
 
@@ -82,6 +86,7 @@ struct LinkLimits {
   /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
   uint32_t window_frames = 1024;
   uint32_t window_chunks = 64;
+  uint32_t window_streams = 8;                         // of those, frames of streams
   Duration hello_every = Duration::milliseconds(100);  // until the peer greets
   Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: ask, resend
   Duration silent_after = Duration::seconds(2);        // nothing heard: the link counts as broken
@@ -116,6 +121,8 @@ struct LinkStatus {
   TransferCounts received;        // delivered here
   uint64_t num_blobs_shared = 0;  // of those sent: by shared memory
   uint64_t num_bytes_shared = 0;
+  uint64_t num_stream_bytes_sent = 0;  // each once
+  uint64_t num_stream_bytes_received = 0;
   uint64_t num_frames_sent = 0;  // resent ones included
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
@@ -138,6 +145,15 @@ struct LinkRefusal {
   std::string text() const;
 };
 
+/// A frame of a stream. The body is shared, not copied, when it is sent; of one that arrives both
+/// views are valid in the call only. At most LinkLimits::parcel_bytes_max together.
+struct StreamFrame {
+  uint32_t stream = 0;
+  Blob head;
+  Blob body;
+  uint64_t num_bytes() const { return head.size() + body.size(); }
+};
+
 /// What arrives. All calls come from the transport's I/O thread, one at a time; they must return
 /// quickly, never block, and may call send() but no other method of the transport.
 class TransportReceiver {
@@ -151,6 +167,20 @@ class TransportReceiver {
   /// The link carries nothing more: refused, no greeting within greet_timeout, or a peer that
   /// breaks the protocol. What it had not acknowledged is abandoned.
   virtual void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) = 0;
+  /// The bulk connection has room: the next frame of any stream for the peer. False: none now; ask
+  /// again after streams_ready(), or when something has arrived from it.
+  virtual bool next_stream(ProcessId peer, uint32_t epoch, StreamFrame& frame) {
+    (void)peer;
+    (void)epoch;
+    (void)frame;
+    return false;
+  }
+  /// In the order in which the peer's next_stream() gave them, each once.
+  virtual void receive_stream(ProcessId from, uint32_t epoch, const StreamFrame& frame) {
+    (void)from;
+    (void)epoch;
+    (void)frame;
+  }
 };
 
 class Transport {
@@ -175,6 +205,9 @@ class Transport {
   /// limit of LinkLimits was passed, nothing was taken. kUnavailable: the link failed or ended;
   /// nothing was taken. kNotFound: no such peer. Any thread.
   virtual Status send(ProcessId to, Parcel&& parcel) = 0;
+
+  /// next_stream() may have something. Any thread, not from within it.
+  virtual void streams_ready() = 0;
 
   /// One entry per peer, by ProcessId. Any thread but the I/O thread.
   virtual std::vector<LinkStatus> status() const = 0;

@@ -29,6 +29,8 @@ std::string_view to_string(LinkFrameKind kind) {
       return "reads";
     case LinkFrameKind::kReference:
       return "reference";
+    case LinkFrameKind::kStream:
+      return "stream";
   }
   return "none";
 }
@@ -37,10 +39,11 @@ namespace {
 
 FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t payload_bytes) {
   if (kind < static_cast<uint8_t>(LinkFrameKind::kHello) ||
-      kind > static_cast<uint8_t>(LinkFrameKind::kReference))
+      kind > static_cast<uint8_t>(LinkFrameKind::kStream))
     return FrameRefusal::kKind;
   const auto known = static_cast<LinkFrameKind>(kind);
-  const bool is_bulk = known == LinkFrameKind::kChunk || known == LinkFrameKind::kReference;
+  const bool is_bulk = known == LinkFrameKind::kChunk || known == LinkFrameKind::kReference ||
+                       known == LinkFrameKind::kStream;
   const bool is_small = known == LinkFrameKind::kParcels || known == LinkFrameKind::kReads;
   if ((is_small && lane != Lane::kFrames) || (is_bulk && lane != Lane::kBulk))
     return FrameRefusal::kKind;
@@ -60,6 +63,8 @@ FrameRefusal check_kind(uint8_t kind, Lane lane, uint64_t sequence, uint64_t pay
       return payload_bytes == kReadsBytes ? FrameRefusal::kNone : FrameRefusal::kBytesDiffer;
     case LinkFrameKind::kReference:
       return payload_bytes == kReferenceBytes ? FrameRefusal::kNone : FrameRefusal::kBytesDiffer;
+    case LinkFrameKind::kStream:
+      return payload_bytes >= kStreamNumberBytes ? FrameRefusal::kNone : FrameRefusal::kBytesDiffer;
     case LinkFrameKind::kParcels:
     case LinkFrameKind::kChunk:
       return FrameRefusal::kNone;

@@ -21,7 +21,7 @@ namespace primerl {
 
 inline constexpr size_t kLinkHeaderBytes = 48;
 inline constexpr uint16_t kLinkMagic = 0x4c50;  // "PL"
-inline constexpr uint8_t kLinkVersion = 2;
+inline constexpr uint8_t kLinkVersion = 3;
 
 enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
 inline constexpr size_t kNumLanes = 2;
@@ -38,11 +38,12 @@ enum class LinkFrameKind : uint8_t {
   kChunk = 9,       // numbered, on bulk
   kReads = 10,      // on frames: the nonce of your pool, which I read
   kReference = 11,  // numbered, on bulk: a Blob of the pool that you read
+  kStream = 12,     // numbered, on bulk: a frame of a stream
 };
 std::string_view to_string(LinkFrameKind kind);
 constexpr bool is_numbered(LinkFrameKind kind) {
   return kind == LinkFrameKind::kParcels || kind == LinkFrameKind::kChunk ||
-         kind == LinkFrameKind::kReference;
+         kind == LinkFrameKind::kReference || kind == LinkFrameKind::kStream;
 }
 
 struct LinkFrameHeader {
@@ -142,6 +143,8 @@ struct BlobReference {
 inline constexpr size_t kReferenceBytes = 32;
 void encode_reference(const BlobReference& reference, std::span<std::byte, kReferenceBytes> bytes);
 BlobReference decode_reference(std::span<const std::byte, kReferenceBytes> bytes);
+/// kStream begins with the number of its stream; its own head follows, its body is the second part.
+inline constexpr size_t kStreamNumberBytes = 4;
 /// The payload of kReads.
 inline constexpr size_t kReadsBytes = 8;
 

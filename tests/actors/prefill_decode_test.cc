@@ -279,5 +279,81 @@ TEST_F(EngineStory, AnswersManyAFewPerTurn) {
   EXPECT_THAT(answers(), SizeIs(100));
 }
 
+/// A channel whose versions come when the test says so.
+class SlowChannel final : public WeightChannel {
+ public:
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    newest_ = std::move(snapshot);
+    return ok();
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+    ++num_fetches;
+    if (newest_ != nullptr && newest_->version == version) return newest_;
+    if (newest() > version) return error(Code::kNotFound, "gone");
+    return error(Code::kUnavailable, "not yet");
+  }
+  PolicyVersion newest() const override {
+    return newest_ == nullptr ? PolicyVersion() : newest_->version;
+  }
+  int num_fetches = 0;
+
+ private:
+  std::shared_ptr<const WeightSnapshot> newest_;
+};
+
+struct SlowWeightsStory : EngineStory {
+  SlowWeightsStory() { weights = slow; }
+  void SetUp() override {
+    prefill.use("weights", *slow);
+    decode.use("weights", *slow);
+  }
+  std::shared_ptr<SlowChannel> slow = std::make_shared<SlowChannel>();
+};
+
+TEST_F(SlowWeightsStory, WeightsThatHaveNotComeAreAskedForAgainAndAnsweredOnce) {
+  ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(3)}, rollout).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
+  ASSERT_TRUE(decode.timer("weights").has_value());
+  EXPECT_EQ(*decode.timer("weights"), decode.now() + kWeightsRetry);
+  ASSERT_TRUE(decode.advance(kWeightsRetry).ok());
+  EXPECT_EQ(slow->num_fetches, 2);
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
+  publish(3);
+  ASSERT_TRUE(decode.advance(kWeightsRetry).ok());
+  const auto applied = decode.sent<PolicyApplied>("applied");
+  ASSERT_THAT(applied, SizeIs(1));
+  EXPECT_EQ(applied[0].version, PolicyVersion(3));
+  EXPECT_EQ(applied[0].fault, "");
+  EXPECT_EQ(decode.emissions("applied")[0].options.tenant, rollout.tenant);
+  EXPECT_FALSE(decode.timer("weights").has_value());
+  ASSERT_TRUE(decode.advance(Duration::seconds(1)).ok());
+  EXPECT_EQ(slow->num_fetches, 3);
+}
+
+TEST_F(SlowWeightsStory, ANewerUpdateReplacesTheOneThatWaits) {
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(3)}, rollout).ok());
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(5)}, rollout).ok());
+  publish(3);
+  ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
+  EXPECT_THAT(prefill.sent<PolicyApplied>("applied"), IsEmpty());
+  publish(6);  // the fifth was skipped
+  ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
+  const auto applied = prefill.sent<PolicyApplied>("applied");
+  ASSERT_THAT(applied, SizeIs(1));
+  EXPECT_EQ(applied[0].version, PolicyVersion(6));
+}
+
+TEST_F(SlowWeightsStory, ADrainWaitsForNoWeights) {
+  for (NodeRunnerCore* node :
+       {static_cast<NodeRunnerCore*>(&prefill), static_cast<NodeRunnerCore*>(&decode)}) {
+    ASSERT_TRUE(node->give("update", Payload::of(PolicyUpdate{PolicyVersion(3)}), rollout).ok());
+    ASSERT_TRUE(node->drain().ok());
+    EXPECT_TRUE(node->idle());
+    ASSERT_TRUE(node->advance(Duration::seconds(1)).ok());
+    EXPECT_FALSE(node->timer("weights").has_value());
+    EXPECT_THAT(node->emissions("applied"), IsEmpty());
+  }
+}
+
 }  // namespace
 }  // namespace primerl

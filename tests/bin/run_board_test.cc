@@ -114,12 +114,27 @@ class Board {
   const std::shared_ptr<const Wiring> wiring_;
 };
 
+/// A heartbeat of a process whose one engine holds `version`.
+Heartbeat with_engine(const Board& board, const std::string& process, int64_t version) {
+  auto beat = board.beat_of(process);
+  const auto& plan = board.plan();
+  for (const HostId id : plan.process(board.process(process)).hosts)
+    for (const int32_t resource : plan.host(id).resources)
+      if (plan.resources[static_cast<size_t>(resource)].kind == "engine")
+        beat.engines.push_back({static_cast<uint32_t>(resource), id.value, version,
+                                static_cast<uint64_t>(version), 250'000'000});
+  EXPECT_EQ(beat.engines.size(), 1u);
+  return beat;
+}
+
 TEST(RunMetrics, PassPromtool) {
   Board board;
   EXPECT_EQ(promtool_says(board.metrics()), "");  // before anyone has said anything
   board.all_say_something();
   auto beat = board.beat_of("driver");
-  beat.links.push_back({board.process("training").value, 1, true, 5, 600, 7, 800, 1, 90, 2, 1, 0});
+  beat.links.push_back(
+      {board.process("training").value, 1, true, 5, 600, 7, 800, 1, 90, 2, 1, 0, 3, 4});
+  beat.engines = {{0, 0, 7, 3, 1'500'000'000}};
   board.say("driver", beat);
   StepFacts step;
   step.step = 3;
@@ -149,6 +164,8 @@ TEST(RunMetrics, PromtoolWouldHaveSaidSo) {
 TEST(RunMetrics, NeverSaysTheSameThingTwice) {
   Board board;
   board.all_say_something();
+  for (const char* name : {"inference#0", "inference#1"})
+    board.say(name, with_engine(board, name, 5));
   std::istringstream lines(board.metrics());
   std::set<std::string> seen;
   for (std::string line; std::getline(lines, line);) {
@@ -195,6 +212,27 @@ TEST(RunMetrics, AProcessThatCameBackKeepsItsCountOfRestarts) {
                     HasSubstr("primerl_process_incarnation{process=\"inference#1\"} 2\n"),
                     HasSubstr("primerl_process_restarts_total{process=\"inference#1\"} 1\n"),
                     HasSubstr("primerl_process_restarts_total{process=\"inference#0\"} 0\n")));
+}
+
+TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
+  Board board;
+  board.say("inference#0", with_engine(board, "inference#0", 12));
+  board.say("inference#1", with_engine(board, "inference#1", 11));
+  const std::string text = board.metrics();
+  for (const auto& [process, host, version] :
+       {std::tuple("inference#0", "prefill#0+decode#0", 12),
+        std::tuple("inference#1", "prefill#1+decode#1", 11)}) {
+    const std::string labels = fmt::format(
+        "{{process=\"{}\",host=\"{}\",engine=\"engine\",tenant=\"main\"}}", process, host);
+    EXPECT_THAT(
+        text, AllOf(HasSubstr(fmt::format("primerl_engine_policy_version{} {}\n", labels, version)),
+                    HasSubstr(fmt::format("primerl_engine_applied_versions_total{} {}\n", labels,
+                                          version)),
+                    HasSubstr(fmt::format("primerl_engine_apply_seconds_total{} 0.25\n", labels))));
+  }
+  EXPECT_THAT(run_table(board.status()),
+              HasSubstr("\ninference#1  running   prefill#1 decode#1            102            1 "
+                        "      11      0      0.0s\n"));
 }
 
 TEST(RunMetrics, AgesGrowWhileNobodySpeaks) {
@@ -271,7 +309,7 @@ TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreNobodys) {
   beat.hosts[0].host = 10'000;
   beat.hosts[1].full = {10'000'000};
   beat.instances[0].instance = 10'000;
-  beat.links.push_back({10'000, 1, true, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  beat.links.push_back({10'000, 1, true, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   beat.edges.resize(10'000);
   beat.loads.resize(10'000);
   board.say("driver", beat);
@@ -292,6 +330,47 @@ TEST(RunStatus, SaysWhoNobodyGetsOnWithout) {
   EXPECT_EQ(*status.find("processes")->as_array()[0].get_string("state"), "stalled");
 }
 
+/// The trainer has been in one handler for 12 s.
+Heartbeat with_long_handler(const Board& board, int64_t silent_ns) {
+  auto beat = board.beat_of("training");
+  const uint32_t rollout = board.host("rollout.main"), trainer = board.host("trainer");
+  auto& report = Board::report_of(beat, trainer);
+  report.is_idle = false;
+  report.is_running = true;
+  report.running_ns = 12'345'000'000;
+  report.silent_ns = silent_ns;
+  report.num_alarms = 1;
+  report.num_steps = 4411;
+  report.handling = board.plan().hosts[trainer].instances.front().value;
+  report.handling_type = "TrajectoryGroup";
+  report.handling_kind = static_cast<uint8_t>(StepKind::kMessage);
+  report.handling_link = board.link("rollout.group -> trainer.group", rollout, trainer);
+  report.handling_sequence = 812;
+  return beat;
+}
+
+TEST(RunStatus, NamesAHandlerThatIsStuckWhileOthersGoOn) {
+  Board board;
+  const int64_t limit = board.plan().settings.handler_alarm_after.to_nanoseconds();
+  board.say("training", with_long_handler(board, limit - 1));  // it gave a sign of life since
+  EXPECT_EQ(board.status().find("alarms"), nullptr);
+  board.say("training", with_long_handler(board, limit));
+  const Json status = board.status();
+  ASSERT_NE(status.find("alarms"), nullptr);
+  ASSERT_EQ(status.find("alarms")->as_array().size(), 1u);
+  EXPECT_EQ(*status.find("alarms")->as_array()[0].get_string("handling"),
+            "message 812 of 'rollout.group -> trainer.group' (TrajectoryGroup, step 4411)");
+  EXPECT_THAT(run_table(status),
+              HasSubstr("\nprocess   node     for  in one handler\n"
+                        "training  trainer  12s  message 812 of 'rollout.group -> trainer.group' "
+                        "(TrajectoryGroup, step 4411)\n"));
+  EXPECT_THAT(board.metrics(),
+              AllOf(HasSubstr("primerl_host_handler_age_seconds{process=\"training\",host=\""
+                              "trainer\"} 12.345\n"),
+                    HasSubstr("primerl_host_handler_alarms_total{process=\"training\",host=\""
+                              "trainer\"} 1\n")));
+}
+
 TEST(RunTable, ShowsProcessesAndEdges) {
   Board board;
   board.all_say_something();
@@ -309,13 +388,13 @@ TEST(RunTable, ShowsProcessesAndEdges) {
       StartsWith("split is training, up for 1m15s\n"
                  "tenant main: step 3 of 8, the last 1m15s ago\n"
                  "\n"
-                 "process      state    nodes                         pid  incarnation  steps  "
-                 "progress\n"
-                 "driver       running  env.main rollout.main router  100            1      0     "
-                 "1m15s\n"));
+                 "process      state    nodes                         pid  incarnation  weights  "
+                 "steps  progress\n"
+                 "driver       running  env.main rollout.main router  100            1        -  "
+                 "    0     1m15s\n"));
   EXPECT_THAT(text,
               HasSubstr("\ntraining     running  trainer broadcaster           103            "
-                        "1   4711     1m15s\n"));
+                        "1        -   4711     1m15s\n"));
   EXPECT_THAT(text, HasSubstr("\n\n"
                               "edge                                               sent  handled  "
                               "waiting  credit  blocked\n"));

@@ -231,6 +231,56 @@ TEST_P(TransportConformance, ResendsAfterABreak) {
   EXPECT_EQ(status(0).acknowledged, status(0).sent);
 }
 
+TEST_P(TransportConformance, CarriesStreamsInOrderBesideParcels) {
+  open();
+  std::vector<StreamFrame> frames;
+  for (uint64_t number = 0; number < 60; ++number)
+    frames.push_back(stream_frame(number % 3, number, number % 7 * 100, number % 5 * 70'000));
+  got(0).give_streams(frames);
+  at(0).streams_ready();
+  for (uint64_t number = 1; number <= 60; ++number) {
+    send(0, note_parcel(0, 1, number, number % 6 == 0 ? 100'000 : 10));
+    send(1, note_parcel(2, 3, number, 10));
+  }
+  expect("streams and parcels", [&] {
+    return got(1).num_streams() == frames.size() && got(1).num_messages() == 60 &&
+           got(0).num_messages() == 60;
+  });
+  const auto came = got(1).streams();
+  for (size_t i = 0; i < frames.size(); ++i) ASSERT_TRUE(are_equal(came[i], frames[i])) << i;
+  expect_in_order(1, 0, 60);
+  EXPECT_TRUE(got(1).is_whole());
+  EXPECT_EQ(status(0).num_stream_bytes_sent, status(1).num_stream_bytes_received);
+  // They stand in no ledger.
+  expect("all is acknowledged", [&] { return status(0).acknowledged == status(0).sent; });
+  EXPECT_EQ(status(0).sent.num_parcels, 60u);
+}
+
+TEST_P(TransportConformance, AStreamGoesOnAfterABreakWithoutAByteTwice) {
+  LinkLimits limits = patient();
+  limits.hello_every = Duration::milliseconds(5);
+  limits.probe_after = Duration::milliseconds(20);
+  open(limits);
+  std::vector<StreamFrame> frames;
+  uint64_t num_bytes = 0;
+  for (uint64_t number = 0; number < 40; ++number) {
+    frames.push_back(stream_frame(9, number, 30, 150'000));
+    num_bytes += frames.back().num_bytes();
+  }
+  got(0).give_streams(frames);
+  at(0).streams_ready();
+  for (const size_t so_many : {1, 5, 20}) {
+    expect("some frames", [&] { return got(1).num_streams() >= so_many; });
+    stage_->break_link();
+  }
+  expect("all frames", [&] { return got(1).num_streams() >= frames.size(); });
+  const auto came = got(1).streams();
+  ASSERT_EQ(came.size(), frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) ASSERT_TRUE(are_equal(came[i], frames[i])) << i;
+  EXPECT_EQ(status(1).num_stream_bytes_received, num_bytes);
+  EXPECT_EQ(status(0).num_stream_bytes_sent, num_bytes);
+}
+
 TEST_P(TransportConformance, RefusesAnotherGraphOnBothSidesWithBothValues) {
   struct Case {
     std::string field, ours, theirs;

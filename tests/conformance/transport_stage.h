@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,7 +57,15 @@ class CollectingReceiver final : public TransportReceiver {
   void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) override;
   void on_refused(const LinkRefusal& refusal) override;
   void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
+  bool next_stream(ProcessId peer, uint32_t epoch, StreamFrame& frame) override;
+  void receive_stream(ProcessId from, uint32_t epoch, const StreamFrame& frame) override;
 
+  /// What next_stream() gives from now on, in order.
+  void give_streams(const std::vector<StreamFrame>& frames);
+  size_t num_streams_left() const;  // of those
+  /// What came, in order.
+  std::vector<StreamFrame> streams() const;
+  size_t num_streams() const { return streams().size(); }
   /// While held, deliver() does not return: only where another thread calls it.
   void hold(bool is_held);
   /// Set where nobody else could let go: deliver() then never waits.
@@ -91,7 +100,13 @@ class CollectingReceiver final : public TransportReceiver {
   std::vector<std::string> failures_;
   std::vector<std::string> downs_;
   uint64_t num_ups_ = 0;
+  std::deque<StreamFrame> streams_to_give_;
+  std::vector<StreamFrame> streams_;
 };
+
+/// Its bytes follow from the number.
+StreamFrame stream_frame(uint32_t stream, uint64_t number, size_t head_bytes, size_t body_bytes);
+bool are_equal(const StreamFrame& one, const StreamFrame& other);
 
 /// Two processes, 0 and 1; 1 connects to 0.
 class TransportStage {

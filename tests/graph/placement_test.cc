@@ -14,7 +14,7 @@ using ::testing::Not;
 
 std::string placed(const std::string& places) {
   return replaced(demo_text(), "kind = \"weight_channel\"",
-                  "kind = \"weight_channel\"\nbackend = \"shm\"") +
+                  "kind = \"weight_channel\"\nbackend = \"link\"") +
          "\n[place]\n" + places;
 }
 

@@ -349,7 +349,8 @@ Catalog make_catalog() {
   catalog.messages = {&message_type<Task>(), &message_type<GenerateRequest>()};
   catalog.resources = {engine("torch", true),    engine("scripted", false),
                        learner("torch", true),   learner("scripted", false),
-                       weight_channel("memory"), weight_channel("shm")};
+                       weight_channel("memory"), weight_channel("shm"),
+                       weight_channel("link")};
   EnvironmentContract letters;
   letters.name = "reverse_text";
   letters.doc = "reverse the letters";

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <future>
 
 #include "runtime/exec/caf_actors.h"
@@ -144,6 +145,26 @@ feedback = ["stuck.reply -> stuck_asker.reply", "answerer.reply -> asker.reply"]
   EXPECT_EQ(surroundings_.count("all answered"), 1u);
   Gate::get().open();
   EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
+}
+
+TEST_F(CafExecutorTest, TellsOfAStuckHandlerWhileOthersGoOn) {
+  Gate::get().close();
+  ASSERT_TRUE(start(conformance_plan(conversation(10, "answerer", "stick_at = 4"),
+                                     "handler_alarm_after = \"1ms\""))
+                  .ok());
+  const auto told = [this](std::string_view words) {
+    const auto lines = surroundings_.logged();
+    return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find(words) != std::string::npos;
+    });
+  };
+  constexpr std::string_view kStuck =
+      "'answerer' has been handling message 5 of 'asker.question -> answerer.question' (Number, "
+      "step 5) for ";
+  while (told(kStuck) == 0) std::this_thread::yield();
+  Gate::get().open();
+  EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
+  EXPECT_EQ(told(kStuck), 1);
 }
 
 TEST_F(CafExecutorTest, KeepsMemoryFlatBeforeASlowConsumer) {

@@ -334,8 +334,65 @@ TEST_F(LinkTest, NamesBothVersionsWhenThePeerSpeaksAnother) {
   ends_[0] = std::make_unique<End>(0, limits_);
   for (int i = 0; i < 3; ++i) at(0).refuse_version(9);
   ASSERT_EQ(got(0).refusals().size(), 1u);
-  EXPECT_EQ(got(0).refusals()[0].text(),
-            "'side1' (process 1) was refused: version: ours 2, theirs 9");
+  EXPECT_EQ(
+      got(0).refusals()[0].text(),
+      fmt::format("'side1' (process 1) was refused: version: ours {}, theirs 9", kLinkVersion));
+}
+
+TEST_F(LinkTest, AStreamFillsItsWindowAndNoMore) {
+  LinkLimits limits;
+  limits.window_streams = 3;
+  limits.bulk_bytes_min = 1000;
+  open(limits);
+  std::vector<StreamFrame> given;
+  for (uint64_t number = 0; number < 10; ++number)
+    given.push_back(stream_frame(4, number, 20, 5000));
+  got(0).give_streams(given);
+  const auto first = frames(0, Lane::kBulk);
+  ASSERT_EQ(first.size(), 3u);
+  EXPECT_EQ(got(0).num_streams_left(), 7u);
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u);  // small frames have their own lane
+  // A Blob waits behind those three, and before the rest.
+  send(0, note_parcel(0, 1, 1, 1000));
+  const auto blob = frames(0, Lane::kBulk);
+  ASSERT_EQ(blob.size(), 1u);
+  EXPECT_EQ(blob[0].header.kind, LinkFrameKind::kChunk);
+  arrive(1, Lane::kBulk, first[0]);
+  pass_all(1, Lane::kBulk);  // the acknowledgement of one makes room for one
+  EXPECT_EQ(frames(0, Lane::kBulk).size(), 1u);
+  EXPECT_EQ(got(0).num_streams_left(), 6u);
+  // Told that the others are missing it sends them again, and nothing twice into the stream.
+  now_ = now_ + limits_.probe_after;
+  at(0).wake(now_);
+  for (int i = 0; i < 20; ++i)
+    for (size_t side = 0; side < 2; ++side)
+      for (const Lane lane : kLanes) pass_all(side, lane);
+  ASSERT_EQ(got(1).num_streams(), given.size());
+  for (size_t i = 0; i < given.size(); ++i)
+    EXPECT_TRUE(are_equal(got(1).streams()[i], given[i])) << i;
+  EXPECT_EQ(status(0).num_stream_bytes_sent, status(1).num_stream_bytes_received);
+}
+
+TEST_F(LinkTest, AStreamEndsWithItsLink) {
+  open();
+  std::vector<StreamFrame> given(100, stream_frame(4, 1, 20, 5000));
+  got(0).give_streams(given);
+  at(0).leave();
+  // Nothing of it leaves behind the goodbye.
+  for (const OutFrame& frame : frames(0, Lane::kBulk))
+    EXPECT_NE(frame.header.kind, LinkFrameKind::kStream);
+  EXPECT_EQ(got(0).num_streams_left(), given.size());
+}
+
+TEST_F(LinkTest, FailsAtAStreamWithoutItsNumber) {
+  open();
+  arrive(0, Lane::kBulk, numbered(LinkFrameKind::kStream, 1, std::vector<std::byte>(3)));
+  EXPECT_EQ(at(0).state(), LinkState::kFailed);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kSize), 1u);
+  open();
+  arrive(0, Lane::kBulk, numbered(LinkFrameKind::kStream, 1, std::vector<std::byte>(4)));
+  EXPECT_EQ(at(0).state(), LinkState::kUp);
+  EXPECT_EQ(got(0).num_streams(), 1u);
 }
 
 }  // namespace

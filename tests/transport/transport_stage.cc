@@ -107,6 +107,46 @@ void CollectingReceiver::on_link_failed(ProcessId, uint32_t, const Error& why) {
   changed_.notify_all();
 }
 
+bool CollectingReceiver::next_stream(ProcessId, uint32_t, StreamFrame& frame) {
+  const std::lock_guard lock(mutex_);
+  if (streams_to_give_.empty()) return false;
+  frame = std::move(streams_to_give_.front());
+  streams_to_give_.pop_front();
+  return true;
+}
+
+void CollectingReceiver::receive_stream(ProcessId, uint32_t, const StreamFrame& frame) {
+  const auto copy = [](const Blob& blob) {
+    return Blob(std::vector<std::byte>(blob.bytes().begin(), blob.bytes().end()));
+  };
+  const std::lock_guard lock(mutex_);
+  streams_.push_back({frame.stream, copy(frame.head), copy(frame.body)});
+  changed_.notify_all();
+}
+
+void CollectingReceiver::give_streams(const std::vector<StreamFrame>& frames) {
+  const std::lock_guard lock(mutex_);
+  streams_to_give_.insert(streams_to_give_.end(), frames.begin(), frames.end());
+}
+
+size_t CollectingReceiver::num_streams_left() const {
+  const std::lock_guard lock(mutex_);
+  return streams_to_give_.size();
+}
+
+std::vector<StreamFrame> CollectingReceiver::streams() const {
+  const std::lock_guard lock(mutex_);
+  return streams_;
+}
+
+StreamFrame stream_frame(uint32_t stream, uint64_t number, size_t head_bytes, size_t body_bytes) {
+  return {stream, blob_of(number, head_bytes), blob_of(number + 1, body_bytes)};
+}
+
+bool are_equal(const StreamFrame& one, const StreamFrame& other) {
+  return one.stream == other.stream && one.head == other.head && one.body == other.body;
+}
+
 void CollectingReceiver::hold(bool is_held) {
   const std::lock_guard lock(mutex_);
   is_held_ = is_held;

@@ -2,6 +2,7 @@
 
 #include "kernels/weights/memory_channel.h"
 #include "tests/weights/channels.h"
+#include "tests/weights/link_wire.h"
 
 namespace primerl {
 namespace {
@@ -27,9 +28,31 @@ ChannelUnderTest together(const std::string& kind) {
           }};
 }
 
+/// Ends joined by a wire on which everything moves at once.
+ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
+  return {name, [receiver](const ChannelSetup& setup) {
+            LinkChannelSetup made;
+            made.resource = setup.resource;
+            made.versions_max = setup.versions_max;
+            made.chunk_bytes = 512;
+            struct Wire {
+              LinkWire wire;
+              std::vector<std::shared_ptr<LinkChannel>> ends;
+            };
+            const auto joined = std::make_shared<Wire>();
+            for (int i = 0; i < 2; ++i) joined->ends.push_back(joined->wire.add(made, true));
+            joined->wire.carry_all();
+            const auto end = [&](uint32_t number) {
+              return std::shared_ptr<WeightChannel>(joined, joined->ends[number].get());
+            };
+            return ChannelEnds{end(0), end(receiver)};
+          }};
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, ChannelConformance,
                          testing::Values(memory(), apart("shm"), together("shm"), apart("files"),
-                                         together("files")),
+                                         together("files"), linked("link", 1),
+                                         linked("link_in_one", 0)),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace

@@ -69,6 +69,9 @@ Finding find_torch() {
   const Output backends = output_of("'" + program->string() + "' backends");
   finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
   finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
+  if (!finding.is_ok) return finding;
+  const Output cuda = output_of("'" + program->string() + "' device --name cuda:0");
+  finding.text += cuda.text.empty() ? "; on cpu and cuda" : "; on cpu (cuda " + cuda.text + ")";
   return finding;
 }
 

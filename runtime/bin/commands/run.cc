@@ -11,6 +11,7 @@
 #include "kernels/weights/channel.h"
 #include "runtime/bin/commands/commands.h"
 #include "runtime/bin/commands/output.h"
+#include "runtime/bin/devices.h"
 #include "runtime/bin/exit_code.h"
 #include "runtime/bin/run_server.h"
 #include "runtime/bin/run_session.h"
@@ -80,6 +81,8 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
+  if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())
+    return refuse(usable.error(), kExitBadConfiguration);
   const auto keys = read_link_keys(arguments.link_keys, *prepared.plan);
   if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
   if (*keys) prepared.hosts.keys = (*keys)->own;

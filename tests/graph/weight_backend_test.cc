@@ -1,4 +1,4 @@
-#include "runtime/bin/weight_backend.h"
+#include "graph/weight_backend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(WeightBackend, AutoIsTheFirstThatReachesAll) {
   EXPECT_EQ(chosen({""}, "auto"), "memory");
   EXPECT_EQ(chosen({"", ""}, "auto"), "shm");
   EXPECT_EQ(chosen({"far", "far"}, "auto"), "shm");
-  EXPECT_EQ(chosen({"", "far"}, "auto"), "files");
+  EXPECT_EQ(chosen({"", "far"}, "auto"), "link");
 }
 
 TEST(WeightBackend, OthersAreNotCounted) {
@@ -52,9 +52,29 @@ TEST(WeightBackend, WhatIsWrittenStandsIfItReaches) {
   EXPECT_EQ(chosen({""}, "files"), "files");
   EXPECT_EQ(chosen({""}, "shm"), "shm");
   EXPECT_EQ(chosen({"", "far"}, "files"), "files");
+  EXPECT_EQ(chosen({""}, "link"), "link");
+  EXPECT_EQ(chosen({"", "far"}, "link"), "link");
   EXPECT_THAT(chosen({"", ""}, "memory"),
               testing::HasSubstr("'weights' by memory cannot join the processes p0 and p1"));
   EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
+}
+
+TEST(WeightBackend, LinksJoinWhoSharesAChannelByLink) {
+  Plan plan = plan_on({"", "far", ""}, "auto");
+  plan.instances[2].resources = {0};
+  EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));
+  EXPECT_FALSE(are_joined_by_weights(plan, ProcessId(0), ProcessId(2)));
+  // With a learner somewhere, only its process sends.
+  plan.resources.push_back({});
+  plan.resources[2].kind = "learner";
+  plan.instances[2].resources = {1};
+  for (uint32_t i = 0; i < 3; ++i) plan.processes[i].hosts = {HostId(i)};
+  plan.hosts[0].resources = {2};
+  EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));
+  EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(2), ProcessId(0)));
+  EXPECT_FALSE(are_joined_by_weights(plan, ProcessId(1), ProcessId(2)));
+  plan.resources[1].backend = "files";
+  EXPECT_FALSE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));
 }
 
 }  // namespace

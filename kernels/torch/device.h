@@ -1,0 +1,13 @@
+/// Where the engines and learners of this build of libtorch can compute. Torch-free to include;
+/// any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace primerl {
+
+/// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can.
+std::string why_not_on(std::string_view device);
+
+}  // namespace primerl

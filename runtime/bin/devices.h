@@ -1,0 +1,25 @@
+/// Whether the backends of a plan can compute where their places put them: asked of the machine
+/// that has the device, before anything is made on it. Pure, any thread.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "graph/plan.h"
+
+namespace primerl {
+
+/// Why a backend of libtorch cannot compute on a device, as what follows "which ..."; "": it can.
+using WhyNotOn = std::function<std::string(const std::string& device)>;
+
+/// The device of the process that owns the resource; "cpu" where none does.
+const std::string& device_of(const Plan& plan, int32_t resource);
+
+/// kInvalid names the first resource of `process` whose backend cannot use its device.
+Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
+
+/// Likewise, of all processes of this machine, by the worker that they will run; it is asked only
+/// where a device other than the CPU is wanted.
+Status check_devices_here(const Plan& plan);
+
+}  // namespace primerl

@@ -1,0 +1,66 @@
+/// Ends of a weight channel by links in one process, and the wire between them: frames go when they
+/// are let go, so a test decides who is slow, dead or damaged.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/weights/link_channel.h"
+
+namespace primerl {
+
+class LinkWire {
+ public:
+  /// A frame on its way; false: it is lost for good, which only a death explains.
+  using OnFrame = std::function<bool(uint32_t from, uint32_t to, LinkFrame& frame)>;
+
+  /// The end with the next number. With `is_prompt` everything moves as soon as there is news.
+  std::shared_ptr<LinkChannel> add(LinkChannelSetup setup, bool is_prompt = false) {
+    if (is_prompt) setup.has_news = [this] { carry_all(); };
+    ends_.push_back({make_link_channel(std::move(setup)), 1});
+    return ends_.back().channel;
+  }
+
+  /// At most so many frames from one to the other; how many went.
+  size_t carry(uint32_t from, uint32_t to, size_t frames_max = SIZE_MAX) {
+    size_t count = 0;
+    for (; count < frames_max; ++count) {
+      auto frame = ends_[from].channel->next(to, ends_[to].epoch);
+      if (!frame) break;
+      num_bytes += frame->body.size();
+      if (on_frame == nullptr || on_frame(from, to, *frame))
+        ends_[to].channel->handle(from, ends_[from].epoch, *frame);
+    }
+    return count;
+  }
+  /// Until nobody has anything to say.
+  void carry_all() {
+    for (bool has_moved = true; has_moved;) {
+      has_moved = false;
+      for (uint32_t from = 0; from < ends_.size(); ++from)
+        for (uint32_t to = 0; to < ends_.size(); ++to)
+          if (from != to) has_moved = carry(from, to) > 0 || has_moved;
+    }
+  }
+  /// It dies and comes back as the next incarnation, with nothing.
+  std::shared_ptr<LinkChannel> restart(uint32_t number, LinkChannelSetup setup) {
+    for (uint32_t other = 0; other < ends_.size(); ++other)
+      if (other != number) ends_[other].channel->peer_ended(number, ends_[number].epoch);
+    ends_[number] = {make_link_channel(std::move(setup)), ends_[number].epoch + 1};
+    return ends_[number].channel;
+  }
+
+  OnFrame on_frame;
+  uint64_t num_bytes = 0;  // of bodies, that were given to the wire
+
+ private:
+  struct End {
+    std::shared_ptr<LinkChannel> channel;
+    uint32_t epoch = 1;
+  };
+  std::vector<End> ends_;
+};
+
+}  // namespace primerl
