@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "runtime/bin/run_hosts.h"
 #include "runtime/transport/keys.h"
 
 namespace primerl {
@@ -134,6 +135,47 @@ TEST(HostsFile, ThatIsNotThereIsAnError) {
   ASSERT_FALSE(file.ok());
   EXPECT_THAT(file.error().text(), HasSubstr("--hosts: "));
   EXPECT_THAT(file.error().text(), HasSubstr("/nowhere/hosts.toml"));
+}
+
+std::string setup_fault(const std::vector<std::string>& machines, const HostEntry& host,
+                        const std::string& listen, bool has_keys = true) {
+  MachineSetup setup;
+  setup.hosts = {host};
+  if (has_keys) setup.keys = make_key_pair();
+  const Status fits = check_host_setup(setup, plan_on(machines), listen);
+  return fits.ok() ? "" : fits.error().text();
+}
+
+TEST(MachineSetup, ProcessesThatOthersReachNeedAnAddress) {
+  const HostEntry far{"gpu1", "10.0.0.5:7300", kKey, "10.0.0.5"};
+  const HostEntry near{"gpu1", "127.0.0.1:7300", "", "127.0.0.1"};
+  for (const auto* listen : {"", "127.0.0.1"})
+    EXPECT_THAT(setup_fault({"", "gpu1"}, far, listen), HasSubstr("--listen ADDRESS")) << listen;
+  EXPECT_THAT(setup_fault({"", "gpu1"}, far, "10.0.0.4"), IsEmpty());
+  EXPECT_THAT(setup_fault({"gpu1"}, far, ""), IsEmpty());  // nothing runs here
+  EXPECT_THAT(setup_fault({"", "gpu1"}, near, ""), IsEmpty());
+}
+
+TEST(MachineSetup, AHostWithAKeyNeedsARunWithOne) {
+  const HostEntry keyed{"gpu1", "127.0.0.1:7300", kKey, "127.0.0.1"};
+  EXPECT_THAT(setup_fault({"", "gpu1"}, keyed, "", false),
+              HasSubstr("host 'gpu1' has a key, this run has none"));
+  EXPECT_THAT(setup_fault({"", "gpu1"}, keyed, ""), IsEmpty());
+}
+
+TEST(MachineSetup, NoPlaceHasTheNameOfTheControlPlane) {
+  const HostEntry keyed{"gpu1", "127.0.0.1:7300", kKey, "127.0.0.1"};
+  MachineSetup setup;
+  setup.hosts = {keyed};
+  setup.keys = make_key_pair();
+  Plan plan = plan_on({"", "gpu1"});
+  for (const auto* name : {"control", "control#1"}) {
+    plan.processes[0].name = name;
+    EXPECT_THAT(check_host_setup(setup, plan, "").error().text(),
+                HasSubstr("a place cannot be called 'control'"));
+  }
+  plan.processes[0].name = "controls";
+  EXPECT_TRUE(check_host_setup(setup, plan, "").ok());
 }
 
 }  // namespace
