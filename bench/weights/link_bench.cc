@@ -4,6 +4,7 @@
 // receivers, 1.3 GB/s together, if nothing waits. Small frames have a connection of their own; the
 // I/O thread that also copies chunks of 1 MiB delays one by two chunks at most, about 1 ms.
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>

@@ -20,7 +20,7 @@ TEST(ResourceCatalog, HoldsEveryBackendOnceWithDocumentedOptions) {
     EXPECT_FALSE(resource.doc.empty());
     for (const auto& field : resource.options.fields) EXPECT_FALSE(field.doc.empty()) << field.name;
   }
-  EXPECT_EQ(seen.size(), 8U);
+  EXPECT_EQ(seen.size(), 9U);
 }
 
 TEST(ResourceCatalog, DefaultsAreTheStructsOwn) {
