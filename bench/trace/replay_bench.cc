@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "actors/messages/catalog.h"
 #include "runtime/bin/backends.h"
 #include "runtime/bin/replay_session.h"
 #include "runtime/bin/resource_catalog.h"
@@ -106,12 +105,12 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
     ReplaySetup setup;
     setup.plan = run.plan;
     setup.trace = run.trace;
-    setup.messages = message_catalog();
     setup.factory = replay_factory(resource_factory(), ReplayDepth::kControl);
     setup.surroundings = &surroundings;
     setup.options.is_real.assign(run.plan->hosts.size(), false);
     setup.options.is_real[run.host_of(node).index()] = true;
-    close_over(*run.plan, *run.trace, false, setup.options.is_real);
+    const std::vector<bool> is_absent(run.plan->hosts.size(), false);
+    close_over(*run.plan, *run.trace, false, is_absent, setup.options.is_real);
     num_real = static_cast<uint64_t>(
         std::count(setup.options.is_real.begin(), setup.options.is_real.end(), true));
     const auto replay = Replay::make(std::move(setup));
