@@ -31,6 +31,14 @@ std::string findings(const std::string& text,
   return render(file.diagnostics, file.sources);
 }
 
+TEST(HostsFile, TheExampleIsOne) {
+  const auto file = read_hosts(std::string(PRIMERL_SOURCE_DIR) + "/examples/split/hosts.toml",
+                               plan_on({"", "gpu1", "gpu2"}));
+  ASSERT_TRUE(file.ok()) << file.error().text();
+  EXPECT_THAT(render(file->diagnostics, file->sources), IsEmpty());
+  EXPECT_EQ(file->hosts.size(), 2u);
+}
+
 TEST(HostsFile, SaysWhereAgentsAre) {
   const HostsFile file = read_hosts_text("[host.gpu1]\nagent = \"10.0.0.5:7300\"\nkey = \"" + kKey +
                                              "\"\n[host.gpu2]\nagent = \"[::1]:65535\"\n"

@@ -41,7 +41,7 @@ TEST(Reference, TheSchemaIsWhatTheRegistrySays) {
 TEST(Reference, EveryExampleChecksClean) {
   size_t num_checked = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples")) {
-    if (entry.path().filename().extension() != ".toml") continue;
+    if (entry.path().extension() != ".toml" || entry.path().filename() == "hosts.toml") continue;
     Overrides overrides;
     overrides.cores = 2;
     overrides.sets = {"model.policy.path=" + (kSource / "examples/reverse_text/base").string()};
