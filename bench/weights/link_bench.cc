@@ -2,7 +2,8 @@
 // into and out of the kernel, one into the receiver's memory, a hash and a CRC of every byte at
 // each end. Two cores that copy cold memory at 5 GB/s share all of that: some 0.15 s for both
 // receivers, 1.3 GB/s together, if nothing waits. Small frames have a connection of their own; the
-// I/O thread that also copies chunks of 1 MiB delays one by two chunks at most, about 1 ms.
+// I/O thread that also copies chunks of 512 KiB delays one by two chunks at most, 0.5 ms, if nobody
+// else wants the processor.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -31,7 +31,7 @@ struct LinkChannelSetup {
   std::string resource;                    // the channel's name in the graph
   size_t versions_max = 2;                 // newest versions kept, at least 1
   uint64_t bytes_max = uint64_t{1} << 40;  // largest version that is taken
-  size_t chunk_bytes = size_t{1} << 20;    // 1..kLinkChunkBytesMax
+  size_t chunk_bytes = size_t{512} << 10;  // 1..kLinkChunkBytesMax
   std::vector<std::string> names{};        // of peers, by number, for words
   std::function<void()> has_news{};        // next() may have something; not from within a call here
   std::function<void(std::string_view)> log{};  // what a person should know; may be null

@@ -86,7 +86,7 @@ struct LinkLimits {
   /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
   uint32_t window_frames = 1024;
   uint32_t window_chunks = 64;
-  uint32_t window_streams = 8;                         // of those, frames of streams
+  uint32_t window_streams = 4;                         // of those, frames of streams
   Duration hello_every = Duration::milliseconds(100);  // until the peer greets
   Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: ask, resend
   Duration silent_after = Duration::seconds(2);        // nothing heard: the link counts as broken
