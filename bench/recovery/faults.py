@@ -22,18 +22,10 @@ import sys
 import tempfile
 import time
 
+from split_runs import faults_of, num_lines, workers_of
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAIT_MAX_S = 60.0
-
-
-def workers_of(pid):
-    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    named = {}
-    for child in text.split():
-        words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if b"--process" in words:
-            named[words[words.index(b"--process") + 1].decode()] = int(child)
-    return named
 
 
 def resident_mib(pid):
@@ -53,10 +45,7 @@ class Run:
         self.program = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=self.err)
 
     def num_steps(self):
-        try:
-            return (self.folder / "metrics.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        return num_lines(self.folder / "metrics.jsonl")
 
     def wait_for_steps(self, more):
         """Seconds until `more` steps have been taken; None: the run ended or hangs."""
@@ -82,19 +71,7 @@ class Run:
         if code != 130:
             self.err.seek(0)
             faults.append(f"{self.folder.name} ended with {code}: {self.err.read()[-1500:]}")
-        last = 0
-        for line in (self.folder / "metrics.jsonl").read_text().splitlines():
-            step = json.loads(line)["step"]
-            if step != last + 1:
-                faults.append(f"step {step} after step {last}")
-            last = step
-        seen = set()
-        for line in (self.folder / "rollouts.jsonl").read_text().splitlines():
-            rollout = json.loads(line)["rollout"]
-            if rollout in seen:
-                faults.append(f"rollout {rollout} ended twice")
-            seen.add(rollout)
-        return faults
+        return faults + faults_of(self.folder)
 
 
 def stopped(run, seconds):

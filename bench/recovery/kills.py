@@ -23,28 +23,10 @@ import sys
 import tempfile
 import time
 
+from split_runs import faults_of, num_lines, workers_of
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WAIT_MAX_S = 60.0
-
-
-def workers_of(pid):
-    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    named = {}
-    for child in text.split():
-        try:
-            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"--process" in words:
-            named[words[words.index(b"--process") + 1].decode()] = int(child)
-    return named
-
-
-def num_lines(path):
-    try:
-        return path.read_bytes().count(b"\n")
-    except OSError:
-        return 0
 
 
 class Run:
@@ -88,23 +70,6 @@ class Run:
         except subprocess.TimeoutExpired:
             self.program.kill()
             return -1
-
-
-def faults_of(folder, goes_back):
-    """What must not be: steps out of order (but back to a checkpoint), rollouts that ended twice."""
-    faults, last = [], 0
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        step = json.loads(line)["step"]
-        if step != last + 1 and not (goes_back and step <= last):
-            faults.append(f"step {step} after step {last}")
-        last = step
-    seen = set()
-    for line in (folder / "rollouts.jsonl").read_text().splitlines():
-        rollout = json.loads(line)["rollout"]
-        if rollout in seen:
-            faults.append(f"rollout {rollout} ended twice")
-        seen.add(rollout)
-    return faults
 
 
 def main():

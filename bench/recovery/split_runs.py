@@ -1,0 +1,41 @@
+"""What the scripts beside this one ask of a run of several processes: its workers, and its order."""
+import json
+import pathlib
+
+
+def workers_of(pid):
+    """Process name -> pid of each worker that lives, of the primerl-graph `pid`."""
+    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    named = {}
+    for child in text.split():
+        try:
+            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"--process" in words:
+            named[words[words.index(b"--process") + 1].decode()] = int(child)
+    return named
+
+
+def num_lines(path):
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def faults_of(folder, goes_back=False):
+    """What must not be: steps out of order (but back to a checkpoint), rollouts that ended twice."""
+    faults, last = [], 0
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        step = json.loads(line)["step"]
+        if step != last + 1 and not (goes_back and step <= last):
+            faults.append(f"step {step} after step {last}")
+        last = step
+    seen = set()
+    for line in (folder / "rollouts.jsonl").read_text().splitlines():
+        rollout = json.loads(line)["rollout"]
+        if rollout in seen:
+            faults.append(f"rollout {rollout} ended twice")
+        seen.add(rollout)
+    return faults
