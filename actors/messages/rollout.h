@@ -120,22 +120,36 @@ struct TrajectoryGroup {
 enum class RolloutEnd : uint8_t { kTrained, kFiltered, kStale, kFailed, kCancelled };
 std::string_view to_string(RolloutEnd end);  // "trained", "filtered", ...
 
-/// The trainer's one answer to a TrajectoryGroup.
+/// A member that the trainer could not train on.
+struct RefusedMember {
+  uint32_t member = 0;  // its place in the group
+  std::string fault;    // at most kFaultBytesMax
+
+  template <class F>
+  static void fields(F& f) {
+    f("member", &RefusedMember::member)("fault", &RefusedMember::fault);
+  }
+  friend bool operator==(const RefusedMember&, const RefusedMember&) = default;
+};
+
+/// The trainer's one answer to a TrajectoryGroup. Refused members ended as `failed`, the others as
+/// the group did.
 struct GroupEnded {
   static constexpr std::string_view kName = "GroupEnded";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t ordinal = 0;
   uint32_t attempt = 0;
   RolloutEnd end = RolloutEnd::kTrained;
   int64_t step = 0;    // of the batch it trained in; 0 when it did not
   std::string reason;  // which filter, how stale
+  std::vector<RefusedMember> refused = {};
 
   template <class F>
   static void fields(F& f) {
     using G = GroupEnded;
-    f("ordinal", &G::ordinal)("attempt", &G::attempt)("end", &G::end)("step", &G::step)("reason",
-                                                                                        &G::reason);
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("end", &G::end)("step", &G::step)(
+        "reason", &G::reason)("refused", &G::refused);
   }
 };
 

@@ -177,6 +177,9 @@ Status Rollout::on_ended(const GroupEnded& ended) {
   const bool is_trained = ended.end == RolloutEnd::kTrained;
   if (is_trained) made_ = std::max(made_, PolicyVersion(ended.step));
   const PolicyVersion batch = is_trained ? PolicyVersion(ended.step) : made_.next();
+  for (const auto& [member, fault] : ended.refused)
+    if (member < group.members.size())
+      write_end(group, member, {RolloutEnd::kFailed, 0, staleness(batch, group.version), fault});
   for (size_t i = 0; i < group.members.size(); ++i)
     write_end(
         group, i,

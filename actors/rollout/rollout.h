@@ -71,6 +71,8 @@ class Rollout final : public Actor {
 
   // rollout_turns.cc: one rollout
   void next_turn(Place place);
+  /// Tokens that the next turn may sample: what the tenant allows, within seq_len.
+  int64_t turn_tokens_max(const Trajectory& trajectory) const;
   void send_request(Place place);
   void take_tokens(Place place, const Completion& completion);
   void issue_again(Place place, const std::string& why);

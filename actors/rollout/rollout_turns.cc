@@ -7,14 +7,16 @@
 
 namespace primerl {
 
+int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
+  const int64_t room = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
+  return std::min(tenant().sampling.max_tokens, room);
+}
+
 void Rollout::next_turn(Place place) {
   Member& member = member_at(place);
-  const auto num_tokens = static_cast<int64_t>(member.trajectory.tokens.size());
-  if (num_tokens >= tenant().seq_len) {
-    if (member.trajectory.num_turns > 0) return finish(place, 0, true);
+  if (turn_tokens_max(member.trajectory) <= 0)
     return fail(place, fmt::format("the prompt has {} tokens, seq_len {} leaves no room",
-                                   num_tokens, tenant().seq_len));
-  }
+                                   member.trajectory.tokens.size(), tenant().seq_len));
   member.state = Member::State::kGenerating;
   member.environment_deadline.reset();
   watch(place);
@@ -41,8 +43,7 @@ void Rollout::send_request(Place place) {
   request.top_p = sampling.top_p;
   request.min_p = sampling.min_p;
   request.top_k = static_cast<int32_t>(sampling.top_k);
-  const int64_t room = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
-  request.max_tokens = static_cast<int32_t>(std::min(sampling.max_tokens, room));
+  request.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
   generate_.send(std::move(request), mine());
@@ -81,6 +82,8 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
   if (count == 0 || completion.logprobs.size() != count)
     return fail(place, fmt::format("the engine gave {} tokens and {} log-probabilities", count,
                                    completion.logprobs.size()));
+  if (const int64_t most = turn_tokens_max(trajectory); static_cast<int64_t>(count) > most)
+    return fail(place, fmt::format("the engine gave {} tokens, {} were asked for", count, most));
   auto text = tokenizer_->decode(completion.tokens);
   if (!text.ok()) return fail(place, "the completion: " + text.error().text());
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());
@@ -131,6 +134,12 @@ Status Rollout::on_observation(const Observation& observation) {
     finish(place, 0, true);
   } else if (auto tokens = tokenizer_->encode(observation.text); !tokens.ok()) {
     fail(place, "the observation: " + tokens.error().text());
+  } else if (const auto length = trajectory.tokens.size() + tokens->size();
+             static_cast<int64_t>(length) >= tenant().seq_len) {
+    // Nothing could be sampled after it, so nothing of it could train: it is left out whole, and
+    // the trajectory ends with what the policy said last.
+    services().count("observations_too_long", 1);
+    finish(place, 0, true);
   } else {
     trajectory.tokens.insert(trajectory.tokens.end(), tokens->begin(), tokens->end());
     trajectory.sampled.resize(trajectory.tokens.size(), 0);

@@ -3,15 +3,40 @@
 #include <algorithm>
 #include <cmath>
 
+#include "actors/common/group_bytes.h"
 #include "actors/rollout/gate.h"
 #include "kernels/train/advantage.h"
+#include "kernels/train/packing.h"
 
 namespace primerl {
 namespace {
 
-void fail_member(Trajectory& member, std::string fault) {
-  member.is_failed = true;
-  member.fault = std::move(fault);
+/// What the loss sees of a member, with one advantage for all its tokens.
+TrainSample sample_of(const Trajectory& member, float advantage, const Tenant& tenant,
+                      LossKind loss) {
+  TrainSample sample;
+  sample.tokens = member.tokens;
+  sample.loss_mask = member.sampled;
+  if (loss != LossKind::kDppo) return sample;
+  sample.logprobs = member.logprobs;
+  sample.advantages.assign(member.tokens.size(), advantage);
+  // Greedy sampling reports log-probabilities at temperature 1.
+  if (tenant.sampling.temperature > 0)
+    sample.temperature = static_cast<float>(tenant.sampling.temperature);
+  return sample;
+}
+
+Status check_member(const Trajectory& member, const Tenant& tenant, LossKind loss,
+                    const SampleLimits& limits) {
+  if (!(std::abs(member.reward) <= kRewardMax))
+    return error(Code::kInvalid, "the reward {} is not in [{}, {}]", member.reward, -kRewardMax,
+                 kRewardMax);
+  const TrainSample sample = sample_of(member, 0, tenant, loss);
+  RETURN_IF_ERROR(check_sample(sample, loss, limits));
+  // Nothing predicts the first token.
+  if (std::count(sample.loss_mask.begin() + 1, sample.loss_mask.end(), 1) == 0)
+    return error(Code::kInvalid, "none of its {} tokens can be learnt", sample.tokens.size());
+  return ok();
 }
 
 std::vector<double> rewards_of(const TrajectoryGroup& group) {
@@ -23,17 +48,19 @@ std::vector<double> rewards_of(const TrajectoryGroup& group) {
 
 }  // namespace
 
-void fail_broken_members(TrajectoryGroup& group) {
-  for (auto& member : group.members) {
+std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
+                                          LossKind loss, const SampleLimits& limits) {
+  std::vector<RefusedMember> refused;
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    Trajectory& member = group.members[i];
     if (member.is_failed) continue;
-    const size_t size = member.tokens.size();
-    if (!std::isfinite(member.reward))
-      fail_member(member, fmt::format("the reward {} is not finite", member.reward));
-    else if (size == 0 || member.sampled.size() != size)
-      fail_member(member, "its arrays are not parallel");
-    else if (!group.version.is_none() && member.logprobs.size() != size)
-      fail_member(member, "its log-probabilities are not parallel to its tokens");
+    const Status checked = check_member(member, tenant, loss, limits);
+    if (checked.ok()) continue;
+    member.is_failed = true;
+    member.fault = clipped_fault(checked.error().text());
+    refused.push_back({static_cast<uint32_t>(i), member.fault});
   }
+  return refused;
 }
 
 std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss) {
@@ -60,7 +87,8 @@ Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tena
   TrainBatch batch;
   batch.tenant = tenant.slot;
   batch.loss = loss;
-  for (const auto& [group, cause, origin] : groups) {
+  for (const auto& pooled : groups) {
+    const TrajectoryGroup& group = pooled.group;
     const auto rewards = rewards_of(group);
     std::vector<float> advantages;
     if (loss == LossKind::kDppo) {
@@ -69,18 +97,8 @@ Result<TrainBatch> make_batch(const std::vector<PooledGroup>& groups, const Tena
     size_t survivor = 0;
     for (const auto& member : group.members) {
       if (member.is_failed) continue;
-      TrainSample sample;
-      sample.tokens = member.tokens;
-      sample.loss_mask = member.sampled;
-      if (loss == LossKind::kDppo) {
-        sample.logprobs = member.logprobs;
-        sample.advantages.assign(member.tokens.size(), advantages[survivor]);
-        // Greedy sampling reports log-probabilities at temperature 1.
-        if (tenant.sampling.temperature > 0)
-          sample.temperature = static_cast<float>(tenant.sampling.temperature);
-      }
-      ++survivor;
-      batch.samples.push_back(std::move(sample));
+      const float advantage = advantages.empty() ? 0.0F : advantages[survivor++];
+      batch.samples.push_back(sample_of(member, advantage, tenant, loss));
     }
   }
   return batch;

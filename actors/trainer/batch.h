@@ -18,9 +18,14 @@ struct Verdict {
   std::string reason;
 };
 
-/// Marks members whose numbers cannot be trained on (a reward that is not finite, arrays that are
-/// not parallel) as failed.
-void fail_broken_members(TrajectoryGroup& group);
+/// Rewards are in [-kRewardMax, kRewardMax]: a larger one would make no finite gradient.
+inline constexpr double kRewardMax = 1e6;
+
+/// Marks every member that the learner could not take (too long, arrays that are not parallel,
+/// numbers out of range, nothing sampled) as failed, and says which those were. One by one, before
+/// a batch is formed: the learner refuses a batch as a whole.
+std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
+                                          LossKind loss, const SampleLimits& limits);
 
 /// Empty when the group may train. Supervised groups need one survivor and no spread of rewards.
 std::optional<Verdict> judge(const TrajectoryGroup& group, const Tenant& tenant, LossKind loss);

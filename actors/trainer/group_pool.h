@@ -18,6 +18,7 @@ struct PooledGroup {
   TrajectoryGroup group;
   StepRef cause;      // the delivery that brought it
   InstanceId origin;  // who is told its end
+  std::vector<RefusedMember> refused = {};
 };
 
 class GroupPool {

@@ -74,12 +74,16 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
   tell_taken();
   num_sampled_tokens_ += num_sampled_tokens(group);
   const auto& delivery = services().delivery();
-  PooledGroup pooled{group, delivery.ref, delivery.origin};
+  PooledGroup pooled{group, delivery.ref, delivery.origin, {}};
   if (is_done_) {
     end_group(pooled, RolloutEnd::kCancelled, "the last step is taken");
     return ok();
   }
-  fail_broken_members(pooled.group);
+  // Asked within a delivery, so that the record has the answer.
+  if (!limits_) limits_ = learner_->limits();
+  pooled.refused = refuse_members(pooled.group, tenant(), loss_, *limits_);
+  if (!pooled.refused.empty())
+    services().count("members_refused", static_cast<int64_t>(pooled.refused.size()));
   if (const auto verdict = judge(pooled.group, tenant(), loss_)) {
     if (verdict->end == RolloutEnd::kFiltered) filtered_.add(pooled.group);
     end_group(pooled, verdict->end, verdict->reason);
@@ -220,6 +224,7 @@ void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::st
   ended.end = end;
   ended.step = end == RolloutEnd::kTrained ? version_.value : 0;
   ended.reason = reason;
+  ended.refused = pooled.refused;
   ended_.send(std::move(ended),
               for_tenant(tenant_).answering(pooled.cause).to_origin_of(pooled.origin));
 }

@@ -8,6 +8,9 @@
 /// version N. The version it starts from (0, or the resumed one) is published by the first work
 /// turn, so that engines and learner agree before the first group opens.
 ///
+/// Members are judged one by one as their group comes, by the learner's limits: one that cannot
+/// train fails alone, and the group goes on with the others while two are left (supervised: one).
+///
 /// A step that the learner skips (a gradient that is not finite) ends its groups as failed and
 /// makes no version: the groups count as lost, so the gate lets as many new ones open under the
 /// live version and the batch is collected again. After `skipped_max` of them in a row the node
@@ -77,6 +80,7 @@ class Trainer final : public Actor {
   WeightChannel* weights_ = nullptr;
   TenantSlot tenant_;
   int64_t num_resumes_ = 0;
+  std::optional<SampleLimits> limits_;  // of the learner; asked by the first group
   // Touched only by handlers.
   PolicyVersion version_{0};  // made last; also the number of steps taken
   GroupPool pool_;

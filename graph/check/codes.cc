@@ -204,6 +204,9 @@ constexpr ErrorCode kCodes[] = {
      "on_error = \"restart\" makes the actor anew and gives its state back. This actor has state "
      "and "
      "no way to save it, so a restart would lose it silently."},
+    {"G078", "longer than an engine or a learner takes",
+     "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph takes "
+     "at most max_sequence_tokens. Left out, seq_len is what all of them take."},
 };
 
 /// In lines of at most 80 columns, for a terminal.

@@ -13,15 +13,21 @@ Span value_span(const NamedTable& spec, std::string_view key) {
   return entry != nullptr ? entry->value.span : spec.name_span;
 }
 
+/// The value of an integer option of a node or a resource; empty where there is no such option.
+template <class Drafted>
+std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view name) {
+  const OptionField* field =
+      drafted.contract != nullptr ? drafted.contract->options.find(name) : nullptr;
+  if (field == nullptr || field->type != OptionType::kInteger) return std::nullopt;
+  const std::string text = field->print(drafted.options.get());
+  int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
 /// The option of the nodes that open rollouts; empty for the others.
 std::optional<int64_t> max_inflight_of(const DraftNode& node) {
-  const OptionField* field =
-      node.contract != nullptr ? node.contract->options.find("max_inflight") : nullptr;
-  if (field == nullptr || field->type != OptionType::kInteger) return std::nullopt;
-  const std::string text = field->print(node.options.get());
-  int64_t inflight = 0;
-  std::from_chars(text.data(), text.data() + text.size(), inflight);
-  return inflight;
+  return integer_option(node, "max_inflight");
 }
 
 const OutputPort* sized_output(const Contract& contract) {
@@ -136,7 +142,9 @@ void check_inflight(Draft& draft) {
   }
 }
 
-void check_sequence_lengths(Draft& draft) {
+namespace {
+
+void check_model_lengths(Draft& draft) {
   const DraftModel* shortest = nullptr;
   for (const auto& model : draft.models) {
     if (!model.is_named || !model.facts || model.facts->max_position_embeddings <= 0) continue;
@@ -160,6 +168,33 @@ void check_sequence_lengths(Draft& draft) {
             fmt::format("max_position_embeddings in '{}/config.json' is {}", shortest->path, limit))
         .suggest(fmt::format("write seq_len = {}", limit));
   }
+}
+
+/// Engines refuse longer prompts, learners longer samples.
+void check_resource_lengths(Draft& draft) {
+  for (auto& tenant : draft.tenants)
+    for (const auto& resource : draft.resources) {
+      const int64_t limit = integer_option(resource, "max_sequence_tokens").value_or(0);
+      if (limit <= 0 || tenant.tenant.seq_len <= limit) continue;
+      if (!tenant.seq_len_is_written) {
+        tenant.tenant.seq_len = limit;
+        continue;
+      }
+      draft.diagnostics
+          .error("G078", value_span(*tenant.spec, "seq_len"),
+                 "'seq_len' {} of tenant '{}' is more than 'max_sequence_tokens' {} of resource "
+                 "'{}'",
+                 tenant.tenant.seq_len, tenant.spec->name, limit, resource.spec->name)
+          .suggest(fmt::format("write seq_len = {}", limit));
+      break;
+    }
+}
+
+}  // namespace
+
+void check_sequence_lengths(Draft& draft) {
+  check_model_lengths(draft);
+  check_resource_lengths(draft);
 }
 
 void check_message_sizes(Draft& draft) {

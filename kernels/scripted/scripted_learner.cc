@@ -9,6 +9,7 @@
 #include "graph/base/json.h"
 #include "graph/base/random.h"
 #include "kernels/scripted/scripted_weights.h"
+#include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/files.h"
 #include "kernels/weights/safetensors.h"
@@ -22,38 +23,6 @@ constexpr size_t kStateBytesMax = 4096;
 
 /// Uniform in [0, 1), from a hash.
 double unit_of(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
-
-Status check_lengths(const TrainSample& sample, LossKind loss) {
-  const size_t count = sample.tokens.size();
-  const bool is_plain = loss == LossKind::kCrossEntropy;
-  const auto fits = [&](size_t size) { return size == count || (is_plain && size == 0); };
-  if (sample.loss_mask.size() == count && fits(sample.logprobs.size()) &&
-      fits(sample.advantages.size()))
-    return ok();
-  return error(Code::kInvalid,
-               "{} tokens, {} loss_mask, {} logprobs and {} advantages do not match", count,
-               sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
-}
-
-Status check_sample(const TrainSample& sample, LossKind loss,
-                    const ScriptedLearnerOptions& options) {
-  RETURN_IF_ERROR(check_lengths(sample, loss));
-  if (sample.tokens.size() > static_cast<size_t>(options.max_sequence_tokens))
-    return error(Code::kInvalid, "{} tokens are more than the {} of a sample", sample.tokens.size(),
-                 options.max_sequence_tokens);
-  for (const int32_t token : sample.tokens)
-    if (token < 0 || token >= options.vocab_size)
-      return error(Code::kInvalid, "token {} is not in [0, {})", token, options.vocab_size);
-  for (const auto* values : {&sample.logprobs, &sample.advantages})
-    for (const float value : *values)
-      if (!std::isfinite(value))
-        return error(Code::kInvalid, "{} among {}", value,
-                     values == &sample.logprobs ? "logprobs" : "advantages")
-            .note("every number must be finite");
-  if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
-    return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature);
-  return ok();
-}
 
 /// What a step adds up, token by token in the order of the batch: micro-batches change nothing.
 struct Sums {
@@ -100,7 +69,9 @@ class ScriptedLearner final : public Learner {
   Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
   Status save(const fs::path& folder) override;
   Status load(const fs::path& folder) override;
-  int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
+  SampleLimits limits() const override {
+    return {options_.max_sequence_tokens, options_.vocab_size};
+  }
   Duration take_cost() override { return std::exchange(cost_, Duration()); }
   std::string describe() const override { return fmt::format("{} steps taken", num_steps_); }
 
@@ -136,9 +107,7 @@ Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch,
 
 Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
                                           const StopRequested& stop_requested) {
-  for (size_t i = 0; i < batch.samples.size(); ++i)
-    if (auto status = check_sample(batch.samples[i], batch.loss, options_); !status.ok())
-      return Error(status.error()).while_doing(fmt::format("sample {}", i));
+  RETURN_IF_ERROR(check_samples(batch, limits()));
   TrainReport report;
   const bool has_loss_token =
       std::any_of(batch.samples.begin(), batch.samples.end(), [](const TrainSample& sample) {

@@ -165,7 +165,7 @@ void TorchLearner::update(TrainReport& report) {
 
 Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
                                        const StopRequested& stop_requested) {
-  RETURN_IF_ERROR(check_samples(batch, model_.config.vocab_size, max_sequence_tokens()));
+  RETURN_IF_ERROR(check_samples(batch, limits()));
   return at_boundary("training step", [&]() -> Result<TrainReport> {
     TrainReport report;
     for (const auto& sample : batch.samples)
@@ -212,7 +212,7 @@ Result<std::vector<float>> TorchLearner::score(const std::vector<int32_t>& token
   TrainSample& sample = batch.samples.emplace_back();
   sample.tokens = tokens;
   sample.loss_mask.assign(tokens.size(), 1);
-  Status checked = check_samples(batch, model_.config.vocab_size, max_sequence_tokens());
+  Status checked = check_samples(batch, limits());
   if (!checked.ok()) return Error(checked.error());
   return at_boundary("scoring", [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;

@@ -35,7 +35,9 @@ class TorchLearner final : public Learner {
   Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
   Status save(const std::filesystem::path& folder) override;
   Status load(const std::filesystem::path& folder) override;
-  int32_t max_sequence_tokens() const override { return model_.config.max_positions; }
+  SampleLimits limits() const override {
+    return {model_.config.max_positions, model_.config.vocab_size};
+  }
   std::string describe() const override;
 
   /// The gradient of the last step before the clip, as named tensors: for tests.

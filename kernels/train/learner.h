@@ -30,6 +30,13 @@ struct TrainSample {
 
 enum class LossKind : uint8_t { kDppo, kCrossEntropy };
 
+/// What a sample must keep within: a learner says it, check_sample() (packing.h) holds one against
+/// it.
+struct SampleLimits {
+  int32_t max_sequence_tokens = 0;  // longest sample
+  int32_t vocab_size = 0;           // tokens are [0, vocab_size)
+};
+
 /// One optimizer step's data of one tenant: the mean is over all its loss tokens.
 struct TrainBatch {
   TenantSlot tenant;
@@ -60,7 +67,8 @@ class Learner : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "learner";
   using Resource::step;  // a learner has no work of its own between calls
-  /// One optimizer step. An error leaves weights and optimizer as they were.
+  /// One optimizer step. An error leaves weights and optimizer as they were. One sample that
+  /// check_sample() refuses makes an error of the whole batch: whoever forms batches asks first.
   virtual Result<TrainReport> step(const TrainBatch& batch,
                                    const StopRequested& stop_requested) = 0;
   /// The weights as they are now, named `version`: an immutable copy.
@@ -72,8 +80,8 @@ class Learner : public Resource {
   virtual Status save(const std::filesystem::path& folder) = 0;
   /// Restores what save() wrote; all or nothing.
   virtual Status load(const std::filesystem::path& folder) = 0;
-  /// Longest sample it takes.
-  virtual int32_t max_sequence_tokens() const = 0;
+  /// What every sample must keep within; the same for as long as the learner lives.
+  virtual SampleLimits limits() const = 0;
 };
 
 }  // namespace primerl

@@ -87,32 +87,6 @@ void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Uni
   }
 }
 
-Status check_sample(const TrainSample& sample, LossKind loss, int32_t vocab_size,
-                    int32_t tokens_max) {
-  const size_t length = sample.tokens.size();
-  const bool policy = loss == LossKind::kDppo;
-  const auto unequal = [&](size_t size) { return size != length && (policy || size != 0); };
-  if (length == 0) return error(Code::kInvalid, "it has no tokens");
-  if (sample.loss_mask.size() != length || unequal(sample.logprobs.size()) ||
-      unequal(sample.advantages.size()))
-    return error(Code::kInvalid, "{} tokens, but {} loss_mask, {} logprobs and {} advantages",
-                 length, sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
-  if (length > static_cast<size_t>(tokens_max))
-    return error(Code::kInvalid, "{} tokens are more than the {} the learner takes", length,
-                 tokens_max);
-  for (const int32_t token : sample.tokens)
-    if (token < 0 || token >= vocab_size)
-      return error(Code::kInvalid, "token {} is outside the vocabulary of {}", token, vocab_size);
-  const auto finite = [](float value) { return std::isfinite(value); };
-  if (!std::all_of(sample.logprobs.begin(), sample.logprobs.end(), finite) ||
-      !std::all_of(sample.advantages.begin(), sample.advantages.end(), finite))
-    return error(Code::kInvalid, "a logprob or advantage is not finite");
-  if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
-    return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
-        .note("greedy samples have no distribution to learn from");
-  return ok();
-}
-
 }  // namespace
 
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
@@ -135,9 +109,40 @@ std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_
   return batches;
 }
 
-Status check_samples(const TrainBatch& batch, int32_t vocab_size, int32_t tokens_max) {
+Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits) {
+  const size_t length = sample.tokens.size();
+  const bool policy = loss == LossKind::kDppo;
+  const auto unequal = [&](size_t size) { return size != length && (policy || size != 0); };
+  if (length == 0) return error(Code::kInvalid, "it has no tokens");
+  if (sample.loss_mask.size() != length || unequal(sample.logprobs.size()) ||
+      unequal(sample.advantages.size()))
+    return error(Code::kInvalid, "{} tokens, but {} loss_mask, {} logprobs and {} advantages",
+                 length, sample.loss_mask.size(), sample.logprobs.size(), sample.advantages.size());
+  if (length > static_cast<size_t>(limits.max_sequence_tokens))
+    return error(Code::kInvalid, "{} tokens are more than the {} the learner takes", length,
+                 limits.max_sequence_tokens);
+  for (const int32_t token : sample.tokens)
+    if (token < 0 || token >= limits.vocab_size)
+      return error(Code::kInvalid, "token {} is outside the vocabulary of {}", token,
+                   limits.vocab_size);
+  for (const uint8_t mask : sample.loss_mask)
+    if (mask > 1) return error(Code::kInvalid, "its mask has a {}, it is of 0 and 1", mask);
+  for (size_t i = 0; i < sample.logprobs.size(); ++i)
+    if (const float logprob = sample.logprobs[i];
+        !(logprob >= kLogprobMin && logprob <= kLogprobMax))
+      return error(Code::kInvalid, "the log-probability of token {} is {}, not in [{}, {}]", i,
+                   logprob, kLogprobMin, kLogprobMax);
+  for (const float advantage : sample.advantages)
+    if (!std::isfinite(advantage)) return error(Code::kInvalid, "an advantage is {}", advantage);
+  if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
+    return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
+        .note("greedy samples have no distribution to learn from");
+  return ok();
+}
+
+Status check_samples(const TrainBatch& batch, const SampleLimits& limits) {
   for (size_t i = 0; i < batch.samples.size(); ++i) {
-    Status status = check_sample(batch.samples[i], batch.loss, vocab_size, tokens_max);
+    Status status = check_sample(batch.samples[i], batch.loss, limits);
     if (!status.ok()) return Error(status.error()).while_doing(fmt::format("sample {}", i));
   }
   return ok();

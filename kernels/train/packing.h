@@ -33,9 +33,16 @@ struct MicroBatch {
 /// own. A loss mask at position 0 has nothing that predicts it and is ignored.
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max);
 
-/// Refuses arrays of unequal length, tokens outside [0, vocab_size), samples longer than
-/// `tokens_max`, numbers that are not finite and temperatures that are not above 0. Names the
-/// sample.
-Status check_samples(const TrainBatch& batch, int32_t vocab_size, int32_t tokens_max);
+/// Log-probabilities of sampled tokens lie in [kLogprobMin, kLogprobMax]: what lies below can never
+/// have been drawn, what lies above 0 is more than rounding; either would ruin the step's gradient.
+inline constexpr float kLogprobMin = -1000.0F;
+inline constexpr float kLogprobMax = 0.01F;
+
+/// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary, a
+/// mask that is not of 0 and 1, log-probabilities out of range, advantages that are not finite and
+/// temperatures that are not above 0.
+Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits);
+/// The same for all of a batch; names the sample.
+Status check_samples(const TrainBatch& batch, const SampleLimits& limits);
 
 }  // namespace primerl

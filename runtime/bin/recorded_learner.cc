@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-enum class Call : uint8_t { kStep, kSnapshot, kSave, kLoad };
+enum class Call : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits };
 
 std::string_view to_string(Call call) {
   switch (call) {
@@ -17,6 +17,8 @@ std::string_view to_string(Call call) {
       return "save";
     case Call::kLoad:
       return "load";
+    case Call::kLimits:
+      return "limits";
   }
   return "unknown";
 }
@@ -24,7 +26,7 @@ std::string_view to_string(Call call) {
 /// One call and what came of it.
 struct LearnerAnswer {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -36,6 +38,8 @@ struct LearnerAnswer {
   int32_t num_micro_batches = 0;
   bool skipped = false;
   std::string skip_reason;
+  // Of limits: SampleLimits.
+  int32_t max_sequence_tokens = 0, vocab_size = 0;
 
   template <class F>
   static void fields(F& f) {
@@ -48,7 +52,9 @@ struct LearnerAnswer {
         "learning_rate", &LearnerAnswer::learning_rate)("num_tokens", &LearnerAnswer::num_tokens)(
         "num_loss_tokens", &LearnerAnswer::num_loss_tokens)(
         "num_micro_batches", &LearnerAnswer::num_micro_batches)("skipped", &LearnerAnswer::skipped)(
-        "skip_reason", &LearnerAnswer::skip_reason);
+        "skip_reason", &LearnerAnswer::skip_reason)(
+        "max_sequence_tokens", &LearnerAnswer::max_sequence_tokens)("vocab_size",
+                                                                    &LearnerAnswer::vocab_size);
   }
 };
 
@@ -115,14 +121,21 @@ class RecordingLearner final : public Learner {
     return saved;
   }
   Status load(const std::filesystem::path& folder) override { return learner_->load(folder); }
-  int32_t max_sequence_tokens() const override { return learner_->max_sequence_tokens(); }
+  SampleLimits limits() const override {
+    const SampleLimits limits = learner_->limits();
+    LearnerAnswer answer = answer_of(Call::kLimits, ok());
+    answer.max_sequence_tokens = limits.max_sequence_tokens;
+    answer.vocab_size = limits.vocab_size;
+    keep(std::move(answer));
+    return limits;
+  }
   Status step() override { return learner_->step(); }
   bool has_work() const override { return learner_->has_work(); }
   Duration take_cost() override { return learner_->take_cost(); }
   std::string describe() const override { return learner_->describe(); }
 
  private:
-  void keep(LearnerAnswer answer) { keep_(bytes_of_answer(std::move(answer))); }
+  void keep(LearnerAnswer answer) const { keep_(bytes_of_answer(std::move(answer))); }
 
   const std::unique_ptr<Learner> learner_;
   const KeepAnswer keep_;
@@ -150,10 +163,15 @@ class RecordedLearner final : public Learner {
     return answer.ok() ? ok() : Status(answer.error());
   }
   Status load(const std::filesystem::path&) override { return ok(); }
-  int32_t max_sequence_tokens() const override { return INT32_MAX; }
+  /// Without an answer every sample is refused, and the group's end shows the difference.
+  SampleLimits limits() const override {
+    const auto answer = take(Call::kLimits);
+    if (!answer.ok()) return {};
+    return {answer->max_sequence_tokens, answer->vocab_size};
+  }
 
  private:
-  Result<LearnerAnswer> take(Call call) {
+  Result<LearnerAnswer> take(Call call) const {
     return take_answer<LearnerAnswer>(next_, call, "learner");
   }
 

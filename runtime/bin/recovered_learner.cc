@@ -91,7 +91,9 @@ class RecoveredLearner final : public Learner {
     if (folder == setup_.checkpoint) return load_checkpoint();
     return is_real_ ? setup_.learner->load(folder) : ok();
   }
-  int32_t max_sequence_tokens() const override { return setup_.learner->max_sequence_tokens(); }
+  SampleLimits limits() const override {
+    return is_real_ && setup_.is_live() ? setup_.learner->limits() : recorded_->limits();
+  }
   Duration take_cost() override { return is_real_ ? setup_.learner->take_cost() : Duration(); }
   std::string describe() const override { return setup_.learner->describe(); }
 

@@ -15,6 +15,7 @@
 #include "kernels/engine/engine.h"
 #include "kernels/text/tokenizer.h"
 #include "kernels/train/learner.h"
+#include "kernels/train/packing.h"
 #include "kernels/weights/memory_channel.h"
 
 namespace primerl::testing {
@@ -129,6 +130,7 @@ class FakeLearner final : public Learner {
  public:
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     if (stop()) return error(Code::kCancelled, "stop requested");
+    RETURN_IF_ERROR(check_samples(batch, limits_));
     batches.push_back(batch);
     TrainReport report;
     report.num_tokens = 100;
@@ -158,9 +160,10 @@ class FakeLearner final : public Learner {
     loaded = folder;
     return ok();
   }
-  int32_t max_sequence_tokens() const override { return 1000; }
+  SampleLimits limits() const override { return limits_; }
 
   std::vector<TrainBatch> batches;
+  SampleLimits limits_{1000, 256};
   int64_t steps = 0;
   int num_to_skip = 0;
   std::vector<std::filesystem::path> saved;

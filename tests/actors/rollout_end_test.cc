@@ -67,6 +67,21 @@ TEST_F(RolloutEndTest, AFailedMemberIsWrittenAtOnceAndNotAgain) {
   EXPECT_EQ(rollout.counter("ends_of_unknown_groups"), 1);
 }
 
+TEST_F(RolloutEndTest, AMemberThatTheTrainerRefusesEndsFailedAndTheOthersAsTheirGroup) {
+  live(0);
+  task(0);
+  play(requests());
+  const auto group = groups().front();
+  GroupEnded ended{group.ordinal, group.attempt, RolloutEnd::kTrained, 1, "", {{0, "too long"}}};
+  ended.refused.push_back({7, "no such member"});
+  ASSERT_TRUE(rollout.give("ended", ended).ok());
+  EXPECT_THAT(end_names(), ElementsAre("failed", "trained"));
+  EXPECT_EQ(*ends()[0].get_string("reason"), "too long");
+  EXPECT_EQ(*ends()[0].get_int("step"), 0);
+  EXPECT_EQ(*ends()[1].get_int("step"), 1);
+  EXPECT_TRUE(rollout.idle());
+}
+
 TEST_F(RolloutEndTest, WhateverIsWrongWithAnAnswerCostsThatRolloutAlone) {
   live(0);
   task(0, "a!b");

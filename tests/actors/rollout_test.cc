@@ -156,6 +156,55 @@ TEST_F(TightRollout, NoTurnGrowsPastSeqLen) {
   EXPECT_EQ(group.members[0].reward, 0);
 }
 
+TEST_F(TightRollout, AnObservationThatLeavesRoomForOneTokenIsAppended) {
+  live(0);
+  task(0, "ab");
+  const auto made = requests();
+  EXPECT_EQ(made[0].max_tokens, 4);
+  complete(made[0], "x");
+  observe(actions().front(), 0, false, "cd");  // five tokens, six are most
+  const auto second = requests();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_EQ(second[0].max_tokens, 1);
+  complete(second[0], "y", CompletionEnd::kLength);
+  observe(actions().front(), 1);
+  complete(made[1], "x");
+  observe(actions().front(), 0);
+  const auto member = groups().front().members[0];
+  EXPECT_THAT(member.tokens, ElementsAre('a', 'b', 'x', 'c', 'd', 'y'));
+  EXPECT_EQ(member.reward, 1);
+}
+
+TEST_F(TightRollout, AnObservationOneTokenLongerIsLeftOutAndEndsTheRolloutTruncated) {
+  live(0);
+  task(0, "ab");
+  const auto made = requests();
+  complete(made[0], "x");
+  observe(actions().front(), 0, false, "cde");  // six tokens: nothing could follow
+  EXPECT_THAT(requests(), IsEmpty());
+  EXPECT_EQ(rollout.counter("observations_too_long"), 1);
+  complete(made[1], "x");
+  observe(actions().front(), 1);
+  const auto member = groups().front().members[0];
+  EXPECT_FALSE(member.is_failed);
+  EXPECT_TRUE(member.is_truncated);
+  EXPECT_EQ(member.reward, 0);
+  EXPECT_THAT(member.tokens, ElementsAre('a', 'b', 'x')) << "it ends with what was sampled last";
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1));
+  EXPECT_THAT(member.logprobs, SizeIs(3));
+}
+
+TEST_F(TightRollout, ACompletionLongerThanAskedForFailsItsRollout) {
+  live(0);
+  task(0, "ab");
+  const auto made = requests();
+  complete(made[0], "wxyz");
+  EXPECT_THAT(actions(), SizeIs(1)) << "four tokens were asked for";
+  complete(made[1], "vwxyz");
+  EXPECT_THAT(actions(), IsEmpty());
+  EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("gave 5 tokens, 4 were asked for"));
+}
+
 TEST_F(TightRollout, APromptThatLeavesNoRoomFailsItsGroup) {
   live(0);
   task(0, "abcdef");

@@ -1,52 +1,19 @@
-#include "actors/trainer/trainer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "graph/testing/node_runner.h"
-#include "tests/actors/fakes.h"
-#include "tests/store/scratch_folder.h"
+#include "tests/actors/trainer_story.h"
 
 namespace primerl {
 namespace {
 
 using testing::a_group;
+using testing::TrainerStory;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-struct TrainerStory : ::testing::Test {
-  explicit TrainerStory(TrainerOptions options = {}, Tenant tenant = testing::a_tenant())
-      : weights(make_memory_channel()), trainer(std::move(options)) {
-    trainer.set_tenants({std::move(tenant)});
-    trainer.use("learner", learner);
-    trainer.use("weights", *weights);
-    trainer.set_checkpoint_folder(new_scratch_folder());
-  }
-  void start() { ASSERT_TRUE(*trainer.run_work()); }
-  void give(TrajectoryGroup group) {
-    ASSERT_TRUE(trainer.give("group", std::move(group), from).ok());
-  }
-  void work() {
-    const auto turns = trainer.run_work_until_done(50);
-    ASSERT_TRUE(turns.ok()) << turns.error().text();
-  }
-  /// A whole batch of version `version`; ordinals from `first`.
-  void batch(uint64_t first, int64_t version) {
-    give(a_group(first, version, {0, 1}));
-    give(a_group(first + 1, version, {0, 1}));
-    work();
-  }
-  std::vector<GroupEnded> ended() { return trainer.take<GroupEnded>("ended"); }
-
-  Given from{.tenant = TenantSlot(0), .sender = InstanceId(3), .origin = InstanceId(3)};
-  testing::FakeLearner learner;
-  std::shared_ptr<WeightChannel> weights;
-  NodeRunner<Trainer> trainer;
-};
 
 TEST_F(TrainerStory, PublishesTheVersionItStartsFromBeforeAnythingElse) {
   start();

@@ -129,7 +129,7 @@ TEST_P(LearnerConformance, RefusesATemperatureOfZero) {
 
 TEST_P(LearnerConformance, TakesTheLongestSampleAndNoLonger) {
   auto learner = make();
-  const int32_t longest = learner->max_sequence_tokens();
+  const int32_t longest = learner->limits().max_sequence_tokens;
   if (longest > 4096) GTEST_SKIP() << "the limit of " << longest << " is too far away";
   TrainBatch data;
   data.tenant = TenantSlot(0);

@@ -29,6 +29,13 @@ TEST(Rules, LimitsHoldAtTheBoundAndOnePastIt) {
   EXPECT_THAT(codes_of(demo_with("max_inflight = 64", "max_inflight = 7")), ElementsAre("G062"));
   EXPECT_THAT(codes_of(demo_with("max_steps = 200", "seq_len = 256")), IsEmpty());
   EXPECT_THAT(codes_of(demo_with("max_steps = 200", "seq_len = 257")), ElementsAre("G064"));
+  const auto with_engine = [](const std::string& seq_len) {
+    return codes_of(replaced(demo_with("max_steps = 200", seq_len), "kv_blocks = 512",
+                             "kv_blocks = 512\nmax_sequence_tokens = 128"));
+  };
+  EXPECT_THAT(with_engine("seq_len = 128"), IsEmpty());
+  EXPECT_THAT(with_engine("seq_len = 129"), ElementsAre("G078"));
+  EXPECT_THAT(with_engine("max_steps = 200"), IsEmpty()) << "left out, it is 128";
   EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 1")), IsEmpty());
   EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 0")), ElementsAre("G035"));
   EXPECT_THAT(codes_of(demo_with("capacity = 64", "capacity = 1048576")), IsEmpty());

@@ -267,6 +267,7 @@ Contract scorer_contract() {
 
 struct ResourceNumbers {
   int64_t kv_blocks = 512;
+  int64_t max_sequence_tokens = 0;
 };
 struct LossNumbers {
   std::string kind = "dppo";
@@ -291,6 +292,8 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
   contract.options = OptionsOf<ResourceNumbers>()
                          .field("kv_blocks", &ResourceNumbers::kv_blocks,
                                 between(1, 1 << 20) | unit("blocks"), "blocks of KV memory")
+                         .field("max_sequence_tokens", &ResourceNumbers::max_sequence_tokens,
+                                at_least(0) | unit("tokens"), "longest prompt and completion")
                          .take();
   contract.needs_model = needs_model;
   contract.computes = true;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace primerl {
@@ -36,13 +37,35 @@ std::vector<std::vector<int32_t>> contexts(const RowBatch& rows) {
 TEST(CheckSamples, NamesTheSampleAndTheFault) {
   TrainBatch batch;
   batch.samples = {sample({1, 2, 3}, 1), sample({1, 2, 9}, 1)};
-  EXPECT_TRUE(check_samples(batch, 10, 3).ok());
-  const Status outside = check_samples(batch, 9, 3);
+  EXPECT_TRUE(check_samples(batch, {3, 10}).ok());
+  const Status outside = check_samples(batch, {3, 9});
   ASSERT_FALSE(outside.ok());
   EXPECT_THAT(outside.error().text(), HasSubstr("sample 1: token 9"));
-  EXPECT_FALSE(check_samples(batch, 10, 2).ok());
+  EXPECT_FALSE(check_samples(batch, {2, 10}).ok());
   batch.samples[0].temperature = std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(check_samples(batch, 10, 3).ok());
+  EXPECT_FALSE(check_samples(batch, {3, 10}).ok());
+}
+
+TEST(CheckSample, TakesLogProbabilitiesUpToTheirLimitsAndNothingBeyond) {
+  const auto with = [](float logprob) {
+    TrainSample made = sample({1, 2, 3}, 1);
+    made.logprobs[2] = logprob;
+    return check_sample(made, LossKind::kDppo, {3, 10}).ok();
+  };
+  const float never = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(with(kLogprobMin));
+  EXPECT_FALSE(with(std::nextafter(kLogprobMin, -never)));
+  EXPECT_TRUE(with(kLogprobMax));
+  EXPECT_FALSE(with(std::nextafter(kLogprobMax, never)));
+  EXPECT_FALSE(with(-never));
+  EXPECT_FALSE(with(std::numeric_limits<float>::quiet_NaN()));
+}
+
+TEST(CheckSample, TakesAMaskOfZeroAndOneAlone) {
+  TrainSample made = sample({1, 2, 3}, 1);
+  EXPECT_TRUE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
+  made.loss_mask[2] = 2;
+  EXPECT_FALSE(check_sample(made, LossKind::kDppo, {3, 10}).ok());
 }
 
 TEST(Pack, OfNothingIsNothing) {
