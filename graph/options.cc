@@ -163,15 +163,14 @@ struct Binder {
   }
 };
 
-void report_unknown(const Entry& entry, std::string_view what, std::vector<std::string> known,
-                    Diagnostics& diagnostics) {
-  auto& found = diagnostics.error("G020", entry.key_span, "{} has no option '{}'", what, entry.key);
-  if (known.empty())
-    found.note("it has no options");
-  else
-    found.note(fmt::format("options: {}", join_names(known)));
-  if (const auto near = nearest_name(entry.key, known); !near.empty())
-    found.suggest(fmt::format("did you mean '{}'?", near));
+/// The name that was meant: rather one that is missing from the table than one that is there.
+std::string meant_name(const Table& table, std::string_view key,
+                       const std::vector<std::string>& known) {
+  std::vector<std::string> missing;
+  for (const auto& name : known)
+    if (table.find(name) == nullptr) missing.push_back(name);
+  std::string near = nearest_name(key, missing);
+  return near.empty() ? nearest_name(key, known) : near;
 }
 
 }  // namespace
@@ -266,19 +265,56 @@ std::vector<std::string> OptionSet::names() const {
   return names;
 }
 
-void OptionSet::bind(const Table& table, std::string_view what,
-                     const std::vector<std::string>& ignore, void* options,
-                     Diagnostics& diagnostics) const {
-  Binder binder{what, diagnostics};
-  for (const auto& entry : table.entries) {
+void correct_keys(Table& table, std::string_view what, const std::vector<std::string>& known,
+                  Diagnostics& diagnostics) {
+  const auto is_known = [&known](const Entry& entry) {
+    return std::find(known.begin(), known.end(), entry.key) != known.end();
+  };
+  for (auto& entry : table.entries) {
+    if (is_known(entry)) continue;
+    auto& found =
+        diagnostics.error("G020", entry.key_span, "{} has no option '{}'", what, entry.key);
+    if (known.empty())
+      found.note("it has no options");
+    else
+      found.note(fmt::format("options: {}", join_names(known)));
+    const auto near = meant_name(table, entry.key, known);
+    if (near.empty()) continue;
+    found.suggest(fmt::format("did you mean '{}'?", near));
+    if (table.find(near) != nullptr) continue;
+    entry.key = near;
+    entry.is_guess = true;
+  }
+  std::erase_if(table.entries, [&](const Entry& entry) { return !is_known(entry); });
+}
+
+void correct_key(Table& table, std::string_view what, const OptionField& field,
+                 const std::vector<std::string>& others, Diagnostics& diagnostics) {
+  if (table.find(field.name) != nullptr) return;
+  const std::vector<std::string> wanted = {field.name};
+  for (auto& entry : table.entries) {
+    if (std::find(others.begin(), others.end(), entry.key) != others.end()) continue;
+    if (!entry.value.is_string() || nearest_name(entry.key, wanted).empty()) continue;
+    diagnostics.error("G020", entry.key_span, "{} has no option '{}'", what, entry.key)
+        .note(fmt::format("it needs '{}': {}", field.name, field.doc))
+        .suggest(fmt::format("did you mean '{}'?", field.name));
+    entry.key = field.name;
+    entry.is_guess = true;
+    return;
+  }
+}
+
+void OptionSet::bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
+                     void* options, Diagnostics& diagnostics) const {
+  auto known = names();
+  known.insert(known.end(), ignore.begin(), ignore.end());
+  correct_keys(table, what, known, diagnostics);
+  for (auto& entry : table.entries) {
     if (std::find(ignore.begin(), ignore.end(), entry.key) != ignore.end()) continue;
     const OptionField* field = find(entry.key);
-    if (field == nullptr) {
-      auto known = names();
-      known.insert(known.end(), ignore.begin(), ignore.end());
-      report_unknown(entry, what, std::move(known), diagnostics);
-      continue;
-    }
+    // A guess is reported already: its value counts if it fits, and is no finding if not.
+    Diagnostics unsaid;
+    Binder binder{what, entry.is_guess ? unsaid : diagnostics};
     if (!binder.check(*field, entry.value)) continue;
     if (field->type == OptionType::kTable)
       field->table->bind(entry.value.as_table(), fmt::format("'{}' of {}", field->name, what), {},

@@ -82,10 +82,21 @@ struct OptionSet {
   std::vector<std::string> names() const;
   /// Checks every entry of `table` (unknown keys, types, units, ranges: codes G02x) and assigns
   /// what is right into `options`. `what` names the table in errors ("node 'router'"); keys in
-  /// `ignore` belong to somebody else.
-  void bind(const Table& table, std::string_view what, const std::vector<std::string>& ignore,
+  /// `ignore` belong to somebody else. Misspelt keys are corrected in place, see correct_keys.
+  void bind(Table& table, std::string_view what, const std::vector<std::string>& ignore,
             void* options, Diagnostics& diagnostics) const;
 };
+
+/// Reports the keys of `table` that nobody knows (G020), each with the known one it is near to.
+/// Where that one is missing, the entry takes its name, so that the rest of a check reads what was
+/// meant and one slip is one error; the other unknown entries leave the table.
+void correct_keys(Table& table, std::string_view what, const std::vector<std::string>& known,
+                  Diagnostics& diagnostics);
+
+/// The same for the one key that tells which others there are (`actor` of a node, `kind` of a
+/// resource), before those are known: a string whose key is near to it stands for it.
+void correct_key(Table& table, std::string_view what, const OptionField& field,
+                 const std::vector<std::string>& others, Diagnostics& diagnostics);
 
 namespace detail {
 

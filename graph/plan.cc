@@ -13,10 +13,11 @@ int32_t machine_cores() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
-void check_and_resolve(const std::optional<GraphFile>& file, const Overrides& overrides,
+void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
                        const Catalog& catalog, CheckedGraph& result) {
   if (file) {
-    const GraphSpec spec = read_spec(*file, result.diagnostics);
+    GraphSpec spec = read_spec(*file, result.diagnostics);
+    correct_names(spec, catalog, result.diagnostics);
     Draft draft(*file, spec, catalog, result.sources, result.diagnostics);
     draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
     check_graph(draft);
@@ -80,8 +81,8 @@ bool Plan::are_joined(InstanceId sender, InstanceId target) const {
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
                         const Catalog& catalog) {
   CheckedGraph result;
-  const auto file = read_graph_file(path, overrides, result.sources, result.diagnostics);
-  check_and_resolve(file, overrides, catalog, result);
+  auto file = read_graph_file(path, overrides, result.sources, result.diagnostics);
+  check_and_resolve(std::move(file), overrides, catalog, result);
   return result;
 }
 
@@ -89,9 +90,8 @@ CheckedGraph load_graph_text(std::string_view text, const std::string& name,
                              const std::string& folder, const Overrides& overrides,
                              const Catalog& catalog) {
   CheckedGraph result;
-  const auto file =
-      read_graph_text(text, name, folder, overrides, result.sources, result.diagnostics);
-  check_and_resolve(file, overrides, catalog, result);
+  auto file = read_graph_text(text, name, folder, overrides, result.sources, result.diagnostics);
+  check_and_resolve(std::move(file), overrides, catalog, result);
   return result;
 }
 

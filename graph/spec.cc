@@ -18,8 +18,8 @@ bool is_lower_snake(std::string_view name) {
   });
 }
 
-const Table* table_of(const Table& root, std::string_view key, Diagnostics& diagnostics) {
-  const Entry* entry = root.find(key);
+Table* table_of(Table& root, std::string_view key, Diagnostics& diagnostics) {
+  Entry* entry = root.find(key);
   if (entry == nullptr) return nullptr;
   if (entry->value.is_table()) return &entry->value.as_table();
   diagnostics.error("G021", entry->key_span, "'{}' must be a table, not {}", key,
@@ -27,12 +27,12 @@ const Table* table_of(const Table& root, std::string_view key, Diagnostics& diag
   return nullptr;
 }
 
-std::vector<NamedTable> named_tables(const Table* parent, std::string_view key,
+std::vector<NamedTable> named_tables(Table* parent, std::string_view key,
                                      Diagnostics& diagnostics) {
   std::vector<NamedTable> result;
   if (parent == nullptr) return result;
   result.reserve(parent->entries.size());
-  for (const auto& entry : parent->entries) {
+  for (auto& entry : parent->entries) {
     if (!entry.value.is_table()) {
       diagnostics
           .error("G021", entry.key_span, "'{}.{}' must be a table, not {}", key, entry.key,
@@ -84,7 +84,7 @@ bool read_path(EdgeSpec& edge) {
          read_end(text.substr(arrow + 2), arrow + 2, edge.to);
 }
 
-void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& diagnostics) {
+void read_edge(Value& value, bool feedback, GraphSpec& spec, Diagnostics& diagnostics) {
   EdgeSpec edge;
   edge.feedback = feedback;
   if (value.is_string()) {
@@ -93,7 +93,10 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
     EdgeOptions options;
     edge_options().bind(value.as_table(), "edge", {}, &options, diagnostics);
     const Entry* path = value.as_table().find("path");
-    if (path == nullptr || !path->value.is_string()) return;
+    if (path == nullptr || !path->value.is_string()) {
+      spec.has_lost_edges = true;
+      return;
+    }
     edge.path = &path->value;
     edge.capacity = options.capacity;
     edge.bytes_max = options.bytes_max;
@@ -110,6 +113,7 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
             .suggest(fmt::format("leave '{}' out, or give at least 1", key));
     }
   } else {
+    spec.has_lost_edges = true;
     diagnostics.error("G030", value.span, "an edge is a string or a table, not {}", value.kind())
         .suggest("write it as \"rollout.generate -> router.generate\"");
     return;
@@ -125,42 +129,52 @@ void read_edge(const Value& value, bool feedback, GraphSpec& spec, Diagnostics& 
 
 void read_edges(GraphSpec& spec, Diagnostics& diagnostics) {
   if (spec.edges == nullptr) return;
-  const std::vector<std::string> known = {"forward", "feedback"};
-  for (const auto& entry : spec.edges->entries) {
-    const bool feedback = entry.key == "feedback";
-    if (!feedback && entry.key != "forward") {
-      auto& found =
-          diagnostics.error("G020", entry.key_span, "[edges] has no option '{}'", entry.key);
-      found.note("options: forward and feedback");
-      if (const auto near = nearest_name(entry.key, known); !near.empty())
-        found.suggest(fmt::format("did you mean '{}'?", near));
-      continue;
-    }
+  const size_t num_keys = spec.edges->entries.size();
+  correct_keys(*spec.edges, "[edges]", {"forward", "feedback"}, diagnostics);
+  spec.has_lost_edges = spec.edges->entries.size() < num_keys;
+  for (auto& entry : spec.edges->entries) {
     if (!entry.value.is_array()) {
+      spec.has_lost_edges = true;
       diagnostics.error("G021", entry.value.span, "'{}' of [edges] must be a list of edges, not {}",
                         entry.key, entry.value.kind());
       continue;
     }
+    const bool feedback = entry.key == "feedback";
     spec.edge_list.reserve(spec.edge_list.size() + entry.value.as_array().size());
-    for (const auto& value : entry.value.as_array()) read_edge(value, feedback, spec, diagnostics);
+    for (auto& value : entry.value.as_array()) read_edge(value, feedback, spec, diagnostics);
+  }
+}
+
+/// Reports what no graph has at its top level. What stands in a table whose name is misspelt is
+/// read as if it stood where it was meant.
+void correct_top_level(Table& root, Diagnostics& diagnostics) {
+  const std::vector<std::string> known = {"graph", "trace", "tenant", "model",  "resource",
+                                          "node",  "edges", "place",  "include"};
+  for (auto& entry : root.entries) {
+    if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
+    auto& found = diagnostics.error("G006", entry.key_span, "a graph has no '{}'", entry.key);
+    found.note(fmt::format("at the top level: {}", join_names(known)));
+    const auto near = nearest_name(entry.key, known);
+    if (near.empty()) continue;
+    found.suggest(fmt::format("did you mean '{}'?", near));
+    Entry* meant = root.find(near);
+    if (meant == nullptr) {
+      entry.key = near;
+    } else if (meant->value.is_table() && entry.value.is_table()) {
+      for (auto& member : entry.value.as_table().entries)
+        if (meant->value.as_table().find(member.key) == nullptr)
+          meant->value.as_table().entries.push_back(std::move(member));
+    }
   }
 }
 
 }  // namespace
 
-GraphSpec read_spec(const GraphFile& file, Diagnostics& diagnostics) {
+GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics) {
   GraphSpec spec;
-  const Table& root = file.root;
+  Table& root = file.root;
   spec.whole = {0, {1, 1}, {1, 1}};
-  const std::vector<std::string> known = {"graph", "trace", "tenant", "model",  "resource",
-                                          "node",  "edges", "place",  "include"};
-  for (const auto& entry : root.entries) {
-    if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
-    auto& found = diagnostics.error("G006", entry.key_span, "a graph has no '{}'", entry.key);
-    found.note(fmt::format("at the top level: {}", join_names(known)));
-    if (const auto near = nearest_name(entry.key, known); !near.empty())
-      found.suggest(fmt::format("did you mean '{}'?", near));
-  }
+  correct_top_level(root, diagnostics);
   spec.graph = table_of(root, "graph", diagnostics);
   spec.trace = table_of(root, "trace", diagnostics);
   spec.edges = table_of(root, "edges", diagnostics);

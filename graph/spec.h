@@ -1,5 +1,6 @@
-/// GraphSpec: a graph exactly as written, cut into its tables, every part with its span. Nothing is
-/// resolved and no default is filled in. Points into the GraphFile it was read from, which must
+/// GraphSpec: a graph as written, cut into its tables, every part with its span. Nothing is
+/// resolved and no default is filled in; of what is misspelt the report stands in the diagnostics,
+/// and the name that was meant stands here. Points into the GraphFile it was read from, which must
 /// outlive it.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace primerl {
 struct NamedTable {
   std::string name;
   Span name_span;
-  const Table* table = nullptr;
+  Table* table = nullptr;  // misspelt keys are corrected in it as they are found
 };
 
 /// One end of an edge: where in its text it stands.
@@ -39,18 +40,19 @@ struct EdgeSpec {
 };
 
 struct GraphSpec {
-  const Table* graph = nullptr;   // `[graph]`
-  const Table* trace = nullptr;   // `[trace]`
-  const Table* edges = nullptr;   // `[edges]`
-  const Table* places = nullptr;  // `[place]`; null = one process
-  Span whole;                     // the file, for what is missing from it
+  Table* graph = nullptr;   // `[graph]`
+  Table* trace = nullptr;   // `[trace]`
+  Table* edges = nullptr;   // `[edges]`
+  Table* places = nullptr;  // `[place]`; null = one process
+  Span whole;               // the file, for what is missing from it
   std::vector<NamedTable> tenants, models, resources, nodes, place;
   std::vector<EdgeSpec> edge_list;
   std::vector<std::string> broken_edges;  // texts that are no edge: what they join is not known
+  bool has_lost_edges = false;            // of which not even the text is known
 };
 
 /// Cuts the tree up. Reports unknown top-level keys (G006), names that are no lower_snake (G017),
 /// what should be a table (G021) and malformed edges (G030).
-GraphSpec read_spec(const GraphFile& file, Diagnostics& diagnostics);
+GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics);
 
 }  // namespace primerl

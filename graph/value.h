@@ -63,6 +63,7 @@ class Value {
   }
   const std::string& as_string() const { return get<std::string>(); }
   const Array& as_array() const { return get<Array>(); }
+  Array& as_array() { return const_cast<Array&>(std::as_const(*this).as_array()); }
   const Table& as_table() const { return get<Table>(); }
   Table& as_table() { return const_cast<Table&>(std::as_const(*this).as_table()); }
 
@@ -82,6 +83,7 @@ struct Entry {
   std::string key;
   Span key_span;
   Value value;
+  bool is_guess = false;  // the key was misspelt, which was reported: `key` is what was meant
 };
 
 }  // namespace primerl

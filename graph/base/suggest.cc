@@ -24,17 +24,25 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
+std::string lowered(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view word, std::span<const std::string> names) {
   const size_t reach = word.size() <= 3 ? 1 : 2;
+  const std::string lower = lowered(word);
   size_t best = reach + 1;
   std::string nearest;
   for (const auto& name : names) {
     const size_t gap =
         name.size() > word.size() ? name.size() - word.size() : word.size() - name.size();
     if (gap > reach) continue;
-    const size_t distance = edit_distance(word, name);
+    const size_t distance = edit_distance(lower, lowered(name));
     if (distance >= best) continue;
     best = distance;
     nearest = name;

@@ -8,7 +8,8 @@
 namespace primerl {
 
 /// The name nearest to `word` within edit distance 2 (1 for words of up to 3 letters), transposed
-/// neighbours counting as one edit; empty when none is near. Ties go to the first in `names`.
+/// neighbours counting as one edit and case as none; empty when none is near. Ties go to the first
+/// in `names`.
 std::string nearest_name(std::string_view word, std::span<const std::string> names);
 
 /// "a, b and c", in the order given.

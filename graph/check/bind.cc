@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "graph/base/suggest.h"
+#include "graph/check/names.h"
 #include "graph/check/rules.h"
 
 namespace primerl {
@@ -17,15 +17,7 @@ bool is_file_character(char c) {
          c == '_' || c == '.';
 }
 
-Table without(const Table& table, std::string_view key) {
-  Table rest;
-  rest.span = table.span;
-  for (const auto& entry : table.entries)
-    if (entry.key != key) rest.entries.push_back(entry);
-  return rest;
-}
-
-void bind_environment(const Entry& entry, DraftTenant& tenant, Draft& draft) {
+void bind_environment(Entry& entry, DraftTenant& tenant, Draft& draft) {
   auto& diagnostics = draft.diagnostics;
   if (!entry.value.is_table()) {
     auto& found = diagnostics.error("G021", entry.value.span,
@@ -36,13 +28,13 @@ void bind_environment(const Entry& entry, DraftTenant& tenant, Draft& draft) {
           fmt::format("write environment = {{ name = \"{}\" }}", entry.value.as_string()));
     return;
   }
-  const Table& table = entry.value.as_table();
-  const Entry* name = table.find("name");
+  Table& table = entry.value.as_table();
   const std::string what = fmt::format("the environment of tenant '{}'", tenant.spec->name);
+  correct_key(table, what, *environment_options().find("name"), {}, diagnostics);
+  const Entry* name = table.find("name");
   if (name == nullptr || !name->value.is_string()) {
-    Table only_name;
+    Table only_name = only(table, {"name"});
     only_name.span = entry.value.span;
-    if (name != nullptr) only_name.entries.push_back(*name);
     environment_options().bind(only_name, what, {}, &tenant.tenant.environment, diagnostics);
     return;
   }
@@ -54,14 +46,13 @@ void bind_environment(const Entry& entry, DraftTenant& tenant, Draft& draft) {
     auto& found = diagnostics.error("G015", name->value.span, "there is no environment '{}'",
                                     name->value.as_string());
     found.note(fmt::format("environments: {}", join_names(known)));
-    if (const auto near = nearest_name(name->value.as_string(), known); !near.empty())
-      found.suggest(fmt::format("did you mean '{}'?", near));
+    suggest_name(found, name->value.as_string(), known);
     return;
   }
   const OptionSet& options = tenant.environment->options;
   std::shared_ptr<void> bound = options.make ? options.make() : nullptr;
-  options.bind(without(table, "name"), fmt::format("environment '{}'", tenant.environment->name),
-               {"name"}, bound.get(), diagnostics);
+  options.bind(table, fmt::format("environment '{}'", tenant.environment->name), {"name"},
+               bound.get(), diagnostics);
   tenant.tenant.environment.options = bound;
 }
 
@@ -139,7 +130,7 @@ void bind_tenants(Draft& draft) {
     const std::string what = fmt::format("tenant '{}'", spec.name);
     tenant_options().bind(*spec.table, what, {"environment"}, &tenant.tenant, draft.diagnostics);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
-    if (const Entry* environment = spec.table->find("environment"))
+    if (Entry* environment = spec.table->find("environment"))
       bind_environment(*environment, tenant, draft);
     draft.tenants.push_back(std::move(tenant));
   }

@@ -33,13 +33,17 @@ constexpr ErrorCode kCodes[] = {
      "their ports and options."},
     {"G011", "unknown node",
      "An edge or a place names a node that has no [node.*] table in the file or in what it "
-     "includes."},
+     "includes. Where several places name it and a node that nothing names is called almost the "
+     "same, the slip is in the table's name, and the error stands there."},
     {"G012", "unknown port",
      "The actor of that node has no port of that name in that direction. `primerl-graph actors "
      "NAME` shows its ports with the messages they carry."},
     {"G013", "unknown resource",
-     "An option of a node names a resource that has no [resource.*] table."},
-    {"G014", "unknown model", "A resource or a node names a model that has no [model.*] table."},
+     "An option of a node names a resource that has no [resource.*] table. As with nodes, the "
+     "error stands at the table where that is what is misspelt."},
+    {"G014", "unknown model",
+     "A resource or a node names a model that has no [model.*] table. As with nodes, the error "
+     "stands at the table where that is what is misspelt."},
     {"G015", "unknown environment",
      "`environment = { name = ... }` of a tenant names an environment that the program does not "
      "have."},
@@ -62,8 +66,8 @@ constexpr ErrorCode kCodes[] = {
      "file or an overlay."},
     {"G020", "unknown key",
      "The table has no such option. Nothing is ignored silently, because a slip in an option's "
-     "name "
-     "would otherwise run with the default."},
+     "name would otherwise run with the default. Where the name is near to an option that is "
+     "missing, the check goes on with that one, so that one slip is one error."},
     {"G021", "wrong type",
      "The value is of another type than the option: a string where a number belongs, a table where "
      "a list belongs. A whole number is fine where a number is asked for; the reverse is not."},
@@ -76,7 +80,8 @@ constexpr ErrorCode kCodes[] = {
      "limits are those the option is tested at."},
     {"G024", "no such choice",
      "The option takes one of a fixed set of words, which the note lists."},
-    {"G025", "required key missing", "The table cannot be used without this option."},
+    {"G025", "required key missing",
+     "The table cannot be used without this option, and none of its keys looks like it."},
     {"G030", "malformed edge",
      "An edge is the string \"node.output -> node.input\", or a table with that string as `path` "
      "and "

@@ -3,6 +3,7 @@
 /// it, so that one slip gives one error. A Draft without errors is all that a Plan is made from.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,7 +88,8 @@ struct Draft {
   std::vector<DraftEdge> edges;
   std::vector<DraftPlace> places;
   std::unordered_map<std::string_view, int32_t> node_by_name;
-  std::vector<std::string> doubtful_kinds;  // of resources that a node failed to name
+  std::vector<std::string> doubtful_kinds;     // of resources that a node failed to name
+  std::map<std::string, Diagnostic*> missing;  // "node 'x'": names that are not there, told once
 
   /// The tenants as values, for Amounts.
   std::vector<Tenant> tenant_values() const;

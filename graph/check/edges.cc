@@ -21,10 +21,13 @@ Span port_span(const Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
 int32_t find_node(Draft& draft, const EdgeSpec& edge, const EdgeEnd& end) {
   const auto found = draft.node_by_name.find(end.node);
   if (found != draft.node_by_name.end()) return found->second;
+  const Span span = node_span(draft, edge, end);
+  const std::string missing = fmt::format("node '{}'", end.node);
+  if (is_told(draft, missing, span)) return -1;
   std::vector<std::string> known;
   for (const auto& node : draft.nodes) known.push_back(node.spec->name);
-  auto& fault = draft.diagnostics.error("G011", node_span(draft, edge, end),
-                                        "there is no node '{}'", end.node);
+  auto& fault = draft.diagnostics.error("G011", span, "there is no {}", missing);
+  tell(draft, missing, fault);
   if (!known.empty() && known.size() <= 20) fault.note(fmt::format("nodes: {}", join_names(known)));
   suggest_name(fault, end.node, known);
   return -1;
@@ -187,6 +190,7 @@ void resolve_edges(Draft& draft) {
 }
 
 void check_connected(Draft& draft) {
+  if (draft.spec.has_lost_edges) return;
   const auto is_doubtful = doubtful_nodes(draft);
   const Touched outputs = count_edges(draft, true), inputs = count_edges(draft, false);
   for (size_t i = 0; i < draft.nodes.size(); ++i) {

@@ -1,5 +1,7 @@
 #include "graph/check/names.h"
 
+#include <algorithm>
+
 namespace primerl {
 namespace {
 
@@ -9,11 +11,43 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
+bool is_told(Draft& draft, const std::string& what, Span span) {
+  constexpr size_t kNotesMax = 4;
+  const auto told = draft.missing.find(what);
+  if (told == draft.missing.end()) return false;
+  if (told->second->notes.size() < kNotesMax)
+    told->second->note(fmt::format("also named at {}:{}:{}", draft.sources.get(span.source).name,
+                                   span.begin.line, span.begin.column));
+  return true;
+}
+
+void tell(Draft& draft, const std::string& what, Diagnostic& found) {
+  draft.missing.emplace(what, &found);
+}
+
+std::string text_of(const Table& table, std::string_view key) {
+  const Entry* entry = table.find(key);
+  return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();
+}
+
+Table only(const Table& table, const std::vector<std::string>& keys) {
+  Table some;
+  some.span = table.span;
+  for (const auto& entry : table.entries)
+    if (std::find(keys.begin(), keys.end(), entry.key) != keys.end()) some.entries.push_back(entry);
+  return some;
+}
+
 int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::string_view what) {
   std::vector<std::string> known;
   for (const auto& model : draft.models) known.push_back(model.spec->name);
   for (size_t i = 0; i < known.size(); ++i)
     if (known[i] == name || (name.empty() && known.size() == 1)) return static_cast<int32_t>(i);
+  // It may be the one that others name and is not there.
+  const auto told = draft.missing.lower_bound("model '");
+  if (name.empty() && known.empty() && told != draft.missing.end() &&
+      told->first.rfind("model '", 0) == 0)
+    return -1;
   if (name.empty()) {
     auto& found = draft.diagnostics.error("G018", span, "{} names no model", what);
     if (known.empty())
@@ -23,8 +57,13 @@ int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::
           .suggest(fmt::format("write model = \"{}\"", known.front()));
     return -1;
   }
+  // Any of them may have been meant: none is unused.
+  for (auto& model : draft.models) model.is_named = true;
+  const std::string missing = fmt::format("model '{}'", name);
+  if (is_told(draft, missing, span)) return -1;
   auto& found =
       draft.diagnostics.error("G014", span, "{} names model '{}', which is not there", what, name);
+  tell(draft, missing, found);
   found.note(fmt::format("models: {}", listed(known)));
   suggest_name(found, name, known);
   return -1;
@@ -55,6 +94,9 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
     return -1;
   }
   if (name.empty() && of_kind.size() == 1) return last;
+  const bool is_known = std::all_of(draft.resources.begin(), draft.resources.end(),
+                                    [](const auto& resource) { return resource.contract; });
+  if (name.empty() && of_kind.empty() && !is_known) return -1;  // it may be the one that has faults
   if (name.empty()) {
     auto& found = draft.diagnostics.error("G018", span, "{} names no {}", what, kind);
     if (of_kind.empty())
@@ -64,8 +106,11 @@ int32_t find_resource_index(Draft& draft, const std::string& name, std::string_v
           .suggest(fmt::format("write {} = \"{}\"", option, of_kind.front()));
     return -1;
   }
+  const std::string missing = fmt::format("resource '{}'", name);
+  if (is_told(draft, missing, span)) return -1;
   auto& found = draft.diagnostics.error(
       "G013", span, "'{}' of {} names resource '{}', which is not there", option, what, name);
+  tell(draft, missing, found);
   found.note(fmt::format("resources of kind '{}': {}", kind, listed(of_kind)));
   suggest_name(found, name, known);
   return -1;

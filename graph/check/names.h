@@ -17,6 +17,17 @@ inline void suggest_name(Diagnostic& found, std::string_view word,
     found.suggest(fmt::format("did you mean '{}'?", near));
 }
 
+/// Whether `what`, "node 'x'", was told to be missing; where it is named again is a note then.
+bool is_told(Draft& draft, const std::string& what, Span span);
+/// Remembers who told it.
+void tell(Draft& draft, const std::string& what, Diagnostic& found);
+
+/// The string at `key`; empty where there is none.
+std::string text_of(const Table& table, std::string_view key);
+
+/// The entries with these keys: of a table whose other keys cannot be known.
+Table only(const Table& table, const std::vector<std::string>& keys);
+
 /// Index of the model called `name`; empty = the only one. -1 after an error (G014, G018).
 int32_t find_model_index(Draft& draft, const std::string& name, Span span, std::string_view what);
 

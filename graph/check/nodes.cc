@@ -92,20 +92,20 @@ void resolve_uses(DraftNode& node, int32_t index, Draft& draft) {
 
 void bind_node(DraftNode& node, int32_t index, Draft& draft) {
   static const std::vector<std::string> kCommon = node_options().names();
-  Table common, own;
-  common.span = own.span = node.spec->table->span;
-  for (const auto& entry : node.spec->table->entries) {
-    const bool is_common = std::find(kCommon.begin(), kCommon.end(), entry.key) != kCommon.end();
-    (is_common ? common : own).entries.push_back(entry);
-  }
+  Table& table = *node.spec->table;
   const std::string what = fmt::format("node '{}'", node.spec->name);
-  node_options().bind(common, what, {}, &node.common, draft.diagnostics);
-  if (node.common.actor.empty()) return;
-  find_actor(node, draft);
-  if (node.contract == nullptr) return;
+  correct_key(table, what, *node_options().find("actor"), kCommon, draft.diagnostics);
+  node.common.actor = text_of(table, "actor");
+  if (!node.common.actor.empty()) find_actor(node, draft);
+  if (node.contract == nullptr) {
+    Table common = only(table, kCommon);
+    node_options().bind(common, what, {}, &node.common, draft.diagnostics);
+    return;
+  }
   const auto& options = node.contract->options;
   node.options = options.make ? options.make() : nullptr;
-  options.bind(own, what, kCommon, node.options.get(), draft.diagnostics);
+  options.bind(table, what, kCommon, node.options.get(), draft.diagnostics);
+  node_options().bind(table, what, options.names(), &node.common, draft.diagnostics);
   resolve_references(node, draft);
   resolve_uses(node, index, draft);
 }

@@ -81,20 +81,23 @@ void find_model(DraftResource& resource, Draft& draft) {
 
 void bind_resource(DraftResource& resource, Draft& draft) {
   static const std::vector<std::string> kCommon = resource_options().names();
-  Table common, own;
-  common.span = own.span = resource.spec->table->span;
-  for (const auto& entry : resource.spec->table->entries) {
-    const bool is_common = std::find(kCommon.begin(), kCommon.end(), entry.key) != kCommon.end();
-    (is_common ? common : own).entries.push_back(entry);
-  }
+  Table& table = *resource.spec->table;
   const std::string what = fmt::format("resource '{}'", resource.spec->name);
-  resource_options().bind(common, what, {}, &resource.common, draft.diagnostics);
-  if (resource.common.kind.empty()) return;
-  find_contract(resource, draft);
-  if (resource.contract == nullptr) return;
+  for (const auto* key : {"kind", "backend"})
+    correct_key(table, what, *resource_options().find(key), kCommon, draft.diagnostics);
+  resource.common.kind = text_of(table, "kind");
+  resource.common.backend = text_of(table, "backend");
+  if (!resource.common.kind.empty()) find_contract(resource, draft);
+  if (resource.contract == nullptr) {
+    Table common = only(table, kCommon);
+    resource_options().bind(common, what, {}, &resource.common, draft.diagnostics);
+    return;
+  }
   const auto& options = resource.contract->options;
   resource.options = options.make ? options.make() : nullptr;
-  options.bind(own, what, kCommon, resource.options.get(), draft.diagnostics);
+  options.bind(table, what, kCommon, resource.options.get(), draft.diagnostics);
+  resource_options().bind(table, what, options.names(), &resource.common, draft.diagnostics);
+  resource.common.backend = resource.contract->backend;  // where none is written, or "auto"
   find_model(resource, draft);
 }
 

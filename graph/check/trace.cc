@@ -4,7 +4,7 @@
 namespace primerl {
 
 void bind_trace(Draft& draft) {
-  const Table* written = draft.spec.trace;
+  Table* written = draft.spec.trace;
   if (written == nullptr) return;
   TraceSettings& trace = draft.trace;
   trace_options().bind(*written, "[trace]", {}, &trace, draft.diagnostics);

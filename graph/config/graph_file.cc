@@ -106,7 +106,20 @@ class Reader {
           fs::path(file + 1 == open_.end() ? identity : *(file + 1)).filename().string()));
   }
 
+  /// What a misspelt `include` would have brought is not missing: it is brought.
+  void correct_include(Table& table) {
+    const std::vector<std::string> meant = {"include"};
+    for (auto& entry : table.entries) {
+      if (entry.value.is_table() || nearest_name(entry.key, meant).empty()) continue;
+      diagnostics_.error("G006", entry.key_span, "a graph has no '{}'", entry.key)
+          .suggest("did you mean 'include'?");
+      entry.key = meant.front();
+      return;
+    }
+  }
+
   Table with_includes(Table table, const std::string& folder) {
+    if (table.find("include") == nullptr) correct_include(table);
     const Entry* include = table.find("include");
     if (include == nullptr) return table;
     Table base;

@@ -59,10 +59,10 @@ class HostsReader {
       if (!process.machine.empty()) used_.emplace(process.machine, process.name);
   }
 
-  void read(const Table& root) {
-    for (const auto& entry : root.entries) {
+  void read(Table& root) {
+    for (auto& entry : root.entries) {
       if (entry.key == "host" && entry.value.is_table()) {
-        for (const auto& one : entry.value.as_table().entries) read_host(one);
+        for (auto& one : entry.value.as_table().entries) read_host(one);
       } else {
         auto& found =
             file_.diagnostics.error("H001", entry.key_span, "a hosts file has no '{}'", entry.key);
@@ -73,7 +73,7 @@ class HostsReader {
   }
 
  private:
-  void read_host(const Entry& entry) {
+  void read_host(Entry& entry) {
     names_.push_back(entry.key);
     if (!entry.value.is_table()) {
       file_.diagnostics.error("G021", entry.value.span, "host '{}' must be a table, not {}",
@@ -187,7 +187,7 @@ bool is_beyond(const std::string& host) { return !is_loopback("tcp://" + host); 
 HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan) {
   HostsFile file;
   const SourceId source = file.sources.add(name, std::move(text));
-  const auto root = parse_toml(file.sources, source, file.diagnostics);
+  auto root = parse_toml(file.sources, source, file.diagnostics);
   if (root) HostsReader(plan, file).read(*root);
   file.diagnostics.sort();
   return file;

@@ -50,7 +50,7 @@ Bound bind(const std::string& toml) {
   Bound bound;
   Sources sources;
   Diagnostics diagnostics;
-  const auto table = parse_toml(sources, sources.add("x.toml", toml), diagnostics);
+  auto table = parse_toml(sources, sources.add("x.toml", toml), diagnostics);
   if (table) sample_options().bind(*table, "the sample", {"other"}, &bound.sample, diagnostics);
   for (const auto& found : diagnostics.all()) bound.codes.push_back(found.code);
   bound.text = render(diagnostics, sources);
