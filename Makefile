@@ -56,9 +56,10 @@ format: setup
 
 # What tests compare with what the code says: docs/reference, docs/errors.md, tests/**/golden.
 docs: setup
-	@scripts/build.sh dev $(JOBS) language_test reference_test
+	@scripts/build.sh dev $(JOBS) language_test reference_test rehearsal_test
 	PRIMERL_UPDATE_GOLDEN=1 build/bin/reference_test --gtest_brief=1
 	PRIMERL_UPDATE_GOLDEN=1 build/bin/language_test --gtest_brief=1
+	PRIMERL_UPDATE_GOLDEN=1 build/bin/rehearsal_test --gtest_brief=1 --gtest_filter='*Golden*'
 
 asan tsan: setup
 	@scripts/build.sh $@ $(JOBS) all

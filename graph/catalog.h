@@ -12,6 +12,14 @@
 
 namespace primerl {
 
+/// Facts of a model folder the checker needs; read by `read_model_facts` of the composition root so
+/// that the language opens no model files itself.
+struct ModelFacts {
+  std::string model_type;
+  int64_t max_position_embeddings = 0;  // 0 = not stated
+  int64_t vocab_size = 0;
+};
+
 /// One (kind, backend) of `[resource.x]`, e.g. ("engine", "torch").
 struct ResourceContract {
   std::string kind;
@@ -21,6 +29,13 @@ struct ResourceContract {
   bool needs_model = false;    // takes `model = "<name>"`
   bool computes = false;       // has a thread pool of its own: counts for `threads`
   bool one_per_graph = false;  // a second copy elsewhere makes no sense (learner)
+  /// Most tokens of one sequence, and the option that says so; empty = no limit of its own. `model`
+  /// may be null.
+  struct SequenceLimit {
+    int64_t tokens = 0;
+    std::string option;
+  };
+  std::function<SequenceLimit(const void* options, const ModelFacts* model)> sequence_limit;
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`.
@@ -28,14 +43,6 @@ struct EnvironmentContract {
   std::string name;
   std::string doc;
   OptionSet options;
-};
-
-/// Facts of a model folder the checker needs; read by `read_model_facts` of the composition root so
-/// that the language opens no model files itself.
-struct ModelFacts {
-  std::string model_type;
-  int64_t max_position_embeddings = 0;  // 0 = not stated
-  int64_t vocab_size = 0;
 };
 
 struct Catalog {

@@ -86,6 +86,14 @@ struct ResourceUse {
       reference;  // the name in the file; empty = the only one
 };
 
+/// What a node asks of each of its tenants, beyond the range of the tenant's own option.
+struct TenantDemand {
+  std::string key;  // of `[tenant.x]`, "group_size": where an error points
+  /// What is wrong, e.g. "has one rollout a group"; empty when nothing is.
+  std::function<std::string(const void* options, const Tenant& tenant)> fault;
+  std::string help;  // what to write instead
+};
+
 struct Contract {
   std::string name;
   std::string doc;
@@ -101,7 +109,10 @@ struct Contract {
   bool is_one_tenant = false;   // an instance serves one tenant: several need `per_tenant`
   bool is_restartable = false;  // no state, or snapshot/restore
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
+  std::vector<TenantDemand> demands;
   std::function<std::unique_ptr<Actor>(const void* options)> make;
+  /// The same actor with a scripted world behind it; empty for one that reaches nothing outside.
+  std::function<std::unique_ptr<Actor>(const void* options)> make_scripted;
 
   const InputPort* find_input(std::string_view port) const;
   const OutputPort* find_output(std::string_view port) const;
@@ -229,6 +240,24 @@ class ContractOf {
     contract_.resources.push_back(std::move(use));
     return std::move(*this).option(kind == "tokenizer" ? "model" : std::move(name), member,
                                    refers_to(target), std::move(doc));
+  }
+  /// `fault(options, tenant)` says what is wrong with `[tenant.x] key`, or nothing.
+  template <class Fault>
+  ContractOf&& demands(std::string key, Fault fault, std::string help) && {
+    contract_.demands.push_back({std::move(key),
+                                 [fault](const void* options, const Tenant& tenant) -> std::string {
+                                   return fault(*static_cast<const S*>(options), tenant);
+                                 },
+                                 std::move(help)});
+    return std::move(*this);
+  }
+  /// How the actor is made for a rehearsal (`check`, `run`): files, processes and whatever else is
+  /// outside are scripted, its messages stay as they are.
+  ContractOf&& scripted(std::unique_ptr<Actor> (*make)(const S& options)) && {
+    contract_.make_scripted = [make](const void* options) {
+      return make(*static_cast<const S*>(options));
+    };
+    return std::move(*this);
   }
   ContractOf&& works() && {
     contract_.works = true;

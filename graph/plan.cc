@@ -13,6 +13,19 @@ int32_t machine_cores() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
+/// See CheckedGraph::tables.
+std::map<std::string, Span, std::less<>> tables_of(const GraphSpec& spec) {
+  std::map<std::string, Span, std::less<>> tables;
+  tables["graph"] = spec.graph != nullptr ? spec.graph->span : spec.whole;
+  const auto add = [&](std::string_view kind, const std::vector<NamedTable>& all) {
+    for (const auto& table : all) tables[fmt::format("{}.{}", kind, table.name)] = table.name_span;
+  };
+  add("tenant", spec.tenants);
+  add("node", spec.nodes);
+  add("resource", spec.resources);
+  return tables;
+}
+
 void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
                        const Catalog& catalog, CheckedGraph& result) {
   if (file) {
@@ -22,6 +35,7 @@ void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides
     draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
     check_graph(draft);
     if (!result.diagnostics.has_errors()) {
+      result.tables = tables_of(spec);
       auto plan = std::make_shared<Plan>();
       const PlanOrder order = order_of(draft);
       fill_tables(draft, order, *plan);

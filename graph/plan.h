@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -117,7 +119,7 @@ struct GraphSettings {
   int64_t pool_threads = 0;  // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
   Duration stall_after = Duration::seconds(60);
   Duration handler_alarm_after = Duration::seconds(10);  // 0 = off
-  Duration drain_max = Duration::seconds(60);  // more than any environment_timeout
+  Duration drain_max = Duration::seconds(60);            // more than any environment_timeout
   Duration dead_after = Duration::seconds(15);
   int64_t abandoned_max = 4;  // stuck environment threads replaced
   int64_t restarts_max = 5;   // within restart_window, of a process and of the run
@@ -185,6 +187,9 @@ struct ResolvedValue {
 struct CheckedGraph {
   Sources sources;
   Diagnostics diagnostics;
+  /// Where "graph", "tenant.main", "node.router", "resource.engine" are written: what a finding
+  /// made from the plan points at.
+  std::map<std::string, Span, std::less<>> tables;
   std::shared_ptr<const Plan> plan;     // null when diagnostics has errors
   std::vector<ResolvedValue> resolved;  // in the order of Plan::resolved_toml; empty without a plan
 };

@@ -2,6 +2,7 @@
 
 #include "actors/common/group_bytes.h"
 #include "actors/env/environments/catalog.h"
+#include "actors/env/scripted_environment.h"
 
 namespace primerl {
 
@@ -16,6 +17,9 @@ Contract Data::contract() {
               "most examples of the file")
       .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))
+      .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
+        return std::make_unique<Data>(options, make_scripted_environment());
+      })
       .source()
       .own_thread()
       .one_tenant();
@@ -33,6 +37,7 @@ Status Data::start(Resources& resources) {
     ASSIGN_OR_RETURN(const int64_t resumes, resume->manifest.get_int("resumes"));
     attempt_ = static_cast<uint32_t>(resumes + 1);
   }
+  if (environment_ != nullptr) return ok();
   if (options_.file.empty()) {
     ASSIGN_OR_RETURN(environment_, make_environment(services().tenant(tenant_).environment));
   } else {

@@ -34,6 +34,9 @@ class Data final : public Actor {
   using Options = DataOptions;
   static Contract contract();
   explicit Data(const DataOptions& options) : options_(options) {}
+  /// With an environment already made, whose demonstrations are taken instead of the file.
+  Data(const DataOptions& options, std::unique_ptr<Environment> environment)
+      : options_(options), environment_(std::move(environment)) {}
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
@@ -52,7 +55,7 @@ class Data final : public Actor {
   TenantSlot tenant_;
   OrdinalSet consumed_;
   std::vector<DataExample> examples_;         // of the file
-  std::unique_ptr<Environment> environment_;  // without one
+  std::unique_ptr<Environment> environment_;  // that demonstrates; null: the file is read
   uint64_t shuffle_key_ = 0;
   uint32_t attempt_ = 0;
   // Touched only by handlers.

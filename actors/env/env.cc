@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "actors/env/environments/catalog.h"
+#include "actors/env/scripted_environment.h"
 
 namespace primerl {
 
@@ -15,6 +16,9 @@ Contract Env::contract() {
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
       .out("observation", &Env::observation_,
            "the answer to one action, with the reward at the end", recorded())
+      .scripted([](const EnvOptions& options) -> std::unique_ptr<Actor> {
+        return std::make_unique<Env>(options, make_scripted_environment());
+      })
       .source()
       .own_thread()
       .restartable()

@@ -20,6 +20,16 @@ Amount ends_of_one_turn() {
           "(max_off_policy_steps + 2) * groups per batch"};
 }
 
+std::string fault_of_group_size(const TrainerOptions& options, const Tenant& tenant) {
+  if (options.loss != "dppo" || tenant.group_size >= 2) return {};
+  return "is 1: a group of one rollout has no advantage, so nothing would train";
+}
+
+std::string fault_of_temperature(const TrainerOptions& options, const Tenant& tenant) {
+  if (options.loss != "dppo" || tenant.sampling.temperature > 0) return {};
+  return "is 0: greedy rollouts of a task are all alike, so nothing would train";
+}
+
 }  // namespace
 
 Contract Trainer::contract() {
@@ -39,6 +49,10 @@ Contract Trainer::contract() {
            optional_port(), recorded(), work_burst(1))
       .out("ended", &Trainer::ended_, "what became of a group", optional_port(), recorded(),
            burst(ends_of_one_turn()), work_burst(ends_of_one_turn()), at_most(ends_of_one_turn()))
+      .demands("group_size", &fault_of_group_size,
+               "write group_size = 2 or more: advantages compare the rollouts of a group")
+      .demands("sampling.temperature", &fault_of_temperature,
+               "write a temperature above 0, such as 1.0")
       .works()
       .stops_on_error()
       .single()

@@ -212,6 +212,29 @@ constexpr ErrorCode kCodes[] = {
     {"G078", "longer than an engine or a learner takes",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph takes "
      "at most max_sequence_tokens. Left out, seq_len is what all of them take."},
+    {"G080", "the graph stands still",
+     "Before a run, and by `check`, the graph's own actors are played on a virtual clock, with a "
+     "scripted engine, learner and environment, until every tenant has taken three steps. Here "
+     "they "
+     "wait for each other instead. The table says what waits at which node; the help names an edge "
+     "with which the steps were taken, where one was found. `--no-rehearsal` leaves the playing "
+     "out."},
+    {"G081", "the rehearsal fails",
+     "The graph's own actors were played on a virtual clock with scripted resources, and the play "
+     "ended with this error: the run would end so, too. `--no-rehearsal` leaves the playing out."},
+    {"G082", "the rehearsal goes on with trouble",
+     "A warning. The graph's own actors were played on a virtual clock with scripted resources, "
+     "where nothing should go wrong. They took their steps, but a node complained as quoted."},
+    {"G083", "the tenant's value does not suit the node",
+     "The value is within the option's range, but the named node cannot train with it: a policy "
+     "gradient compares the rollouts of a group, so it needs two of them at least, and they must "
+     "be "
+     "drawn, not greedy."},
+    {"G084", "no sequence fits",
+     "The engine takes a prompt only when prompt and max_tokens fit into one sequence: into its "
+     "blocks of KV memory, its max_sequence_tokens and the model's positions. Here not even a "
+     "prompt "
+     "of one token would fit, so every request would be refused."},
 };
 
 /// In lines of at most 80 columns, for a terminal.

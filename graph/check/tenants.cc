@@ -25,6 +25,21 @@ std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view n
   return value;
 }
 
+/// Of "sampling.temperature": the innermost part that is written.
+Span nested_span(const NamedTable& spec, std::string_view path) {
+  const Table* table = spec.table;
+  Span span = spec.name_span;
+  while (table != nullptr && !path.empty()) {
+    const size_t dot = std::min(path.find('.'), path.size());
+    const Entry* entry = table->find(path.substr(0, dot));
+    if (entry == nullptr) break;
+    span = entry->value.span;
+    table = entry->value.is_table() ? &entry->value.as_table() : nullptr;
+    path.remove_prefix(std::min(dot + 1, path.size()));
+  }
+  return span;
+}
+
 /// The option of the nodes that open rollouts; empty for the others.
 std::optional<int64_t> max_inflight_of(const DraftNode& node) {
   return integer_option(node, "max_inflight");
@@ -222,6 +237,51 @@ void check_message_sizes(Draft& draft) {
       if (!fitting.empty()) found.suggest(fmt::format("at most {}", fmt::join(fitting, ", or ")));
       break;
     }
+}
+
+void check_demands(Draft& draft) {
+  for (const auto& node : draft.nodes) {
+    if (node.contract == nullptr) continue;
+    for (const auto& demand : node.contract->demands)
+      for (const auto& tenant : draft.tenants) {
+        const std::string fault = demand.fault(node.options.get(), tenant.tenant);
+        if (fault.empty()) continue;
+        draft.diagnostics
+            .error("G083", nested_span(*tenant.spec, demand.key), "'{}' of tenant '{}' {}",
+                   demand.key, tenant.spec->name, fault)
+            .note(fmt::format("node '{}' (actor '{}') asks for another value", node.spec->name,
+                              node.contract->name))
+            .suggest(demand.help);
+      }
+  }
+}
+
+void check_sequence_room(Draft& draft) {
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->sequence_limit ||
+        resource.users.empty())
+      continue;
+    const auto* model =
+        resource.model >= 0 ? &draft.models[static_cast<size_t>(resource.model)] : nullptr;
+    const auto limit = resource.contract->sequence_limit(
+        resource.options.get(), model != nullptr && model->facts ? &*model->facts : nullptr);
+    for (const auto& tenant : draft.tenants) {
+      const int64_t num_new =
+          std::min(tenant.tenant.sampling.max_tokens, tenant.tenant.seq_len - 1);
+      if (1 + num_new <= limit.tokens) continue;
+      draft.diagnostics
+          .error(
+              "G084", value_span(*resource.spec, limit.option),
+              "a sequence of {} '{}' has at most {} tokens, but tenant '{}' asks for {} new ones "
+              "after its prompt",
+              resource.common.kind, resource.spec->name, limit.tokens, tenant.spec->name, num_new)
+          .note("an engine takes a prompt only when it and max_tokens fit together")
+          .suggest(fmt::format("raise {}, or lower sampling.max_tokens of the tenant",
+                               limit.option == "kv_blocks" ? "kv_blocks or block_size"
+                                                           : fmt::format("'{}'", limit.option)));
+      break;
+    }
+  }
 }
 
 }  // namespace primerl

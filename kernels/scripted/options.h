@@ -39,6 +39,7 @@ struct ScriptedLearnerOptions : LearnerOptions {
   Duration step_cost = Duration::milliseconds(5);    // of a step, whatever its size
   Duration token_cost = Duration::microseconds(20);  // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
+  bool writes_files = true;  // no key of a graph; false: save() leaves the disk alone
 };
 
 }  // namespace primerl

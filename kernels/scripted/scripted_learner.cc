@@ -157,6 +157,7 @@ Result<std::vector<float>> ScriptedLearner::score(const std::vector<int32_t>& to
 }
 
 Status ScriptedLearner::save(const fs::path& folder) {
+  if (!options_.writes_files) return ok();
   std::error_code fault;
   for (const char* part : {"weights", "learner"}) {
     fs::create_directories(folder / part, fault);

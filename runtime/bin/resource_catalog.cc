@@ -123,12 +123,28 @@ OptionSet scripted_learner_options() {
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
 }
 
+/// A sequence lies whole in the engine's blocks.
+template <class S>
+ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
+  const auto& engine = *static_cast<const S*>(options);
+  ResourceContract::SequenceLimit limit{int64_t{engine.kv_blocks} * engine.block_size, "kv_blocks"};
+  const int64_t made_for = model != nullptr ? model->max_position_embeddings : 0;
+  if (engine.max_sequence_tokens > 0 && engine.max_sequence_tokens < limit.tokens)
+    limit = {engine.max_sequence_tokens, "max_sequence_tokens"};
+  else if (engine.max_sequence_tokens == 0 && made_for > 0 && made_for < limit.tokens)
+    limit = {made_for, "model"};
+  return limit;
+}
+
 ResourceContract computing(std::string kind, std::string backend, std::string doc,
                            OptionSet options) {
   ResourceContract contract;
   contract.needs_model = backend == "torch";
   contract.computes = true;
   contract.one_per_graph = kind == "learner";
+  if (kind == "engine")
+    contract.sequence_limit =
+        backend == "scripted" ? &engine_limit<ScriptedEngineOptions> : &engine_limit<EngineOptions>;
   contract.kind = std::move(kind);
   contract.backend = std::move(backend);
   contract.doc = std::move(doc);

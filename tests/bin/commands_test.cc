@@ -89,8 +89,32 @@ TEST(Commands, NumbersAreRefusedOnePastTheirLimit) {
 TEST(Check, AGoodGraphIsSaidOnStdout) {
   const auto end = run_graph_program({"check", scripted_graph()});
   EXPECT_EQ(end.code, 0);
-  EXPECT_EQ(end.out, scripted_graph() + ": ok, 7 nodes, 22 edges, 1 tenant\n");
+  EXPECT_EQ(end.out, scripted_graph() + ": ok, 7 nodes, 22 edges, 1 tenant; rehearsed 3 steps\n");
   EXPECT_THAT(end.err, IsEmpty());
+}
+
+TEST(Check, TheRehearsalCanBeLeftOut) {
+  // Every prompt is refused: no rule knows, the rehearsal does.
+  const std::vector<std::string> wrong = {"check", scripted_graph(), "--set",
+                                          "resource.engine.refuse_every=1"};
+  const auto played = run_graph_program(wrong);
+  EXPECT_EQ(played.code, 2);
+  EXPECT_THAT(played.err, HasSubstr("error[G081]"));
+  auto flags = wrong;
+  flags.push_back("--no-rehearsal");
+  const auto left_out = run_graph_program(flags);
+  EXPECT_EQ(left_out.code, 0);
+  EXPECT_EQ(left_out.out, scripted_graph() + ": ok, 7 nodes, 22 edges, 1 tenant\n");
+}
+
+TEST(Check, ARunIsRehearsedBeforeItHasAFolder) {
+  ScratchFolder scratch;
+  const std::string folder = (scratch.path() / "run").string();
+  const auto end = run_graph_program(
+      {"run", scripted_graph(), "--out", folder, "--set", "resource.engine.refuse_every=1"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G081]"));
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 TEST(Check, FaultsGoToStderrWithCode2) {
@@ -113,6 +137,7 @@ TEST(Check, JsonHoldsTheSameFindings) {
   const Json document = parsed(good.out);
   EXPECT_EQ(*document.get_string("schema"), "primerl.diagnostics/1");
   EXPECT_EQ(*document.get_bool("ok"), true);
+  EXPECT_EQ(*document.get_string("rehearsal"), "played");
   const auto bad =
       run_graph_program({"check", scripted_graph(), "--json", "--set", "node.router.policy=\"x\""});
   EXPECT_EQ(bad.code, 2);

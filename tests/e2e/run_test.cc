@@ -105,9 +105,9 @@ TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
 TEST(Run, ATrainerThatGivesUpFailsTheRun) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  const auto end =
-      run_graph_program(scripted_run(folder, {"--set", "resource.engine.refuse_every=1", "--set",
-                                              "node.trainer.lost_batches_max=1"}));
+  const auto end = run_graph_program(
+      scripted_run(folder, {"--set", "resource.engine.refuse_every=1", "--set",
+                            "node.trainer.lost_batches_max=1", "--no-rehearsal"}));
   EXPECT_EQ(end.code, 1);
   EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
   EXPECT_EQ(run_end(folder), "failed");

@@ -142,7 +142,7 @@ TEST(Trace, OfARingIsWrittenWhenTheRunFails) {
   EXPECT_FALSE(fs::exists(good / "trace"));
   const auto end = run_graph_program(
       scripted_run(bad, {"--set", "trace.level=ring", "--set", "resource.engine.refuse_every=1",
-                         "--set", "node.trainer.lost_batches_max=1"}));
+                         "--set", "node.trainer.lost_batches_max=1", "--no-rehearsal"}));
   ASSERT_EQ(end.code, 1) << end.err;
   const TraceContent trace = read_trace(bad / "trace");
   EXPECT_EQ(trace.num_bad_bytes, 0U);

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = PRIMERL_SOURCE_DIR;
 const fs::path kGolden = kSource / "tests/graph/golden";
+const fs::path kRehearsed = kSource / "tests/rehearsal/golden";  // by rehearsal_test
 
 std::string read(const fs::path& path) {
   std::ifstream file(path);
@@ -26,9 +27,9 @@ std::string read(const fs::path& path) {
 
 bool updates_golden() { return std::getenv("PRIMERL_UPDATE_GOLDEN") != nullptr; }
 
-std::vector<fs::path> golden_graphs() {
+std::vector<fs::path> golden_graphs(const fs::path& folder) {
   std::vector<fs::path> graphs;
-  for (const auto& entry : fs::directory_iterator(kGolden))
+  for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".toml") graphs.push_back(entry.path());
   std::sort(graphs.begin(), graphs.end());
   return graphs;
@@ -59,7 +60,7 @@ std::string findings_of(const fs::path& graph) {
 }
 
 TEST(Golden, EveryFaultReadsAsWritten) {
-  for (const auto& graph : golden_graphs()) {
+  for (const auto& graph : golden_graphs(kGolden)) {
     const std::string seen = findings_of(graph);
     fs::path expected = graph;
     expected.replace_extension(".txt");
@@ -73,7 +74,9 @@ TEST(Golden, EveryFaultReadsAsWritten) {
 
 TEST(Golden, EveryCodeHasAnExampleAndAParagraph) {
   std::set<std::string> shown;
-  for (const auto& graph : golden_graphs()) shown.insert(graph.filename().string().substr(0, 4));
+  for (const auto& folder : {kGolden, kRehearsed})
+    for (const auto& graph : golden_graphs(folder))
+      shown.insert(graph.filename().string().substr(0, 4));
   std::set<std::string> explained;
   for (const auto& code : error_codes()) {
     EXPECT_FALSE(code.title.empty()) << code.code;

@@ -207,6 +207,12 @@ Contract trainer_contract() {
       .in("group", &A::take<TrajectoryGroup>, "a finished group")
       .out("weights", &A::weights, "a version is published", recorded(), work_burst(1))
       .out("ended", &A::ended, "what became of a group", recorded())
+      .demands(
+          "group_size",
+          [](const TrainerOptions&, const Tenant& tenant) {
+            return std::string(tenant.group_size < 2 ? "is 1: it has no advantage" : "");
+          },
+          "write group_size = 2 or more")
       .single()
       .works();
 }
@@ -297,6 +303,10 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
                          .take();
   contract.needs_model = needs_model;
   contract.computes = true;
+  contract.sequence_limit = [](const void* options, const ModelFacts*) {
+    const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
+    return ResourceContract::SequenceLimit{blocks * 16, "kv_blocks"};
+  };
   return contract;
 }
 

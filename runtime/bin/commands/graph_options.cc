@@ -18,6 +18,16 @@ void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
                     INT64_MAX);
 }
 
+void GraphArguments::declare_rehearsal(Arguments& arguments) {
+  arguments.flag(no_rehearsal, "--no-rehearsal",
+                 "does not play the graph on a virtual clock first");
+}
+
+Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked) {
+  if (arguments.no_rehearsal) return {Rehearsal::End::kLeftOut, {}};
+  return rehearse(checked, full_catalog());
+}
+
 CheckedGraph load(const GraphArguments& arguments) {
   CheckedGraph checked = load_graph(arguments.file, arguments.overrides, full_catalog());
   if (arguments.max_steps == 0 || checked.plan == nullptr) return checked;
@@ -31,6 +41,8 @@ CheckedGraph load(const GraphArguments& arguments) {
 
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments) {
   CheckedGraph checked = load(arguments);
+  const Rehearsal rehearsal = rehearse(arguments, checked);
+  if (rehearsal.end == Rehearsal::End::kCutShort) fmt::print(stderr, "note: {}\n", rehearsal.text);
   if (!checked.diagnostics.all().empty())
     fmt::print(stderr, "{}",
                render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));

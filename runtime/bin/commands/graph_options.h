@@ -7,6 +7,7 @@
 
 #include "graph/plan.h"
 #include "runtime/bin/command_line.h"
+#include "runtime/bin/rehearsal.h"
 
 namespace primerl {
 
@@ -14,12 +15,18 @@ struct GraphArguments {
   std::string file;
   Overrides overrides;
   int64_t max_steps = 0;  // 0 = what the file says
+  bool no_rehearsal = false;
 
   void declare(Arguments& arguments, bool file_is_required = true);
+  /// For commands that rehearse.
+  void declare_rehearsal(Arguments& arguments);
 };
 
 /// Reads and checks against the full catalog, with every override applied.
 CheckedGraph load(const GraphArguments& arguments);
+
+/// Plays a checked graph unless --no-rehearsal was given; findings are added to `checked`.
+Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked);
 
 /// Shows every finding on stderr; the plan, or null when there were errors.
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments);

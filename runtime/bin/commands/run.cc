@@ -160,6 +160,7 @@ int RunStarts::run() {
     again.json = arguments_.json;
     again.link_keys = arguments_.link_keys;
     again.hosts = arguments_.hosts;
+    again.graph.no_rehearsal = true;  // it has run
     // A record that processes die of would be their death again.
     num_deaths_following_ = result.was_recovering ? num_deaths_following_ + 1 : 0;
     again.from_checkpoint = result.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
@@ -289,6 +290,7 @@ int run_graph(const RunArguments& arguments) { return RunStarts(arguments).run()
 
 void declare_run(RunArguments& arguments, Arguments& flags) {
   arguments.graph.declare(flags, false);
+  arguments.graph.declare_rehearsal(flags);
   flags.text(arguments.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
   flags.text(arguments.resume, "--resume", "DIR",
              "goes on with a run folder, or with a new run from checkpoints/step_N");

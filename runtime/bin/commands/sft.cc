@@ -31,7 +31,9 @@ Status check_supervised(const Plan& plan) {
 
 int run_sft(const RunArguments& arguments) {
   if (!arguments.graph.file.empty()) {
-    const auto plan = load_or_complain(arguments.graph);
+    GraphArguments unplayed = arguments.graph;  // run_graph() rehearses
+    unplayed.no_rehearsal = true;
+    const auto plan = load_or_complain(unplayed);
     if (plan == nullptr) return kExitBadConfiguration;
     if (const Status supervised = check_supervised(*plan); !supervised.ok())
       return fail(supervised.error(), kExitBadConfiguration);

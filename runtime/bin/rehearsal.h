@@ -1,0 +1,33 @@
+/// The rehearsal of a graph: what no rule can see, its own actors show.
+///
+/// `check`, and `run` before it starts anything, play the checked graph on a virtual clock
+/// (rehearsal_stage.h) until every tenant has taken its first steps and the run has drained. A
+/// graph that stands still, fails or complains gets a finding: who waits for whom, and the missing
+/// edge where adding one makes the graph run. Nothing is written, no process is started, no model
+/// is read. Equal graphs give equal findings.
+#pragma once
+
+#include <string>
+
+#include "graph/plan.h"
+
+namespace primerl {
+
+inline constexpr int64_t kRehearsalSteps = 3;  // of every tenant; fewer where max_steps is
+/// Events times (host groups + edges) of one play, about half a second. The demo needs a
+/// twentieth of it; a play that needs more is cut short, which is said and is no finding.
+inline constexpr uint64_t kRehearsalWorkMax = 2'000'000;
+/// Edges that are tried in a graph that stands still.
+inline constexpr int kRehearsalTrialsMax = 8;
+
+struct Rehearsal {
+  enum class End { kPlayed, kLeftOut, kCutShort, kRefused };
+  End end = End::kLeftOut;
+  std::string text;  // one line for a person: what was played, or why not to the end
+};
+
+/// Adds findings to `checked` and takes its plan away when one is an error. Left out where there is
+/// no plan, no tenant, or no learner to take a step.
+Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog);
+
+}  // namespace primerl

@@ -1,0 +1,77 @@
+// Every single slip in the demo's graph is refused where it stands, or does no harm.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "runtime/bin/rehearsal.h"
+#include "runtime/bin/resource_catalog.h"
+#include "tests/rehearsal/graph_faults.h"
+
+namespace primerl::testing {
+namespace {
+
+const std::string kFolder = PRIMERL_SOURCE_DIR "/examples/reverse_text";
+
+std::string demo_text() {
+  std::ifstream file(kFolder + "/graph.toml");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+CheckedGraph check(const std::string& text) {
+  Overrides overrides;
+  overrides.cores = 2;
+  CheckedGraph checked = load_graph_text(text, "graph.toml", kFolder, overrides, full_catalog());
+  rehearse(checked, full_catalog());
+  return checked;
+}
+
+enum class Verdict { kRefused, kHarmless, kMisplaced, kAccepted };
+
+bool names_the_slip(const Diagnostic& found, const GraphFault& fault) {
+  if (fault.lines.count(static_cast<int>(found.span.begin.line)) > 0) return true;
+  return !fault.word.empty() && found.message.find("'" + fault.word + "'") != std::string::npos;
+}
+
+/// A slip of the pen must never pass; what is left out, removed or unusual may, when it runs.
+bool may_be_harmless(FaultKind kind) {
+  return kind == FaultKind::kMissing || kind == FaultKind::kOutOfRange ||
+         kind == FaultKind::kRemoved || kind == FaultKind::kMoved;
+}
+
+Verdict judge(const GraphFault& fault, const CheckedGraph& checked) {
+  if (checked.plan != nullptr)
+    return may_be_harmless(fault.kind) ? Verdict::kHarmless : Verdict::kAccepted;
+  for (const auto& found : checked.diagnostics.all())
+    if (found.severity == Severity::kError && names_the_slip(found, fault))
+      return Verdict::kRefused;
+  return Verdict::kMisplaced;
+}
+
+TEST(GraphFaults, AreRefusedWhereTheyStandOrDoNoHarm) {
+  const auto faults = graph_faults(demo_text());
+  EXPECT_GT(faults.size(), 331U);
+  std::map<FaultKind, std::map<Verdict, int>> counts;
+  const char* verbose = std::getenv("PRIMERL_SHOW_FAULTS");
+  for (const auto& fault : faults) {
+    const CheckedGraph checked = check(fault.text);
+    const Verdict verdict = judge(fault, checked);
+    ++counts[fault.kind][verdict];
+    if (verbose != nullptr && verdict == Verdict::kHarmless)
+      std::printf("harmless: %s\n", fault.what.c_str());
+    EXPECT_NE(verdict, Verdict::kAccepted) << to_string(fault.kind) << ", " << fault.what;
+    EXPECT_NE(verdict, Verdict::kMisplaced) << to_string(fault.kind) << ", " << fault.what << "\n"
+                                            << render(checked.diagnostics, checked.sources);
+  }
+  std::printf("%-13s %8s %9s %9s %6s\n", "fault", "put in", "refused", "harmless", "wrong");
+  for (auto& [kind, of] : counts) {
+    const int wrong = of[Verdict::kMisplaced] + of[Verdict::kAccepted];
+    std::printf("%-13s %8d %9d %9d %6d\n", std::string(to_string(kind)).c_str(),
+                of[Verdict::kRefused] + of[Verdict::kHarmless] + wrong, of[Verdict::kRefused],
+                of[Verdict::kHarmless], wrong);
+  }
+}
+
+}  // namespace
+}  // namespace primerl::testing

@@ -1,0 +1,207 @@
+#include "runtime/bin/rehearsal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/bin/resource_catalog.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kExamples = PRIMERL_SOURCE_DIR "/examples";
+
+std::string text_of(const std::string& example) {
+  std::ifstream file(kExamples + "/" + example);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+CheckedGraph checked_text(const std::string& text, std::vector<std::string> sets = {}) {
+  Overrides overrides;
+  overrides.cores = 2;
+  overrides.sets = std::move(sets);
+  return load_graph_text(text, "graph.toml", kExamples + "/reverse_text", overrides,
+                         full_catalog());
+}
+
+CheckedGraph checked_demo(std::vector<std::string> sets = {}) {
+  return checked_text(text_of("reverse_text/graph.toml"), std::move(sets));
+}
+
+/// The demo without the line that holds `edge`.
+std::string demo_without(const std::string& edge) {
+  std::string text = text_of("reverse_text/graph.toml");
+  const size_t at = text.find(edge);
+  EXPECT_NE(at, std::string::npos) << edge;
+  const size_t begin = text.rfind('\n', at) + 1;
+  return text.erase(begin, text.find('\n', at) + 1 - begin);
+}
+
+std::string findings_of(CheckedGraph& checked) {
+  EXPECT_NE(checked.plan, nullptr) << render(checked.diagnostics, checked.sources);
+  rehearse(checked, full_catalog());
+  return render(checked.diagnostics, checked.sources);
+}
+
+// As tests/graph/golden, for what only a play can show; written again with PRIMERL_UPDATE_GOLDEN=1.
+TEST(RehearsalGolden, EveryFindingReadsAsWritten) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(PRIMERL_SOURCE_DIR "/tests/rehearsal/golden")) {
+    if (entry.path().extension() != ".toml") continue;
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    CheckedGraph checked = checked_text(text);
+    const std::string seen = findings_of(checked);
+    std::filesystem::path expected = entry.path();
+    expected.replace_extension(".txt");
+    if (std::getenv("PRIMERL_UPDATE_GOLDEN") != nullptr) std::ofstream(expected) << seen;
+    std::ifstream written(expected);
+    const std::string wanted{std::istreambuf_iterator<char>(written),
+                             std::istreambuf_iterator<char>()};
+    EXPECT_EQ(seen, wanted) << entry.path();
+    const std::string code = entry.path().filename().string().substr(0, 4);
+    EXPECT_THAT(seen, HasSubstr("[" + code + "]"));
+  }
+}
+
+struct MissingLine {
+  std::string edge;  // as written in the demo
+  std::string help;
+};
+
+class AMissingEdge : public ::testing::TestWithParam<MissingLine> {};
+
+// Each of these passes every rule: the ports are optional, and another edge feeds the input.
+TEST_P(AMissingEdge, IsFoundAndNamed) {
+  CheckedGraph checked = checked_text(demo_without(GetParam().edge));
+  const std::string seen = findings_of(checked);
+  EXPECT_EQ(checked.plan, nullptr);
+  EXPECT_THAT(seen, HasSubstr("error[G080]: the graph stands still"));
+  EXPECT_THAT(seen, HasSubstr("add the feedback edge \"" + GetParam().help + "\""));
+}
+
+INSTANTIATE_TEST_SUITE_P(Demo, AMissingEdge,
+                         ::testing::Values(MissingLine{"prefill.load        -> router.load",
+                                                       "prefill.load -> router.load"},
+                                           MissingLine{"broadcaster.update  -> prefill.update",
+                                                       "broadcaster.update -> prefill.update"},
+                                           MissingLine{"prefill.applied     -> broadcaster.applied",
+                                                       "prefill.applied -> broadcaster.applied"},
+                                           MissingLine{"decode.applied      -> broadcaster.applied",
+                                                       "decode.applied -> broadcaster.applied"}),
+                         [](const auto& param) {
+                           std::string name =
+                               param.param.help.substr(0, param.param.help.find(' '));
+                           name[name.find('.')] = '_';
+                           return name;
+                         });
+
+TEST(Rehearsal, PlaysEveryExampleToTheEnd) {
+  for (const char* example :
+       {"reverse_text/graph.toml", "reverse_text/sft.toml", "arithmetic_tool/graph.toml",
+        "arithmetic_tool/sft.toml", "copy/graph.toml", "split/graph.toml"}) {
+    CheckedGraph checked = load_graph(kExamples + "/" + example, {}, full_catalog());
+    const Rehearsal rehearsal = rehearse(checked, full_catalog());
+    EXPECT_EQ(rehearsal.end, Rehearsal::End::kPlayed)
+        << example << ": " << rehearsal.text << render(checked.diagnostics, checked.sources);
+    EXPECT_TRUE(checked.diagnostics.all().empty())
+        << example << render(checked.diagnostics, checked.sources);
+  }
+}
+
+TEST(Rehearsal, TakesItsNumbersFromTheFile) {
+  // Each of them changes the play; none of them harms.
+  for (const char* set :
+       {"tenant.main.batch_size=8", "tenant.main.group_size=2",
+        "tenant.main.max_off_policy_steps=0", "tenant.main.max_steps=1", "tenant.main.turns_max=1",
+        "resource.engine.kv_blocks=4", "resource.engine.max_running=1",
+        "node.rollout.max_inflight=8", "resource.engine.backend=scripted",
+        "tenant.main.straggler_wait_ms=20000"}) {
+    CheckedGraph plain = checked_demo(), changed = checked_demo({set});
+    const Rehearsal before = rehearse(plain, full_catalog());
+    const Rehearsal after = rehearse(changed, full_catalog());
+    EXPECT_EQ(after.end, Rehearsal::End::kPlayed)
+        << set << render(changed.diagnostics, changed.sources);
+    EXPECT_EQ(before.end, Rehearsal::End::kPlayed);
+  }
+}
+
+TEST(Rehearsal, IsTheSameEveryTime) {
+  const std::string text = demo_without("prefill.load ");
+  CheckedGraph one = checked_text(text), other = checked_text(text);
+  EXPECT_EQ(findings_of(one), findings_of(other));
+}
+
+TEST(Rehearsal, IsCutShortWhereItWouldTakeLong) {
+  CheckedGraph checked = checked_demo(
+      {"tenant.main.batch_size=65536", "tenant.main.group_size=8", "node.rollout.max_inflight=64"});
+  const Rehearsal rehearsal = rehearse(checked, full_catalog());
+  EXPECT_EQ(rehearsal.end, Rehearsal::End::kCutShort);
+  EXPECT_THAT(rehearsal.text, HasSubstr("tenant 'main' has taken 0 of 3 steps"));
+  EXPECT_NE(checked.plan, nullptr);
+  EXPECT_TRUE(checked.diagnostics.all().empty());
+}
+
+TEST(Rehearsal, LeavesAGraphWithErrorsAlone) {
+  CheckedGraph checked = checked_demo({"tenant.main.batch_size=60"});
+  EXPECT_EQ(rehearse(checked, full_catalog()).end, Rehearsal::End::kLeftOut);
+  EXPECT_EQ(checked.diagnostics.num_errors(), 1U);
+}
+
+TEST(Rehearsal, SaysWhyARunWouldFail) {
+  CheckedGraph checked =
+      checked_demo({"resource.engine.backend=scripted", "resource.engine.refuse_every=1"});
+  const std::string seen = findings_of(checked);
+  EXPECT_THAT(seen, HasSubstr("error[G081]: the run would fail"));
+  EXPECT_THAT(seen, HasSubstr("rollouts failed: refused"));
+}
+
+struct Refused {
+  std::string set;
+  std::string finding;
+};
+
+class AValueThatCannotTrain : public ::testing::TestWithParam<Refused> {};
+
+TEST_P(AValueThatCannotTrain, IsRefusedByARule) {
+  const CheckedGraph checked = checked_demo({GetParam().set});
+  EXPECT_EQ(checked.plan, nullptr);
+  EXPECT_THAT(render(checked.diagnostics, checked.sources), HasSubstr(GetParam().finding));
+  EXPECT_EQ(checked.diagnostics.num_errors(), 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Demo, AValueThatCannotTrain,
+    ::testing::Values(
+        Refused{"tenant.main.group_size=1", "error[G083]: 'group_size' of tenant 'main' is 1"},
+        Refused{"tenant.main.sampling.temperature=0",
+                "error[G083]: 'sampling.temperature' of tenant 'main' is 0"},
+        Refused{"resource.engine.kv_blocks=1",
+                "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
+                "'main' asks for 16 new ones"}));
+
+TEST(AValueThatTrains, IsTakenOneBeyondTheRefusedOne) {
+  for (const char* set : {"tenant.main.group_size=2", "tenant.main.sampling.temperature=0.1",
+                          "resource.engine.kv_blocks=2"}) {
+    const CheckedGraph checked = checked_demo({set});
+    EXPECT_NE(checked.plan, nullptr) << set << render(checked.diagnostics, checked.sources);
+  }
+}
+
+TEST(SupervisedTraining, TakesGroupsOfOne) {
+  Overrides overrides;
+  overrides.sets = {"tenant.main.group_size=1", "tenant.main.sampling.temperature=0"};
+  CheckedGraph checked =
+      load_graph(kExamples + "/reverse_text/sft.toml", overrides, full_catalog());
+  EXPECT_EQ(rehearse(checked, full_catalog()).end, Rehearsal::End::kPlayed)
+      << render(checked.diagnostics, checked.sources);
+}
+
+}  // namespace
+}  // namespace primerl::testing
