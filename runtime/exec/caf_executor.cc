@@ -47,7 +47,7 @@ CafExecutor::Core::~Core() {
 
 Status CafExecutor::Core::check_process() const {
   if (setup_.others != nullptr) return ok();
-  for (const Link& link : wiring_->links)
+  for (const WiredLink& link : wiring_->links)
     if (link.is_remote)
       return error(Code::kInvalid,
                    "edge '{}' joins two processes, which this executor cannot carry",

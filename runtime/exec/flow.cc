@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-bool waits_for_credit(const Link& link) { return !link.is_feedback || link.latest_wins; }
+bool waits_for_credit(const WiredLink& link) { return !link.is_feedback || link.latest_wins; }
 
 bool has_credit(const OutLink& out, uint64_t num_bytes) {
   if (out.num_shipped.get() - out.num_settled.get() >= static_cast<uint64_t>(out.link->capacity))
@@ -41,7 +41,7 @@ Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
     }
   }
   for (LinkId id : wires.out) {
-    const Link& link = wiring.links[id.index()];
+    const WiredLink& link = wiring.links[id.index()];
     OutLink& out = links.emplace_back();
     out.link = &link;
     out.id = id;

@@ -28,7 +28,7 @@
 namespace primerl {
 
 struct OutLink {
-  const Link* link = nullptr;
+  const WiredLink* link = nullptr;
   LinkId id;
   uint32_t actor = 0;  // index among the host's instances
   bool is_live = true;
@@ -96,7 +96,7 @@ class Flow {
   int64_t room(uint32_t actor, uint32_t output, InstanceId target) const;
   std::span<const InstanceId> targets(uint32_t actor, uint32_t output, TenantSlot tenant) const;
 
-  std::vector<OutLink> links;                    // index = Link::out_index
+  std::vector<OutLink> links;                    // index = WiredLink::out_index
   std::vector<std::vector<OutputFlow>> outputs;  // [actor][output]
 
  private:

@@ -26,7 +26,7 @@ bool Host::Body::guided_ready() const {
   const GuidedStep* next = setup().guide->next();
   if (next == nullptr) return false;
   if (next->kind != StepKind::kMessage || next->stored) return true;
-  const Link& link = setup().wiring->links[next->link.index()];
+  const WiredLink& link = setup().wiring->links[next->link.index()];
   return inbox_.holds(link.in_index, next->epoch, next->sequence);
 }
 

@@ -8,7 +8,7 @@ Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided
     : num_slots_(wiring.num_slots), is_guided_(is_guided), lanes_(2) {
   const auto& instances = plan.host(host).instances;
   for (LinkId id : wiring.hosts[host.index()].in) {
-    const Link& link = wiring.links[id.index()];
+    const WiredLink& link = wiring.links[id.index()];
     InLink& in = links.emplace_back();
     in.link = &link;
     in.id = id;
@@ -28,7 +28,7 @@ void Inbox::open_lane(InLink& in) {
   if (in.link->latest_wins) in.latest.assign(num_slots_ + 1, UINT64_MAX);
 }
 
-uint32_t Inbox::lane_of(uint32_t actor, const Link& link) {
+uint32_t Inbox::lane_of(uint32_t actor, const WiredLink& link) {
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     const Lane& lane = lanes_[i];
     if (lane.is_forward && lane.actor == actor && lane.port == link.input) return i;

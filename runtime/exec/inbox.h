@@ -31,7 +31,7 @@ struct Input {
 };
 
 struct InLink {
-  const Link* link = nullptr;
+  const WiredLink* link = nullptr;
   LinkId id;
   uint32_t actor = 0;
   uint32_t lane = 0;
@@ -101,14 +101,14 @@ class Inbox {
   Time oldest_arrival() const;
   const std::vector<Lane>& lanes() const { return lanes_; }
 
-  std::vector<InLink> links;  // index = Link::in_index
+  std::vector<InLink> links;  // index = WiredLink::in_index
 
  private:
   void open_lane(InLink& in);
   void queue(InLink& in, Envelope&& envelope, Time now);
   void push(uint32_t lane, Input&& input, Time now);
   Input& append(uint32_t lane, Time now);
-  uint32_t lane_of(uint32_t actor, const Link& link);
+  uint32_t lane_of(uint32_t actor, const WiredLink& link);
 
   const uint32_t num_slots_;
   bool is_guided_;

@@ -5,10 +5,10 @@
 namespace primerl {
 namespace {
 
-Link make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId target,
-               uint32_t num_slots) {
+WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId target,
+                    uint32_t num_slots) {
   const PlanEdge& edge = plan.edge(id);
-  Link link;
+  WiredLink link;
   link.edge = id;
   link.sender = sender;
   link.target = target;
@@ -50,7 +50,7 @@ std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
           wiring->links.push_back(make_link(plan, EdgeId(e), sender, target, wiring->num_slots));
   }
   for (uint32_t i = 0; i < wiring->links.size(); ++i) {
-    Link& link = wiring->links[i];
+    WiredLink& link = wiring->links[i];
     auto& from = wiring->hosts[link.sender_host.index()];
     auto& to = wiring->hosts[link.target_host.index()];
     link.out_index = static_cast<uint32_t>(from.out.size());

@@ -15,7 +15,9 @@
 
 namespace primerl {
 
-struct Link {
+/// One edge between two instances. (What carries many of them between two processes is a Link,
+/// runtime/transport/link.h.)
+struct WiredLink {
   EdgeId edge;
   InstanceId sender, target;
   HostId sender_host, target_host;
@@ -41,7 +43,7 @@ struct HostWiring {
 };
 
 struct Wiring {
-  std::vector<Link> links;        // index = LinkId
+  std::vector<WiredLink> links;   // index = LinkId
   std::vector<HostWiring> hosts;  // index = HostId
   uint32_t num_slots = 0;         // tenants
 };

@@ -76,7 +76,7 @@ ExcerptCollector::ExcerptCollector(const Trace& trace, const Wiring& wiring, Hos
 void ExcerptCollector::on_step(const StepRecord& record) {
   const std::lock_guard lock(mutex_);
   for (const ParcelMessage& emission : record.emissions) {
-    const Link& link = wiring_.links[emission.link.index()];
+    const WiredLink& link = wiring_.links[emission.link.index()];
     const Envelope& envelope = emission.envelope;
     const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
     if (record.host == host_) {
@@ -118,7 +118,7 @@ TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
 }
 
 Status ExcerptCollector::write_input(SegmentWriter& writer, const TraceStep& step) const {
-  const Link& link = wiring_.links[step.link.index()];
+  const WiredLink& link = wiring_.links[step.link.index()];
   if (link.sender_host == host_) return ok();  // it sends it itself
   const MessageKey key{step.link, step.epoch, step.sequence};
   if (auto stored = trace_.payload(key); stored.ok()) {

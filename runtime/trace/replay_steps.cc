@@ -31,7 +31,7 @@ void Player::accept(Part& part) {
 bool Player::bring_input(Part& part) {
   const GuidedStep& next = *part.cursor->next();
   if (next.kind != StepKind::kMessage) return true;
-  const Link& link = wiring_->links[next.link.index()];
+  const WiredLink& link = wiring_->links[next.link.index()];
   if (parts_[link.sender_host.index()] != nullptr) return true;
   const auto unreadable = [&](const Error& why) {
     Divergence divergence;
@@ -105,7 +105,7 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   }
   const TraceStep& next = cursor.recorded();
   if (next.kind != StepKind::kMessage) return std::nullopt;
-  const Link& link = wiring_->links[next.link.index()];
+  const WiredLink& link = wiring_->links[next.link.index()];
   const Part* sender = parts_[link.sender_host.index()].get();
   if (sender == nullptr || sender->cursor->divergence()) return std::nullopt;
   divergence.step = next.step;

@@ -7,7 +7,7 @@
 
 namespace primerl {
 
-Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Link& link,
+Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
                                  const TraceStep& step) {
   ASSIGN_OR_RETURN(const StoredPayload stored,
                    trace.payload({step.link, step.epoch, step.sequence}));
@@ -57,7 +57,7 @@ RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Tra
 
 bool RecordedInputs::has(const TraceStep& step) const {
   if (step.kind != StepKind::kMessage) return false;
-  const Link& link = wiring_.links[step.link.index()];
+  const WiredLink& link = wiring_.links[step.link.index()];
   if (!link.is_remote) return false;
   return is_absent(link.sender_host) ||
          (is_alone_ && trace_.has_payload({step.link, step.epoch, step.sequence}));
@@ -68,7 +68,7 @@ Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
 }
 
 Resent RecordedInputs::resent(LinkId id, uint64_t sequence) const {
-  const Link& link = wiring_.links[id.index()];
+  const WiredLink& link = wiring_.links[id.index()];
   if (is_absent(link.target_host)) return Resent::kHandled;
   if (!is_alone_ || sequence > last_handled_[id.index()]) return Resent::kSend;
   const MessageKey key{id, epoch_, sequence};

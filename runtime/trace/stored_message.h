@@ -22,7 +22,7 @@ namespace primerl {
 
 /// The message that a step handled, as its sender had sent it. kNotFound when it is not stored,
 /// kCorrupt when it is damaged or not what the step was given.
-Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Link& link,
+Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
                                  const TraceStep& step);
 
 class RecordedInputs {

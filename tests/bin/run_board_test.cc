@@ -55,7 +55,7 @@ class Board {
   /// The link of an edge between two hosts.
   uint32_t link(const std::string& edge_name, uint32_t from, uint32_t to) const {
     for (uint32_t i = 0; i < wiring_->links.size(); ++i) {
-      const Link& link = wiring_->links[i];
+      const WiredLink& link = wiring_->links[i];
       if (link.edge.value == edge(edge_name) && link.sender_host.value == from &&
           link.target_host.value == to)
         return i;

@@ -8,9 +8,9 @@ namespace primerl {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::Folder;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing::TokenizerFolder;
 
 std::string fault_of(const Json& file) {
   const auto parsed = parse_tokenizer_file(file.dump(), "x/tokenizer.json");
@@ -73,7 +73,7 @@ class EndAndPadIds : public ::testing::Test {
     EXPECT_TRUE(file.ok()) << file.error().text();
     return file.ok() ? file->end_and_pad : EndAndPad{};
   }
-  Folder folder_;
+  TokenizerFolder folder_;
 };
 
 TEST_F(EndAndPadIds, AreNoneInASilentFolder) {

@@ -13,9 +13,9 @@
 namespace primerl::testing {
 
 /// A folder that dies with the test.
-class Folder {
+class TokenizerFolder {
  public:
-  Folder() {
+  TokenizerFolder() {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     path_ = std::filesystem::path(::testing::TempDir()) /
             (std::string("primerl_") + test->test_suite_name() + "_" + test->name() + "_" +
@@ -23,9 +23,9 @@ class Folder {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  ~TokenizerFolder() { std::filesystem::remove_all(path_); }
+  TokenizerFolder(const TokenizerFolder&) = delete;
+  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   void write(const std::string& name, const std::string& text) const {

@@ -25,7 +25,7 @@ class WordLevel : public ::testing::Test {
     auto tokenizer = load_tokenizer(folder_.path());
     return tokenizer.ok() ? "no fault" : tokenizer.error().text();
   }
-  testing::Folder folder_;
+  testing::TokenizerFolder folder_;
 };
 
 TEST_F(WordLevel, NamesTheUnknownCharacterAndItsOffset) {
