@@ -181,7 +181,7 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   const Descriptor fault_read(pipe_fds[0]);
   Descriptor fault_write(pipe_fds[1]);
   const Descriptor log(
-      ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+      ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (log.get() < 0)
     return system_error(
         fmt::format("the log file '{}' cannot be opened", options.log_file.string()));

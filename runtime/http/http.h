@@ -21,13 +21,18 @@ struct HttpReply {
 
 /// What a server allows; whatever goes beyond is answered with the status in brackets, or closed.
 struct HttpLimits {
-  uint32_t connections_max = 16;                // open at once (503)
+  uint32_t connections_max = 16;                // open at once; one more closes the slowest
   uint32_t header_bytes_max = 8192;             // request line and headers (431)
   Duration request_max = Duration::seconds(5);  // to send a request, or to take its answer (closed)
 };
 
 /// Answers GET and HEAD on 127.0.0.1 until it dies. A body in a request is refused (413), another
 /// method too (405), what is no HTTP at all (400).
+///
+/// Whoever connects is served, however many others are slow: beyond connections_max the connection
+/// that has waited longest for its client is closed. Answers go to this machine alone: a Host that
+/// is not localhost, 127.0.0.1 or [::1] (421) is a page of elsewhere whose name was pointed here.
+/// Its port is not looked at: behind a tunnel it is another.
 ///
 /// Has one thread of its own, on which it calls the handler: that must be thread-safe, and quick.
 /// An exception that leaves the handler is a 500.

@@ -4,9 +4,12 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <cctype>
 #include <chrono>
+#include <list>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "runtime/http/http.h"
 
@@ -23,12 +26,26 @@ using Fault = boost::system::error_code;
 constexpr size_t kDiscardedMax = size_t{64} << 10;
 constexpr std::chrono::seconds kDiscardFor{1};
 
+class Connection;
+
 /// What connections share with their server; touched by its thread alone.
 struct Shared {
   HttpServer::Handler handler;
   HttpLimits limits;
-  uint32_t num_open = 0;
+  /// All that are open; the first has waited longest for its client. Whatever is not waiting for
+  /// its client is being served, and that ends before anything else begins.
+  std::list<Connection*> waiting;
 };
+
+/// Whether a Host header, "localhost:9464", names this machine from itself.
+bool is_this_machine(std::string_view host) {
+  const size_t name_end = host.find(':', host.starts_with('[') ? host.find(']') : 0);
+  std::string name(host.substr(0, name_end));
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name != "localhost" && name != "127.0.0.1" && name != "[::1]") return false;
+  return name_end == std::string_view::npos ||
+         host.find_first_not_of("0123456789", name_end + 1) == std::string_view::npos;
+}
 
 using Response = http::response<http::string_body>;
 
@@ -40,6 +57,8 @@ Response response_of(int status, std::string type, std::string body) {
   return response;
 }
 
+std::string_view view_of(beast::string_view text) { return {text.data(), text.size()}; }
+
 Response refusal(http::status status, std::string_view words) {
   return response_of(static_cast<int>(status), HttpReply().type, fmt::format("{}\n", words));
 }
@@ -48,25 +67,26 @@ Response refusal(http::status status, std::string_view words) {
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Tcp::socket socket, Shared& shared)
-      : stream_(std::move(socket)),
-        shared_(shared),
-        is_one_too_many_(shared.num_open >= shared.limits.connections_max),
-        buffer_(shared.limits.header_bytes_max) {
-    if (!is_one_too_many_) ++shared_.num_open;
+      : stream_(std::move(socket)), shared_(shared), buffer_(shared.limits.header_bytes_max) {
+    place_ = shared_.waiting.insert(shared_.waiting.end(), this);
   }
-  ~Connection() {
-    if (!is_one_too_many_) --shared_.num_open;
-  }
+  ~Connection() { leave(); }
 
-  void begin() {
-    if (!is_one_too_many_) return read();
-    // Nothing of it is read: those inside come first.
-    stream_.expires_after(kDiscardFor);
-    close_after_ = true;
-    write(refusal(http::status::service_unavailable, "too many connections"));
+  void begin() { read(); }
+  /// Its operations end without an answer, and it with them.
+  void cut() {
+    leave();
+    stream_.close();
   }
 
  private:
+  void leave() {
+    if (std::exchange(is_counted_, false)) shared_.waiting.erase(place_);
+  }
+  /// From now on it waits for its client.
+  void waits() {
+    if (is_counted_) shared_.waiting.splice(shared_.waiting.end(), shared_.waiting, place_);
+  }
   std::chrono::nanoseconds request_max() const {
     return std::chrono::nanoseconds(shared_.limits.request_max.to_nanoseconds());
   }
@@ -75,6 +95,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     parser_.emplace();
     parser_->header_limit(shared_.limits.header_bytes_max);
     parser_->body_limit(0);
+    waits();
     stream_.expires_after(request_max());
     http::async_read(
         stream_, buffer_, *parser_,
@@ -102,13 +123,21 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void answer() {
     const auto& request = parser_->get();
     close_after_ = !request.keep_alive();
+    const auto hosts = request.equal_range(http::field::host);
+    const auto num_hosts = std::distance(hosts.first, hosts.second);
+    // HTTP/1.0 knows no hosts; a browser always names one.
+    if (num_hosts > 1 || (num_hosts == 0 && request.version() > 10))
+      return write(refusal(http::status::bad_request, "a request names one Host"));
+    if (num_hosts == 1 && !is_this_machine(view_of(hosts.first->value())))
+      return write(refusal(http::status::misdirected_request,
+                           "this is localhost, 127.0.0.1 or [::1], under no other name"));
     const auto method = request.method();
     if (method != http::verb::get && method != http::verb::head) {
       auto refused = refusal(http::status::method_not_allowed, "GET and HEAD are what there is");
       refused.set(http::field::allow, "GET, HEAD");
       return write(std::move(refused));
     }
-    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view target = view_of(request.target());
     if (target.empty() || target.front() != '/')
       return write(refusal(http::status::bad_request, "a path begins with '/'"));
     std::unique_ptr<HttpReply> reply;
@@ -127,7 +156,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     response_.prepare_payload();
     if (parser_ && parser_->is_header_done() && parser_->get().method() == http::verb::head)
       response_.body().clear();  // what its length would have been is said
-    if (!is_one_too_many_) stream_.expires_after(request_max());
+    waits();
+    stream_.expires_after(request_max());
     http::async_write(stream_, response_, [self = shared_from_this()](Fault fault, size_t) {
       if (fault) return;
       self->close_after_ ? self->discard() : self->read();
@@ -138,6 +168,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void discard() {
     Fault ignored;
     stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
+    waits();
     stream_.expires_after(kDiscardFor);
     discard_more();
   }
@@ -152,7 +183,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   beast::tcp_stream stream_;
   Shared& shared_;
-  const bool is_one_too_many_;
+  std::list<Connection*>::iterator place_;
+  bool is_counted_ = true;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   Response response_;
@@ -165,7 +197,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
 class HttpServer::Body {
  public:
-  Body(Handler handler, HttpLimits limits) : shared_{std::move(handler), limits} {}
+  Body(Handler handler, HttpLimits limits) : shared_{std::move(handler), limits, {}} {}
 
   Status open(uint16_t port) {
     const Tcp::endpoint endpoint(asio::ip::address_v4::loopback(), port);
@@ -207,6 +239,8 @@ class HttpServer::Body {
   void accept() {
     acceptor_.async_accept([this](Fault fault, Tcp::socket socket) {
       if (!fault) {
+        while (shared_.waiting.size() >= shared_.limits.connections_max)
+          shared_.waiting.front()->cut();
         std::make_shared<Connection>(std::move(socket), shared_)->begin();
         return accept();
       }

@@ -1,5 +1,8 @@
 #include "runtime/log/log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <spdlog/async_logger.h>
 #include <spdlog/details/thread_pool.h>
 #include <spdlog/pattern_formatter.h>
@@ -50,6 +53,9 @@ struct Log::Writer {
 
 Result<std::unique_ptr<Log>> Log::open(const std::filesystem::path& file,
                                        const LogOptions& options) {
+  // Made for its owner alone, before spdlog would make it for all: errors may quote a prompt.
+  const int made = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (made >= 0) ::close(made);
   try {
     auto writer = std::make_unique<Writer>();
     writer->pool = std::make_shared<spdlog::details::thread_pool>(options.lines_max, 1);

@@ -37,7 +37,7 @@ class SystemFiles final : public FileOps {
   }
 
   Status write_file(const std::filesystem::path& file, std::string_view bytes) override {
-    Descriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    Descriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     if (out.get() < 0) return io_error("writing", file, errno);
     while (!bytes.empty()) {
       const ssize_t written = ::write(out.get(), bytes.data(), bytes.size());

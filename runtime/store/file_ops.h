@@ -16,7 +16,8 @@ class FileOps {
   virtual ~FileOps() = default;
   /// Creates the folder and its parents; an existing folder is fine.
   virtual Status make_folder(const std::filesystem::path& folder) = 0;
-  /// Creates or empties the file and writes all of `bytes`; not yet synced.
+  /// Creates (for its owner alone, 0600) or empties the file and writes all of `bytes`; not yet
+  /// synced.
   virtual Status write_file(const std::filesystem::path& file, std::string_view bytes) = 0;
   /// Returns when file or folder, as it is now, survives a power cut.
   virtual Status sync(const std::filesystem::path& path) = 0;

@@ -32,7 +32,7 @@ Result<int64_t> size_of_whole_lines(int fd, const std::filesystem::path& file) {
 }  // namespace
 
 Result<std::unique_ptr<LineFile>> LineFile::open(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) return io_error("opening", file, errno);
   auto size = size_of_whole_lines(fd, file);
   if (!size.ok()) {

@@ -2,7 +2,8 @@
 ///
 /// Every line goes to the operating system as one write, so a killed process loses nothing it was
 /// told to keep; a line that did not fit on the disk is taken back whole. Opening an existing file
-/// cuts a torn last line. Not thread-safe. After an error every call returns the same error.
+/// cuts a torn last line. A new one is for its owner alone (0600): prompts and completions stand in
+/// such files. Not thread-safe. After an error every call returns the same error.
 #pragma once
 
 #include <filesystem>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,12 +22,24 @@ Result<fs::path> make_fresh_folder(const fs::path& parent, const std::string& st
   RETURN_IF_ERROR(system_files().make_folder(parent));
   for (int attempt = 1; attempt <= kNameAttemptsMax; ++attempt) {
     const fs::path folder = parent / (attempt == 1 ? stem : fmt::format("{}-{}", stem, attempt));
-    std::error_code fault;
-    if (fs::create_directory(folder, fault)) return folder;
-    if (fault) return io_error("creating folder", folder, fault.value());
+    if (::mkdir(folder.c_str(), 0700) == 0) return folder;
+    if (errno != EEXIST) return io_error("creating folder", folder, errno);
   }
   return error(Code::kExists, "{} folders named '{}' are in '{}' already", kNameAttemptsMax, stem,
                parent.string());
+}
+
+/// One that is there already keeps its mode: whoever made it chose that.
+Status make_own_folder(const fs::path& folder) {
+  if (!folder.has_filename() && folder != folder.root_path())
+    return make_own_folder(folder.parent_path());  // "runs/mine/"
+  const fs::path parent = folder.parent_path();
+  if (!parent.empty()) RETURN_IF_ERROR(system_files().make_folder(parent));
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return io_error("creating folder", folder, errno);
+  std::error_code fault;
+  if (!fs::is_directory(folder, fault)) return io_error("creating folder", folder, ENOTDIR);
+  return ok();
 }
 
 /// Replaces the link by rename, so that `latest` always points somewhere.
@@ -59,7 +72,7 @@ Result<std::unique_ptr<RunFolder>> RunFolder::create(const fs::path& base, const
   if (out.empty()) {
     ASSIGN_OR_RETURN(folder, make_fresh_folder(base / "runs", time + "-" + folder_name(name)));
   } else {
-    RETURN_IF_ERROR(system_files().make_folder(folder));
+    RETURN_IF_ERROR(make_own_folder(folder));
     std::error_code fault;
     const bool is_empty = fs::is_empty(folder, fault);
     if (fault) return io_error("reading", folder, fault.value());

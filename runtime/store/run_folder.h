@@ -4,6 +4,9 @@
 ///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  trace/
 ///   checkpoints/step_N/
 ///
+/// The folder is for its owner alone (0700), and so is every file below it that may hold prompts or
+/// completions (0600), wherever it is moved to; weights hold none.
+///
 /// Owned by the control plane; not thread-safe. Every file is readable after a crash: append-only
 /// ones by their whole lines, run.json because it is replaced, never rewritten.
 #pragma once

@@ -16,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 std::unique_ptr<HttpReply> reply_to(std::string_view path) {
@@ -118,12 +119,12 @@ TEST(HttpServer, APortThatIsTakenIsNamed) {
 TEST(HttpServer, AnswersHeadWithoutABodyAndRefusesOtherMethods) {
   const auto server = a_server();
   const auto head =
-      answer_to(*server, fmt::format("HEAD /known HTTP/1.1\r\nHost: x\r\n{}", kClose));
+      answer_to(*server, fmt::format("HEAD /known HTTP/1.1\r\nHost: localhost\r\n{}", kClose));
   EXPECT_THAT(head, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("Content-Length: 5")));
   EXPECT_EQ(head.substr(head.find("\r\n\r\n")), "\r\n\r\n");
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS"}) {
-    const auto refused =
-        answer_to(*server, fmt::format("{} /known HTTP/1.1\r\nHost: x\r\n{}", method, kClose));
+    const auto refused = answer_to(
+        *server, fmt::format("{} /known HTTP/1.1\r\nHost: localhost\r\n{}", method, kClose));
     EXPECT_THAT(refused, AllOf(StartsWith("HTTP/1.1 405"), HasSubstr("Allow: GET, HEAD")))
         << method;
   }
@@ -133,7 +134,7 @@ TEST(HttpServer, RefusesWhatIsNoHttp) {
   const auto server = a_server();
   for (const std::string_view noise :
        {"\r\n\r\n\r\n", "GET\r\n\r\n", "GET /known\r\n\r\n", "GET /known HTTP/9.9\r\n\r\n",
-        "GET known HTTP/1.1\r\nConnection: close\r\n\r\n",
+        "GET known HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         "\x16\x03\x01\x02\x00\x01\xfc\x03\x03\r\n", "GET /known HTTP/1.1\r\nno colon\r\n\r\n",
         "GET /known HTTP/1.1\r\nContent-Length: many\r\n\r\n"})
     EXPECT_THAT(answer_to(*server, noise), StartsWith("HTTP/1.1 400")) << noise;
@@ -145,7 +146,8 @@ TEST(HttpServer, TakesHeadersUpToTheLimitAndNotAByteMore) {
   limits.header_bytes_max = 300;
   const auto server = a_server(limits);
   const auto request_of = [](size_t size) {
-    const std::string head = "GET /known HTTP/1.1\r\nConnection: close\r\nFiller: ";
+    const std::string head =
+        "GET /known HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nFiller: ";
     return head + std::string(size - head.size() - 4, 'x') + "\r\n\r\n";
   };
   ASSERT_EQ(request_of(300).size(), 300u);
@@ -158,18 +160,22 @@ TEST(HttpServer, TakesHeadersUpToTheLimitAndNotAByteMore) {
 TEST(HttpServer, TakesNoBody) {
   const auto server = a_server();
   const auto with_body = [&server](std::string_view body) {
-    return answer_to(*server, fmt::format("GET /known HTTP/1.1\r\nContent-Length: {}\r\n{}{}",
+    return answer_to(*server, fmt::format("GET /known HTTP/1.1\r\nHost: localhost\r\n"
+                                          "Content-Length: {}\r\n{}{}",
                                           body.size(), kClose, body));
   };
   EXPECT_THAT(with_body(""), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(with_body("x"), StartsWith("HTTP/1.1 413"));
-  EXPECT_THAT(answer_to(*server,
-                        "GET /known HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-                        "1\r\nx\r\n0\r\n\r\n"),
-              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(
+      answer_to(*server,
+                "GET /known HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+                "1\r\nx\r\n0\r\n\r\n"),
+      StartsWith("HTTP/1.1 413"));
 }
 
-TEST(HttpServer, ServesAsManyConnectionsAsItsLimitAndNotOneMore) {
+constexpr std::string_view kAsk = "GET /known HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+TEST(HttpServer, KeepsAsManyConnectionsAsItsLimitAndClosesTheSlowestForOneMore) {
   HttpLimits limits;
   limits.connections_max = 3;
   limits.request_max = Duration::seconds(600);
@@ -177,17 +183,55 @@ TEST(HttpServer, ServesAsManyConnectionsAsItsLimitAndNotOneMore) {
   std::vector<std::unique_ptr<RawClient>> inside;
   for (uint32_t i = 0; i < limits.connections_max; ++i) {
     inside.push_back(std::make_unique<RawClient>(server->port()));
-    const auto answer = inside.back()->say("GET /known HTTP/1.1\r\n\r\n").hear_until("here\n");
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(inside.back()->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
   }
-  EXPECT_THAT(RawClient(server->port()).hear_all(), StartsWith("HTTP/1.1 503"));
-  EXPECT_THAT(inside.front()->say("GET /known HTTP/1.1\r\n\r\n").hear_until("here\n"),
-              StartsWith("HTTP/1.1 200"));
-  inside.pop_back();
-  // The server hears of the end when it comes to it; CTest's limit ends a wait for one that never
-  // does.
-  while (http_get(server->port(), "/known")->status != 200) {
+  // All of them are still open; the first has now spoken last.
+  EXPECT_THAT(inside[0]->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
+  RawClient one_more(server->port());
+  EXPECT_THAT(one_more.say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(inside[1]->hear_all(), "") << "the slowest is closed";
+  EXPECT_THAT(inside[2]->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(inside[0]->say(kAsk).hear_until("here\n"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, ServesAScrapeHoweverManyOthersAreSlow) {
+  HttpLimits limits;
+  limits.request_max = Duration::seconds(600);
+  const auto server = a_server(limits);
+  std::vector<std::unique_ptr<RawClient>> slow;
+  const auto open_slow_ones = [&] {
+    for (uint32_t i = 0; i < 2 * limits.connections_max; ++i) {
+      slow.push_back(std::make_unique<RawClient>(server->port()));
+      if (i % 3 == 1) slow.back()->say("GET /known HTT");
+      // Asks for more than the kernel keeps for it, and reads nothing.
+      if (i % 3 == 2) slow.back()->say("GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+  };
+  for (int scrape = 0; scrape < 8; ++scrape) {
+    open_slow_ones();
+    const auto known = http_get(server->port(), "/known");
+    ASSERT_TRUE(known.ok()) << known.error().text();
+    EXPECT_EQ(known->status, 200);
   }
+}
+
+TEST(HttpServer, AnswersUnderTheNamesOfThisMachineAlone) {
+  const auto server = a_server();
+  const auto asked_as = [&server](const std::string& host) {
+    return answer_to(*server, "GET /known HTTP/1.1\r\n" + host + std::string(kClose));
+  };
+  for (const char* host : {"localhost", "LocalHost:9464", "127.0.0.1", "127.0.0.1:1", "[::1]",
+                           "[::1]:9464", "localhost:"})
+    EXPECT_THAT(asked_as(fmt::format("Host: {}\r\n", host)), StartsWith("HTTP/1.1 200")) << host;
+  for (const char* host :
+       {"evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example",
+        "127.0.0.2", "0.0.0.0", "[::2]", "[::1", "localhost:80x", "localhost@evil.example", ""})
+    EXPECT_THAT(asked_as(fmt::format("Host: {}\r\n", host)),
+                AllOf(StartsWith("HTTP/1.1 421"), Not(HasSubstr("here"))))
+        << host;
+  EXPECT_THAT(asked_as(""), StartsWith("HTTP/1.1 400")) << "HTTP/1.1 has a host";
+  EXPECT_THAT(asked_as("Host: localhost\r\nHost: evil.example\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(answer_to(*server, "GET /known HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(HttpServer, ClosesAConnectionThatSendsNoWholeRequestInTime) {
@@ -201,7 +245,7 @@ TEST(HttpServer, ClosesAConnectionThatSendsNoWholeRequestInTime) {
 TEST(HttpServer, EndsWithConnectionsOpen) {
   auto server = a_server();
   RawClient waits(server->port()), asks(server->port());
-  asks.say("GET /known HTTP/1.1\r\n\r\n").hear_until("here\n");
+  asks.say("GET /known HTTP/1.1\r\nHost: localhost\r\n\r\n").hear_until("here\n");
   server.reset();
   EXPECT_EQ(waits.hear_all(), "");
   EXPECT_EQ(asks.hear_all(), "");

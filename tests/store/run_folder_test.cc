@@ -24,6 +24,28 @@ TEST(RunFolder, TheDefaultIsNamedByTimeAndLatestPointsToIt) {
   EXPECT_EQ(fs::read_symlink(scratch.path() / "runs" / "latest"), "20261121-062445-reverse-text-2");
 }
 
+fs::perms mode_of(const fs::path& path) { return fs::status(path).permissions(); }
+
+TEST(RunFolder, IsForItsOwnerAlone) {
+  ScratchFolder scratch;
+  const auto named = RunFolder::create(scratch.path(), "", "a", "t");
+  ASSERT_TRUE(named.ok()) << named.error().text();
+  EXPECT_EQ(mode_of((*named)->path()), fs::perms::owner_all);
+  for (const char* out : {"out", "deep/out", "slash/"}) {
+    const auto given = RunFolder::create(".", scratch.path() / out, "a", "t");
+    ASSERT_TRUE(given.ok()) << given.error().text();
+    EXPECT_EQ(mode_of((*given)->path()), fs::perms::owner_all) << out;
+  }
+}
+
+TEST(RunFolder, AFolderThatWasThereKeepsItsMode) {
+  ScratchFolder scratch;
+  fs::create_directory(scratch.path() / "out");
+  fs::permissions(scratch.path() / "out", fs::perms(0750));
+  ASSERT_TRUE(RunFolder::create(".", scratch.path() / "out", "a", "t").ok());
+  EXPECT_EQ(mode_of(scratch.path() / "out"), fs::perms(0750));
+}
+
 TEST(RunFolder, AnOutFolderWithFilesIsRefused) {
   ScratchFolder scratch;
   write_text(scratch.path() / "precious.txt", "x");
