@@ -68,6 +68,26 @@ Status RunSession::note_start() {
   return folder_.note(facts.set("end", "running"));
 }
 
+/// Of a start whose control plane was killed before it had read all that was reported.
+Status RunSession::keep_leftover_steps() const {
+  const auto files = find_step_lines(folder_.logs_folder());
+  if (files.empty()) return ok();
+  ASSIGN_OR_RETURN(auto log, MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1));
+  RETURN_IF_ERROR(log->skip_written(folder_.metrics_file()));
+  for (const auto& file : files) {
+    StepReader reader(file);
+    while (true) {
+      ASSIGN_OR_RETURN(const auto lines, reader.take());
+      if (lines.empty()) break;
+      for (const StepLine& line : lines)
+        RETURN_IF_ERROR(
+            log->write(line.tenant, line.step, line.wall_seconds - wall_zero_, line.values));
+    }
+    reader.remove();
+  }
+  return ok();
+}
+
 Status RunSession::launch_workers() {
   coordinator_ = std::make_unique<RunCoordinator>(
       plan_, WireTypes(message_catalog()).hash(), epoch_, [this](ProcessId to, Payload message) {
@@ -84,7 +104,10 @@ Status RunSession::launch_workers() {
   }
   RETURN_IF_ERROR(connect_hosts());
   workers_.resize(plan_.processes.size());
-  for (auto& worker : workers_) worker.epoch = epoch_;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i].epoch = epoch_;
+    workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
+  }
   for (const AbsentProcess& absent : resume_.absent) {
     // Messages of its earlier incarnations are in the record.
     uint32_t& epoch = workers_[absent.process.index()].epoch;

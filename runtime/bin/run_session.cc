@@ -16,6 +16,7 @@ namespace {
 
 constexpr Duration kTick = Duration::milliseconds(100);
 constexpr Duration kExitMax = Duration::seconds(10);  // from the last word to the exit
+constexpr Duration kAwayMin = Duration::seconds(1);   // between two turns: more is standing still
 constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -94,6 +95,7 @@ Status RunSession::open_files() {
   wall_zero_ = first != nullptr && first->is_number() ? first->as_double() : wall_start_;
   RETURN_IF_ERROR(note_start());
   board_.set_facts({run_id(), kProgramVersion, folder_.path().string()});
+  RETURN_IF_ERROR(keep_leftover_steps());
   ASSIGN_OR_RETURN(metrics_,
                    MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
                                     is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
@@ -102,6 +104,7 @@ Status RunSession::open_files() {
 
 void RunSession::watch() {
   phase_ = is_recovering_ ? "following the record" : "starting";
+  last_turn_ = now();
   while (!all_closed()) {
     // A burst is handled whole before the terminal is touched again.
     auto event = inbox_->take(kTick);
@@ -109,6 +112,7 @@ void RunSession::watch() {
       handle(*event);
       event = inbox_->take(Duration());
     }
+    for (auto& worker : workers_) take_steps(worker);
     obey_signals();
     watch_agents();
     watch_silence();
@@ -131,6 +135,7 @@ void RunSession::handle(const ControlEvent& event) {
   Worker& worker = workers_[event.peer.index()];
   worker.heard_at = now();
   worker.has_spoken = true;
+  take_steps(worker);  // what it reported comes before what it says now
   if (event.is_closed()) {
     watch_agents();  // a channel that ends with its agent says nothing about the process
     worker.is_closed = true;
@@ -141,7 +146,6 @@ void RunSession::handle(const ControlEvent& event) {
   }
   tell_watchers(event);
   if (coordination_.ok()) coordination_ = coordinator_->handle(event.peer, event.message, now());
-  if (const auto* line = as_if<MetricsLine>(event.message)) write_metrics(*line);
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
   if (const auto* recovered = as_if<RunRecovered>(event.message)) note_recovered(*recovered);
@@ -170,18 +174,31 @@ void RunSession::show_log(ProcessId process, const LogLine& line) {
                   speaker(process, line.instance), line.text));
 }
 
-void RunSession::write_metrics(const MetricsLine& line) {
-  if (line.tenant.index() >= plan_.tenants.size()) return;  // shared instances have no step
-  MetricValues values;
-  values.reserve(line.values.size());
-  for (const auto& value : line.values) values.emplace_back(value.name, value.value);
+void RunSession::take_steps(Worker& worker) {
+  while (worker.steps && !cannot_write_) {
+    const auto lines = worker.steps->take();
+    if (!lines.ok()) return fail_to_write(lines.error());
+    if (lines->empty()) return;
+    for (const StepLine& line : *lines) write_metrics(line);
+  }
+}
+
+void RunSession::write_metrics(const StepLine& line) {
+  const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
+                                   [&line](const Tenant& one) { return one.name == line.tenant; });
+  if (tenant == plan_.tenants.end()) return;
   if (!is_recovering_) phase_.clear();
-  shown_tenant_ = line.tenant;
-  const Status written = metrics_->write(plan_.tenants[line.tenant.index()].name, line.step,
-                                         wall_seconds() - wall_zero_, values);
-  board_.step_taken(line.tenant, *metrics_->newest(plan_.tenants[line.tenant.index()].name), now());
-  if (written.ok() || !fault_.empty()) return;
-  fault_ = written.error().text();
+  shown_tenant_ = TenantSlot(static_cast<uint32_t>(tenant - plan_.tenants.begin()));
+  const Status written =
+      metrics_->write(line.tenant, line.step, line.wall_seconds - wall_zero_, line.values);
+  board_.step_taken(shown_tenant_, *metrics_->newest(line.tenant), now());
+  if (!written.ok()) fail_to_write(written.error());
+}
+
+/// metrics.jsonl: said once, and the end.
+void RunSession::fail_to_write(const Error& why) {
+  if (std::exchange(cannot_write_, true) || !fault_.empty()) return;
+  fault_ = why.text();
   say("error: " + fault_);
   stop("the run folder cannot be written");
 }
@@ -213,6 +230,11 @@ void RunSession::obey_signals() {
 }
 
 void RunSession::watch_silence() {
+  // While this side itself stood still (SIGSTOP, a machine that slept) nobody was listened to.
+  const Time turn = now();
+  const Duration away = turn - std::exchange(last_turn_, turn);
+  if (away > kAwayMin)
+    for (auto& worker : workers_) worker.heard_at = worker.heard_at + away;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     // One that has been started again has a library or two to load before its first word.
@@ -298,6 +320,8 @@ RunResult RunSession::result() {
     if (worker.process == nullptr) continue;
     auto exit = worker.process->wait(kExitMax);
     if (!exit.ok()) worker.process->kill();
+    take_steps(worker);
+    if (!cannot_write_) worker.steps->remove();
     const auto end = worker.ended ? static_cast<RunEnd>(worker.ended->end) : RunEnd::kFailed;
     if (worker.ended && (end == RunEnd::kFinished || end == RunEnd::kInterrupted)) continue;
     stalled = stalled || end == RunEnd::kStalled;

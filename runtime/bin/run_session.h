@@ -21,6 +21,7 @@
 #include "runtime/store/socket_folder.h"
 #include "runtime/telemetry/metrics_log.h"
 #include "runtime/telemetry/status_line.h"
+#include "runtime/telemetry/step_lines.h"
 
 namespace primerl {
 
@@ -66,6 +67,7 @@ class RunSession {
     bool has_spoken = false;  // this incarnation
     bool was_silent = false;  // for too long, and was killed
     uint32_t epoch = 1;       // incarnation
+    std::optional<StepReader> steps;
     std::vector<Time> restarts;
     std::optional<Time> restart_at;  // it has died and comes back then
   };
@@ -89,7 +91,10 @@ class RunSession {
   void give_up(const Error& why);
   void show_log(ProcessId process, const LogLine& line);
   void merge_log(ProcessId process, const LogLine& line);
-  void write_metrics(const MetricsLine& line);
+  void take_steps(Worker& worker);
+  void write_metrics(const StepLine& line);
+  void fail_to_write(const Error& why);
+  Status keep_leftover_steps() const;
   void note_first_token();
   void note_recovered(const RunRecovered& recovered);
   void obey_signals();
@@ -152,6 +157,8 @@ class RunSession {
   uint64_t num_lines_hidden_ = 0;
   std::string phase_ = "starting";
   TenantSlot shown_tenant_ = TenantSlot(0);
+  Time last_turn_;             // of watch()
+  bool cannot_write_ = false;  // metrics.jsonl
 };
 
 /// Nothing samples: the loss is what a person follows, not a reward.

@@ -26,6 +26,7 @@
 #include "runtime/exec/caf_member.h"
 #include "runtime/log/log.h"
 #include "runtime/store/run_folder.h"
+#include "runtime/telemetry/step_lines.h"
 #include "runtime/trace/ring_requests.h"
 #include "runtime/wire/wire_message.h"
 
@@ -53,17 +54,27 @@ Time now() {
   return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
 }
 
+double wall_seconds() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since).count();
+}
+
 /// What the executor's hosts see of this process. Thread-safe.
 class WorkerSurroundings final : public Surroundings {
  public:
-  WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder, Log& log,
-                     ControlChannel& control, std::vector<ResumePoint> points, WorkerTrace* trace,
+  WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder,
+                     const std::string& process, Log& log, ControlChannel& control,
+                     std::vector<ResumePoint> points, WorkerTrace* trace,
                      std::function<void(const Error&)> on_fault)
       : log_(log),
         control_(control),
         points_(std::move(points)),
         reports_all_(plan.processes.size() > 1),
-        files_(plan, folder, points_, trace, std::move(on_fault)) {}
+        on_fault_(on_fault),
+        files_(plan, folder, points_, trace, std::move(on_fault)),
+        steps_(step_lines_file(folder / "logs", process)) {
+    for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
+  }
 
   /// Until go_live() what is said was said before: it is not logged again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
@@ -78,9 +89,9 @@ class WorkerSurroundings final : public Surroundings {
 
   RunFiles& files() override { return files_; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
-    MetricsLine line{tenant, step, {}};
-    for (const auto& [name, value] : values) line.values.push_back({name, value});
-    control_.report(std::move(line));
+    if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
+    const Status written = steps_.append({tenants_[tenant.index()], step, wall_seconds(), values});
+    if (!written.ok()) on_fault_(written.error());
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
     // In the log it stands again, since it may tell why a record could not be followed.
@@ -102,7 +113,10 @@ class WorkerSurroundings final : public Surroundings {
   ControlChannel& control_;
   const std::vector<ResumePoint> points_;
   const bool reports_all_;  // for the log of all processes
+  const std::function<void(const Error&)> on_fault_;
+  std::vector<std::string> tenants_;  // by slot; constant after construction
   WorkerFiles files_;
+  StepWriter steps_;
   std::atomic<bool> is_following_{false};
 };
 
@@ -233,8 +247,9 @@ RunEnded WorkerHost::run() {
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
-  WorkerSurroundings surroundings(*plan_, folder, *log_, *control_, std::move(begun_from),
-                                  trace_.get(), [this](const Error& fault) { note_fault(fault); });
+  WorkerSurroundings surroundings(*plan_, folder, arguments_.process, *log_, *control_,
+                                  std::move(begun_from), trace_.get(),
+                                  [this](const Error& fault) { note_fault(fault); });
   if (record_ != nullptr) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());

@@ -2,8 +2,8 @@
 ///
 /// Carries control messages (control_messages.h) as wire frames, both ways, once and in order. Each
 /// channel has one thread of its own that alone touches the socket. send() never blocks, so a host
-/// thread may report through it: commands beyond outbox_bytes_max are an error, reports (metrics
-/// and log lines) beyond it are dropped and counted. Received messages go to a ControlInbox, which
+/// thread may report through it: commands beyond outbox_bytes_max are an error, reports (log lines)
+/// beyond it are dropped and counted. Received messages go to a ControlInbox, which
 /// several channels may share; while it is full the channel stops reading, and the peer's outbox
 /// fills instead. A message that cannot be what it claims to be closes the channel and says why.
 ///
@@ -83,7 +83,7 @@ class ControlChannel {
     return queue(Payload::of(std::move(message)), false);
   }
   Status send(Payload message) { return queue(std::move(message), false); }
-  /// Queues a metrics or log line; dropped and counted when there is no room.
+  /// Queues a log line; dropped and counted when there is no room.
   template <Message T>
   void report(T message) {
     (void)queue(Payload::of(std::move(message)), true);

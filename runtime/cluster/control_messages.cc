@@ -4,17 +4,13 @@ namespace primerl {
 
 std::vector<const MessageType*> control_message_catalog() {
   return {
-      &message_type<WorkerHello>(),    &message_type<ConnectPeers>(),
-      &message_type<PeerDown>(),       &message_type<PeerUp>(),
-      &message_type<LinksLive>(),      &message_type<StartRun>(),
-      &message_type<HostsReady>(),     &message_type<GoRun>(),
-      &message_type<DrainRun>(),       &message_type<StopRun>(),
-      &message_type<TenantFinished>(), &message_type<CountHosts>(),
-      &message_type<HostsCounted>(),   &message_type<EndRun>(),
-      &message_type<Heartbeat>(),      &message_type<MetricsLine>(),
-      &message_type<FirstToken>(),     &message_type<LogLine>(),
-      &message_type<RunEnded>(),       &message_type<RunRecovered>(),
-      &message_type<HostsFollowed>(),  &message_type<GoLive>(),
+      &message_type<WorkerHello>(),  &message_type<ConnectPeers>(),   &message_type<PeerDown>(),
+      &message_type<PeerUp>(),       &message_type<LinksLive>(),      &message_type<StartRun>(),
+      &message_type<HostsReady>(),   &message_type<GoRun>(),          &message_type<DrainRun>(),
+      &message_type<StopRun>(),      &message_type<TenantFinished>(), &message_type<CountHosts>(),
+      &message_type<HostsCounted>(), &message_type<EndRun>(),         &message_type<Heartbeat>(),
+      &message_type<FirstToken>(),   &message_type<LogLine>(),        &message_type<RunEnded>(),
+      &message_type<RunRecovered>(), &message_type<HostsFollowed>(),  &message_type<GoLive>(),
   };
 }
 

@@ -1,7 +1,6 @@
 /// What primerl-graph and its primerl-worker processes say to each other, as wire messages.
 ///
-///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, MetricsLine, LogLine,
-///                      RunEnded
+///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///   in runs of several processes also
 ///   worker -> control: LinksLive, HostsReady, HostsFollowed, TenantFinished, HostsCounted
@@ -312,15 +311,6 @@ struct FirstToken {
   }
 };
 
-struct NamedNumber {
-  std::string name;
-  double value = 0;
-  template <class F>
-  static void fields(F& f) {
-    f("name", &NamedNumber::name)("value", &NamedNumber::value);
-  }
-};
-
 /// The worker has followed the record of the start before to its end and goes on live.
 struct RunRecovered {
   static constexpr std::string_view kName = "RunRecovered";
@@ -330,22 +320,6 @@ struct RunRecovered {
   template <class F>
   static void fields(F& f) {
     f("num_steps", &RunRecovered::num_steps)("num_messages", &RunRecovered::num_messages);
-  }
-};
-
-/// One line of metrics.jsonl, as services().publish_metrics() was given it.
-struct MetricsLine {
-  static constexpr std::string_view kName = "MetricsLine";
-  static constexpr uint32_t kVersion = 1;
-
-  TenantSlot tenant;
-  int64_t step = 0;
-  std::vector<NamedNumber> values;  // in the order they were published
-
-  template <class F>
-  static void fields(F& f) {
-    using M = MetricsLine;
-    f("tenant", &M::tenant)("step", &M::step)("values", &M::values);
   }
 };
 

@@ -27,14 +27,20 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, do
       new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants, std::move(score)));
 }
 
-Status MetricsLog::skip_written(const std::filesystem::path& metrics_file) {
+Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
+  std::map<std::string, int64_t> steps;
   std::ifstream stream(metrics_file);
-  for (std::string text; std::getline(stream, text);) {
+  for (std::string text; std::getline(stream, text) && !stream.eof();) {
     ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
     ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
     ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
-    written_[tenant] = step;  // of the newest start: an earlier one may have gone further
+    steps[tenant] = step;
   }
+  return steps;
+}
+
+Status MetricsLog::skip_written(const std::filesystem::path& metrics_file) {
+  ASSIGN_OR_RETURN(written_, newest_steps(metrics_file));
   return ok();
 }
 

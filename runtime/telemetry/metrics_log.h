@@ -27,6 +27,10 @@ struct StepFacts {
   double get(std::string_view name, double missing = 0) const;
 };
 
+/// The step of each tenant's last line: where the newest start is. (An earlier one, resumed from a
+/// checkpoint, may have gone further.)
+Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file);
+
 class MetricsLog {
  public:
   /// `wall_time`: seconds since 1970 of moment 0. `has_tenants`: tags carry the tenant's name.
