@@ -59,10 +59,12 @@ bool visit_payload(std::span<const std::byte> frame,
     if (!take(left, part.is_stored ? kHashBytes : part.num_bytes, part.bytes)) return false;
     visitor(part);
     if (i == fixed.header.count) return left.empty();
-    if (left.size() < sizeof(part.num_bytes)) return false;
-    std::memcpy(&part.num_bytes, left.data(), sizeof(part.num_bytes));
-    left = left.subspan(sizeof(part.num_bytes));
-    part.is_stored = part.num_bytes > kInlineBytesMax;
+    BlobWord word;
+    if (left.size() < sizeof word) return false;
+    std::memcpy(&word, left.data(), sizeof word);
+    left = left.subspan(sizeof word);
+    part.num_bytes = word.num_bytes();
+    part.is_stored = word.in_store();
   }
 }
 

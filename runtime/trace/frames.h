@@ -100,10 +100,20 @@ enum PayloadFlags : uint8_t {
   kBodyInStore = 1,  // body_bytes bytes follow not; 32 bytes SHA-256 stand in their place
 };
 
+/// What stands before a Blob: its size, and whether it is in the store though it is small, because
+/// all Blobs of the message together are too long for a frame.
+struct BlobWord {
+  uint64_t bits = 0;
+  static constexpr uint64_t kInStore = uint64_t{1} << 63;
+  uint64_t num_bytes() const { return bits & ~kInStore; }
+  bool in_store() const { return num_bytes() > kInlineBytesMax || (bits & kInStore) != 0; }
+};
+static_assert(sizeof(BlobWord) == 8);
+
 /// A message at its birth, when TraceFrameHeader::host is its sender's, or where it was handled,
 /// when that is its target's. Then: body (msgpack of
-/// fields()), and for each of TraceFrameHeader::count Blobs: u64 size, then its bytes, or (above
-/// kInlineBytesMax) its 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
+/// fields()), and for each of TraceFrameHeader::count Blobs: BlobWord, then its bytes, or its
+/// 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
 struct PayloadFrame {
   TraceFrameHeader header;
   uint64_t step;  // of the header's host: which emitted it, or handled it

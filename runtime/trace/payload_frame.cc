@@ -1,5 +1,6 @@
 #include "runtime/trace/payload_frame.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace primerl {
@@ -7,19 +8,43 @@ namespace {
 
 constexpr size_t kHashBytes = 32;
 
+uint64_t padded(uint64_t size) {
+  return (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
+}
+
 /// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's own length ends
 /// behind its last byte, so the last part may lack its padding.
 bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
   if (size > left.size()) return false;
   part = left.first(size);
-  const uint64_t padded = (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
-  left = left.subspan(std::min<uint64_t>(padded, left.size()));
+  left = left.subspan(std::min<uint64_t>(padded(size), left.size()));
   return true;
 }
 
 void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part) {
   out.insert(out.end(), part.begin(), part.end());
-  out.resize((out.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1));
+  out.resize(padded(out.size()));
+}
+
+/// The size up to which Blobs stand in the frame, so that all of them fit into `room`: the largest
+/// go to the store. As many as a message may have fit by their hashes alone.
+uint64_t largest_inline(std::span<const Blob> blobs, uint64_t room) {
+  uint64_t num_bytes = 0;
+  for (const Blob& blob : blobs)
+    num_bytes +=
+        sizeof(BlobWord) + (blob.size() > kInlineBytesMax ? kHashBytes : padded(blob.size()));
+  if (num_bytes <= room) return kInlineBytesMax;
+  std::vector<uint64_t> sizes;
+  for (const Blob& blob : blobs)
+    if (blob.size() > kHashBytes && blob.size() <= kInlineBytesMax) sizes.push_back(blob.size());
+  std::sort(sizes.begin(), sizes.end());
+  // Those of one size go together.
+  while (num_bytes > room && !sizes.empty()) {
+    const uint64_t largest = sizes.back();
+    for (; !sizes.empty() && sizes.back() == largest; sizes.pop_back())
+      num_bytes -= padded(largest) - kHashBytes;
+  }
+  return sizes.empty() ? kHashBytes : sizes.back();
 }
 
 }  // namespace
@@ -38,10 +63,13 @@ bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const 
   } else {
     append_padded(scratch, body);
   }
+  const uint64_t inline_max = largest_inline(blobs, kFrameBytesMax - sizeof frame - scratch.size());
   for (const Blob& blob : blobs) {
-    const uint64_t size = blob.size();
-    append_padded(scratch, std::as_bytes(std::span(&size, 1)));
-    if (size <= kInlineBytesMax) {
+    const bool is_stored = blob.size() > inline_max;
+    BlobWord word{blob.size()};
+    if (is_stored && !word.in_store()) word.bits |= BlobWord::kInStore;
+    append_padded(scratch, std::as_bytes(std::span(&word, 1)));
+    if (!is_stored) {
       append_padded(scratch, blob.bytes());
       continue;
     }
@@ -64,11 +92,12 @@ Result<PayloadParts> payload_parts(const Frame& frame) {
   if (!take(left, parts.body.in_store ? kHashBytes : fixed.body_bytes, parts.body.bytes))
     return torn();
   for (uint16_t i = 0; i < fixed.header.count; ++i) {
-    if (left.size() < sizeof(uint64_t)) return torn();
-    PayloadParts::Part part;
-    std::memcpy(&part.num_bytes, left.data(), sizeof part.num_bytes);
-    left = left.subspan(sizeof part.num_bytes);
-    part.in_store = part.num_bytes > kInlineBytesMax;
+    BlobWord word;
+    if (left.size() < sizeof word) return torn();
+    std::memcpy(&word, left.data(), sizeof word);
+    left = left.subspan(sizeof word);
+    PayloadParts::Part part{
+        .num_bytes = word.num_bytes(), .bytes = {}, .in_store = word.in_store()};
     if (!take(left, part.in_store ? kHashBytes : part.num_bytes, part.bytes)) return torn();
     parts.blobs.push_back(part);
   }

@@ -5,6 +5,7 @@
 
 #include "runtime/trace/gap_ledger.h"
 #include "runtime/trace/payload_frame.h"
+#include "runtime/wire/frame.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
 
@@ -141,7 +142,7 @@ void Recorder::write_note(const StepRecord& record, NoteKind kind,
 bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelope& envelope) {
   HostScratch& scratch = scratch_[record.host.index()];
   auto encoded = encode_message(envelope.payload);
-  if (!encoded.ok()) {
+  if (!encoded.ok() || encoded->blobs.size() > kFrameCountMax - kFrameCountMin) {
     scratch.num_unstored += 1;
     return false;
   }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -94,11 +95,12 @@ Status check_entry(const AllowedName& entry) {
   return ok();
 }
 
-/// Writes beside `path` and renames.
+/// Writes beside `path` and renames. What is beside is a new file under a name that nobody could
+/// have put there before (O_EXCL, 0600).
 Status replace(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path beside = path.string() + fmt::format(".{}", ::getpid());
+  std::string beside = path.string() + ".XXXXXX";
   const auto write = [&]() -> Status {
-    const File file{::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    const File file{::mkostemp(beside.data(), O_CLOEXEC)};
     if (file.fd < 0) return io_error("making", beside);
     return write_all(file, text, beside);
   };
@@ -109,6 +111,18 @@ Status replace(const std::filesystem::path& path, std::string_view text) {
   return written;
 }
 
+/// The whole text of a list that nobody but its owner could have written.
+Result<std::string> read_list(const std::filesystem::path& path) {
+  // A pipe would wait for somebody to write.
+  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) return io_error("reading", path);
+  struct stat about {};
+  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
+  RETURN_IF_ERROR(check_allow_list({about.st_uid, about.st_mode & 07777u}, ::geteuid(), path));
+  return read_all(file, path);
+}
+
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream in(text);
@@ -117,52 +131,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-}  // namespace
-
-SecretKey::~SecretKey() { explicit_bzero(z85_.data(), z85_.size()); }
-
-Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
-  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-  if (file.fd < 0 && errno == EEXIST)
-    return error(Code::kExists, "'{}' exists; keys are never overwritten", path.string())
-        .note("remove it yourself, or name another file");
-  if (file.fd < 0) return io_error("making", path);
-  std::string text =
-      fmt::format("public = \"{}\"\nsecret = \"{}\"\n", keys.public_key, keys.secret_key.reveal());
-  const Status written = write_all(file, text, path);
-  explicit_bzero(text.data(), text.size());
-  return written;
-}
-
-Result<KeyPair> read_key_file(const std::filesystem::path& path) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  if (file.fd < 0) return io_error("reading", path);
-  struct stat about {};
-  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
-  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
-  if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
-    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
-                 path.string(), about.st_mode & 07777)
-        .note(fmt::format("chmod 0600 '{}', if nobody else has read it", path.string()));
-  ASSIGN_OR_RETURN(std::string text, read_all(file, path));
-  auto public_key = value_of(text, "public", path);
-  auto secret_key = value_of(text, "secret", path);
-  explicit_bzero(text.data(), text.size());
-  if (!public_key.ok()) return std::move(public_key).error();
-  if (!secret_key.ok()) return std::move(secret_key).error();
-  return KeyPair{std::move(public_key).value(), SecretKey(std::move(secret_key).value())};
-}
-
-Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& path) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return io_error("reading", path);
-  struct stat about {};
-  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
-  if ((about.st_mode & 022) != 0)
-    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can let keys in",
-                 path.string(), about.st_mode & 07777)
-        .note(fmt::format("chmod 0600 '{}'", path.string()));
-  ASSIGN_OR_RETURN(const std::string text, read_all(file, path));
+Result<std::vector<AllowedName>> entries_of(const std::string& text,
+                                            const std::filesystem::path& path) {
   std::vector<AllowedName> entries;
   std::istringstream lines(text);
   int number = 0;
@@ -186,6 +156,59 @@ Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& pa
   return entries;
 }
 
+}  // namespace
+
+SecretKey::~SecretKey() { explicit_bzero(z85_.data(), z85_.size()); }
+
+Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
+  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  if (file.fd < 0 && errno == EEXIST)
+    return error(Code::kExists, "'{}' exists; keys are never overwritten", path.string())
+        .note("remove it yourself, or name another file");
+  if (file.fd < 0) return io_error("making", path);
+  std::string text =
+      fmt::format("public = \"{}\"\nsecret = \"{}\"\n", keys.public_key, keys.secret_key.reveal());
+  const Status written = write_all(file, text, path);
+  explicit_bzero(text.data(), text.size());
+  return written;
+}
+
+Result<KeyPair> read_key_file(const std::filesystem::path& path) {
+  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+  if (file.fd < 0) return io_error("reading", path);
+  struct stat about {};
+  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
+  if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
+    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
+                 path.string(), about.st_mode & 07777)
+        .note(fmt::format("chmod 0600 '{}', if nobody else has read it", path.string()));
+  ASSIGN_OR_RETURN(std::string text, read_all(file, path));
+  auto public_key = value_of(text, "public", path);
+  auto secret_key = value_of(text, "secret", path);
+  explicit_bzero(text.data(), text.size());
+  if (!public_key.ok()) return std::move(public_key).error();
+  if (!secret_key.ok()) return std::move(secret_key).error();
+  return KeyPair{std::move(public_key).value(), SecretKey(std::move(secret_key).value())};
+}
+
+Status check_allow_list(const FileOwner& file, uid_t reader, const std::filesystem::path& path) {
+  if (file.user != reader && file.user != 0)
+    return error(Code::kInvalid, "'{}' belongs to user {}, who could let keys in", path.string(),
+                 file.user)
+        .note(fmt::format("it must be yours (user {}) or root's", reader));
+  if ((file.mode & 022) != 0)
+    return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can let keys in",
+                 path.string(), file.mode)
+        .note(fmt::format("chmod 0600 '{}'", path.string()));
+  return ok();
+}
+
+Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(const std::string text, read_list(path));
+  return entries_of(text, path);
+}
+
 Status append_to_allow_list(const std::filesystem::path& path, const AllowedName& entry) {
   RETURN_IF_ERROR(check_entry(entry));
   // One at a time: who adds reads first. The folder's lock needs no file and dies with its holder.
@@ -194,13 +217,11 @@ Status append_to_allow_list(const std::filesystem::path& path, const AllowedName
   if (lock.fd < 0 || ::flock(lock.fd, LOCK_EX) != 0) return io_error("locking", folder);
   std::string text;
   if (std::filesystem::exists(path)) {
-    ASSIGN_OR_RETURN(const auto entries, read_allow_list(path));
+    ASSIGN_OR_RETURN(text, read_list(path));
+    ASSIGN_OR_RETURN(const auto entries, entries_of(text, path));
     if (has_entry(entries, entry))
       return error(Code::kExists, "'{}' lets this key in already, as '{}'", path.string(),
                    entry.process);
-    const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (file.fd < 0) return io_error("reading", path);
-    ASSIGN_OR_RETURN(text, read_all(file, path));
     if (!text.ends_with('\n') && !text.empty()) text += '\n';
   }
   const std::string tenants =

@@ -8,6 +8,8 @@
 /// Plain functions and values; any thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -64,6 +66,15 @@ Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
 /// kInvalid when others than its owner can read it, when it is no plain file, or no key file.
 Result<KeyPair> read_key_file(const std::filesystem::path& file);
 
+/// Who may write a file: its owner, and who its mode lets.
+struct FileOwner {
+  uid_t user = 0;
+  uint32_t mode = 0;  // the lowest 12 bits
+};
+/// kInvalid when another user than `reader` (the superuser aside) could let keys in by this file.
+Status check_allow_list(const FileOwner& file, uid_t reader, const std::filesystem::path& path);
+
+/// kInvalid when others could have written it, when it is no plain file, or no such list.
 Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
 /// Adds a line, making the file (0600) when it is not there: a reader sees the old list or the new
 /// one, and of two that add at once neither is lost. kExists: this process has the key already.

@@ -198,7 +198,8 @@ Result<std::unique_ptr<ShmBlobReader>> ShmBlobReader::open(const ShmBlobAddress&
   if (descriptor < 0) return system_error(Code::kUnavailable, "open");
   const auto mapping = std::make_shared<Mapping>();
   struct stat facts = {};
-  const bool is_sealed = (::fcntl(descriptor, F_GET_SEALS) & F_SEAL_SHRINK) > 0;
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // -1: a file that knows none
+  const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
   const bool is_sized = ::fstat(descriptor, &facts) == 0 && facts.st_size > 0 &&
                         static_cast<uint64_t>(facts.st_size) > Page::size();
   Status mapped = is_sealed && is_sized

@@ -12,6 +12,8 @@
 #include "runtime/trace/maintenance.h"
 #include "runtime/trace/payload_frame.h"
 #include "runtime/trace/sealed_segments.h"
+#include "runtime/trace/segment_reader.h"
+#include "runtime/wire/frame.h"
 #include "tests/trace/segment_files.h"
 
 namespace primerl {
@@ -258,6 +260,86 @@ bool append_large(SegmentWriter& writer, uint64_t step, uint64_t content) {
   frame.sequence = step;
   std::vector<std::byte> scratch;
   return append_payload(writer, frame, {}, std::span(&blob, 1), scratch);
+}
+
+/// What a payload of these Blobs looks like when it is read back.
+std::vector<PayloadParts::Part> blobs_read_back(const std::vector<Blob>& blobs, size_t body_bytes,
+                                                const std::filesystem::path& folder) {
+  auto options = small_segments(folder);
+  options.segment_bytes = uint64_t{4} << 20;
+  auto writer = SegmentWriter::open(options);
+  EXPECT_TRUE(writer.ok());
+  PayloadFrame frame = {};
+  frame.step = frame.sequence = 1;
+  std::vector<std::byte> scratch;
+  const std::vector<std::byte> body(body_bytes, std::byte{7});
+  EXPECT_TRUE(append_payload(**writer, frame, body, blobs, scratch));
+  EXPECT_EQ((*writer)->num_lost(), 0U);
+  EXPECT_TRUE((*writer)->close().ok());
+  const auto verified = verify_trace(folder);
+  EXPECT_TRUE(verified.ok());
+  for (const auto& fault : verified->faults) EXPECT_FALSE(fault.is_fault()) << fault.text;
+  std::vector<PayloadParts::Part> parts;
+  const auto reader = SegmentReader::open(segment_path(folder, "main", 1, 1)).value();
+  const ContentStore store(folder / "blobs", false);
+  for (auto found = reader->next(0); found;
+       found = reader->next(SegmentReader::next_offset(*found))) {
+    if (found->kind() != TraceFrameKind::kPayload) continue;
+    parts = payload_parts(*found)->blobs;
+    for (size_t i = 0; i < parts.size() && i < blobs.size(); ++i) {
+      std::vector<std::byte> bytes(parts[i].bytes.begin(), parts[i].bytes.end());
+      ContentHash hash{};
+      if (parts[i].in_store) {
+        std::copy(bytes.begin(), bytes.end(), hash.begin());
+        bytes = store.load(hash).value();
+      }
+      EXPECT_EQ(Blob(std::move(bytes)), blobs[i]) << i;
+    }
+  }
+  EXPECT_EQ(parts.size(), blobs.size());
+  return parts;
+}
+
+uint64_t num_stored(const std::vector<PayloadParts::Part>& parts) {
+  return static_cast<uint64_t>(
+      std::count_if(parts.begin(), parts.end(), [](const auto& part) { return part.in_store; }));
+}
+
+std::vector<Blob> blobs_of(size_t count, size_t num_bytes) {
+  std::vector<Blob> blobs;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<std::byte> bytes(num_bytes);
+    const uint64_t content = i % 16;
+    std::memcpy(bytes.data(), &content, std::min(num_bytes, sizeof content));
+    blobs.emplace_back(std::move(bytes));
+  }
+  return blobs;
+}
+
+// A frame's room behind a body of 8 bytes, in Blobs of 1016 bytes with their word.
+constexpr size_t kBlobsOfAFrame = (kFrameBytesMax - sizeof(PayloadFrame) - 8) / 1024;
+
+TEST(SegmentWriter, KeepsBlobsInAFrameAsLongAsAllOfThemFit) {
+  TestFolder at_the_limit, one_past_it;
+  EXPECT_EQ(num_stored(blobs_read_back(blobs_of(kBlobsOfAFrame, 1016), 8, at_the_limit.path())),
+            0U);
+  EXPECT_EQ(num_stored(blobs_read_back(blobs_of(kBlobsOfAFrame + 1, 1016), 8, one_past_it.path())),
+            kBlobsOfAFrame + 1);
+}
+
+TEST(SegmentWriter, StoresTheLargestBlobsOfAMessageThatIsTooLongForAFrame) {
+  TestFolder folder;
+  auto blobs = blobs_of(15, kInlineBytesMax);
+  for (auto& small : blobs_of(200, 1000)) blobs.push_back(std::move(small));
+  const auto parts = blobs_read_back(blobs, 8, folder.path());
+  EXPECT_EQ(num_stored(parts), 15U);
+  for (size_t i = 0; i < 15; ++i) EXPECT_TRUE(parts[i].in_store);
+}
+
+TEST(SegmentWriter, LosesNoMessageHoweverManyBlobsItHas) {
+  TestFolder folder;
+  const size_t most = kFrameCountMax - kFrameCountMin;
+  EXPECT_EQ(num_stored(blobs_read_back(blobs_of(most, 100), kInlineBytesMax, folder.path())), most);
 }
 
 /// The blobs that lie there, and those that segments name, must be the same.

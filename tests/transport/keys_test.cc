@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "tests/store/scratch_folder.h"
@@ -120,6 +123,42 @@ TEST(Keys, RefuseAListThatOthersCanWriteAndNameTheLineOfAFault) {
               HasSubstr("allowed:2: '" + key + "' is let in as 'training' twice"));
   ASSERT_EQ(::chmod(file.c_str(), 0620), 0);
   EXPECT_THAT(read_allow_list(file).error().text(), HasSubstr("can let keys in"));
+}
+
+TEST(Keys, RefuseAListOfAnotherUserThanTheReaderOrRoot) {
+  EXPECT_TRUE(check_allow_list({1000, 0600}, 1000, "list").ok());
+  EXPECT_TRUE(check_allow_list({0, 0644}, 1000, "list").ok());
+  const auto foreign = check_allow_list({1001, 0600}, 1000, "list");
+  ASSERT_FALSE(foreign.ok());
+  EXPECT_THAT(foreign.error().text(), HasSubstr("belongs to user 1001, who could let keys in"));
+  EXPECT_FALSE(check_allow_list({1000, 0600}, 0, "list").ok()) << "root trusts root alone";
+  EXPECT_FALSE(check_allow_list({1000, 0620}, 1000, "list").ok());
+  EXPECT_FALSE(check_allow_list({1000, 0602}, 1000, "list").ok());
+}
+
+TEST(Keys, WaitForNobodyWhereAPipeStandsForAFile) {
+  ScratchFolder folder;
+  const auto pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(read_allow_list(pipe).error().code(), Code::kInvalid);
+  EXPECT_EQ(read_key_file(pipe).error().code(), Code::kInvalid);
+}
+
+TEST(Keys, AreLetInThroughNoNameThatWasThereBefore) {
+  ScratchFolder folder;
+  const auto file = folder.path() / "allowed", other = folder.path() / "other";
+  write_text(other, "precious");
+  // What stands beside the list was the name of this process.
+  const auto beside = file.string() + fmt::format(".{}", ::getpid());
+  std::filesystem::create_symlink(other, beside);
+  ASSERT_TRUE(append_to_allow_list(file, {make_key_pair().public_key, "training", {}}).ok());
+  std::ifstream stream(other);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(beside));
+  struct stat about {};
+  ASSERT_EQ(::lstat(file.c_str(), &about), 0);
+  EXPECT_TRUE(S_ISREG(about.st_mode));
+  EXPECT_EQ(about.st_mode & 0777, 0600U);
 }
 
 TEST(Keys, KeepEveryoneWhoWasLetInAtTheSameTime) {

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "graph/base/random.h"
@@ -36,6 +39,22 @@ TEST_F(ShmBlobsTest, AreReadWhereTheyWereBorn) {
     ASSERT_TRUE(blob.ok()) << blob.error().text();
     EXPECT_EQ(*blob, Blob(bytes));
   }
+}
+
+// A file on a disk knows no seals: whoever sent its address may shorten it under the reader.
+TEST_F(ShmBlobsTest, AreNotReadFromAFileThatCouldShrink) {
+  const ShmBlobAddress address = pool_->address();
+  const auto pool = fmt::format("/proc/self/fd/{}", address.descriptor);
+  std::FILE* copy = std::tmpfile();
+  ASSERT_NE(copy, nullptr);
+  std::ifstream stream(pool, std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(stream), {}};
+  ASSERT_EQ(std::fwrite(all.data(), 1, all.size(), copy), all.size());
+  ASSERT_EQ(std::fflush(copy), 0);
+  const auto opened = ShmBlobReader::open({address.pid, ::fileno(copy), address.nonce});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.error().text(), testing::HasSubstr("is no pool of Blobs"));
+  std::fclose(copy);
 }
 
 TEST_F(ShmBlobsTest, GiveTheirRoomBackWhenTheLastCopyDies) {
