@@ -1,9 +1,12 @@
 #include "runtime/bin/run_plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
 #include "runtime/store/checkpoint.h"
+#include "runtime/telemetry/metrics_log.h"
+#include "runtime/telemetry/step_lines.h"
 
 namespace primerl {
 namespace {
@@ -95,6 +98,30 @@ bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& 
   return false;
 }
 
+/// A record is followed to its end: `max_steps` cannot lie within it. With the options that it was
+/// made with it does not.
+Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
+  if (!choice.has_other_options) return ok();
+  ASSIGN_OR_RETURN(auto steps, newest_steps(choice.run_folder / "metrics.jsonl"));
+  for (const auto& file : find_step_lines(choice.run_folder / "logs")) {
+    ASSIGN_OR_RETURN(const auto later, newest_steps(file));
+    for (const auto& [tenant, step] : later) steps[tenant] = std::max(steps[tenant], step);
+  }
+  for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
+    const Tenant& tenant = plan.tenants[slot];
+    const int64_t step = steps[tenant.name];
+    if (step < tenant.max_steps) continue;
+    Error fault = error(Code::kInvalid, "tenant '{}' has recorded {} steps, max_steps asks for {}",
+                        tenant.name, step, tenant.max_steps)
+                      .note(fmt::format("go on with --max-steps {} or more", step + 1));
+    if (slot >= choice.points.size() || choice.points[slot].step >= tenant.max_steps) return fault;
+    return std::move(fault).note(
+        fmt::format("or go back with --from-checkpoint, to what step {} had left behind",
+                    choice.points[slot].step));
+  }
+  return ok();
+}
+
 }  // namespace
 
 double wall_seconds() {
@@ -152,6 +179,7 @@ void choose_record(const RunArguments& arguments, const Plan& plan, ResumeChoice
   const Status fits = Recovery::check(plan, **trace);
   if (fits.ok()) {
     choice.record = record;
+    choice.has_other_options = (*trace)->catalog().graph_hash != plan.graph_hash;
     choice.absent = Recovery::absent_processes(plan, **trace);
     choice.begun_from = (*trace)->catalog().resumed_from;
     return;
@@ -173,8 +201,8 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
     ASSIGN_OR_RETURN(auto point, read_checkpoint(fs::canonical(resume, fault)));
     choice.points.push_back(std::move(point));
   }
-  // Its record, or its being untouched, says that steps are left.
-  if (!choice.record.empty() || choice.points.empty()) return ok();
+  if (!choice.record.empty()) return check_recorded_steps(plan, choice);
+  if (choice.points.empty()) return ok();  // untouched: all steps are left
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
     if (step >= max_steps)

@@ -32,7 +32,7 @@ struct RunArguments {
   bool from_checkpoint = false;
   bool json = false;
   LinkKeyFiles link_keys;
-  std::string hosts;  // the file that says where agents are; "": everything runs here
+  std::string hosts;               // the file that says where agents are; "": everything runs here
   std::string metrics_port = "0";  // "off": nothing is served
 };
 
@@ -42,6 +42,7 @@ struct ResumeChoice {
   std::filesystem::path graph_file;     // the resolved graph of that run
   std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
   std::filesystem::path record;         // to follow first; filled by choose_record()
+  bool has_other_options = false;       // the record is of the same graph with other options
   std::vector<std::string> begun_from;  // checkpoints that `record` begins from
   std::vector<AbsentProcess> absent;    // that follow no record
   std::filesystem::path superseded;     // a record that `record` holds whole

@@ -66,7 +66,7 @@ std::vector<fs::path> remove_dead(const fs::path& root) {
 
 Result<std::unique_ptr<SocketFolder>> SocketFolder::create(const fs::path& given,
                                                            const std::string& name) {
-  const fs::path root = given.empty() ? default_root() : given;
+  const fs::path root = fs::absolute(given.empty() ? default_root() : given);
   RETURN_IF_ERROR(make_root(root));
   ASSIGN_OR_RETURN(const auto root_lock, take_lock(root / "lock", true));
   auto leftovers = remove_dead(root);

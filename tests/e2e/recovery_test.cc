@@ -48,6 +48,25 @@ void expect_whole(const fs::path& folder, const std::string& last_step) {
   EXPECT_EQ(std::to_string(expect_steps_and_rollouts_once(folder)), last_step);
 }
 
+TEST(ARecoveredRun, IsNotAskedForFewerStepsThanItsRecordHas) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  const int64_t recorded = *lines_of(folder / "metrics.jsonl").back().get_int("step");
+  for (const int64_t asked : {int64_t{10}, recorded}) {
+    const auto end = resume(folder, std::to_string(asked));
+    EXPECT_EQ(end.code, 2) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(fmt::format("tenant 'main' has recorded {} steps, max_steps "
+                                               "asks for {}",
+                                               recorded, asked)));
+    EXPECT_THAT(end.err, HasSubstr(fmt::format("--max-steps {} or more", recorded + 1)));
+    EXPECT_THAT(end.err, Not(HasSubstr("another content")));
+  }
+  const auto end = resume(folder, std::to_string(recorded + 1));
+  ASSERT_EQ(end.code, 0) << end.err;
+  expect_whole(folder, std::to_string(recorded + 1));
+}
+
 TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";

@@ -136,6 +136,61 @@ TEST_F(WatchedRun, KilledItIsLostAndPsNamesWhatIsLeft) {
                               HasSubstr("primerl-graph run --resume " + folder_.string())));
 }
 
+TEST_F(WatchedRun, PsSaysWholePathsWhereverItIsAsked) {
+  {
+    Program run(words("scripted.toml", {"--max-steps", "1000000000"}), variables());
+    ASSERT_TRUE(run.wait_until_said("reward"));
+    ::kill(run.pid(), SIGKILL);
+    run.wait();
+  }
+  const auto said_in = [this](const std::string& folder, const std::string& run) {
+    const std::string program = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
+    const auto end = Program({program, "ps", run}, variables(), folder).wait();
+    return end.out + end.err;
+  };
+  EXPECT_THAT(said_in(scratch_.path().string(), "run"),
+              HasSubstr("primerl-graph run --resume " + folder_.string() + "\n"));
+  EXPECT_THAT(said_in(folder_.string(), "."),
+              HasSubstr("primerl-graph run --resume " + folder_.string() + "\n"));
+  EXPECT_THAT(said_in(folder_.string(), "runs/latest"),
+              HasSubstr("no run folder '" + folder_.string() + "/runs/latest'"));
+}
+
+// What the trainer reports while nobody listens is in the file afterwards, once and in order.
+TEST_F(WatchedRun, WritesEveryStepThatItsTrainerTookWhileTheControlPlaneStoodStill) {
+  constexpr size_t kSteps = 120;
+  Program run(words("scripted.toml", {"--max-steps", std::to_string(kSteps)}), variables());
+  const auto metrics = folder_ / "metrics.jsonl", steps = folder_ / "logs" / "main.steps.jsonl";
+  while (num_lines(metrics) < 3) ASSERT_TRUE(run.is_running());
+  ::kill(run.pid(), SIGSTOP);
+  // The worker goes on to its last step by itself.
+  while (num_lines(steps) < kSteps) {
+  }
+  EXPECT_LT(num_lines(metrics), kSteps);
+  ::kill(run.pid(), SIGCONT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), static_cast<int64_t>(kSteps));
+  EXPECT_FALSE(std::filesystem::exists(steps)) << "it is read, and gone";
+}
+
+TEST_F(WatchedRun, KeepsForItsOwnerWhatMayHoldPrompts) {
+  ASSERT_EQ(Program(words("scripted.toml", {"--max-steps", "3"}), variables()).wait().code, 0);
+  using std::filesystem::perms;
+  const auto others = perms::group_all | perms::others_all;
+  EXPECT_EQ(std::filesystem::status(folder_).permissions(), perms::owner_all);
+  size_t num_files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+    const std::string path = entry.path().lexically_relative(folder_).string();
+    const bool may_hold = path == "rollouts.jsonl" || path == "metrics.jsonl" ||
+                          path.starts_with("logs/") || path.starts_with("trace/");
+    if (!may_hold || !entry.is_regular_file() || entry.path().extension() == ".index") continue;
+    ++num_files;
+    EXPECT_EQ(entry.status().permissions() & others, perms::none) << path;
+  }
+  EXPECT_GE(num_files, 5U) << "metrics, rollouts, two logs and a segment";
+}
+
 TEST_F(WatchedRun, APortThatIsTakenEndsItBeforeItBegins) {
   auto other = HttpServer::listen(0, [](std::string_view) { return nullptr; });
   ASSERT_TRUE(other.ok());

@@ -145,9 +145,11 @@ Result<Found> find_out(const fs::path& folder) {
 }
 
 int run_ps(const PsArguments& arguments) {
+  // Whole paths: what is said may be read in another folder.
   std::error_code fault;
-  const fs::path named = fs::weakly_canonical(arguments.run, fault);
-  const auto found = find_out(fault ? fs::path(arguments.run) : named);
+  const fs::path whole = fs::absolute(arguments.run, fault).lexically_normal();
+  const fs::path named = fs::weakly_canonical(whole, fault);
+  const auto found = find_out(fault ? whole : named);
   if (!found.ok()) {
     const Code code = found.error().code();
     const bool is_no_run = code == Code::kNotFound || code == Code::kInvalid;
