@@ -6,11 +6,10 @@
 
 #include "graph/base/json.h"
 #include "kernels/text/tokenizer.h"
+#include "tests/base/made_by_python.h"
 
 namespace primerl {
 namespace {
-
-const std::string kVectors = PRIMERL_TEXT_VECTORS;  // empty: the package is not there
 
 std::vector<int32_t> ids_of(const Json& json) {
   std::vector<int32_t> ids;
@@ -21,9 +20,10 @@ std::vector<int32_t> ids_of(const Json& json) {
 class Golden : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (kVectors.empty())
-      GTEST_SKIP() << "the Python of PRIMERL_PYTHON has no 'tokenizers' package";
-    const std::string folder = kVectors + "/" + GetParam();
+    const auto vectors = testing::made_by_python(PRIMERL_PYTHON, "tokenizers",
+                                                 "tests/text/make_vectors.py", "text_vectors");
+    if (!vectors) GTEST_SKIP() << "no package 'tokenizers' in " PRIMERL_PYTHON;
+    const std::string folder = *vectors / GetParam();
     std::ifstream file(folder + "/vectors.json");
     std::stringstream text;
     text << file.rdbuf();

@@ -176,7 +176,6 @@ def main(out):
         config = {"eos_token": eos, "pad_token": pad}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "vectors.json").write_text(json.dumps(vectors_of(name, tok, seed, eos)))
-    (pathlib.Path(out) / "done").write_text("")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,17 @@
 #include "tests/torch/reference_models.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
 
+#include "tests/base/made_by_python.h"
+
 namespace primerl::testing {
 namespace {
 
-const std::filesystem::path kScript =
-    std::filesystem::path(PRIMERL_SOURCE_DIR) / "tests/torch/make_models.py";
+const std::string kScript = "tests/torch/make_models.py";
 
 std::string read_text(const std::filesystem::path& file) {
   std::ostringstream text;
@@ -23,35 +19,14 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
-/// Held by one process at a time; the system drops it when the process ends.
-class FileLock {
- public:
-  explicit FileLock(const std::filesystem::path& file)
-      : descriptor_(::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
-    CHECK(descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) == 0, "cannot lock " + file.string());
-  }
-  ~FileLock() { ::close(descriptor_); }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
- private:
-  int descriptor_;
-};
-
 }  // namespace
 
 std::filesystem::path reference_models() {
-  const auto folder = std::filesystem::path(PRIMERL_BINARY_DIR) / "reference_models";
-  std::filesystem::create_directories(folder);
-  const FileLock lock(folder / "lock");
-  const auto stamp = folder / "made_by.py";
-  if (std::filesystem::exists(stamp) && read_text(stamp) == read_text(kScript)) return folder;
-  const std::string command = std::string(PRIMERL_PYTHON) + " '" + kScript.string() + "' '" +
-                              folder.string() + "' > '" + (folder / "log").string() + "' 2>&1";
-  CHECK(std::system(command.c_str()) == 0,
-        "make_models.py failed (it needs torch and transformers):\n" + read_text(folder / "log"));
-  std::filesystem::copy_file(kScript, stamp, std::filesystem::copy_options::overwrite_existing);
-  return folder;
+  const auto folder =
+      made_by_python(PRIMERL_PYTHON, "transformers", kScript, "reference_models");
+  CHECK(folder.has_value(), "there is no package 'transformers' in " PRIMERL_PYTHON
+                            ": `scripts/setup.sh --tests` installs it");
+  return *folder;
 }
 
 const Json& reference(const std::string& name) {
@@ -64,8 +39,8 @@ const Json& reference(const std::string& name) {
 
 std::vector<double> transformers_logprobs(const std::filesystem::path& folder,
                                           const std::vector<int32_t>& ids) {
-  std::string command = std::string(PRIMERL_PYTHON) + " '" + kScript.string() + "' --logprobs '" +
-                        folder.string() + "'";
+  std::string command = std::string(PRIMERL_PYTHON) + " '" PRIMERL_SOURCE_DIR "/" + kScript +
+                        "' --logprobs '" + folder.string() + "'";
   for (const int32_t id : ids) command += " " + std::to_string(id);
   std::FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   CHECK(pipe != nullptr, "cannot start " + command);
