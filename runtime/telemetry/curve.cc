@@ -99,7 +99,11 @@ std::string draw_curve(std::span<const double> values, int64_t first_step,
   const size_t label = std::max(top.size(), bottom.size());
   std::string text;
   for (int row = 0; row < style.height; ++row) {
-    const std::string_view name = row == 0 ? top : row == style.height - 1 ? bottom : "";
+    std::string_view name;
+    if (row == 0)
+      name = top;
+    else if (row == style.height - 1)
+      name = bottom;
     text += fmt::format("{}{:>{}} {}{}\n", style.indent, name, label, style.utf8 ? "│" : "|",
                         dots.line(row, style.utf8));
   }

@@ -104,7 +104,8 @@ class WeightLinksTest : public testing::Test {
   }
   static uint64_t bytes_of_a_version() {
     uint64_t sum = 0;
-    for (const auto& tensor : channel_weights(0, kLarge)->tensors) sum += tensor.bytes.size();
+    const auto weights = channel_weights(0, kLarge);  // outlives the head of the loop
+    for (const auto& tensor : weights->tensors) sum += tensor.bytes.size();
     return sum;
   }
 

@@ -48,7 +48,8 @@ class LinkChannelTest : public testing::Test {
   }
   static uint64_t bytes_of_a_version() {
     uint64_t sum = 0;
-    for (const auto& tensor : channel_weights(0)->tensors) sum += tensor.bytes.size();
+    const auto weights = channel_weights(0);  // outlives the head of the loop
+    for (const auto& tensor : weights->tensors) sum += tensor.bytes.size();
     return sum;
   }
 
