@@ -14,6 +14,10 @@ RUN_ARGS ?=
 # A filter of test names: make test TESTS=Router
 TESTS ?= .
 
+# ON makes warnings errors, as CI does: make test WERROR=ON. Empty: a build folder stays as it is.
+WERROR ?=
+export WERROR
+
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
@@ -27,8 +31,8 @@ help:
 	@echo "make format   clang-format over the tree"
 	@echo "make docs     write the generated reference and the golden files of tests again"
 	@echo "make setup    only install what is missing: Debian packages, PyTorch into .venv"
-	@echo "make asan     unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-	@echo "make tsan     unit tests under ThreadSanitizer"
+	@echo "make asan     units and simulations, AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan     units and simulations, ThreadSanitizer"
 	@echo "make clean    remove the build folders (.venv stays)"
 
 setup:
@@ -61,9 +65,9 @@ docs: setup
 	PRIMERL_UPDATE_GOLDEN=1 build/bin/language_test --gtest_brief=1
 	PRIMERL_UPDATE_GOLDEN=1 build/bin/rehearsal_test --gtest_brief=1 --gtest_filter='*Golden*'
 
-asan tsan: setup
+asan tsan: setup-tests
 	@scripts/build.sh $@ $(JOBS) all
-	@scripts/run_tests.sh build-$@ $(JOBS) '$(TESTS)' unit
+	@scripts/run_tests.sh build-$@ $(JOBS) '$(TESTS)' 'unit|sim'
 
 clean:
 	rm -rf build build-asan build-tsan build-release build-cuda

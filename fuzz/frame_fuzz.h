@@ -2,6 +2,7 @@
 /// run over the corpus by tests/wire/frame_test.cc.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 

@@ -1,5 +1,6 @@
 #include "graph/plan.h"
 
+#include <algorithm>
 #include <thread>
 
 #include "graph/base/random.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing to build primerl-graph on Debian 12: the packages of packages.txt with
-# apt (sudo only when not root), and .venv with PyTorch, which brings libtorch. With --tests also
-# the Python packages of requirements-tests.txt, and promtool. Does nothing, quickly, when nothing
-# is missing.
+# Installs what is missing to build primerl-graph on Debian 12 and 13 and Ubuntu 24.04: the packages
+# of packages.txt with apt (sudo only when not root), and .venv with PyTorch, which brings libtorch.
+# With --tests also the Python packages of requirements-tests.txt, and promtool. Does nothing,
+# quickly, when nothing is missing.
 #
 # PRIMERL_PYTHON=/path/python   take PyTorch from this Python instead of looking for one
 # PRIMERL_OFFLINE=1             install nothing, only say what is missing
@@ -58,7 +58,8 @@ install_packages() {
   # shellcheck disable=SC2086
   "${apt[@]}" install --no-install-recommends $missing >&2 ||
     fail "apt could not install: $missing" \
-      "is the network up, and does /etc/apt name a Debian 12 mirror?" "by hand: $by_hand"
+      "is the network up, and does /etc/apt name a mirror of Debian 12, 13 or Ubuntu 24.04?" \
+      "(Ubuntu has some of them in 'universe')" "by hand: $by_hand"
 }
 
 # --- Python ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 /// version (supervised data) never grows stale.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>

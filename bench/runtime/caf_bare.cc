@@ -1,6 +1,9 @@
 #include <caf/all.hpp>
+#include <atomic>
 #include <chrono>
 #include <future>
+#include <memory>
+#include <vector>
 
 #include "bench/runtime/bare_caf.h"
 

@@ -12,6 +12,7 @@
 // re-driven too.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 

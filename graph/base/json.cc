@@ -1,6 +1,7 @@
 #include "graph/base/json.h"
 
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 

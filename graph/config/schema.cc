@@ -1,6 +1,7 @@
 #include "graph/config/schema.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "graph/base/suggest.h"
 #include "graph/config/tables.h"

@@ -7,6 +7,7 @@
 /// thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <functional>

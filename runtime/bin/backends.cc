@@ -1,5 +1,7 @@
 #include "runtime/bin/backends.h"
 
+#include <algorithm>
+
 #include "graph/base/json.h"
 #include "graph/base/suggest.h"
 #include "graph/weight_backend.h"

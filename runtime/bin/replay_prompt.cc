@@ -1,5 +1,6 @@
 #include "runtime/bin/replay_prompt.h"
 
+#include <algorithm>
 #include <iostream>
 #include <sstream>
 

@@ -1,6 +1,8 @@
 #include "runtime/bin/worker_replay.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 
 #include "runtime/bin/bisect.h"

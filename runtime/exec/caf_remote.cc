@@ -1,5 +1,7 @@
 // What a CafExecutor does for a run of several processes: parcels that leave and arrive, and the
 // looks that others take at it.
+#include <algorithm>
+
 #include "runtime/exec/caf_core.h"
 #include "runtime/exec/stall.h"
 

@@ -1,5 +1,6 @@
 #include "runtime/exec/caf_timers.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace primerl {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "runtime/exec/running.h"
 #include "runtime/exec/stall.h"

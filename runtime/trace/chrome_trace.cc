@@ -1,6 +1,7 @@
 #include "runtime/trace/chrome_trace.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/trace/step_text.h"
 #include "runtime/trace/summary.h"

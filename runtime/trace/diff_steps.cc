@@ -1,5 +1,6 @@
 // The first difference of one host.
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/trace/diff_parts.h"
 #include "runtime/trace/index.h"

@@ -1,4 +1,5 @@
 // What two catalogs and two graphs say differently.
+#include <algorithm>
 #include <map>
 
 #include "runtime/trace/diff_parts.h"

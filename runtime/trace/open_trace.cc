@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <queue>
+#include <tuple>
 
 #include "runtime/trace/content_store.h"
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <queue>
 #include <set>
+#include <tuple>
 
 #include "runtime/transport/link_transport.h"
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "actors/router/router.h"
 
 #include <gmock/gmock.h>

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "runtime/bin/resource_catalog.h"
 #include "runtime/bin/run_server.h"

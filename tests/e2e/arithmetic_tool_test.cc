@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "actors/env/environments/arithmetic_tool.h"
 #include "kernels/text/tokenizer.h"

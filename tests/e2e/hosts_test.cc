@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 
 #include <csignal>
+#include <map>
+#include <memory>
 #include <set>
 #include <thread>
 

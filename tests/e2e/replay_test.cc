@@ -1,4 +1,7 @@
 // A few steps of the demo played again: whole, by hand, changed, and what cannot be played.
+#include <memory>
+#include <sstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <stdexcept>
 
 namespace primerl {
 namespace {

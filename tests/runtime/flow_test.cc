@@ -1,5 +1,7 @@
 // The flow rule: bounds, credit in messages and bytes, feedback that is never held back, work
 // turns.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

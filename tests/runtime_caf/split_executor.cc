@@ -1,5 +1,6 @@
 #include "tests/runtime_caf/split_executor.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "runtime/exec/stall.h"

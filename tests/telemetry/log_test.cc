@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/log/log.h"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,9 @@
 // The engine and the learner against transformers, on tiny random fp32 models.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <span>
 
 #include "kernels/torch/learner.h"

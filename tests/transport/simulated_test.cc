@@ -1,5 +1,8 @@
 /// The protocol over the simulated network: partitions, and many seeds of every fault at once. A
 /// failure prints its seed, which repeats it.
+#include <algorithm>
+#include <tuple>
+
 #include "runtime/transport/simulated_transport.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
 #include "runtime/bin/commands/model_options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <limits>
