@@ -59,6 +59,7 @@ function(primerl_test name)
              --gtest_output=xml:${CMAKE_BINARY_DIR}/gtest/${name}.xml)
     # A tenth of the seeds: they look for other orders of messages, not for other memory.
     set(variables "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp"
+        "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp"
         PRIMERL_SIM_SEEDS=100 PRIMERL_REPLAY_SEEDS=100 PRIMERL_RECOVERY_SEEDS=16)
     set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} TIMEOUT 1800
                          RUN_SERIAL ${serial} ENVIRONMENT "${variables}")

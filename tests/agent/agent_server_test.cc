@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "runtime/agent/agent_client.h"
+#include "tests/base/patience.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -22,7 +23,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr Duration kPatience = Duration::seconds(60);
 
 const auto kNever = [] { return false; };
 

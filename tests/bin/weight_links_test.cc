@@ -6,12 +6,12 @@
 #include <thread>
 
 #include "runtime/transport/memory_transport.h"
+#include "tests/base/patience.h"
 #include "tests/conformance/channel_weights.h"
 
 namespace primerl {
 namespace {
 
-constexpr Duration kPatience = Duration::seconds(60);  // only a hang reaches it
 constexpr uint32_t kStream = 7;
 constexpr WeightsShape kLarge = {4000, "b.buffer"};  // 1 MB
 

@@ -4,13 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/base/patience.h"
+
 namespace primerl {
 namespace {
 
 using testing::HasSubstr;
-
-// Long enough for any machine; reached only by a test that fails.
-constexpr Duration kDeadline = Duration::seconds(60);
 
 class ControlChannelTest : public testing::Test {
  protected:
@@ -24,7 +23,7 @@ class ControlChannelTest : public testing::Test {
     right_ = ControlChannel::open(sockets_[1], ProcessId(8), right_inbox_).value();
   }
   ControlEvent next(ControlInbox& inbox) {
-    auto event = inbox.take(kDeadline);
+    auto event = inbox.take(kPatience);
     EXPECT_TRUE(event.has_value());
     return event.value_or(ControlEvent{});
   }

@@ -6,12 +6,12 @@
 
 #include <fstream>
 
+#include "tests/base/patience.h"
+
 namespace primerl {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr Duration kDeadline = Duration::seconds(60);
 
 class LaunchTest : public testing::Test {
  protected:
@@ -32,7 +32,7 @@ class LaunchTest : public testing::Test {
   }
   ExpectedHello expected() { return {11, 12, "main", 3}; }
   Status hello(WorkerProcess& worker, const ExpectedHello& expected) {
-    return expect_hello(worker, *inbox_, expected, kDeadline, early_);
+    return expect_hello(worker, *inbox_, expected, kPatience, early_);
   }
 
   std::filesystem::path folder_;
@@ -51,13 +51,13 @@ TEST_F(LaunchTest, RunsAWorkerFromHelloToItsEnd) {
   EXPECT_EQ(as_if<LogLine>(early_[0].message)->text, "before the hello");
   EXPECT_FALSE((*worker)->poll().has_value());
   ASSERT_TRUE((*worker)->control().send(StartRun{}).ok());
-  const auto ended = inbox_->take(kDeadline);
+  const auto ended = inbox_->take(kPatience);
   ASSERT_TRUE(ended.has_value());
   EXPECT_EQ(ended->peer, ProcessId(4));
   ASSERT_NE(as_if<RunEnded>(ended->message), nullptr);
   EXPECT_EQ(as_if<RunEnded>(ended->message)->text, "heard");
-  EXPECT_TRUE(inbox_->take(kDeadline)->is_closed());
-  const auto exit = (*worker)->wait(kDeadline);
+  EXPECT_TRUE(inbox_->take(kPatience)->is_closed());
+  const auto exit = (*worker)->wait(kPatience);
   ASSERT_TRUE(exit.ok());
   EXPECT_TRUE(exit->is_clean());
   EXPECT_EQ(exit->text(), "exited with code 0");
@@ -69,7 +69,7 @@ TEST_F(LaunchTest, RefusesAHelloThatDiffersAndShowsBothValues) {
     const auto status = hello(**worker, wanted);
     EXPECT_FALSE(status.ok());
     worker->reset();
-    while (!inbox_->take(kDeadline)->is_closed()) {
+    while (!inbox_->take(kPatience)->is_closed()) {
     }
     return status.ok() ? std::string() : status.error().message();
   };
@@ -96,8 +96,8 @@ TEST_F(LaunchTest, NamesTheSignalThatEndedAWorker) {
   auto worker = launch("answer");
   ASSERT_TRUE(hello(**worker, expected()).ok());
   ASSERT_TRUE((*worker)->control().send(StopRun{}).ok());
-  EXPECT_TRUE(inbox_->take(kDeadline)->is_closed());
-  const auto exit = (*worker)->wait(kDeadline);
+  EXPECT_TRUE(inbox_->take(kPatience)->is_closed());
+  const auto exit = (*worker)->wait(kPatience);
   ASSERT_TRUE(exit.ok());
   EXPECT_EQ(exit->signal, SIGSEGV);
   EXPECT_THAT(exit->text(), HasSubstr("was killed by signal 11"));
@@ -129,7 +129,7 @@ TEST_F(LaunchTest, WaitsNoLongerThanAskedAndKills) {
   EXPECT_EQ((*worker)->wait(Duration()).error().code(), Code::kDeadline);
   EXPECT_EQ((*worker)->wait(Duration::milliseconds(20)).error().code(), Code::kDeadline);
   (*worker)->kill();
-  EXPECT_EQ((*worker)->wait(kDeadline)->signal, SIGKILL);
+  EXPECT_EQ((*worker)->wait(kPatience)->signal, SIGKILL);
 }
 
 TEST_F(LaunchTest, LeavesNoChildBehind) {

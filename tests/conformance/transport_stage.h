@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "runtime/transport/transport.h"
+#include "tests/base/patience.h"
 
 namespace primerl {
-
-/// Long enough that only a hang reaches it.
-inline constexpr Duration kPatience = Duration::seconds(60);
 
 /// What the tests send.
 struct Note {

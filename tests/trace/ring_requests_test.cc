@@ -17,6 +17,7 @@
 #include "runtime/trace/maintenance.h"
 #include "runtime/trace/payload_frame.h"
 #include "runtime/trace/trace.h"
+#include "tests/base/patience.h"
 #include "tests/trace/segment_files.h"
 #include "tests/trace/story.h"
 
@@ -26,8 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
-
-constexpr Duration kWaitMax = Duration::seconds(60);
 
 SegmentWriterOptions ring_of_four(const fs::path& folder) {
   auto options = small_segments(folder);
@@ -191,7 +190,7 @@ TEST(RingRequests, AreAnsweredWhileTheProcessRecordsOn) {
   ASSERT_TRUE(requests.ok()) << requests.error().text();
   for (const uint64_t last : {uint64_t{1'000}, uint64_t{2'000}}) {
     append_until(*writer, step, last);
-    const auto dumped = request_dump(trace, kWaitMax);
+    const auto dumped = request_dump(trace, kPatience);
     ASSERT_TRUE(dumped.ok()) << dumped.error().text();
     ASSERT_EQ(dumped->size(), 1U);
     EXPECT_EQ(dumped->front().process, "main");
@@ -200,7 +199,7 @@ TEST(RingRequests, AreAnsweredWhileTheProcessRecordsOn) {
     EXPECT_EQ(read_all(trace).steps.at(0), steps_to(last)) << "not an older answer";
   }
   requests->reset();
-  const auto late = request_dump(trace, kWaitMax);
+  const auto late = request_dump(trace, kPatience);
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code(), Code::kNotFound);
 }
@@ -227,7 +226,7 @@ TEST(RingRequests, ToAProcessThatDiedSaySo) {
   }
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   ASSERT_TRUE(fs::exists(trace / "main.1.live")) << "its process id may be another's by now";
-  const auto dumped = request_dump(trace, kWaitMax);
+  const auto dumped = request_dump(trace, kPatience);
   ASSERT_FALSE(dumped.ok());
   EXPECT_THAT(dumped.error().text(), HasSubstr("no process records into memory"));
 }
@@ -265,7 +264,7 @@ TEST(RingRequests, ThatCannotBeWrittenSayWhy) {
   const auto writer = open_writer(ring_of_four(trace));
   const auto requests = RingRequests::open(*writer, trace, "main", 1);
   fs::create_directory(trace / "main.1.1.ptr.tmp");  // in the way of the segment
-  const auto dumped = request_dump(trace, kWaitMax);
+  const auto dumped = request_dump(trace, kPatience);
   ASSERT_FALSE(dumped.ok());
   EXPECT_EQ(dumped.error().code(), Code::kUnavailable);
   EXPECT_THAT(dumped.error().text(), HasSubstr("process 'main' could not write its dump"));
@@ -278,7 +277,7 @@ TEST(RingRequests, AreNotSentToAnotherMachineNorToAnyNumber) {
   const auto requests = RingRequests::open(*writer, trace, "main", 1);
   const auto ask_with = [&](const std::string& live) {
     std::ofstream(trace / "main.1.live", std::ios::trunc) << live;
-    const auto dumped = request_dump(trace, kWaitMax);
+    const auto dumped = request_dump(trace, kPatience);
     return dumped.ok() ? "answered" : dumped.error().text();
   };
   EXPECT_THAT(ask_with(R"({"process":"main","epoch":1,"pid":4711,"host":"elsewhere.invalid"})"),

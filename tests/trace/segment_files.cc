@@ -8,6 +8,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "tests/base/patience.h"
+
 namespace primerl {
 
 TestFolder::TestFolder() {
@@ -26,7 +28,7 @@ SegmentWriterOptions small_segments(const std::filesystem::path& folder) {
   options.run_id = 77;
   options.catalog = R"({"graph_name": "test"})";
   options.segment_bytes = 1'200 << 10;
-  options.block_max = Duration::seconds(20);
+  options.block_max = kPatience;
   options.packs = false;
   return options;
 }
