@@ -3,7 +3,7 @@
 add_library(primerl_flags INTERFACE)
 target_include_directories(primerl_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(primerl_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
-if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # C++20 has the empty __VA_ARGS__ that it calls an extension
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # an empty __VA_ARGS__ is no extension since C++20
   target_compile_options(primerl_flags INTERFACE -Wno-gnu-zero-variadic-macro-arguments)
 endif()
 if(PRIMERL_WERROR)
