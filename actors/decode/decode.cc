@@ -55,17 +55,42 @@ Status Decode::start(Resources& resources) {
 
 Status Decode::on_request(const PrefillDone& done) {
   const auto& delivery = services().delivery();
-  const Status taken = engine_->take_over(SequenceId(done.kv.id));
-  // Aborted meanwhile: its end is in finished_, or about to be.
-  if (!taken.ok() && taken.error().code() != Code::kNotFound) return taken;
   last_cause_ = delivery.ref;
   const RequestName name{delivery.tenant, done.request};
   const Known known{done.session, done.attempt, delivery.ref, delivery.origin};
-  if (taken.ok())
-    running_[name] = known;
-  else if (const auto aborted = aborted_.find(name); aborted != aborted_.end())
-    aborted->second = known;
+  const SequenceId id(done.kv.id);
+  if (const Status valid = check_handle(done.kv, name); !valid.ok()) {
+    answer(refusal_of(valid.error()), name, known);
+    return ok();
+  }
+  if (const Status taken = engine_->take_over(id); !taken.ok()) {
+    // It ended on the way here, or this is not the engine that has it.
+    take_finished();
+    const auto ended = ended_early_.extract(id);
+    answer(ended.empty() ? refusal_of(taken.error()) : ended.mapped(), name, known);
+    aborted_.erase(name);
+    return ok();
+  }
+  running_[name] = known;
   return ok();
+}
+
+Status Decode::check_handle(const KvHandle& kv, RequestName name) const {
+  const auto& delivery = services().delivery();
+  if (kv.owner != delivery.sender)
+    return error(Code::kInvalid, "the KV handle is of instance {}, but instance {} passed it on",
+                 kv.owner, delivery.sender);
+  if (!is_nameable(name) || SequenceId(kv.id) != sequence_of(name))
+    return error(Code::kInvalid, "the KV handle is of another request");
+  return ok();
+}
+
+FinishEvent Decode::refusal_of(const Error& why) {
+  services().count("handles_refused", 1);
+  FinishEvent event;
+  event.reason = FinishReason::kRefused;
+  event.detail = fmt::format("decode cannot take the prompt over: {}", why.text());
+  return event;
 }
 
 Status Decode::on_abort(const Abort& abort) {
@@ -113,13 +138,23 @@ Status Decode::drain() {
 
 Result<bool> Decode::work() {
   tell_first_token();
-  for (auto& event : engine_->take_finished()) finished_.push_back(std::move(event));
+  take_finished();
   for (int64_t i = 0; i < kAnswersPerTurn && !finished_.empty(); ++i) {
     answer(finished_.front());
     finished_.pop_front();
   }
   tell_load();
   return engine_->has_work() || !finished_.empty();
+}
+
+void Decode::take_finished() {
+  for (auto& event : engine_->take_finished()) {
+    const bool is_passed_on = event.was_prefilled && running_.count(request_of(event.id)) == 0;
+    if (is_passed_on)
+      ended_early_.insert_or_assign(event.id, std::move(event));
+    else
+      finished_.push_back(std::move(event));
+  }
 }
 
 void Decode::answer(const FinishEvent& event) {
@@ -133,6 +168,10 @@ void Decode::answer(const FinishEvent& event) {
     known = aborted->second;
     aborted_.erase(aborted);
   }
+  answer(event, name, known);
+}
+
+void Decode::answer(const FinishEvent& event, RequestName name, const Known& known) {
   ++num_finished_;
   Completion completion;
   completion.request = name.request;

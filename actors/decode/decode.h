@@ -5,9 +5,12 @@
 ///   update ~~~>            ~~~> applied, load
 ///
 /// Threads: the engine's. State: where answers go, per request. Order: completions follow the
-/// engine's order. Decode answers every sequence its engine ends, also those aborted or failed
-/// before they were taken over: one FinishEvent is one Completion. What it was not told about such
-/// a one (its session, its attempt) is 0 in the answer; the request number names it.
+/// engine's order. Each request has one Completion, and who owes it is clear at every moment:
+///
+/// * until Prefill is told that the prompt is complete, the engine's FinishEvent is answered; what
+///   Decode does not know of such a one (session, attempt) is 0, the request number names it;
+/// * from then on the PrefillDone is: taken over, answered with the FinishEvent that came before
+///   it (an abort, an ended lease), or refused, when this engine knows nothing of the sequence.
 #pragma once
 
 #include <deque>
@@ -54,11 +57,16 @@ class Decode final : public Actor {
   };
 
   Status on_request(const PrefillDone& done);
+  /// Why this decode cannot take the handle over, whatever its engine says; ok when it may.
+  Status check_handle(const KvHandle& kv, RequestName name) const;
+  FinishEvent refusal_of(const Error& why);
   Status on_abort(const Abort& abort);
   Status on_update(const PolicyUpdate& update);
   Status take_weights();
 
+  void take_finished();
   void answer(const FinishEvent& event);
+  void answer(const FinishEvent& event, RequestName name, const Known& known);
   void tell_load();
   void tell_first_token();
 
@@ -70,6 +78,9 @@ class Decode final : public Actor {
   std::map<RequestName, Known> running_;  // taken over
   std::map<RequestName, Known> aborted_;  // aborted before they were taken over
   std::deque<RequestName> aborted_order_;
+  /// Ended between PrefillDone's departure and its arrival, which is waited for: as many as the
+  /// edge holds.
+  std::map<SequenceId, FinishEvent> ended_early_;
   std::deque<FinishEvent> finished_;  // taken from the engine, not answered yet
   StepRef last_cause_;
   PolicyVersion applied_;

@@ -20,7 +20,7 @@ namespace primerl {
 /// re-issued turn gets a new one.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t request = 0;
   uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
@@ -34,7 +34,13 @@ struct GenerateRequest {
   double min_p = 0.0;
   int32_t top_k = 0;
   int32_t max_tokens = 16;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_ids;
+  std::vector<std::string> stop;             // texts
   Duration time_left = Duration::forever();  // until the asker gives up
+  /// Requests of this tenant that the asker has an answer to, each told once, in any request after
+  /// it: so the router knows what an engine still owes.
+  std::vector<uint64_t> answered;
 
   template <class F>
   static void fields(F& f) {
@@ -42,7 +48,9 @@ struct GenerateRequest {
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
         "version", &G::version)("salt", &G::salt)("prompt_tokens", &G::prompt_tokens)(
         "seed", &G::seed)("temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)(
-        "top_k", &G::top_k)("max_tokens", &G::max_tokens)("time_left", &G::time_left);
+        "top_k", &G::top_k)("max_tokens", &G::max_tokens)("ignore_eos", &G::ignore_eos)(
+        "stop_ids", &G::stop_ids)("stop", &G::stop)("time_left", &G::time_left)(
+        "answered", &G::answered);
   }
 };
 

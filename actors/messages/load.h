@@ -10,10 +10,14 @@ namespace primerl {
 
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   InstanceId engine;          // the prefill or decode instance that speaks
   uint64_t num_finished = 0;  // requests ended here since the start: guard = sent - finished
+  uint64_t num_received = 0;  // requests that came here since the start, those included
+  /// Requests that it queues beyond those received. Of a prefill instance; whoever sent more than
+  /// it received holds the difference back.
+  int32_t num_room = 0;
   int32_t num_waiting = 0;
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
@@ -23,7 +27,8 @@ struct EngineLoad {
   template <class F>
   static void fields(F& f) {
     using L = EngineLoad;
-    f("engine", &L::engine)("num_finished", &L::num_finished)("num_waiting", &L::num_waiting)(
+    f("engine", &L::engine)("num_finished", &L::num_finished)(
+        "num_received", &L::num_received)("num_room", &L::num_room)("num_waiting", &L::num_waiting)(
         "num_running", &L::num_running)("num_free_blocks", &L::num_free_blocks)(
         "num_blocks", &L::num_blocks)("applied", &L::applied);
   }

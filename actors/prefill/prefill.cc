@@ -19,6 +19,9 @@ SequenceRequest sequence_for(const GenerateRequest& request, RequestName name) {
   sequence.sampling.top_p = request.top_p;
   sequence.sampling.min_p = request.min_p;
   sequence.sampling.max_tokens = request.max_tokens;
+  sequence.sampling.ignore_eos = request.ignore_eos;
+  sequence.sampling.stop_ids = request.stop_ids;
+  sequence.sampling.stop = request.stop;
   sequence.seed = request.seed;
   sequence.salt = request.salt;
   return sequence;
@@ -27,9 +30,12 @@ SequenceRequest sequence_for(const GenerateRequest& request, RequestName name) {
 }  // namespace
 
 Contract Prefill::contract() {
-  return ContractOf<Prefill, PrefillOptions>("prefill", "computes the KV of prompts")
-      .uses<Engine>("engine", &PrefillOptions::engine, "the engine it feeds")
-      .uses<WeightChannel>("weights", &PrefillOptions::weights, "where new weights come from")
+  using O = PrefillOptions;
+  return ContractOf<Prefill, O>("prefill", "computes the KV of prompts")
+      .uses<Engine>("engine", &O::engine, "the engine it feeds")
+      .uses<WeightChannel>("weights", &O::weights, "where new weights come from")
+      .option("lease", &O::lease, above(0),
+              "how long a finished prompt's KV waits for decode before it is freed")
       .in("request", &Prefill::on_request, "a prompt to continue",
           refuse_with(&Prefill::refuse_request))
       .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
@@ -38,12 +44,13 @@ Contract Prefill::contract() {
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
            work_burst(kDonePerTurn))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
-           recorded())
+           recorded(), work_burst(1))
       .out("applied", &Prefill::applied_out_, "the weights are in place", optional_port(),
            recorded())
       .out("load", &Prefill::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
       .timer("weights", &Prefill::take_weights, "new weights were still on their way")
+      .timer("lease", &Prefill::on_lease, "a finished prompt may have waited for too long")
       .works();
 }
 
@@ -57,19 +64,44 @@ Status Prefill::start(Resources& resources) {
 
 Status Prefill::on_request(const GenerateRequest& request) {
   ++num_received_;
-  const RequestName name{services().delivery().tenant, request.request};
+  const auto& delivery = services().delivery();
+  const RequestName name{delivery.tenant, request.request};
   if (cancelled_.contains(name)) {
     answer(request, CompletionEnd::kCancelled, "cancelled before it reached the engine");
     return ok();
   }
   if (!is_nameable(name))
     return error(Code::kInvalid, "request {} is not below 2^{}", request.request, kRequestBits);
-  RETURN_IF_ERROR(engine_->submit(sequence_for(request, name)));
-  const auto& delivery = services().delivery();
-  submitted_[name] = {request.session, request.attempt,
-                      static_cast<int32_t>(request.prompt_tokens.size()), delivery.ref,
-                      delivery.origin};
+  const Status submitted = submit(request, name, delivery.ref, delivery.origin);
+  if (submitted.ok() || submitted.error().code() != Code::kExhausted) return submitted;
+  // There is room again when the engine has gone on: lack of it is no answer.
+  parked_ = Parked{request, name, delivery.ref, delivery.origin};
+  services().pause("request");
+  services().count("requests_parked", 1);
   return ok();
+}
+
+Status Prefill::submit(const GenerateRequest& request, RequestName name, StepRef cause,
+                       InstanceId origin) {
+  RETURN_IF_ERROR(engine_->submit(sequence_for(request, name)));
+  submitted_[name] = {request.session, request.attempt,
+                      static_cast<int32_t>(request.prompt_tokens.size()), cause, origin};
+  return ok();
+}
+
+void Prefill::submit_parked() {
+  const Status submitted =
+      submit(parked_->request, parked_->name, parked_->cause, parked_->origin);
+  if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
+  const Parked parked = unpark();
+  if (!submitted.ok()) answer_parked(parked, CompletionEnd::kRefused, submitted.error().text());
+}
+
+Prefill::Parked Prefill::unpark() {
+  Parked parked = *std::move(parked_);
+  parked_.reset();
+  services().resume("request");
+  return parked;
 }
 
 void Prefill::refuse_request(const GenerateRequest& request, const Error& error) {
@@ -77,19 +109,29 @@ void Prefill::refuse_request(const GenerateRequest& request, const Error& error)
   answer(request, CompletionEnd::kRefused, error.text());
 }
 
-void Prefill::answer(const GenerateRequest& request, CompletionEnd end, std::string detail) {
+void Prefill::answer(const GenerateRequest& request, CompletionEnd end, std::string detail,
+                     const SendOptions& options) {
   Completion completion;
   completion.request = request.request;
   completion.session = request.session;
   completion.attempt = request.attempt;
   completion.end = end;
   completion.detail = std::move(detail);
-  refused_.send(std::move(completion));
+  refused_.send(std::move(completion), options);
+}
+
+void Prefill::answer_parked(const Parked& parked, CompletionEnd end, std::string detail) {
+  answer(parked.request, end, std::move(detail),
+         for_tenant(parked.name.tenant).answering(parked.cause).to_origin_of(parked.origin));
 }
 
 Status Prefill::on_abort(const Abort& abort) {
   const RequestName name{services().delivery().tenant, abort.request};
   if (!is_nameable(name)) return ok();
+  if (parked_ && parked_->name == name) {
+    answer_parked(unpark(), CompletionEnd::kCancelled, "cancelled before the engine had room");
+    return ok();
+  }
   cancelled_.add(name);
   submitted_.erase(name);
   engine_->abort(sequence_of(name));
@@ -111,7 +153,7 @@ Status Prefill::take_weights() {
   }
   if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
   // The router learns it first: a group opened under this version finds an engine at once.
-  tell_load();
+  tell_load(engine_->state());
   applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
   coming_.reset();
   return ok();
@@ -124,39 +166,70 @@ Status Prefill::drain() {
 }
 
 Result<bool> Prefill::work() {
-  for (auto& event : engine_->take_prefilled()) prefilled_.push_back(event);
-  for (int64_t i = 0; i < kDonePerTurn && !prefilled_.empty(); ++i) {
-    const PrefillEvent event = prefilled_.front();
-    prefilled_.pop_front();
-    const RequestName name = request_of(event.id);
-    const auto found = submitted_.find(name);
-    if (found == submitted_.end()) continue;  // aborted meanwhile
-    const Submitted submitted = found->second;
+  for (const auto& event : engine_->take_prefilled()) {
+    // Not there: the prompt of somebody else who feeds this engine.
+    const auto found = submitted_.find(request_of(event.id));
+    if (found == submitted_.end()) continue;
+    done_waiting_.push_back({event, found->second});
     submitted_.erase(found);
-    PrefillDone done;
-    done.request = name.request;
-    done.session = submitted.session;
-    done.attempt = submitted.attempt;
-    done.kv.owner = services().self();
-    done.kv.id = event.id.value;
-    done.num_prompt_tokens = submitted.num_prompt_tokens;
-    done.num_cached_tokens = event.num_cached_tokens;
-    done_.send(std::move(done),
-               for_tenant(name.tenant).answering(submitted.cause).to_origin_of(submitted.origin));
   }
+  for (int64_t i = 0; i < kDonePerTurn && !done_waiting_.empty(); ++i) {
+    pass_on(done_waiting_.front());
+    done_waiting_.pop_front();
+  }
+  if (parked_) submit_parked();
+  const EngineState state = engine_->state();
   // A sequence may end in the engine before its prompt is complete; Decode answers it.
-  if (prefilled_.empty() && engine_->state().num_waiting == 0) submitted_.clear();
-  tell_load();
-  return engine_->has_work() || !prefilled_.empty();
+  if (done_waiting_.empty() && state.num_waiting == 0) submitted_.clear();
+  if (state.num_held == 0) leases_.clear();
+  tell_load(state);
+  return engine_->has_work() || !done_waiting_.empty();
 }
 
-EngineLoad Prefill::load() const {
-  const EngineState state = engine_->state();
+/// From here on whoever gets the handle owes the answer: it is passed on for an aborted sequence
+/// too.
+void Prefill::pass_on(const Done& done) {
+  const RequestName name = request_of(done.event.id);
+  const Submitted& submitted = done.submitted;
+  PrefillDone message;
+  message.request = name.request;
+  message.session = submitted.session;
+  message.attempt = submitted.attempt;
+  message.kv.owner = services().self();
+  message.kv.id = done.event.id.value;
+  message.kv.lease = options_.lease;
+  message.num_prompt_tokens = submitted.num_prompt_tokens;
+  message.num_cached_tokens = done.event.num_cached_tokens;
+  done_.send(std::move(message),
+             for_tenant(name.tenant).answering(submitted.cause).to_origin_of(submitted.origin));
+  leases_.push_back({services().now() + options_.lease, done.event.id});
+  if (is_lease_armed_) return;
+  is_lease_armed_ = true;
+  services().set_timer("lease", options_.lease);
+}
+
+Status Prefill::on_lease() {
+  is_lease_armed_ = false;
+  const Time now = services().now();
+  for (; !leases_.empty() && leases_.front().ends <= now; leases_.pop_front())
+    engine_->expire(leases_.front().id);
+  if (leases_.empty()) return ok();
+  // Not once for each: a lease may last an eighth longer.
+  const Duration least = Duration::nanoseconds(options_.lease.to_nanoseconds() / 8);
+  is_lease_armed_ = true;
+  services().set_timer("lease", std::max(leases_.front().ends - now, least));
+  return ok();
+}
+
+EngineLoad Prefill::load(const EngineState& state) const {
   EngineLoad load;
   load.engine = services().self();
-  const auto num_alive =
-      static_cast<uint64_t>(state.num_waiting + state.num_held + state.num_running);
+  const uint64_t num_parked = parked_ ? 1 : 0;
+  const uint64_t num_alive =
+      num_parked + static_cast<uint64_t>(state.num_waiting + state.num_held + state.num_running);
   load.num_finished = num_received_ - std::min(num_received_, num_alive);
+  load.num_received = num_received_;
+  load.num_room = parked_ ? 0 : state.num_room;
   load.num_waiting = state.num_waiting;
   load.num_running = state.num_running;
   load.num_free_blocks = state.num_free_blocks;
@@ -165,16 +238,17 @@ EngineLoad Prefill::load() const {
   return load;
 }
 
-void Prefill::tell_load() {
-  EngineLoad now = load();
-  const bool is_news = !told_load_ || told_load_->num_finished != now.num_finished ||
-                       told_load_->applied != now.applied ||
-                       told_load_->num_waiting != now.num_waiting;
+void Prefill::tell_load(const EngineState& state) {
+  EngineLoad now = load(state);
+  const bool is_news =
+      !told_load_ || told_load_->num_finished != now.num_finished ||
+      told_load_->applied != now.applied || told_load_->num_waiting != now.num_waiting ||
+      told_load_->num_received != now.num_received || told_load_->num_room != now.num_room;
   if (!is_news || load_tenant_.is_none()) return;
   told_load_ = now;
   load_.send(std::move(now), for_tenant(load_tenant_));
 }
 
-bool Prefill::idle() const { return submitted_.empty() && prefilled_.empty(); }
+bool Prefill::idle() const { return submitted_.empty() && done_waiting_.empty() && !parked_; }
 
 }  // namespace primerl

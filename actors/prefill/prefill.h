@@ -7,7 +7,9 @@
 /// Threads: the engine's. State: where answers go, per request. Order: `done` follows the engine's
 /// order. A request that the engine took in is answered by Decode, also when it ends here: the
 /// engine tells the end of a sequence once, and Decode asks. Prefill answers only what the engine
-/// never took in.
+/// never took in. When the engine's queue is full, the newest request waits here and those behind
+/// it in the edge, until there is room. A finished prompt's KV is held under a lease: when nobody
+/// takes it over in time the engine frees it.
 #pragma once
 
 #include <deque>
@@ -26,6 +28,7 @@ namespace primerl {
 struct PrefillOptions {
   std::string engine;
   std::string weights;
+  Duration lease = Duration::seconds(30);  // of a finished prompt's KV
 };
 
 class Prefill final : public Actor {
@@ -48,16 +51,40 @@ class Prefill final : public Actor {
     StepRef cause;
     InstanceId origin;
   };
+  /// A finished prompt that was not passed on yet.
+  struct Done {
+    PrefillEvent event;
+    Submitted submitted;
+  };
+  /// The request that found the engine's queue full.
+  struct Parked {
+    GenerateRequest request;
+    RequestName name;
+    StepRef cause;
+    InstanceId origin;
+  };
+  struct Lease {
+    Time ends;
+    SequenceId id;
+  };
 
   Status on_request(const GenerateRequest& request);
   Status on_abort(const Abort& abort);
   Status on_update(const PolicyUpdate& update);
   Status take_weights();
+  Status on_lease();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
-  void answer(const GenerateRequest& request, CompletionEnd end, std::string detail);
-  EngineLoad load() const;
-  void tell_load();
+  Status submit(const GenerateRequest& request, RequestName name, StepRef cause, InstanceId origin);
+  /// Tries the parked request again; in the end its answer, or the engine has it.
+  void submit_parked();
+  Parked unpark();
+  void pass_on(const Done& done);
+  void answer(const GenerateRequest& request, CompletionEnd end, std::string detail,
+              const SendOptions& options = {});
+  void answer_parked(const Parked& parked, CompletionEnd end, std::string detail);
+  EngineLoad load(const EngineState& state) const;
+  void tell_load(const EngineState& state);
 
   const PrefillOptions options_;
   Engine* engine_ = nullptr;
@@ -65,7 +92,10 @@ class Prefill final : public Actor {
   TenantSlot load_tenant_;  // any one: loads concern all tenants alike
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
-  std::deque<PrefillEvent> prefilled_;  // taken from the engine, not passed on yet
+  std::deque<Done> done_waiting_;  // taken from the engine, not passed on yet
+  std::optional<Parked> parked_;   // `request` is paused
+  std::deque<Lease> leases_;       // passed on, in the order of their ends
+  bool is_lease_armed_ = false;
   CancelledEarly cancelled_;
   PolicyVersion applied_;
   std::optional<ComingPolicy> coming_;

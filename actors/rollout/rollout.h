@@ -106,6 +106,7 @@ class Rollout final : public Actor {
   /// a stuck environment would else be sent more actions than the edge is bound to hold.
   std::set<uint64_t> abandoned_actions_;
   std::vector<uint64_t> to_cancel_;  // requests of this handler
+  std::vector<uint64_t> answered_;   // the router is told with the next request
   std::set<Place> to_reissue_;
   std::set<std::pair<Time, Place>> deadlines_;
   std::optional<Time> armed_;

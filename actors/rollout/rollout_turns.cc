@@ -1,6 +1,7 @@
 // The turns of one rollout: request, completion, action, observation, deadline.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "actors/common/group_bytes.h"
 #include "actors/rollout/rollout.h"
@@ -44,12 +45,14 @@ void Rollout::send_request(Place place) {
   request.min_p = sampling.min_p;
   request.top_k = static_cast<int32_t>(sampling.top_k);
   request.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
+  request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
   generate_.send(std::move(request), mine());
 }
 
 Status Rollout::on_completion(const Completion& completion) {
+  answered_.push_back(completion.request);
   const auto found = requests_.find(completion.request);
   if (found == requests_.end()) {
     if (cancelled_.erase(completion.request) == 0) services().count("completions_unknown", 1);
@@ -254,6 +257,7 @@ Status Rollout::on_peer(const PeerEvent& event) {
   if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return ok();
   // What the router knew is gone: no answer will come for anything that is out.
   cancelled_.clear();
+  answered_.clear();
   for (const auto& [request, place] : requests_) to_reissue_.insert(place);
   requests_.clear();
   if (!to_reissue_.empty()) services().set_timer("reissue", Duration());

@@ -7,6 +7,11 @@ namespace {
 
 constexpr int64_t kReleasedPerHandler = 16;
 constexpr Duration kLookForRoomEvery = Duration::milliseconds(1);
+/// Held at once where the graph does not say how many requests may be in flight.
+constexpr int64_t kHeldAtLeast = 64;
+/// A live version has been applied by every engine that Broadcaster has not set aside; its load may
+/// come a little later. One that has not told of it for this long was set aside.
+constexpr Duration kLeftBehindAfter = Duration::seconds(10);
 
 /// Aborts that may wait at one engine. A rollout keeps its place in flight until its request is
 /// answered, and an engine that has not handled an abort answers nothing more: each place has at
@@ -27,8 +32,6 @@ Contract Router::contract() {
   using O = RouterOptions;
   return ContractOf<Router, O>("router", "chooses an engine for each request")
       .option("policy", &O::policy, one_of(route_policies()), "how an engine is chosen")
-      .option("held_max", &O::held_max, at_least(1) | unit("requests"),
-              "requests that wait for an engine; one more is refused")
       .option("sessions_max", &O::sessions_max, at_least(1) | unit("sessions"),
               "sessions remembered; the oldest is forgotten")
       .in("generate", &Router::on_generate, "a prompt to continue",
@@ -49,21 +52,30 @@ Router::Router(const RouterOptions& options)
   CHECK(policy_ != nullptr, "the checker lets no unknown route policy through");
 }
 
+Status Router::start(Resources&) {
+  int64_t inflight = 0;
+  for (const TenantSlot slot : services().tenants())
+    inflight += services().tenant(slot).inflight_max;
+  held_max_ = static_cast<size_t>(std::max(inflight, kHeldAtLeast));
+  return ok();
+}
+
 Status Router::on_generate(const GenerateRequest& request) {
   const auto& delivery = services().delivery();
-  Held held{request, delivery.tenant, delivery.ref, delivery.origin};
-  if (cancelled_.contains({held.tenant, request.request})) {
-    refuse(held, CompletionEnd::kCancelled, "cancelled before it reached the router");
+  for (const uint64_t answered : request.answered)
+    if (const auto owed = requests_.find({delivery.tenant, answered}); owed != requests_.end())
+      settle(owed);
+  HeldRequest held{request, delivery.tenant, delivery.ref, delivery.origin};
+  held.request.answered.clear();
+  if (cancelled_.contains(held.name())) {
+    refuse(std::move(held), CompletionEnd::kCancelled, "cancelled before it reached the router");
     return ok();
   }
   // Held ones go first: a session's requests keep their order.
-  if (held_.empty() && route(held)) return ok();
-  if (static_cast<int64_t>(held_.size()) >= options_.held_max)
-    return error(Code::kExhausted, "no engine has version {}, and {} requests wait already",
-                 request.version, held_.size())
-        .note("raise 'held_max' or lower 'max_inflight'");
-  held_.push_back(std::move(held));
-  services().count("requests_held", 1);
+  const bool is_first = held_.is_empty();
+  if (is_first && route(held)) return ok();
+  hold(std::move(held));
+  arm(!is_first && release_held());
   return ok();
 }
 
@@ -73,20 +85,54 @@ void Router::refuse_generate(const GenerateRequest& request, const Error& error)
          error.text());
 }
 
-bool Router::route(const Held& held) {
-  std::vector<EngineView> views;
+void Router::hold(HeldRequest held) {
+  const HeldLane lane = lane_of(held);
+  held_.add(std::move(held), lane);
+  services().count("requests_held", 1);
+  if (held_.size() < held_max_ || is_paused_) return;
+  // More than may be in flight: whoever sends them waits, as at any full edge.
+  is_paused_ = true;
+  services().pause("generate");
+}
+
+RouteQuestion Router::question_of(const HeldRequest& held) const {
   RouteQuestion question;
   question.session = held.request.session;
   question.session_key = mix(held.tenant.value, held.request.session);
   question.num_prompt_tokens = static_cast<int32_t>(held.request.prompt_tokens.size());
-  const auto session = sessions_.find({held.tenant, held.request.session});
+  return question;
+}
+
+InstanceId Router::home_of(const HeldRequest& held) const {
+  if (in_use_.empty()) return {};
+  const auto home = policy_->home(question_of(held), in_use_);
+  return home ? in_use_[*home] : InstanceId();
+}
+
+HeldLane Router::lane_of(const HeldRequest& held) const {
+  return {held.request.version, home_of(held)};
+}
+
+bool Router::can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const {
+  const auto num_underway = static_cast<int64_t>(record.num_sent - record.num_received);
+  return !record.is_down && record.applied >= version && record.num_room > num_underway &&
+         prefill_.room(engine) > 0;
+}
+
+bool Router::route(const HeldRequest& held) {
+  std::vector<EngineView> views;
+  RouteQuestion question = question_of(held);
+  const auto session = sessions_.find(held.session());
+  const InstanceId home = home_of(held);
   for (const InstanceId engine : prefill_.targets()) {
     const auto found = engines_.find(engine);
-    if (found == engines_.end()) continue;
-    const EngineRecord& record = found->second;
-    if (record.is_down || record.applied < held.request.version || prefill_.room(engine) <= 0)
-      continue;
-    if (session != sessions_.end() && session->second.engine == engine)
+    if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
+    EngineRecord& record = found->second;
+    if (engine == home && record.applied < held.request.version && !record.behind_since)
+      record.behind_since = services().now();
+    if (!can_take(engine, record, held.request.version)) continue;
+    if (session != sessions_.end() && session->second.engine == engine &&
+        session->second.incarnation == record.incarnation)
       question.sticky = static_cast<int32_t>(views.size());
     views.push_back(
         {engine, record.num_sent - record.num_finished, record.num_free_blocks, record.num_blocks});
@@ -102,24 +148,30 @@ bool Router::route(const Held& held) {
   return true;
 }
 
-void Router::remember(const Held& held, InstanceId engine) {
-  const SessionName name{held.tenant, held.request.session};
-  if (const auto old = sessions_.find(name); old != sessions_.end()) forget(old);
+void Router::remember(const HeldRequest& held, InstanceId engine) {
+  EngineRecord& record = engines_[engine];
+  if (const auto old = sessions_.find(held.session()); old != sessions_.end()) forget_session(old);
   const uint64_t touched = ++touches_;
-  sessions_[name] = {engine,     held.request.request, held.request.attempt,
-                     held.cause, held.origin,          touched};
-  session_of_[{held.tenant, held.request.request}] = held.request.session;
-  by_age_[touched] = name;
-  engines_[engine].open.insert(name);
+  sessions_[held.session()] = {engine, record.incarnation, touched};
+  by_age_[touched] = held.session();
   if (static_cast<int64_t>(sessions_.size()) > options_.sessions_max)
-    forget(sessions_.find(by_age_.begin()->second));
+    forget_session(sessions_.find(by_age_.begin()->second));
+  if (const auto twin = requests_.find(held.name()); twin != requests_.end()) settle(twin);
+  requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
+                            held.origin};
+  ++record.num_owed;
+  // Of an asker that tells no answers.
+  if (static_cast<int64_t>(requests_.size()) > options_.sessions_max) settle(requests_.begin());
 }
 
-void Router::forget(std::map<SessionName, Session>::iterator session) {
-  session_of_.erase({session->first.tenant, session->second.request});
+void Router::forget_session(std::map<SessionName, Session>::iterator session) {
   by_age_.erase(session->second.touched);
-  engines_[session->second.engine].open.erase(session->first);
   sessions_.erase(session);
+}
+
+void Router::settle(std::map<RequestName, Owed>::iterator owed) {
+  --engines_[owed->second.engine].num_owed;
+  requests_.erase(owed);
 }
 
 Status Router::on_load(const EngineLoad& load) {
@@ -128,32 +180,66 @@ Status Router::on_load(const EngineLoad& load) {
   if (std::find(targets.begin(), targets.end(), load.engine) == targets.end()) return ok();
   EngineRecord& record = engines_[load.engine];
   record.num_finished = std::min(std::max(record.num_finished, load.num_finished), record.num_sent);
-  record.applied = std::max(record.applied, load.applied);
+  record.num_received = std::min(std::max(record.num_received, load.num_received), record.num_sent);
+  record.num_room = load.num_room;
   record.num_free_blocks = load.num_free_blocks;
   record.num_blocks = load.num_blocks;
   record.is_down = false;
-  if (record.num_finished == record.num_sent) {
-    // All have ended: the sessions stay with the engine, their requests need no abort any more.
-    for (const SessionName& name : record.open)
-      session_of_.erase({name.tenant, sessions_.at(name).request});
-    record.open.clear();
+  if (load.applied > record.applied) {
+    record.applied = load.applied;
+    record.behind_since.reset();
+    record.is_left_behind = false;
+  }
+  // All have ended: their requests need no abort any more.
+  if (record.num_finished == record.num_sent && record.num_owed > 0) {
+    std::erase_if(requests_, [&](const auto& each) { return each.second.engine == load.engine; });
+    record.num_owed = 0;
   }
   arm(release_held());
   return ok();
 }
 
-bool Router::release_held() {
-  for (int64_t i = 0; i < kReleasedPerHandler && !held_.empty(); ++i) {
-    if (!route(held_.front())) return false;
-    held_.pop_front();
+void Router::update_in_use() {
+  const Time now = services().now();
+  std::vector<InstanceId> in_use;
+  for (const InstanceId engine : prefill_.targets()) {
+    const auto found = engines_.find(engine);
+    if (found == engines_.end()) continue;
+    EngineRecord& record = found->second;
+    if (record.behind_since && now - *record.behind_since >= kLeftBehindAfter)
+      record.is_left_behind = true;
+    if (!record.is_down && !record.applied.is_none() && !record.is_left_behind)
+      in_use.push_back(engine);
   }
-  return !held_.empty();
+  if (in_use == in_use_) return;
+  in_use_ = std::move(in_use);
+  held_.assign([this](const HeldRequest& held) { return lane_of(held); });
 }
 
-/// Another turn: at once, or when there may be room for refusals again.
+bool Router::release_held() {
+  update_in_use();
+  const bool has_more = held_.offer(kReleasedPerHandler,
+                                    [this](const HeldRequest& held) { return route(held); });
+  if (is_paused_ && held_.size() < held_max_) {
+    is_paused_ = false;
+    services().resume("generate");
+  }
+  return has_more;
+}
+
+/// Another turn: at once, when there may be room for refusals again, or when an engine has been
+/// behind for too long.
 void Router::arm(bool has_more) {
-  if (has_more || !refusals_.empty())
-    services().set_timer("release", has_more ? Duration() : kLookForRoomEvery);
+  std::optional<Duration> delay;
+  if (has_more)
+    delay = Duration();
+  else if (!refusals_.empty())
+    delay = kLookForRoomEvery;
+  for (const auto& [engine, record] : engines_) {
+    if (delay || held_.is_empty() || !record.behind_since || record.is_left_behind) continue;
+    delay = std::max(*record.behind_since + kLeftBehindAfter - services().now(), Duration());
+  }
+  if (delay) services().set_timer("release", *delay);
 }
 
 Status Router::on_release() {
@@ -186,14 +272,14 @@ bool Router::answer_refused(int64_t most) {
   return most == 0 && !refusals_.empty();
 }
 
-void Router::refuse_later(const Held& held, CompletionEnd end, std::string detail) {
-  Refusal refusal{held, end, std::move(detail)};
-  refusal.held.request.prompt_tokens.clear();
-  refusals_[held.origin].push_back(std::move(refusal));
+void Router::refuse_later(HeldRequest held, CompletionEnd end, std::string detail) {
+  const InstanceId origin = held.origin;
+  held.request.prompt_tokens.clear();
+  refusals_[origin].push_back({std::move(held), end, std::move(detail)});
 }
 
-void Router::refuse(const Held& held, CompletionEnd end, std::string detail) {
-  refuse_later(held, end, std::move(detail));
+void Router::refuse(HeldRequest held, CompletionEnd end, std::string detail) {
+  refuse_later(std::move(held), end, std::move(detail));
   arm(answer_refused(1));
 }
 
@@ -204,32 +290,30 @@ Status Router::on_cancel(const Cancel& cancel) {
                  cancel.requests.size(), kCancelRequestsMax);
   for (const uint64_t request : cancel.requests) {
     const RequestName name{delivery.tenant, request};
-    const auto held = std::find_if(held_.begin(), held_.end(), [&](const Held& one) {
-      return one.tenant == name.tenant && one.request.request == request;
-    });
-    if (held != held_.end()) {
-      refuse(*held, CompletionEnd::kCancelled, "cancelled while it waited for an engine");
-      held_.erase(held);
-    } else if (const auto session = session_of_.find(name); session != session_of_.end()) {
-      send_abort(sessions_.at({name.tenant, session->second}), name.tenant);
+    if (auto held = held_.take(name)) {
+      refuse(*std::move(held), CompletionEnd::kCancelled,
+             "cancelled while it waited for an engine");
+    } else if (const auto owed = requests_.find(name); owed != requests_.end()) {
+      send_abort(name, owed->second);
     } else {
       cancelled_.add(name);
     }
   }
+  if (is_paused_) services().set_timer("release", Duration());
   return ok();
 }
 
-void Router::send_abort(const Session& session, TenantSlot tenant) {
-  const Abort abort{.request = session.request, .attempt = session.attempt};
-  const auto options = SendOptions().for_tenant(tenant).to_origin_of(session.origin);
+void Router::send_abort(RequestName name, const Owed& owed) {
+  const Abort abort{.request = name.request, .attempt = owed.attempt};
+  const auto options = SendOptions().for_tenant(name.tenant).to_origin_of(owed.origin);
   const auto engines = prefill_.targets();
   const auto holders = abort_.targets();
-  const auto index = std::find(engines.begin(), engines.end(), session.engine) - engines.begin();
+  const auto index = std::find(engines.begin(), engines.end(), owed.engine) - engines.begin();
   // The decode half of an engine is the one at the same place among the instances that only abort.
   std::ptrdiff_t others = 0;
   for (const InstanceId holder : holders) {
     const bool is_prefill = std::find(engines.begin(), engines.end(), holder) != engines.end();
-    if (is_prefill ? holder == session.engine : others++ == index) {
+    if (is_prefill ? holder == owed.engine : others++ == index) {
       auto addressed_options = options;
       addressed_options.target = holder;
       abort_.send(abort, addressed_options);
@@ -241,23 +325,30 @@ Status Router::on_peer(const PeerEvent& event) {
   const bool is_down = event.kind == PeerEvent::Kind::kDown;
   const auto found = engines_.find(event.instance);
   if (found == engines_.end()) return ok();
-  // An engine that ended a request before it died has answered it: the asker ignores a second one.
-  const std::set<SessionName> open = found->second.open;
-  for (const SessionName& name : open) {
-    const auto session = sessions_.find(name);
-    Held held;
-    held.request.request = session->second.request;
-    held.request.session = name.session;
-    held.request.attempt = session->second.attempt;
-    held.tenant = name.tenant;
-    held.cause = session->second.cause;
-    held.origin = session->second.origin;
-    forget(session);
-    refuse_later(held, CompletionEnd::kEngineLost, "the engine that had the request is gone");
+  // One that was answered since the asker last said so is answered twice: the asker knows it no
+  // more.
+  for (auto owed = requests_.begin(); owed != requests_.end();) {
+    if (owed->second.engine != event.instance) {
+      ++owed;
+      continue;
+    }
+    HeldRequest held;
+    held.request.request = owed->first.request;
+    held.request.session = owed->second.session;
+    held.request.attempt = owed->second.attempt;
+    held.tenant = owed->first.tenant;
+    held.cause = owed->second.cause;
+    held.origin = owed->second.origin;
+    owed = requests_.erase(owed);
+    refuse_later(std::move(held), CompletionEnd::kEngineLost,
+                 "the engine that had the request is gone");
   }
+  const uint64_t incarnation = found->second.incarnation + 1;
   found->second = EngineRecord();
+  found->second.incarnation = incarnation;
   found->second.is_down = is_down;
-  arm(answer_refused(kCancelRequestsMax));
+  const bool may_refuse = answer_refused(kCancelRequestsMax);
+  arm(release_held() || may_refuse);
   return ok();
 }
 

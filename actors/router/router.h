@@ -5,19 +5,24 @@
 ///   load    ~~~>             ~~~> refused
 ///
 /// Threads: pooled. State: sessions, load guards, held requests. Order: requests of one session
-/// keep their order. A request waits here, bounded by `held_max`, until an engine has applied the
-/// request's policy version. A guard is taken before the send and released by the engine's own
-/// count of requests it has ended: guard = sent - finished.
+/// keep their order. A request waits here until an engine has applied its policy version and has
+/// room in its queue, and where the policy gives a session one engine, until that one has. As many
+/// wait as all tenants may have in flight; nothing is refused for lack of room. A guard is taken
+/// before the send and released by the engine's own count of requests it has ended: guard = sent -
+/// finished. What an engine owes is known by request: whoever asks tells which ones were answered,
+/// so that an engine's death is answered for the rest alone.
 #pragma once
 
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
+#include <vector>
 
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/load.h"
+#include "actors/router/held_requests.h"
 #include "actors/router/policies/policy.h"
 #include "graph/contract.h"
 
@@ -25,7 +30,6 @@ namespace primerl {
 
 struct RouterOptions {
   std::string policy = "sticky_least_loaded";
-  int64_t held_max = 4096;        // requests that wait for an engine; one more is refused
   int64_t sessions_max = 100000;  // sessions remembered; the oldest is forgotten
 };
 
@@ -35,43 +39,42 @@ class Router final : public Actor {
   static Contract contract();
   explicit Router(const RouterOptions& options);
 
+  Status start(Resources& resources) override;
   Status on_peer(const PeerEvent& event) override;
-  bool idle() const override { return held_.empty() && refusals_.empty(); }
+  bool idle() const override { return held_.is_empty() && refusals_.empty(); }
 
  private:
-  struct SessionName {
-    TenantSlot tenant;
-    uint64_t session = 0;
-    friend constexpr auto operator<=>(const SessionName&, const SessionName&) = default;
-  };
-  /// A session's engine, and its newest request there.
+  /// The engine that has a session's prefix.
   struct Session {
     InstanceId engine;
-    uint64_t request = 0;
+    uint64_t incarnation = 0;  // of that engine: a restarted one has no prefix
+    uint64_t touched = 0;      // key into by_age_
+  };
+  /// A request that an engine owes an answer.
+  struct Owed {
+    InstanceId engine;
+    uint64_t session = 0;
     uint32_t attempt = 0;
     StepRef cause;
     InstanceId origin;
-    uint64_t touched = 0;  // key into by_age_
   };
   struct EngineRecord {
     uint64_t num_sent = 0;
+    uint64_t num_received = 0;
     uint64_t num_finished = 0;
+    int64_t num_owed = 0;  // of requests_
     PolicyVersion applied;
+    int32_t num_room = 0;
     int32_t num_free_blocks = 0;
     int32_t num_blocks = 0;
+    uint64_t incarnation = 0;
     bool is_down = false;
-    std::set<SessionName> open;  // whose newest request may still run there
+    std::optional<Time> behind_since;  // a request waits for it to apply a version
+    bool is_left_behind = false;       // for too long
   };
-  struct Held {
-    GenerateRequest request;
-    TenantSlot tenant;
-    StepRef cause;
-    InstanceId origin;
-  };
-
   /// An answer from here. Without prompt tokens.
   struct Refusal {
-    Held held;
+    HeldRequest held;
     CompletionEnd end = CompletionEnd::kRefused;
     std::string detail;
   };
@@ -82,30 +85,43 @@ class Router final : public Actor {
   Status on_release();
   void refuse_generate(const GenerateRequest& request, const Error& error);
 
-  /// True when an engine could take it.
-  bool route(const Held& held);
-  /// Sends held requests that an engine can take now, in order, at most a handler's burst. True
-  /// when more could go.
+  /// True when an engine took it.
+  bool route(const HeldRequest& held);
+  bool can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const;
+  RouteQuestion question_of(const HeldRequest& held) const;
+  InstanceId home_of(const HeldRequest& held) const;
+  HeldLane lane_of(const HeldRequest& held) const;
+  void hold(HeldRequest held);
+  /// Engines that sessions may belong to; when they are others than before, what waits is sorted
+  /// anew.
+  void update_in_use();
+  /// Sends held requests that an engine can take now, at most a handler's burst. True when more
+  /// could go.
   bool release_held();
   /// Sends refusals for which there is room, at most `most`. True when more could go.
   bool answer_refused(int64_t most);
-  void refuse_later(const Held& held, CompletionEnd end, std::string detail);
+  void refuse_later(HeldRequest held, CompletionEnd end, std::string detail);
+  void refuse(HeldRequest held, CompletionEnd end, std::string detail);
   void arm(bool has_more);
-  void remember(const Held& held, InstanceId engine);
-  void forget(std::map<SessionName, Session>::iterator session);
-  void send_abort(const Session& session, TenantSlot tenant);
-  void refuse(const Held& held, CompletionEnd end, std::string detail);
+  void remember(const HeldRequest& held, InstanceId engine);
+  void forget_session(std::map<SessionName, Session>::iterator session);
+  void settle(std::map<RequestName, Owed>::iterator owed);
+  void send_abort(RequestName name, const Owed& owed);
 
   const RouterOptions options_;
+  // Constant after start.
+  size_t held_max_ = 0;
   // Touched only by handlers.
   std::unique_ptr<RoutePolicy> policy_;
   std::map<InstanceId, EngineRecord> engines_;
+  std::vector<InstanceId> in_use_;
   std::map<SessionName, Session> sessions_;
-  std::map<RequestName, uint64_t> session_of_;  // newest request of a session -> the session
-  std::map<uint64_t, SessionName> by_age_;      // touched -> session
-  std::deque<Held> held_;
-  /// By who asked, oldest first. Of a lost engine they are as many as were open there, among them
-  /// some that it had answered: more than may wait at who asked, so they go as that one takes them.
+  std::map<uint64_t, SessionName> by_age_;  // touched -> session
+  std::map<RequestName, Owed> requests_;
+  HeldRequests held_;
+  bool is_paused_ = false;
+  /// By who asked, oldest first. Those of a lost engine may be more than may wait at who asked, so
+  /// they go as that one takes them.
   std::map<InstanceId, std::deque<Refusal>> refusals_;
   CancelledEarly cancelled_;
   uint64_t touches_ = 0;

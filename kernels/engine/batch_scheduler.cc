@@ -7,10 +7,6 @@
 namespace primerl {
 namespace {
 
-bool holds(const std::vector<int32_t>& ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
 template <class T>
 void drop(std::vector<T*>& list, const T* one) {
   list.erase(std::remove(list.begin(), list.end(), one), list.end());
@@ -48,10 +44,12 @@ Status BatchScheduler::submit(SequenceRequest request) {
         .note("give the engine more kv_blocks");
   if (sequences_.contains(request.id.value))
     return error(Code::kExists, "sequence {} is already here", request.id.value);
+  ASSIGN_OR_RETURN(StopRule stop, StopRule::make(request.sampling, limits_.tokenizer));
   if (static_cast<int32_t>(waiting_.size()) >= options.max_waiting)
     return error(Code::kExhausted, "{} prompts are waiting, the limit of max_waiting",
                  waiting_.size());
   auto sequence = std::make_unique<Sequence>();
+  sequence->stop = std::move(stop);
   sequence->prompt_hash = prompt_hash(request);
   sequence->request = std::move(request);
   waiting_.push_back(sequence.get());
@@ -97,6 +95,22 @@ void BatchScheduler::abort(SequenceId id) {
   // Its prefill may have ended without anybody having asked yet.
   std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id == id; });
   finish(sequence, FinishReason::kCancelled);
+}
+
+void BatchScheduler::expire(SequenceId id) {
+  const auto found = sequences_.find(id.value);
+  if (found == sequences_.end() || found->second->state != Sequence::State::kHeld ||
+      !found->second->was_told)
+    return;
+  --num_held_;
+  finish(*found->second, FinishReason::kRefused, std::string(kLeaseEnded));
+}
+
+std::vector<PrefillEvent> BatchScheduler::take_prefilled() {
+  for (const PrefillEvent& event : prefilled_)
+    if (const auto found = sequences_.find(event.id.value); found != sequences_.end())
+      found->second->was_told = true;
+  return std::exchange(prefilled_, {});
 }
 
 int32_t BatchScheduler::blocks_for(int64_t num_tokens) const {
@@ -173,9 +187,7 @@ void BatchScheduler::admit(StepPlan& plan) {
     prefilling_.push_back(prompt);
   } else {
     sequence.num_cached_tokens = prompt->size() - 1;
-    if (prompt->last_row >= 0) {
-      plan.samples.push_back({prompt->last_row, &sequence});
-    } else if (prompt->is_complete()) {
+    if (prompt->last_row < 0 && prompt->is_complete()) {
       // Only the last token again, for what follows it; the same weights write the same key.
       --prompt->num_computed;
       prefilling_.push_back(prompt);
@@ -185,8 +197,18 @@ void BatchScheduler::admit(StepPlan& plan) {
   sequence.prompt = prompt;
   ++prompt->num_users;
   prompt->waiting.push_back(&sequence);
+  if (prompt->last_row >= 0) add_samples(plan, *prompt);
   sequence.state = Sequence::State::kPrefilling;
   ++num_prefilling_;
+}
+
+int32_t BatchScheduler::samples_left(const StepPlan& plan) const {
+  return limits_.options.max_batched_tokens - static_cast<int32_t>(plan.samples.size());
+}
+
+void BatchScheduler::add_samples(StepPlan& plan, Prompt& prompt) {
+  while (prompt.num_sampled < prompt.waiting.size() && samples_left(plan) > 0)
+    plan.samples.push_back({prompt.last_row, prompt.waiting[prompt.num_sampled++]});
 }
 
 void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
@@ -218,7 +240,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, Prompt& prompt, int32_t num_rows)
   num_prefill_tokens_ += static_cast<uint64_t>(num_rows);
   if (!prompt.is_complete()) return;
   prompt.last_row = static_cast<int32_t>(rows.num_rows()) - 1;
-  for (Sequence* sequence : prompt.waiting) plan.samples.push_back({prompt.last_row, sequence});
+  add_samples(plan, prompt);
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
@@ -238,7 +260,11 @@ bool BatchScheduler::plan(StepPlan& plan) {
       continue;
     }
     Prompt& prompt = *prefilling_[next++];
-    const int32_t chunk = std::min(budget, prompt.size() - prompt.num_computed);
+    int32_t left = prompt.size() - prompt.num_computed;
+    // Its last token is computed when somebody can be sampled from it.
+    if (samples_left(plan) == 0) --left;
+    const int32_t chunk = std::min(budget, left);
+    if (chunk == 0) continue;
     add_chunk(plan, prompt, chunk);
     budget -= chunk;
   }
@@ -246,7 +272,6 @@ bool BatchScheduler::plan(StepPlan& plan) {
 }
 
 void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
-  const auto& sampling = sequence.request.sampling;
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
@@ -254,10 +279,9 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
     sequence.spans.push_back({version_, index, index});
   sequence.spans.back().end = index + 1;
   ++num_decode_tokens_;
-  const bool stop =
-      !sampling.ignore_eos && (holds(limits_.eos_ids, token) || holds(sampling.stop_ids, token));
-  sequence.ended = stop || index + 1 == sampling.max_tokens;
-  sequence.reason = stop ? FinishReason::kStop : FinishReason::kLength;
+  const auto end = sequence.stop.take(token, sequence.request.sampling, limits_.eos_ids);
+  sequence.ended = end.has_value();
+  sequence.reason = end.value_or(FinishReason::kLength);
 }
 
 void BatchScheduler::finish_step() {
@@ -273,26 +297,33 @@ void BatchScheduler::finish_step() {
   kept = 0;
   for (Prompt* prompt : prefilling_) {
     prompt->last_row = -1;
-    if (!prompt->is_complete()) {
-      prefilling_[kept++] = prompt;
-      continue;
+    if (prompt->is_complete()) {
+      const auto first = prompt->waiting.begin();
+      const auto last = first + static_cast<std::ptrdiff_t>(std::exchange(prompt->num_sampled, 0));
+      for (auto one = first; one != last; ++one) {
+        (*one)->state = Sequence::State::kHeld;
+        --num_prefilling_;
+        ++num_held_;
+        prefilled_.push_back({(*one)->request.id, (*one)->num_cached_tokens});
+      }
+      prompt->waiting.erase(first, last);
+      if (prompt->waiting.empty()) continue;
+      // The step could sample no more: the rest gets its last token computed again.
+      --prompt->num_computed;
     }
-    for (Sequence* sequence : std::exchange(prompt->waiting, {})) {
-      sequence->state = Sequence::State::kHeld;
-      --num_prefilling_;
-      ++num_held_;
-      prefilled_.push_back({sequence->request.id, sequence->num_cached_tokens});
-    }
+    prefilling_[kept++] = prompt;
   }
   prefilling_.resize(kept);
 }
 
-void BatchScheduler::finish(Sequence& sequence, FinishReason reason) {
+void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string detail) {
   free_blocks_.insert(free_blocks_.end(), sequence.blocks.begin(), sequence.blocks.end());
   if (sequence.prompt != nullptr && --sequence.prompt->num_users == 0) release(*sequence.prompt);
   FinishEvent event;
   event.id = sequence.request.id;
   event.reason = reason;
+  event.was_prefilled = sequence.was_told;
+  event.detail = std::move(detail);
   event.tokens = std::move(sequence.tokens);
   event.logprobs = std::move(sequence.logprobs);
   event.spans = std::move(sequence.spans);
@@ -319,6 +350,7 @@ EngineState BatchScheduler::state() const {
   state.num_held = num_held_;
   state.num_free_blocks = static_cast<int32_t>(free_blocks_.size());
   state.num_blocks = limits_.options.kv_blocks;
+  state.num_room = limits_.options.max_waiting - static_cast<int32_t>(waiting_.size());
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
   state.version = version_;

@@ -4,7 +4,9 @@
 /// Knows nothing of models: it turns submitted sequences into StepPlans (rows of one forward pass)
 /// and takes the sampled tokens back. One thread. Order is first come, first served throughout:
 /// running sequences decode first, then prompts advance (in chunks when the step's tokens run out),
-/// then the oldest waiting prompt is admitted while it fits. Admission reserves the blocks of
+/// then the oldest waiting prompt is admitted while it fits. A step has at most max_batched_tokens
+/// rows and samples at most as many tokens; a row may be sampled from several times, so these are
+/// two counts. Admission reserves the blocks of
 /// prompt and completion, so an admitted sequence always finishes and nothing is ever preempted.
 ///
 ///   WAITING -> PREFILLING -> HELD -> (take_over) RUNNING -> ended
@@ -25,6 +27,7 @@
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
+#include "kernels/engine/stop_rule.h"
 
 namespace primerl {
 
@@ -32,6 +35,7 @@ struct SchedulerLimits {
   EngineOptions options;  // max_sequence_tokens resolved, not 0
   int32_t vocab_size = 0;
   std::vector<int32_t> eos_ids;
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  // for stop texts; null: none are taken
 };
 
 struct Sequence;
@@ -48,7 +52,8 @@ struct Prompt {
   int32_t num_computed = 0;         // tokens whose key and value are in the cache
   int32_t last_row = -1;            // of its last token in the current plan
   int32_t num_users = 0;            // sequences that hold it
-  std::vector<Sequence*> waiting;   // want a token sampled when it is complete
+  std::vector<Sequence*> waiting;   // want a token sampled when it is complete, in order
+  size_t num_sampled = 0;           // of them, by the current plan
 
   int32_t size() const { return static_cast<int32_t>(tokens.size()); }
   bool is_complete() const { return num_computed == size(); }
@@ -60,7 +65,9 @@ struct Sequence {
   SequenceRequest request;
   uint64_t prompt_hash = 0;
   State state = State::kWaiting;
-  bool ended = false;  // held, but its only token was already the last
+  StopRule stop;
+  bool was_told = false;  // its PrefillEvent was taken
+  bool ended = false;     // held, but its only token was already the last
   FinishReason reason = FinishReason::kLength;
   int32_t num_cached_tokens = 0;
   Prompt* prompt = nullptr;         // null while waiting
@@ -88,6 +95,7 @@ class BatchScheduler {
   Status submit(SequenceRequest request);
   Status take_over(SequenceId id);
   void abort(SequenceId id);
+  void expire(SequenceId id);
   /// From now on tokens are made by `version`.
   void set_version(PolicyVersion version) { version_ = version; }
 
@@ -99,7 +107,7 @@ class BatchScheduler {
   void finish_step();
 
   bool has_work() const;
-  std::vector<PrefillEvent> take_prefilled() { return std::exchange(prefilled_, {}); }
+  std::vector<PrefillEvent> take_prefilled();
   std::vector<FinishEvent> take_finished() { return std::exchange(finished_, {}); }
   EngineState state() const;
 
@@ -114,7 +122,10 @@ class BatchScheduler {
   std::vector<int32_t> take_blocks(int32_t count);
   void add_decode(StepPlan& plan, Sequence& sequence);
   void add_chunk(StepPlan& plan, Prompt& prompt, int32_t num_rows);
-  void finish(Sequence& sequence, FinishReason reason);
+  /// Samples for those who wait for the complete `prompt`, as many as the step still may.
+  void add_samples(StepPlan& plan, Prompt& prompt);
+  int32_t samples_left(const StepPlan& plan) const;
+  void finish(Sequence& sequence, FinishReason reason, std::string detail = {});
   void release(Prompt& prompt);
 
   const SchedulerLimits limits_;

@@ -20,6 +20,14 @@ Status validate(const SamplingParams& sampling) {
   if (sampling.max_tokens < 1)
     return error(Code::kInvalid, "max_tokens {} is not valid", sampling.max_tokens)
         .note("max_tokens is at least 1");
+  if (sampling.stop.size() > kStopsMax || sampling.stop_ids.size() > kStopIdsMax)
+    return error(Code::kInvalid, "{} stop texts and {} stop ids are too many",
+                 sampling.stop.size(), sampling.stop_ids.size())
+        .note(fmt::format("at most {} texts and {} ids", kStopsMax, kStopIdsMax));
+  for (const std::string& text : sampling.stop)
+    if (text.empty() || text.size() > kStopBytesMax)
+      return error(Code::kInvalid, "a stop text has {} bytes", text.size())
+          .note(fmt::format("a stop text has 1 to {} bytes", kStopBytesMax));
   return ok();
 }
 

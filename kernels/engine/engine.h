@@ -6,6 +6,8 @@
 ///   submit (Prefill) -> step... -> PrefillEvent -> take_over (Decode) -> step... -> FinishEvent
 ///                        abort (either) ------------------------------------------^
 ///
+///                        expire (Prefill), while nobody took it over ------------^
+///
 /// Every submitted sequence ends in exactly one FinishEvent. A sequence whose prefill is done holds
 /// its KV blocks but is not decoded until take_over(): the KV handle of PrefillDone names it. When
 /// prefill itself already ended the sequence (max_tokens 1), take_over() makes its FinishEvent.
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/base/ids.h"
@@ -32,11 +35,18 @@ struct SamplingParams {
   double top_p = 1.0;                  // (0, 1]; 1 = off
   double min_p = 0.0;                  // [0, 1); 0 = off; relative to the most likely token
   int32_t max_tokens = 16;             // >= 1
-  bool ignore_eos = false;             // true: only max_tokens ends the sequence
-  std::vector<int32_t> stop_ids = {};  // besides the model's eos ids
+  bool ignore_eos = false;             // true: the model's eos ids do not end the sequence
+  std::vector<int32_t> stop_ids = {};  // tokens that end it besides those
+  /// Texts that end it: with the token that completes one, wherever the tokens cut it. Of what the
+  /// tokens decode to without special ones; the prompt does not count.
+  std::vector<std::string> stop = {};
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
+
+inline constexpr size_t kStopsMax = 16;       // texts of `stop`
+inline constexpr size_t kStopBytesMax = 256;  // of one of them
+inline constexpr size_t kStopIdsMax = 64;     // ids of `stop_ids`
 
 /// Refuses impossible values, each with the range that was valid.
 Status validate(const SamplingParams& sampling);
@@ -70,10 +80,13 @@ struct PrefillEvent {
   int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache
 };
 
-/// The one end of a sequence. Sampled tokens include the eos or stop token that ended it.
+/// The one end of a sequence. Sampled tokens include the eos or stop token that ended it, or the
+/// one that completed a stop text.
 struct FinishEvent {
   SequenceId id;
   FinishReason reason = FinishReason::kStop;
+  /// Its PrefillEvent was taken before: whoever heard of that names the sequence to Decode.
+  bool was_prefilled = false;
   std::string detail;              // why, when refused
   std::vector<int32_t> tokens;     // [num_new_tokens]
   std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
@@ -88,23 +101,31 @@ struct EngineState {
   int32_t num_held = 0;     // prompt complete, not taken over
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
+  int32_t num_room = 0;             // prompts that submit() still queues
   uint64_t num_prefill_tokens = 0;  // running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
   PolicyVersion version;  // applied last
 };
 
+/// `detail` of a sequence that expire() ended.
+inline constexpr std::string_view kLeaseEnded =
+    "its lease ended before anybody took its prefilled prompt over";
+
 class Engine : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "engine";
   /// Queues a prompt. Refusal (too long, token out of range, bad sampling) is an Error here and
-  /// makes no event; a full waiting queue is kExhausted.
+  /// makes no event. A full waiting queue is kExhausted, which the same request may try again.
   virtual Status submit(SequenceRequest request) = 0;
   /// Moves a prefilled sequence to decoding. Unknown or already aborted: kNotFound.
   virtual Status take_over(SequenceId id) = 0;
   /// Ends a sequence in whatever state; its FinishEvent says kCancelled. Unknown ids are ignored:
   /// the end may have crossed the abort.
   virtual void abort(SequenceId id) = 0;
+  /// The lease of a sequence whose PrefillEvent was taken is over: if nobody has taken it over it
+  /// ends, and its FinishEvent says kRefused and why. Any other is left alone.
+  virtual void expire(SequenceId id) = 0;
 
   /// Events since the last call, in sequence order. The vectors are emptied into the caller's.
   virtual std::vector<PrefillEvent> take_prefilled() = 0;

@@ -11,7 +11,7 @@ struct EngineOptions {
   int32_t kv_blocks = 512;            // blocks of KV memory
   int32_t block_size = 16;            // tokens a block
   int32_t max_running = 256;          // sequences decoded in one batch
-  int32_t max_waiting = 1024;         // prompts queued; one more is refused
+  int32_t max_waiting = 1024;         // prompts queued; more wait outside
   int32_t max_batched_tokens = 4096;  // tokens of one step, prefill and decode together
   int32_t max_sequence_tokens = 0;    // 0 = what the model's config says
   int32_t threads = 0;                // 0 = decided by the plan

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/base/random.h"
+#include "kernels/engine/stop_rule.h"
 #include "kernels/scripted/scripted_weights.h"
 
 namespace primerl {
@@ -25,24 +26,36 @@ struct Sequence {
   int32_t num_blocks = 0;     // it will hold, or holds
   int32_t num_prefilled = 0;  // prompt tokens computed
   int32_t num_scripted = 0;   // new tokens until eos
-  bool ended = false;         // the last token was sampled
+  StopRule stop;
+  bool was_told = false;  // its PrefillEvent was taken
+  bool ended = false;     // the last token was sampled
   FinishEvent end;
 };
 
 class ScriptedEngine final : public Engine {
  public:
-  explicit ScriptedEngine(const ScriptedEngineOptions& options)
-      : options_(options), num_free_blocks_(options.kv_blocks), version_(0) {}
+  ScriptedEngine(const ScriptedEngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer)
+      : options_(options),
+        eos_ids_{options.eos_id},
+        tokenizer_(std::move(tokenizer)),
+        num_free_blocks_(options.kv_blocks),
+        version_(0) {}
 
   Status submit(SequenceRequest request) override;
   Status take_over(SequenceId id) override;
   void abort(SequenceId id) override;
+  void expire(SequenceId id) override;
   Status step() override;
   bool has_work() const override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   WeightManifest manifest() const override { return scripted_manifest(); }
 
-  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled_, {}); }
+  std::vector<PrefillEvent> take_prefilled() override {
+    for (const PrefillEvent& event : prefilled_)
+      if (const auto found = sequences_.find(event.id.value); found != sequences_.end())
+        found->second.was_told = true;
+    return std::exchange(prefilled_, {});
+  }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished_, {}); }
   Duration take_cost() override { return std::exchange(cost_, Duration()); }
   EngineState state() const override;
@@ -63,6 +76,8 @@ class ScriptedEngine final : public Engine {
   void finish(uint64_t id, FinishReason reason);
 
   const ScriptedEngineOptions options_;
+  const std::vector<int32_t> eos_ids_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;  // for stop texts; may be null
   std::map<uint64_t, Sequence> sequences_;
   std::deque<uint64_t> waiting_;   // prompts not complete, in order of submission
   std::vector<uint64_t> running_;  // in order of take_over
@@ -111,10 +126,12 @@ Status ScriptedEngine::submit(SequenceRequest request) {
     return error(Code::kUnavailable, "submit {} is refused, as 'refuse_every' {} asks",
                  num_submitted_, options_.refuse_every);
   RETURN_IF_ERROR(check(request));
+  ASSIGN_OR_RETURN(StopRule stop, StopRule::make(request.sampling, tokenizer_));
   if (static_cast<int64_t>(waiting_.size()) >= options_.max_waiting)
     return error(Code::kExhausted, "{} prompts are waiting, 'max_waiting' allows no more",
                  waiting_.size());
   Sequence sequence;
+  sequence.stop = std::move(stop);
   const int64_t num_tokens =
       static_cast<int64_t>(request.prompt_tokens.size()) + request.sampling.max_tokens;
   sequence.num_blocks =
@@ -147,6 +164,15 @@ void ScriptedEngine::abort(SequenceId id) {
   if (sequences_.count(id.value) > 0) finish(id.value, FinishReason::kCancelled);
 }
 
+void ScriptedEngine::expire(SequenceId id) {
+  const auto found = sequences_.find(id.value);
+  if (found == sequences_.end() || found->second.phase != Phase::kHeld ||
+      !found->second.was_told)
+    return;
+  found->second.end.detail = kLeaseEnded;
+  finish(id.value, FinishReason::kRefused);
+}
+
 /// Gives the blocks back, makes the one FinishEvent and forgets the sequence.
 void ScriptedEngine::finish(uint64_t id, FinishReason reason) {
   auto node = sequences_.extract(id);
@@ -159,6 +185,7 @@ void ScriptedEngine::finish(uint64_t id, FinishReason reason) {
   if (sequence.phase == Phase::kHeld)
     std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id.value == id; });
   sequence.end.reason = reason;
+  sequence.end.was_prefilled = sequence.was_told;
   finished_.push_back(std::move(sequence.end));
 }
 
@@ -235,12 +262,9 @@ void ScriptedEngine::sample(Sequence& sequence) {
   if (end.spans.empty() || end.spans.back().version != version_)
     end.spans.push_back({version_, num_tokens - 1, num_tokens});
   end.spans.back().end = num_tokens;
-  const auto& stops = sampling.stop_ids;
-  const bool stops_here =
-      !sampling.ignore_eos &&
-      (token == options_.eos_id || std::count(stops.begin(), stops.end(), token) > 0);
-  sequence.ended = stops_here || num_tokens >= sampling.max_tokens;
-  end.reason = stops_here ? FinishReason::kStop : FinishReason::kLength;
+  const auto reason = sequence.stop.take(token, sampling, eos_ids_);
+  sequence.ended = reason.has_value();
+  end.reason = reason.value_or(FinishReason::kLength);
 }
 
 Result<uint64_t> ScriptedEngine::apply(const WeightSnapshot& snapshot) {
@@ -258,6 +282,7 @@ EngineState ScriptedEngine::state() const {
   state.num_held = static_cast<int32_t>(sequences_.size() - waiting_.size() - running_.size());
   state.num_free_blocks = num_free_blocks_;
   state.num_blocks = options_.kv_blocks;
+  state.num_room = options_.max_waiting - static_cast<int32_t>(waiting_.size());
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
   state.version = version_;
@@ -293,11 +318,12 @@ Status validate(const ScriptedEngineOptions& options) {
   return ok();
 }
 
-Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions& options) {
+Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions& options,
+                                                     std::shared_ptr<const Tokenizer> tokenizer) {
   RETURN_IF_ERROR(validate(options));
   ScriptedEngineOptions resolved = options;
   if (resolved.max_sequence_tokens == 0) resolved.max_sequence_tokens = kDefaultSequenceTokens;
-  return std::unique_ptr<Engine>(std::make_unique<ScriptedEngine>(resolved));
+  return std::unique_ptr<Engine>(std::make_unique<ScriptedEngine>(resolved, std::move(tokenizer)));
 }
 
 }  // namespace primerl

@@ -11,12 +11,16 @@
 
 #include "kernels/engine/engine.h"
 #include "kernels/scripted/options.h"
+#include "kernels/text/tokenizer.h"
 
 namespace primerl {
 
 /// Refuses options that make no engine, naming the option and what was valid.
 Status validate(const ScriptedEngineOptions& options);
 
-Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions& options);
+/// `tokenizer` says what its tokens mean, for requests with stop texts; without one they are
+/// refused.
+Result<std::unique_ptr<Engine>> make_scripted_engine(
+    const ScriptedEngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
 }  // namespace primerl

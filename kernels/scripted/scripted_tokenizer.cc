@@ -17,9 +17,14 @@ class ScriptedTokenizer final : public Tokenizer {
     std::string text;
     for (const int32_t id : ids) {
       if (id < 0) return error(Code::kInvalid, "token {} is negative", id);
-      if (id >= kScriptedFirstToken) text += static_cast<char>('a' + id % 26);
+      text += bytes_of(id);
     }
     return text;
+  }
+  std::string_view bytes_of(int32_t id) const override {
+    constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
+    if (id < kScriptedFirstToken) return {};
+    return kLetters.substr(static_cast<size_t>(id) % kLetters.size(), 1);
   }
   int32_t vocab_size() const override { return kScriptedVocabSize; }
   const std::vector<int32_t>& eos_ids() const override { return eos_ids_; }

@@ -223,6 +223,11 @@ class ByteLevelBpe final : public Tokenizer {
     return to_valid_utf8(std::move(bytes));
   }
 
+  std::string_view bytes_of(int32_t id) const override {
+    if (!vocabulary_.has(id) || (vocabulary_.kind(id) & Vocabulary::kSpecial) != 0) return {};
+    return parts_.token_bytes[static_cast<size_t>(id)];
+  }
+
   int32_t vocab_size() const override { return vocabulary_.size(); }
   const std::vector<int32_t>& eos_ids() const override { return end_and_pad_.eos_ids; }
   int32_t pad_id() const override { return end_and_pad_.pad_id; }

@@ -30,6 +30,11 @@ class Tokenizer : public Resource {
   virtual Result<std::string> decode(const std::vector<int32_t>& ids,
                                      bool skip_special = true) const = 0;
 
+  /// What `id` adds to the decoded text, before bytes that are no UTF-8 are replaced: decode()
+  /// without special tokens writes these one after another. Empty for special tokens and for ids
+  /// without a token. Valid as long as the tokenizer.
+  virtual std::string_view bytes_of(int32_t id) const = 0;
+
   virtual int32_t vocab_size() const = 0;  // largest id + 1
   /// Ids that end a sequence (from generation_config.json, config.json or tokenizer_config.json).
   virtual const std::vector<int32_t>& eos_ids() const = 0;

@@ -17,17 +17,19 @@
 namespace primerl {
 namespace {
 
-SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config) {
-  return {options, config.vocab_size, config.eos_ids};
+SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
+                          std::shared_ptr<const Tokenizer> tokenizer) {
+  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer)};
 }
 
 }  // namespace
 
-TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config)
+TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config,
+                         std::shared_ptr<const Tokenizer> tokenizer)
     : options_(options),
       layout_(config),
       decoder_(config, layout_),
-      scheduler_(limits_of(options, config)) {
+      scheduler_(limits_of(options, config, std::move(tokenizer))) {
   const int64_t cache_rows = static_cast<int64_t>(options.kv_blocks) * options.block_size;
   const int64_t width = static_cast<int64_t>(config.num_kv_heads) * config.head_dim;
   keys_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
@@ -148,7 +150,8 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
-                                                  const std::filesystem::path& model_folder) {
+                                                  const std::filesystem::path& model_folder,
+                                                  std::shared_ptr<const Tokenizer> tokenizer) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
@@ -156,7 +159,7 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(resolved.threads);
-    auto engine = std::make_unique<TorchEngine>(resolved, config);
+    auto engine = std::make_unique<TorchEngine>(resolved, config, std::move(tokenizer));
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
     return std::unique_ptr<Engine>(std::move(engine));

@@ -17,7 +17,9 @@ namespace primerl {
 class TorchEngine final : public Engine {
  public:
   /// `options` has every 0 resolved. Weights are zero until apply() or load().
-  TorchEngine(const EngineOptions& options, const ModelConfig& config);
+  /// `tokenizer`, which may be null, is for stop texts.
+  TorchEngine(const EngineOptions& options, const ModelConfig& config,
+              std::shared_ptr<const Tokenizer> tokenizer);
 
   /// Fills the weights as version 0.
   Status load(const std::vector<WeightTensor>& tensors);
@@ -29,6 +31,7 @@ class TorchEngine final : public Engine {
   Status submit(SequenceRequest request) override;
   Status take_over(SequenceId id) override { return scheduler_.take_over(id); }
   void abort(SequenceId id) override { scheduler_.abort(id); }
+  void expire(SequenceId id) override { scheduler_.expire(id); }
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;

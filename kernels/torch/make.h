@@ -10,13 +10,16 @@
 
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
+#include "kernels/text/tokenizer.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 
 namespace primerl {
 
-Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
-                                                  const std::filesystem::path& model_folder);
+/// `tokenizer` is the folder's, for requests with stop texts; without one they are refused.
+Result<std::unique_ptr<Engine>> make_torch_engine(
+    const EngineOptions& options, const std::filesystem::path& model_folder,
+    std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder);

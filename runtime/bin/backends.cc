@@ -33,6 +33,7 @@ class OwnedTokenizer final : public Tokenizer {
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
     return shared_->decode(ids, skip_special);
   }
+  std::string_view bytes_of(int32_t id) const override { return shared_->bytes_of(id); }
   int32_t vocab_size() const override { return shared_->vocab_size(); }
   const std::vector<int32_t>& eos_ids() const override { return shared_->eos_ids(); }
   int32_t pad_id() const override { return shared_->pad_id(); }

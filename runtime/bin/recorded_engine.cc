@@ -36,6 +36,7 @@ struct Span {
 struct Finished {
   uint64_t id = 0;
   uint8_t reason = 0;
+  bool was_prefilled = false;
   std::string detail;
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
@@ -43,7 +44,8 @@ struct Finished {
   int32_t num_cached_tokens = 0;
   template <class F>
   static void fields(F& f) {
-    f("id", &Finished::id)("reason", &Finished::reason)("detail", &Finished::detail)(
+    f("id", &Finished::id)("reason", &Finished::reason)(
+        "was_prefilled", &Finished::was_prefilled)("detail", &Finished::detail)(
         "tokens", &Finished::tokens)("logprobs", &Finished::logprobs)("spans", &Finished::spans)(
         "num_cached_tokens", &Finished::num_cached_tokens);
   }
@@ -52,7 +54,7 @@ struct Finished {
 /// One call and what came of it; the members of other calls stay empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -80,6 +82,7 @@ std::vector<int64_t> numbers_of(const EngineState& state) {
           state.num_held,
           state.num_free_blocks,
           state.num_blocks,
+          state.num_room,
           static_cast<int64_t>(state.num_prefill_tokens),
           static_cast<int64_t>(state.num_decode_tokens),
           static_cast<int64_t>(state.num_preemptions),
@@ -88,16 +91,17 @@ std::vector<int64_t> numbers_of(const EngineState& state) {
 
 EngineState state_of(const std::vector<int64_t>& numbers) {
   EngineState state;
-  if (numbers.size() != 9) return state;
+  if (numbers.size() != 10) return state;
   state.num_waiting = static_cast<int32_t>(numbers[0]);
   state.num_running = static_cast<int32_t>(numbers[1]);
   state.num_held = static_cast<int32_t>(numbers[2]);
   state.num_free_blocks = static_cast<int32_t>(numbers[3]);
   state.num_blocks = static_cast<int32_t>(numbers[4]);
-  state.num_prefill_tokens = static_cast<uint64_t>(numbers[5]);
-  state.num_decode_tokens = static_cast<uint64_t>(numbers[6]);
-  state.num_preemptions = static_cast<uint64_t>(numbers[7]);
-  state.version = PolicyVersion(numbers[8]);
+  state.num_room = static_cast<int32_t>(numbers[5]);
+  state.num_prefill_tokens = static_cast<uint64_t>(numbers[6]);
+  state.num_decode_tokens = static_cast<uint64_t>(numbers[7]);
+  state.num_preemptions = static_cast<uint64_t>(numbers[8]);
+  state.version = PolicyVersion(numbers[9]);
   return state;
 }
 
@@ -105,6 +109,7 @@ Finished fields_of(const FinishEvent& event) {
   Finished finished;
   finished.id = event.id.value;
   finished.reason = static_cast<uint8_t>(event.reason);
+  finished.was_prefilled = event.was_prefilled;
   finished.detail = event.detail;
   finished.tokens = event.tokens;
   finished.logprobs = event.logprobs;
@@ -118,6 +123,7 @@ FinishEvent event_of(const Finished& finished) {
   FinishEvent event;
   event.id = SequenceId(finished.id);
   event.reason = static_cast<FinishReason>(finished.reason);
+  event.was_prefilled = finished.was_prefilled;
   event.detail = finished.detail;
   event.tokens = finished.tokens;
   event.logprobs = finished.logprobs;
@@ -137,6 +143,7 @@ class RecordingEngine final : public Engine {
   }
   Status take_over(SequenceId id) override { return kept(Call::kTakeOver, engine_->take_over(id)); }
   void abort(SequenceId id) override { engine_->abort(id); }
+  void expire(SequenceId id) override { engine_->expire(id); }
   std::vector<PrefillEvent> take_prefilled() override {
     auto events = engine_->take_prefilled();
     EngineAnswer answer = answer_of(Call::kPrefilled);
@@ -203,6 +210,7 @@ class RecordedEngine final : public Engine {
   Status submit(SequenceRequest) override { return status_of(take(Call::kSubmit)); }
   Status take_over(SequenceId) override { return status_of(take(Call::kTakeOver)); }
   void abort(SequenceId) override {}
+  void expire(SequenceId) override {}
   std::vector<PrefillEvent> take_prefilled() override {
     std::vector<PrefillEvent> events;
     if (const auto answer = take(Call::kPrefilled); answer.ok())

@@ -42,7 +42,8 @@ class RecoveredEngine final : public Engine {
     if (!look().ok()) return;
     const auto flight = flights_.find(id);
     if (!is_live_) {
-      if (flight != flights_.end()) flight->second.is_aborted = true;
+      if (flight != flights_.end() && !flight->second.ended)
+        flight->second.ended = FinishReason::kCancelled;
       return recorded_->abort(id);
     }
     if (const auto waiting = std::find(backlog_.begin(), backlog_.end(), id);
@@ -53,6 +54,19 @@ class RecoveredEngine final : public Engine {
     if (flight != flights_.end() && flight->second.refusal)
       return end(id, FinishReason::kCancelled, {});
     setup_.engine->abort(id);
+  }
+
+  void expire(SequenceId id) override {
+    if (!look().ok()) return;
+    if (!is_live_) {
+      if (const auto flight = flights_.find(id); flight != flights_.end() &&
+                                                 flight->second.was_told &&
+                                                 !flight->second.is_taken && !flight->second.ended)
+        flight->second.ended = FinishReason::kRefused;
+      return;
+    }
+    // What is being computed again is taken over when Decode asks: its lease counted before.
+    if (flights_.count(id) == 0) setup_.engine->expire(id);
   }
 
   std::vector<PrefillEvent> take_prefilled() override {
@@ -74,7 +88,11 @@ class RecoveredEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override {
     if (!look().ok()) return {};
     auto events = is_live_ ? setup_.engine->take_finished() : recorded_->take_finished();
-    for (const auto& event : events) flights_.erase(event.id);
+    for (auto& event : events)
+      if (const auto flight = flights_.find(event.id); flight != flights_.end()) {
+        event.was_prefilled = event.was_prefilled || flight->second.was_told;
+        flights_.erase(flight);
+      }
     events.insert(events.begin(), std::make_move_iterator(ended_.begin()),
                   std::make_move_iterator(ended_.end()));
     ended_.clear();
@@ -93,6 +111,7 @@ class RecoveredEngine final : public Engine {
     if (!is_live_) return recorded_->state();
     EngineState state = setup_.engine->state();
     state.num_waiting += static_cast<int32_t>(backlog_.size());
+    state.num_room = std::max(state.num_room - static_cast<int32_t>(backlog_.size()), 0);
     return state;
   }
   WeightManifest manifest() const override { return setup_.engine->manifest(); }
@@ -119,7 +138,7 @@ class RecoveredEngine final : public Engine {
     SequenceRequest request;
     bool was_told = false;  // Prefill has heard that its prompt is complete
     bool is_taken = false;  // Decode has taken it over
-    bool is_aborted = false;
+    std::optional<FinishReason> ended;  // it was aborted, or its lease ended
     std::optional<std::string> refusal;  // of the real engine
   };
 
@@ -137,14 +156,15 @@ class RecoveredEngine final : public Engine {
     is_live_ = true;
     fault_ = take_weights();
     if (!fault_.ok()) return fault_;
-    std::vector<SequenceId> aborted;
+    std::vector<std::pair<SequenceId, FinishReason>> ended;
     for (const auto& [id, flight] : flights_) {
-      if (flight.is_aborted)
-        aborted.push_back(id);
+      if (flight.ended)
+        ended.emplace_back(id, *flight.ended);
       else
         backlog_.push_back(id);
     }
-    for (SequenceId id : aborted) end(id, FinishReason::kCancelled, {});
+    for (const auto& [id, reason] : ended)
+      end(id, reason, reason == FinishReason::kRefused ? std::string(kLeaseEnded) : "");
     submit_waiting();
     return ok();
   }
@@ -180,6 +200,8 @@ class RecoveredEngine final : public Engine {
     FinishEvent event;
     event.id = id;
     event.reason = reason;
+    if (const auto flight = flights_.find(id); flight != flights_.end())
+      event.was_prefilled = flight->second.was_told;
     event.detail = std::move(detail);
     ended_.push_back(std::move(event));
     flights_.erase(id);

@@ -58,7 +58,7 @@ Made as_resource(Result<std::unique_ptr<T>> made) {
 Made make_scripted(const Plan& plan, int32_t index) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   if (resource.kind == Engine::kResourceKind)
-    return as_resource(make_scripted_engine(engine_options(resource)));
+    return as_resource(make_scripted_engine(engine_options(resource), make_scripted_tokenizer()));
   if (resource.kind == Learner::kResourceKind)
     return as_resource(make_scripted_learner(learner_options(resource)));
   if (resource.kind == Tokenizer::kResourceKind)

@@ -66,7 +66,7 @@ OptionsOf<S> engine_options() {
       .field("max_running", field_of<S>(&EngineOptions::max_running),
              at_least(1) | unit("sequences"), "sequences decoded in one batch")
       .field("max_waiting", field_of<S>(&EngineOptions::max_waiting),
-             at_least(1) | unit("sequences"), "prompts queued; one more is refused")
+             at_least(1) | unit("sequences"), "prompts queued; more wait before the engine")
       .field("max_batched_tokens", field_of<S>(&EngineOptions::max_batched_tokens),
              at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),

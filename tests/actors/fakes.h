@@ -51,6 +51,15 @@ class ByteTokenizer final : public Tokenizer {
     }
     return text;
   }
+  std::string_view bytes_of(int32_t id) const override {
+    static const std::string kBytes = [] {
+      std::string bytes;
+      for (int byte = 0; byte < 256; ++byte) bytes.push_back(static_cast<char>(byte));
+      return bytes;
+    }();
+    if (id < 9 || id > 255) return {};
+    return std::string_view(kBytes).substr(static_cast<size_t>(id), 1);
+  }
   int32_t vocab_size() const override { return 256; }
   const std::vector<int32_t>& eos_ids() const override { return eos_; }
   int32_t pad_id() const override { return -1; }
@@ -64,6 +73,7 @@ class FakeEngine final : public Engine {
  public:
   Status submit(SequenceRequest request) override {
     if (request.prompt_tokens.size() > 100) return error(Code::kInvalid, "the prompt is too long");
+    if (waiting.size() >= max_waiting) return error(Code::kExhausted, "no room");
     waiting.insert(request.id);
     submitted.push_back(std::move(request));
     return ok();
@@ -77,7 +87,13 @@ class FakeEngine final : public Engine {
     if (waiting.count(id) + held.count(id) + running.count(id) > 0)
       finish(id, FinishReason::kCancelled);
   }
-  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
+  void expire(SequenceId id) override {
+    if (held.count(id) > 0 && told.count(id) > 0) finish(id, FinishReason::kRefused);
+  }
+  std::vector<PrefillEvent> take_prefilled() override {
+    for (const auto& event : prefilled) told.insert(event.id);
+    return std::exchange(prefilled, {});
+  }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     if (!apply_fault.empty()) return error(Code::kInvalid, "{}", apply_fault);
@@ -91,6 +107,7 @@ class FakeEngine final : public Engine {
     state.num_held = static_cast<int32_t>(held.size());
     state.num_running = static_cast<int32_t>(running.size());
     state.num_blocks = state.num_free_blocks = 8;
+    state.num_room = static_cast<int32_t>(max_waiting - waiting.size());
     state.num_decode_tokens = num_decode_tokens;
     state.version = version;
     return state;
@@ -107,9 +124,11 @@ class FakeEngine final : public Engine {
     waiting.erase(id);
     held.erase(id);
     running.erase(id);
+    std::erase_if(prefilled, [id](const PrefillEvent& event) { return event.id == id; });
     FinishEvent event;
     event.id = id;
     event.reason = reason;
+    event.was_prefilled = told.erase(id) > 0;
     event.logprobs.assign(tokens.size(), -0.5F);
     if (!tokens.empty()) event.spans = {{PolicyVersion(0), 0, static_cast<int32_t>(tokens.size())}};
     event.tokens = std::move(tokens);
@@ -117,7 +136,9 @@ class FakeEngine final : public Engine {
   }
 
   std::vector<SequenceRequest> submitted;
+  size_t max_waiting = 1000;
   std::set<SequenceId> waiting, held, running;
+  std::set<SequenceId> told;  // of their PrefillEvent
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   PolicyVersion version;

@@ -79,6 +79,30 @@ TEST(ConsistentHash, MovesOnlyTheSessionsOfAnEngineThatLeft) {
   EXPECT_LT(moved, 150);
 }
 
+TEST(ConsistentHash, AnEngineThatJoinsTakesItsShareAndMovesNoOther) {
+  auto policy = make_route_policy("consistent_hash");
+  std::vector<InstanceId> in_use{InstanceId(10), InstanceId(11), InstanceId(12)};
+  std::vector<InstanceId> with_another = in_use;
+  with_another.push_back(InstanceId(13));
+  int moved = 0;
+  for (uint64_t i = 0; i < 400; ++i) {
+    const InstanceId before = in_use[policy->home(session(i), in_use).value()];
+    const InstanceId after = with_another[policy->home(session(i), with_another).value()];
+    if (after == before) continue;
+    EXPECT_EQ(after, InstanceId(13));
+    ++moved;
+  }
+  EXPECT_GT(moved, 60);
+  EXPECT_LT(moved, 140);
+}
+
+TEST(RoutePolicies, OnlyConsistentHashMakesASessionWaitForItsEngine) {
+  const std::vector<InstanceId> in_use{InstanceId(10), InstanceId(11)};
+  for (const auto& name : route_policies())
+    EXPECT_EQ(make_route_policy(name)->home(session(1), in_use).has_value(),
+              name == "consistent_hash");
+}
+
 TEST(RoundRobin, TakesTurns) {
   auto policy = make_route_policy("round_robin");
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(policy->choose(session(1), engines({0, 0, 0})), i % 3);

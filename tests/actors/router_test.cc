@@ -32,6 +32,16 @@ EngineLoad a_load(InstanceId engine, int64_t applied, uint64_t num_finished = 0)
   load.engine = engine;
   load.applied = PolicyVersion(applied);
   load.num_finished = num_finished;
+  load.num_received = num_finished;
+  load.num_room = 1000;
+  return load;
+}
+
+/// It has received `received` requests and queues `room` more.
+EngineLoad a_full_load(InstanceId engine, uint64_t received, int32_t room) {
+  EngineLoad load = a_load(engine, 0);
+  load.num_received = received;
+  load.num_room = room;
   return load;
 }
 
@@ -52,7 +62,7 @@ struct RouterStory : ::testing::Test {
 };
 
 struct SmallRouterStory : RouterStory {
-  SmallRouterStory() : RouterStory({.policy = "round_robin", .held_max = 2, .sessions_max = 2}) {}
+  SmallRouterStory() : RouterStory({.policy = "round_robin", .sessions_max = 2}) {}
 };
 
 TEST_F(RouterStory, HoldsARequestUntilAnEngineHasItsVersion) {
@@ -68,17 +78,142 @@ TEST_F(RouterStory, HoldsARequestUntilAnEngineHasItsVersion) {
   EXPECT_TRUE(router.idle());
 }
 
-TEST_F(SmallRouterStory, HoldsAsManyAsItMayAndRefusesTheNext) {
-  ask(a_request(1));
-  ask(a_request(2, 2));
+TEST_F(RouterStory, HoldsAsManyAsMayBeInFlightAndLetsTheRestWait) {
+  auto one = testing::a_tenant(), other = testing::a_tenant();
+  one.inflight_max = 40;
+  other.inflight_max = 30;
+  router.set_tenants({one, other});
+  for (uint64_t i = 0; i < 69; ++i) ask(a_request(i, i));
+  EXPECT_FALSE(router.is_paused("generate"));
+  ask(a_request(69, 69));
+  EXPECT_TRUE(router.is_paused("generate"));
+  ask(a_request(70, 70));  // waits in its edge
+  ready();
+  while (!router.idle()) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_FALSE(router.is_paused("generate"));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(71));
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
-  EXPECT_FALSE(router.give("generate", a_request(3, 3), rollout).ok());
-  const auto refused = router.sent<Completion>("refused");
-  ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].request, 3U);
-  EXPECT_EQ(refused[0].end, CompletionEnd::kRefused);
-  EXPECT_THAT(refused[0].detail, HasSubstr("held_max"));
-  EXPECT_EQ(router.emissions("refused")[0].options.origin, InstanceId(3));
+}
+
+TEST_F(RouterStory, SendsAnEngineNoMoreThanItHasRoomFor) {
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 2)).ok());
+  for (uint64_t i = 0; i < 5; ++i) ask(a_request(i, i));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
+  // One has come and one is under way; of the queue one place is left, which is for that one.
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1, 1)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(2));
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 2, 1)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(3));
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillB, 0, 5)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(5));
+  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
+}
+
+TEST_F(RouterStory, ARequestThatCannotBePlacedBlocksNoOther) {
+  router.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  ready(0);
+  ask(a_request(1, 1, 5));
+  ask(a_request(2, 2, 0));
+  rollout.tenant = TenantSlot(1);
+  ask(a_request(3, 3, 0));
+  std::vector<uint64_t> sent;
+  for (const auto& each : router.sent<GenerateRequest>("prefill")) sent.push_back(each.request);
+  EXPECT_THAT(sent, ElementsAre(2, 3));
+  EXPECT_FALSE(router.idle());
+}
+
+TEST_F(RouterStory, TenantsGoInTurnAndEachInItsOwnOrder) {
+  router.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  for (uint64_t i = 0; i < 30; ++i) ask(a_request(i, i));
+  rollout.tenant = TenantSlot(1);
+  for (uint64_t i = 100; i < 103; ++i) ask(a_request(i, i));
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 0, 7)).ok());
+  std::vector<uint64_t> sent;
+  for (const auto& each : router.sent<GenerateRequest>("prefill")) sent.push_back(each.request);
+  EXPECT_THAT(sent, ElementsAre(0, 100, 1, 101, 2, 102, 3));
+}
+
+TEST_F(RouterStory, ASessionKeepsItsOrderWhileItWaits) {
+  ready(0);
+  ask(a_request(1, 1, 5));
+  ask(a_request(2, 1, 0));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty());
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 5)).ok());
+  const auto sent = router.sent<GenerateRequest>("prefill");
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].request, 1U);
+}
+
+struct HashedRouterStory : RouterStory {
+  HashedRouterStory() : RouterStory({.policy = "consistent_hash"}) {}
+  /// Where a session goes now; it must go somewhere.
+  InstanceId engine_of(uint64_t session) {
+    router.forget_sent();
+    ask(a_request(next_request_++, session));
+    const auto targets = router.targets_of("prefill");
+    EXPECT_THAT(targets, SizeIs(1)) << session;
+    return targets.empty() ? InstanceId() : targets[0];
+  }
+  uint64_t next_request_ = 1000;
+};
+
+TEST_F(HashedRouterStory, ASessionWaitsForItsEngineAndLetsOthersPass) {
+  ready();
+  std::map<uint64_t, InstanceId> homes;
+  for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);
+  // A has no room any more, B has.
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1000, 0)).ok());
+  router.forget_sent();
+  for (uint64_t session = 0; session < 40; ++session) ask(a_request(session, session));
+  for (const auto& request : router.sent<GenerateRequest>("prefill"))
+    EXPECT_EQ(homes[request.session], kPrefillB);
+  EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
+  EXPECT_FALSE(router.idle());
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1000, 1000)).ok());
+  while (!router.idle()) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  const auto sent = router.sent<GenerateRequest>("prefill");
+  const auto targets = router.targets_of("prefill");
+  ASSERT_THAT(sent, SizeIs(40));
+  for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(targets[i], homes[sent[i].session]);
+}
+
+TEST_F(HashedRouterStory, OnlyTheSessionsOfALostEngineMoveAndTheyComeBackWithIt) {
+  ready();
+  std::map<uint64_t, InstanceId> homes;
+  for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);
+  // What waits for A when it dies goes to B.
+  ASSERT_TRUE(router.give("load", a_full_load(kPrefillA, 1000, 0)).ok());
+  router.forget_sent();
+  for (uint64_t session = 0; session < 40; ++session) ask(a_request(session, session));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(40));
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kUp, kPrefillA, 2}).ok());
+  for (uint64_t session = 0; session < 40; ++session) EXPECT_EQ(engine_of(session), kPrefillB);
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
+  for (uint64_t session = 0; session < 40; ++session) EXPECT_EQ(engine_of(session), homes[session]);
+}
+
+/// Broadcaster sets an engine aside that does not apply a version in time: nobody waits for it for
+/// ever.
+TEST_F(HashedRouterStory, ASessionLeavesAnEngineThatStaysBehind) {
+  ready(0);
+  std::vector<uint64_t> of_a;
+  for (uint64_t session = 0; session < 40; ++session)
+    if (engine_of(session) == kPrefillA) of_a.push_back(session);
+  ASSERT_FALSE(of_a.empty());
+  ASSERT_TRUE(router.give("load", a_load(kPrefillB, 1)).ok());
+  router.forget_sent();
+  for (const uint64_t session : of_a) ask(a_request(session, session, 1));
+  ASSERT_TRUE(router.advance(Duration::seconds(10) - Duration::milliseconds(1)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(of_a.size()));
+  EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
+  // It is used again when it has caught up.
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 1)).ok());
+  EXPECT_EQ(engine_of(of_a[0]), kPrefillA);
 }
 
 TEST_F(RouterStory, KeepsASessionOnOneEngine) {
@@ -154,6 +289,37 @@ TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
   router.forget_sent();
   for (uint64_t i = 10; i < 14; ++i) ask(a_request(i, i));
   EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));
+}
+
+TEST_F(RouterStory, AnEngineThatDiedHasNotLostWhatWasAnsweredLongAgo) {
+  ready();
+  for (uint64_t i = 0; i < 6; ++i) ask(a_request(i, i));
+  // All but the last were answered; some request of the tenant says so.
+  auto last = a_request(6, 6);
+  last.answered = {0, 1, 2, 3, 4, 77};
+  ask(last);
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillB, 1}).ok());
+  std::vector<uint64_t> lost;
+  for (const auto& each : router.sent<Completion>("refused")) lost.push_back(each.request);
+  EXPECT_THAT(lost, ::testing::UnorderedElementsAre(5, 6));
+  for (const auto& request : router.sent<GenerateRequest>("prefill"))
+    EXPECT_THAT(request.answered, IsEmpty()) << "the engines need not know";
+}
+
+TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
+  ready();
+  ask(a_request(1, 1));
+  const InstanceId first = router.targets_of("prefill").front();
+  auto second = a_request(2, 2);
+  second.answered = {1};
+  ask(second);
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, first, 1}).ok());
+  router.forget_sent();
+  ask(a_request(3, 1));
+  EXPECT_THAT(router.targets_of("prefill"),
+              ElementsAre(first == kPrefillA ? kPrefillB : kPrefillA));
+  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
 TEST_F(RouterStory, AnEngineThatDiedAfterItsLastAnswerHasLostNothing) {

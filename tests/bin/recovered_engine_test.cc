@@ -34,6 +34,7 @@ class FakeEngine final : public Engine {
     return ok();
   }
   void abort(SequenceId id) override { calls.push_back(fmt::format("abort {}", id.value)); }
+  void expire(SequenceId id) override { calls.push_back(fmt::format("expire {}", id.value)); }
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
@@ -291,6 +292,44 @@ TEST_F(RecoveredEngine, TellsOfWhatTheRealOneRefusesWhereTheSequenceStood) {
                                                           "3 refused: sequence 3 is too long"));
   EXPECT_FALSE(engine_->has_work());
   EXPECT_THAT(real_->calls, ElementsAre("submit 4", "step"));
+}
+
+TEST_F(RecoveredEngine, SaysOfAnEndWhetherPrefillHadHeardOfThePrompt) {
+  put_four_in_flight();
+  go_live();
+  EXPECT_TRUE(engine_->step().ok());
+  real_->finish(2);  // aborted while it was computed again
+  real_->finish(3);
+  const auto events = engine_->take_finished();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_TRUE(events[0].was_prefilled);
+  EXPECT_FALSE(events[1].was_prefilled);
+}
+
+TEST_F(RecoveredEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) {
+    engine.expire(SequenceId(1));  // taken over
+    engine.expire(SequenceId(2));
+    engine.expire(SequenceId(3));  // nobody has heard of its prompt
+  });
+  go_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(1, 3, 4));
+  const auto events = engine_->take_finished();
+  EXPECT_THAT(ends(events), ElementsAre(fmt::format("2 refused: {}", kLeaseEnded)));
+  EXPECT_TRUE(events.at(0).was_prefilled);
+}
+
+TEST_F(RecoveredEngine, ALeaseEndsNothingThatIsBeingComputedAgain) {
+  put_four_in_flight();
+  go_live();
+  engine_->expire(SequenceId(2));
+  EXPECT_THAT(real_->calls, testing::Not(testing::Contains("expire 2")));
+  real_->complete(2);
+  EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty());
+  engine_->expire(SequenceId(2));
+  EXPECT_THAT(real_->calls, testing::Contains("expire 2"));
 }
 
 TEST_F(RecoveredEngine, CancelsWhatWasRefusedAndThenAborted) {

@@ -13,6 +13,7 @@ class PickyEngine final : public Engine {
  public:
   Status submit(SequenceRequest) override { return ok(); }
   Status take_over(SequenceId) override { return ok(); }
+  void expire(SequenceId) override {}
   void abort(SequenceId) override {}
   std::vector<PrefillEvent> take_prefilled() override { return {}; }
   std::vector<FinishEvent> take_finished() override { return {}; }

@@ -4,105 +4,12 @@
 ///   INSTANTIATE_TEST_SUITE_P(Torch, EngineConformance, ::testing::Values(my_engine_under_test()));
 #pragma once
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <functional>
-#include <map>
-#include <memory>
-#include <ostream>
-#include <string>
-#include <vector>
 
-#include "kernels/engine/engine.h"
-#include "kernels/engine/options.h"
+#include "tests/conformance/engine_ends_conformance.h"
+#include "tests/conformance/engine_under_test.h"
 
 namespace primerl {
-
-struct EngineUnderTest {
-  std::string name;
-  int32_t vocab_size = 0;  // tokens are [0, vocab_size)
-  std::function<std::unique_ptr<Engine>(const EngineOptions&)> make;
-  /// Weights it accepts, unlike those it was made with.
-  std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
-};
-
-inline std::ostream& operator<<(std::ostream& out, const EngineUnderTest& engine) {
-  return out << engine.name;
-}
-
-class EngineConformance : public ::testing::TestWithParam<EngineUnderTest> {
- protected:
-  using Ends = std::map<uint64_t, FinishEvent>;
-  static constexpr int kStepsMax = 20000;
-
-  std::unique_ptr<Engine> make(EngineOptions options = {}) {
-    if (options.max_sequence_tokens == 0) options.max_sequence_tokens = 64;
-    return GetParam().make(options);
-  }
-
-  SequenceRequest request(uint64_t id, int32_t max_tokens = 8, int32_t num_prompt_tokens = 5) {
-    SequenceRequest made;
-    made.id = SequenceId(id);
-    made.tenant = TenantSlot(0);
-    for (int32_t i = 0; i < num_prompt_tokens; ++i)
-      made.prompt_tokens.push_back(static_cast<int32_t>((id * 7 + i * 3) % GetParam().vocab_size));
-    made.sampling.max_tokens = max_tokens;
-    made.sampling.ignore_eos = true;
-    made.seed = 1000 + id;
-    return made;
-  }
-
-  /// Takes over what is prefilled, and collects what ended; a second end of one id is a failure.
-  void collect(Engine& engine, Ends& ends) {
-    for (const auto& event : engine.take_prefilled()) ASSERT_TRUE(engine.take_over(event.id).ok());
-    for (auto& event : engine.take_finished()) {
-      const auto id = event.id.value;
-      EXPECT_TRUE(ends.emplace(id, std::move(event)).second) << "sequence " << id << " ended twice";
-    }
-  }
-
-  Ends finish_all(Engine& engine) {
-    Ends ends;
-    for (int i = 0; i < kStepsMax && engine.has_work(); ++i) {
-      EXPECT_TRUE(engine.step().ok());
-      collect(engine, ends);
-    }
-    EXPECT_FALSE(engine.has_work());
-    return ends;
-  }
-
-  FinishEvent run_one(Engine& engine, SequenceRequest one) {
-    const auto id = one.id.value;
-    const Status submitted = engine.submit(std::move(one));
-    EXPECT_TRUE(submitted.ok()) << (submitted.ok() ? "" : submitted.error().text());
-    auto ends = finish_all(engine);
-    EXPECT_EQ(ends.count(id), 1U);
-    return ends[id];
-  }
-
-  void expect_idle(const Engine& engine) {
-    const auto state = engine.state();
-    EXPECT_EQ(state.num_waiting, 0);
-    EXPECT_EQ(state.num_held, 0);
-    EXPECT_EQ(state.num_running, 0);
-    EXPECT_EQ(state.num_free_blocks, state.num_blocks);
-    EXPECT_FALSE(engine.has_work());
-  }
-
-  static void expect_whole(const FinishEvent& end) {
-    EXPECT_EQ(end.logprobs.size(), end.tokens.size());
-    int32_t covered = 0;
-    for (const auto& span : end.spans) {
-      EXPECT_EQ(span.begin, covered);
-      EXPECT_LT(span.begin, span.end);
-      covered = span.end;
-    }
-    EXPECT_EQ(covered, static_cast<int32_t>(end.tokens.size()));
-    for (const float logprob : end.logprobs) EXPECT_LE(logprob, 0.0F);
-  }
-};
 
 TEST_P(EngineConformance, RefusesAnEmptyPrompt) {
   auto engine = make();
@@ -351,11 +258,16 @@ TEST_P(EngineConformance, AStopIdEndsTheSequenceAndIsItsLastToken) {
   EXPECT_EQ(end.tokens.back(), tokens[5]);
 }
 
-TEST_P(EngineConformance, WithIgnoreEosNoStopIdEndsTheSequence) {
+TEST_P(EngineConformance, WithIgnoreEosAStopIdEndsTheSequenceAllTheSame) {
   auto engine = make();
   auto one = request(1, 12);
-  one.sampling.stop_ids = {run_one(*engine, one).tokens[2]};
-  EXPECT_EQ(run_one(*engine, one).tokens.size(), 12U);
+  const auto tokens = run_one(*engine, one).tokens;
+  ASSERT_EQ(tokens.size(), 12U);
+  one.sampling.stop_ids = {tokens[2]};
+  const auto end = run_one(*engine, one);
+  EXPECT_EQ(end.reason, FinishReason::kStop);
+  EXPECT_EQ(end.tokens.back(), tokens[2]);
+  EXPECT_LE(end.tokens.size(), 3U);
 }
 
 TEST_P(EngineConformance, CountsWhatItDid) {

@@ -37,7 +37,7 @@ class Simulation {
     EngineOptions options;
     options.kv_blocks = static_cast<int32_t>(4 + random_.below(20));
     options.block_size = static_cast<int32_t>(1 + random_.below(6));
-    options.max_running = static_cast<int32_t>(1 + random_.below(8));
+    options.max_running = static_cast<int32_t>(1 + random_.below(16));
     options.max_batched_tokens = static_cast<int32_t>(1 + random_.below(12));
     options.max_sequence_tokens = options.kv_blocks * options.block_size;
     options.max_waiting = 10;
@@ -65,12 +65,19 @@ class Simulation {
     }
   }
 
+  /// A group: the same prompt several times over.
   void submit() {
+    const auto kind = static_cast<int32_t>(random_.below(3));
+    const std::string salt = random_.below(2) == 0 ? "a" : "b";
+    for (uint64_t count = 1 + random_.below(3) * random_.below(6); count > 0; --count)
+      submit_one(kind, salt);
+  }
+
+  void submit_one(int32_t kind, const std::string& salt) {
     SequenceRequest request;
     request.id = SequenceId(next_id_++);
     request.tenant = TenantSlot(0);
-    request.salt = random_.below(2) == 0 ? "a" : "b";
-    const auto kind = static_cast<int32_t>(random_.below(3));
+    request.salt = salt;
     for (int32_t i = 0; i < 1 + 3 * kind; ++i) request.prompt_tokens.push_back(2 + kind * 9 + i);
     request.sampling.max_tokens = static_cast<int32_t>(1 + random_.below(6));
     const uint64_t id = request.id.value;
@@ -96,6 +103,9 @@ class Simulation {
   void step() {
     StepPlan plan;
     if (!scheduler_.plan(plan)) return;
+    EXPECT_LE(static_cast<int32_t>(plan.samples.size()), options_.max_batched_tokens);
+    std::set<const Sequence*> sampled;
+    for (const auto& sample : plan.samples) EXPECT_TRUE(sampled.insert(sample.sequence).second);
     compute(plan.rows);
     for (const auto& sample : plan.samples) {
       expect_history(sample, plan.rows);

@@ -12,10 +12,10 @@ EngineUnderTest scripted_engine() {
   EngineUnderTest engine;
   engine.name = "scripted";
   engine.vocab_size = ScriptedEngineOptions().vocab_size;
-  engine.make = [](const EngineOptions& options) {
+  engine.make = [](const EngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
     ScriptedEngineOptions scripted;
     static_cast<EngineOptions&>(scripted) = options;
-    return *make_scripted_engine(scripted);
+    return *make_scripted_engine(scripted, std::move(tokenizer));
   };
   engine.snapshot = [](PolicyVersion version) { return scripted_snapshot(version, 99); };
   return engine;

@@ -38,6 +38,7 @@ struct DemoCase {
   Fault fault = Fault::kNone;
   bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
   int64_t checkpoint_every = 0;
+  std::vector<std::string> sets{};  // more of --set
 };
 
 /// Who looks on, and what is other than in a plain run. Everything outlives the run.

@@ -8,8 +8,9 @@ namespace {
 EngineUnderTest torch_engine(const std::string& model_type) {
   const testing::TinyModel model{.model_type = model_type};
   return {model_type, model.vocab_size,
-          [model](const EngineOptions& options) {
-            auto engine = make_torch_engine(options, testing::make_folder(model));
+          [model](const EngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
+            auto engine =
+                make_torch_engine(options, testing::make_folder(model), std::move(tokenizer));
             CHECK(engine.ok(), engine.error().text());
             return std::move(engine).value();
           },

@@ -55,15 +55,22 @@ class RoundRobin final : public RoutePolicy {
   uint64_t next_ = 0;
 };
 
+/// A session's engine follows from the engines in use alone: it waits for that one, and moves when
+/// that one leaves or a joining one outweighs it.
 class ConsistentHash final : public RoutePolicy {
  public:
-  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+  std::optional<size_t> home(const RouteQuestion& question,
+                             std::span<const InstanceId> in_use) const override {
     size_t best = 0;
-    for (size_t i = 1; i < engines.size(); ++i)
-      if (weight(question.session_key, engines[i].engine) >
-          weight(question.session_key, engines[best].engine))
+    for (size_t i = 1; i < in_use.size(); ++i)
+      if (weight(question.session_key, in_use[i]) > weight(question.session_key, in_use[best]))
         best = i;
     return best;
+  }
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    std::vector<InstanceId> with_room;
+    for (const EngineView& each : engines) with_room.push_back(each.engine);
+    return *home(question, with_room);
   }
 };
 

@@ -1,9 +1,10 @@
-/// RoutePolicy: which engine gets a request. A new policy is one function here and one line in
-/// catalog.cc. Pure but for its own counter: no clock, no unordered iteration.
+/// RoutePolicy: which engine gets a request. A new policy is one class and one line in catalog.cc.
+/// Pure but for its own counter: no clock, no unordered iteration.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,16 @@ struct RouteQuestion {
 class RoutePolicy {
  public:
   virtual ~RoutePolicy() = default;
-  /// Index into `engines`, which is not empty and in instance order.
+  /// The engine that alone may take the session, of all in use whether they have room or not: a
+  /// request waits for it. Nothing: any will do. Index into `in_use`, which is not empty.
+  virtual std::optional<size_t> home(const RouteQuestion& question,
+                                     std::span<const InstanceId> in_use) const {
+    (void)question;
+    (void)in_use;
+    return std::nullopt;
+  }
+  /// Of those that can take the request now. Index into `engines`, which is not empty and in
+  /// instance order.
   virtual size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) = 0;
 };
 
