@@ -15,6 +15,7 @@ Contract Broadcaster::contract() {
       // One that a settled update starts, and one to an engine that came back.
       .out("update", &Broadcaster::update_, "apply this version", broadcast(), burst(2))
       .out("live", &Broadcaster::live_out_, "every engine in use has this version")
+      .stops_on_error()
       .single()
       .one_tenant();
 }
@@ -50,6 +51,12 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
           fmt::format("engine instance {} is set aside: it could not apply version {}: {}",
                       applied.engine, applied.version, applied.fault));
     engine.is_set_aside = true;
+    engine.refused = std::max(engine.refused, applied.version);
+    if (!updating_.is_none() && all_have_refused(updating_)) {
+      services().finish(tenant_);
+      return error(Code::kInvalid, "no engine could apply version {}: {}", updating_, applied.fault)
+          .note("the engines and the learner must be made from models of one shape");
+    }
     settle();
     return ok();
   }
@@ -61,6 +68,12 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
   }
   settle();
   return ok();
+}
+
+bool Broadcaster::all_have_refused(PolicyVersion version) const {
+  return std::all_of(engines_.begin(), engines_.end(), [version](const auto& each) {
+    return each.second.refused >= version && each.second.applied < version;
+  });
 }
 
 void Broadcaster::settle() {
@@ -104,7 +117,7 @@ Status Broadcaster::on_peer(const PeerEvent& event) {
   const auto targets = update_.targets();
   if (std::find(targets.begin(), targets.end(), event.instance) == targets.end()) return ok();
   // Nobody waits for a newcomer; applying a version again does nothing to the others.
-  engines_[event.instance] = {PolicyVersion(), true};
+  engines_[event.instance] = {.applied = PolicyVersion(), .is_set_aside = true, .refused = {}};
   const PolicyVersion version = updating_.is_none() ? live_ : updating_;
   if (!version.is_none()) send_update(version);
   return ok();

@@ -5,7 +5,9 @@
 ///
 /// Threads: pooled. State: the update in flight. Order: one update at a time; of those that come
 /// meanwhile only the newest follows. An engine that has not answered within `applied_max` is set
-/// aside: nobody waits for it until it has applied the live version again.
+/// aside: nobody waits for it until it has applied the live version again. When every engine says
+/// that it cannot apply an update, nothing that follows could go live: the run ends with the words
+/// of the one that said so last.
 #pragma once
 
 #include <map>
@@ -33,6 +35,7 @@ class Broadcaster final : public Actor {
   struct EngineRecord {
     PolicyVersion applied;
     bool is_set_aside = false;
+    PolicyVersion refused;  // newest version that it could not apply
   };
 
   Status on_weights(const WeightsReady& ready);
@@ -43,6 +46,7 @@ class Broadcaster final : public Actor {
   /// Makes the update live when nobody is waited for; begins the next one.
   void settle();
   void send_update(PolicyVersion version);
+  bool all_have_refused(PolicyVersion version) const;
 
   const BroadcasterOptions options_;
   TenantSlot tenant_;

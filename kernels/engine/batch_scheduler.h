@@ -129,7 +129,7 @@ class BatchScheduler {
   void release(Prompt& prompt);
 
   const SchedulerLimits limits_;
-  PolicyVersion version_ = PolicyVersion(0);
+  PolicyVersion version_;  // none: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::vector<std::unique_ptr<Prompt>> prompts_;  // live ones, oldest first
   std::deque<Sequence*> waiting_;

@@ -105,7 +105,7 @@ struct EngineState {
   uint64_t num_prefill_tokens = 0;  // running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
-  PolicyVersion version;  // applied last
+  PolicyVersion version;  // applied last; none before the first: what was loaded has no version
 };
 
 /// `detail` of a sequence that expire() ended.
@@ -132,8 +132,9 @@ class Engine : public Resource {
   virtual std::vector<FinishEvent> take_finished() = 0;
 
   /// Replaces all weights between two steps. Sequences in flight keep their KV and go on. Applying
-  /// the version already applied does nothing. All or nothing: unknown, missing or misshapen
-  /// tensors are an error that names them and both shapes, and the old weights stay.
+  /// the version already applied does nothing; an engine as made has none applied, so that its
+  /// first tokens may be asked for only after version 0. All or nothing: unknown, missing or
+  /// misshapen tensors are an error that names them and both shapes, and the old weights stay.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
 
   /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before

@@ -38,8 +38,7 @@ class ScriptedEngine final : public Engine {
       : options_(options),
         eos_ids_{options.eos_id},
         tokenizer_(std::move(tokenizer)),
-        num_free_blocks_(options.kv_blocks),
-        version_(0) {}
+        num_free_blocks_(options.kv_blocks) {}
 
   Status submit(SequenceRequest request) override;
   Status take_over(SequenceId id) override;
@@ -87,7 +86,7 @@ class ScriptedEngine final : public Engine {
   uint64_t num_submitted_ = 0;
   uint64_t num_prefill_tokens_ = 0;
   uint64_t num_decode_tokens_ = 0;
-  PolicyVersion version_;
+  PolicyVersion version_;  // applied last
   Duration cost_;
 };
 

@@ -115,9 +115,10 @@ WeightManifest TorchEngine::manifest() const {
 
 std::string TorchEngine::describe() const {
   const EngineState now = scheduler_.state();
-  return fmt::format("{} running, {} held, {} waiting, {} of {} blocks free, version {}",
-                     now.num_running, now.num_held, now.num_waiting, now.num_free_blocks,
-                     now.num_blocks, version_.value);
+  return fmt::format(
+      "{} running, {} held, {} waiting, {} of {} blocks free, {}", now.num_running, now.num_held,
+      now.num_waiting, now.num_free_blocks, now.num_blocks,
+      version_.is_none() ? "no version applied" : fmt::format("version {}", version_));
 }
 
 namespace {

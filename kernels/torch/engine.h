@@ -21,7 +21,7 @@ class TorchEngine final : public Engine {
   TorchEngine(const EngineOptions& options, const ModelConfig& config,
               std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// Fills the weights as version 0.
+  /// Fills the weights with what a folder has: they are of no version until one is applied.
   Status load(const std::vector<WeightTensor>& tensors);
 
   Status step() override;
@@ -53,7 +53,7 @@ class TorchEngine final : public Engine {
   StepPlan plan_;
   std::vector<AttentionSpan> spans_;
   Sampler sampler_;
-  PolicyVersion version_ = PolicyVersion(0);
+  PolicyVersion version_;  // applied last
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
   at::Tensor values_;

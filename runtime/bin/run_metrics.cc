@@ -275,7 +275,7 @@ void Metrics::links() {
 void Metrics::engines() {
   const Family<EngineReport> families[] = {
       {false, "primerl_engine_policy_version",
-       "Version of the weights that the engine applied last; 0 is what was loaded.",
+       "Version of the weights that the engine applied last; -1 before the first.",
        [](const EngineReport& engine) { return as_number(engine.version); }},
       {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
        [](const EngineReport& engine) { return as_number(engine.num_applied); }},

@@ -78,11 +78,14 @@ std::string head_of(const Json& status) {
   return text;
 }
 
-/// The policy versions that its engines hold: "12", "12 11", "-" without engines.
+/// The policy versions that its engines hold: "12", "12 11", "-" without engines, "none" for one
+/// that has applied nothing yet.
 std::string weights_of(const Json& process) {
   std::string text;
-  for (const Json& engine : list_of(process, "engines"))
-    text += (text.empty() ? "" : " ") + text_of(engine, "policy_version");
+  for (const Json& engine : list_of(process, "engines")) {
+    const std::string version = text_of(engine, "policy_version");
+    text += (text.empty() ? "" : " ") + (version == "-1" ? "none" : version);
+  }
   return text.empty() ? "-" : text;
 }
 

@@ -57,7 +57,7 @@ uint32_t owner_of(const Plan& plan, int32_t resource) {
 
 void EngineBoard::add(uint32_t resource, uint32_t host) {
   const std::lock_guard lock(mutex_);
-  reports_.push_back({resource, host, 0, 0, 0});
+  reports_.push_back({.resource = resource, .host = host});
 }
 
 void EngineBoard::applied(uint32_t resource, uint32_t host, PolicyVersion version, Duration took) {

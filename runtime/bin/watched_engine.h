@@ -14,7 +14,7 @@ namespace primerl {
 /// One entry per engine of the process. Thread-safe: engines write on their hosts' threads.
 class EngineBoard {
  public:
-  /// An engine that holds what was loaded: version 0.
+  /// An engine that has applied nothing yet: version -1.
   void add(uint32_t resource, uint32_t host);
   void applied(uint32_t resource, uint32_t host, PolicyVersion version, Duration took);
   std::vector<EngineReport> reports() const;

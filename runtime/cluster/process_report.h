@@ -79,7 +79,7 @@ struct HostReport {
 struct EngineReport {
   uint32_t resource = 0;     // index into Plan::resources
   uint32_t host = 0;         // HostId
-  int64_t version = 0;       // PolicyVersion that it applied last; 0 is what was loaded
+  int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
   uint64_t num_applied = 0;  // versions it applied
   uint64_t apply_ns = 0;     // how long it stood still for them, in all
 

@@ -8,6 +8,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -104,6 +105,26 @@ TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideWithItsWords) {
   applied(kDecode, 0);
   EXPECT_THAT(live(), ElementsAre(0));
   EXPECT_THAT(node.log().front(), HasSubstr("tensor 'x' is missing"));
+}
+
+TEST_F(BroadcasterStory, AVersionThatNoEngineCanApplyEndsTheRun) {
+  ready(0);
+  applied(kPrefill, 0, "tensor 'x' is missing");
+  const Status last = node.give(
+      "applied", PolicyApplied{PolicyVersion(0), kDecode, 0, "tensor 'x' has another shape"});
+  ASSERT_FALSE(last.ok());
+  EXPECT_THAT(last.error().text(), AllOf(HasSubstr("no engine could apply version 0"),
+                                         HasSubstr("tensor 'x' has another shape")));
+  EXPECT_TRUE(node.is_finished(TenantSlot(0)));
+}
+
+TEST_F(BroadcasterStory, AnEngineThatIsOnlySlowMayYetApplyWhatOthersCannot) {
+  ready(0);
+  applied(kPrefill, 0, "tensor 'x' is missing");
+  ASSERT_TRUE(node.advance(Duration::seconds(61)).ok());
+  EXPECT_THAT(live(), IsEmpty());
+  applied(kDecode, 0);
+  EXPECT_THAT(live(), ElementsAre(0));
 }
 
 TEST_F(BroadcasterStory, ADeadEngineIsNotWaitedFor) {

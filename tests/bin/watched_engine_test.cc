@@ -48,7 +48,7 @@ TEST(WatchedEngine, HoldsWhatItAppliedLast) {
   ASSERT_EQ(board->reports().size(), 1u);
   EXPECT_EQ(board->reports()[0].resource, 1u);
   EXPECT_EQ(board->reports()[0].host, 0u);
-  EXPECT_EQ(board->reports()[0].version, 0);
+  EXPECT_EQ(board->reports()[0].version, -1) << "nothing was applied";
   const auto apply = [&](int64_t version) {
     WeightSnapshot snapshot;
     snapshot.version = PolicyVersion(version);

@@ -278,8 +278,19 @@ TEST_P(EngineConformance, CountsWhatItDid) {
   EXPECT_LE(engine->state().num_decode_tokens, 8U);
 }
 
+TEST_P(EngineConformance, WhatItWasMadeWithIsOfNoVersionAndVersionZeroIsApplied) {
+  auto engine = make();
+  EXPECT_TRUE(engine->state().version.is_none());
+  const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(0)));
+  ASSERT_TRUE(applied.ok()) << applied.error().text();
+  EXPECT_GT(*applied, 0U) << "the tensors of version 0 are put in place like any others";
+  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  EXPECT_EQ(run_one(*engine, request(1)).spans.at(0).version, PolicyVersion(0));
+}
+
 TEST_P(EngineConformance, MarksTheTokensOfEachVersion) {
   auto engine = make();
+  ASSERT_TRUE(engine->apply(*GetParam().snapshot(PolicyVersion(0))).ok());
   EXPECT_EQ(engine->state().version, PolicyVersion(0));
   ASSERT_TRUE(engine->submit(request(1, 12)).ok());
   Ends ends;
@@ -319,7 +330,7 @@ TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {
   const auto applied = engine->apply(bad);
   ASSERT_FALSE(applied.ok());
   EXPECT_THAT(applied.error().text(), ::testing::HasSubstr(last.name));
-  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  EXPECT_TRUE(engine->state().version.is_none());
   const auto after = run_one(*engine, request(1, 20));
   EXPECT_EQ(after.tokens, before.tokens);
   EXPECT_EQ(after.logprobs, before.logprobs);

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/e2e/run_files.h"
 #include "tests/e2e/trace_files.h"
 
@@ -63,6 +65,49 @@ TEST_F(Demo, StrictlyOnPolicyMeansNoStaleness) {
   ASSERT_EQ(end.code, 0) << end.err;
   for (const auto& step : lines_of(folder() / "metrics.jsonl"))
     EXPECT_EQ(*step.get_double("off_policy/max"), 0);
+}
+
+/// The first step of the demo at limit 0, on one thread, where engine and learner are equal to the
+/// bit.
+std::vector<std::string> first_step() {
+  return {"--max-steps", "1",
+          "--set",       "tenant.main.max_off_policy_steps=0",
+          "--set",       "resource.engine.threads=1",
+          "--set",       "resource.learner.threads=1"};
+}
+
+/// The demo with an engine that is loaded from `model`.
+std::vector<std::string> with_engine_of(const fs::path& model, const fs::path& overlay) {
+  std::ofstream(overlay) << fmt::format(
+      "[model.other]\npath = \"{}\"\n[resource.engine]\nmodel = \"other\"\n[node.rollout]\n"
+      "model = \"policy\"\n",
+      model.string());
+  auto words = first_step();
+  words.insert(words.end(), {"--overlay", overlay.string()});
+  return words;
+}
+
+TEST_F(Demo, AnEngineOfAnotherFolderMakesTheFirstStepWithTheLearnersWeights) {
+  ScratchFolder other;
+  const fs::path moved = other.path() / "run";
+  ASSERT_EQ(run_graph_program({"run", source_path(kGraph), "--out", moved.string(), "--max-steps",
+                               "1", "--set", "resource.learner.optimizer.lr=0.01"})
+                .code,
+            0);
+  const auto end =
+      run(with_engine_of(moved / "checkpoints/step_1/weights", other.path() / "overlay.toml"));
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto step = lines_of(folder() / "metrics.jsonl").at(0);
+  EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
+}
+
+TEST_F(Demo, AnEngineOfAnotherShapeEndsTheRunAndNamesTheTensors) {
+  ScratchFolder other;
+  const auto end = run(
+      with_engine_of(source_path("examples/arithmetic_tool/model"), other.path() / "overlay.toml"));
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("no engine could apply version 0"));
+  EXPECT_THAT(end.err, HasSubstr("model.embed_tokens.weight"));
 }
 
 TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {

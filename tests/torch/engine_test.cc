@@ -156,6 +156,7 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
 TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
   // New weights equal to the old ones: a sequence that spans both must not notice.
   auto engine = make_engine(make_folder({}));
+  ASSERT_TRUE(engine->apply(*testing::make_snapshot({}, PolicyVersion(0))).ok());
   ASSERT_TRUE(engine->submit(request(1)).ok());
   const auto expected = run(*engine).at(1).tokens;
   ASSERT_TRUE(engine->submit(request(1)).ok());

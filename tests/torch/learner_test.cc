@@ -189,6 +189,36 @@ TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
   EXPECT_EQ(report.masked_fraction, 0);
 }
 
+TEST(TorchLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder) {
+  const auto folder = make_folder({});
+  auto learner = make_learner(folder, frozen());
+  auto engine = make_torch_engine({}, make_folder({.seed = 2}, "other")).value();
+  ASSERT_GT(engine->apply(*learner->snapshot(PolicyVersion(0)).value()).value(), 0U);
+  SequenceRequest request;
+  request.id = SequenceId(1);
+  request.prompt_tokens = {3, 7, 9};
+  request.sampling.max_tokens = 12;
+  request.sampling.ignore_eos = true;
+  ASSERT_TRUE(engine->submit(request).ok());
+  while (engine->has_work()) {
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled())
+      ASSERT_TRUE(engine->take_over(event.id).ok());
+  }
+  const auto end = engine->take_finished().at(0);
+  EXPECT_EQ(end.spans, std::vector({VersionSpan{PolicyVersion(0), 0, 12}}));
+  TrainSample one;
+  one.tokens = request.prompt_tokens;
+  one.tokens.insert(one.tokens.end(), end.tokens.begin(), end.tokens.end());
+  one.loss_mask.assign(15, 1);
+  std::fill_n(one.loss_mask.begin(), 3, uint8_t{0});
+  one.logprobs.assign(3, 0);
+  one.logprobs.insert(one.logprobs.end(), end.logprobs.begin(), end.logprobs.end());
+  one.advantages.assign(15, 1);
+  const auto report = learner->step({.tenant = {}, .samples = {one}}, never).value();
+  EXPECT_EQ(report.mismatch_kl_max, 0);
+}
+
 TEST(TorchLearner, AStepIsAdamw) {
   const auto folder = make_folder({});
   LearnerOptions options;
