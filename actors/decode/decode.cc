@@ -183,6 +183,7 @@ void Decode::answer(const FinishEvent& event, RequestName name, const Known& kno
   completion.logprobs = event.logprobs;
   for (const auto& span : event.spans)
     completion.spans.push_back({span.version, span.begin, span.end});
+  completion.kept = event.kept;
   completion.num_cached_tokens = event.num_cached_tokens;
   services().count("decode_tokens", static_cast<int64_t>(event.tokens.size()));
   completion_.send(std::move(completion),

@@ -107,7 +107,7 @@ struct TokenSpan {
 /// The one answer to a GenerateRequest.
 struct Completion {
   static constexpr std::string_view kName = "Completion";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t request = 0;
   uint64_t session = 0;
@@ -117,6 +117,7 @@ struct Completion {
   std::vector<int32_t> tokens;   // [num_new_tokens], with the token that stopped it
   std::vector<float> logprobs;   // [num_new_tokens], of the processed distribution
   std::vector<TokenSpan> spans;  // cover [0, num_new_tokens)
+  Blob kept;                     // kernels/engine/kept_sets.h: what each token was drawn from
   int32_t num_cached_tokens = 0;
 
   template <class F>
@@ -124,7 +125,7 @@ struct Completion {
     using C = Completion;
     f("request", &C::request)("session", &C::session)("attempt", &C::attempt)("end", &C::end)(
         "detail", &C::detail)("tokens", &C::tokens)("logprobs", &C::logprobs)("spans", &C::spans)(
-        "num_cached_tokens", &C::num_cached_tokens);
+        "kept", &C::kept)("num_cached_tokens", &C::num_cached_tokens);
   }
 };
 

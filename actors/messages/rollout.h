@@ -85,6 +85,7 @@ struct Trajectory {
   std::vector<uint8_t> sampled;  // 1 where the policy sampled the token
   std::vector<float> logprobs;   // at sampling; 0 where not sampled
   std::vector<TokenSpan> spans;  // of sampled tokens, positions in `tokens`
+  Blob kept;  // kernels/engine/kept_sets.h, one entry a sampled token; empty: all were kept
   double reward = 0;
   int32_t num_turns = 0;
   bool is_truncated = false;
@@ -94,14 +95,15 @@ struct Trajectory {
     using T = Trajectory;
     f("trajectory", &T::trajectory)("is_failed", &T::is_failed)("fault", &T::fault)(
         "tokens", &T::tokens)("sampled", &T::sampled)("logprobs", &T::logprobs)("spans", &T::spans)(
-        "reward", &T::reward)("num_turns", &T::num_turns)("is_truncated", &T::is_truncated);
+        "kept", &T::kept)("reward", &T::reward)("num_turns", &T::num_turns)("is_truncated",
+                                                                            &T::is_truncated);
   }
 };
 
 /// All members of one group have ended.
 struct TrajectoryGroup {
   static constexpr std::string_view kName = "TrajectoryGroup";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t ordinal = 0;  // of the task; the group's name
   uint32_t attempt = 0;

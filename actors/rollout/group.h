@@ -19,6 +19,7 @@ struct Member {
   uint32_t attempt = 0;  // counts up with every re-issued turn
   uint64_t seed = 0;
   std::vector<std::string> texts;  // completions of all turns
+  std::vector<Blob> kept;          // of each turn; the trajectory has them when it ends
   uint64_t request = 0;            // while generating
   Time deadline;                   // of the rollout
   std::optional<Time> environment_deadline;

@@ -5,8 +5,42 @@
 
 #include "actors/common/group_bytes.h"
 #include "actors/rollout/rollout.h"
+#include "kernels/engine/kept_sets.h"
 
 namespace primerl {
+namespace {
+
+/// Whether the completion has kept sets just where they were asked for, and of its own tokens. Ids
+/// beyond the vocabulary are the learner's to refuse.
+Status check_kept_of(const Completion& completion, const TenantSampling& sampling) {
+  const bool is_wanted =
+      has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
+  if (is_wanted && completion.kept.empty())
+    return error(Code::kInvalid,
+                 "sampled with top_k {}, top_p {} and min_p {}, but the engine did not say from "
+                 "which tokens",
+                 sampling.top_k, sampling.top_p, sampling.min_p);
+  if (!is_wanted && !completion.kept.empty())
+    return error(Code::kInvalid, "the engine sent kept sets that nobody asked for");
+  if (!is_wanted) return ok();
+  return check_kept(completion.kept.bytes(), completion.tokens, INT32_MAX);
+}
+
+/// The kept sets of all turns as one Blob; of one turn without a copy.
+Result<Blob> joined(const std::vector<Blob>& turns) {
+  if (turns.size() == 1) return turns.front();
+  size_t size = 0;
+  for (const Blob& turn : turns) size += turn.size();
+  if (size > kKeptBytesMax)
+    return error(Code::kExhausted, "the kept sets of {} turns have {} bytes, at most {} are taken",
+                 turns.size(), size, kKeptBytesMax);
+  std::vector<std::byte> all;
+  all.reserve(size);
+  for (const Blob& turn : turns) all.insert(all.end(), turn.bytes().begin(), turn.bytes().end());
+  return Blob(std::move(all));
+}
+
+}  // namespace
 
 int64_t Rollout::turn_tokens_max(const Trajectory& trajectory) const {
   const int64_t room = tenant().seq_len - static_cast<int64_t>(trajectory.tokens.size());
@@ -87,6 +121,8 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
                                    completion.logprobs.size()));
   if (const int64_t most = turn_tokens_max(trajectory); static_cast<int64_t>(count) > most)
     return fail(place, fmt::format("the engine gave {} tokens, {} were asked for", count, most));
+  if (const Status kept = check_kept_of(completion, tenant().sampling); !kept.ok())
+    return fail(place, "the completion: " + kept.error().text());
   auto text = tokenizer_->decode(completion.tokens);
   if (!text.ok()) return fail(place, "the completion: " + text.error().text());
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());
@@ -97,6 +133,7 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
   trajectory.sampled.resize(trajectory.tokens.size(), 1);
   for (const auto& span : completion.spans)
     trajectory.spans.push_back({span.version, span.begin + offset, span.end + offset});
+  member.kept.push_back(completion.kept);
   ++trajectory.num_turns;
   trajectory.is_truncated = completion.end == CompletionEnd::kLength;
   member.texts.push_back(std::move(*text));
@@ -155,6 +192,10 @@ Status Rollout::on_observation(const Observation& observation) {
 
 void Rollout::finish(Place place, double reward, bool is_truncated) {
   Member& member = member_at(place);
+  auto kept = joined(member.kept);
+  if (!kept.ok()) return fail(place, kept.error().text());
+  member.trajectory.kept = std::move(kept).value();
+  member.kept.clear();
   member.state = Member::State::kDone;
   member.trajectory.reward = reward;
   member.trajectory.is_truncated = is_truncated;
@@ -172,6 +213,7 @@ void Rollout::fail(Place place, std::string fault) {
   empty.is_failed = true;
   empty.fault = clipped_fault(std::move(fault));
   member.trajectory = std::move(empty);
+  member.kept.clear();
 }
 
 void Rollout::issue_again(Place place, const std::string& why) {

@@ -5,6 +5,7 @@
 
 #include "actors/common/group_bytes.h"
 #include "actors/rollout/gate.h"
+#include "kernels/engine/kept_sets.h"
 #include "kernels/train/advantage.h"
 #include "kernels/train/packing.h"
 
@@ -19,6 +20,7 @@ TrainSample sample_of(const Trajectory& member, float advantage, const Tenant& t
   sample.loss_mask = member.sampled;
   if (loss != LossKind::kDppo) return sample;
   sample.logprobs = member.logprobs;
+  sample.kept = member.kept;
   sample.advantages.assign(member.tokens.size(), advantage);
   // Greedy sampling reports log-probabilities at temperature 1.
   if (tenant.sampling.temperature > 0)
@@ -31,6 +33,13 @@ Status check_member(const Trajectory& member, const Tenant& tenant, LossKind los
   if (!(std::abs(member.reward) <= kRewardMax))
     return error(Code::kInvalid, "the reward {} is not in [{}, {}]", member.reward, -kRewardMax,
                  kRewardMax);
+  const TenantSampling& sampling = tenant.sampling;
+  const bool has_kept =
+      has_kept_sets(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p);
+  if (loss == LossKind::kDppo && member.kept.empty() == has_kept)
+    return error(Code::kInvalid, "{}",
+                 has_kept ? "the sets its tokens were drawn from are missing"
+                          : "its tokens were drawn from sets that nobody asked for");
   const TrainSample sample = sample_of(member, 0, tenant, loss);
   RETURN_IF_ERROR(check_sample(sample, loss, limits));
   // Nothing predicts the first token.

@@ -22,8 +22,9 @@ struct Verdict {
 inline constexpr double kRewardMax = 1e6;
 
 /// Marks every member that the learner could not take (too long, arrays that are not parallel,
-/// numbers out of range, nothing sampled) as failed, and says which those were. One by one, before
-/// a batch is formed: the learner refuses a batch as a whole.
+/// numbers out of range, nothing sampled, kept sets that are missing or not of its tokens) as
+/// failed, and says which those were. One by one, before a batch is formed: the learner refuses a
+/// batch as a whole.
 std::vector<RefusedMember> refuse_members(TrajectoryGroup& group, const Tenant& tenant,
                                           LossKind loss, const SampleLimits& limits);
 

@@ -7,7 +7,7 @@ OptionSet sampling_options() {
   using S = TenantSampling;
   return OptionsOf<S>()
       .field("temperature", &S::temperature, between(0, 100), "0 takes the likeliest token")
-      .field("top_k", &S::top_k, at_least(0), "keep the k likeliest tokens; 0 keeps all")
+      .field("top_k", &S::top_k, between(0, 1 << 24), "keep the k likeliest tokens; 0 keeps all")
       .field("top_p", &S::top_p, above_up_to(0, 1), "keep the likeliest tokens of this mass")
       .field("min_p", &S::min_p, from_below(0, 1),
              "keep tokens at least this likely, relative to the likeliest")

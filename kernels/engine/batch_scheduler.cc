@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/base/random.h"
+#include "kernels/engine/kept_sets.h"
 
 namespace primerl {
 namespace {
@@ -66,7 +67,7 @@ Status BatchScheduler::take_over(SequenceId id) {
   --num_held_;
   sequence.state = Sequence::State::kRunning;
   if (sequence.ended) {
-    finish(sequence, sequence.reason);
+    finish(sequence, sequence.reason, std::move(sequence.detail));
   } else {
     running_.push_back(&sequence);
   }
@@ -282,13 +283,25 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto end = sequence.stop.take(token, sequence.request.sampling, limits_.eos_ids);
   sequence.ended = end.has_value();
   sequence.reason = end.value_or(FinishReason::kLength);
+  if (sequence.kept.size() > kKeptBytesMax) refuse(sequence);
+}
+
+/// What cannot be trained on is not generated to its end.
+void BatchScheduler::refuse(Sequence& sequence) {
+  sequence.detail = fmt::format(
+      "the kept sets of {} tokens have {} bytes, at most {} are sent; a smaller top_p or a larger "
+      "min_p keeps fewer tokens",
+      sequence.tokens.size(), sequence.kept.size(), kKeptBytesMax);
+  sequence.ended = true;
+  sequence.reason = FinishReason::kRefused;
+  sequence.kept.clear();
 }
 
 void BatchScheduler::finish_step() {
   size_t kept = 0;
   for (Sequence* sequence : running_) {
     if (sequence->ended) {
-      finish(*sequence, sequence->reason);
+      finish(*sequence, sequence->reason, std::move(sequence->detail));
     } else {
       running_[kept++] = sequence;
     }
@@ -327,6 +340,7 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.tokens = std::move(sequence.tokens);
   event.logprobs = std::move(sequence.logprobs);
   event.spans = std::move(sequence.spans);
+  event.kept = Blob(std::move(sequence.kept));
   event.num_cached_tokens = sequence.num_cached_tokens;
   const uint64_t id = event.id.value;
   finished_.push_back(std::move(event));

@@ -76,6 +76,8 @@ struct Sequence {
   std::vector<int32_t> tokens;      // generated
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
+  std::vector<std::byte> kept;  // kept_sets.h; whoever samples appends
+  std::string detail;           // why, when refused
 };
 
 /// One forward pass: its rows, and the rows from which a token is sampled.
@@ -101,7 +103,8 @@ class BatchScheduler {
 
   /// Fills `plan` with the next step; false when there is nothing to do.
   bool plan(StepPlan& plan);
-  /// Takes one sampled token of the last plan.
+  /// Takes one sampled token of the last plan, whose kept set has been appended to the sequence. A
+  /// sequence with more of those than kKeptBytesMax ends as refused.
   void accept(Sequence& sequence, int32_t token, float logprob);
   /// Moves the sequences of the last plan on: prefilled ones are held, ended ones leave.
   void finish_step();
@@ -125,6 +128,7 @@ class BatchScheduler {
   /// Samples for those who wait for the complete `prompt`, as many as the step still may.
   void add_samples(StepPlan& plan, Prompt& prompt);
   int32_t samples_left(const StepPlan& plan) const;
+  void refuse(Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason, std::string detail = {});
   void release(Prompt& prompt);
 

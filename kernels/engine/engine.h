@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/base/blob.h"
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
 #include "kernels/weights/manifest.h"
@@ -91,6 +92,7 @@ struct FinishEvent {
   std::vector<int32_t> tokens;     // [num_new_tokens]
   std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
   std::vector<VersionSpan> spans;  // run-length, cover [0, num_new_tokens) exactly
+  Blob kept;                       // kept_sets.h: where has_kept_sets(sampling), one entry a token
   int32_t num_cached_tokens = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/base/random.h"
+#include "kernels/engine/kept_sets.h"
 #include "kernels/engine/stop_rule.h"
 #include "kernels/scripted/scripted_weights.h"
 
@@ -15,7 +16,8 @@ namespace {
 
 constexpr int32_t kDefaultSequenceTokens = 2048;
 // What a draw is for; the third part of its key.
-constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3;
+constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3, kKeptDraw = 4;
+constexpr int32_t kKeptIds = 8;  // most of a kept set that top_k does not bound
 
 enum class Phase { kWaiting, kPrefill, kHeld, kRunning };
 
@@ -30,6 +32,7 @@ struct Sequence {
   bool was_told = false;  // its PrefillEvent was taken
   bool ended = false;     // the last token was sampled
   FinishEvent end;
+  std::vector<std::byte> kept;  // kept_sets.h
 };
 
 class ScriptedEngine final : public Engine {
@@ -72,6 +75,7 @@ class ScriptedEngine final : public Engine {
   int32_t decode(int32_t num_tokens_max);
   int32_t prefill(int32_t num_tokens_max);
   void sample(Sequence& sequence);
+  void keep_some(Sequence& sequence, int32_t token);
   void finish(uint64_t id, FinishReason reason);
 
   const ScriptedEngineOptions options_;
@@ -185,6 +189,7 @@ void ScriptedEngine::finish(uint64_t id, FinishReason reason) {
     std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id.value == id; });
   sequence.end.reason = reason;
   sequence.end.was_prefilled = sequence.was_told;
+  sequence.end.kept = Blob(std::move(sequence.kept));
   finished_.push_back(std::move(sequence.end));
 }
 
@@ -255,6 +260,7 @@ void ScriptedEngine::sample(Sequence& sequence) {
   const bool is_last_scripted = static_cast<int64_t>(position) + 1 >= sequence.num_scripted;
   if (!sampling.ignore_eos && is_last_scripted) token = options_.eos_id;
   const double surprise = sampling_uniform(mix(sequence.key, kLogprobDraw), position);
+  if (has_kept_sets(sampling)) keep_some(sequence, token);
   end.tokens.push_back(token);
   end.logprobs.push_back(static_cast<float>(-0.01 - 3 * surprise * surprise));
   const auto num_tokens = static_cast<int32_t>(end.tokens.size());
@@ -264,6 +270,20 @@ void ScriptedEngine::sample(Sequence& sequence) {
   const auto reason = sequence.stop.take(token, sampling, eos_ids_);
   sequence.ended = reason.has_value();
   end.reason = reason.value_or(FinishReason::kLength);
+}
+
+/// A few ids about the token, as many as the draw and top_k say.
+void ScriptedEngine::keep_some(Sequence& sequence, int32_t token) {
+  const auto position = static_cast<uint64_t>(sequence.end.tokens.size());
+  const SamplingParams& sampling = sequence.request.sampling;
+  const int32_t most = sampling.top_k > 0 ? sampling.top_k : kKeptIds;
+  RandomStream random(mix(mix(sequence.key, kKeptDraw), position));
+  const auto count = 1 + static_cast<int32_t>(random.below(
+                             static_cast<uint64_t>(std::min(most, options_.vocab_size))));
+  const int32_t first = std::clamp(token - count / 2, 0, options_.vocab_size - count);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < count; ++i) ids.push_back(first + i);
+  append_kept(ids, options_.vocab_size, sequence.kept);
 }
 
 Result<uint64_t> ScriptedEngine::apply(const WeightSnapshot& snapshot) {

@@ -33,6 +33,8 @@ struct Sums {
 
 void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums& sums) {
   sums.num_tokens += static_cast<int64_t>(sample.tokens.size());
+  for (const std::byte byte : sample.kept.bytes())
+    sums.digest = mix(sums.digest, static_cast<uint64_t>(byte));
   for (size_t i = 0; i < sample.tokens.size(); ++i) {
     sums.digest =
         mix(sums.digest, static_cast<uint64_t>(sample.tokens[i]) << 1 | (sample.loss_mask[i] & 1U));

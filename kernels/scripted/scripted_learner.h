@@ -3,8 +3,9 @@
 ///
 /// For the virtual clock and for tests of everything around a learner. Refuses what a real learner
 /// refuses: arrays of unequal length, tokens outside the vocabulary, numbers that are not finite, a
-/// temperature of 0, samples that are too long. Skips a step without loss tokens. Equal data and
-/// history give equal bytes; loss options have no effect, since no gradient is computed.
+/// temperature of 0, kept sets of other tokens, samples that are too long. Skips a step without
+/// loss tokens. Equal data and history give equal bytes; loss options have no effect, since no
+/// gradient is computed.
 #pragma once
 
 #include <memory>

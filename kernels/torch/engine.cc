@@ -17,6 +17,9 @@
 namespace primerl {
 namespace {
 
+// A thread is worth waking for this many logits (about 50 us of work).
+constexpr int64_t kLogitsPerThread = 32768;
+
 SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
                           std::shared_ptr<const Tokenizer> tokenizer) {
   return {options, config.vocab_size, config.eos_ids, std::move(tokenizer)};
@@ -66,7 +69,7 @@ void TorchEngine::forward() {
 void TorchEngine::sample() {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   if (count == 0) return;
-  const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
+  const int64_t hidden = decoder_.config().hidden_size;
   at::Tensor picked = sampled_.narrow(0, 0, padded_rows(count));
   at::Tensor logits = logits_.narrow(0, 0, padded_rows(count));
   const float* from = rows_.input.const_data_ptr<float>();
@@ -77,15 +80,28 @@ void TorchEngine::sample() {
   }
   decoder_.norm(decoder_.parameters().final_norm, count, picked, picked, rows_.input_scale);
   decoder_.logits(picked, logits);
-  const float* row = logits.const_data_ptr<float>();
-  for (const auto& sample : plan_.samples) {
-    Sequence& sequence = *sample.sequence;
-    const auto drawn =
-        sampler_.sample({row, static_cast<size_t>(vocab)}, sequence.request.sampling,
-                        sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()));
-    scheduler_.accept(sequence, drawn.token, drawn.logprob);
-    row += vocab;
+  draw(logits.const_data_ptr<float>());
+  for (int64_t i = 0; i < count; ++i) {
+    const SampledToken& drawn = drawn_[static_cast<size_t>(i)];
+    scheduler_.accept(*plan_.samples[static_cast<size_t>(i)].sequence, drawn.token, drawn.logprob);
   }
+}
+
+/// Each row is drawn from by itself, so threads change nothing.
+void TorchEngine::draw(const float* logits) {
+  const auto count = static_cast<int64_t>(plan_.samples.size());
+  const int64_t vocab = decoder_.config().vocab_size;
+  drawn_.resize(plan_.samples.size());
+  samplers_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
+  at::parallel_for(0, count, 1 + kLogitsPerThread / vocab, [&](int64_t begin, int64_t end) {
+    Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
+    for (int64_t i = begin; i < end; ++i) {
+      Sequence& sequence = *plan_.samples[static_cast<size_t>(i)].sequence;
+      drawn_[static_cast<size_t>(i)] = sampler.sample(
+          {logits + i * vocab, static_cast<size_t>(vocab)}, sequence.request.sampling,
+          sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()), &sequence.kept);
+    }
+  });
 }
 
 Status TorchEngine::step() {

@@ -43,6 +43,7 @@ class TorchEngine final : public Engine {
  private:
   void forward();
   void sample();
+  void draw(const float* logits);
 
   // Constant after construction.
   const EngineOptions options_;
@@ -52,7 +53,8 @@ class TorchEngine final : public Engine {
   BatchScheduler scheduler_;
   StepPlan plan_;
   std::vector<AttentionSpan> spans_;
-  Sampler sampler_;
+  std::vector<Sampler> samplers_;  // one a thread
+  std::vector<SampledToken> drawn_;
   PolicyVersion version_;  // applied last
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]

@@ -77,6 +77,45 @@ at::Tensor TorchLearner::chunk_logits(std::span<const int32_t> rows, const at::T
   return logits;
 }
 
+void TorchLearner::learn_token(const TrainTarget& target, float* logits, LossKind loss,
+                               double per_token, Sums& sums) {
+  const int64_t vocab = model_.config.vocab_size;
+  const float scale = target.inverse_temperature;
+  float* row = logits;
+  int64_t size = vocab;
+  int32_t label = target.label;
+  const bool is_kept_only = !target.kept.keeps_all();
+  if (is_kept_only) {
+    target.kept.list(kept_ids_);
+    kept_logits_.clear();
+    for (const int32_t id : kept_ids_) kept_logits_.push_back(logits[id]);
+    row = kept_logits_.data();
+    size = static_cast<int64_t>(kept_ids_.size());
+    const auto at = std::lower_bound(kept_ids_.begin(), kept_ids_.end(), target.label);
+    label = static_cast<int32_t>(at - kept_ids_.begin());
+  }
+  const SoftmaxStats stats = ops_.softmax(
+      {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
+  const float log_pi = row[label] * scale - stats.log_normalizer;
+  const TokenLoss token = loss == LossKind::kCrossEntropy
+                              ? cross_entropy_loss(log_pi)
+                              : dppo_loss(log_pi, target.logprob, target.advantage, options_.loss);
+  sums.loss += token.loss;
+  sums.entropy += stats.entropy;
+  sums.mismatch_kl += token.mismatch_kl;
+  sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
+  sums.masked += token.masked ? 1 : 0;
+  ops_.softmax_backward({.vocab_size = size,
+                         .inverse_temperature = scale,
+                         .log_normalizer = stats.log_normalizer,
+                         .coefficient = static_cast<float>(token.gradient * per_token),
+                         .label = label,
+                         .logits = row});
+  if (!is_kept_only) return;
+  std::fill_n(logits, vocab, 0.0F);
+  for (size_t i = 0; i < kept_ids_.size(); ++i) logits[kept_ids_[i]] = kept_logits_[i];
+}
+
 void TorchLearner::head(std::span<const TrainTarget> targets, const at::Tensor& normed,
                         LossKind loss, double per_token, Sums& sums) {
   const int64_t hidden = model_.config.hidden_size, vocab = model_.config.vocab_size;
@@ -85,25 +124,7 @@ void TorchLearner::head(std::span<const TrainTarget> targets, const at::Tensor& 
   at::Tensor logits = chunk_logits(rows, normed);
   float* row = logits.mutable_data_ptr<float>();
   for (const auto& target : targets) {
-    const float scale = target.inverse_temperature;
-    const SoftmaxStats stats = ops_.softmax(
-        {.vocab_size = vocab, .inverse_temperature = scale, .logits = row, .weights = nullptr});
-    const float log_pi = row[target.label] * scale - stats.log_normalizer;
-    const TokenLoss token =
-        loss == LossKind::kCrossEntropy
-            ? cross_entropy_loss(log_pi)
-            : dppo_loss(log_pi, target.logprob, target.advantage, options_.loss);
-    sums.loss += token.loss;
-    sums.entropy += stats.entropy;
-    sums.mismatch_kl += token.mismatch_kl;
-    sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
-    sums.masked += token.masked ? 1 : 0;
-    ops_.softmax_backward({.vocab_size = vocab,
-                           .inverse_temperature = scale,
-                           .log_normalizer = stats.log_normalizer,
-                           .coefficient = static_cast<float>(token.gradient * per_token),
-                           .label = target.label,
-                           .logits = row});
+    learn_token(target, row, loss, per_token, sums);
     row += vocab;
   }
   const auto count = static_cast<int64_t>(targets.size());

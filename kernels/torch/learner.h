@@ -3,7 +3,9 @@
 /// A step is one pass over micro-batches that add to one flat gradient, then clip and update; until
 /// the update nothing but scratch memory changes, so leaving early needs no undoing. The head runs
 /// on loss tokens only, in chunks, loss and gradient in one pass: [loss tokens, vocab_size] never
-/// exists. One thread: the one that made it.
+/// exists. A token with a kept set is learned by the softmax over the logits of those ids, in their
+/// order, just as the Sampler computed it; the other logits have no gradient. One thread: the one
+/// that made it.
 #pragma once
 
 #include <memory>
@@ -56,6 +58,9 @@ class TorchLearner final : public Learner {
   void accumulate(const MicroBatch& batch, LossKind loss, double per_token, Sums& sums);
   void head(std::span<const TrainTarget> targets, const at::Tensor& normed, LossKind loss,
             double per_token, Sums& sums);
+  /// Adds a token's loss; its row of logits becomes their gradient.
+  void learn_token(const TrainTarget& target, float* logits, LossKind loss, double per_token,
+                   Sums& sums);
   /// Gathers rows of `normed` and makes their logits.
   at::Tensor chunk_logits(std::span<const int32_t> rows, const at::Tensor& normed);
   int64_t chunk_rows() const;
@@ -77,6 +82,8 @@ class TorchLearner final : public Learner {
   at::Tensor dpicked_;
   at::Tensor logits_;   // [chunk rows, vocab_size]
   at::Tensor dnormed_;  // [rows, hidden]
+  std::vector<int32_t> kept_ids_;
+  std::vector<float> kept_logits_;
 };
 
 }  // namespace primerl

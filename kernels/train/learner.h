@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/blob.h"
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
 #include "kernels/weights/snapshot.h"
@@ -26,6 +27,9 @@ struct TrainSample {
   std::vector<float> logprobs;     // at sampling, 0 where loss_mask is 0; empty for SFT
   std::vector<float> advantages;   // per token, constant within a trajectory; empty for SFT
   float temperature = 1.0F;        // of sampling; logits are divided by it
+  /// kept_sets.h: one entry for each token with loss_mask 1; empty: all tokens were kept. The
+  /// policy is then the distribution over the kept ids alone, which do not depend on the weights.
+  Blob kept;
 };
 
 enum class LossKind : uint8_t { kDppo, kCrossEntropy };

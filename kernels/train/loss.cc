@@ -5,6 +5,25 @@
 
 namespace primerl {
 
+double log_prob(std::span<const float> logits, double inverse_temperature,
+                std::span<const int32_t> kept, int32_t token, std::span<double> gradient) {
+  const size_t count = kept.empty() ? logits.size() : kept.size();
+  const auto id = [&](size_t i) { return kept.empty() ? i : static_cast<size_t>(kept[i]); };
+  const auto scaled = [&](size_t i) {
+    return static_cast<double>(logits[id(i)]) * inverse_temperature;
+  };
+  double largest = scaled(0), sum = 0;
+  for (size_t i = 1; i < count; ++i) largest = std::max(largest, scaled(i));
+  for (size_t i = 0; i < count; ++i) sum += std::exp(scaled(i) - largest);
+  const double log_normalizer = largest + std::log(sum);
+  std::fill(gradient.begin(), gradient.end(), 0.0);
+  for (size_t i = 0; i < count && !gradient.empty(); ++i)
+    gradient[id(i)] = -inverse_temperature * std::exp(scaled(i) - log_normalizer);
+  const auto label = static_cast<size_t>(token);
+  if (!gradient.empty()) gradient[label] += inverse_temperature;
+  return static_cast<double>(logits[label]) * inverse_temperature - log_normalizer;
+}
+
 TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options) {
   const double d = log_pi - log_mu;
   const double clamped = std::clamp(d, -kLogRatioMax, kLogRatioMax);

@@ -1,8 +1,9 @@
 /// The losses, one token at a time: the reference that the vectorised learner calls and tests
 /// trust.
 ///
-/// Pure functions in double. For a sampled token: log_pi is the learner's log-probability now,
-/// log_mu the engine's at sampling, d = log_pi - log_mu, r = e^d, p = pi - mu, A the advantage.
+/// Pure functions in double. For a sampled token: log_pi is the learner's log-probability now
+/// (log_prob: of the distribution that was sampled from, temperature and kept set included), log_mu
+/// the engine's at sampling, d = log_pi - log_mu, r = e^d, p = pi - mu, A the advantage.
 ///
 ///   dppo:           -keep * w_A * A * r  +  w_KL * d^2
 ///                   keep = not (A > 0 and p > clip_high) and not (A <= 0 and p < -clip_low)
@@ -11,6 +12,9 @@
 /// r is not detached. The square covers kept and dropped tokens alike. The step divides the sum by
 /// the count of its loss tokens.
 #pragma once
+
+#include <cstdint>
+#include <span>
 
 #include "graph/base/result.h"
 #include "kernels/train/options.h"
@@ -26,6 +30,12 @@ struct TokenLoss {
 
 /// d is clamped to this in r and k3, so that one broken token cannot overflow a step.
 inline constexpr double kLogRatioMax = 20;
+
+/// Log-probability of `token` under softmax(logits * inverse_temperature) over the ids of `kept`,
+/// which rise and have it; over all logits when `kept` is empty. `gradient`, unless it is empty, is
+/// filled with d log_prob / d logits: 0 outside of `kept`, which is constant.
+double log_prob(std::span<const float> logits, double inverse_temperature,
+                std::span<const int32_t> kept, int32_t token, std::span<double> gradient = {});
 
 TokenLoss dppo_loss(double log_pi, double log_mu, double advantage, const LossOptions& options);
 TokenLoss cross_entropy_loss(double log_pi);

@@ -62,6 +62,9 @@ void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t 
 
 void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, int32_t prompt_row,
                  int32_t own_row) {
+  KeptReader kept(sample.kept.bytes());
+  const auto next_kept = [&] { return kept.is_at_end() ? KeptSet() : kept.next().value(); };
+  if (prompt > 0 && sample.loss_mask[0] != 0) next_kept();
   for (size_t i = static_cast<size_t>(prompt); i < sample.tokens.size(); ++i) {
     if (sample.loss_mask[i] == 0) continue;
     const int32_t before = static_cast<int32_t>(i) - 1;
@@ -71,6 +74,7 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, i
     if (!sample.logprobs.empty()) target.logprob = sample.logprobs[i];
     if (!sample.advantages.empty()) target.advantage = sample.advantages[i];
     target.inverse_temperature = 1.0F / sample.temperature;
+    target.kept = next_kept();
     batch.targets.push_back(target);
   }
 }
@@ -85,6 +89,15 @@ void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Uni
       add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row);
     add_targets(batch, samples[i], unit.num_prompt_tokens, prompt_row, own_row);
   }
+}
+
+/// Whether its kept sets are just those of its loss tokens; none at all are.
+Status check_kept_sets(const TrainSample& sample, int32_t vocab_size) {
+  if (sample.kept.empty()) return ok();
+  std::vector<int32_t> drawn;
+  for (size_t i = 0; i < sample.tokens.size(); ++i)
+    if (sample.loss_mask[i] != 0) drawn.push_back(sample.tokens[i]);
+  return check_kept(sample.kept.bytes(), drawn, vocab_size);
 }
 
 }  // namespace
@@ -137,7 +150,7 @@ Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits
   if (!(sample.temperature > 0) || !std::isfinite(sample.temperature))
     return error(Code::kInvalid, "temperature {} is not above 0", sample.temperature)
         .note("greedy samples have no distribution to learn from");
-  return ok();
+  return check_kept_sets(sample, limits.vocab_size);
 }
 
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits) {

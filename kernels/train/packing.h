@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/engine/kept_sets.h"
 #include "kernels/engine/row_batch.h"
 #include "kernels/train/learner.h"
 
@@ -22,6 +23,7 @@ struct TrainTarget {
   float logprob = 0;  // at sampling
   float advantage = 0;
   float inverse_temperature = 1;
+  KeptSet kept;  // views the sample's bytes
 };
 
 struct MicroBatch {
@@ -30,7 +32,8 @@ struct MicroBatch {
 };
 
 /// First-fit by length, longest first. A sample longer than `rows_max` gets a micro-batch of its
-/// own. A loss mask at position 0 has nothing that predicts it and is ignored.
+/// own. The samples have passed check_samples() and outlive what is made. A loss mask at position 0
+/// has nothing that predicts it and is ignored.
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max);
 
 /// Log-probabilities of sampled tokens lie in [kLogprobMin, kLogprobMax]: what lies below can never
@@ -39,8 +42,8 @@ inline constexpr float kLogprobMin = -1000.0F;
 inline constexpr float kLogprobMax = 0.01F;
 
 /// Refuses arrays of unequal length, more tokens than the limit, tokens outside the vocabulary, a
-/// mask that is not of 0 and 1, log-probabilities out of range, advantages that are not finite and
-/// temperatures that are not above 0.
+/// mask that is not of 0 and 1, log-probabilities out of range, advantages that are not finite,
+/// temperatures that are not above 0 and kept sets that are not of its loss tokens.
 Status check_sample(const TrainSample& sample, LossKind loss, const SampleLimits& limits);
 /// The same for all of a batch; names the sample.
 Status check_samples(const TrainBatch& batch, const SampleLimits& limits);

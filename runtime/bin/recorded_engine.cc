@@ -1,9 +1,14 @@
 #include "runtime/bin/recorded_engine.h"
 
+#include <algorithm>
+#include <span>
+
 #include "runtime/bin/recorded_answer.h"
 
 namespace primerl {
 namespace {
+
+constexpr size_t kKeptPiece = size_t{512} << 10;  // bytes; an answer is less than a message
 
 enum class Call : uint8_t { kSubmit, kTakeOver, kPrefilled, kFinished, kApply, kState, kLongest };
 
@@ -42,12 +47,14 @@ struct Finished {
   std::vector<float> logprobs;
   std::vector<Span> spans;
   int32_t num_cached_tokens = 0;
+  uint64_t num_kept_bytes = 0;  // that follow in answers of their own
   template <class F>
   static void fields(F& f) {
     f("id", &Finished::id)("reason", &Finished::reason)(
         "was_prefilled", &Finished::was_prefilled)("detail", &Finished::detail)(
         "tokens", &Finished::tokens)("logprobs", &Finished::logprobs)("spans", &Finished::spans)(
-        "num_cached_tokens", &Finished::num_cached_tokens);
+        "num_cached_tokens", &Finished::num_cached_tokens)("num_kept_bytes",
+                                                           &Finished::num_kept_bytes);
   }
 };
 
@@ -63,12 +70,14 @@ struct EngineAnswer {
   std::vector<Finished> finished;
   int64_t number = 0;          // tensors applied; longest sequence; finished ones that follow
   std::vector<int64_t> state;  // EngineState, in the order of its members
+  std::vector<uint8_t> kept;   // bytes of the last finished one's kept sets
   template <class F>
   static void fields(F& f) {
     f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
         "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
         "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
-        "number", &EngineAnswer::number)("state", &EngineAnswer::state);
+        "number", &EngineAnswer::number)("state", &EngineAnswer::state)("kept",
+                                                                        &EngineAnswer::kept);
   }
 };
 
@@ -116,6 +125,7 @@ Finished fields_of(const FinishEvent& event) {
   for (const auto& span : event.spans)
     finished.spans.push_back({span.version, span.begin, span.end});
   finished.num_cached_tokens = event.num_cached_tokens;
+  finished.num_kept_bytes = event.kept.size();
   return finished;
 }
 
@@ -154,7 +164,8 @@ class RecordingEngine final : public Engine {
   }
   std::vector<FinishEvent> take_finished() override {
     auto events = engine_->take_finished();
-    // How many, then one answer each: together they may exceed a message.
+    // How many, then one answer each and its kept sets in pieces: together they may exceed a
+    // message.
     EngineAnswer count = answer_of(Call::kFinished);
     count.number = static_cast<int64_t>(events.size());
     keep(std::move(count));
@@ -162,6 +173,7 @@ class RecordingEngine final : public Engine {
       EngineAnswer answer = answer_of(Call::kFinished);
       answer.finished.push_back(fields_of(event));
       keep(std::move(answer));
+      keep_kept_sets(event.kept);
     }
     return events;
   }
@@ -193,6 +205,14 @@ class RecordingEngine final : public Engine {
   std::string describe() const override { return engine_->describe(); }
 
  private:
+  void keep_kept_sets(const Blob& kept) const {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(kept.bytes().data());
+    for (size_t begin = 0; begin < kept.size(); begin += kKeptPiece) {
+      EngineAnswer answer = answer_of(Call::kFinished);
+      answer.kept.assign(bytes + begin, bytes + std::min(kept.size(), begin + kKeptPiece));
+      keep(std::move(answer));
+    }
+  }
   Status kept(Call call, Status status) {
     keep(answer_of(call, status));
     return status;
@@ -223,7 +243,10 @@ class RecordedEngine final : public Engine {
     const auto count = take(Call::kFinished);
     for (int64_t i = 0; count.ok() && i < count->number; ++i)
       if (const auto answer = take(Call::kFinished); answer.ok())
-        for (const auto& each : answer->finished) events.push_back(event_of(each));
+        for (const auto& each : answer->finished) {
+          events.push_back(event_of(each));
+          events.back().kept = take_kept_sets(each.num_kept_bytes);
+        }
     return events;
   }
   Result<uint64_t> apply(const WeightSnapshot&) override {
@@ -240,6 +263,16 @@ class RecordedEngine final : public Engine {
   }
 
  private:
+  Blob take_kept_sets(uint64_t num_bytes) const {
+    std::vector<std::byte> bytes;
+    while (bytes.size() < num_bytes) {
+      const auto answer = take(Call::kFinished);
+      if (!answer.ok() || answer->kept.empty()) break;
+      const auto piece = std::as_bytes(std::span(answer->kept));
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    }
+    return bytes.empty() ? Blob() : Blob(std::move(bytes));
+  }
   static Status status_of(const Result<EngineAnswer>& answer) {
     return answer.ok() ? ok() : Status(answer.error());
   }

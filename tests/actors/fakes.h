@@ -120,7 +120,8 @@ class FakeEngine final : public Engine {
     held.insert(id);
     prefilled.push_back({id, 2});
   }
-  void finish(SequenceId id, FinishReason reason, std::vector<int32_t> tokens = {}) {
+  void finish(SequenceId id, FinishReason reason, std::vector<int32_t> tokens = {},
+              Blob kept = {}) {
     waiting.erase(id);
     held.erase(id);
     running.erase(id);
@@ -132,6 +133,7 @@ class FakeEngine final : public Engine {
     event.logprobs.assign(tokens.size(), -0.5F);
     if (!tokens.empty()) event.spans = {{PolicyVersion(0), 0, static_cast<int32_t>(tokens.size())}};
     event.tokens = std::move(tokens);
+    event.kept = std::move(kept);
     finished.push_back(std::move(event));
   }
 

@@ -124,12 +124,14 @@ TEST_F(EngineStory, ARequestIsPrefilledTakenOverAndAnswered) {
   engine.prefill(id(1));
   turn();
   EXPECT_THAT(engine.running, SizeIs(1));
-  engine.finish(id(1), FinishReason::kStop, {65, 66});
+  const Blob kept(std::vector<std::byte>(2));
+  engine.finish(id(1), FinishReason::kStop, {65, 66}, kept);
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
   const Completion answer = answers()[0];
   EXPECT_EQ(answer.request, 1U);
   EXPECT_EQ(answer.session, 71U);
+  EXPECT_EQ(answer.kept, kept);
   EXPECT_EQ(answer.attempt, 2U);
   EXPECT_EQ(answer.end, CompletionEnd::kStop);
   EXPECT_THAT(answer.tokens, ElementsAre(65, 66));

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "actors/rollout/rollout.h"
 #include "graph/testing/node_runner.h"
 #include "tests/actors/fakes.h"
@@ -39,6 +41,7 @@ struct RolloutStory : ::testing::Test {
     for (const char c : text) completion.tokens.push_back(static_cast<unsigned char>(c));
     if (text == "\n") completion.tokens = {1};  // no token has this id
     completion.logprobs.assign(completion.tokens.size(), -0.25F);
+    completion.kept = kept(completion.tokens);
     if (!completion.tokens.empty())
       completion.spans = {
           {PolicyVersion(version), 0, static_cast<int32_t>(completion.tokens.size())}};
@@ -47,6 +50,8 @@ struct RolloutStory : ::testing::Test {
   void end_without_tokens(const GenerateRequest& request, CompletionEnd end) {
     complete(request, "", end);
   }
+  /// The kept sets of a completion's tokens; a test that wants others sets it.
+  std::function<Blob(const std::vector<int32_t>&)> kept = [](const auto&) { return Blob(); };
   std::vector<Action> actions() { return rollout.take<Action>("action"); }
   void observe(const Action& action, double reward, bool is_done = true,
                const std::string& text = "", const std::string& fault = "") {

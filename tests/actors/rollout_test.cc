@@ -1,6 +1,7 @@
 // Groups, turns and the gate of Rollout. How rollouts end is in rollout_end_test.cc.
 #include <set>
 
+#include "kernels/engine/kept_sets.h"
 #include "tests/actors/rollout_story.h"
 
 namespace primerl {
@@ -128,6 +129,79 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1, 0, 0, 1, 1));
   EXPECT_THAT(member.spans,
               ElementsAre(TokenSpan{PolicyVersion(0), 2, 5}, TokenSpan{PolicyVersion(0), 7, 9}));
+}
+
+struct TruncatedRollout : testing::RolloutStory {
+  TruncatedRollout() : RolloutStory({}, tenant()) { kept = sets_of; }
+  static Tenant tenant() {
+    Tenant tenant = testing::a_tenant();
+    tenant.sampling.top_p = 0.9;
+    return tenant;
+  }
+  /// Each token and the one after it.
+  static Blob sets_of(const std::vector<int32_t>& tokens) {
+    std::vector<std::byte> bytes;
+    for (const int32_t token : tokens) append_kept(std::vector{token, token + 1}, 256, bytes);
+    return Blob(std::move(bytes));
+  }
+  /// Both members of a group answer, the first with these sets; its fault.
+  std::string fault_with(Blob sets) {
+    live(0);
+    task(0);
+    const auto made = requests();
+    kept = [&](const auto&) { return sets; };
+    complete(made[0]);
+    kept = sets_of;
+    complete(made[1]);
+    for (const auto& action : actions()) observe(action, 1);
+    const auto group = groups().at(0);
+    EXPECT_FALSE(group.members[1].is_failed) << "only the one without its sets fails";
+    EXPECT_EQ(group.members[1].kept, sets_of({'x', 'y', '\n'}));
+    return group.members[0].fault;
+  }
+};
+
+TEST_F(TruncatedRollout, ACompletionWithoutItsKeptSetsFails) {
+  EXPECT_THAT(fault_with({}), HasSubstr("did not say from which tokens"));
+}
+
+TEST_F(TruncatedRollout, ACompletionWithKeptSetsOfOtherTokensFails) {
+  EXPECT_THAT(fault_with(sets_of({'x', 'q', '\n'})), HasSubstr("not in the set it was drawn from"));
+}
+
+TEST_F(TruncatedRollout, ACompletionWithTooFewKeptSetsFails) {
+  EXPECT_THAT(fault_with(sets_of({'x', 'y'})), HasSubstr("2 kept sets for 3 sampled tokens"));
+}
+
+TEST_F(TruncatedRollout, ACompletionWithBrokenKeptSetsFails) {
+  EXPECT_THAT(fault_with(Blob(std::vector<std::byte>(3, std::byte{0xFF}))), HasSubstr("malformed"));
+}
+
+TEST_F(TruncatedRollout, ATrajectoryHasTheKeptSetsOfAllItsTurns) {
+  live(0);
+  task(0);
+  const auto first = requests();
+  complete(first[0]);
+  observe(actions().front(), 0, false, "cd");
+  complete(requests()[0], "z\n");
+  observe(actions().front(), 1);
+  complete(first[1]);
+  observe(actions().front(), 0);
+  const auto member = groups().front().members[0];
+  EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1, 0, 0, 1, 1));
+  EXPECT_EQ(member.kept, sets_of({'x', 'y', '\n', 'z', '\n'}));
+}
+
+TEST_F(RolloutTest, KeptSetsThatNobodyAskedForFailTheCompletion) {
+  kept = TruncatedRollout::sets_of;
+  live(0);
+  task(0);
+  const auto made = requests();
+  complete(made[0]);
+  kept = [](const auto&) { return Blob(); };
+  complete(made[1]);
+  observe(actions().front(), 1);
+  EXPECT_THAT(groups().at(0).members[0].fault, HasSubstr("that nobody asked for"));
 }
 
 struct TightRollout : testing::RolloutStory {

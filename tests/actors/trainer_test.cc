@@ -9,11 +9,11 @@ namespace primerl {
 namespace {
 
 using testing::a_group;
-using testing::TrainerStory;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using testing::TrainerStory;
 
 TEST_F(TrainerStory, PublishesTheVersionItStartsFromBeforeAnythingElse) {
   start();
@@ -37,6 +37,41 @@ TEST_F(TrainerStory, GroupsWithoutTwoSurvivorsFail) {
   EXPECT_THAT(ends[0].reason, HasSubstr("1 of 3 members survived"));
   EXPECT_THAT(ends[0].reason, HasSubstr("it broke"));
   EXPECT_THAT(ends[1].reason, HasSubstr("nan"));
+}
+
+struct TruncatedTrainer : TrainerStory {
+  TruncatedTrainer() : TrainerStory({}, tenant()) {}
+  static Tenant tenant() {
+    Tenant tenant = testing::a_tenant();
+    tenant.sampling.top_k = 3;
+    return tenant;
+  }
+};
+
+TEST_F(TruncatedTrainer, AMemberWithoutItsKeptSetsFailsAloneAndTheLearnerGetsThoseOfTheOthers) {
+  start();
+  const Blob kept(std::vector<std::byte>(3));
+  for (uint64_t ordinal = 0; ordinal < 2; ++ordinal) {
+    auto group = a_group(ordinal, 0, {0, 1, 0.5});
+    group.members[0].kept = group.members[1].kept = kept;
+    give(group);
+  }
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(1));
+  ASSERT_THAT(learner.batches[0].samples, SizeIs(4));
+  for (const auto& sample : learner.batches[0].samples) EXPECT_EQ(sample.kept, kept);
+  auto alone = a_group(3, 1, {0, 1});
+  alone.members[0].kept = kept;
+  give(alone);
+  EXPECT_THAT(ended().back().reason, HasSubstr("the sets its tokens were drawn from are missing"));
+}
+
+TEST_F(TrainerStory, AMemberWithKeptSetsThatNobodyAskedForFails) {
+  start();
+  auto group = a_group(0, 0, {0, 1});
+  group.members[0].kept = Blob(std::vector<std::byte>(3));
+  give(group);
+  EXPECT_THAT(ended().at(0).reason, HasSubstr("from sets that nobody asked for"));
 }
 
 TEST_F(TrainerStory, ATwoSurvivorGroupTrainsAndCountsAsOne) {

@@ -160,6 +160,25 @@ class RecoveredEngine : public ::testing::Test {
   std::vector<int64_t> asked_versions_;
 };
 
+TEST_F(RecoveredEngine, GivesBackKeptSetsOfAnySizeFromTheRecord) {
+  const auto kept_of = [](uint64_t id) {
+    const size_t sizes[] = {0, 1, size_t{512} << 10, (size_t{512} << 10) + 1, size_t{3} << 20};
+    std::vector<std::byte> bytes(sizes[id]);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + id);
+    return Blob(std::move(bytes));
+  };
+  in_both([&](Engine& engine, FakeEngine* world) {
+    for (uint64_t id = 0; id < 5; ++id) EXPECT_TRUE(engine.submit(request(id)).ok());
+    for (uint64_t id = 0; id < 5 && world != nullptr; ++id) {
+      world->finish(id);
+      world->finished.back().kept = kept_of(id);
+    }
+    const auto events = engine.take_finished();
+    ASSERT_EQ(events.size(), 5U);
+    for (uint64_t id = 0; id < 5; ++id) EXPECT_EQ(events[id].kept, kept_of(id)) << id;
+  });
+}
+
 TEST_F(RecoveredEngine, AnswersFromTheRecordAndLeavesTheRealOneAlone) {
   original_->refused = {9};
   original_->longest = 512;

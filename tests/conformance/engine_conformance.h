@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "kernels/engine/kept_sets.h"
 #include "tests/conformance/engine_ends_conformance.h"
 #include "tests/conformance/engine_under_test.h"
 
@@ -268,6 +269,28 @@ TEST_P(EngineConformance, WithIgnoreEosAStopIdEndsTheSequenceAllTheSame) {
   EXPECT_EQ(end.reason, FinishReason::kStop);
   EXPECT_EQ(end.tokens.back(), tokens[2]);
   EXPECT_LE(end.tokens.size(), 3U);
+}
+
+TEST_P(EngineConformance, TellsFromWhichTokensEachWasDrawnWhenSomeWereLeftOut) {
+  auto engine = make();
+  auto one = request(1, 24);
+  EXPECT_TRUE(run_one(*engine, one).kept.empty()) << "all tokens were kept";
+  one.sampling.top_k = 3;
+  for (const double min_p : {0.0, 0.01}) {
+    one.sampling.min_p = min_p;
+    const auto end = run_one(*engine, one);
+    const Status checked = check_kept(end.kept.bytes(), end.tokens, GetParam().vocab_size);
+    EXPECT_TRUE(checked.ok()) << checked.error().text();
+    KeptReader reader(end.kept.bytes());
+    std::vector<int32_t> ids;
+    while (!reader.is_at_end()) {
+      reader.next()->list(ids);
+      EXPECT_GE(ids.size(), 1U);
+      EXPECT_LE(ids.size(), 3U);
+    }
+  }
+  one.sampling = {.temperature = 0, .top_k = 3, .max_tokens = 4, .ignore_eos = true};
+  EXPECT_TRUE(run_one(*engine, one).kept.empty()) << "greedy log-probabilities leave nothing out";
 }
 
 TEST_P(EngineConformance, CountsWhatItDid) {

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/engine/kept_sets.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "tests/store/scratch_folder.h"
@@ -125,6 +126,30 @@ TEST_P(LearnerConformance, RefusesNumbersThatAreNotFinite) {
 TEST_P(LearnerConformance, RefusesATemperatureOfZero) {
   auto data = batch();
   data.samples[0].temperature = 0;
+  expect_refused(data);
+}
+
+TEST_P(LearnerConformance, RefusesKeptSetsThatAreNotOfItsTokens) {
+  const auto kept_of = [&](const TrainSample& sample, int32_t shift) {
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < sample.tokens.size(); ++i)
+      if (sample.loss_mask[i] != 0)
+        append_kept(std::vector{(sample.tokens[i] + shift) % GetParam().vocab_size},
+                    GetParam().vocab_size, bytes);
+    return bytes;
+  };
+  auto data = batch();
+  for (auto& one : data.samples) one.kept = Blob(kept_of(one, 0));
+  EXPECT_FALSE(must_step(*make(), data).skipped);
+  data.samples[3].kept = Blob(kept_of(data.samples[3], 1));
+  expect_refused(data);
+  auto bytes = kept_of(data.samples[3], 0);
+  bytes.pop_back();
+  data.samples[3].kept = Blob(bytes);
+  expect_refused(data);
+  bytes = kept_of(data.samples[3], 0);
+  bytes.emplace_back();
+  data.samples[3].kept = Blob(bytes);
   expect_refused(data);
 }
 

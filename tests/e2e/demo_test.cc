@@ -76,6 +76,17 @@ std::vector<std::string> first_step() {
           "--set",       "resource.learner.threads=1"};
 }
 
+TEST_F(Demo, TruncatedSamplingIsTrainedWithoutAnyMismatch) {
+  auto words = first_step();
+  words.insert(words.end(), {"--set", "tenant.main.sampling={ top_k = 3, max_tokens = 16 }"});
+  const auto end = run(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto step = lines_of(folder() / "metrics.jsonl").at(0);
+  EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
+  EXPECT_EQ(*step.get_double("masked/all/mean"), 0);
+  EXPECT_EQ(*step.get_double("progress/samples_failed"), 0);
+}
+
 /// The demo with an engine that is loaded from `model`.
 std::vector<std::string> with_engine_of(const fs::path& model, const fs::path& overlay) {
   std::ofstream(overlay) << fmt::format(

@@ -69,6 +69,20 @@ TEST_F(ReplayOfTheDemo, IsIdenticalAtEveryDepthAndOnEightThreads) {
   }
 }
 
+TEST(ReplayOfTruncatedSampling, IsIdenticalAtEveryDepthWithKeptSetsInTheRecord) {
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path() / "run";
+  const auto run = run_graph_program({"run", source_path("examples/reverse_text/graph.toml"),
+                                      "--max-steps", "3", "--out", folder, "--set",
+                                      "tenant.main.sampling={ top_k = 3, max_tokens = 16 }"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  for (const std::string depth : {"control", "learner", "full"}) {
+    const auto end = run_graph_program({"replay", folder, "--depth", depth, "--json"});
+    EXPECT_EQ(end.code, 0) << end.out << end.err;
+    EXPECT_TRUE(*parse_json(end.out, "stdout")->get_bool("identical")) << end.out;
+  }
+}
+
 TEST_F(ReplayOfTheDemo, SaysWhereAChangedOptionMakesItDiffer) {
   const auto text = replay({"--depth", "control", "--set", "tenant.main.environment.letters=xyz"});
   EXPECT_EQ(text.code, 4) << text.out << text.err;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/engine/kept_sets.h"
+
 namespace primerl {
 namespace {
 
@@ -54,6 +56,45 @@ TEST(BatchScheduler, CutsAPromptIntoChunksOfTheStep) {
   EXPECT_EQ(plan.rows.spans[0].num_cached, 4);
   ASSERT_EQ(plan.samples.size(), 1U);
   EXPECT_EQ(plan.samples[0].row, 1);
+}
+
+TEST(BatchScheduler, HandsTheKeptSetsOverWithTheTokens) {
+  auto scheduler = make({});
+  ASSERT_TRUE(scheduler.submit(request(1, 3, 2)).ok());
+  for (int i = 0; i < 2; ++i) {
+    StepPlan plan;
+    ASSERT_TRUE(scheduler.plan(plan));
+    append_kept(std::vector{7, 9 + i}, 50, plan.samples.at(0).sequence->kept);
+    scheduler.accept(*plan.samples[0].sequence, 7, -1);
+    scheduler.finish_step();
+    take_over_all(scheduler);
+  }
+  const auto ended = scheduler.take_finished();
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_TRUE(check_kept(ended[0].kept.bytes(), ended[0].tokens, 50).ok());
+}
+
+TEST(BatchScheduler, EndsASequenceWhoseKeptSetsAreOneByteTooMany) {
+  auto scheduler = make({});
+  ASSERT_TRUE(scheduler.submit(request(1, 3, 9)).ok());
+  step(scheduler);
+  take_over_all(scheduler);
+  const auto decode_with = [&](size_t num_kept_bytes) {
+    StepPlan plan;
+    ASSERT_TRUE(scheduler.plan(plan));
+    plan.samples.at(0).sequence->kept.resize(num_kept_bytes);
+    scheduler.accept(*plan.samples[0].sequence, 7, -1);
+    scheduler.finish_step();
+  };
+  decode_with(kKeptBytesMax);
+  EXPECT_TRUE(scheduler.take_finished().empty());
+  decode_with(kKeptBytesMax + 1);
+  const auto ended = scheduler.take_finished();
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].reason, FinishReason::kRefused);
+  EXPECT_THAT(ended[0].detail, ::testing::HasSubstr("the kept sets of 3 tokens have 67108865"));
+  EXPECT_TRUE(ended[0].kept.empty());
+  EXPECT_EQ(scheduler.state().num_free_blocks, scheduler.state().num_blocks);
 }
 
 TEST(BatchScheduler, DecodesBeforeItPrefills) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace primerl {
 namespace {
@@ -13,6 +14,31 @@ double slope(double log_pi, double log_mu, double advantage, const LossOptions& 
   return (dppo_loss(log_pi + h, log_mu, advantage, options).loss -
           dppo_loss(log_pi - h, log_mu, advantage, options).loss) /
          (2 * h);
+}
+
+TEST(LogProb, IsOfTheKeptTokensAloneAndItsGradientIsItsSlope) {
+  const std::vector<float> logits = {0.4F, -1.0F, 2.0F, 0.1F, -0.3F, 1.5F};
+  double all = 0;
+  for (int32_t token = 0; token < 6; ++token) all += std::exp(log_prob(logits, 0.8, {}, token));
+  EXPECT_NEAR(all, 1, 1e-12);
+  const std::vector<int32_t> kept = {0, 3, 5};
+  double mass = 0;
+  for (const int32_t token : kept) {
+    mass += std::exp(log_prob(logits, 0.8, kept, token));
+    std::vector<double> gradient(logits.size());
+    log_prob(logits, 0.8, kept, token, gradient);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      auto above = logits, below = logits;
+      above[i] += 0.0078125F;
+      below[i] -= 0.0078125F;
+      const double slope =
+          (log_prob(above, 0.8, kept, token) - log_prob(below, 0.8, kept, token)) / 0.015625;
+      EXPECT_NEAR(gradient[i], slope, 1e-5) << i;
+    }
+    EXPECT_EQ(gradient[1], 0);
+    EXPECT_EQ(gradient[2], 0) << "the most likely token of all was not kept";
+  }
+  EXPECT_NEAR(mass, 1, 1e-12);
 }
 
 TEST(DppoLoss, RefusesUnknownKindsAndNegativeNumbers) {

@@ -80,15 +80,17 @@ Overrides overrides_of(const DemoCase& demo) {
     set("tenant.main.sampling={ max_tokens = 96 }");
   }
   for (const auto& each : demo.sets) set(each);
+  if (demo.truncates) set("tenant.main.sampling={ top_k = 5, top_p = 0.9 }");
   overrides.cores = 2;
   return overrides;
 }
 
 /// Checked once per variant, then shared: 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
-  using Key = std::tuple<int64_t, Fault, int64_t, std::vector<std::string>>;
+  using Key = std::tuple<int64_t, Fault, int64_t, bool, std::vector<std::string>>;
   static std::map<Key, CheckedGraph> all;
-  const Key key{demo.max_off_policy_steps, demo.fault, demo.checkpoint_every, demo.sets};
+  const Key key{demo.max_off_policy_steps, demo.fault, demo.checkpoint_every, demo.truncates,
+                demo.sets};
   if (const auto found = all.find(key); found != all.end()) return found->second;
   const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml";
   auto checked = load_graph(file, overrides_of(demo), catalog_of(demo.fault));

@@ -38,6 +38,7 @@ struct DemoCase {
   Fault fault = Fault::kNone;
   bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
   int64_t checkpoint_every = 0;
+  bool truncates = false;  // top_k and top_p: kept sets travel with the tokens
   std::vector<std::string> sets{};  // more of --set
 };
 

@@ -121,6 +121,18 @@ TEST(Demo, EqualSeedsGiveEqualBytesOfRolloutsJsonl) {
   EXPECT_EQ(hashes.size(), 5u) << "every seed is another run";
 }
 
+TEST(Demo, TruncatedSamplingTrainsWithItsKeptSets) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const DemoCase demo{.seed = seed, .truncates = true};
+    const auto result = run_demo(demo);
+    ASSERT_TRUE(result.violations.empty()) << words(demo, result);
+    EXPECT_EQ(result.num_of("failed"), 0) << "every token has the set it was drawn from";
+    EXPECT_EQ(result.num_of("trained"), kMaxSteps * kBatchSize);
+    EXPECT_EQ(result.trace_hash, run_demo(demo).trace_hash);
+    EXPECT_NE(result.trace_hash, run_demo({.seed = seed}).trace_hash) << "the sets were sent";
+  }
+}
+
 TEST(Demo, StrictlyOnPolicyTrainsOnlyOnTheLiveVersion) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     const auto result = run_demo({.seed = seed, .max_off_policy_steps = 0});

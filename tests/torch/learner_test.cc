@@ -153,40 +153,109 @@ TEST(TorchLearner, PackedDocumentsGiveWhatDocumentsAloneGive) {
   EXPECT_LE(std::sqrt(difference / norm), 1e-5);
 }
 
-TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
-  const auto folder = make_folder({});
+/// Ten sequences that an engine of the folder samples, two temperatures, as a learner's batch.
+TrainBatch sampled(const std::filesystem::path& folder, const SamplingParams& sampling) {
   auto engine = make_torch_engine({}, folder).value();
-  auto learner = make_learner(folder, frozen());
   TrainBatch data;
   for (uint64_t id = 0; id < 10; ++id) {
     SequenceRequest request;
     request.id = SequenceId(id);
     request.prompt_tokens = {3, 7, static_cast<int32_t>(id / 3)};
+    request.sampling = sampling;
     request.sampling.temperature = id < 5 ? 1.0 : 0.75;
     request.sampling.max_tokens = 12;
     request.seed = id;
     TrainSample& made = data.samples.emplace_back();
     made.tokens = request.prompt_tokens;
     made.temperature = static_cast<float>(request.sampling.temperature);
-    ASSERT_TRUE(engine->submit(request).ok());
+    CHECK(engine->submit(request).ok(), "refused");
   }
   while (engine->has_work()) {
-    ASSERT_TRUE(engine->step().ok());
+    CHECK(engine->step().ok(), "a step failed");
     for (const auto& event : engine->take_prefilled())
-      ASSERT_TRUE(engine->take_over(event.id).ok());
+      CHECK(engine->take_over(event.id).ok(), "nothing to take over");
   }
   for (const auto& end : engine->take_finished()) {
     TrainSample& made = data.samples[end.id.value];
     made.loss_mask.assign(3, 0);
     made.logprobs.assign(3, 0);
-    made.advantages.assign(3 + end.tokens.size(), 1);
+    made.advantages.assign(3 + end.tokens.size(), end.id.value % 2 == 0 ? 1.0F : -1.0F);
     made.tokens.insert(made.tokens.end(), end.tokens.begin(), end.tokens.end());
     made.loss_mask.insert(made.loss_mask.end(), end.tokens.size(), 1);
     made.logprobs.insert(made.logprobs.end(), end.logprobs.begin(), end.logprobs.end());
+    made.kept = end.kept;
   }
-  const auto report = learner->step(data, never).value();
-  EXPECT_EQ(report.mismatch_kl_max, 0);
-  EXPECT_EQ(report.masked_fraction, 0);
+  return data;
+}
+
+std::vector<SamplingParams> kinds_of_sampling() {
+  return {{}, {.top_k = 3}, {.top_p = 0.9}, {.min_p = 0.1}, {.top_k = 20, .top_p = 0.8}};
+}
+
+TEST(TorchLearner, SeesNoMismatchInWhatTheEngineJustSampled) {
+  const auto folder = make_folder({});
+  auto options = frozen();
+  options.loss.clip_low = options.loss.clip_high = 0;
+  for (const auto& sampling : kinds_of_sampling()) {
+    auto data = sampled(folder, sampling);
+    const auto report = make_learner(folder, options)->step(data, never).value();
+    EXPECT_EQ(report.mismatch_kl_max, 0) << "to the bit";
+    EXPECT_EQ(report.masked_fraction, 0) << "even where the trust region allows nothing";
+    if (!has_kept_sets(sampling)) continue;
+    // What it would take the truncation for.
+    for (auto& one : data.samples) one.kept = Blob();
+    EXPECT_GT(make_learner(folder, options)->step(data, never)->mismatch_kl_mean, 0.001);
+  }
+}
+
+TEST(TorchLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets) {
+  const auto folder = make_folder({});
+  const auto other = make_folder({.seed = 2}, "other");
+  // The learner has moved on from what sampled: the sets stay.
+  const auto data = sampled(other, {.top_k = 5, .min_p = 0.05});
+  auto learner = make_learner(folder, frozen());
+  double loss = 0, count = 0;
+  for (const auto& one : data.samples) {
+    KeptReader reader(one.kept.bytes());
+    for (size_t i = 3; i < one.tokens.size(); ++i) {
+      // The whole distribution after the prefix, one token at a time.
+      std::vector<float> logits;
+      for (int32_t token = 0; token < 61; ++token) {
+        std::vector<int32_t> tokens(one.tokens.begin(),
+                                    one.tokens.begin() + static_cast<std::ptrdiff_t>(i));
+        tokens.push_back(token);
+        logits.push_back(learner->score(tokens)->back());
+      }
+      std::vector<int32_t> ids;
+      reader.next()->list(ids);
+      const double log_pi = log_prob(logits, 1 / one.temperature, ids, one.tokens[i]);
+      loss += dppo_loss(log_pi, one.logprobs[i], one.advantages[i], frozen().loss).loss;
+      ++count;
+    }
+  }
+  EXPECT_NEAR(learner->step(data, never)->loss, loss / count, 1e-5);
+}
+
+TEST(TorchLearner, TheGradientOfTruncatedTokensIsTheSlopeOfTheLoss) {
+  const auto folder = make_folder({});
+  const auto weights = read_model_tensors(folder).value();
+  const auto data = sampled(folder, {.top_k = 5});
+  auto options = frozen();
+  // Away from what was sampled, so that both terms of the loss have a slope.
+  auto start = moved(weights, 0.02, values(weights));
+  auto learner = make_learner(folder, options);
+  ASSERT_TRUE(learner->fill(start).ok());
+  ASSERT_TRUE(learner->step(data, never).ok());
+  const auto gradient = values(learner->gradients());
+  double square = 0;
+  for (const float g : gradient) square += static_cast<double>(g) * g;
+  ASSERT_GT(square, 1e-6);
+  const double h = 1e-3 / std::sqrt(square);
+  ASSERT_TRUE(learner->fill(moved(start, h, gradient)).ok());
+  const double above = learner->step(data, never)->loss;
+  ASSERT_TRUE(learner->fill(moved(start, -h, gradient)).ok());
+  const double below = learner->step(data, never)->loss;
+  EXPECT_NEAR((above - below) / (2 * h) / square, 1, 5e-3);
 }
 
 TEST(TorchLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder) {

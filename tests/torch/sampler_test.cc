@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+
+#include "graph/base/random.h"
+#include "kernels/engine/kept_sets.h"
+#include "kernels/train/loss.h"
 
 namespace primerl {
 namespace {
@@ -72,6 +77,159 @@ TEST(Sampler, FiltersApplyOneAfterTheOther) {
   // top_k leaves 0.4 0.3 0.2 -> 4/9 3/9 2/9; top_p 0.7 then keeps two, of which min_p drops one.
   expect_distribution(draw({.top_k = 3, .top_p = 0.7}), {3.0 / 7, 0, 4.0 / 7, 0});
   expect_distribution(draw({.top_k = 3, .top_p = 0.7, .min_p = 0.8}), {0, 0, 1, 0});
+}
+
+/// What the header says, by sorting.
+std::vector<int32_t> kept_by_sorting(const std::vector<float>& logits,
+                                     const SamplingParams& params) {
+  const float inverse = 1.0F / static_cast<float>(params.temperature);
+  std::vector<float> weights(logits.size());
+  cpu_ops().softmax({.vocab_size = static_cast<int64_t>(logits.size()),
+                     .inverse_temperature = inverse,
+                     .logits = logits.data(),
+                     .weights = weights.data()});
+  const auto weight = [&](int32_t id) { return weights[static_cast<size_t>(id)]; };
+  const auto mass = [&](int32_t id) { return static_cast<uint64_t>(weight(id) * 0x1p40F); };
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id)
+    if (weight(id) > 0) ids.push_back(id);
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return weight(a) > weight(b); });
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < ids.size())
+    ids.resize(static_cast<size_t>(params.top_k));
+  if (params.top_p < 1) {
+    uint64_t total = 0, reached = 0;
+    for (const int32_t id : ids) total += mass(id);
+    const auto needed = static_cast<uint64_t>(std::ceil(params.top_p * static_cast<double>(total)));
+    size_t count = 0;
+    while (count < ids.size() && (count == 0 || reached < needed)) reached += mass(ids[count++]);
+    ids.resize(count);
+  }
+  if (params.min_p > 0)
+    std::erase_if(ids, [&, least = params.min_p * static_cast<double>(weight(ids[0]))](int32_t id) {
+      return static_cast<double>(weight(id)) < least;
+    });
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<float> random_logits(size_t size, double deviation, uint64_t seed, bool has_ties) {
+  RandomStream random(seed);
+  std::vector<float> logits;
+  for (size_t i = 0; i < size; ++i) {
+    double sum = 0;
+    for (int k = 0; k < 4; ++k) sum += random.uniform() - 0.5;
+    const double value = sum * deviation;
+    logits.push_back(static_cast<float>(has_ties ? std::floor(value * 2) / 2 : value));
+  }
+  return logits;
+}
+
+std::vector<SamplingParams> truncating_params(int32_t vocab_size) {
+  std::vector<SamplingParams> all;
+  for (const int32_t top_k : {0, 1, 3, 50, vocab_size - 1, vocab_size + 5})
+    for (const double top_p : {1.0, 0.9, 0.3, 1e-9, 0.9999999})
+      for (const double min_p : {0.0, 0.1, 0.001, 0.9999999999})
+        for (const double temperature : {1.0, 0.6})
+          if (top_k > 0 || top_p < 1 || min_p > 0)
+            all.push_back(
+                {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
+  return all;
+}
+
+TEST(Sampler, KeepsJustWhatSortingWouldKeep) {
+  Sampler sampler;
+  for (const size_t size : {2U, 63U, 64U, 65U, 700U, 6500U})
+    for (const double deviation : {0.0, 0.4, 6.0, 90.0})
+      for (const bool has_ties : {false, true}) {
+        const auto logits = random_logits(size, deviation, size, has_ties);
+        for (const auto& params : truncating_params(static_cast<int32_t>(size))) {
+          const auto expected = kept_by_sorting(logits, params);
+          std::vector<std::byte> kept, by_sorting;
+          const auto drawn = sampler.sample(logits, params, 5, 1, &kept);
+          append_kept(expected, static_cast<int32_t>(size), by_sorting);
+          ASSERT_EQ(kept, by_sorting)
+              << size << " logits, top_k " << params.top_k << ", top_p " << params.top_p
+              << ", min_p " << params.min_p << ", deviation " << deviation;
+          EXPECT_TRUE(std::binary_search(expected.begin(), expected.end(), drawn.token));
+        }
+      }
+}
+
+TEST(Sampler, TheLogProbabilityIsTheSoftmaxOverTheKeptLogitsToTheBit) {
+  Sampler sampler;
+  const auto logits = random_logits(900, 6, 3, false);
+  for (const auto& params : truncating_params(900)) {
+    std::vector<float> gathered;
+    const auto ids = kept_by_sorting(logits, params);
+    for (const int32_t id : ids) gathered.push_back(logits[static_cast<size_t>(id)]);
+    const float inverse = 1.0F / static_cast<float>(params.temperature);
+    const auto stats = cpu_ops().softmax({.vocab_size = static_cast<int64_t>(gathered.size()),
+                                          .inverse_temperature = inverse,
+                                          .logits = gathered.data(),
+                                          .weights = nullptr});
+    const auto drawn = sampler.sample(logits, params, 8, 2);
+    EXPECT_EQ(drawn.logprob,
+              logits[static_cast<size_t>(drawn.token)] * inverse - stats.log_normalizer);
+    EXPECT_NEAR(drawn.logprob, log_prob(logits, 1 / params.temperature, ids, drawn.token), 1e-5);
+  }
+}
+
+TEST(Sampler, TiesAtTheEdgeGoToTheLowerIds) {
+  Sampler sampler;
+  const std::vector<float> logits = {1, 2, 1, 1, 2, 1, 1};
+  const auto kept = [&](const SamplingParams& params) {
+    std::vector<std::byte> bytes;
+    sampler.sample(logits, params, 1, 0, &bytes);
+    std::vector<int32_t> ids;
+    KeptReader(bytes).next()->list(ids);
+    return ids;
+  };
+  EXPECT_THAT(kept({.top_k = 4}), ::testing::ElementsAre(0, 1, 2, 4));
+  EXPECT_THAT(kept({.top_k = 1}), ::testing::ElementsAre(1));
+  // The two likeliest have 0.52 of the mass, each other one 0.096.
+  EXPECT_THAT(kept({.top_p = 0.6}), ::testing::ElementsAre(0, 1, 4));
+  EXPECT_THAT(kept({.top_p = 0.65}), ::testing::ElementsAre(0, 1, 2, 4));
+}
+
+TEST(Sampler, AFilterThatLeavesNothingOutChangesNothing) {
+  Sampler sampler;
+  const auto logits = random_logits(500, 2, 9, false);
+  for (int32_t i = 0; i < 200; ++i) {
+    const auto plain = sampler.sample(logits, {}, 4, i);
+    for (const SamplingParams& params :
+         {SamplingParams{.top_k = 500}, SamplingParams{.top_p = 0.9999999999999999},
+          SamplingParams{.min_p = 1e-30}}) {
+      std::vector<std::byte> kept;
+      const auto drawn = sampler.sample(logits, params, 4, i, &kept);
+      EXPECT_EQ(drawn.token, plain.token);
+      EXPECT_EQ(drawn.logprob, plain.logprob);
+      EXPECT_EQ(kept, std::vector<std::byte>(1)) << "one byte: all are kept";
+    }
+  }
+}
+
+TEST(Sampler, ARowThatIsNoDistributionHasNoLogProbability) {
+  Sampler sampler;
+  for (const float bad : {NAN, INFINITY}) {
+    auto logits = random_logits(100, 2, 9, false);
+    logits[37] = bad;
+    for (const SamplingParams& params :
+         {SamplingParams{}, SamplingParams{.top_k = 3}, SamplingParams{.top_p = 0.5},
+          SamplingParams{.temperature = 0}}) {
+      std::vector<std::byte> kept;
+      const auto drawn = sampler.sample(logits, params, 4, 0, &kept);
+      EXPECT_TRUE(std::isnan(drawn.logprob));
+      EXPECT_GE(drawn.token, 0);
+      EXPECT_LT(drawn.token, 100);
+      EXPECT_EQ(kept.size(), has_kept_sets(params) ? 1U : 0U);
+    }
+  }
+  const std::vector<float> nothing(100, -INFINITY);
+  EXPECT_TRUE(std::isnan(sampler.sample(nothing, {.top_k = 3}, 4, 0).logprob));
+  auto some = random_logits(100, 2, 9, false);
+  some[37] = -INFINITY;
+  EXPECT_FALSE(std::isnan(sampler.sample(some, {.top_p = 0.5}, 4, 0).logprob));
 }
 
 TEST(Sampler, GreedyTakesTheBestAndReportsItAtTemperatureOne) {
