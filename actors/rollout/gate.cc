@@ -3,15 +3,20 @@
 #include <algorithm>
 
 namespace primerl {
+int64_t GateLimits::depth_min() const {
+  return (1 + std::min<int64_t>(1, max_off_policy_steps)) * groups_per_batch;
+}
 
-GateAnswer ask_gate(const GateLimits& limits, const GateCounts& counts, PolicyVersion live) {
+int64_t GateLimits::depth_max() const { return (1 + max_off_policy_steps) * groups_per_batch; }
+
+GateAnswer ask_gate(const GateLimits& limits, const GateCounts& counts, int64_t depth,
+                    PolicyVersion live) {
   if (live.is_none()) return GateAnswer::kNoPolicy;
   const int64_t lead = limits.max_off_policy_steps;
   const int64_t groups = limits.groups_per_batch;
-  if (counts.opened - counts.lost >= (live.value + 1 + lead) * groups)
-    return GateAnswer::kOpenedLimit;
-  if (counts.delivered - counts.lost >= (live.value + 1 + std::min<int64_t>(1, lead)) * groups)
-    return GateAnswer::kDeliveredLimit;
+  const int64_t open = counts.opened - counts.lost;
+  if (open >= (live.value + 1 + lead) * groups) return GateAnswer::kOpenedLimit;
+  if (open >= live.value * groups + depth) return GateAnswer::kPaced;
   if (counts.inflight + limits.group_size > limits.max_inflight) return GateAnswer::kInflightLimit;
   return GateAnswer::kOpen;
 }

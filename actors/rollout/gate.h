@@ -3,12 +3,11 @@
 /// Batch N (from 1) is applied to v(N-1) and makes vN. A group opened under v_k may train in batch
 /// N iff (N-1) - k <= max_off_policy_steps. Under live version v a group may open only while
 ///
-///   opened    - lost < (v + 1 + max_off_policy_steps) * G
-///   delivered - lost < (v + 1 + min(1, max_off_policy_steps)) * G
+///   opened - lost < v * G + depth,   depth <= (1 + max_off_policy_steps) * G
 ///   inflight + group_size <= max_inflight
 ///
-/// `delivered` counts the groups that are no longer in flight: a group dropped in flight is
-/// delivered and lost at once, so it leaves both differences alone.
+/// `depth` is the pace's (pace.h): once the pipe holds that many groups, G open for each version. A
+/// group that is lost makes room for another at once.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +22,26 @@ struct GateLimits {
   int64_t max_off_policy_steps = 0;
   int64_t group_size = 1;    // rollouts
   int64_t max_inflight = 1;  // rollouts
+
+  /// Groups that the pipe holds at least: a batch being trained, and the next one in the making.
+  int64_t depth_min() const;
+  /// Groups that the pipe may hold by the staleness limit.
+  int64_t depth_max() const;
 };
 
 struct GateCounts {
   int64_t opened = 0;     // groups
-  int64_t delivered = 0;  // groups that are not in flight any more
+  int64_t delivered = 0;  // groups that are not in flight any more, dropped ones included
   int64_t lost = 0;       // groups that ended otherwise than trained
   int64_t inflight = 0;   // rollouts
 };
 
-enum class GateAnswer { kOpen, kNoPolicy, kOpenedLimit, kDeliveredLimit, kInflightLimit };
+enum class GateAnswer { kOpen, kNoPolicy, kOpenedLimit, kPaced, kInflightLimit };
 
-/// `live` is none before the first PolicyLive: then nothing opens.
-GateAnswer ask_gate(const GateLimits& limits, const GateCounts& counts, PolicyVersion live);
+/// `live` is none before the first PolicyLive: then nothing opens. `depth` in groups, between
+/// depth_min() and depth_max().
+GateAnswer ask_gate(const GateLimits& limits, const GateCounts& counts, int64_t depth,
+                    PolicyVersion live);
 
 /// (N-1) - k, of a group opened under `opened_under` in the batch that makes `made` (N).
 int64_t staleness(PolicyVersion made, PolicyVersion opened_under);

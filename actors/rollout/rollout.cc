@@ -86,6 +86,7 @@ Status Rollout::on_task(const Task& task) {
 }
 
 Status Rollout::settle() {
+  if (!made_.is_none()) pace_.see_counts(gate_limits(), counts_, made_, services().now());
   open_held_task();
   send_cancels();
   arm_deadline();
@@ -94,10 +95,9 @@ Status Rollout::settle() {
 
 void Rollout::open_held_task() {
   if (!held_task_) return;
-  const GateLimits limits{tenant().groups_per_batch(), tenant().max_off_policy_steps,
-                          tenant().group_size, options_.max_inflight};
   counts_.inflight = inflight();
-  if (ask_gate(limits, counts_, live_) != GateAnswer::kOpen) {
+  const GateLimits limits = gate_limits();
+  if (ask_gate(limits, counts_, pace_.depth(limits), live_) != GateAnswer::kOpen) {
     services().pause("task");
     return;
   }
@@ -175,7 +175,6 @@ Status Rollout::on_ended(const GroupEnded& ended) {
   }
   Group& group = found->second;
   const bool is_trained = ended.end == RolloutEnd::kTrained;
-  if (is_trained) made_ = std::max(made_, PolicyVersion(ended.step));
   const PolicyVersion batch = is_trained ? PolicyVersion(ended.step) : made_.next();
   for (const auto& [member, fault] : ended.refused)
     if (member < group.members.size())
@@ -186,16 +185,24 @@ Status Rollout::on_ended(const GroupEnded& ended) {
         {ended.end, is_trained ? ended.step : 0, staleness(batch, group.version), ended.reason});
   if (!is_trained) ++counts_.lost;
   groups_.erase(found);
-  if (is_trained) drop_stale();
+  if (is_trained) learn_made(batch);
   return settle();
 }
 
 Status Rollout::on_policy(const PolicyLive& live) {
   if (live.version <= live_) return ok();
+  // The version that the run starts from was made by no batch of it.
+  if (live_.is_none()) made_ = std::max(made_, live.version);
+  learn_made(live.version);
   live_ = live.version;
-  made_ = std::max(made_, live_);
-  drop_stale();
   return settle();
+}
+
+void Rollout::learn_made(PolicyVersion version) {
+  if (version <= made_) return;
+  made_ = version;
+  pace_.see_made(gate_limits(), counts_, live_, made_, services().now());
+  drop_stale();
 }
 
 void Rollout::drop_stale() {
@@ -234,6 +241,11 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
   told_file_fault_ = true;
   services().log(LogLevel::kError, fmt::format("{}: {}", kFile, written.error().text()));
   services().finish(tenant_);
+}
+
+GateLimits Rollout::gate_limits() const {
+  return {tenant().groups_per_batch(), tenant().max_off_policy_steps, tenant().group_size,
+          options_.max_inflight};
 }
 
 int64_t Rollout::inflight() const {

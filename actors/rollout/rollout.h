@@ -17,6 +17,7 @@
 #include "actors/messages/policy.h"
 #include "actors/rollout/gate.h"
 #include "actors/rollout/group.h"
+#include "actors/rollout/pace.h"
 #include "actors/rollout/rollout_log.h"
 #include "graph/contract.h"
 #include "kernels/text/tokenizer.h"
@@ -63,11 +64,14 @@ class Rollout final : public Actor {
   void open_held_task();
   void open(const Task& task);
   void deliver_if_done(uint64_t ordinal);
+  /// The trainer has made `version`: the pace looks at it, and what no batch can take is dropped.
+  void learn_made(PolicyVersion version);
   /// Drops every group in flight that no batch can take any more.
   void drop_stale();
   void drop(uint64_t ordinal, RolloutEnd end, const std::string& reason);
   void write_end(Group& group, size_t member, const RolloutEnded& ended);
   int64_t inflight() const;
+  GateLimits gate_limits() const;
 
   // rollout_turns.cc: one rollout
   void next_turn(Place place);
@@ -98,6 +102,7 @@ class Rollout final : public Actor {
   PolicyVersion live_;
   PolicyVersion made_;  // newest version that the trainer is known to have made
   GateCounts counts_;
+  Pace pace_;
   std::map<uint64_t, Group> groups_;  // by ordinal: in flight, or with the trainer
   std::map<uint64_t, Place> requests_;
   std::map<uint64_t, Place> trajectories_;  // waiting for an observation

@@ -21,6 +21,7 @@ struct Model {
 
 struct State {
   GateCounts counts;            // as the rollout knows them
+  int64_t depth = 0;            // the pace's
   int64_t live = 0;             // version that the rollout opens under
   int64_t made = 0;             // version that the trainer made
   int64_t known = 0;            // made, as the rollout knows it
@@ -30,7 +31,7 @@ struct State {
   std::vector<int64_t> pool;    // versions, sorted
 
   auto tied() const {
-    return std::tie(counts.opened, counts.delivered, counts.lost, live, made, known, losses,
+    return std::tie(counts.opened, counts.delivered, counts.lost, depth, live, made, known, losses,
                     lost_told, flight, pool);
   }
   friend bool operator<(const State& a, const State& b) { return a.tied() < b.tied(); }
@@ -53,13 +54,23 @@ void insert_sorted(std::vector<int64_t>& versions, int64_t version) {
   versions.insert(std::upper_bound(versions.begin(), versions.end(), version), version);
 }
 
+/// Whatever the pace decides within its limits, nothing may stand still.
+void add_with_any_depth(State state, const Model& model, std::vector<State>& next) {
+  for (state.depth = model.limits.depth_min(); state.depth <= model.limits.depth_max();
+       ++state.depth)
+    next.push_back(state);
+}
+
 std::vector<State> successors(const State& state, const Model& model) {
   std::vector<State> next;
   GateCounts counts = state.counts;
   counts.inflight = static_cast<int64_t>(state.flight.size()) * model.limits.group_size;
-  if (ask_gate(model.limits, counts, PolicyVersion(state.live)) == GateAnswer::kOpen) {
+  if (ask_gate(model.limits, counts, state.depth, PolicyVersion(state.live)) == GateAnswer::kOpen) {
     State after = state;
     ++after.counts.opened;
+    // The hard limit, whatever the pace.
+    EXPECT_LE(after.counts.opened - after.counts.lost,
+              (state.live + 1 + model.limits.max_off_policy_steps) * model.limits.groups_per_batch);
     insert_sorted(after.flight, state.live);
     next.push_back(after);
   }
@@ -105,22 +116,24 @@ std::vector<State> successors(const State& state, const Model& model) {
     State after = state;
     after.known = state.made;
     drop_stale(after, model);
-    next.push_back(after);
+    add_with_any_depth(after, model, next);
   }
   if (state.live < state.made) {  // PolicyLive arrives, of the newest
     State after = state;
     after.live = state.made;
     after.known = std::max(after.known, after.live);
     drop_stale(after, model);
-    next.push_back(after);
+    add_with_any_depth(after, model, next);
   }
   return next;
 }
 
 /// How many states there are; fails on one that stands still before the end.
 size_t explore(const Model& model) {
-  std::set<State> seen{State()};
-  std::deque<State> open{State()};
+  State first;
+  first.depth = model.limits.depth_min();
+  std::set<State> seen{first};
+  std::deque<State> open{first};
   while (!open.empty()) {
     const State state = open.front();
     open.pop_front();
@@ -148,7 +161,7 @@ TEST_P(GateModel, NeverStandsStill) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SmallTenants, GateModel,
-                         ::testing::Combine(::testing::Values(0, 1, 2), ::testing::Values(1, 2),
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3), ::testing::Values(1, 2),
                                             ::testing::Values(1, 2, 4)));
 
 TEST(GateModelControl, LosingTheEndsOfLostGroupsStandsStill) {
@@ -156,6 +169,7 @@ TEST(GateModelControl, LosingTheEndsOfLostGroupsStandsStill) {
   Model model;
   model.limits = {2, 0, 4, 16};
   State state;
+  state.depth = model.limits.depth_min();
   state.losses = model.losses_max;
   for (int i = 0; i < 2; ++i) {
     const auto opened = successors(state, model);

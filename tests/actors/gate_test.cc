@@ -9,9 +9,14 @@ GateLimits limits(int64_t groups, int64_t max_off_policy) {
   return {groups, max_off_policy, 4, 64};
 }
 
+/// As deep a pipe as the limit allows: the other rules alone.
+GateAnswer ask(const GateLimits& limits, const GateCounts& counts, PolicyVersion live) {
+  return ask_gate(limits, counts, limits.depth_max(), live);
+}
+
 TEST(Gate, OpensNothingBeforeTheFirstPolicyIsLive) {
-  EXPECT_EQ(ask_gate(limits(8, 2), {}, PolicyVersion()), GateAnswer::kNoPolicy);
-  EXPECT_EQ(ask_gate(limits(8, 2), {}, PolicyVersion(0)), GateAnswer::kOpen);
+  EXPECT_EQ(ask(limits(8, 2), {}, PolicyVersion()), GateAnswer::kNoPolicy);
+  EXPECT_EQ(ask(limits(8, 2), {}, PolicyVersion(0)), GateAnswer::kOpen);
 }
 
 TEST(Gate, TakesGroupsUpToTheOpenedLimitAndNotOneMore) {
@@ -22,9 +27,9 @@ TEST(Gate, TakesGroupsUpToTheOpenedLimitAndNotOneMore) {
         GateCounts counts;
         counts.lost = lost;
         counts.opened = limit - 1;
-        EXPECT_EQ(ask_gate(limits(8, max), counts, PolicyVersion(version)), GateAnswer::kOpen);
+        EXPECT_EQ(ask(limits(8, max), counts, PolicyVersion(version)), GateAnswer::kOpen);
         counts.opened = limit;
-        EXPECT_EQ(ask_gate(limits(8, max), counts, PolicyVersion(version)),
+        EXPECT_EQ(ask(limits(8, max), counts, PolicyVersion(version)),
                   GateAnswer::kOpenedLimit);
       }
 }
@@ -37,26 +42,40 @@ TEST(Gate, LetsAtMostOneBatchMoreWaitAtTheTrainer) {
         GateCounts counts;
         counts.lost = lost;
         counts.opened = counts.delivered = limit - 1;
-        EXPECT_EQ(ask_gate(limits(8, max), counts, PolicyVersion(version)), GateAnswer::kOpen);
+        EXPECT_EQ(ask_gate(limits(8, max), counts, 16, PolicyVersion(version)), GateAnswer::kOpen);
         counts.opened = counts.delivered = limit;
-        EXPECT_EQ(ask_gate(limits(8, max), counts, PolicyVersion(version)),
-                  GateAnswer::kDeliveredLimit);
+        EXPECT_EQ(ask_gate(limits(8, max), counts, 16, PolicyVersion(version)), GateAnswer::kPaced);
       }
 }
 
 TEST(Gate, OpensAWholeGroupOrNone) {
   GateCounts counts;
   counts.inflight = 60;
-  EXPECT_EQ(ask_gate(limits(100, 2), counts, PolicyVersion(0)), GateAnswer::kOpen);
+  EXPECT_EQ(ask(limits(100, 2), counts, PolicyVersion(0)), GateAnswer::kOpen);
   counts.inflight = 61;
-  EXPECT_EQ(ask_gate(limits(100, 2), counts, PolicyVersion(0)), GateAnswer::kInflightLimit);
+  EXPECT_EQ(ask(limits(100, 2), counts, PolicyVersion(0)), GateAnswer::kInflightLimit);
 }
 
 TEST(Gate, OnPolicyMeansThatNothingOfTheNextBatchIsOpen) {
   GateCounts counts;
   counts.opened = 8;
-  EXPECT_EQ(ask_gate(limits(8, 0), counts, PolicyVersion(0)), GateAnswer::kOpenedLimit);
-  EXPECT_EQ(ask_gate(limits(8, 0), counts, PolicyVersion(1)), GateAnswer::kOpen);
+  EXPECT_EQ(ask(limits(8, 0), counts, PolicyVersion(0)), GateAnswer::kOpenedLimit);
+  EXPECT_EQ(ask(limits(8, 0), counts, PolicyVersion(1)), GateAnswer::kOpen);
+}
+
+TEST(Gate, OpensABatchForEachVersionOnceThePipeIsFull) {
+  GateCounts counts;
+  counts.opened = 8 * 3 + 19;
+  EXPECT_EQ(ask_gate(limits(8, 9), counts, 20, PolicyVersion(3)), GateAnswer::kOpen);
+  counts.opened = 8 * 3 + 20;
+  EXPECT_EQ(ask_gate(limits(8, 9), counts, 20, PolicyVersion(3)), GateAnswer::kPaced);
+  counts.opened = 8 * 3 + 27;
+  EXPECT_EQ(ask_gate(limits(8, 9), counts, 20, PolicyVersion(4)), GateAnswer::kOpen);
+  counts.opened = 8 * 3 + 28;
+  EXPECT_EQ(ask_gate(limits(8, 9), counts, 20, PolicyVersion(4)), GateAnswer::kPaced);
+  counts.lost = 1;
+  EXPECT_EQ(ask_gate(limits(8, 9), counts, 20, PolicyVersion(4)), GateAnswer::kOpen)
+      << "a lost group is replaced at once";
 }
 
 TEST(Staleness, CountsFromTheVersionTheBatchIsAppliedTo) {

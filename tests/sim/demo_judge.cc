@@ -25,7 +25,7 @@ void DemoJudge::see_emission(const Envelope& envelope) {
     const auto& group = envelope.payload.as<TrajectoryGroup>();
     if (!verdicts_.try_emplace({group.ordinal, group.attempt}, 0).second)
       broken("group {} was delivered twice", group.ordinal);
-    if (group.members.size() != kGroupSize)
+    if (static_cast<int64_t>(group.members.size()) != demo_.group_size)
       broken("group {} has {} members", group.ordinal, group.members.size());
   } else if (type == &message_type<GroupEnded>()) {
     const auto& ended = envelope.payload.as<GroupEnded>();
@@ -98,11 +98,11 @@ void DemoJudge::see_end(const RunOutcome& outcome) {
   for (const auto& [group, count] : verdicts_)
     if (count != 1) broken("group {} got {} verdicts", group.first, count);
   for (const auto& [group, count] : ended_of_group_)
-    if (count != kGroupSize) broken("{} rollouts of group {} ended", count, group);
+    if (count != demo_.group_size) broken("{} rollouts of group {} ended", count, group);
   if (rollouts_.size() != sessions_.size())
     broken("{} rollouts began, {} ended", sessions_.size(), rollouts_.size());
-  for (int64_t step = 1; step <= kMaxSteps; ++step)
-    if (groups_of_step_[step].size() != static_cast<size_t>(kBatchSize / kGroupSize))
+  for (int64_t step = 1; step <= demo_.max_steps; ++step)
+    if (groups_of_step_[step].size() != static_cast<size_t>(demo_.batch_size / demo_.group_size))
       broken("step {} trained on {} groups", step, groups_of_step_[step].size());
 }
 

@@ -65,9 +65,9 @@ Overrides overrides_of(const DemoCase& demo) {
   set(fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR));
   set("resource.engine.backend=\"scripted\"");
   set("resource.learner.backend=\"scripted\"");
-  set(fmt::format("tenant.main.group_size={}", kGroupSize));
-  set(fmt::format("tenant.main.batch_size={}", kBatchSize));
-  set(fmt::format("tenant.main.max_steps={}", kMaxSteps));
+  set(fmt::format("tenant.main.group_size={}", demo.group_size));
+  set(fmt::format("tenant.main.batch_size={}", demo.batch_size));
+  set(fmt::format("tenant.main.max_steps={}", demo.max_steps));
   set(fmt::format("tenant.main.max_off_policy_steps={}", demo.max_off_policy_steps));
   set(fmt::format("tenant.main.checkpoint_every={}", demo.checkpoint_every));
   // A drain waits for environments too: drain_max (60 s) covers every hang of a run.
@@ -79,17 +79,18 @@ Overrides overrides_of(const DemoCase& demo) {
     set("resource.engine.tail_factor=10");
     set("tenant.main.sampling={ max_tokens = 96 }");
   }
-  for (const auto& each : demo.sets) set(each);
-  if (demo.truncates) set("tenant.main.sampling={ top_k = 5, top_p = 0.9 }");
+  for (const auto& text : demo.sets) set(text);
   overrides.cores = 2;
   return overrides;
 }
 
 /// Checked once per variant, then shared: 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
-  using Key = std::tuple<int64_t, Fault, int64_t, bool, std::vector<std::string>>;
+  using Key = std::tuple<int64_t, Fault, int64_t, int64_t, int64_t, int64_t,
+                         std::vector<std::string>>;
   static std::map<Key, CheckedGraph> all;
-  const Key key{demo.max_off_policy_steps, demo.fault, demo.checkpoint_every, demo.truncates,
+  const Key key{demo.max_off_policy_steps, demo.fault,     demo.checkpoint_every,
+                demo.group_size,           demo.batch_size, demo.max_steps,
                 demo.sets};
   if (const auto found = all.find(key); found != all.end()) return found->second;
   const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml";
@@ -232,6 +233,7 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
   judge.see_end(result.outcome);
   result.violations = judge.violations();
   result.trace_hash = executor.trace_hash();
+  result.took = executor.now() - Time();
   result.num_steps = executor.status().num_steps;
   result.num_abandoned = executor.num_abandoned();
   result.ends.assign(judge.ends().begin(), judge.ends().end());

@@ -32,14 +32,21 @@ inline constexpr Fault kFaults[] = {
     Fault::kNanReward, Fault::kFilteredGroups,   Fault::kStragglers};
 std::string_view to_string(Fault fault);
 
+// The small tenant of every run that says nothing else.
+inline constexpr int64_t kGroupSize = 4;
+inline constexpr int64_t kBatchSize = 8;
+inline constexpr int64_t kMaxSteps = 4;
+
 struct DemoCase {
   uint64_t seed = 1;
   int64_t max_off_policy_steps = 2;
   Fault fault = Fault::kNone;
   bool without_ended = false;  // the graph without `trainer.ended -> rollout.ended`
   int64_t checkpoint_every = 0;
-  bool truncates = false;  // top_k and top_p: kept sets travel with the tokens
-  std::vector<std::string> sets{};  // more of --set
+  int64_t group_size = kGroupSize;
+  int64_t batch_size = kBatchSize;
+  int64_t max_steps = kMaxSteps;
+  std::vector<std::string> sets = {};  // further `--set`s, after those of the case
 };
 
 /// Who looks on, and what is other than in a plain run. Everything outlives the run.
@@ -58,15 +65,11 @@ struct DemoResult {
   std::vector<std::string> violations;  // of the invariants, in order; empty = the run is right
   uint64_t trace_hash = 0;
   uint64_t num_steps = 0;
+  Duration took;  // on the virtual clock
   int64_t num_abandoned = 0;
   std::vector<std::pair<std::string, int>> ends;  // "trained" -> how many, by name
   int num_of(std::string_view end) const;
 };
-
-// The small tenant of every run.
-inline constexpr int64_t kGroupSize = 4;
-inline constexpr int64_t kBatchSize = 8;
-inline constexpr int64_t kMaxSteps = 4;
 
 DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks = {});
 /// The plan that run_demo() runs; null when the graph is not valid.

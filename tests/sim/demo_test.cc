@@ -123,7 +123,7 @@ TEST(Demo, EqualSeedsGiveEqualBytesOfRolloutsJsonl) {
 
 TEST(Demo, TruncatedSamplingTrainsWithItsKeptSets) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    const DemoCase demo{.seed = seed, .truncates = true};
+    const DemoCase demo{.seed = seed, .sets = {"tenant.main.sampling={ top_k = 5, top_p = 0.9 }"}};
     const auto result = run_demo(demo);
     ASSERT_TRUE(result.violations.empty()) << words(demo, result);
     EXPECT_EQ(result.num_of("failed"), 0) << "every token has the set it was drawn from";

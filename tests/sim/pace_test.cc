@@ -1,0 +1,127 @@
+// How far ahead of the trainer groups open, with a limit far larger than the pipeline needs: as much
+// as keeps the trainer busy, G groups a version, at no loss of speed. Needs are those of the
+// scripted costs, on the virtual clock: no luck, no machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "graph/base/json.h"
+#include "tests/sim/demo_run.h"
+
+namespace primerl::sim {
+namespace {
+
+constexpr int64_t kSteps = 60;
+constexpr int64_t kSettled = 30;  // steps until a pipe has found its depth
+constexpr int64_t kGroups = 8;    // of a batch
+
+/// What a run did once it had settled.
+struct Flow {
+  DemoResult result;
+  std::map<int64_t, int64_t> opened;     // version -> groups
+  std::map<int64_t, int64_t> staleness;  // of trained rollouts -> how many
+  double staleness_mean = 0;
+  double took_ms = 0;  // of the whole run
+
+  int64_t staleness_max() const { return staleness.empty() ? 0 : staleness.rbegin()->first; }
+  std::string words() const {
+    std::string text = fmt::format("{:.0f} ms, staleness", took_ms);
+    for (const auto& [steps, count] : staleness) text += fmt::format(" {}:{}", steps, count);
+    text += "; opened";
+    for (const auto& [version, count] : opened) text += fmt::format(" {}:{}", version, count);
+    return text;
+  }
+};
+
+/// The example's own sizes, room for eight batches in flight, and costs of the test's choice.
+Flow run(int64_t limit, std::vector<std::string> costs, uint64_t seed = 1) {
+  DemoCase demo{.seed = seed, .max_off_policy_steps = limit};
+  demo.group_size = 8;
+  demo.batch_size = 8 * kGroups;
+  demo.max_steps = kSteps;
+  demo.sets = std::move(costs);
+  demo.sets.push_back("node.rollout.max_inflight=512");
+  demo.sets.push_back("resource.engine.max_running=512");
+  demo.sets.push_back("resource.engine.max_waiting=1024");
+  demo.sets.push_back("resource.engine.kv_blocks=65536");
+  Flow flow;
+  flow.result = run_demo(demo);
+  EXPECT_THAT(flow.result.violations, ::testing::IsEmpty());
+  std::map<uint64_t, int64_t> groups;
+  int64_t count = 0;
+  for (const auto& text : flow.result.rollouts) {
+    const Json line = *parse_json(text, "rollouts.jsonl");
+    const int64_t version = line.find("version")->as_int();
+    groups[static_cast<uint64_t>(line.find("group")->as_int())] = version;
+    if (line.find("step")->as_int() <= kSettled) continue;  // not trained, or too early
+    const int64_t steps = line.find("staleness")->as_int();
+    ++flow.staleness[steps];
+    flow.staleness_mean += static_cast<double>(steps);
+    ++count;
+  }
+  for (const auto& [group, version] : groups) ++flow.opened[version];
+  flow.staleness_mean /= static_cast<double>(std::max<int64_t>(count, 1));
+  flow.took_ms = flow.result.took.to_seconds() * 1000;
+  if (std::getenv("PRIMERL_SIM_SHOW") != nullptr)
+    std::printf("limit %ld: %s\n", static_cast<long>(limit), flow.words().c_str());
+  return flow;
+}
+
+/// A rollout takes a part of a training step.
+const std::vector<std::string> kFastEngine = {};
+/// However many run at once, a rollout takes about three training steps (32 to 48 engine steps of
+/// 5 ms beside 65 ms): what a large model's long answers do.
+const std::vector<std::string> kSlowAnswers = {
+    "resource.engine.step_cost=\"5ms\"",          "resource.engine.decode_token_cost=\"1us\"",
+    "resource.engine.prefill_token_cost=\"1us\"", "resource.engine.new_tokens_min=32",
+    "resource.engine.new_tokens_max=48",          "tenant.main.sampling={ max_tokens = 512 }"};
+/// One answer in fifty is ten times as long: its group takes about thirty training steps less.
+std::vector<std::string> with_stragglers(std::vector<std::string> costs) {
+  costs.push_back("resource.engine.tail_fraction=0.02");
+  costs.push_back("resource.engine.tail_factor=10");
+  return costs;
+}
+
+/// Versions under which something else than about a batch opened.
+int64_t num_uneven(const Flow& flow) {
+  int64_t count = 0;
+  for (int64_t version = kSettled; version < kSteps - 1; ++version) {
+    const auto found = flow.opened.find(version);
+    const int64_t opened = found == flow.opened.end() ? 0 : found->second;
+    count += opened < kGroups / 2 || opened > 2 * kGroups;
+  }
+  return count;
+}
+
+// Need: while one batch trains the next is made, so a group is one version old when it trains.
+TEST(Pace, ATrainerThatIsTheBottleneckSeesOneVersionOfStalenessWhateverTheLimit) {
+  const Flow one = run(1, kFastEngine), eight = run(8, kFastEngine);
+  EXPECT_LE(eight.staleness_mean, 1.0) << eight.words();
+  EXPECT_LE(eight.staleness_max(), 1) << eight.words();
+  EXPECT_LE(eight.took_ms, one.took_ms * 1.01);
+  EXPECT_LE(num_uneven(eight), 3) << eight.words();
+}
+
+// Need: three training steps of generation and the one that is being trained: four versions.
+TEST(Pace, SlowAnswersGetAsDeepAPipeAsTheyTakeStepsAndNoDeeper) {
+  const Flow two = run(2, kSlowAnswers), eight = run(8, kSlowAnswers);
+  EXPECT_GE(eight.staleness_mean, 2.5) << eight.words();
+  EXPECT_LE(eight.staleness_mean, 4.5) << eight.words();
+  EXPECT_LE(eight.staleness_max(), 5) << eight.words();
+  EXPECT_LT(eight.took_ms, two.took_ms * 0.8) << "a limit below the need costs time";
+  EXPECT_LE(num_uneven(eight), 3) << eight.words();
+}
+
+TEST(Pace, StragglersNeitherStopThePipeNorDeepenItForEver) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const Flow eight = run(8, with_stragglers(kFastEngine), seed);
+    EXPECT_LE(eight.staleness_mean, 2.0) << eight.words();
+    EXPECT_LE(eight.staleness_max(), 8);
+  }
+}
+
+}  // namespace
+}  // namespace primerl::sim
