@@ -21,10 +21,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!tokenizer.ok()) return 0;
   const std::string_view text =
       end == std::string_view::npos ? "" : input.substr(end + 1, kTextBytesMax);
-  const auto ids = (*tokenizer)->encode(text);
-  if (!ids.ok()) return 0;
-  for (const int32_t id : *ids) CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
-  CHECK((*tokenizer)->decode(*ids).ok());
-  CHECK((*tokenizer)->decode(*ids, false).ok());
+  for (const auto& ids :
+       {(*tokenizer)->encode_text(text), (*tokenizer)->encode_with_specials(text)}) {
+    if (!ids.ok()) continue;
+    for (const int32_t id : *ids) CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
+    CHECK((*tokenizer)->decode(*ids).ok());
+    CHECK((*tokenizer)->decode(*ids, false).ok());
+  }
   return 0;
 }

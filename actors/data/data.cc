@@ -56,7 +56,7 @@ Result<DataExample> Data::example(uint64_t index) {
 }
 
 Status Data::append(Trajectory& trajectory, const std::string& text, bool is_said) const {
-  ASSIGN_OR_RETURN(auto tokens, tokenizer_->encode(text));
+  ASSIGN_OR_RETURN(auto tokens, tokenizer_->encode_text(text));
   if (is_said && !tokenizer_->eos_ids().empty()) tokens.push_back(tokenizer_->eos_ids().front());
   trajectory.tokens.insert(trajectory.tokens.end(), tokens.begin(), tokens.end());
   trajectory.sampled.resize(trajectory.tokens.size(), is_said ? 1 : 0);

@@ -5,8 +5,9 @@
 namespace primerl {
 namespace {
 
-constexpr int64_t kWaitShare = 25;              // waiting less than a 25th of the time is no waiting
-constexpr int64_t kRestMin = 4, kRestMax = 64;  // laps
+constexpr int64_t kWaitShare = 25;  // waiting for less than a 25th of the time is no waiting
+// Laps of rest after a trial that failed: the first, and the longest.
+constexpr int64_t kRestMin = 4, kRestMax = 64;
 
 Duration per_version(Duration took, int64_t num_versions) {
   return Duration::nanoseconds(took.to_nanoseconds() / std::max<int64_t>(num_versions, 1));

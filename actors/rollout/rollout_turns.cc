@@ -172,7 +172,7 @@ Status Rollout::on_observation(const Observation& observation) {
       fail(place, fmt::format("the environment gave the reward {}", observation.reward));
   } else if (trajectory.num_turns >= tenant().turns_max) {
     finish(place, 0, true);
-  } else if (auto tokens = tokenizer_->encode(observation.text); !tokens.ok()) {
+  } else if (auto tokens = tokenizer_->encode_text(observation.text); !tokens.ok()) {
     fail(place, "the observation: " + tokens.error().text());
   } else if (const auto length = trajectory.tokens.size() + tokens->size();
              static_cast<int64_t>(length) >= tenant().seq_len) {

@@ -5,12 +5,16 @@ namespace {
 
 class ScriptedTokenizer final : public Tokenizer {
  public:
-  Result<std::vector<int32_t>> encode(std::string_view text) const override {
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
     std::vector<int32_t> ids;
     ids.reserve(text.size());
     for (const char byte : text)
       ids.push_back(kScriptedFirstToken + static_cast<int32_t>(static_cast<unsigned char>(byte)));
     return ids;
+  }
+  /// No text spells its special tokens.
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return encode_text(text);
   }
   /// Drawn ids are seldom UTF-8, so each becomes a letter.
   Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {

@@ -61,7 +61,8 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, size_t begin) c
   return longest;
 }
 
-std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text) const {
+std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text,
+                                                   Specials specials) const {
   std::vector<Piece> pieces;
   size_t taken = 0;  // everything before it is in `pieces`
   for (size_t at = 0; at < text.size();) {
@@ -73,6 +74,7 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text) const 
     }
     size_t begin = at, end = at + token->content.size();
     at = end;
+    if (token->special && specials == Specials::kStayText) continue;
     if (token->single_word && (is_word_before(text, begin) || is_word_at(text, end))) continue;
     if (token->lstrip) begin = skip_space_left(text, begin, taken);
     if (token->rstrip) at = end = skip_space_right(text, end);
@@ -99,10 +101,10 @@ Segmenter::Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc) : to_nf
   normalized_ = AddedTokens(std::move(normalized));
 }
 
-Result<std::vector<Segment>> Segmenter::cut(std::string_view text) const {
+Result<std::vector<Segment>> Segmenter::cut(std::string_view text, Specials specials) const {
   RETURN_IF_ERROR(check_utf8(text));
   std::vector<Segment> segments;
-  for (const auto& outer : raw_.split(text)) {
+  for (const auto& outer : raw_.split(text, specials)) {
     if (outer.id >= 0) {
       segments.push_back({outer.id, {}, outer.begin});
       continue;
@@ -114,7 +116,7 @@ Result<std::vector<Segment>> Segmenter::cut(std::string_view text) const {
       if (composed != between) inner_scale = 0;
       between = std::move(composed);
     }
-    for (const auto& inner : normalized_.split(between))
+    for (const auto& inner : normalized_.split(between, specials))
       segments.push_back({inner.id,
                           inner.id >= 0 ? "" : between.substr(inner.begin, inner.end - inner.begin),
                           outer.begin + inner_scale * inner.begin});

@@ -13,6 +13,9 @@
 
 namespace primerl {
 
+/// Whether special tokens written out in a text are found, or stay text.
+enum class Specials : uint8_t { kStayText, kAreFound };
+
 class AddedTokens {
  public:
   /// A piece of the text: an added token, or text between two of them (id -1). Bytes [begin, end).
@@ -26,7 +29,7 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   /// The pieces of valid UTF-8 `text`, in order, none empty, together all of it.
-  std::vector<Piece> split(std::string_view text) const;
+  std::vector<Piece> split(std::string_view text, Specials specials) const;
 
  private:
   /// The longest token that begins at `begin`, or null.
@@ -51,7 +54,7 @@ class Segmenter {
   /// `to_nfc`: texts are brought to normalization form C.
   Segmenter(const std::vector<AddedToken>& tokens, bool to_nfc);
   /// The segments in order, none empty. Text that is no UTF-8 is an error that names its offset.
-  Result<std::vector<Segment>> cut(std::string_view text) const;
+  Result<std::vector<Segment>> cut(std::string_view text, Specials specials) const;
 
  private:
   AddedTokens raw_;

@@ -196,20 +196,11 @@ class ByteLevelBpe final : public Tokenizer {
         vocabulary_(std::move(file.vocabulary)),
         end_and_pad_(std::move(file.end_and_pad)) {}
 
-  Result<std::vector<int32_t>> encode(std::string_view text) const override {
-    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text));
-    const auto match = Regex::make_match_data();
-    std::vector<int32_t> ids;
-    ids.reserve(text.size() / 3 + 1);
-    for (const Segment& segment : segments) {
-      if (segment.id >= 0) {
-        ids.push_back(segment.id);
-      } else if (auto status = encode_plain(segment.text, match.get(), ids); !status.ok()) {
-        return Error(status.error())
-            .while_doing(fmt::format("text at byte offset {}", segment.offset));
-      }
-    }
-    return ids;
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
+    return encode(text, Specials::kStayText);
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return encode(text, Specials::kAreFound);
   }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
@@ -233,6 +224,22 @@ class ByteLevelBpe final : public Tokenizer {
   int32_t pad_id() const override { return end_and_pad_.pad_id; }
 
  private:
+  Result<std::vector<int32_t>> encode(std::string_view text, Specials specials) const {
+    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text, specials));
+    const auto match = Regex::make_match_data();
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() / 3 + 1);
+    for (const Segment& segment : segments) {
+      if (segment.id >= 0) {
+        ids.push_back(segment.id);
+      } else if (auto status = encode_plain(segment.text, match.get(), ids); !status.ok()) {
+        return Error(status.error())
+            .while_doing(fmt::format("text at byte offset {}", segment.offset));
+      }
+    }
+    return ids;
+  }
+
   Status encode_plain(const std::string& text, pcre2_match_data* match,
                       std::vector<int32_t>& ids) const {
     std::vector<std::string_view> pieces = {text}, next;
@@ -453,7 +460,10 @@ class Reader {
       if (!file_.vocabulary.has(id)) continue;
       const std::string& token = file_.vocabulary.token(id);
       auto bytes = alphabet.bytes_of(token);
-      if (*ignore_merges && bytes && model_token(token) >= 0) parts_.pieces.emplace(*bytes, id);
+      // A special token that stands in the vocabulary too is still no text.
+      const bool is_special = (file_.vocabulary.kind(id) & Vocabulary::kSpecial) != 0;
+      if (*ignore_merges && bytes && model_token(token) >= 0 && !is_special)
+        parts_.pieces.emplace(*bytes, id);
       parts_.token_bytes.back() = bytes ? *std::move(bytes) : token;
     }
     return ok();

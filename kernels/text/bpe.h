@@ -5,7 +5,7 @@
 /// file this reads `normalizer` (null, NFC or a Sequence of them), `pre_tokenizer` (Split with a
 /// Regex, isolated or removed, then ByteLevel), `model` (with `ignore_merges`),
 /// `decoder` (ByteLevel) and `added_tokens`. `post_processor`, `truncation` and `padding` have no
-/// effect: encode() neither adds nor drops tokens. Everything else is refused by name.
+/// effect: encoding neither adds nor drops tokens. Everything else is refused by name.
 #pragma once
 
 #include <memory>

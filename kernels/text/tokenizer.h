@@ -21,9 +21,15 @@ class Tokenizer : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "tokenizer";
 
-  /// Special tokens written out in `text` ("<|im_end|>") become their ids. Text that has no token
-  /// (a character outside the vocabulary) is an error that names it and its byte offset.
-  virtual Result<std::vector<int32_t>> encode(std::string_view text) const = 0;
+  /// Text from outside: tasks, observations, what a tool said, files, what a person types. Special
+  /// tokens written out in it ("<|im_end|>") stay text: nobody from outside can end a turn or open
+  /// one. As `split_special_tokens` of transformers; added tokens that are not special are found.
+  /// Text that has no token (a character outside the vocabulary) is an error that names it and its
+  /// byte offset.
+  virtual Result<std::vector<int32_t>> encode_text(std::string_view text) const = 0;
+  /// A template's text, or our own: special tokens written out in it become their ids. Never text
+  /// that anybody from outside had a hand in.
+  virtual Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const = 0;
   /// Ids without a token (models pad their embedding beyond the vocabulary) decode to nothing, as
   /// in the `tokenizers` package; negative ids are an error; bytes that are no UTF-8 become U+FFFD.
   /// `skip_special` drops special ids.

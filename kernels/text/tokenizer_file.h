@@ -26,7 +26,7 @@ inline constexpr size_t kTokenBytesMax = 64 << 10;               // of one token
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool special = false;      // dropped by decode(skip_special)
+  bool special = false;      // dropped by decode(skip_special), not found by encode_text()
   bool single_word = false;  // only where no word character touches it
   bool lstrip = false;       // takes the white space on its left with it
   bool rstrip = false;

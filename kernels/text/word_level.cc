@@ -16,17 +16,11 @@ class WordLevel final : public Tokenizer {
         end_and_pad_(std::move(file.end_and_pad)),
         unknown_id_(unknown_id) {}
 
-  Result<std::vector<int32_t>> encode(std::string_view text) const override {
-    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text));
-    std::vector<int32_t> ids;
-    ids.reserve(text.size());
-    for (const Segment& segment : segments) {
-      if (segment.id >= 0)
-        ids.push_back(segment.id);
-      else
-        RETURN_IF_ERROR(encode_plain(segment, ids));
-    }
-    return ids;
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
+    return encode(text, Specials::kStayText);
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return encode(text, Specials::kAreFound);
   }
 
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
@@ -50,6 +44,19 @@ class WordLevel final : public Tokenizer {
   int32_t pad_id() const override { return end_and_pad_.pad_id; }
 
  private:
+  Result<std::vector<int32_t>> encode(std::string_view text, Specials specials) const {
+    ASSIGN_OR_RETURN(const auto segments, segmenter_.cut(text, specials));
+    std::vector<int32_t> ids;
+    ids.reserve(text.size());
+    for (const Segment& segment : segments) {
+      if (segment.id >= 0)
+        ids.push_back(segment.id);
+      else
+        RETURN_IF_ERROR(encode_plain(segment, ids));
+    }
+    return ids;
+  }
+
   Status encode_plain(const Segment& segment, std::vector<int32_t>& ids) const {
     const std::string& text = segment.text;
     for (size_t at = 0; at < text.size();) {

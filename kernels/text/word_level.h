@@ -2,7 +2,7 @@
 ///
 /// A piece is one character, or a run of line feeds (which "." does not match). Decoding writes the
 /// tokens one after another. A piece outside the vocabulary becomes `unk_token`, except when that
-/// is the padding token: then the file means "there is no unknown token", and encode() names the
+/// is the padding token: then the file means "there is no unknown token", and encoding names the
 /// character instead of silently training on padding.
 #pragma once
 

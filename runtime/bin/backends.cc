@@ -27,8 +27,11 @@ using Made = Result<std::unique_ptr<Resource>>;
 class OwnedTokenizer final : public Tokenizer {
  public:
   explicit OwnedTokenizer(std::shared_ptr<Tokenizer> shared) : shared_(std::move(shared)) {}
-  Result<std::vector<int32_t>> encode(std::string_view text) const override {
-    return shared_->encode(text);
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
+    return shared_->encode_text(text);
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return shared_->encode_with_specials(text);
   }
   Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
     return shared_->decode(ids, skip_special);

@@ -74,7 +74,10 @@ Result<Prompt> read_prompt(const GenerateArguments& arguments) {
     return prompt;
   }
   if (!tokenizer.ok()) return std::move(tokenizer).error();
-  ASSIGN_OR_RETURN(prompt.ids, prompt.tokenizer->encode(arguments.prompt));
+  const Tokenizer& encoder = *prompt.tokenizer;
+  ASSIGN_OR_RETURN(prompt.ids, arguments.special_tokens
+                                   ? encoder.encode_with_specials(arguments.prompt)
+                                   : encoder.encode_text(arguments.prompt));
   if (prompt.ids.empty()) return error(Code::kInvalid, "the prompt has no tokens");
   return prompt;
 }

@@ -53,6 +53,16 @@ TEST_F(DataStory, MasksTheCompletionAndEndsIt) {
   EXPECT_THAT(group.members[0].logprobs, SizeIs(0));
 }
 
+struct WithSpecials : DataStory {
+  WithSpecials() : DataStory("{\"prompt\": \"<eos>\", \"completion\": \"c<eos>\"}\n") {}
+};
+
+TEST_F(WithSpecials, SpecialTokensWrittenOutInExamplesStayText) {
+  ASSERT_TRUE(data.run_work().ok());
+  EXPECT_THAT(data.sent<TrajectoryGroup>("group").front().members[0].tokens,
+              ElementsAre('<', 'e', 'o', 's', '>', 'c', '<', 'e', 'o', 's', '>', '\n'));
+}
+
 struct SeveralTurns : DataStory {
   SeveralTurns()
       : DataStory(R"({"prompt": "ab", "turns": [{"completion": "c", "observation": "de"}, )"

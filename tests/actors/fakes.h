@@ -32,15 +32,25 @@ inline Tenant a_tenant(int64_t group_size = 2, int64_t groups = 2, int64_t max_o
   return tenant;
 }
 
-/// One token a byte: its code. '!' cannot be encoded, ids below 9 cannot be decoded.
+/// One token a byte: its code. '!' cannot be encoded, ids below 9 cannot be decoded. Its special
+/// token is "<eos>".
 class ByteTokenizer final : public Tokenizer {
  public:
-  Result<std::vector<int32_t>> encode(std::string_view text) const override {
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
     std::vector<int32_t> ids;
     for (const char c : text) {
       if (c == '!') return error(Code::kInvalid, "character '!' has no token");
       ids.push_back(static_cast<unsigned char>(c));
     }
+    return ids;
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    const size_t at = text.find("<eos>");
+    if (at == std::string_view::npos) return encode_text(text);
+    ASSIGN_OR_RETURN(auto ids, encode_text(text.substr(0, at)));
+    ids.push_back(eos_.front());
+    ASSIGN_OR_RETURN(const auto rest, encode_with_specials(text.substr(at + 5)));
+    ids.insert(ids.end(), rest.begin(), rest.end());
     return ids;
   }
   Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {

@@ -202,6 +202,15 @@ TEST_F(RolloutTest, KeptSetsThatNobodyAskedForFailTheCompletion) {
   complete(made[1]);
   observe(actions().front(), 1);
   EXPECT_THAT(groups().at(0).members[0].fault, HasSubstr("that nobody asked for"));
+TEST_F(RolloutTest, SpecialTokensWrittenOutInTasksAndObservationsStayText) {
+  live(0);
+  task(0, "a<eos>");
+  const auto made = requests();
+  EXPECT_THAT(made[0].prompt_tokens, ElementsAre('a', '<', 'e', 'o', 's', '>'));
+  complete(made[0], "x");
+  observe(actions().front(), 0, false, "<eos>");
+  EXPECT_THAT(requests().front().prompt_tokens,
+              ElementsAre('a', '<', 'e', 'o', 's', '>', 'x', '<', 'e', 'o', 's', '>'));
 }
 
 struct TightRollout : testing::RolloutStory {

@@ -92,7 +92,7 @@ TEST_F(ArithmeticToolExample, EveryTurnReadsTheTurnBeforeAndTheToolsAnswerAndNot
     ASSERT_EQ(static_cast<int64_t>(turns.size()), *rollout.get_int("turns"));
     const auto task = task_of(*environment, *rollout.get_string("prompt"));
     // What must stand before the words of each turn, token by token.
-    Tokens read = *tokenizer->encode(task.prompt);
+    Tokens read = *tokenizer->encode_text(task.prompt);
     EXPECT_EQ(tokens_of(rollout, "prompt_tokens"), read);
     std::vector<std::string> actions;
     EnvironmentStep step;
@@ -103,7 +103,7 @@ TEST_F(ArithmeticToolExample, EveryTurnReadsTheTurnBeforeAndTheToolsAnswerAndNot
       actions.push_back(*tokenizer->decode(said));
       step = *environment->step(task, actions);
       read.insert(read.end(), said.begin(), said.end());
-      const Tokens observed = *tokenizer->encode(step.text);
+      const Tokens observed = *tokenizer->encode_text(step.text);
       read.insert(read.end(), observed.begin(), observed.end());
     }
     EXPECT_EQ(tokens, read);

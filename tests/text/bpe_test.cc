@@ -108,22 +108,25 @@ TEST(Bpe, BoundsStagesAndPatterns) {
 
 TEST(Bpe, AppliesTheLowestRankFirstAndTheLeftmostOfEquals) {
   const auto tokenizer = *make(small_file());
-  EXPECT_THAT(*tokenizer->encode("abc"), ElementsAre(6));
-  EXPECT_THAT(*tokenizer->encode("aabc"), ElementsAre(4, 1, 2)) << "'a a' outranks 'a b'";
-  EXPECT_THAT(*tokenizer->encode("aaa"), ElementsAre(4, 0));
-  EXPECT_THAT(*tokenizer->encode("a abcb"), ElementsAre(0, 3, 6, 1));
+  EXPECT_THAT(*tokenizer->encode_with_specials("abc"), ElementsAre(6));
+  EXPECT_THAT(*tokenizer->encode_with_specials("aabc"), ElementsAre(4, 1, 2))
+      << "'a a' outranks 'a b'";
+  EXPECT_THAT(*tokenizer->encode_with_specials("aaa"), ElementsAre(4, 0));
+  EXPECT_THAT(*tokenizer->encode_with_specials("a abcb"), ElementsAre(0, 3, 6, 1));
 }
 
 TEST(Bpe, NamesAByteThatHasNoToken) {
   const auto tokenizer = *make(small_file());
-  EXPECT_THAT(tokenizer->encode("axb").error().text(),
+  EXPECT_THAT(tokenizer->encode_with_specials("axb").error().text(),
               HasSubstr("byte 0x78 of 'axb' has no token"));
-  EXPECT_THAT(tokenizer->encode("a\xC0").error().text(), HasSubstr("byte offset 1 is not UTF-8"));
+  EXPECT_THAT(tokenizer->encode_with_specials("a\xC0").error().text(),
+              HasSubstr("byte offset 1 is not UTF-8"));
 }
 
 TEST(Bpe, SplitsByTheGivenPattern) {
   const auto pieces_of = [](Json stage, const char* text) {
-    return *(*make(small_file(sequence({std::move(stage), byte_level()}))))->encode(text);
+    const auto made = make(small_file(sequence({std::move(stage), byte_level()})));
+    return *(*made)->encode_with_specials(text);
   };
   EXPECT_THAT(pieces_of(split("b"), "aabc"), ElementsAre(4, 1, 2));
   EXPECT_THAT(pieces_of(split("a"), "aaab"), ElementsAre(0, 0, 0, 1));
@@ -134,7 +137,7 @@ TEST(Bpe, SplitsByTheGivenPattern) {
 
 TEST(Bpe, GivesUpOnAPatternThatTakesForever) {
   const auto tokenizer = *make(small_file(sequence({split("(a+a+)+[bc]"), byte_level()})));
-  const auto ids = tokenizer->encode(std::string(60, 'a') + " ");
+  const auto ids = tokenizer->encode_with_specials(std::string(60, 'a') + " ");
   ASSERT_FALSE(ids.ok());
   EXPECT_EQ(ids.error().code(), Code::kExhausted);
   EXPECT_THAT(ids.error().text(), HasSubstr("match limit exceeded"));
@@ -142,7 +145,7 @@ TEST(Bpe, GivesUpOnAPatternThatTakesForever) {
 
 TEST(Bpe, EncodesLongTextsInOnePiece) {
   const auto tokenizer = *make(small_file());
-  const auto ids = *tokenizer->encode(std::string(1 << 20, 'a'));
+  const auto ids = *tokenizer->encode_with_specials(std::string(1 << 20, 'a'));
   EXPECT_EQ(ids.size(), size_t{1} << 19);
 }
 

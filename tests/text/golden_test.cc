@@ -40,7 +40,7 @@ TEST_P(Golden, EncodesAsTheTokenizersPackageDoes) {
   ASSERT_GE(vectors_.find("encoded")->as_array().size(), 500u);
   for (const Json& one : vectors_.find("encoded")->as_array()) {
     const std::string& text = one.find("text")->as_string();
-    const auto ids = tokenizer_->encode(text);
+    const auto ids = tokenizer_->encode_with_specials(text);
     if (one.find("has_unknown")->as_bool()) {
       EXPECT_FALSE(ids.ok()) << ::testing::PrintToString(text);
       continue;
@@ -48,6 +48,26 @@ TEST_P(Golden, EncodesAsTheTokenizersPackageDoes) {
     ASSERT_TRUE(ids.ok()) << ids.error().text();
     EXPECT_EQ(*ids, ids_of(*one.find("ids"))) << ::testing::PrintToString(text);
   }
+}
+
+TEST_P(Golden, EncodesTextFromOutsideAsTheTokenizersPackageSplitsSpecialTokens) {
+  int64_t num_other = 0;
+  for (const Json& one : vectors_.find("encoded")->as_array()) {
+    const std::string& text = one.find("text")->as_string();
+    const auto ids = tokenizer_->encode_text(text);
+    if (one.find("has_unknown")->as_bool()) {
+      EXPECT_FALSE(ids.ok()) << ::testing::PrintToString(text);
+      continue;
+    }
+    ASSERT_TRUE(ids.ok()) << ids.error().text();
+    EXPECT_EQ(*ids, ids_of(*one.find("text_ids"))) << ::testing::PrintToString(text);
+    num_other += *ids != ids_of(*one.find("ids"));
+    for (const int32_t id : *ids) {
+      const auto whole = tokenizer_->decode({id}, false), shown = tokenizer_->decode({id}, true);
+      EXPECT_EQ(*whole, *shown) << "a special token out of " << ::testing::PrintToString(text);
+    }
+  }
+  EXPECT_GT(num_other, 0) << "the texts hold special tokens";
 }
 
 TEST_P(Golden, DecodesAsTheTokenizersPackageDoes) {

@@ -140,8 +140,12 @@ def vectors_of(name, tok, seed, eos):
     encoded, decoded = [], []
     for text in texts(seed):
         ids = tok.encode(text, add_special_tokens=False).ids
+        tok.encode_special_tokens = True  # transformers: split_special_tokens=True
+        text_ids = tok.encode(text, add_special_tokens=False).ids
+        tok.encode_special_tokens = False
         has_unknown = name == "characters" and any(ord(c) < 32 or ord(c) > 126 for c in text)
-        encoded.append({"text": text, "ids": ids, "has_unknown": has_unknown})
+        encoded.append({"text": text, "ids": ids, "text_ids": text_ids,
+                        "has_unknown": has_unknown})
         decoded.append(ids)
     rng = random.Random(seed)
     for _ in range(200):  # sequences that no text gives: broken UTF-8 among them

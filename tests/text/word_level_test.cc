@@ -30,27 +30,30 @@ class WordLevel : public ::testing::Test {
 
 TEST_F(WordLevel, NamesTheUnknownCharacterAndItsOffset) {
   const auto tokenizer = load();
-  EXPECT_THAT(tokenizer->encode("r:é>").error().text(),
+  EXPECT_THAT(tokenizer->encode_with_specials("r:é>").error().text(),
               HasSubstr("character 'é' (U+00E9) at byte offset 2 has no token"));
-  EXPECT_THAT(tokenizer->encode("ab\ncd").error().text(), HasSubstr("U+000A at byte offset 2"));
-  EXPECT_THAT(tokenizer->encode("a\xFFz").error().text(),
+  EXPECT_THAT(tokenizer->encode_with_specials("ab\ncd").error().text(),
+              HasSubstr("U+000A at byte offset 2"));
+  EXPECT_THAT(tokenizer->encode_with_specials("a\xFFz").error().text(),
               HasSubstr("byte 0xFF at byte offset 1 is not UTF-8"));
 }
 
 TEST_F(WordLevel, EncodesEachPrintableCharacterAsItsOwnToken) {
   const auto tokenizer = load();
-  EXPECT_THAT(*tokenizer->encode("r:abc>"), ElementsAre(84, 28, 67, 68, 69, 32));
-  EXPECT_THAT(*tokenizer->encode(""), IsEmpty());
+  EXPECT_THAT(*tokenizer->encode_with_specials("r:abc>"), ElementsAre(84, 28, 67, 68, 69, 32));
+  EXPECT_THAT(*tokenizer->encode_with_specials(""), IsEmpty());
   std::string all;
   for (char c = 32; c < 127; ++c) all += c;
-  const auto ids = *tokenizer->encode(all);
+  const auto ids = *tokenizer->encode_with_specials(all);
   EXPECT_EQ(ids.size(), 95u);
   EXPECT_EQ(*tokenizer->decode(ids), all);
 }
 
 TEST_F(WordLevel, ReadsTheSpecialTokensOutOfTheTextAndDropsThemInDecode) {
   const auto tokenizer = load();
-  EXPECT_THAT(*tokenizer->encode("a<eos><pad>b<eos"), ElementsAre(67, 1, 0, 68, 30, 71, 81, 85));
+  EXPECT_THAT(*tokenizer->encode_with_specials("a<eos><pad>b<eos"),
+              ElementsAre(67, 1, 0, 68, 30, 71, 81, 85));
+  EXPECT_THAT(*tokenizer->encode_text("a<eos>"), ElementsAre(67, 30, 71, 81, 85, 32));
   EXPECT_EQ(*tokenizer->decode({67, 1, 0, 68}), "ab");
   EXPECT_EQ(*tokenizer->decode({67, 1, 0, 68}, false), "a<eos><pad>b");
 }
@@ -76,7 +79,7 @@ TEST_F(WordLevel, MapsUnknownPiecesToAnUnknownTokenThatIsNotThePadding) {
   file.set("model", model.set("vocab", vocab.set("<unk>", 97)).set("unk_token", "<unk>"));
   const auto tokenizer = load(file);
   // "." does not match line feeds: a run of them is one piece.
-  EXPECT_THAT(*tokenizer->encode("aé\n\nb"), ElementsAre(67, 97, 97, 68));
+  EXPECT_THAT(*tokenizer->encode_with_specials("aé\n\nb"), ElementsAre(67, 97, 97, 68));
 }
 
 TEST_F(WordLevel, RefusesFilesItWouldReadDifferently) {

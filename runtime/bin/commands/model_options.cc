@@ -40,12 +40,16 @@ void GenerateArguments::declare(Arguments& arguments) {
   arguments.integer(seed, "--seed", "S", "of the draws", 0, INT64_MAX);
   arguments.integer(num_samples, "--n", "N", "completions", 1, 4096);
   arguments.flag(ignore_eos, "--ignore-eos", "goes on to --max-tokens past an end token");
+  arguments.flag(special_tokens, "--special-tokens",
+                 "special tokens written out in --prompt count as such; else they are text");
 }
 
 Status GenerateArguments::validate() const {
   RETURN_IF_ERROR(validate_model(model));
   if (prompt.empty() == prompt_ids.empty())
     return error(Code::kInvalid, "exactly one of --prompt and --prompt-ids is needed");
+  if (special_tokens && prompt.empty())
+    return error(Code::kInvalid, "--special-tokens is about --prompt, and there is none");
   if (!prompt_ids.empty()) {
     auto ids = parse_token_ids(prompt_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");
@@ -65,6 +69,7 @@ std::vector<std::string> GenerateArguments::words() const {
   all.push_back(fmt::format("--n={}", num_samples));
   all.push_back(fmt::format("--threads={}", threads));
   if (ignore_eos) all.push_back("--ignore-eos");
+  if (special_tokens) all.push_back("--special-tokens");
   if (json) all.push_back("--json");
   return all;
 }

@@ -23,6 +23,7 @@ struct GenerateArguments {
   int64_t num_samples = 1;
   int64_t threads = 0;  // 0 = every core
   bool ignore_eos = false;
+  bool special_tokens = false;  // written out in the prompt, they count as such
   bool json = false;
 
   void declare(Arguments& arguments);
