@@ -49,8 +49,8 @@ struct GenerateRequest {
         "version", &G::version)("salt", &G::salt)("prompt_tokens", &G::prompt_tokens)(
         "seed", &G::seed)("temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)(
         "top_k", &G::top_k)("max_tokens", &G::max_tokens)("ignore_eos", &G::ignore_eos)(
-        "stop_ids", &G::stop_ids)("stop", &G::stop)("time_left", &G::time_left)(
-        "answered", &G::answered);
+        "stop_ids", &G::stop_ids)("stop", &G::stop)("time_left", &G::time_left)("answered",
+                                                                                &G::answered);
   }
 };
 

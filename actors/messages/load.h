@@ -27,10 +27,10 @@ struct EngineLoad {
   template <class F>
   static void fields(F& f) {
     using L = EngineLoad;
-    f("engine", &L::engine)("num_finished", &L::num_finished)(
-        "num_received", &L::num_received)("num_room", &L::num_room)("num_waiting", &L::num_waiting)(
-        "num_running", &L::num_running)("num_free_blocks", &L::num_free_blocks)(
-        "num_blocks", &L::num_blocks)("applied", &L::applied);
+    f("engine", &L::engine)("num_finished", &L::num_finished)("num_received", &L::num_received)(
+        "num_room", &L::num_room)("num_waiting", &L::num_waiting)("num_running", &L::num_running)(
+        "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)("applied",
+                                                                              &L::applied);
   }
 };
 

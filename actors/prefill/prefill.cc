@@ -90,8 +90,7 @@ Status Prefill::submit(const GenerateRequest& request, RequestName name, StepRef
 }
 
 void Prefill::submit_parked() {
-  const Status submitted =
-      submit(parked_->request, parked_->name, parked_->cause, parked_->origin);
+  const Status submitted = submit(parked_->request, parked_->name, parked_->cause, parked_->origin);
   if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
   const Parked parked = unpark();
   if (!submitted.ok()) answer_parked(parked, CompletionEnd::kRefused, submitted.error().text());

@@ -92,8 +92,8 @@ void Pace::judge(const GateLimits& limits, Duration took) {
   const int64_t before = took_before_.to_nanoseconds();
   // Were the pipe merely too short, a version would take time in inverse proportion to the depth.
   const int64_t expected = before * depth_before_ / depth(limits);
-  const int64_t limit = is_shallower_ ? before + (expected - before) / 4
-                                      : before - (before - expected) / 2;
+  const int64_t limit =
+      is_shallower_ ? before + (expected - before) / 4 : before - (before - expected) / 2;
   if (took.to_nanoseconds() <= limit) {
     next_rest_ = 0;
     return;

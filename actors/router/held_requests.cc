@@ -34,9 +34,8 @@ std::optional<HeldRequest> HeldRequests::take(RequestName name) {
   if (found == names_.end()) return std::nullopt;
   const auto lane = lanes_.at(name.tenant).find(found->second);
   auto& waiting = lane->second.waiting;
-  const auto which =
-      std::find_if(waiting.begin(), waiting.end(),
-                   [name](const Waiting& each) { return each.held.name() == name; });
+  const auto which = std::find_if(waiting.begin(), waiting.end(),
+                                  [name](const Waiting& each) { return each.held.name() == name; });
   CHECK(which != waiting.end(), "a held request is not in its lane");
   return take_from(name.tenant, lane, which).held;
 }

@@ -218,8 +218,8 @@ void Router::update_in_use() {
 
 bool Router::release_held() {
   update_in_use();
-  const bool has_more = held_.offer(kReleasedPerHandler,
-                                    [this](const HeldRequest& held) { return route(held); });
+  const bool has_more =
+      held_.offer(kReleasedPerHandler, [this](const HeldRequest& held) { return route(held); });
   if (is_paused_ && held_.size() < held_max_) {
     is_paused_ = false;
     services().resume("generate");

@@ -1,5 +1,5 @@
-#include <caf/all.hpp>
 #include <atomic>
+#include <caf/all.hpp>
 #include <chrono>
 #include <future>
 #include <memory>

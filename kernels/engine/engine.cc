@@ -21,8 +21,8 @@ Status validate(const SamplingParams& sampling) {
     return error(Code::kInvalid, "max_tokens {} is not valid", sampling.max_tokens)
         .note("max_tokens is at least 1");
   if (sampling.stop.size() > kStopsMax || sampling.stop_ids.size() > kStopIdsMax)
-    return error(Code::kInvalid, "{} stop texts and {} stop ids are too many",
-                 sampling.stop.size(), sampling.stop_ids.size())
+    return error(Code::kInvalid, "{} stop texts and {} stop ids are too many", sampling.stop.size(),
+                 sampling.stop_ids.size())
         .note(fmt::format("at most {} texts and {} ids", kStopsMax, kStopIdsMax));
   for (const std::string& text : sampling.stop)
     if (text.empty() || text.size() > kStopBytesMax)

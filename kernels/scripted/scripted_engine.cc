@@ -169,8 +169,7 @@ void ScriptedEngine::abort(SequenceId id) {
 
 void ScriptedEngine::expire(SequenceId id) {
   const auto found = sequences_.find(id.value);
-  if (found == sequences_.end() || found->second.phase != Phase::kHeld ||
-      !found->second.was_told)
+  if (found == sequences_.end() || found->second.phase != Phase::kHeld || !found->second.was_told)
     return;
   found->second.end.detail = kLeaseEnded;
   finish(id.value, FinishReason::kRefused);

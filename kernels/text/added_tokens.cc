@@ -61,8 +61,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, size_t begin) c
   return longest;
 }
 
-std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text,
-                                                   Specials specials) const {
+std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, Specials specials) const {
   std::vector<Piece> pieces;
   size_t taken = 0;  // everything before it is in `pieces`
   for (size_t at = 0; at < text.size();) {

@@ -50,11 +50,10 @@ struct Finished {
   uint64_t num_kept_bytes = 0;  // that follow in answers of their own
   template <class F>
   static void fields(F& f) {
-    f("id", &Finished::id)("reason", &Finished::reason)(
-        "was_prefilled", &Finished::was_prefilled)("detail", &Finished::detail)(
-        "tokens", &Finished::tokens)("logprobs", &Finished::logprobs)("spans", &Finished::spans)(
-        "num_cached_tokens", &Finished::num_cached_tokens)("num_kept_bytes",
-                                                           &Finished::num_kept_bytes);
+    f("id", &Finished::id)("reason", &Finished::reason)("was_prefilled", &Finished::was_prefilled)(
+        "detail", &Finished::detail)("tokens", &Finished::tokens)("logprobs", &Finished::logprobs)(
+        "spans", &Finished::spans)("num_cached_tokens", &Finished::num_cached_tokens)(
+        "num_kept_bytes", &Finished::num_kept_bytes);
   }
 };
 

@@ -136,9 +136,9 @@ class RecoveredEngine final : public Engine {
   /// A sequence of the record that has not finished.
   struct Flight {
     SequenceRequest request;
-    bool was_told = false;  // Prefill has heard that its prompt is complete
-    bool is_taken = false;  // Decode has taken it over
-    std::optional<FinishReason> ended;  // it was aborted, or its lease ended
+    bool was_told = false;               // Prefill has heard that its prompt is complete
+    bool is_taken = false;               // Decode has taken it over
+    std::optional<FinishReason> ended;   // it was aborted, or its lease ended
     std::optional<std::string> refusal;  // of the real engine
   };
 

@@ -29,8 +29,7 @@ TEST(Gate, TakesGroupsUpToTheOpenedLimitAndNotOneMore) {
         counts.opened = limit - 1;
         EXPECT_EQ(ask(limits(8, max), counts, PolicyVersion(version)), GateAnswer::kOpen);
         counts.opened = limit;
-        EXPECT_EQ(ask(limits(8, max), counts, PolicyVersion(version)),
-                  GateAnswer::kOpenedLimit);
+        EXPECT_EQ(ask(limits(8, max), counts, PolicyVersion(version)), GateAnswer::kOpenedLimit);
       }
 }
 

@@ -258,8 +258,8 @@ TEST(Handover, WhatIsImpossibleStaysRefusedAlsoWhenItWaited) {
   EXPECT_EQ(pair.answers()[0].end, CompletionEnd::kRefused);
 }
 
-/// Requests, aborts (at both halves, or at one), steps, work turns, arrivals of PrefillDone and ends
-/// of leases in any order.
+/// Requests, aborts (at both halves, or at one), steps, work turns, arrivals of PrefillDone and
+/// ends of leases in any order.
 class RandomHandover {
  public:
   explicit RandomHandover(uint64_t seed)

@@ -202,6 +202,8 @@ TEST_F(RolloutTest, KeptSetsThatNobodyAskedForFailTheCompletion) {
   complete(made[1]);
   observe(actions().front(), 1);
   EXPECT_THAT(groups().at(0).members[0].fault, HasSubstr("that nobody asked for"));
+}
+
 TEST_F(RolloutTest, SpecialTokensWrittenOutInTasksAndObservationsStayText) {
   live(0);
   task(0, "a<eos>");

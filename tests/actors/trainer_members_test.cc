@@ -13,10 +13,10 @@ namespace primerl {
 namespace {
 
 using testing::a_group;
-using testing::TrainerStory;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using testing::TrainerStory;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -40,7 +40,10 @@ const std::vector<Fault>& faults() {
       {"4 loss_mask", [](Trajectory& m) { m.sampled.pop_back(); }},
       {"6 logprobs", [](Trajectory& m) { m.logprobs.push_back(-1); }},
       {"mask has a 2", [](Trajectory& m) { m.sampled[3] = 2; }},
-      {"none of its 5 tokens", [](Trajectory& m) { m.sampled = {1, 0, 0, 0, 0}; }},
+      {"none of its 5 tokens",
+       [](Trajectory& m) {
+         m.sampled = {1, 0, 0, 0, 0};
+       }},
       {"token 2 is nan", [](Trajectory& m) { m.logprobs[2] = kNan; }},
       {"token 3 is -inf", [](Trajectory& m) { m.logprobs[3] = -kInfinity; }},
       {"token 4 is 0.5", [](Trajectory& m) { m.logprobs[4] = 0.5F; }},

@@ -23,7 +23,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-
 const auto kNever = [] { return false; };
 
 /// Serves until it is stopped. The thread that serves is the parent of the workers.

@@ -65,9 +65,8 @@ TEST_P(EngineConformance, RefusesStopTextsWithoutATokenizerAndThoseBeyondTheirBo
   };
   EXPECT_TRUE(refused([](auto& sampling) { sampling.stop.assign(kStopsMax + 1, "a"); }));
   EXPECT_TRUE(refused([](auto& sampling) { sampling.stop = {""}; }));
-  EXPECT_TRUE(refused([](auto& sampling) {
-    sampling.stop = {std::string(kStopBytesMax + 1, 'a')};
-  }));
+  EXPECT_TRUE(
+      refused([](auto& sampling) { sampling.stop = {std::string(kStopBytesMax + 1, 'a')}; }));
   EXPECT_TRUE(refused([](auto& sampling) { sampling.stop_ids.assign(kStopIdsMax + 1, 3); }));
 }
 

@@ -36,8 +36,11 @@ class SyllableTokenizer final : public Tokenizer {
       bytes_.push_back(bytes);
     }
   }
-  Result<std::vector<int32_t>> encode(std::string_view) const override {
+  Result<std::vector<int32_t>> encode_text(std::string_view) const override {
     return error(Code::kUnavailable, "not here");
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return encode_text(text);
   }
   Result<std::string> decode(const std::vector<int32_t>& ids, bool) const override {
     std::string text;

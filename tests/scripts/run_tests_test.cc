@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 class RunTests : public ::testing::Test {
  protected:
   void add(const std::string& name, const std::string& script) {
-    file_ += "add_test(" + name + " /bin/sh -c \"" + script + "\")\n" +
-             "set_tests_properties(" + name + " PROPERTIES SKIP_RETURN_CODE 77 LABELS unit)\n";
+    file_ += "add_test(" + name + " /bin/sh -c \"" + script + "\")\n" + "set_tests_properties(" +
+             name + " PROPERTIES SKIP_RETURN_CODE 77 LABELS unit)\n";
   }
   void allow(const std::string& line) { list_ += line + "\n"; }
   ProgramEnd run(const std::string& regex = ".", const std::string& labels = "") {
@@ -101,8 +101,9 @@ class RunPrograms : public RunTests {
     add(name, "mkdir -p gtest && cp said.xml gtest/" + name + ".xml && " + then);
   }
   const std::string one_ = "<testcase classname='A' name='One' status='run' result='completed'/>",
-                    two_ = "<testcase classname='A' name='Two' status='run' result='skipped'>"
-                           "<skipped message=''/></testcase>",
+                    two_ =
+                        "<testcase classname='A' name='Two' status='run' result='skipped'>"
+                        "<skipped message=''/></testcase>",
                     end_ = "</testsuite></testsuites>";
 };
 

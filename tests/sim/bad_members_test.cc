@@ -22,6 +22,7 @@ class SpoilingEngine final : public Engine {
   Status submit(SequenceRequest request) override { return engine_->submit(std::move(request)); }
   Status take_over(SequenceId id) override { return engine_->take_over(id); }
   void abort(SequenceId id) override { engine_->abort(id); }
+  void expire(SequenceId id) override { engine_->expire(id); }
   std::vector<PrefillEvent> take_prefilled() override { return engine_->take_prefilled(); }
   std::vector<FinishEvent> take_finished() override {
     auto events = engine_->take_finished();

@@ -86,11 +86,15 @@ Overrides overrides_of(const DemoCase& demo) {
 
 /// Checked once per variant, then shared: 1,000 seeds read one file.
 const CheckedGraph& graph_of(const DemoCase& demo) {
-  using Key = std::tuple<int64_t, Fault, int64_t, int64_t, int64_t, int64_t,
-                         std::vector<std::string>>;
+  using Key =
+      std::tuple<int64_t, Fault, int64_t, int64_t, int64_t, int64_t, std::vector<std::string>>;
   static std::map<Key, CheckedGraph> all;
-  const Key key{demo.max_off_policy_steps, demo.fault,     demo.checkpoint_every,
-                demo.group_size,           demo.batch_size, demo.max_steps,
+  const Key key{demo.max_off_policy_steps,
+                demo.fault,
+                demo.checkpoint_every,
+                demo.group_size,
+                demo.batch_size,
+                demo.max_steps,
                 demo.sets};
   if (const auto found = all.find(key); found != all.end()) return found->second;
   const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/examples/reverse_text/graph.toml";

@@ -94,9 +94,9 @@ TEST(Demo, EachFaultReallyHappens) {
 TEST(Demo, OverloadFailsNoRollout) {
   for (const std::string max_waiting : {"1", "2", "8"}) {
     for (uint64_t seed = 1; seed <= 30; ++seed) {
-      const DemoCase demo{.seed = seed,
-                          .sets = {"resource.engine.max_waiting=" + max_waiting,
-                                   "resource.engine.max_running=2"}};
+      const DemoCase demo{
+          .seed = seed,
+          .sets = {"resource.engine.max_waiting=" + max_waiting, "resource.engine.max_running=2"}};
       const auto result = run_demo(demo);
       ASSERT_TRUE(result.violations.empty()) << words(demo, result);
       ASSERT_EQ(result.num_of("failed"), 0) << max_waiting << " " << repeat_command(demo);

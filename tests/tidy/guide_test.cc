@@ -50,8 +50,8 @@ TEST_F(FollowGuide, AnEditThatFitsNowhereOrTwiceFails) {
   write_text(tree_.path() / "list", "one\none\n");
   for (const char* line : {"two", "one"}) {
     fs::remove_all(copy());
-    const auto end = follow_text(std::string("text\n<!-- edit: list -->\n```diff\n ") + line +
-                                 "\n+more\n```\n");
+    const auto end =
+        follow_text(std::string("text\n<!-- edit: list -->\n```diff\n ") + line + "\n+more\n```\n");
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.err, HasSubstr("GUIDE.md:2: 'edit: list': found in"));
   }

@@ -1,6 +1,7 @@
 /// Object files: the symbols that a compiler left in them, read from ELF.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

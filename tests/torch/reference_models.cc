@@ -22,8 +22,7 @@ std::string read_text(const std::filesystem::path& file) {
 }  // namespace
 
 std::filesystem::path reference_models() {
-  const auto folder =
-      made_by_python(PRIMERL_PYTHON, "transformers", kScript, "reference_models");
+  const auto folder = made_by_python(PRIMERL_PYTHON, "transformers", kScript, "reference_models");
   CHECK(folder.has_value(), "there is no package 'transformers' in " PRIMERL_PYTHON
                             ": `scripts/setup.sh --tests` installs it");
   return *folder;
