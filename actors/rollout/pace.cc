@@ -34,8 +34,11 @@ void Pace::see_made(const GateLimits& limits, const GateCounts& counts, PolicyVe
   const int64_t open = counts.opened - counts.lost;
   if (free_at_) {
     lap_.took += now - *free_at_;
-    // What opened late for another reason (slots, tasks) would not come sooner from a deeper pipe.
-    if (is_paced_ && ready_at_ && *ready_at_ > *free_at_) lap_.waited += *ready_at_ - *free_at_;
+    if (ready_at_ && *ready_at_ > *free_at_) {
+      lap_.waited += *ready_at_ - *free_at_;
+      // What opened late for another reason (slots, tasks) would come no sooner from a deeper pipe.
+      if (is_paced_) lap_.waited_paced += *ready_at_ - *free_at_;
+    }
     const int64_t ready = counts.delivered - counts.lost - made.value * batch;
     const int64_t spare = std::max<int64_t>(ready - batch, 0);
     lap_.num_spare = lap_.num_versions == 0 ? spare : std::min(lap_.num_spare, spare);
@@ -43,7 +46,8 @@ void Pace::see_made(const GateLimits& limits, const GateCounts& counts, PolicyVe
   }
   if (lap_.num_versions > 0 && made.value * batch >= lap_.end) {
     end_lap(limits);
-    lap_ = {.end = open, .num_versions = 0, .num_spare = 0, .took = {}, .waited = {}};
+    lap_ = Lap();
+    lap_.end = open;
   }
   free_at_ = now;
   is_paced_ = open >= live.value * batch + depth(limits);
@@ -65,14 +69,13 @@ void Pace::end_lap(const GateLimits& limits) {
   }
   rest_ = std::max<int64_t>(rest_ - 1, 0);
   if (rest_ > 0) return;
-  const int64_t took_all = lap_.took.to_nanoseconds(), waited = lap_.waited.to_nanoseconds();
-  const bool has_waited = waited > took_all / kWaitShare;
+  const int64_t took_all = lap_.took.to_nanoseconds(), waited = lap_.waited_paced.to_nanoseconds();
   took_before_ = took;
-  if (has_waited && !is_shallower_) {
+  if (waited > took_all / kWaitShare && !is_shallower_) {
     const int64_t deeper =
         took_all > waited ? std::min(before * waited / (took_all - waited), before) : before;
     try_depth(limits, before + std::max<int64_t>(deeper, 1));
-  } else {
+  } else if (is_shallower_ || lap_.waited.to_nanoseconds() <= took_all / kWaitShare) {
     is_shallower_ = true;
     try_depth(limits, before - (before + 3) / 4);
   }

@@ -45,7 +45,8 @@ class Pace {
     int64_t num_versions = 0;
     int64_t num_spare = 0;  // groups ready beyond a batch, the fewest
     Duration took;
-    Duration waited;
+    Duration waited;        // by the trainer, for its batch
+    Duration waited_paced;  // the part of it while the pace kept the gate shut
   };
 
   void end_lap(const GateLimits& limits);
