@@ -135,7 +135,8 @@ class NodeRunner : public NodeRunnerCore {
   template <Message T>
   std::vector<T> sent(std::string_view output) const {
     std::vector<T> messages;
-    for (const auto& emission : emissions(output)) messages.push_back(emission.payload.as<T>());
+    for (const auto& emission : emissions(output))
+      messages.push_back(emission.payload.template as<T>());
     return messages;
   }
   /// The messages sent on an output since the last take() or forget_sent().
