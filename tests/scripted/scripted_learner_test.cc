@@ -42,7 +42,8 @@ TEST(ScriptedLearner, NamesTheSampleItRefuses) {
   auto learner = *make_scripted_learner({});
   auto data = batch();
   data.samples[1].tokens[0] = 97;
-  EXPECT_EQ(learner->step(data, nullptr).error().message(), "sample 1: token 97 is not in [0, 97)");
+  EXPECT_EQ(learner->step(data, nullptr).error().message(),
+            "sample 1: token 97 is outside the vocabulary of 97");
 }
 
 TEST(ScriptedLearner, WeightsFollowFromSeedAndData) {
