@@ -73,6 +73,13 @@ PortAttribute optional_port() {
   return attribute;
 }
 
+PortAttribute handles_of(std::string use) {
+  PortAttribute attribute;
+  attribute.on_input = [use](InputPort& port) { port.handles_of = use; };
+  attribute.on_output = [use](OutputPort& port) { port.handles_of = use; };
+  return attribute;
+}
+
 PortAttribute broadcast() { return routed(Routing::kBroadcast); }
 PortAttribute addressed() { return routed(Routing::kAddressed); }
 PortAttribute to_origin() { return routed(Routing::kToOrigin); }

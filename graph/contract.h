@@ -53,6 +53,7 @@ struct InputPort {
   bool is_optional = false;       // may stay unconnected
   std::optional<Amount> at_most;  // messages in flight, when fed by a feedback edge
   bool latest_wins = false;       // one per sender and tenant; overwritten values are counted
+  std::string handles_of;         // a use; see handles_of()
   std::function<Status(Actor&, const void* message)> handle;
   /// Answers a message whose handler failed; empty when it owes no answer.
   std::function<void(Actor&, const void* message, const Error& error)> refuse;
@@ -64,6 +65,7 @@ struct OutputPort {
   const MessageType* type = nullptr;
   bool is_optional = false;
   bool is_recorded = false;  // see recorded()
+  std::string handles_of;    // a use; see handles_of()
   Routing routing = Routing::kToOne;
   Amount burst = exactly(1);                         // most emissions of one handler
   Amount work_burst = exactly(0);                    // most emissions of one work turn
@@ -139,6 +141,9 @@ PortAttribute latest_wins();
 /// Of an output: its messages cannot be recomputed cheaply or at all (an environment, an engine, a
 /// learner made them), so the trace stores their payloads at birth unless an edge says otherwise.
 PortAttribute recorded();
+/// Its messages carry handles into the resource that the actor uses under this name: `check` wants
+/// both ends of an edge to use the same copy of it, because a handle means nothing elsewhere.
+PortAttribute handles_of(std::string use);
 /// A message that grows with the tenant's numbers: `check` holds it against kMessageBytesMax.
 PortAttribute message_bytes(Amount amount);
 

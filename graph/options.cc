@@ -35,6 +35,8 @@ std::string_view expected(OptionType type) {
       return "a duration such as \"30s\"";
     case OptionType::kStringList:
       return "a list of strings";
+    case OptionType::kIntegerList:
+      return "a list of integers";
     case OptionType::kTable:
       return "a table";
   }
@@ -55,12 +57,14 @@ bool has_type(OptionType type, const Value& value) {
     case OptionType::kTable:
       return value.is_table();
     case OptionType::kStringList:
+    case OptionType::kIntegerList:
       break;
   }
   if (!value.is_array()) return false;
   const auto& items = value.as_array();
-  return std::all_of(items.begin(), items.end(),
-                     [](const Value& item) { return item.is_string(); });
+  return std::all_of(items.begin(), items.end(), [type](const Value& item) {
+    return type == OptionType::kStringList ? item.is_string() : item.is_integer();
+  });
 }
 
 std::string number_text(double number) {
@@ -148,9 +152,11 @@ struct Binder {
           return check_range(field, static_cast<double>(value.as_string().size()),
                              fmt::format("{} bytes long", value.as_string().size()), value.span);
         return true;
-      case OptionType::kStringList: {
+      case OptionType::kStringList:
+      case OptionType::kIntegerList: {
         bool all = true;
-        for (const auto& item : value.as_array()) all = check_choice(field, item) && all;
+        if (field.type == OptionType::kStringList)
+          for (const auto& item : value.as_array()) all = check_choice(field, item) && all;
         if (!all) return false;
         if (constraint.min || constraint.max)
           return check_range(field, static_cast<double>(value.as_array().size()),
@@ -224,11 +230,12 @@ Constraint required() {
 
 std::string constraint_text(const Constraint& constraint, OptionType type) {
   if (type == OptionType::kString && constraint.min == 1.0 && !constraint.max) return "not empty";
-  const std::string unit = !constraint.unit.empty()          ? constraint.unit
-                           : type == OptionType::kDuration   ? "s"
-                           : type == OptionType::kString     ? "bytes"
-                           : type == OptionType::kStringList ? "items"
-                                                             : "";
+  const std::string unit = !constraint.unit.empty()           ? constraint.unit
+                           : type == OptionType::kDuration    ? "s"
+                           : type == OptionType::kString      ? "bytes"
+                           : type == OptionType::kStringList  ? "items"
+                           : type == OptionType::kIntegerList ? "items"
+                                                              : "";
   // The limits of the C++ type are no news to a reader, unless they are all there is.
   const auto is_limit = [](const std::optional<double>& bound) {
     return bound && std::abs(*bound) < 2e9;
@@ -371,6 +378,10 @@ std::string toml_text(const std::vector<std::string>& values) {
   std::string text = "[";
   for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? ", " : "") + toml_text(values[i]);
   return text + "]";
+}
+
+std::string toml_text(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
 }  // namespace detail

@@ -23,7 +23,16 @@
 
 namespace primerl {
 
-enum class OptionType { kBool, kInteger, kNumber, kString, kDuration, kStringList, kTable };
+enum class OptionType {
+  kBool,
+  kInteger,
+  kNumber,
+  kString,
+  kDuration,
+  kStringList,
+  kIntegerList,
+  kTable
+};
 
 /// What a string option names; `check` resolves it, an empty string means "the only one there is".
 struct Refers {
@@ -112,9 +121,11 @@ OptionType option_type() {
     return OptionType::kDuration;
   else if constexpr (std::is_same_v<M, std::vector<std::string>>)
     return OptionType::kStringList;
+  else if constexpr (std::is_same_v<M, std::vector<int64_t>>)
+    return OptionType::kIntegerList;
   else {
     static_assert(std::is_same_v<M, std::string>,
-                  "an option is a bool, number, string, Duration or list of strings");
+                  "an option is a bool, number, string, Duration or list of strings or int64_t");
     return OptionType::kString;
   }
 }
@@ -123,6 +134,7 @@ OptionType option_type() {
 std::string toml_text(const std::string& value);
 std::string toml_text(double value);
 std::string toml_text(const std::vector<std::string>& values);
+std::string toml_text(const std::vector<int64_t>& values);
 template <class M>
 std::string print_option(const M& value) {
   if constexpr (std::is_same_v<M, bool>)
@@ -151,7 +163,12 @@ void assign_option(M& target, const Value& value) {
     target = value.as_string();
   else {
     target.clear();
-    for (const auto& item : value.as_array()) target.push_back(item.as_string());
+    for (const auto& item : value.as_array()) {
+      if constexpr (std::is_same_v<M, std::vector<int64_t>>)
+        target.push_back(item.as_integer());
+      else
+        target.push_back(item.as_string());
+    }
   }
 }
 

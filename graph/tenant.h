@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "graph/base/clock.h"
 #include "graph/base/ids.h"
@@ -17,7 +18,10 @@ struct TenantSampling {
   int64_t top_k = 0;
   double top_p = 1.0;
   double min_p = 0.0;
-  int64_t max_tokens = 16;  // new tokens of one turn
+  int64_t max_tokens = 16;        // new tokens of one turn
+  std::vector<std::string> stop;  // texts that end a turn
+  std::vector<int64_t> stop_ids;  // tokens that end a turn, besides the model's
+  bool ignore_eos = false;
 };
 
 /// `[tenant.x] environment = { name = "reverse_text", ... }`; the other keys are the environment's

@@ -32,7 +32,7 @@ Contract Decode::contract() {
   return ContractOf<Decode, DecodeOptions>("decode", "decodes sequences and answers requests")
       .uses<Engine>("engine", &DecodeOptions::engine, "the engine it runs")
       .uses<WeightChannel>("weights", &DecodeOptions::weights, "where new weights come from")
-      .in("request", &Decode::on_request, "a prompt whose KV is complete")
+      .in("request", &Decode::on_request, "a prompt whose KV is complete", handles_of("engine"))
       .in("abort", &Decode::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())
       .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
@@ -80,6 +80,9 @@ Status Decode::check_handle(const KvHandle& kv, RequestName name) const {
   if (kv.owner != delivery.sender)
     return error(Code::kInvalid, "the KV handle is of instance {}, but instance {} passed it on",
                  kv.owner, delivery.sender);
+  if (kv.epoch != services().epoch())
+    return error(Code::kInvalid, "the KV handle is of incarnation {} of a process, this is {}",
+                 kv.epoch, services().epoch());
   if (!is_nameable(name) || SequenceId(kv.id) != sequence_of(name))
     return error(Code::kInvalid, "the KV handle is of another request");
   return ok();

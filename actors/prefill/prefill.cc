@@ -42,7 +42,7 @@ Contract Prefill::contract() {
       .in("update", &Prefill::on_update, "a new policy version", optional_port(), latest_wins())
       // No handler sends it, so aborts and updates do not add to its edge's bound.
       .out("done", &Prefill::done_, "a prompt whose KV is complete", recorded(), burst(0),
-           work_burst(kDonePerTurn))
+           work_burst(kDonePerTurn), handles_of("engine"))
       .out("refused", &Prefill::refused_, "the answer to a request that the engine did not take",
            recorded(), work_burst(1))
       .out("applied", &Prefill::applied_out_, "the weights are in place", optional_port(),
@@ -195,6 +195,7 @@ void Prefill::pass_on(const Done& done) {
   message.session = submitted.session;
   message.attempt = submitted.attempt;
   message.kv.owner = services().self();
+  message.kv.epoch = services().epoch();
   message.kv.id = done.event.id.value;
   message.kv.lease = options_.lease;
   message.num_prompt_tokens = submitted.num_prompt_tokens;

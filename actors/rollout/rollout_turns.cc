@@ -79,6 +79,9 @@ void Rollout::send_request(Place place) {
   request.min_p = sampling.min_p;
   request.top_k = static_cast<int32_t>(sampling.top_k);
   request.max_tokens = static_cast<int32_t>(turn_tokens_max(trajectory));
+  request.ignore_eos = sampling.ignore_eos;
+  request.stop_ids.assign(sampling.stop_ids.begin(), sampling.stop_ids.end());
+  request.stop = sampling.stop;
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);

@@ -21,7 +21,7 @@ void check_graph(Draft& draft) {
         check_fan_out,         check_forward_cycles,   check_feedback,      check_single,
         check_one_tenant,      check_restart,          check_places,        check_resource_copies,
         check_shared_learners, check_devices,          check_place_sizes,   check_transports,
-        check_unused,          check_threads})
+        check_unused,          check_threads,          check_handles,       check_stops})
     rule(draft);
 }
 

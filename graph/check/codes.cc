@@ -209,6 +209,15 @@ constexpr ErrorCode kCodes[] = {
      "on_error = \"restart\" makes the actor anew and gives its state back. This actor has state "
      "and "
      "no way to save it, so a restart would lose it silently."},
+    {"G072", "a handle would leave its engine",
+     "Prefill leaves a prompt's KV in its engine and tells decode a handle to it. Only users of "
+     "the same copy of that engine can take it over: both nodes name one engine, and are in one "
+     "place. (Two places have two copies of what both use, and no channel carries KV between "
+     "engines yet.) To have several engines, give the place that holds both nodes `replicas`: "
+     "every replica is a pair of its own."},
+    {"G073", "nothing to stop at",
+     "`sampling.stop` is a list of texts of 1 to 256 bytes, at most 16; `sampling.stop_ids` a list "
+     "of token ids, at most 64. An empty text would end every turn at its first token."},
     {"G078", "longer than an engine or a learner takes",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph takes "
      "at most max_sequence_tokens. Left out, seq_len is what all of them take."},

@@ -111,7 +111,71 @@ bool has_compute(const Draft& draft, int32_t place) {
   });
 }
 
+/// The resource that the node uses under this name; -1 = not resolved.
+int32_t used_resource(const DraftNode& node, std::string_view use) {
+  for (size_t i = 0; i < node.contract->resources.size(); ++i)
+    if (node.contract->resources[i].name == use) return node.uses[i];
+  return -1;
+}
+
+/// Where the file puts the node into its place.
+Span placed_span(const Draft& draft, const DraftNode& node) {
+  for (const Value* value : listed_nodes(*draft.places[static_cast<size_t>(node.place)].spec))
+    if (value->as_string() == node.spec->name) return value->span;
+  return node.spec->name_span;
+}
+
+std::string line_of(Span span) { return fmt::format("line {}", span.begin.line); }
+
+/// Both ends of an edge whose messages carry handles, in two engines or in two processes.
+void check_handles_of(Draft& draft, const DraftEdge& edge) {
+  const DraftNode& from = draft.nodes[static_cast<size_t>(edge.from)];
+  const DraftNode& to = draft.nodes[static_cast<size_t>(edge.to)];
+  const auto& output = from.contract->outputs[static_cast<size_t>(edge.output)];
+  const auto& input = to.contract->inputs[static_cast<size_t>(edge.input)];
+  if (output.handles_of.empty() || input.handles_of.empty()) return;
+  const int32_t there = used_resource(from, output.handles_of);
+  const int32_t here = used_resource(to, input.handles_of);
+  if (there < 0 || here < 0) return;
+  const auto& theirs = draft.resources[static_cast<size_t>(there)];
+  const auto& ours = draft.resources[static_cast<size_t>(here)];
+  const std::string why =
+      fmt::format("'{}' hands over what lies in the {} of '{}': a handle means nothing to another",
+                  edge.spec->path->as_string(), theirs.common.kind, from.spec->name);
+  const auto used_span = [](const DraftNode& node, const std::string& use) {
+    const Entry* entry = node.spec->table->find(use);
+    return entry != nullptr ? entry->value.span : node.spec->name_span;
+  };
+  if (there != here) {
+    draft.diagnostics
+        .error("G072", used_span(to, input.handles_of),
+               "'{}' uses {} '{}', but '{}', which feeds it, uses '{}' ({})", to.spec->name,
+               ours.common.kind, ours.spec->name, from.spec->name, theirs.spec->name,
+               line_of(used_span(from, output.handles_of)))
+        .note(why)
+        .suggest(fmt::format("write {} = \"{}\" in [node.{}]", input.handles_of, theirs.spec->name,
+                             to.spec->name));
+    return;
+  }
+  if (draft.places.empty() || from.place < 0 || to.place < 0 || from.place == to.place) return;
+  const auto& their_place = draft.places[static_cast<size_t>(from.place)];
+  draft.diagnostics
+      .error("G072", placed_span(draft, to),
+             "'{}' is in place '{}', but '{}', which feeds it, is in '{}' ({})", to.spec->name,
+             draft.places[static_cast<size_t>(to.place)].spec->name, from.spec->name,
+             their_place.spec->name, line_of(placed_span(draft, from)))
+      .note(why)
+      .note(fmt::format("every place has its own copy of {} '{}'", ours.common.kind,
+                        ours.spec->name))
+      .suggest("put both into the nodes of one place; its 'replicas' give several");
+}
+
 }  // namespace
+
+void check_handles(Draft& draft) {
+  for (const auto& edge : draft.edges)
+    if (edge.is_whole() && !edge.is_mismatch && !edge.is_repeated) check_handles_of(draft, edge);
+}
 
 void bind_places(Draft& draft) {
   if (draft.spec.places == nullptr) {

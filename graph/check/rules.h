@@ -25,6 +25,7 @@ void check_tenants_exist(Draft& draft);     // G060, G065, G066
 void check_message_sizes(Draft& draft);     // G069
 void check_demands(Draft& draft);           // G083
 void check_sequence_room(Draft& draft);     // G084
+void check_stops(Draft& draft);             // G073
 void check_drain(Draft& draft);             // G068 (a warning)
 
 // Edges.
@@ -50,5 +51,6 @@ void check_places(Draft& draft);       // G050, G051
 void check_devices(Draft& draft);      // G052, G053
 void check_place_sizes(Draft& draft);  // G057
 void check_transports(Draft& draft);   // G056
+void check_handles(Draft& draft);      // G072
 
 }  // namespace primerl

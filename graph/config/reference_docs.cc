@@ -26,6 +26,8 @@ std::string_view type_name(OptionType type) {
       return "duration";
     case OptionType::kStringList:
       return "list of strings";
+    case OptionType::kIntegerList:
+      return "list of integers";
     case OptionType::kTable:
       return "table";
   }

@@ -75,9 +75,14 @@ Json field_schema(const OptionField& field) {
       schema.set("type", "string").set("pattern", kDurationPattern);
       break;
     case OptionType::kStringList:
-      schema.set("type", "array").set("items", Json::object().set("type", "string"));
+    case OptionType::kIntegerList: {
+      const bool is_text = field.type == OptionType::kStringList;
+      schema.set("type", "array")
+          .set("items", Json::object().set("type", is_text ? "string" : "integer"));
       if (constraint.min) schema.set("minItems", static_cast<int64_t>(*constraint.min));
+      if (constraint.max) schema.set("maxItems", static_cast<int64_t>(*constraint.max));
       break;
+    }
     default:
       schema.set("type", "string");
       if (!constraint.choices.empty()) schema.set("enum", Json::list(constraint.choices));
@@ -86,7 +91,8 @@ Json field_schema(const OptionField& field) {
   if (const auto range = constraint_text(constraint, field.type); !range.empty())
     description += fmt::format(" ({})", range);
   schema.set("description", description);
-  if (!constraint.required && field.type != OptionType::kStringList)
+  if (!constraint.required && field.type != OptionType::kStringList &&
+      field.type != OptionType::kIntegerList)
     schema.set("default", default_value(field));
   return schema;
 }

@@ -13,6 +13,12 @@ OptionSet sampling_options() {
              "keep tokens at least this likely, relative to the likeliest")
       .field("max_tokens", &S::max_tokens, between(1, 1 << 20) | unit("tokens"),
              "new tokens of one turn")
+      .field("stop", &S::stop, between(0, 16) | unit("texts"),
+             "texts that end a turn, with the token that completes one; 1 to 256 bytes each")
+      .field("stop_ids", &S::stop_ids, between(0, 64) | unit("tokens"),
+             "tokens that end a turn, besides the model's own")
+      .field("ignore_eos", &S::ignore_eos, any(),
+             "the model's own end tokens do not end a turn")
       .take();
 }
 

@@ -57,6 +57,7 @@ struct CommittedCheckpoint {
 class NodeRunnerCore {
  public:
   static constexpr int64_t kUnlimitedRoom = int64_t{1} << 40;
+  static constexpr uint32_t kEpoch = 1;
   /// The instance that the actor is.
   static constexpr InstanceId kSelf = InstanceId(500);
 

@@ -134,6 +134,24 @@ Made link_channel(const Plan& plan, const PlanResource& resource, const BackendS
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
 }
 
+/// For stop texts: the tokenizer of the engine's model, or where it has none (a scripted one) of
+/// the rollouts. Null when no tenant has any.
+Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
+                                                        const PlanResource& engine) {
+  const bool is_wanted =
+      std::any_of(plan.tenants.begin(), plan.tenants.end(),
+                  [](const Tenant& each) { return !each.sampling.stop.empty(); });
+  std::string folder = model_folder(plan, engine);
+  for (const auto& resource : plan.resources)
+    if (folder.empty() && resource.kind == Tokenizer::kResourceKind)
+      folder = model_folder(plan, resource);
+  if (!is_wanted || folder.empty()) return std::shared_ptr<const Tokenizer>();
+  auto tokenizer = load_tokenizer(folder);
+  if (!tokenizer.ok())
+    return std::move(tokenizer).error().while_doing("the stop texts of a tenant need a tokenizer");
+  return std::shared_ptr<const Tokenizer>(std::move(tokenizer).value());
+}
+
 struct Backend {
   std::string kind;
   std::string backend;
@@ -143,9 +161,10 @@ struct Backend {
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = {
       {"engine", "scripted",
-       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
-         return as_resource(
-             make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource)));
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
+         ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
+         return as_resource(make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource),
+                                                 std::move(tokenizer)));
        }},
       {"learner", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
@@ -154,9 +173,10 @@ const std::vector<Backend>& backends() {
        }},
 #ifdef PRIMERL_HAS_TORCH
       {"engine", "torch",
-       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
+         ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
          return as_resource(make_torch_engine(options_of<EngineOptions>(plan, resource),
-                                              model_folder(plan, resource)));
+                                              model_folder(plan, resource), std::move(tokenizer)));
        }},
       {"learner", "torch",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {

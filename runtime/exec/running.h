@@ -92,6 +92,7 @@ class Running final : public Services, public OutputSink, public Resources {
   void resume(std::string_view input) override;
   InstanceId self() const override { return self_; }
   std::string_view self_name() const override { return instance_->name; }
+  uint32_t epoch() const override { return common_->setup.epoch; }
   std::span<const TenantSlot> tenants() const override { return tenants_; }
   const Tenant& tenant(TenantSlot slot) const override;
   const ResumePoint* resume_point(TenantSlot slot) const override;

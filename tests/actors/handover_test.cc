@@ -112,6 +112,7 @@ TEST(Handover, SaysWhoHoldsTheKvAndForHowLong) {
   ASSERT_EQ(pair.num_underway(), 1U);
   pair.deliver([](const PrefillDone& done, const Given&) {
     EXPECT_EQ(done.kv.owner, NodeRunnerCore::kSelf);
+    EXPECT_EQ(done.kv.epoch, NodeRunnerCore::kEpoch);
     EXPECT_EQ(done.kv.lease, Duration::seconds(7));
   });
   EXPECT_EQ(engine->state().num_held, 0);
@@ -142,9 +143,10 @@ TEST(Handover, DecodeOnAnotherEngineRefusesOnceAndTheLeaseFreesTheBlocks) {
   EXPECT_THAT(pair.answers(), SizeIs(3));
 }
 
-TEST(Handover, AHandleOfAnotherOwnerOrRequestIsRefused) {
+TEST(Handover, AHandleOfAnotherOwnerIncarnationOrRequestIsRefused) {
   const std::vector<std::pair<std::string, std::function<void(PrefillDone&, Given&)>>> cases = {
       {"instance", [](PrefillDone& done, Given&) { done.kv.owner = InstanceId(77); }},
+      {"incarnation", [](PrefillDone& done, Given&) { ++done.kv.epoch; }},
       {"request", [](PrefillDone& done, Given&) { ++done.kv.id; }},
       {"request", [](PrefillDone&, Given& given) { given.tenant = TenantSlot(0); }}};
   for (const auto& [word, change] : cases) {

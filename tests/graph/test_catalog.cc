@@ -179,7 +179,8 @@ Contract prefill_contract() {
       .in("request", &A::take<GenerateRequest>, "a prompt")
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
-      .out("done", &A::done, "its KV is there", recorded(), work_burst(16))
+      .out("done", &A::done, "its KV is there", recorded(), work_burst(16),
+           handles_of("engine"))
       .out("refused", &A::refused, "it does not fit", recorded(), to_origin(), at_most(64))
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
@@ -191,7 +192,7 @@ Contract decode_contract() {
   return ContractOf<A, EngineUserOptions>("decode", "generates tokens")
       .uses<FakeEngine>("engine", &EngineUserOptions::engine, "which engine")
       .uses<FakeWeights>("weights", &EngineUserOptions::weights, "where new weights come from")
-      .in("request", &A::take<PrefillDone>, "a computed prompt")
+      .in("request", &A::take<PrefillDone>, "a computed prompt", handles_of("engine"))
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
       .out("completion", &A::completion, "an answer", recorded(), to_origin())

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "graph/base/json.h"
 #include "tests/sim/demo_run.h"
 
 namespace primerl::sim {
@@ -103,6 +104,28 @@ TEST(Demo, OverloadFailsNoRollout) {
       ASSERT_GE(result.num_of("trained"), kMaxSteps * kBatchSize);
     }
   }
+}
+
+/// Letters at random, to the text that the tenant stops at and no further.
+TEST(Demo, ATurnEndsWithItsStopTextAndKeepsItsTokens) {
+  const DemoCase demo{
+      .sets = {"tenant.main.sampling={ max_tokens = 60, stop = [\"e\", \"never\"] }",
+               "resource.engine.new_tokens_min=60", "resource.engine.new_tokens_max=60",
+               "resource.engine.vocab_size=28"}};
+  const auto result = run_demo(demo);
+  ASSERT_TRUE(result.violations.empty()) << words(demo, result);
+  int num_stopped = 0;
+  for (const auto& line : result.rollouts) {
+    const Json rollout = parse_json(line, "rollouts.jsonl").value();
+    if (rollout.find("end")->as_string() != "trained") continue;
+    const std::string text = rollout.find("completion")->as_string();
+    const size_t found = text.find('e');
+    if (found == std::string::npos) continue;
+    EXPECT_EQ(found + 1, text.size()) << text;
+    EXPECT_EQ(*rollout.find("truncated"), Json(false));
+    ++num_stopped;
+  }
+  EXPECT_GT(num_stopped, 10);
 }
 
 TEST(Demo, EqualSeedsGiveEqualBytesOfRolloutsJsonl) {
