@@ -1,15 +1,10 @@
 #include "runtime/agent/agent_server.h"
 
-#include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 
 #include "runtime/cluster/control_messages.h"
 
@@ -32,44 +27,6 @@ uint64_t draw_challenge() {
   uint64_t drawn = 0;
   CHECK(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn, "the system gives no random bytes");
   return drawn;
-}
-
-/// A name that stays inside its folder.
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && name[0] != '.' &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '.' || c == '_' || c == '-';
-         });
-}
-
-/// The folder is the one that the control plane has, and it is run by the same user.
-Status check_folder(const PrepareRun& order, uint64_t challenge) {
-  const auto not_shared = [&](std::string_view why) {
-    return error(Code::kNotFound, "the run folder '{}' is not the control plane's here: {}",
-                 order.run_folder, why)
-        .note(
-            "every machine of a run needs the same folder under the same path: put it on a "
-            "shared file system, e.g. with --out /shared/runs/NAME");
-  };
-  const std::filesystem::path folder(order.run_folder);
-  if (!folder.is_absolute()) return not_shared("it is no absolute path");
-  const auto file = folder / challenge_file(challenge);
-  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return not_shared(fmt::format("'{}': {}", file.string(), std::strerror(errno)));
-  struct stat about {};
-  std::array<char, 64> text{};
-  const bool is_known = ::fstat(fd, &about) == 0;
-  const auto num_read = ::read(fd, text.data(), text.size());
-  ::close(fd);
-  if (!is_known || !S_ISREG(about.st_mode) || about.st_uid != ::geteuid())
-    return error(Code::kInvalid, "'{}' is not of this agent's user (user id {}, not {})",
-                 file.string(), about.st_uid, ::geteuid())
-        .note("the agent and the run need the same user");
-  if (num_read < 0 ||
-      std::string_view(text.data(), static_cast<size_t>(num_read)) != challenge_text(challenge))
-    return not_shared("the control plane has written otherwise");
-  return ok();
 }
 
 }  // namespace
@@ -103,6 +60,7 @@ bool AgentServer::is_done() const {
 
 void AgentServer::turn() {
   receive_frames();
+  end_checks(now());
   if (run_ != nullptr) {
     PeerOutbox& outbox = clients_.at(session_).outbox;
     run_->turn([&outbox] { return outbox.has_room(); });
@@ -113,8 +71,9 @@ void AgentServer::turn() {
   if (is_done()) return;
   std::vector<pollfd> descriptors;
   if (run_ != nullptr) run_->poll_for(descriptors, clients_.at(session_).outbox.has_room());
-  const bool is_waiting = std::any_of(clients_.begin(), clients_.end(),
-                                      [](const auto& each) { return !each.second.outbox.empty(); });
+  const bool is_waiting = std::any_of(clients_.begin(), clients_.end(), [](const auto& each) {
+    return !each.second.outbox.empty() || each.second.check != nullptr;
+  });
   listener_->wait(descriptors, is_waiting ? kRetry : kTick);
 }
 
@@ -172,9 +131,10 @@ void AgentServer::greet(const std::string& from, std::span<const std::byte> fram
   clients_.erase(oldest);
 }
 
-void AgentServer::tell(Client& client, Payload message) {
+/// What cannot be said ends the session of a run; of anybody else it is just not said.
+void AgentServer::tell(const std::string& to, Client& client, Payload message) {
   const Status put = client.outbox.put(message);
-  if (!put.ok() && !broken_) broken_ = put.error().message();
+  if (!put.ok() && to == session_ && !broken_) broken_ = put.error().message();
 }
 
 void AgentServer::obey(const std::string& from, Client& client, const Payload& message) {
@@ -189,16 +149,43 @@ void AgentServer::obey(const std::string& from, Client& client, const Payload& m
     broken_ = handled.error().message();
 }
 
+/// Looks first: who sends this may be anybody who can reach the port.
 void AgentServer::prepare(const std::string& from, Client& client, const PrepareRun& order) {
-  RunPrepared answer;
-  answer.pid = ::getpid();
-  if (const Status taken = take(from, client, order, answer); !taken.ok())
-    answer.fault = to_fault(taken.error());
-  tell(client, Payload::of(std::move(answer)));
+  const auto begin = [&]() -> Status {
+    RETURN_IF_ERROR(check_names(order));
+    if (client.check != nullptr || !client.outbox.empty())
+      return error(Code::kExists, "the answer to an order before is still due");
+    ASSIGN_OR_RETURN(client.check,
+                     RunCheck::begin(order, client.challenge,
+                                     {settings_.find_worker, settings_.check_run}, looks_, now()));
+    return ok();
+  };
+  if (const Status begun = begin(); !begun.ok()) answer(from, client, {}, begun);
 }
 
-Status AgentServer::take(const std::string& from, Client& client, const PrepareRun& order,
-                         RunPrepared& answer) {
+void AgentServer::end_checks(Time time) {
+  for (auto& [from, client] : clients_) {
+    if (client.check == nullptr) continue;
+    const auto worker = client.check->poll(time);
+    if (!worker) continue;
+    const auto check = std::move(client.check);
+    RunPrepared prepared;
+    const Status taken =
+        worker->ok() ? take(from, check->order(), **worker, prepared) : Status(worker->error());
+    answer(from, client, prepared, taken);
+  }
+}
+
+void AgentServer::answer(const std::string& to, Client& client, RunPrepared prepared,
+                         const Status& taken) {
+  prepared.pid = ::getpid();
+  if (!taken.ok()) prepared.fault = to_fault(taken.error());
+  tell(to, client, Payload::of(std::move(prepared)));
+}
+
+/// Of somebody who has shown that it is this user.
+Status AgentServer::take(const std::string& from, const PrepareRun& order,
+                         const std::filesystem::path& worker, RunPrepared& prepared) {
   if (num_signals_obeyed_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
   if (run_ != nullptr && run_->order().run_id != order.run_id)
     return error(Code::kExists, "the agent serves run {} of graph '{}' already",
@@ -210,22 +197,18 @@ Status AgentServer::take(const std::string& from, Client& client, const PrepareR
     return error(Code::kExists, "the agent serves start {} of run {}, this is start {}",
                  run_->order().epoch, order.run_id, order.epoch);
   if (run_ != nullptr) {
-    answer.num_killed = static_cast<uint32_t>(run_->num_workers());
+    prepared.num_killed = static_cast<uint32_t>(run_->num_workers());
     end_run(fmt::format("start {} of the run takes its place", order.epoch));
   }
-  if (!is_plain_name(order.links))
-    return error(Code::kInvalid, "'{}' is no name for a folder of sockets", order.links);
-  RETURN_IF_ERROR(check_folder(order, client.challenge));
-  if (settings_.check_run) RETURN_IF_ERROR(settings_.check_run(order));
   AgentSite site = settings_.site;
-  ASSIGN_OR_RETURN(site.worker, settings_.find_worker());
+  site.worker = worker;
   PrepareRun kept = order;
   kept.dead_after_ms = std::clamp(order.dead_after_ms, kDeadAfterMin.to_milliseconds(),
                                   kDeadAfterMax.to_milliseconds());
   session_ = from;
   broken_.reset();
   run_ = std::make_unique<AgentRun>(std::move(kept), std::move(site), [this](Payload message) {
-    tell(clients_.at(session_), std::move(message));
+    tell(session_, clients_.at(session_), std::move(message));
   });
   settings_.say(fmt::format("serving run {} of graph '{}', start {}, in {}", order.run_id,
                             order.graph, order.epoch, order.run_folder));
@@ -241,7 +224,7 @@ void AgentServer::watch_session(Time time) {
   if (is_silent)
     return end_run(fmt::format("the control plane has said nothing for {}", to_string(dead_after)));
   if (client.outbox.is_beat_due(time, beat_every(dead_after)))
-    tell(client, Payload::of(AgentBeat{static_cast<uint32_t>(run_->num_workers())}));
+    tell(session_, client, Payload::of(AgentBeat{static_cast<uint32_t>(run_->num_workers())}));
 }
 
 void AgentServer::obey_signals() {
@@ -250,12 +233,13 @@ void AgentServer::obey_signals() {
     if (run_ == nullptr) return;
     if (num_signals_obeyed_ > 1) return end_run("the agent was told twice to stop");
     settings_.say("stopping: the run is asked to drain (again stops now)");
-    tell(clients_.at(session_), Payload::of(AgentLeaving{"the agent was told to stop"}));
+    tell(session_, clients_.at(session_), Payload::of(AgentLeaving{"the agent was told to stop"}));
   }
 }
 
 /// Kills and reaps, then says so.
 void AgentServer::end_run(std::string why) {
+  why = cut(std::move(why), kReasonBytesMax);
   const size_t num_left = run_->num_workers();
   const std::string run_id = run_->order().run_id;
   run_.reset();
@@ -265,9 +249,9 @@ void AgentServer::end_run(std::string why) {
   settings_.say(num_left == 0 ? fmt::format("run {} has left: {}", run_id, why)
                               : fmt::format("run {} has left, {} of its processes were killed: {}",
                                             run_id, num_left, why));
-  Client& client = clients_.at(session_);
-  session_.clear();
-  tell(client, Payload::of(RunDropped{std::move(why)}));
+  const std::string to = std::exchange(session_, {});
+  Client& client = clients_.at(to);
+  tell(to, client, Payload::of(RunDropped{std::move(why)}));
   client.has_to_hear = true;
   leave_by_ = now() + kFarewellMax;
 }

@@ -2,8 +2,10 @@
 ///
 ///   greeting -> greeting with a challenge -> PrepareRun -> RunPrepared -> ... -> LeaveRun
 ///
-/// Everything happens on the thread that calls serve(), which is the parent of all workers: they
-/// die with it. The end of a run (LeaveRun, a control plane that is silent for dead_after, a broken
+/// Proof first: until the challenge has been found in the run folder, an order touches nothing and
+/// learns nothing of a run that is served. Everything happens on the thread that calls serve(),
+/// which is the parent of all workers: they die with it. It waits for no disk: that a RunCheck
+/// does. The end of a run (LeaveRun, a control plane that is silent for dead_after, a broken
 /// connection, a newer start of the same run) kills and reaps what is left of it before anything
 /// else is answered.
 #pragma once
@@ -18,6 +20,7 @@
 
 #include "runtime/agent/agent_run.h"
 #include "runtime/agent/peer_outbox.h"
+#include "runtime/agent/run_check.h"
 #include "runtime/transport/zmq_frames.h"
 
 namespace primerl {
@@ -28,6 +31,7 @@ struct AgentSettings {
   AgentSite site;  // `worker` is asked for with each run
   AgentGreeting greeting;
   bool once = false;  // leave after the first run
+  /// Both are asked on a thread of their own, perhaps for several runs at once.
   std::function<Result<std::filesystem::path>()> find_worker;
   /// Whether this machine can take part: an Error refuses the run.
   std::function<Status(const PrepareRun&)> check_run;
@@ -58,6 +62,7 @@ class AgentServer {
     int num_tries = 0;         // turns since its outbox was empty
     bool has_to_hear = false;  // that its run is over: it answers with LeaveRun
     PeerOutbox outbox;
+    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it has sent; null: none is open
   };
 
   void turn();
@@ -65,9 +70,11 @@ class AgentServer {
   void greet(const std::string& from, std::span<const std::byte> frame);
   void obey(const std::string& from, Client& client, const Payload& message);
   void prepare(const std::string& from, Client& client, const PrepareRun& order);
-  Status take(const std::string& from, Client& client, const PrepareRun& order,
-              RunPrepared& answer);
-  void tell(Client& client, Payload message);
+  void end_checks(Time now);
+  void answer(const std::string& to, Client& client, RunPrepared prepared, const Status& taken);
+  Status take(const std::string& from, const PrepareRun& order, const std::filesystem::path& worker,
+              RunPrepared& prepared);
+  void tell(const std::string& to, Client& client, Payload message);
   void watch_session(Time now);
   void obey_signals();
   void end_run(std::string why);
@@ -80,6 +87,7 @@ class AgentServer {
   std::unique_ptr<FrameListener> listener_;
   std::map<std::string, Client> clients_;  // by connection
   uint64_t num_greeted_ = 0;
+  const RunCheck::Looks looks_ = std::make_shared<std::atomic<int>>(0);
   std::string session_;                // the connection whose run is served; "": none
   std::unique_ptr<AgentRun> run_;      // null when there is none
   std::optional<std::string> broken_;  // why the session cannot go on

@@ -125,8 +125,18 @@ Result<Payload> AgentFrames::decode(std::span<const std::byte> frame) {
 std::string challenge_file(uint64_t challenge) { return fmt::format(".agent-{:016x}", challenge); }
 std::string challenge_text(uint64_t challenge) { return fmt::format("{:016x}\n", challenge); }
 
+std::string cut(std::string text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  constexpr std::string_view kMore = " ...";
+  text.resize(bytes_max - kMore.size());
+  return text.append(kMore);
+}
+
 AgentFault to_fault(const Error& error) {
-  return {static_cast<uint8_t>(error.code()), error.message(), error.notes()};
+  AgentFault fault{static_cast<uint8_t>(error.code()), cut(error.message(), kFaultBytesMax), {}};
+  for (const std::string& note : error.notes())
+    if (fault.notes.size() < kFaultNotesMax) fault.notes.push_back(cut(note, kFaultBytesMax));
+  return fault;
 }
 
 Error to_error(const AgentFault& fault) {

@@ -67,7 +67,10 @@ class AgentFrames {
 std::string challenge_file(uint64_t challenge);
 std::string challenge_text(uint64_t challenge);
 
-/// An Error on the wire, and back.
+/// At most so many bytes, the last of them " ..." where something is missing.
+std::string cut(std::string text, size_t bytes_max);
+
+/// An Error on the wire, cut to its limits, and back.
 AgentFault to_fault(const Error& error);
 /// CHECKs that there is one.
 Error to_error(const AgentFault& fault);

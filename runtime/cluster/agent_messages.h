@@ -28,8 +28,20 @@ inline constexpr uint64_t kTunnelWindowBytes = uint64_t{1} << 20;
 /// Most bytes of one TunnelBytes.
 inline constexpr size_t kTunnelPieceBytes = size_t{64} << 10;
 
-/// Be the agent of this run. Refused while another run is served; what is left of an older start of
-/// the same run is killed and reaped before the answer.
+/// Longest words of an order; one past is refused before anything is looked at.
+inline constexpr size_t kRunIdBytesMax = 64;
+inline constexpr size_t kLinksBytesMax = 64;
+inline constexpr size_t kOrderWordBytesMax = 256;   // names, addresses
+inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file in it still a path
+/// Of an AgentFault and of the reasons for an end; what is longer is cut.
+inline constexpr size_t kFaultBytesMax = 16384;
+inline constexpr size_t kFaultNotesMax = 8;
+inline constexpr size_t kReasonBytesMax = 1024;
+
+/// Be the agent of this run. Nothing is touched, and nothing of a run that is served is told,
+/// before the challenge of the greeting was found in the run folder. Then it is refused while
+/// another run is served, and what is left of an older start of the same run is killed and reaped
+/// before the answer.
 struct PrepareRun {
   static constexpr std::string_view kName = "PrepareRun";
   static constexpr uint32_t kVersion = 1;

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 
 extern char** environ;
 
@@ -180,15 +179,17 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
   const Descriptor fault_read(pipe_fds[0]);
   Descriptor fault_write(pipe_fds[1]);
-  const Descriptor log(
-      ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  // Neither through a link nor into a pipe, where opening waits for somebody at the other end.
+  Descriptor log(::open(options.log_file.c_str(),
+                        O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (log.get() < 0)
     return system_error(
         fmt::format("the log file '{}' cannot be opened", options.log_file.string()));
   const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (null.get() < 0) return system_error("'/dev/null' cannot be opened");
   struct stat log_facts {};
-  ::fstat(log.get(), &log_facts);
+  if (::fstat(log.get(), &log_facts) != 0 || !S_ISREG(log_facts.st_mode))
+    return error(Code::kInvalid, "the log file '{}' is no plain file", options.log_file.string());
 
   std::vector<std::string> arguments = {options.program.string()};
   arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
@@ -214,14 +215,14 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
                  options.program.string(), std::strerror(*fault));
   }
   Started started;
-  started.child.reset(new ChildProcess(options, pid, pid_descriptor(pid),
+  started.child.reset(new ChildProcess(pid, pid_descriptor(pid), log.release(),
                                        static_cast<uint64_t>(log_facts.st_size)));
   started.control_fd = ours.release();
   return started;
 }
 
-ChildProcess::ChildProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start)
-    : pid_(pid), pid_fd_(pid_fd), log_file_(options.log_file), log_start_(log_start) {}
+ChildProcess::ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start)
+    : pid_(pid), pid_fd_(pid_fd), log_fd_(log_fd), log_start_(log_start) {}
 
 ChildProcess::~ChildProcess() {
   if (!poll()) {
@@ -231,6 +232,7 @@ ChildProcess::~ChildProcess() {
     }
   }
   if (pid_fd_ >= 0) ::close(pid_fd_);
+  ::close(log_fd_);
 }
 
 std::optional<ProcessExit> ChildProcess::poll() {
@@ -269,15 +271,16 @@ void ChildProcess::kill() {
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {
-  std::ifstream file(log_file_, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const auto size = static_cast<uint64_t>(file.tellg());
+  // The file that was opened, whatever has its name by now.
+  struct stat facts {};
+  if (::fstat(log_fd_, &facts) != 0) return {};
+  const auto size = static_cast<uint64_t>(facts.st_size);
   if (size <= log_start_) return {};
   const uint64_t num_bytes = std::min<uint64_t>(size - log_start_, bytes_max);
   std::string text(num_bytes, '\0');
-  file.seekg(static_cast<std::streamoff>(size - num_bytes));
-  file.read(text.data(), static_cast<std::streamsize>(num_bytes));
-  text.resize(static_cast<size_t>(file.gcount()));
+  const auto num_read =
+      ::pread(log_fd_, text.data(), text.size(), static_cast<off_t>(size - num_bytes));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
   // A line cut in front says less than nothing.
   if (num_bytes < size - log_start_) {
     if (const auto line_end = text.find('\n'); line_end + 1 < text.size())

@@ -94,11 +94,11 @@ class ChildProcess {
   std::string last_words(size_t bytes_max) const;
 
  private:
-  ChildProcess(const LaunchOptions& options, pid_t pid, int pid_fd, uint64_t log_start);
+  ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start);
 
   const pid_t pid_;
   const int pid_fd_;
-  const std::filesystem::path log_file_;
+  const int log_fd_;
   const uint64_t log_start_;  // bytes that were in the log file before
   std::optional<ProcessExit> exit_;
 };
