@@ -119,7 +119,7 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   Link other(theirs, back, limits, other_outbox, unused, now);
   other.wake(now);
   const auto receive = [&](Lane lane, const OutFrame& frame) {
-    link.receive(lane, {frame.header, {nullptr, 0, frame.head.bytes()}, {}}, now);
+    link.receive(lane, {}, {frame.header, {nullptr, 0, frame.head.bytes()}, {}}, now);
   };
   OutFrame hello;
   for (const Lane lane : {Lane::kFrames, Lane::kBulk})

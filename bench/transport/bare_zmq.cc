@@ -1,6 +1,8 @@
 #include <zmq.h>
 
 #include <cstring>
+#include <fstream>
+#include <thread>
 
 #include "bench/transport/bench_peer.h"
 
@@ -10,7 +12,24 @@ namespace {
 /// First byte of a frame's first part: what the peer does with it.
 enum Kind : uint8_t { kData = 0, kEcho = 1, kEnd = 2 };
 
-std::string address(const std::string& folder) { return "ipc://" + folder + "/bare"; }
+/// Where the peer has said that it listens.
+std::string place(const std::string& folder, BareWay way) {
+  return fmt::format("{}/bare{}", folder, static_cast<int>(way));
+}
+
+void use_keys(void* socket, const std::string& folder, bool is_server) {
+  const auto keys = read_key_file(key_file(folder));
+  CHECK(keys.ok(), "no keys");
+  const int server = is_server ? 1 : 0;
+  const auto set = [socket](int option, const std::string& key) {
+    CHECK(zmq_setsockopt(socket, option, key.data(), key.size()) == 0, "no CURVE");
+  };
+  zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &server, sizeof server);
+  set(ZMQ_CURVE_SECRETKEY, keys->secret_key.reveal());
+  if (is_server) return;
+  set(ZMQ_CURVE_PUBLICKEY, keys->public_key);
+  set(ZMQ_CURVE_SERVERKEY, keys->public_key);
+}
 
 uint8_t* at_of(zmq_msg_t& part) { return static_cast<uint8_t*>(zmq_msg_data(&part)); }
 
@@ -18,12 +37,30 @@ void check(bool is_ok, const char* what) { CHECK(is_ok, what); }
 
 }  // namespace
 
-void run_bare_peer(const std::string& folder) {
+void leave_word(const std::string& file, const std::string& word) {
+  std::ofstream(file + ".new") << word;
+  std::filesystem::rename(file + ".new", file);
+}
+
+std::string wait_for_word(const std::string& file) {
+  while (!std::filesystem::exists(file)) std::this_thread::yield();
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void run_bare_peer(const std::string& folder, BareWay way) {
   void* context = zmq_ctx_new();
   void* router = zmq_socket(context, ZMQ_ROUTER);
   const int high_water_mark = 8192;
   zmq_setsockopt(router, ZMQ_RCVHWM, &high_water_mark, sizeof high_water_mark);
-  check(zmq_bind(router, address(folder).c_str()) == 0, "bare bind");
+  if (way == BareWay::kCurve) use_keys(router, folder, true);
+  const std::string wanted =
+      way == BareWay::kIpc ? "ipc://" + folder + "/bare" : "tcp://127.0.0.1:*";
+  check(zmq_bind(router, wanted.c_str()) == 0, "bare bind");
+  char bound[256] = {};
+  size_t size = sizeof bound;
+  zmq_getsockopt(router, ZMQ_LAST_ENDPOINT, bound, &size);
+  leave_word(place(folder, way), bound);
   uint64_t num_received = 0;
   while (true) {
     zmq_msg_t id, part;
@@ -51,11 +88,13 @@ void run_bare_peer(const std::string& folder) {
   zmq_ctx_term(context);
 }
 
-BareLink::BareLink(const std::string& folder)
+BareLink::BareLink(const std::string& folder, BareWay way)
     : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)), memory_(1 << 20) {
   const int high_water_mark = 8192;
   zmq_setsockopt(socket_, ZMQ_SNDHWM, &high_water_mark, sizeof high_water_mark);
-  check(zmq_connect(socket_, address(folder).c_str()) == 0, "bare connect");
+  if (way == BareWay::kCurve) use_keys(socket_, folder, false);
+  const std::string address = wait_for_word(place(folder, way));
+  check(zmq_connect(socket_, address.c_str()) == 0, "bare connect");
 }
 
 BareLink::~BareLink() {

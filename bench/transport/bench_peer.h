@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -44,13 +45,22 @@ inline TransportIdentity bench_identity(uint32_t process) {
 /// The other process: counts what arrives, grants, echoes; ends when the first one does.
 int run_peer(const std::string& folder);
 
+/// One pair for both processes, in the folder of the bench.
+inline std::filesystem::path key_file(const std::string& folder) { return folder + "/keys"; }
+
+enum class BareWay { kIpc, kTcp, kCurve };
+
 /// The bare socket's end of the same, in that process; runs until a frame of one byte arrives.
-void run_bare_peer(const std::string& folder);
+void run_bare_peer(const std::string& folder, BareWay way);
+
+/// A word that one process leaves for the other.
+void leave_word(const std::string& file, const std::string& word);
+std::string wait_for_word(const std::string& file);
 
 /// One side of a pair of bare sockets: what ZeroMQ does with the same frames and nothing around it.
 class BareLink {
  public:
-  explicit BareLink(const std::string& folder);
+  BareLink(const std::string& folder, BareWay way);
   ~BareLink();
   BareLink(const BareLink&) = delete;
   BareLink& operator=(const BareLink&) = delete;

@@ -88,7 +88,7 @@ class PeerReceiver final : public TransportReceiver {
 
   Transport* transport = nullptr;
   std::atomic<bool> has_left{false};
-  uint64_t num_received[3] = {};  // by process
+  uint64_t num_received[4] = {};  // by process
   std::atomic<uint64_t> sum{0};   // so that nothing is left out
 };
 
@@ -143,11 +143,14 @@ struct Line {
 /// This process's ends of all pairs, and the other process.
 struct Bench {
   std::string folder;
-  Line line;    // all bytes by the link
-  Line shared;  // large Blobs by shared memory
-  std::unique_ptr<BareLink> bare;
+  Line line;                          // all bytes by the link
+  Line shared;                        // large Blobs by shared memory
+  Line tcp;                           // all bytes by the link, encrypted
+  std::unique_ptr<BareLink> bare[3];  // by BareWay
 };
 Bench* bench = nullptr;
+
+constexpr BareWay kBareWays[] = {BareWay::kIpc, BareWay::kTcp, BareWay::kCurve};
 
 LinkAddress peer_address(const std::string& folder) {
   return {"ipc://" + folder + "/p0.e1.frames", "ipc://" + folder + "/p0.e1.bulk"};
@@ -196,7 +199,8 @@ void BM_Edge(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   const auto per_parcel = static_cast<uint64_t>(state.range(1));
   const uint64_t count = count_of(bytes) * (per_parcel > 1 ? 4 : 1);
-  Line& line = state.range(2) != 0 ? bench->shared : bench->line;
+  Line* const lines[] = {&bench->line, &bench->shared, &bench->tcp};
+  Line& line = *lines[state.range(2)];
   for (auto _ : state) send_messages(line, count, per_parcel, load_of(bytes), window_of(bytes));
   report(state, count, bytes);
 }
@@ -234,10 +238,11 @@ void BM_Bare(benchmark::State& state) {
   window.grant_every /= per_parcel;
   for (auto _ : state) {
     // A Blob that travels as bulk has two frames: the one that names it, and itself.
+    BareLink& bare = *bench->bare[state.range(2)];
     if (is_bulk)
-      bench->bare->send(count, kLinkHeaderBytes + kChunkHeaderBytes + frame, bytes, window);
+      bare.send(count, kLinkHeaderBytes + kChunkHeaderBytes + frame, bytes, window);
     else
-      bench->bare->send(count, frame, 0, window);
+      bare.send(count, frame, 0, window);
   }
   report(state, count * per_parcel, bytes);
 }
@@ -269,7 +274,8 @@ void round_trips(benchmark::State& state, Once once) {
 }
 
 void BM_RoundTrip(benchmark::State& state) {
-  round_trips(state, [] { ask(bench->line); });
+  Line& line = state.range(0) != 0 ? bench->tcp : bench->line;
+  round_trips(state, [&line] { ask(line); });
 }
 
 /// What a small message waits for while payloads travel by the same link.
@@ -287,12 +293,16 @@ void BM_RoundTripBesideRollouts(benchmark::State& state) {
 
 void BM_RoundTripBare(benchmark::State& state) {
   const size_t bytes = frame_bytes(64, 1);
-  round_trips(state, [bytes] { bench->bare->round_trip(bytes); });
+  BareLink& bare = *bench->bare[state.range(0)];
+  round_trips(state, [&] { bare.round_trip(bytes); });
 }
 
 #define PRIMERL_PAIR(bytes, per_parcel)                                                     \
   BENCHMARK(BM_Edge)->Args({bytes, per_parcel, 0})->UseRealTime()->MeasureProcessCPUTime(); \
-  BENCHMARK(BM_Bare)->Args({bytes, per_parcel})->UseRealTime()->MeasureProcessCPUTime()
+  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 0})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Edge)->Args({bytes, per_parcel, 2})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 1})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 2})->UseRealTime()->MeasureProcessCPUTime()
 PRIMERL_PAIR(64, 1);
 PRIMERL_PAIR(64, 64);
 PRIMERL_PAIR(4096, 1);
@@ -300,8 +310,8 @@ PRIMERL_PAIR(1 << 20, 1);
 BENCHMARK(BM_Edge)->Args({1 << 20, 1, 1})->UseRealTime()->MeasureProcessCPUTime();
 BENCHMARK(BM_Rollouts)->Arg(0)->Arg(1)->UseRealTime()->MeasureProcessCPUTime();
 BENCHMARK(BM_RoundTripBesideRollouts)->Arg(0)->Arg(1)->UseRealTime()->MeasureProcessCPUTime();
-BENCHMARK(BM_RoundTrip)->UseRealTime()->MeasureProcessCPUTime();
-BENCHMARK(BM_RoundTripBare)->UseRealTime()->MeasureProcessCPUTime();
+BENCHMARK(BM_RoundTrip)->Arg(0)->Arg(1)->UseRealTime()->MeasureProcessCPUTime();
+BENCHMARK(BM_RoundTripBare)->DenseRange(0, 2)->UseRealTime()->MeasureProcessCPUTime();
 
 pid_t spawn_peer(const std::string& program, const std::string& folder) {
   std::string flag = "--peer";
@@ -320,11 +330,25 @@ LinkLimits bench_limits() {
   return limits;
 }
 
+KeyPair keys_of(const std::string& folder) {
+  auto keys = read_key_file(key_file(folder));
+  CHECK(keys.ok(), "no keys");
+  return std::move(keys).value();
+}
+
+/// By ipc, process 3 by tcp.
 void open_line(Line& line, uint32_t process, const std::string& folder) {
-  auto transport = make_zmq_transport(bench_identity(process), bench_limits(), {}, line.receiver);
+  ZmqOptions options;
+  if (process == 3) options.keys = keys_of(folder);
+  auto transport =
+      make_zmq_transport(bench_identity(process), bench_limits(), options, line.receiver);
   CHECK(transport.ok(), "no transport");
   line.transport = std::move(transport).value();
   PeerSpec peer = peer_of(0, peer_address(folder));
+  if (process == 3) {
+    peer.address = {wait_for_word(folder + "/frames"), wait_for_word(folder + "/bulk")};
+    peer.public_key = options.keys->public_key;
+  }
   peer.shares_memory = process == 2;
   CHECK(line.transport->add_peer(std::move(peer)).ok(), "no peer");
   line.receiver.wait_up();
@@ -333,6 +357,7 @@ void open_line(Line& line, uint32_t process, const std::string& folder) {
 int run(int count, char** arguments) {
   std::string folder = std::filesystem::temp_directory_path() / "primerl-bench-XXXXXX";
   CHECK(::mkdtemp(folder.data()) != nullptr, "no folder");
+  CHECK(write_key_file(key_file(folder), make_key_pair()).ok(), "no keys");
   const pid_t pid = spawn_peer(arguments[0], folder);
   {
     Bench made;
@@ -340,10 +365,12 @@ int run(int count, char** arguments) {
     made.folder = folder;
     open_line(made.line, 1, folder);
     open_line(made.shared, 2, folder);
-    made.bare = std::make_unique<BareLink>(folder);
+    open_line(made.tcp, 3, folder);
+    for (const BareWay way : kBareWays)
+      made.bare[static_cast<size_t>(way)] = std::make_unique<BareLink>(folder, way);
     benchmark::Initialize(&count, arguments);
     benchmark::RunSpecifiedBenchmarks();
-    for (Line* line : {&made.line, &made.shared})
+    for (Line* line : {&made.line, &made.shared, &made.tcp})
       CHECK(line->transport->close(Duration::seconds(10)).ok(), "not everything arrived");
   }
   int status = 0;
@@ -357,17 +384,24 @@ int run(int count, char** arguments) {
 int run_peer(const std::string& folder) {
   PeerReceiver receiver;
   ZmqOptions options;
-  options.listen = {"ipc://" + folder};
+  options.listen = {"ipc://" + folder, "tcp://127.0.0.1"};
+  options.keys = keys_of(folder);
   auto transport = make_zmq_transport(bench_identity(0), {}, options, receiver);
   CHECK(transport.ok(), transport.ok() ? "" : transport.error().text());
   receiver.transport = transport->get();
-  for (const uint32_t process : {1U, 2U}) {
+  for (const uint32_t process : {1U, 2U, 3U}) {
     PeerSpec peer = peer_of(process, {});
     peer.shares_memory = process == 2;
+    if (process == 3) peer.public_key = options.keys->public_key;
     CHECK((*transport)->add_peer(std::move(peer)).ok(), "no peer");
   }
-  std::thread bare([&] { run_bare_peer(folder); });
-  bare.join();  // ends with the first process
+  const LinkAddress tcp = (*transport)->addresses()[1];
+  leave_word(folder + "/frames", tcp.frames);
+  leave_word(folder + "/bulk", tcp.bulk);
+  std::vector<std::thread> bare;
+  for (const BareWay way : kBareWays)
+    bare.emplace_back([&folder, way] { run_bare_peer(folder, way); });
+  for (std::thread& each : bare) each.join();  // ends with the first process
   return (*transport)->close(Duration::seconds(10)).ok() || receiver.has_left ? 0 : 1;
 }
 

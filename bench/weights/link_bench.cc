@@ -75,7 +75,8 @@ std::shared_ptr<const WeightSnapshot> weights(int64_t version) {
 /// A process with its links and its end of the channel.
 class End {
  public:
-  End(uint32_t process, const std::string& listen)
+  /// `key_file`: of the one pair that both ends of tcp have; "" for ipc.
+  End(uint32_t process, const std::string& listen, const std::string& key_file)
       : links_([this] {
           LinkEvents events;
           events.all_live = [] {};
@@ -91,6 +92,12 @@ class End {
     identity.name = fmt::format("p{}", process);
     ZmqOptions options;
     if (!listen.empty()) options.listen = {listen};
+    if (!key_file.empty()) {
+      auto keys = read_key_file(key_file);
+      CHECK(keys.ok(), "no keys");
+      public_key_ = keys->public_key;
+      options.keys = std::move(keys).value();
+    }
     links_.carry_streams(&streams_);
     auto opened = links_.open([&](TransportReceiver& receiver) {
       return make_zmq_transport(identity, LinkLimits(), options, receiver);
@@ -114,6 +121,7 @@ class End {
       spec.process = ProcessId(peer);
       spec.name = fmt::format("p{}", peer);
       spec.address = address;
+      spec.public_key = public_key_;
       specs.push_back(std::move(spec));
     }
     CHECK(links_.connect(std::move(specs)).ok(), "no peers");
@@ -126,6 +134,7 @@ class End {
  private:
   WeightLinks streams_;
   ProcessLinks links_;
+  std::string public_key_;
   std::vector<LinkAddress> addresses_;
   std::shared_ptr<LinkChannel> channel_;
 };
@@ -144,11 +153,12 @@ Parcel ping(uint32_t from, uint32_t to, uint64_t number) {
 }
 
 /// Tells its parent each version that it has, and answers pings.
-int receive(uint32_t process, const LinkAddress& parent) {
-  End end(process, "");
-  end.links().receive([&](Parcel&& parcel) {
+int receive(uint32_t process, const LinkAddress& parent, const std::string& key_file) {
+  End end(process, "", key_file);
+  end.links().receive([&](ProcessId, Parcel&& parcel) {
     const uint64_t number = parcel.messages.front().envelope.payload.as<Ping>().number;
     (void)end.links().carry(ProcessId(0), ping(process, 0, number));
+    return ok();
   });
   end.connect({0}, parent);
   for (int64_t version = 1;; ++version) {
@@ -161,7 +171,7 @@ int receive(uint32_t process, const LinkAddress& parent) {
 
 class Child {
  public:
-  Child(uint32_t process, const LinkAddress& parent) {
+  Child(uint32_t process, const LinkAddress& parent, const std::string& key_file) {
     int from[2];
     CHECK(::pipe2(from, O_CLOEXEC) == 0, "no pipe");
     const std::string number = std::to_string(process);
@@ -170,7 +180,7 @@ class Child {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(from[1], STDOUT_FILENO);
       ::execl("/proc/self/exe", "link_weights_bench", "--receive", number.c_str(),
-              parent.frames.c_str(), parent.bulk.c_str(), nullptr);
+              parent.frames.c_str(), parent.bulk.c_str(), key_file.c_str(), nullptr);
       ::_exit(127);
     }
     ::close(from[1]);
@@ -221,9 +231,10 @@ class Folder {
 class Pings {
  public:
   explicit Pings(End& end) : end_(end) {
-    end_.links().receive([this](Parcel&& parcel) {
+    end_.links().receive([this](ProcessId, Parcel&& parcel) {
       answered_.store(parcel.messages.front().envelope.payload.as<Ping>().number);
       answered_.notify_all();
+      return ok();
     });
   }
   double once() {
@@ -245,11 +256,14 @@ class Pings {
 /// `with_pings`, small messages go back and forth.
 void two_receivers(benchmark::State& state, const char* kind, bool with_pings) {
   const Folder folder;
-  End end(0,
-          std::string(kind) == "ipc" ? "ipc://" + folder.path() + "/sockets" : "tcp://127.0.0.1");
+  const bool is_ipc = std::string(kind) == "ipc";
+  const std::string key_file = is_ipc ? "" : folder.path() + "/keys";
+  CHECK(is_ipc || write_key_file(key_file, make_key_pair()).ok(), "no keys");
+  End end(0, is_ipc ? "ipc://" + folder.path() + "/sockets" : "tcp://127.0.0.1", key_file);
   Pings pings(end);
   end.connect({1, 2}, {});
-  const std::array<Child, kReceivers> children{Child(1, end.address()), Child(2, end.address())};
+  const std::array<Child, kReceivers> children{Child(1, end.address(), key_file),
+                                               Child(2, end.address(), key_file)};
   int64_t version = 0;
   std::vector<double> publish, quiet, busy;
   const auto once = [&] {
@@ -279,8 +293,8 @@ void two_receivers(benchmark::State& state, const char* kind, bool with_pings) {
 }  // namespace primerl
 
 int main(int argc, char** argv) {
-  if (argc == 5 && std::string(argv[1]) == "--receive")
-    return primerl::receive(static_cast<uint32_t>(std::atoi(argv[2])), {argv[3], argv[4]});
+  if (argc == 6 && std::string(argv[1]) == "--receive")
+    return primerl::receive(static_cast<uint32_t>(std::atoi(argv[2])), {argv[3], argv[4]}, argv[5]);
   benchmark::Initialize(&argc, argv);
   for (const char* kind : {"ipc", "tcp"})
     for (const bool with_pings : {false, true})

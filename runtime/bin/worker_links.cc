@@ -13,6 +13,13 @@ namespace primerl {
 
 namespace {
 
+/// Whether any of its links travels this way.
+bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
+  for (uint32_t other = 0; other < plan.processes.size(); ++other)
+    if (transport_between(plan, process, ProcessId(other)) == transport) return true;
+  return false;
+}
+
 /// Whether a peer connects to the process this way: the later of two to the earlier.
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
@@ -31,6 +38,7 @@ Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
   identity.process = process;
   identity.name = plan.process(process).name;
   identity.epoch = hello.epoch;
+  identity.pass = hello.pass = draw_word();
   ZmqOptions options;
   if (is_reached_by(EdgeTransport::kIpc, plan, process))
     options.listen.push_back("ipc://" + folder);
@@ -42,6 +50,11 @@ Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
     links.admit(keys->allowed);
     options.keys = std::move(keys->own);
     options.allowed = std::move(keys->allowed);
+  } else if (uses(EdgeTransport::kTcp, plan, process)) {
+    // A pair for this incarnation, in this memory alone; peers hear of it through their control
+    // channels, and let nobody else in.
+    options.keys = make_key_pair();
+    hello.public_key = options.keys->public_key;
   }
   ASSIGN_OR_RETURN(const auto addresses, links.open([&](TransportReceiver& receiver) {
     return make_zmq_transport(std::move(identity), LinkLimits(), std::move(options), receiver);

@@ -13,7 +13,8 @@ namespace primerl {
 
 /// Opens the sockets of the process that `hello` is of, for the peers that connect to it: in
 /// `folder`, on free ports where their edges travel by tcp, or both. Its hello then says where
-/// peers reach it, and by which key.
+/// peers reach it, by which key (of --keys, or drawn now where something travels by tcp), and by
+/// which pass.
 Status open_links(ProcessLinks& links, const Plan& plan, ProcessId process,
                   const std::string& folder, const LinkKeyFiles& key_files, WorkerHello& hello);
 

@@ -23,7 +23,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 7;
+inline constexpr uint32_t kControlVersion = 8;
 
 /// One way to reach a process: the two connections of its links (LinkAddress).
 struct AddressEntry {
@@ -39,7 +39,7 @@ struct AddressEntry {
 /// Who has come up. Any difference from what the control plane expects is refused with both values.
 struct WorkerHello {
   static constexpr std::string_view kName = "WorkerHello";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint32_t control_version = kControlVersion;
   uint32_t wire_version = kFrameVersion;
@@ -50,14 +50,15 @@ struct WorkerHello {
   int64_t pid = 0;
   std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
   std::string public_key;               // Z85; "" without keys
+  std::string pass;                     // what its peers show it in their greetings
 
   template <class F>
   static void fields(F& f) {
     using W = WorkerHello;
     f("control_version", &W::control_version)("wire_version", &W::wire_version)(
         "graph_hash", &W::graph_hash)("types_hash", &W::types_hash)("process", &W::process)(
-        "epoch", &W::epoch)("pid", &W::pid)("addresses", &W::addresses)("public_key",
-                                                                        &W::public_key);
+        "epoch", &W::epoch)("pid", &W::pid)("addresses", &W::addresses)(
+        "public_key", &W::public_key)("pass", &W::pass);
   }
 };
 
@@ -68,19 +69,20 @@ struct PeerEntry {
   uint32_t epoch = 0;
   std::vector<AddressEntry> addresses;
   std::string public_key;
+  std::string pass;
 
   template <class F>
   static void fields(F& f) {
     using P = PeerEntry;
     f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("addresses", &P::addresses)(
-        "public_key", &P::public_key);
+        "public_key", &P::public_key)("pass", &P::pass);
   }
 };
 
 /// Link up with these: all that the worker shares an edge with.
 struct ConnectPeers {
   static constexpr std::string_view kName = "ConnectPeers";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   std::vector<PeerEntry> peers;
   template <class F>
   static void fields(F& f) {
@@ -103,7 +105,7 @@ struct PeerDown {
 /// A dead process has a new incarnation: link up with it.
 struct PeerUp {
   static constexpr std::string_view kName = "PeerUp";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   PeerEntry peer;
   template <class F>
   static void fields(F& f) {

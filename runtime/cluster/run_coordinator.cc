@@ -76,6 +76,9 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
       if (std::exchange(members_[i].is_absent, false)) go(ProcessId(i));
     tell_all(GoLive{static_cast<uint32_t>(members_.size())});
   } else if (const auto* tenant = as_if<TenantFinished>(message)) {
+    if (tenant->tenant.is_none() || tenant->tenant.index() >= plan_.tenants.size())
+      return error(Code::kCorrupt, "process '{}' said that tenant slot {} has finished, of {}",
+                   plan_.process(from).name, tenant->tenant.value, plan_.tenants.size());
     finished_.insert(tenant->tenant);
     if (finished_.size() >= plan_.tenants.size()) drain("finished", 0);
   } else if (const auto* counted = as_if<HostsCounted>(message)) {
@@ -130,8 +133,12 @@ void RunCoordinator::connect() {
 
 PeerEntry RunCoordinator::entry_of(size_t process) const {
   const WorkerHello& hello = *members_[process].hello;
-  return {static_cast<uint32_t>(process), hello.process, hello.epoch, hello.addresses,
-          hello.public_key};
+  return {static_cast<uint32_t>(process),
+          hello.process,
+          hello.epoch,
+          hello.addresses,
+          hello.public_key,
+          hello.pass};
 }
 
 /// Those that live: one that is itself being brought back will be told of this one.

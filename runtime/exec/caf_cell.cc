@@ -206,9 +206,7 @@ void HostCell::accept(Time now) {
     auto status = has_failed_ ? ok() : host_.accept(std::move(parcel), now);
     parcel.messages.clear();
     parcel.grants.clear();
-    if (status.ok()) continue;
-    has_failed_ = true;
-    owner_->host_failed(host_.id(), status.error());
+    if (!status.ok()) owner_->parcel_refused(host_.id(), parcel.from, status.error());
   }
   num_taken_ = 0;
 }

@@ -43,6 +43,8 @@ class CellOwner {
   virtual void arm(HostId host, Time at) = 0;
   virtual void tenant_finished(TenantSlot tenant) = 0;
   virtual void host_failed(HostId host, Error error) = 0;
+  /// The host left something out of a parcel: `from` may not say it.
+  virtual void parcel_refused(HostId host, HostId from, const Error& why) = 0;
   virtual void host_started(HostId host, Status status) = 0;
   virtual void host_ended(HostId host) = 0;
   /// A guided host has come to the end of its record.

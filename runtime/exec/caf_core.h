@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "runtime/exec/arrival_check.h"
 #include "runtime/exec/caf_actors.h"
 #include "runtime/exec/caf_cell.h"
 #include "runtime/exec/caf_executor.h"
@@ -30,7 +31,7 @@ class CafExecutor::Core final : private CellOwner {
   void go_live();
   std::vector<PeerChange> returns_for(HostId host) const;
   bool is_live() const;
-  void arrive(Parcel&& parcel);
+  Status arrive(ProcessId from, Parcel&& parcel);
   void finish(RunEnd end);
   void peer_down(ProcessId process, uint32_t epoch);
   Status peer_up(ProcessId process, uint32_t epoch, const std::function<Status()>& join);
@@ -85,6 +86,7 @@ class CafExecutor::Core final : private CellOwner {
   void arm(HostId host, Time at) override { timers_->arm(host, at); }
   void tenant_finished(TenantSlot tenant) override;
   void host_failed(HostId host, Error error) override;
+  void parcel_refused(HostId host, HostId from, const Error& why) override;
   void host_started(HostId host, Status status) override;
   void host_ended(HostId host) override;
   void host_followed(HostId host) override;
@@ -96,7 +98,8 @@ class CafExecutor::Core final : private CellOwner {
   const CafExecutorSetup setup_;
   RunClock clock_;
   const std::shared_ptr<const Wiring> wiring_;
-  HandlerWatch handler_watch_;  // looks on the timer thread
+  const ArrivalCheck arrival_check_;
+  HandlerWatch handler_watch_;                               // looks on the timer thread
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<HostCell>> cells_;             // by HostId; null in other processes
   std::vector<HostCell*> here_;                              // those of this process

@@ -27,6 +27,7 @@ Duration tick_of(const Plan& plan) {
 CafExecutor::Core::Core(CafExecutorSetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
+      arrival_check_(setup_.plan, wiring_, setup_.process),
       handler_watch_(*setup_.plan, *wiring_, setup_.plan->settings.handler_alarm_after),
       shared_resources_(setup_.plan->resources.size()),
       cells_(setup_.plan->hosts.size()),
@@ -372,7 +373,9 @@ Status CafExecutor::prepare() { return core_->prepare(); }
 void CafExecutor::go() { core_->go(); }
 void CafExecutor::go_live() { core_->go_live(); }
 bool CafExecutor::is_live() const { return core_->is_live(); }
-void CafExecutor::arrive(Parcel&& parcel) { core_->arrive(std::move(parcel)); }
+Status CafExecutor::arrive(ProcessId from, Parcel&& parcel) {
+  return core_->arrive(from, std::move(parcel));
+}
 void CafExecutor::peer_down(ProcessId process, uint32_t epoch) { core_->peer_down(process, epoch); }
 Status CafExecutor::peer_up(ProcessId process, uint32_t epoch,
                             const std::function<Status()>& join) {

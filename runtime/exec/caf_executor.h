@@ -64,8 +64,9 @@ class CafExecutor final : public Executor {
   RunStatus status() const override;
 
   // In a run of several processes, any thread:
-  /// After prepare(): a parcel of a host elsewhere, in order per sending host.
-  void arrive(Parcel&& parcel);
+  /// After prepare(): a parcel of a host of `from`, in order per sending host. What that process
+  /// may not send is left out: the first of it, or ok.
+  Status arrive(ProcessId from, Parcel&& parcel);
   /// A process died: its hosts' neighbours are told, nothing more leaves for it.
   void peer_down(ProcessId process, uint32_t epoch);
   /// It is back as `epoch`. `join` links up with it; what is sent meanwhile waits for that.

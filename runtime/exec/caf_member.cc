@@ -77,9 +77,12 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   peer.process = ProcessId(entry.process);
   peer.name = entry.name;
   peer.epoch = entry.epoch;
-  peer.public_key = entry.public_key;
   const auto transport = transport_between(*plan_, process_, peer.process);
   peer.shares_memory = transport == EdgeTransport::kIpc;
+  // The pair that a run draws for its tcp is none of ipc's business.
+  if (transport != EdgeTransport::kIpc || links_->has_key_list())
+    peer.public_key = entry.public_key;
+  peer.pass = entry.pass;
   // The later one of the plan connects to the earlier one, as their edges travel.
   if (entry.process >= process_.value || entry.addresses.empty()) return peer;
   const std::string scheme = fmt::format("{}://", to_string(transport));
@@ -127,7 +130,9 @@ void RunMember::poll() {
     is_prepared_ = true;
     if (stops_) return stop();
     if (links_ == nullptr) return go();
-    links_->receive([this](Parcel&& parcel) { executor_->arrive(std::move(parcel)); });
+    links_->receive([this](ProcessId from, Parcel&& parcel) {
+      return executor_->arrive(from, std::move(parcel));
+    });
     const auto num_hosts = plan_->process(process_).hosts.size();
     say_(Payload::of(HostsReady{static_cast<uint32_t>(num_hosts)}));
   }

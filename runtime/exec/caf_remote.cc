@@ -24,11 +24,17 @@ void CafExecutor::Core::carry(Parcel&& parcel) {
                                                    setup_.plan->process(to).name)));
 }
 
-void CafExecutor::Core::arrive(Parcel&& parcel) {
-  if (parcel.to.index() < cells_.size() && cells_[parcel.to.index()] != nullptr)
-    return cells_[parcel.to.index()]->push(std::move(parcel));
-  end(RunEnd::kFailed, error(Code::kCorrupt, "a parcel for host {} arrived, which is not in '{}'",
-                             parcel.to.value, setup_.plan->process(setup_.process).name));
+Status CafExecutor::Core::arrive(ProcessId from, Parcel&& parcel) {
+  Status sifted = arrival_check_.sift(from, parcel);
+  if (!parcel.empty()) cells_[parcel.to.index()]->push(std::move(parcel));
+  return sifted;
+}
+
+/// Of this process it is a mistake that ends the run; another one's is left out and told.
+void CafExecutor::Core::parcel_refused(HostId host, HostId from, const Error& why) {
+  const ProcessId process = setup_.plan->host(from).process;
+  if (process == setup_.process) return host_failed(host, why);
+  setup_.others->refused(process, why);
 }
 
 void CafExecutor::Core::peer_changed(HostId host, const PeerChange& change) {

@@ -129,6 +129,12 @@ void Flow::emit_known(OutLink& out, Envelope& envelope, bool is_overwritten) {
   update_full(out);
 }
 
+bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_bytes) const {
+  if (num_messages <= out.num_settled.get()) return true;
+  if (num_messages > out.num_shipped.get()) return is_guided_;
+  return num_bytes >= out.bytes_settled && num_bytes <= out.bytes_shipped;
+}
+
 bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
   // The receiver may be further in its record than this host is: it has handled all that left.
   if (is_guided_ && num_messages > out.num_shipped.get()) {

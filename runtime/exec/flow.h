@@ -72,6 +72,9 @@ class Flow {
   /// Of a guided host: counts a message that does not leave, since it was handled (or overwritten)
   /// in the run that is followed.
   void emit_known(OutLink& link, Envelope& envelope, bool is_overwritten);
+  /// Whether these totals can be: not more than was shipped, and no bytes that were not. Before
+  /// grant(), of what another process says.
+  bool may_settle(const OutLink& link, uint64_t num_messages, uint64_t num_bytes) const;
   /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
   /// change nothing.
   template <class Ship>

@@ -212,9 +212,9 @@ class Host {
   /// Makes owned resources and actors, wires them, calls Actor::start() in instance order.
   Status start(Time now);
 
-  /// Takes a parcel: applies its grants, puts its messages into the inbox. Refuses and counts
-  /// duplicates and messages of an old epoch; a gap in a sequence or an unknown link is a protocol
-  /// error of the sender. May ship (an outbox that got room).
+  /// Takes a parcel: its grants, its messages into the inbox. Duplicates and old epochs are counted;
+  /// what its sender may not say (a gap, an unknown link or tenant, a grant for nothing sent) is
+  /// left out, and the first of it returned. May ship (an outbox that got room).
   /// The vectors stay with the caller, with what is left in them.
   Status accept(Parcel&& parcel, Time now);
 

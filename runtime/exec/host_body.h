@@ -84,6 +84,8 @@ class Host::Body {
   void emit_on(OutLink& out, Envelope&& envelope, Time now);
   void ship(OutLink& out, Envelope&& envelope);
   void grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes);
+  Status accept_grant(HostId from, const Grant& given);
+  Status accept_message(HostId from, ParcelMessage&& message, Time now);
   void settle(const Input& input);
   void grant_when_due(uint32_t in_index);
   void flush();

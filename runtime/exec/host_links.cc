@@ -57,9 +57,12 @@ void Host::Body::route(Running& running, PendingEmission& emission, Time now) {
     last = &out;
   }
   if (last != nullptr) return emit_on(*last, std::move(envelope), now);
-  // Nobody of this tenant listens, or the last keyed target has died: only then it may vanish.
+  // Nobody of this tenant listens, the last keyed target has died, or who began the conversation
+  // cannot be reached from here: an envelope of another process may say so. Only then it may
+  // vanish.
+  const Routing routing = output.port->routing;
   const bool may_miss =
-      output.port->routing == Routing::kBroadcast || output.port->routing == Routing::kKeyed;
+      routing == Routing::kBroadcast || routing == Routing::kKeyed || routing == Routing::kToOrigin;
   CHECK(may_miss,
         fmt::format("'{}.{}' does not reach instance {} for tenant {}", running.self_name(),
                     output.port->name, target.value, envelope.tenant.value));
@@ -175,39 +178,59 @@ void Host::Body::flush() {
 
 Status Host::Body::accept(Parcel&& parcel, Time now) {
   set_now(now);
-  const Wiring& wiring = *setup().wiring;
   const uint32_t peer = peer_index(parcel.from);
   if (peer == Inbox::kNone)
     return error(Code::kCorrupt, "'{}' got a parcel of host {}, with which it shares no edge",
                  planned_.name, parcel.from.value);
   if (parcel.epoch < parcels_[peer].peer_epoch) parcel.grants.clear();
-  for (const Grant& given : parcel.grants) {
-    if (given.link.index() >= wiring.links.size() ||
-        wiring.links[given.link.index()].sender_host != setup().host)
-      return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
-                   planned_.name, given.link.value);
-    OutLink& out = common_->flow->links[wiring.links[given.link.index()].out_index];
-    // Credit for what an earlier incarnation of this host sent is nobody's.
-    if (given.epoch == setup().epoch && out.is_live)
-      grant(out, given.num_messages, given.num_bytes);
-  }
+  Status first;  // one that does not fit is left out, what else came with it counts
+  const auto note = [&first](Status status) {
+    if (first.ok() && !status.ok()) first = std::move(status);
+  };
+  for (const Grant& given : parcel.grants) note(accept_grant(parcel.from, given));
   for (ParcelMessage& message : parcel.messages) {
     num_received_.add(1);
-    if (message.link.index() >= wiring.links.size() ||
-        wiring.links[message.link.index()].target_host != setup().host)
-      return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
-                   planned_.name, message.link.value);
-    const uint32_t in_index = wiring.links[message.link.index()].in_index;
-    InLink& in = inbox_.links[in_index];
-    const uint64_t settled = in.settled_messages;
-    auto status = inbox_.receive(in_index, std::move(message.envelope), now);
-    if (!status.ok())
-      return Error(status.error())
-          .while_doing(fmt::format("edge '{}'", setup().plan->edge(in.link->edge).name));
-    if (in.settled_messages != settled) grant_when_due(in_index);
-    check_bound(in);
+    note(accept_message(parcel.from, std::move(message), now));
   }
   after_change();
+  return first;
+}
+
+Status Host::Body::accept_grant(HostId from, const Grant& given) {
+  const auto& links = setup().wiring->links;
+  if (given.link.index() >= links.size() || links[given.link.index()].sender_host != setup().host ||
+      links[given.link.index()].target_host != from)
+    return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
+                 planned_.name, given.link.value);
+  OutLink& out = common_->flow->links[links[given.link.index()].out_index];
+  // Credit for what an earlier incarnation of this host sent is nobody's.
+  if (given.epoch != setup().epoch || !out.is_live) return ok();
+  if (!common_->flow->may_settle(out, given.num_messages, given.num_bytes))
+    return error(Code::kCorrupt,
+                 "'{}' got a grant for {} messages and {} bytes of edge '{}', on which it has sent "
+                 "{} and {}",
+                 planned_.name, given.num_messages, given.num_bytes,
+                 setup().plan->edge(out.link->edge).name, out.num_shipped.get(), out.bytes_shipped);
+  grant(out, given.num_messages, given.num_bytes);
+  return ok();
+}
+
+Status Host::Body::accept_message(HostId from, ParcelMessage&& message, Time now) {
+  const auto& links = setup().wiring->links;
+  if (message.link.index() >= links.size() ||
+      links[message.link.index()].target_host != setup().host ||
+      links[message.link.index()].sender_host != from)
+    return error(Code::kCorrupt, "'{}' got a message of link {}, which does not end here",
+                 planned_.name, message.link.value);
+  const uint32_t in_index = links[message.link.index()].in_index;
+  InLink& in = inbox_.links[in_index];
+  const uint64_t settled = in.settled_messages;
+  auto status = inbox_.receive(in_index, std::move(message.envelope), now);
+  if (!status.ok())
+    return Error(status.error())
+        .while_doing(fmt::format("edge '{}'", setup().plan->edge(in.link->edge).name));
+  if (in.settled_messages != settled) grant_when_due(in_index);
+  check_bound(in);
   return ok();
 }
 

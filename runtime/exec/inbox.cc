@@ -57,6 +57,9 @@ Input& Inbox::append(uint32_t lane, Time now) {
 
 Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   InLink& in = links[in_index];
+  if (!envelope.tenant.is_none() && envelope.tenant.value >= num_slots_)
+    return error(Code::kCorrupt, "message {} of link {} is for tenant slot {}, which there is not",
+                 envelope.sequence, in.id.value, envelope.tenant.value);
   if (envelope.epoch != in.epoch) {
     if (envelope.epoch < in.epoch) {
       in.num_refused_epochs.add(1);
@@ -84,8 +87,7 @@ void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
   auto& ring = lanes_[in.lane].ring;
   uint64_t* latest = nullptr;
   if (!in.latest.empty()) {
-    const uint32_t slot = envelope.tenant.is_none() ? num_slots_ : envelope.tenant.value;
-    latest = &in.latest[slot];
+    latest = &in.latest[envelope.tenant.is_none() ? num_slots_ : envelope.tenant.value];
     if (ring.holds(*latest)) {
       Envelope& older = ring.at(*latest).envelope;
       in.settled_messages += 1;

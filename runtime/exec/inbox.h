@@ -70,7 +70,8 @@ class Inbox {
   /// its own and a newer latest_wins message overwrites nothing until the chosen one is known.
   Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
 
-  /// Checks epoch and sequence, then queues. ok = queued, overwritten or refused and counted.
+  /// Checks tenant, epoch and sequence, then queues. ok = queued, overwritten or refused and
+  /// counted; an Error leaves everything as it was.
   Status receive(uint32_t in_index, Envelope&& envelope, Time now);
   void push_control(Input input, Time now) { push(kControl, std::move(input), now); }
   void push_timer(Input input, Time now) { push(kPrompt, std::move(input), now); }

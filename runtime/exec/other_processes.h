@@ -17,6 +17,8 @@ class OtherProcesses {
   virtual ~OtherProcesses() = default;
   /// Takes a parcel to the process of its target; in order per sending host. An Error ends the run.
   virtual Status carry(ProcessId to, Parcel&& parcel) = 0;
+  /// Something that the process sent was left out: it may not say it.
+  virtual void refused(ProcessId from, const Error& why) = 0;
   /// A node of this process says so; repeated for a tenant when several do.
   virtual void tenant_finished(TenantSlot tenant) = 0;
 };

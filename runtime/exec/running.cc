@@ -85,7 +85,12 @@ Status Running::handle() {
   switch (input_.kind) {
     case StepKind::kMessage: {
       const Payload& payload = input_.envelope.payload;
-      return contract_->inputs[input_.port].handle(*actor_, payload.message.get());
+      const InputPort& port = contract_->inputs[input_.port];
+      // A port casts what it is given: nothing of another type may come so far.
+      if (payload.type != port.type)
+        return error(Code::kCorrupt, "a '{}' came to '{}.{}', which takes a '{}'",
+                     payload.type->name, instance_->name, port.name, port.type->name);
+      return port.handle(*actor_, payload.message.get());
     }
     case StepKind::kTimer:
       return contract_->timers[input_.port].handle(*actor_);
@@ -107,7 +112,7 @@ Status Running::work() {
 
 void Running::refuse(const Error& error) {
   const auto& port = contract_->inputs[input_.port];
-  if (!port.refuse) return;
+  if (!port.refuse || input_.envelope.payload.type != port.type) return;
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
   try {
     port.refuse(*actor_, input_.envelope.payload.message.get(), error);

@@ -59,6 +59,8 @@ struct AllowedName {
 /// 40 characters of Z85.
 bool is_public_key(std::string_view text);
 
+/// 32 random characters (128 bits), for what nobody may guess.
+std::string draw_word();
 /// The public key never begins with '-'.
 KeyPair make_key_pair();
 /// kExists when the file is there: keys are never overwritten.

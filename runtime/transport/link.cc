@@ -112,6 +112,7 @@ LinkFrameHeader Link::header(LinkFrameKind kind, const Channel& from) const {
 
 Blob Link::greeting(const Channel& from, Time now) const {
   LinkGreeting greeting;
+  greeting.pass = peer_.pass;
   greeting.run = identity_.run;
   greeting.graph_hash = identity_.graph_hash;
   greeting.types_hash = identity_.types->hash();
@@ -242,7 +243,7 @@ void Link::wake(Time now) {
   for (const Lane lane : kLanes) {
     Channel& each = channel(lane);
     const bool is_silent = now - each.last_heard >= limits_.silent_after;
-    if (each.is_greeted && is_silent && state_ == LinkState::kUp) {
+    if (is_silent && state_ == LinkState::kUp) {
       state_ = LinkState::kBroken;
       ++num_breaks_;
       receiver_.on_link_down(peer_.process, peer_.epoch,
@@ -268,6 +269,16 @@ void Link::wake(Time now) {
   }
 }
 
+void Link::connect_again(Time now) {
+  for (Channel& each : channels_) {
+    each.is_greeted = each.owes_probe = each.owes_position = each.owes_ack = false;
+    each.num_bad_checks = 0;
+    each.owes_hello = true;
+    each.next_hello = now + limits_.hello_every;
+  }
+  next_timer_ = std::min(next_timer_, now + limits_.hello_every);
+}
+
 void Link::leave() {
   is_leaving_ = true;
   for (Channel& each : channels_) each.owes_bye = each.is_greeted;
@@ -276,6 +287,7 @@ void Link::leave() {
 /// Of what came and was not delivered, and of shared memory.
 void Link::let_go() {
   waiting_.clear();
+  waiting_bytes_ = 0;
   memory_.close();
 }
 

@@ -44,6 +44,14 @@ struct InFrame {
   ReceivedPart data;
 };
 
+/// The connection that a frame came by, as its transport knows it.
+struct Via {
+  std::string_view route{};  // its name, unlike any other's
+  uint64_t order = 0;        // of two connections of a process the greater is the newer
+  bool is_own = false;       // this end made it
+  bool is_proven = false;    // the peer's key was proved on it
+};
+
 class Link {
  public:
   /// `identity`, `limits`, `outbox` and `receiver` outlive the link.
@@ -63,8 +71,22 @@ class Link {
   /// The connection did not take it: it will come again.
   void unsend(Lane lane, const OutFrame& frame);
 
-  /// A frame whose header decoded. The process it names is the peer's, else it is refused.
-  void receive(Lane lane, InFrame frame, Time now);
+  /// A frame whose header decoded. Until a connection has greeted with everything right, nothing
+  /// but that greeting is taken from it; then the lane is bound to it, and a frame of any other
+  /// connection is refused and counted, whatever it says. A newer connection of the peer takes its
+  /// place by a greeting. So only who is bound can make the link fail.
+  void receive(Lane lane, const Via& via, InFrame frame, Time now);
+  /// Whether what comes by this connection is the peer's word.
+  bool is_bound(Lane lane, const Via& via) const {
+    return connects() ? via.is_own
+                      : channel(lane).is_greeted && !via.is_own && channel(lane).route == via.route;
+  }
+  /// The connection by which a frame of next() leaves, where the peer made it.
+  const std::string& route_of(Lane lane, const OutFrame& frame) const {
+    return frame.header.kind == LinkFrameKind::kRefusal ? refusal_route_ : channel(lane).route;
+  }
+  /// This end made new connections: they begin with hello.
+  void connect_again(Time now);
   /// Something that is no frame came from the peer's connection.
   void refuse(FrameRefusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
   /// The peer speaks another version of these frames.
@@ -93,6 +115,8 @@ class Link {
     explicit Channel(uint32_t window) : lane(window) {}
     LinkLane lane;
     bool is_greeted = false;  // the peer's greeting was accepted
+    std::string route;        // of the connection it came by, where the peer made it
+    uint64_t order = 0;       // likewise
     bool owes_hello = false;
     bool owes_welcome = false;
     bool owes_probe = false;
@@ -134,8 +158,9 @@ class Link {
   void settle_receipts();
 
   // link_receive.cc
-  bool check_epochs(Lane lane, const InFrame& frame);
-  void receive_greeting(Lane lane, const InFrame& frame, Time now);
+  bool check_epochs(Lane lane, const Via& via, const InFrame& frame);
+  void receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now);
+  bool has_greeted() const;
   void receive_refusal(const InFrame& frame);
   void receive_numbered(Lane lane, const InFrame& frame, Time now);
   void receive_parcels(const InFrame& frame);
@@ -147,7 +172,7 @@ class Link {
   void deliver_waiting();
   void deliver_grants(const ParcelShape& shape, const ReceivedPart& bytes);
   void refuse_peer(LinkRefusal refusal);
-  void owe_refusal(RefusedGreeting refusal);
+  void owe_refusal(RefusedGreeting refusal, std::string_view route);
   void acknowledge(Lane lane, uint64_t sequence, Time now);
   void note_alive(Lane lane, Time now);
   void go_up();
@@ -169,6 +194,8 @@ class Link {
   Time next_timer_;
   std::optional<RefusedGreeting> refusal_;  // said again to every hello
   bool owes_refusal_ = false;
+  std::string refusal_route_;  // to whom
+  bool has_told_of_outdated_ = false;
   uint32_t num_other_versions_ = 0;
   // Sending.
   std::deque<Receipt> receipts_;
@@ -181,7 +208,8 @@ class Link {
   BulkAssembly bulk_;
   uint64_t next_bulk_ = 0;  // number of the next parcel's first piece
   std::map<HostPair, std::deque<Waiting>> waiting_;
-  std::vector<Blob> pieces_;  // of the parcel in hand
+  uint64_t waiting_bytes_ = 0;  // of the parcels in it
+  std::vector<Blob> pieces_;    // of the parcel in hand
   TransferCounts received_;
   std::array<uint64_t, kNumFrameRefusals> refused_{};
   uint64_t num_breaks_ = 0;

@@ -18,6 +18,31 @@ std::optional<T> read_body(std::span<const std::byte> body) {
 
 std::string hex(uint64_t number) { return fmt::format("{:016x}", number); }
 
+/// A word from elsewhere, fit to be said again: to a person, or to the peer.
+std::string clipped(std::string word) {
+  if (word.size() > kGreetingWordBytesMax) word.resize(kGreetingWordBytesMax);
+  for (char& c : word)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  return word;
+}
+
+std::optional<LinkGreeting> read_greeting(std::span<const std::byte> body) {
+  auto greeting = read_body<LinkGreeting>(body);
+  if (!greeting || greeting->run.size() > kGreetingWordBytesMax ||
+      greeting->name.size() > kGreetingWordBytesMax)
+    return std::nullopt;
+  return greeting;
+}
+
+/// In a time that says nothing of where they differ.
+bool are_equal(std::string_view one, std::string_view other) {
+  if (one.size() != other.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < one.size(); ++i)
+    difference |= static_cast<unsigned char>(one[i]) ^ static_cast<unsigned char>(other[i]);
+  return difference == 0;
+}
+
 /// What differs first between two processes that should belong together.
 std::optional<RefusedGreeting> difference(const TransportIdentity& own, const PeerSpec& peer,
                                           const LinkGreeting& greeting) {
@@ -35,24 +60,27 @@ std::optional<RefusedGreeting> difference(const TransportIdentity& own, const Pe
 
 }  // namespace
 
-void Link::receive(Lane lane, InFrame frame, Time now) {
-  if (state_ == LinkState::kFailed && frame.header.kind == LinkFrameKind::kHello && refusal_)
-    owes_refusal_ = true;
-  if (is_over()) return;
-  if (frame.header.process != peer_.process) return refuse(FrameRefusal::kStranger);
+void Link::receive(Lane lane, const Via& via, InFrame frame, Time now) {
+  if (state_ == LinkState::kEnded) return;
   const LinkFrameHeader& header = frame.header;
+  // A stranger, too, has a frame read and its hash made; nothing of the link changes.
+  if (header.process != peer_.process || via.is_own != connects())
+    return refuse(FrameRefusal::kStranger);
+  const bool is_peer = is_bound(lane, via);
   const uint64_t num_bytes = frame.head.bytes.size() + frame.data.bytes.size();
   if (num_bytes != header.payload_bytes) return refuse(FrameRefusal::kBytesDiffer);
   if (link_check(header, link_payload_hash(frame.head.bytes, frame.data.bytes)) != header.check) {
     refuse(FrameRefusal::kCheck);
-    if (++channel(lane).num_bad_checks >= kBadChecksMax)
+    if (is_peer && !is_over() && ++channel(lane).num_bad_checks >= kBadChecksMax)
       fail_frame(FrameRefusal::kCheck, "frames arrive damaged, again and again");
     return;
   }
-  channel(lane).num_bad_checks = 0;
-  if (!check_epochs(lane, frame)) return;
   if (header.kind == LinkFrameKind::kHello || header.kind == LinkFrameKind::kWelcome)
-    return receive_greeting(lane, frame, now);
+    return receive_greeting(lane, via, frame, now);
+  if (is_over()) return;
+  if (!is_peer) return refuse(FrameRefusal::kNotGreeted);
+  channel(lane).num_bad_checks = 0;
+  if (!check_epochs(lane, via, frame)) return;
   if (header.kind == LinkFrameKind::kRefusal) return receive_refusal(frame);
   Channel& to = channel(lane);
   if (!to.is_greeted) return refuse(FrameRefusal::kNotGreeted);
@@ -89,18 +117,19 @@ void Link::receive(Lane lane, InFrame frame, Time now) {
   }
 }
 
-bool Link::check_epochs(Lane lane, const InFrame& frame) {
+bool Link::check_epochs(Lane lane, const Via& via, const InFrame& frame) {
   const LinkFrameHeader& header = frame.header;
   const bool is_hello = header.kind == LinkFrameKind::kHello;
   if (header.epoch < peer_.epoch) {
     refuse(FrameRefusal::kEpoch);
     // Said once a greeting, on one lane: a process that should be dead shall know it.
-    if (is_hello && lane == Lane::kFrames) {
-      owe_refusal(
-          {identity_.name, "epoch", std::to_string(peer_.epoch), std::to_string(header.epoch)});
+    if (!is_hello || lane != Lane::kFrames) return false;
+    owe_refusal(
+        {identity_.name, "epoch", std::to_string(peer_.epoch), std::to_string(header.epoch)},
+        via.route);
+    if (!std::exchange(has_told_of_outdated_, true))
       receiver_.on_refused({header.process, peer_.name, "epoch", std::to_string(peer_.epoch),
-                            std::to_string(header.epoch), false});
-    }
+                            std::to_string(header.epoch), false, false});
     return false;
   }
   // A newer one is admitted by add_peer(), and says hello until then; likewise a peer that has not
@@ -117,19 +146,42 @@ bool Link::check_epochs(Lane lane, const InFrame& frame) {
   return true;
 }
 
-void Link::receive_greeting(Lane lane, const InFrame& frame, Time now) {
-  const auto greeting = read_body<LinkGreeting>(frame.head.bytes);
+bool Link::has_greeted() const {
+  return std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& each) { return each.is_greeted; });
+}
+
+void Link::receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now) {
+  const bool is_hello = frame.header.kind == LinkFrameKind::kHello;
+  // Who connects says hello, and is welcomed.
+  if (is_hello == connects()) return refuse(FrameRefusal::kKind);
+  const auto greeting = read_greeting(frame.head.bytes);
   if (!greeting) return refuse(FrameRefusal::kBody);
+  // Whoever does not know it learns nothing, and changes nothing.
+  if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
+  if (state_ == LinkState::kFailed) {
+    owes_refusal_ = owes_refusal_ || (is_hello && refusal_);
+    if (is_hello) refusal_route_ = via.route;
+    return;
+  }
+  if (!check_epochs(lane, via, frame)) return;
+  Channel& to = channel(lane);
+  const bool is_second = is_hello && to.is_greeted && to.route != via.route;
+  if (is_second && via.order <= to.order) return refuse(FrameRefusal::kStranger);
   if (auto differs = difference(identity_, peer_, *greeting)) {
-    LinkRefusal refusal = {peer_.process, greeting->name,  differs->field,
-                           differs->ours, differs->theirs, false};
-    owe_refusal(*std::move(differs));
+    // A link that has greeted does not fall because of another connection.
+    if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
+    LinkRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
+                           differs->ours, clipped(differs->theirs), false};
+    owe_refusal(*std::move(differs), via.route);
     return refuse_peer(std::move(refusal));
   }
-  Channel& to = channel(lane);
   to.is_greeted = true;
+  to.num_bad_checks = 0;
+  to.route = via.route;
+  to.order = via.order;
   has_left_ = false;
-  if (frame.header.kind == LinkFrameKind::kHello) {
+  if (is_hello) {
     to.hello_at_ns = greeting->sent_at_ns;
     to.owes_welcome = true;
   } else if (greeting->echoed_at_ns != 0 && greeting->echoed_at_ns <= now.to_nanoseconds()) {
@@ -143,7 +195,7 @@ void Link::receive_greeting(Lane lane, const InFrame& frame, Time now) {
   to.has_gap = false;
   settle_receipts();
   // A welcome has no answer that could say it.
-  if (memory_.open(*greeting) && frame.header.kind == LinkFrameKind::kWelcome) owes_reads_ = true;
+  if (memory_.open(*greeting) && !is_hello) owes_reads_ = true;
   if (auto pool = memory_.pool_of(greeting->reads)) outbox_.use_pool(std::move(pool));
   note_alive(lane, now);
 }
@@ -166,7 +218,8 @@ void Link::go_up() {
 void Link::receive_refusal(const InFrame& frame) {
   auto refused = read_body<RefusedGreeting>(frame.head.bytes);
   if (!refused) return refuse(FrameRefusal::kBody);
-  refuse_peer({peer_.process, refused->name, refused->field, refused->theirs, refused->ours, true});
+  refuse_peer({peer_.process, clipped(std::move(refused->name)), clipped(std::move(refused->field)),
+               clipped(std::move(refused->theirs)), clipped(std::move(refused->ours)), true});
 }
 
 void Link::refuse_peer(LinkRefusal refusal) {
@@ -175,19 +228,21 @@ void Link::refuse_peer(LinkRefusal refusal) {
   fail(error(Code::kInvalid, "{}", words));
 }
 
-void Link::owe_refusal(RefusedGreeting refusal) {
+void Link::owe_refusal(RefusedGreeting refusal, std::string_view route) {
+  for (std::string* word : {&refusal.name, &refusal.field, &refusal.ours, &refusal.theirs})
+    *word = clipped(std::move(*word));
   refusal_ = std::move(refusal);
+  refusal_route_ = route;
   owes_refusal_ = true;
 }
 
 void Link::refuse_version(uint8_t theirs) {
   refuse(FrameRefusal::kVersion);
   // Once may be damage, and a peer that greeted does not change its version.
-  const bool is_greeted = std::any_of(channels_.begin(), channels_.end(),
-                                      [](const Channel& each) { return each.is_greeted; });
-  if (is_over() || is_greeted || ++num_other_versions_ < kOtherVersionsMax) return;
+  if (is_over() || has_greeted() || ++num_other_versions_ < kOtherVersionsMax) return;
   // It cannot read this either, but it sees the version.
-  owe_refusal({identity_.name, "version", std::to_string(kLinkVersion), std::to_string(theirs)});
+  owe_refusal({identity_.name, "version", std::to_string(kLinkVersion), std::to_string(theirs)},
+              channel(Lane::kFrames).route);
   refuse_peer({peer_.process, peer_.name, "version", std::to_string(kLinkVersion),
                std::to_string(theirs), false});
 }
@@ -259,10 +314,15 @@ void Link::receive_parcels(const InFrame& frame) {
     }
     // Running totals: a grant that comes early is worth as much, one that waits stops the peer.
     deliver_grants(shape, bytes);
-    if (shape.num_messages == 0)
+    if (shape.num_messages == 0) {
       add(received_, {1, 0, shape.num_bytes});
-    else
-      waiting_[{shape.from, shape.to}].push_back({shape, std::move(bytes)});
+      continue;
+    }
+    // No more than the peer may have unacknowledged.
+    if (shape.num_bytes > limits_.unacknowledged_bytes_max - waiting_bytes_)
+      return fail_frame(FrameRefusal::kTooLong, "too much waits for bulk");
+    waiting_bytes_ += shape.num_bytes;
+    waiting_[{shape.from, shape.to}].push_back({shape, std::move(bytes)});
   }
 }
 
@@ -349,6 +409,7 @@ void Link::deliver_waiting() {
       if (shape.num_bulk > 0 && shape.first_bulk + shape.num_bulk > bulk_.num_complete()) break;
       const Waiting first = std::move(parcels.front());
       parcels.pop_front();
+      waiting_bytes_ -= first.shape.num_bytes;
       deliver(first.shape, first.bytes, false);
       if (is_over()) return;  // waiting_ was cleared
     }
@@ -358,7 +419,8 @@ void Link::deliver_waiting() {
 
 void Link::fail_frame(FrameRefusal refusal, std::string_view what) {
   refuse(refusal);
-  owe_refusal({identity_.name, "protocol", fmt::format("{}: {}", to_string(refusal), what), "-"});
+  owe_refusal({identity_.name, "protocol", fmt::format("{}: {}", to_string(refusal), what), "-"},
+              channel(Lane::kFrames).route);
   fail(error(Code::kCorrupt, "'{}' (process {}) breaks the protocol ({}): {}", peer_.name,
              peer_.process, to_string(refusal), what));
 }

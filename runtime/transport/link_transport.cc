@@ -96,35 +96,28 @@ void LinkTransport::each_link(const std::function<void(Link&)>& visit) {
   for (auto& [process, entry] : links_) visit(*entry.link);
 }
 
-Link* LinkTransport::arrive(Lane lane, ProcessId from, const ReceivedPart& first,
-                            const ReceivedPart& second) {
+void LinkTransport::arrive(Lane lane, ProcessId from, const Via& via, const ReceivedPart& first,
+                           const ReceivedPart& second) {
   InFrame frame;
   // Of the largest that a peer may send: what is on its way is bounded by the wire's own limit.
   const uint64_t payload_max =
       std::max(limits_.parcel_bytes_max, limits_.chunk_bytes + kChunkHeaderBytes);
   const FrameRefusal refusal = decode_link_header(first.bytes, lane, payload_max, frame.header);
-  if (refusal != FrameRefusal::kNone) {
-    Link* link = from.is_none() ? nullptr : find(from);
-    if (link == nullptr) {
-      ++refused_strangers_[static_cast<size_t>(refusal)];
-    } else if (refusal == FrameRefusal::kVersion) {
-      link->refuse_version(version_of_link_frame(first.bytes));
-    } else {
-      link->refuse(refusal);
-    }
-    return link;
+  Link* link = find(from);
+  // Not added yet, perhaps: whoever says hello goes on saying it.
+  if (link == nullptr)
+    return refuse_stranger(refusal == FrameRefusal::kNone ? FrameRefusal::kStranger : refusal);
+  if (refusal == FrameRefusal::kNone) {
+    frame.head = {first.owner, first.owner_bytes, first.bytes.subspan(kLinkHeaderBytes)};
+    frame.data = second;
+    return link->receive(lane, via, std::move(frame), now());
   }
-  const bool is_stranger = !from.is_none() && frame.header.process != from;
-  Link* link = is_stranger ? nullptr : find(frame.header.process);
-  if (link == nullptr) {
-    // Not added yet, perhaps: whoever says hello goes on saying it.
-    ++refused_strangers_[static_cast<size_t>(FrameRefusal::kStranger)];
-    return nullptr;
-  }
-  frame.head = {first.owner, first.owner_bytes, first.bytes.subspan(kLinkHeaderBytes)};
-  frame.data = second;
-  link->receive(lane, std::move(frame), now());
-  return link;
+  // Another version is worth a word to somebody who has proved to be the peer.
+  const bool is_peer = via.is_proven || link->is_bound(lane, via);
+  if (refusal == FrameRefusal::kVersion && is_peer)
+    link->refuse_version(version_of_link_frame(first.bytes));
+  else
+    link->refuse(refusal);
 }
 
 Time LinkTransport::begin_turn() {

@@ -41,9 +41,9 @@ class LinkTransport : public Transport {
 
   // With mutex() held ---------------------------------------------------------------------------
   /// A frame: its first part (header and what follows), and the second, if any. `from` is the
-  /// process the connection belongs to, none when the connection does not say. Gives the link it
-  /// belongs to, or null.
-  Link* arrive(Lane lane, ProcessId from, const ReceivedPart& first, const ReceivedPart& second);
+  /// process that the connection says it is of.
+  void arrive(Lane lane, ProcessId from, const Via& via, const ReceivedPart& first,
+              const ReceivedPart& second);
   void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
   Link* find(ProcessId process);
   void each_link(const std::function<void(Link&)>& visit);

@@ -146,7 +146,6 @@ class MemoryTransport final : public LinkTransport {
   const LinkAddress address_;
   const std::shared_ptr<MemoryInbox> inbox_ = std::make_shared<MemoryInbox>();
   // Guarded by mutex().
-  std::map<ProcessId, std::string> routes_;  // of peers that connected to us
   std::condition_variable turned_;
   bool is_stopping_ = false;
   Status closed_;
@@ -161,8 +160,9 @@ void MemoryTransport::run() {
     for (MemoryFrame& frame : frames) {
       const ReceivedPart first = {frame.first, frame.first->size(), *frame.first};
       const auto second = std::make_shared<const Blob>(frame.second);
-      if (arrive(frame.lane, frame.from, first, {second, second->size(), second->bytes()}))
-        routes_[frame.from] = frame.from_address;
+      const Link* link = find(frame.from);
+      const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
+      arrive(frame.lane, frame.from, via, first, {second, second->size(), second->bytes()});
     }
     until = begin_turn();
     bool has_more = frames.size() == kFramesPerTurn;
@@ -174,13 +174,13 @@ void MemoryTransport::run() {
 }
 
 bool MemoryTransport::send_frames(Link& link) {
-  const ProcessId process = link.peer().process;
-  const std::string& to = link.connects() ? link.peer().address.frames : routes_[process];
   int num_sent = 0;
   for (const Lane lane : kLanes) {
     OutFrame frame;
     while (num_sent < kFramesPerTurn && link.next(lane, now(), frame)) {
       ++num_sent;
+      const std::string& to =
+          link.connects() ? link.peer().address.frames : link.route_of(lane, frame);
       auto first = std::make_shared<const std::vector<std::byte>>(first_part(frame));
       if (network_->put(to, {identity().process, address_.frames, lane, first, frame.data}))
         continue;

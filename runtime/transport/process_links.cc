@@ -63,11 +63,28 @@ Status ProcessLinks::join(PeerSpec peer) {
   return transport_->add_peer(std::move(peer));
 }
 
-void ProcessLinks::receive(std::function<void(Parcel&&)> take) {
+void ProcessLinks::receive(Take take) {
   const std::lock_guard lock(mutex_);
   take_ = std::move(take);
-  for (Parcel& parcel : early_) take_(std::move(parcel));
+  for (auto& [from, parcel] : early_) {
+    const Status taken = take_(from, std::move(parcel));
+    if (!taken.ok()) note_refused(from, taken.error());
+  }
   early_.clear();
+}
+
+void ProcessLinks::refused(ProcessId from, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  note_refused(from, why);
+}
+
+/// With mutex_ held. Told once a peer, whatever else it sends: what is told is bounded.
+void ProcessLinks::note_refused(ProcessId from, const Error& why) {
+  if (++num_refused_[from] > 1 || is_leaving_) return;
+  events_.changed(
+      fmt::format("'{}' sent what it may not: that is left out, and so is more of it without a "
+                  "word: {}",
+                  name_of(from), why.message()));
 }
 
 void ProcessLinks::leave() {
@@ -86,7 +103,12 @@ void ProcessLinks::close() {
 }
 
 std::vector<LinkStatus> ProcessLinks::status() const {
-  return transport_ == nullptr ? std::vector<LinkStatus>() : transport_->status();
+  auto all = transport_ == nullptr ? std::vector<LinkStatus>() : transport_->status();
+  const std::lock_guard lock(mutex_);
+  for (LinkStatus& status : all)
+    if (const auto found = num_refused_.find(status.peer); found != num_refused_.end())
+      status.refused[static_cast<size_t>(FrameRefusal::kPlan)] += found->second;
+  return all;
 }
 
 Status ProcessLinks::carry(ProcessId to, Parcel&& parcel) {
@@ -101,10 +123,14 @@ void ProcessLinks::tenant_finished(TenantSlot tenant) {
   events_.tenant_finished(tenant);
 }
 
-void ProcessLinks::deliver(ProcessId, Parcel&& parcel) {
+void ProcessLinks::deliver(ProcessId from, Parcel&& parcel) {
   const std::lock_guard lock(mutex_);
-  if (take_) return take_(std::move(parcel));
-  if (!is_leaving_) early_.push_back(std::move(parcel));
+  if (!take_) {
+    if (!is_leaving_) early_.emplace_back(from, std::move(parcel));
+    return;
+  }
+  const Status taken = take_(from, std::move(parcel));
+  if (!taken.ok()) note_refused(from, taken.error());
 }
 
 void ProcessLinks::on_link_up(ProcessId peer, uint32_t) {
@@ -126,6 +152,11 @@ void ProcessLinks::on_link_down(ProcessId peer, uint32_t, const Error& why) {
 }
 
 void ProcessLinks::on_refused(const LinkRefusal& refusal) {
+  if (!refusal.ends_link) {
+    const std::lock_guard lock(mutex_);
+    if (!is_leaving_) events_.changed(refusal.text());
+    return;
+  }
   fail(error(Code::kInvalid, "{}", refusal.text()));
 }
 

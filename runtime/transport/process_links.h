@@ -54,6 +54,8 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   Result<std::vector<LinkAddress>> open(const Make& make);
   /// Before connect(): with keys, the tenants that each peer may speak for.
   void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
+  /// Whether every link proves a key of that list, ipc too.
+  bool has_key_list() const { return !allowed_.empty(); }
   /// Before open(); `streams` outlives the links.
   void carry_streams(StreamEnds* streams) { streams_ = streams; }
   /// StreamEnds::next() may have something. Between open() and close(), any thread.
@@ -64,8 +66,10 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   void end_peer(ProcessId peer, uint32_t epoch);
   /// The next incarnation of one that died.
   Status join(PeerSpec peer);
-  /// What has arrived and will arrive goes to `take`, one parcel at a time.
-  void receive(std::function<void(Parcel&&)> take);
+  /// What has arrived and will arrive goes to `take`, one parcel at a time; it says what of it was
+  /// left out because the peer may not send it.
+  using Take = std::function<Status(ProcessId from, Parcel&& parcel)>;
+  void receive(Take take);
   /// The run ends: links may break now, and nothing more is taken.
   void leave();
   void close();
@@ -74,6 +78,7 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
 
   // OtherProcesses
   Status carry(ProcessId to, Parcel&& parcel) override;
+  void refused(ProcessId from, const Error& why) override;
   void tenant_finished(TenantSlot tenant) override;
 
  private:
@@ -89,6 +94,7 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
     if (streams_ != nullptr) streams_->arrive(from, epoch, frame);
   }
   void fail(const Error& why);
+  void note_refused(ProcessId from, const Error& why);
   std::string name_of(ProcessId peer) const;
   void vouch(PeerSpec& peer) const;
 
@@ -100,8 +106,9 @@ class ProcessLinks final : public OtherProcesses, private TransportReceiver {
   mutable std::mutex mutex_;  // guards what follows
   std::map<ProcessId, std::string> names_;
   std::set<ProcessId> waiting_;  // peers that have not greeted yet
-  std::vector<Parcel> early_;
-  std::function<void(Parcel&&)> take_;
+  std::vector<std::pair<ProcessId, Parcel>> early_;
+  Take take_;
+  std::map<ProcessId, uint64_t> num_refused_;  // parcels with something that was left out
   std::set<TenantSlot> finished_;
   bool is_leaving_ = false;
   bool has_failed_ = false;

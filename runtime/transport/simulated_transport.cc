@@ -95,7 +95,6 @@ class SimulatedTransport final : public LinkTransport {
  private:
   SimulatedNetwork& network_;
   const LinkAddress address_;
-  std::map<ProcessId, std::string> routes_;
   Time next_turn_;
   bool is_closed_ = false;
   Status closed_;
@@ -139,9 +138,10 @@ void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
   const auto first = std::make_shared<const std::vector<std::byte>>(frame.first);
   const auto second = std::make_shared<const Blob>(frame.second);
   const std::lock_guard lock(mutex());
-  if (arrive(frame.lane, frame.from, {first, first->size(), *first},
-             {second, second->size(), second->bytes()}))
-    routes_[frame.from] = frame.from_address;
+  const Link* link = find(frame.from);
+  const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
+  arrive(frame.lane, frame.from, via, {first, first->size(), *first},
+         {second, second->size(), second->bytes()});
   wake();
 }
 
@@ -149,14 +149,13 @@ void SimulatedTransport::turn() {
   const std::lock_guard lock(mutex());
   next_turn_ = begin_turn();
   each_link([&](Link& link) {
-    const std::string& to =
-        link.connects() ? link.peer().address.frames : routes_[link.peer().process];
-    if (to.empty()) return;
     for (const Lane lane : kLanes) {
       OutFrame frame;
       while (link.next(lane, now(), frame))
         network_.body_->put(
-            {identity().process, address_.frames, to, lane, first_part(frame), frame.data});
+            {identity().process, address_.frames,
+             link.connects() ? link.peer().address.frames : link.route_of(lane, frame), lane,
+             first_part(frame), frame.data});
     }
     next_turn_ = std::min(next_turn_, link.next_timer());
   });

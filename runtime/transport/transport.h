@@ -45,15 +45,21 @@ struct LinkAddress {
   friend bool operator==(const LinkAddress&, const LinkAddress&) = default;
 };
 
+/// Longest run, name of a process, or other word of a greeting; in bytes.
+inline constexpr size_t kGreetingWordBytesMax = 256;
+
 /// What a process says of itself when it greets, and what its peers must say too: run, graph hash
 /// and types must be equal, everything else is held against the PeerSpec.
 struct TransportIdentity {
-  std::string run;                         // at most 256 bytes
+  std::string run;
   uint64_t graph_hash = 0;                 // Plan::graph_hash
   std::shared_ptr<const WireTypes> types;  // its hash is compared
   ProcessId process;
   std::string name;    // PlanProcess::name
   uint32_t epoch = 1;  // incarnation, from 1, handed out by the launcher
+  /// What a peer must show in its greeting: drawn by this incarnation, and told by whoever tells
+  /// peers of it. One that does not know it is a stranger. "" where nobody else can connect.
+  std::string pass{};
 };
 
 struct PeerSpec {
@@ -61,7 +67,8 @@ struct PeerSpec {
   std::string name;
   uint32_t epoch = 1;
   LinkAddress address;     // empty: it connects to us
-  std::string public_key;  // Z85, of tcp with keys: what the peer must prove to hold
+  std::string public_key;  // Z85: what the peer must prove to hold on each connection; "": no key
+  std::string pass{};      // its TransportIdentity::pass
   std::vector<TenantSlot>
       tenants;                 // it may speak for; empty: all. Shared traffic is always allowed
   bool shares_memory = false;  // it is on this machine: large Blobs go by a pool, not by the link
@@ -140,7 +147,8 @@ struct LinkRefusal {
   std::string field;      // "run", "graph hash", "message types", "version", "epoch", "process"
   std::string ours;
   std::string theirs;
-  bool by_peer = false;  // the peer refused us
+  bool by_peer = false;   // the peer refused us
+  bool ends_link = true;  // the link fails with it; false: an older incarnation was sent away
   /// "'training' (process 1) was refused: graph hash: ours 1f…, theirs 2e…"
   std::string text() const;
 };

@@ -14,8 +14,28 @@ namespace {
 constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 
+/// Every tcp address needs keys: on loopback, too, any user of the machine can connect, and listen
+/// where somebody has gone.
 Status check_keys(const std::string& address, const ZmqOptions& options) {
-  return check_reach(address, options.keys.has_value(), !options.allowed.empty());
+  if (options.keys) return check_reach(address, true, !options.allowed.empty());
+  RETURN_IF_ERROR(check_reach(address, false, false));
+  return error(Code::kInvalid, "'{}' is a tcp address and needs keys", address)
+      .note("make_key_pair() draws a pair for a run; ipc needs none");
+}
+
+/// Holds a folder that is there against what a private one is.
+Status check_private(const std::string& folder) {
+  struct stat about {};
+  if (::lstat(folder.c_str(), &about) != 0)
+    return error(errno == ENOENT ? Code::kNotFound : Code::kIo, "looking at '{}': {}", folder,
+                 strerror(errno));
+  if (!S_ISDIR(about.st_mode))
+    return error(Code::kInvalid, "'{}' is no folder to put sockets into", folder);
+  if (about.st_uid != ::geteuid() || (about.st_mode & 077) != 0)
+    return error(Code::kInvalid, "'{}' has mode {:04o}: others could reach its sockets", folder,
+                 about.st_mode & 07777)
+        .note(fmt::format("chmod 0700 '{}'", folder));
+  return ok();
 }
 
 /// Makes the folder, or holds the one that is there against what a private folder is.
@@ -24,16 +44,7 @@ Status private_folder(const std::string& folder) {
     return error(Code::kInvalid, "'ipc://{}' needs an absolute folder", folder);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return error(Code::kIo, "making '{}': {}", folder, strerror(errno));
-  struct stat about {};
-  if (::lstat(folder.c_str(), &about) != 0)
-    return error(Code::kIo, "looking at '{}': {}", folder, strerror(errno));
-  if (!S_ISDIR(about.st_mode))
-    return error(Code::kInvalid, "'{}' is no folder to put sockets into", folder);
-  if (about.st_uid != ::geteuid() || (about.st_mode & 077) != 0)
-    return error(Code::kInvalid, "'{}' has mode {:04o}: others could reach its sockets", folder,
-                 about.st_mode & 07777)
-        .note(fmt::format("chmod 0700 '{}'", folder));
-  return ok();
+  return check_private(folder);
 }
 
 Result<std::string> socket_file(const std::string& folder, const TransportIdentity& identity,
@@ -72,6 +83,14 @@ Status check_reach(const std::string& address, bool has_keys, bool has_allowed) 
   return ok();
 }
 
+Status check_identity(const TransportIdentity& identity) {
+  for (const std::string* word : {&identity.run, &identity.name})
+    if (word->size() > kGreetingWordBytesMax)
+      return error(Code::kInvalid, "'{}...' has {} bytes, a greeting has room for {}",
+                   word->substr(0, 32), word->size(), kGreetingWordBytesMax);
+  return ok();
+}
+
 Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options) {
   if (listen.starts_with(kIpc)) {
@@ -101,9 +120,19 @@ Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options) {
       return error(Code::kInvalid, "'{}' of '{}' is no address of this transport", address,
                    peer.name)
           .note("valid: 'ipc:///folder/socket' and 'tcp://address:port'");
-    if (address.starts_with(kTcp)) RETURN_IF_ERROR(check_keys(address, options));
+    if (address.starts_with(kIpc)) {
+      // Who else could enter it could listen there in the peer's place.
+      const std::string file = address.substr(kIpc.size());
+      const Status ours = check_private(file.substr(0, file.rfind('/')));
+      if (!ours.ok() && ours.error().code() != Code::kNotFound) return ours;
+      continue;
+    }
+    RETURN_IF_ERROR(check_keys(address, options));
+    if (!is_public_key(peer.public_key))
+      return error(Code::kInvalid, "'{}' is reached by tcp, but its public key is '{}'", peer.name,
+                   peer.public_key);
   }
-  if (!options.keys) return ok();
+  if (options.allowed.empty()) return ok();
   const auto allowed =
       std::find_if(options.allowed.begin(), options.allowed.end(), [&](const AllowedKey& entry) {
         return entry.process == peer.process && entry.public_key == peer.public_key;

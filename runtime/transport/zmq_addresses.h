@@ -5,6 +5,9 @@
 
 namespace primerl {
 
+/// Whether it fits into a greeting.
+Status check_identity(const TransportIdentity& identity);
+
 /// What to bind for one entry of `options.listen`, made safe: an ipc folder is there, ours alone,
 /// and short enough.
 Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,

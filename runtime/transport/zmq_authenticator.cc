@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 namespace primerl {
 namespace {
@@ -28,38 +30,69 @@ std::string key_text(const std::string& key) {
   return text.data();
 }
 
-}  // namespace
-
-Result<ZmqAuthenticator> ZmqAuthenticator::open(ZmqContext& context,
-                                                const std::vector<AllowedKey>& allowed) {
-  ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::open(context, ZmqKind::kAuthenticator, {}));
-  RETURN_IF_ERROR(socket.bind("inproc://zeromq.zap.01"));
-  std::set<std::string> keys;
-  for (const AllowedKey& entry : allowed) keys.insert(entry.public_key);
-  return ZmqAuthenticator(std::move(socket), std::move(keys));
+/// Status and text of the answer.
+std::pair<std::string_view, std::string_view> words_of(KeyVerdict verdict) {
+  switch (verdict) {
+    case KeyVerdict::kLetIn:
+      return {"200", "OK"};
+    case KeyVerdict::kNotYet:
+      return {"300", "nobody with this key is expected yet"};
+    case KeyVerdict::kNever:
+      break;
+  }
+  return {"400", "this key is not in the list of allowed keys"};
 }
 
-uint64_t ZmqAuthenticator::serve() {
+constexpr int kAskedPerTurn = 64;
+constexpr size_t kWaitingMax = 64;
+constexpr Duration kWaitMax = Duration::milliseconds(kHandshakeMilliseconds);
+
+}  // namespace
+
+Result<ZmqAuthenticator> ZmqAuthenticator::open(ZmqContext& context) {
+  ASSIGN_OR_RETURN(ZmqSocket socket, ZmqSocket::open(context, ZmqKind::kAuthenticator, {}));
+  RETURN_IF_ERROR(socket.bind("inproc://zeromq.zap.01"));
+  return ZmqAuthenticator(std::move(socket));
+}
+
+uint64_t ZmqAuthenticator::serve(const Judge& judge, Time now) {
+  while (!waiting_.empty() && now - waiting_.front().since >= kWaitMax) waiting_.pop_front();
+  std::erase_if(waiting_, [&](const Asked& asked) {
+    const KeyVerdict verdict = judge(asked.key);
+    if (verdict != KeyVerdict::kNotYet) answer(asked, verdict);
+    return verdict != KeyVerdict::kNotYet;
+  });
   uint64_t num_refused = 0;
   ZmqMessage part;
-  while (socket_.receive(part)) {
-    // version, request id, domain, address, identity, mechanism, credentials ...
-    std::vector<std::string> asked = {text_of(part)};
-    while (part.has_more() && socket_.receive(part)) asked.push_back(text_of(part));
-    const bool is_curve = asked.size() == 7 && asked[0] == "1.0" && asked[5] == "CURVE";
-    const std::string key = is_curve ? key_text(asked[6]) : std::string();
-    const bool is_allowed = keys_.contains(key);
-    if (!is_allowed) ++num_refused;
-    std::array<ZmqMessage, 6> answer = {
-        message("1.0"),
-        message(asked.size() > 1 ? asked[1] : std::string()),
-        message(is_allowed ? "200" : "400"),
-        message(is_allowed ? "OK" : "this key is not in the list of allowed keys"),
-        message(is_allowed ? key : std::string()),
-        message("")};
-    (void)socket_.send(answer);
+  for (int i = 0; i < kAskedPerTurn && socket_.receive(part); ++i) {
+    // asker, delimiter, version, request id, domain, address, identity, mechanism, credentials ...
+    std::vector<std::string> words = {text_of(part)};
+    while (part.has_more() && socket_.receive(part)) words.push_back(text_of(part));
+    if (words.size() < 4) continue;
+    const bool is_curve = words.size() == 9 && words[2] == "1.0" && words[7] == "CURVE";
+    Asked asked = {words[0], words[3], is_curve ? key_text(words[8]) : std::string(), now};
+    const KeyVerdict verdict = asked.key.empty() ? KeyVerdict::kNever : judge(asked.key);
+    if (verdict != KeyVerdict::kLetIn) ++num_refused;
+    if (verdict == KeyVerdict::kNotYet && waiting_.size() < kWaitingMax)
+      waiting_.push_back(std::move(asked));
+    else
+      answer(asked, verdict);
   }
   return num_refused;
+}
+
+void ZmqAuthenticator::answer(const Asked& asked, KeyVerdict verdict) {
+  const auto [status, text] = words_of(verdict);
+  std::array<ZmqMessage, 8> parts = {
+      message(asked.asker),
+      message(""),
+      message("1.0"),
+      message(asked.request),
+      message(status),
+      message(text),
+      message(verdict == KeyVerdict::kLetIn ? asked.key : std::string()),
+      message("")};
+  (void)socket_.send(parts);
 }
 
 }  // namespace primerl

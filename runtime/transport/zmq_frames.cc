@@ -1,11 +1,9 @@
 #include "runtime/transport/zmq_frames.h"
 
-#include <unistd.h>
 #include <zmq.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstring>
+#include <set>
 
 #include "runtime/transport/zmq_addresses.h"
 #include "runtime/transport/zmq_authenticator.h"
@@ -19,14 +17,8 @@ constexpr int kHighWaterMark = 64;
 constexpr const char* kMonitor = "inproc://monitor";
 constexpr Duration kLinger = Duration::milliseconds(500);
 
-/// One per dialer, never used again.
-std::string fresh_routing_id() {
-  static std::atomic<uint64_t> count{0};
-  char host[64] = {};
-  (void)::gethostname(host, sizeof host - 1);
-  return fmt::format("F{}.{}.{}.{}", host, ::getpid(),
-                     std::chrono::steady_clock::now().time_since_epoch().count(), ++count);
-}
+/// One per dialer, never used again; nobody else can guess it and go on in its place.
+std::string fresh_routing_id() { return "F" + draw_word(); }
 
 ZmqSocketSettings settings_of(const FrameKeys& keys, size_t frame_bytes_max) {
   ZmqSocketSettings settings;
@@ -76,7 +68,8 @@ class ZmqFrameListener final : public FrameListener {
   Status open_at(const std::string& address, const FrameKeys& keys, size_t frame_bytes_max) {
     RETURN_IF_ERROR(check_reach(address, keys.own.has_value(), !keys.allowed.empty()));
     if (keys.own) {
-      ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_, keys.allowed));
+      ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_));
+      for (const AllowedKey& entry : keys.allowed) allowed_.insert(entry.public_key);
     }
     ZmqSocketSettings settings = settings_of(keys, frame_bytes_max);
     settings.is_server = true;
@@ -91,7 +84,12 @@ class ZmqFrameListener final : public FrameListener {
   uint64_t num_refused() const override { return num_refused_; }
 
   bool receive(std::string& from, std::vector<std::byte>& frame) override {
-    if (authenticator_) num_refused_ += authenticator_->serve();
+    if (authenticator_)
+      num_refused_ += authenticator_->serve(
+          [this](const std::string& key) {
+            return allowed_.contains(key) ? KeyVerdict::kLetIn : KeyVerdict::kNever;
+          },
+          Time());
     while (true) {
       ZmqMessage id, first, rest;
       if (!socket_.receive(id)) return false;
@@ -123,6 +121,7 @@ class ZmqFrameListener final : public FrameListener {
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
   ZmqSocket socket_;
+  std::set<std::string> allowed_;
   std::string address_;
   uint64_t num_refused_ = 0;
 };

@@ -1,4 +1,5 @@
 #include <string.h>
+#include <sys/random.h>
 #include <zmq.h>
 
 #include <array>
@@ -6,6 +7,13 @@
 #include "runtime/transport/keys.h"
 
 namespace primerl {
+
+std::string draw_word() {
+  std::array<uint64_t, 2> drawn{};
+  CHECK(::getrandom(drawn.data(), sizeof drawn, 0) == sizeof drawn,
+        "the system gives no random bytes");
+  return fmt::format("{:016x}{:016x}", drawn[0], drawn[1]);
+}
 
 KeyPair make_key_pair() {
   std::array<char, kKeyTextBytes + 1> public_key{};

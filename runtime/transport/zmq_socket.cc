@@ -57,7 +57,7 @@ Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
   to.set(ZMQ_SNDHWM, settings.high_water_mark);
   to.set(ZMQ_RCVHWM, settings.high_water_mark);
   to.set(ZMQ_MAXMSGSIZE, settings.message_bytes_max);
-  to.set(ZMQ_HANDSHAKE_IVL, 5000);
+  to.set(ZMQ_HANDSHAKE_IVL, kHandshakeMilliseconds);
   // No ZMQ_HEARTBEAT_IVL: in 4.3.4 a ping on a broken connection whose reader is full ends the
   // process (assertion !_io_error, libzmq#4364, #4767). Probes of the links notice silence instead.
   to.set(ZMQ_TCP_KEEPALIVE, 1);
@@ -105,9 +105,9 @@ std::span<const std::byte> ZmqMessage::bytes() const {
   return {static_cast<const std::byte*>(zmq_msg_data(of(message_))), zmq_msg_size(of(message_))};
 }
 bool ZmqMessage::has_more() const { return zmq_msg_more(of(message_)) != 0; }
-std::string ZmqMessage::user_id() const {
+std::string_view ZmqMessage::user_id() const {
   const char* id = zmq_msg_gets(of(message_), "User-Id");
-  return id == nullptr ? std::string() : std::string(id);
+  return id == nullptr ? std::string_view() : std::string_view(id);
 }
 
 ZmqContext::ZmqContext() : context_(zmq_ctx_new()) {
@@ -120,7 +120,7 @@ ZmqContext::~ZmqContext() {
 
 Result<ZmqSocket> ZmqSocket::open(ZmqContext& context, ZmqKind kind,
                                   const ZmqSocketSettings& settings) {
-  static constexpr int kTypes[] = {ZMQ_ROUTER, ZMQ_DEALER, ZMQ_REP, ZMQ_PAIR};
+  static constexpr int kTypes[] = {ZMQ_ROUTER, ZMQ_DEALER, ZMQ_ROUTER, ZMQ_PAIR};
   ZmqSocket socket(zmq_socket(context.handle(), kTypes[static_cast<int>(kind)]));
   if (socket.handle() == nullptr) return zmq_error("opening a socket");
   RETURN_IF_ERROR(apply(socket.handle(), kind, settings));

@@ -32,8 +32,8 @@ class ZmqMessage {
   std::span<std::byte> bytes();
   std::span<const std::byte> bytes() const;
   bool has_more() const;
-  /// The key that the connection proved to hold; empty without one.
-  std::string user_id() const;
+  /// The key that the connection proved to hold; empty without one. Valid as long as the message.
+  std::string_view user_id() const;
 
  private:
   friend class ZmqSocket;
@@ -52,6 +52,9 @@ class ZmqContext {
  private:
   void* context_;
 };
+
+/// A peer that connects and says nothing is hung up on after so long.
+inline constexpr int kHandshakeMilliseconds = 5000;
 
 /// What a socket is made with; see docs/design/transport.md for the values.
 struct ZmqSocketSettings {

@@ -20,6 +20,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+/// What connects to a plain socket proves nothing by itself; to the other it proves its key.
+enum Door { kPlain, kCurve };
+constexpr Door kDoors[] = {kPlain, kCurve};
 /// Of one socket before the others get a turn. Pieces of bulk are few: each takes 0.1 ms.
 constexpr int kFramesPerTurn[] = {256, 2};
 /// Below, a Blob is copied out of what was received, so nothing needs to stay.
@@ -34,19 +37,30 @@ Time to_time(Clock::time_point point) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count());
 }
 
-/// Who a connection says it is: one per (process, epoch, attempt), never used again.
+/// What a connection is called: 'P', process, epoch and count of connections say whose it is and
+/// which is the newer; 32 random characters make it a name that nobody else can have, not even when
+/// the connection has gone and ZeroMQ would give the name to another.
+constexpr size_t kRouteBytes = 13 + 32;
+
 std::string routing_id(const TransportIdentity& identity, uint32_t attempt) {
   std::string id(13, 'P');
   auto* at = reinterpret_cast<std::byte*>(id.data());
   put_number<uint32_t>(at + 1, identity.process.value);
   put_number<uint32_t>(at + 5, identity.epoch);
   put_number<uint32_t>(at + 9, attempt);
-  return id;
+  return id + draw_word();
 }
 
 ProcessId process_of(std::span<const std::byte> id) {
-  if (id.size() != 13 || id[0] != std::byte{'P'}) return ProcessId::none();
+  if (id.size() != kRouteBytes || id[0] != std::byte{'P'}) return ProcessId::none();
   return ProcessId(take_number<uint32_t>(id.data() + 1));
+}
+
+/// Of a name that has a process.
+Via via_of(std::span<const std::byte> id) {
+  const uint64_t epoch = take_number<uint32_t>(id.data() + 5);
+  return {{reinterpret_cast<const char*>(id.data()), id.size()},
+          epoch << 32 | take_number<uint32_t>(id.data() + 9)};
 }
 
 /// Keeps a received part alive for as long as a Blob views it.
@@ -55,6 +69,16 @@ ReceivedPart received(ZmqMessage& part) {
   const auto owner = std::make_shared<ZmqMessage>(std::move(part));
   const auto bytes = std::as_const(*owner).bytes();
   return {owner, bytes.size(), bytes};
+}
+
+/// What follows the first part. False: more than a second one, and all of it is gone.
+bool receive_rest(ZmqSocket& socket, std::array<ZmqMessage, 2>& parts) {
+  if (!parts[0].has_more()) return true;
+  if (!socket.receive(parts[1])) return false;
+  if (!parts[1].has_more()) return true;
+  for (ZmqMessage rest; socket.receive(rest) && rest.has_more();) {
+  }
+  return false;
 }
 
 class ZmqTransport final : public LinkTransport {
@@ -113,11 +137,15 @@ class ZmqTransport final : public LinkTransport {
   void wait(Time until);
   void open_dealers();
   Status open_dealer(const Link& link);
+  KeyVerdict judge(const std::string& key);
+  bool receive(Lane lane, Door door);
   bool receive(Lane lane, ZmqSocket& socket, ProcessId connected_to);
-  ProcessId sender_of(std::span<const std::byte> id, const ZmqMessage& part) const;
+  std::optional<Via> greet(Lane lane, Door door, std::span<const std::byte> id,
+                           const ZmqMessage& part);
   bool send_frames(Link& link, Time& next);
   ZmqSent send_frame(ZmqSocket& socket, const std::string* route, const OutFrame& frame);
-  ZmqSocketSettings settings(Lane lane) const;
+  Door door_of(const std::string& address) const;
+  ZmqSocketSettings settings(Lane lane, Door door) const;
   void close_sockets(Duration linger);
 
   // Constant after listen().
@@ -127,9 +155,8 @@ class ZmqTransport final : public LinkTransport {
   // Touched by the I/O thread, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
-  Sockets routers_;
+  std::array<Sockets, std::size(kDoors)> routers_;  // those of doors that something listens at
   std::map<ProcessId, Dealer> dealers_;
-  std::array<std::map<ProcessId, std::string>, kNumLanes> routes_;
   uint32_t num_attempts_ = 0;
   std::condition_variable turned_;
   bool is_stopping_ = false;
@@ -143,14 +170,19 @@ class ZmqTransport final : public LinkTransport {
   std::thread thread_;
 };
 
-ZmqSocketSettings ZmqTransport::settings(Lane lane) const {
+/// tcp always proves keys; ipc, whose folder only this user can enter, where the run has a list.
+Door ZmqTransport::door_of(const std::string& address) const {
+  return address.starts_with("tcp://") || !options_.allowed.empty() ? kCurve : kPlain;
+}
+
+ZmqSocketSettings ZmqTransport::settings(Lane lane, Door door) const {
   const uint32_t window = lane == Lane::kFrames ? limits().window_frames : limits().window_chunks;
   ZmqSocketSettings settings;
   // The window bounds what is under way; twice as much when it was sent again, and what has none.
   settings.high_water_mark = static_cast<int>(2 * window + 64);
   settings.message_bytes_max = static_cast<int64_t>(
       std::max({limits().parcel_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
-  if (options_.keys) {
+  if (door == kCurve) {
     settings.public_key = options_.keys->public_key;
     settings.secret_key = options_.keys->secret_key.reveal();
   }
@@ -158,26 +190,25 @@ ZmqSocketSettings ZmqTransport::settings(Lane lane) const {
 }
 
 Status ZmqTransport::listen() {
-  std::vector<LinkAddress> wanted;
-  for (const std::string& each : options_.listen) {
-    ASSIGN_OR_RETURN(wanted.emplace_back(), listen_address(each, identity(), options_));
-  }
+  RETURN_IF_ERROR(check_identity(identity()));
   if (options_.keys) {
-    ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_, options_.allowed));
+    ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_));
   }
-  if (wanted.empty()) return ok();
-  for (const Lane lane : kLanes) {
-    auto& router = routers_[static_cast<size_t>(lane)];
-    ZmqSocketSettings made = settings(lane);
-    made.is_server = true;
-    ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
-  }
-  ZmqSocket& frames = routers_[static_cast<size_t>(Lane::kFrames)];
-  ZmqSocket& bulk = routers_[static_cast<size_t>(Lane::kBulk)];
-  for (const LinkAddress& each : wanted) {
+  for (const std::string& each : options_.listen) {
+    ASSIGN_OR_RETURN(const LinkAddress wanted, listen_address(each, identity(), options_));
+    const Door door = door_of(each);
+    Sockets& routers = routers_[door];
+    for (const Lane lane : kLanes) {
+      ZmqSocket& router = routers[static_cast<size_t>(lane)];
+      if (router.handle() != nullptr) continue;
+      ZmqSocketSettings made = settings(lane, door);
+      made.is_server = true;
+      ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
+    }
     LinkAddress& bound = addresses_.emplace_back();
-    ASSIGN_OR_RETURN(bound.frames, frames.bind(each.frames));
-    ASSIGN_OR_RETURN(bound.bulk, bulk.bind(each.bulk));
+    const auto frames = static_cast<size_t>(Lane::kFrames), bulk = static_cast<size_t>(Lane::kBulk);
+    ASSIGN_OR_RETURN(bound.frames, routers[frames].bind(wanted.frames));
+    ASSIGN_OR_RETURN(bound.bulk, routers[bulk].bind(wanted.bulk));
   }
   return ok();
 }
@@ -200,11 +231,13 @@ void ZmqTransport::run() {
 bool ZmqTransport::turn(Time& next) {
   bool has_more = false;
   if (std::exchange(is_breaking_, false)) dealers_.clear();
-  for (uint64_t left = authenticator_ ? authenticator_->serve() : 0; left > 0; --left)
-    refuse_stranger(FrameRefusal::kStranger);
+  if (authenticator_) {
+    const auto asked = [this](const std::string& key) { return judge(key); };
+    for (uint64_t left = authenticator_->serve(asked, now()); left > 0; --left)
+      refuse_stranger(FrameRefusal::kStranger);
+  }
   for (const Lane lane : kLanes) {
-    auto& router = routers_[static_cast<size_t>(lane)];
-    if (router.handle() != nullptr) has_more |= receive(lane, router, ProcessId::none());
+    for (const Door door : kDoors) has_more |= receive(lane, door);
     for (auto& [process, dealer] : dealers_)
       has_more |= receive(lane, dealer.sockets[static_cast<size_t>(lane)], process);
   }
@@ -213,8 +246,9 @@ bool ZmqTransport::turn(Time& next) {
   each_link([&](Link& link) { has_more |= send_frames(link, next); });
   polled_.clear();
   if (authenticator_) polled_.push_back(&authenticator_->socket());
-  for (ZmqSocket& router : routers_)
-    if (router.handle() != nullptr) polled_.push_back(&router);
+  for (Sockets& routers : routers_)
+    for (ZmqSocket& router : routers)
+      if (router.handle() != nullptr) polled_.push_back(&router);
   for (auto& [process, dealer] : dealers_)
     for (ZmqSocket& socket : dealer.sockets) polled_.push_back(&socket);
   return has_more;
@@ -247,7 +281,8 @@ void ZmqTransport::open_dealers() {
   each_link([&](Link& link) {
     if (!link.connects() || link.is_over() || dealers_.contains(link.peer().process)) return;
     const Status opened = open_dealer(link);
-    if (!opened.ok()) link.fail(opened.error());
+    if (!opened.ok()) return link.fail(opened.error());
+    link.connect_again(time);
   });
 }
 
@@ -258,49 +293,73 @@ Status ZmqTransport::open_dealer(const Link& link) {
   const uint32_t attempt = ++num_attempts_;
   for (const Lane lane : kLanes) {
     auto& socket = dealer.sockets[static_cast<size_t>(lane)];
-    ZmqSocketSettings made = settings(lane);
+    const LinkAddress& to = link.peer().address;
+    const std::string& address = lane == Lane::kFrames ? to.frames : to.bulk;
+    ZmqSocketSettings made = settings(lane, door_of(address));
     made.routing_id = routing_id(identity(), attempt);
     made.server_key = link.peer().public_key;
     ASSIGN_OR_RETURN(socket, ZmqSocket::open(context_, ZmqKind::kDealer, made));
-    const LinkAddress& to = link.peer().address;
-    RETURN_IF_ERROR(socket.connect(lane == Lane::kFrames ? to.frames : to.bulk));
+    RETURN_IF_ERROR(socket.connect(address));
   }
   dealers_.insert_or_assign(link.peer().process, std::move(dealer));
   return ok();
 }
 
-ProcessId ZmqTransport::sender_of(std::span<const std::byte> id, const ZmqMessage& part) const {
-  const ProcessId process = process_of(id);
-  if (!options_.keys) return process;
-  // The key decides; what the connection calls itself must agree.
-  const std::string key = part.user_id();
-  for (const AllowedKey& entry : options_.allowed)
-    if (entry.public_key == key && entry.process == process) return process;
-  return ProcessId::none();
+/// A key of the list, if there is one, that a peer of now is expected to have.
+KeyVerdict ZmqTransport::judge(const std::string& key) {
+  const auto& list = options_.allowed;
+  const bool is_listed = list.empty() || std::any_of(list.begin(), list.end(), [&](auto& entry) {
+                           return entry.public_key == key;
+                         });
+  if (!is_listed) return KeyVerdict::kNever;
+  KeyVerdict verdict = KeyVerdict::kNotYet;
+  each_link([&](const Link& link) {
+    if (link.peer().public_key == key) verdict = KeyVerdict::kLetIn;
+  });
+  return verdict;
+}
+
+/// How a frame of a connection that somebody made comes; nothing: a stranger's. The key is looked
+/// at until the connection has greeted: from then on nobody else can have its name.
+std::optional<Via> ZmqTransport::greet(Lane lane, Door door, std::span<const std::byte> id,
+                                       const ZmqMessage& part) {
+  const Link* link = find(process_of(id));
+  if (link == nullptr || link->connects()) return std::nullopt;
+  Via via = via_of(id);
+  if (link->is_bound(lane, via)) return via;
+  const std::string& key = link->peer().public_key;
+  via.is_proven = door == kCurve && part.user_id() == key;
+  if (door == kCurve ? !via.is_proven : !key.empty()) return std::nullopt;
+  return via;
+}
+
+bool ZmqTransport::receive(Lane lane, Door door) {
+  ZmqSocket& socket = routers_[door][static_cast<size_t>(lane)];
+  if (socket.handle() == nullptr) return false;
+  for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
+    ZmqMessage id;
+    std::array<ZmqMessage, 2> parts;
+    if (!socket.receive(id)) return false;
+    const bool is_whole = socket.receive(parts[0]) && receive_rest(socket, parts);
+    const auto via = greet(lane, door, id.bytes(), parts[0]);
+    if (is_whole && via)
+      arrive(lane, process_of(id.bytes()), *via, received(parts[0]), received(parts[1]));
+    else
+      refuse_stranger(is_whole ? FrameRefusal::kStranger : FrameRefusal::kFramesDiffer);
+  }
+  return true;
 }
 
 bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to) {
-  const bool is_router = connected_to.is_none();
-  const int most = kFramesPerTurn[static_cast<size_t>(lane)];
-  for (int i = 0; i < most; ++i) {
-    ZmqMessage id, first, second, rest;
-    if (is_router && !socket.receive(id)) return false;
-    if (!socket.receive(first)) return false;
-    bool has_more = first.has_more();
-    if (has_more) has_more = socket.receive(second) && second.has_more();
-    const bool is_too_many = has_more;
-    while (has_more) has_more = socket.receive(rest) && rest.has_more();
-    const ProcessId from = is_router ? sender_of(id.bytes(), first) : connected_to;
-    if (is_too_many || from.is_none()) {
-      refuse_stranger(is_too_many ? FrameRefusal::kFramesDiffer : FrameRefusal::kStranger);
-      continue;
-    }
-    const Link* link = arrive(lane, from, received(first), received(second));
-    if (link == nullptr || !is_router) continue;
-    auto& route = routes_[static_cast<size_t>(lane)][from];
-    const auto bytes = id.bytes();
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (route != text) route = text;
+  Via via;
+  via.is_own = true;
+  for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
+    std::array<ZmqMessage, 2> parts;
+    if (!socket.receive(parts[0])) return false;
+    if (receive_rest(socket, parts))
+      arrive(lane, connected_to, via, received(parts[0]), received(parts[1]));
+    else
+      refuse_stranger(FrameRefusal::kFramesDiffer);
   }
   return true;
 }
@@ -313,15 +372,15 @@ bool ZmqTransport::send_frames(Link& link, Time& next) {
   const Time time = now();
   for (const Lane lane : kLanes) {
     const auto index = static_cast<size_t>(lane);
-    ZmqSocket* socket = link.connects() ? nullptr : &routers_[index];
-    const std::string* route = link.connects() ? nullptr : &routes_[index][process];
+    const Door door = link.peer().public_key.empty() ? kPlain : kCurve;
+    ZmqSocket* socket = link.connects() ? nullptr : &routers_[door][index];
     if (dealer != dealers_.end()) socket = &dealer->second.sockets[index];
     if (socket == nullptr || socket->handle() == nullptr) continue;
-    if (route != nullptr && route->empty()) continue;  // it has not connected yet
     OutFrame frame;
     int left = kFramesPerTurn[index];
     while (left > 0 && link.next(lane, time, frame)) {
       --left;
+      const std::string* route = link.connects() ? nullptr : &link.route_of(lane, frame);
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
       // Nobody is connected now: the next turn tries again, at the latest at the next timer.
       link.unsend(lane, frame);
@@ -353,7 +412,8 @@ ZmqSent ZmqTransport::send_frame(ZmqSocket& socket, const std::string* route,
 void ZmqTransport::close_sockets(Duration linger) {
   for (auto& [process, dealer] : dealers_)
     for (ZmqSocket& socket : dealer.sockets) socket.linger(linger);
-  for (ZmqSocket& socket : routers_) socket.linger(linger);
+  for (Sockets& routers : routers_)
+    for (ZmqSocket& socket : routers) socket.linger(linger);
   dealers_.clear();
   routers_ = {};
   polled_.clear();

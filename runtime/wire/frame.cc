@@ -64,6 +64,8 @@ std::string_view to_string(FrameRefusal refusal) {
       return "gap";
     case FrameRefusal::kChunk:
       return "chunk";
+    case FrameRefusal::kPlan:
+      return "plan";
   }
   return "none";
 }

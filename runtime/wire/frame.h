@@ -74,8 +74,9 @@ enum class FrameRefusal : uint8_t {
   kDuplicate,   // a numbered frame that is here already
   kGap,         // a numbered frame whose predecessor is missing: asked for again
   kChunk,       // a piece of a Blob that does not fit what came before
+  kPlan,        // parcels with messages or grants that the plan does not allow: those are left out
 };
-inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kChunk) + 1;
+inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kPlan) + 1;
 std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...
 
 void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> bytes);

@@ -101,6 +101,8 @@ FrameRefusal decode_link_header(std::span<const std::byte> bytes, Lane lane,
   const FrameRefusal refusal = check_kind(kind, lane, sequence, payload_bytes);
   if (refusal != FrameRefusal::kNone) return refusal;
   if (payload_bytes > payload_bytes_max) return FrameRefusal::kTooLong;
+  // Incarnations count from 1.
+  if (take_number<uint32_t>(at + 4) == 0) return FrameRefusal::kEpoch;
   header.kind = static_cast<LinkFrameKind>(kind);
   header.epoch = take_number<uint32_t>(at + 4);
   header.peer_epoch = take_number<uint32_t>(at + 8);

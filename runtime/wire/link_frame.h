@@ -21,7 +21,7 @@ namespace primerl {
 
 inline constexpr size_t kLinkHeaderBytes = 48;
 inline constexpr uint16_t kLinkMagic = 0x4c50;  // "PL"
-inline constexpr uint8_t kLinkVersion = 3;
+inline constexpr uint8_t kLinkVersion = 4;
 
 enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
 inline constexpr size_t kNumLanes = 2;
@@ -77,8 +77,9 @@ uint8_t version_of_link_frame(std::span<const std::byte> bytes);
 /// What kHello and kWelcome carry, as msgpack.
 struct LinkGreeting {
   static constexpr std::string_view kName = "LinkGreeting";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
+  std::string pass;  // the receiver's, which only those know whom it expects
   std::string run;
   uint64_t graph_hash = 0;
   uint64_t types_hash = 0;
@@ -94,10 +95,10 @@ struct LinkGreeting {
   template <class F>
   static void fields(F& f) {
     using G = LinkGreeting;
-    f("run", &G::run)("graph_hash", &G::graph_hash)("types_hash", &G::types_hash)("name", &G::name)(
-        "received", &G::received)("sent_at_ns", &G::sent_at_ns)("echoed_at_ns", &G::echoed_at_ns)(
-        "pool_pid", &G::pool_pid)("pool_descriptor", &G::pool_descriptor)(
-        "pool_nonce", &G::pool_nonce)("reads", &G::reads);
+    f("pass", &G::pass)("run", &G::run)("graph_hash", &G::graph_hash)("types_hash", &G::types_hash)(
+        "name", &G::name)("received", &G::received)("sent_at_ns", &G::sent_at_ns)(
+        "echoed_at_ns", &G::echoed_at_ns)("pool_pid", &G::pool_pid)(
+        "pool_descriptor", &G::pool_descriptor)("pool_nonce", &G::pool_nonce)("reads", &G::reads);
   }
 };
 

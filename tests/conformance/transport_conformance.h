@@ -45,6 +45,7 @@ class TransportConformance : public ::testing::TestWithParam<TransportUnderTest>
   void open_one(size_t side, std::function<void(TransportIdentity&)> change, LinkLimits limits,
                 uint32_t epoch = 1) {
     TransportIdentity identity = identity_of(side, epoch);
+    identity.pass = pass_of(side);
     if (change) change(identity);
     stage_->open(side, identity, limits, receivers_[side]);
   }

@@ -46,7 +46,9 @@ Parcel text_parcel(uint32_t from, uint32_t to, uint64_t number, size_t text_byte
 /// Every value of a parcel, as text.
 std::string describe(const Parcel& parcel);
 
+/// Without a pass.
 TransportIdentity identity_of(size_t side, uint32_t epoch);
+std::string pass_of(size_t side);
 
 class CollectingReceiver final : public TransportReceiver {
  public:

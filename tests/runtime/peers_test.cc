@@ -8,8 +8,19 @@ namespace primerl::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 const TenantSlot kTenant(0);
+
+struct Other {
+  static constexpr std::string_view kName = "Other";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t value = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("value", &Other::value);
+  }
+};
 
 /// driver (process 0) asks a server (process 1), window 4.
 struct TwoProcesses {
@@ -181,6 +192,81 @@ TEST_F(Alone, RefusesDuplicatesAndOldEpochsAndReportsGaps) {
   EXPECT_TRUE(give(3, 1).ok()) << "its forerunner is refused";
   EXPECT_THAT(taken, ElementsAre(1, 2, 1));
   EXPECT_THAT(host->counters(), ElementsAre(::testing::Pair("driver.out -> server.in.refused", 2)));
+}
+
+TEST_F(Alone, LeavesOutWhatDoesNotFitAndTakesTheRestOfTheParcel) {
+  Parcel mixed = parcel(1);
+  for (const uint64_t sequence : {9, 2}) {
+    Parcel more = parcel(sequence);
+    mixed.messages.push_back(std::move(more.messages[0]));
+  }
+  Parcel beyond = parcel(3), unknown = parcel(3), no_edge = parcel(3);
+  beyond.messages[0].envelope.tenant = TenantSlot(1);  // one past the last
+  unknown.messages[0].link = LinkId(1);
+  no_edge.from = HostId(7);
+  const auto fault = [this](Parcel&& parcel) {
+    const Status status = host->accept(std::move(parcel), Time());
+    return status.ok() ? "ok" : status.error().message();
+  };
+  EXPECT_THAT(fault(std::move(mixed)), HasSubstr("message 9 of link 0 arrived after message 1"));
+  EXPECT_THAT(fault(std::move(beyond)), HasSubstr("is for tenant slot 1, which there is not"));
+  EXPECT_THAT(fault(std::move(unknown)), HasSubstr("a message of link 1, which does not end here"));
+  EXPECT_THAT(fault(std::move(no_edge)), HasSubstr("with which it shares no edge"));
+  EXPECT_EQ(fault(parcel(3)), "ok");
+  while (host->ready()) host->step(Time());
+  EXPECT_THAT(taken, ElementsAre(1, 2, 3));
+  EXPECT_THAT(failures, ElementsAre());
+}
+
+TEST_F(Alone, AMessageOfAnotherTypeIsAnErrorThatTheActorNeverSees) {
+  Parcel wrong = parcel(1);
+  wrong.messages[0].envelope.payload = Payload::of(Other{5});
+  ASSERT_TRUE(host->accept(std::move(wrong), Time()).ok());
+  ASSERT_TRUE(give(2).ok());
+  EXPECT_THAT(taken, ElementsAre(2));
+  EXPECT_THAT(surroundings.lines,
+              ::testing::Contains(HasSubstr("a 'Other' came to 'server.in', which takes a "
+                                            "'Number'")));
+}
+
+/// A sender on its own, whose receiver is the test.
+TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
+  SmallGraph graph;
+  graph.node("driver", {.strings = {.on_work = counts_to(2, false)}, .contract = make_source})
+      .node("server", {.process = 1})
+      .edge("driver.out", "server.in", {.capacity = 4});
+  struct Ignore final : HostExecutor {
+    void ship(Parcel&& parcel) override { num_shipped += parcel.messages.size(); }
+    void tenant_finished(TenantSlot) override {}
+    void host_failed(HostId, Error) override {}
+    size_t num_shipped = 0;
+  } executor;
+  MemorySurroundings surroundings;
+  HostSetup setup;
+  setup.plan = graph.plan();
+  setup.wiring = make_wiring(*setup.plan);
+  setup.host = HostId(0);
+  setup.surroundings = &surroundings;
+  setup.executor = &executor;
+  Host host(std::move(setup));
+  ASSERT_TRUE(host.start(Time()).ok());
+  while (host.ready()) host.step(Time());
+  ASSERT_EQ(executor.num_shipped, 2u);
+  const auto grant = [&host](uint64_t num_messages, uint64_t num_bytes, uint32_t link = 0) {
+    Parcel parcel;
+    parcel.from = HostId(1);
+    parcel.to = HostId(0);
+    parcel.epoch = 1;
+    parcel.grants.push_back({LinkId(link), num_messages, num_bytes, 1});
+    const Status status = host.accept(std::move(parcel), Time());
+    return status.ok() ? "ok" : status.error().message();
+  };
+  EXPECT_THAT(grant(3, 0), HasSubstr("a grant for 3 messages and 0 bytes of edge"));
+  EXPECT_THAT(grant(UINT64_MAX, UINT64_MAX), HasSubstr("on which it has sent 2 and 0"));
+  EXPECT_THAT(grant(2, 1), HasSubstr("a grant for 2 messages and 1 bytes"));
+  EXPECT_THAT(grant(1, 0, 1), HasSubstr("a grant for link 1, which it does not send on"));
+  EXPECT_EQ(grant(2, 0), "ok");
+  EXPECT_EQ(grant(1, 0), "ok") << "a late one says nothing new";
 }
 
 TEST_F(Alone, GrantsRunningTotalsAtHalfAWindow) {

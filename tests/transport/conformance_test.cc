@@ -59,22 +59,24 @@ class ZmqStage : public TransportStage {
   std::string listen_;
 };
 
-/// The same with keys: encrypted, and each side knows the other's.
+/// By tcp: encrypted, and each side knows the other's key, of a list or drawn for the run.
 class CurveStage final : public ZmqStage {
  public:
-  CurveStage() : ZmqStage("tcp://127.0.0.1") {}
+  explicit CurveStage(bool has_list) : ZmqStage("tcp://127.0.0.1"), has_list_(has_list) {}
 
  protected:
   ZmqOptions options(size_t side) const override {
     ZmqOptions options = ZmqStage::options(side);
     options.keys = keys_[side];
-    options.allowed = {
-        {keys_[1 - side].public_key, ProcessId(static_cast<uint32_t>(1 - side)), {}}};
+    if (has_list_)
+      options.allowed = {
+          {keys_[1 - side].public_key, ProcessId(static_cast<uint32_t>(1 - side)), {}}};
     return options;
   }
   std::string public_key_of(size_t side) const override { return keys_[side].public_key; }
 
  private:
+  const bool has_list_;
   const KeyPair keys_[2] = {make_key_pair(), make_key_pair()};
 };
 
@@ -144,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(Simulated, TransportConformance,
 INSTANTIATE_TEST_SUITE_P(Zmq, TransportConformance,
                          ::testing::Values(on<ZmqStage>("ipc", std::string()),
                                            on<ZmqStage>("ipc_shared", std::string(), true),
-                                           on<ZmqStage>("tcp", std::string("tcp://127.0.0.1")),
-                                           on<CurveStage>("curve")));
+                                           on<CurveStage>("tcp", false),
+                                           on<CurveStage>("curve", true)));
 
 }  // namespace
 }  // namespace primerl

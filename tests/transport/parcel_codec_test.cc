@@ -172,6 +172,7 @@ TEST(LinkFrame, RoundTripsEveryFieldAndNamesEveryRefusal) {
   EXPECT_EQ(refusal(bytes, Lane::kBulk), FrameRefusal::kKind);            // parcels
   EXPECT_EQ(refusal(with<uint64_t>(bytes, 16, 0)), FrameRefusal::kKind);  // no number
   EXPECT_EQ(refusal(bytes, Lane::kFrames, 8), FrameRefusal::kTooLong);
+  EXPECT_EQ(refusal(with<uint32_t>(bytes, 4, 0)), FrameRefusal::kEpoch);
   EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 2, 7)), 7);
   EXPECT_EQ(version_of_link_frame(with<uint8_t>(bytes, 1, 7)), 0);
 }
@@ -184,6 +185,7 @@ TEST(LinkFrame, RoundTripsAReferenceAndHoldsItToItsSize) {
   EXPECT_EQ(payload[24], std::byte{4});
   EXPECT_EQ(payload[28], std::byte{5});
   LinkFrameHeader header, found;
+  header.epoch = 1;
   std::array<std::byte, kLinkHeaderBytes> bytes;
   const auto refusal = [&](LinkFrameKind kind, uint64_t payload_bytes) {
     header.kind = kind;

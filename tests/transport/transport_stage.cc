@@ -75,6 +75,8 @@ TransportIdentity identity_of(size_t side, uint32_t epoch) {
       epoch};
 }
 
+std::string pass_of(size_t side) { return fmt::format("the pass of side {}", side); }
+
 void CollectingReceiver::deliver(ProcessId, Parcel&& parcel) {
   std::unique_lock lock(mutex_);
   if (may_hold_) changed_.wait(lock, [this] { return !is_held_; });
@@ -266,6 +268,7 @@ PeerSpec TransportStage::peer_of(size_t side, uint32_t epoch) const {
   peer.name = fmt::format("side{}", 1 - side);
   peer.epoch = epoch;
   peer.public_key = public_key_of(1 - side);
+  peer.pass = pass_of(1 - side);
   peer.shares_memory = shares_memory_;
   if (side == 1) peer.address = address_of_0_;
   return peer;

@@ -62,6 +62,29 @@ TEST(ZmqTransport, FindsAListenerThatComesLater) {
   EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
 }
 
+TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) {
+  CollectingReceiver got0, got1;
+  ZmqOptions listening, connecting;
+  listening.listen = {"tcp://127.0.0.1"};
+  listening.keys = make_key_pair();
+  connecting.keys = make_key_pair();
+  connecting.reopen_after = kPatience;  // ZeroMQ tries again by itself
+  const auto second = make(0, listening, got0);
+  const auto first = make(1, connecting, got1);
+  PeerSpec to = peer_of(0, second->address()), from = peer_of(1);
+  to.public_key = listening.keys->public_key;
+  from.public_key = connecting.keys->public_key;
+  ASSERT_TRUE(first->add_peer(to).ok());
+  ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1)).ok());
+  const auto turned_away = [&] {
+    return second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)];
+  };
+  ASSERT_TRUE(wait_until([&] { return turned_away() == 2; }));
+  ASSERT_TRUE(second->add_peer(from).ok());
+  EXPECT_TRUE(wait_until([&] { return got0.num_messages() == 1; }));
+  EXPECT_EQ(turned_away(), 2u) << "its first connections waited, one a lane";
+}
+
 TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   ScratchFolder folder;
   CollectingReceiver got0, got1;
@@ -73,7 +96,8 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   ZmqContext context;
   std::vector<ZmqSocket> strangers;
   for (const std::string& id :
-       {std::string("nobody"), std::string("P\1\0\0\0\1\0\0\0\xff\0\0\0", 13)}) {
+       {std::string("nobody"),
+        std::string("P\1\0\0\0\1\0\0\0\xff\0\0\0", 13) + std::string(32, 'x')}) {
     ZmqSocketSettings settings;
     settings.routing_id = id;
     auto socket = ZmqSocket::open(context, ZmqKind::kDealer, settings);
@@ -111,6 +135,7 @@ TEST(ZmqTransport, ListensInTwoWaysAtOnce) {
   CollectingReceiver got0, got1, got2;
   ZmqOptions listening;
   listening.listen = {"ipc://" + folder.path().string(), "tcp://127.0.0.1"};
+  listening.keys = make_key_pair();
   const auto middle = make(0, listening, got0);
   const auto addresses = middle->addresses();
   ASSERT_EQ(addresses.size(), 2u);
@@ -123,9 +148,17 @@ TEST(ZmqTransport, ListensInTwoWaysAtOnce) {
     PeerSpec peer = peer_of(1);
     peer.process = ProcessId(i + 1);
     peer.name = fmt::format("side{}", i + 1);
-    peers[i] = make(i + 1, {}, *got[i]);
+    PeerSpec back = peer_of(0, addresses[i]);
+    ZmqOptions options;
+    if (i == 1) {
+      // The pairs are the run's: only tcp asks for them.
+      options.keys = make_key_pair();
+      peer.public_key = options.keys->public_key;
+      back.public_key = listening.keys->public_key;
+    }
+    peers[i] = make(i + 1, options, *got[i]);
     ASSERT_TRUE(middle->add_peer(peer).ok());
-    ASSERT_TRUE(peers[i]->add_peer(peer_of(0, addresses[i])).ok());
+    ASSERT_TRUE(peers[i]->add_peer(back).ok());
     ASSERT_TRUE(peers[i]->send(ProcessId(0), note_parcel(i, 1, 1, 100'000)).ok());
     ASSERT_TRUE(middle->send(peer.process, note_parcel(0, 1, 1)).ok());
   }

@@ -1,0 +1,85 @@
+#include "runtime/exec/arrival_check.h"
+
+#include <algorithm>
+
+namespace primerl {
+
+ArrivalCheck::ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
+                           ProcessId here)
+    : plan_(std::move(plan)), wiring_(std::move(wiring)), here_(here) {
+  cargo_.reserve(wiring_->links.size());
+  for (const auto& link : wiring_->links)
+    cargo_.push_back({plan_->contract_of(link.target).inputs[link.input].type,
+                      plan_->instance(link.sender).tenant});
+}
+
+Status ArrivalCheck::sift(ProcessId from, Parcel& parcel) const {
+  if (Status ends = check_ends(from, parcel); !ends.ok()) {
+    parcel.messages.clear();
+    parcel.grants.clear();
+    return ends;
+  }
+  Status first;
+  const auto fits = [&](const ParcelMessage& message) {
+    Status status = check(parcel, message);
+    if (status.ok()) return true;
+    if (first.ok()) first = std::move(status);
+    return false;
+  };
+  const auto begin = parcel.messages.begin(), end = parcel.messages.end();
+  // Nearly always all of it: nothing is moved then.
+  auto kept = std::find_if_not(begin, end, fits);
+  if (kept == end) return first;
+  for (auto each = kept + 1; each != end; ++each)
+    if (fits(*each)) *kept++ = std::move(*each);
+  parcel.messages.erase(kept, end);
+  return first;
+}
+
+Status ArrivalCheck::check_ends(ProcessId from, const Parcel& parcel) const {
+  const auto is_of = [this](HostId host, ProcessId process) {
+    return host.index() < plan_->hosts.size() && plan_->host(host).process == process;
+  };
+  if (!is_of(parcel.to, here_))
+    return error(Code::kCorrupt, "a parcel for host {} arrived, which is not in '{}'",
+                 parcel.to.value, plan_->process(here_).name);
+  if (!is_of(parcel.from, from))
+    return error(Code::kCorrupt, "a parcel said to be of host {}, which is not its sender's",
+                 parcel.from.value);
+  return ok();
+}
+
+Status ArrivalCheck::check(const Parcel& parcel, const ParcelMessage& message) const {
+  const Envelope& envelope = message.envelope;
+  if (message.link.index() >= wiring_->links.size())
+    return error(Code::kCorrupt, "a message of link {}, which there is not", message.link.value);
+  const auto& link = wiring_->links[message.link.index()];
+  const Cargo& cargo = cargo_[message.link.index()];
+  const auto refused = [&](std::string_view what, const auto& found) {
+    return error(Code::kCorrupt, "a message of edge '{}' {} ({})", plan_->edge(link.edge).name,
+                 what, found);
+  };
+  if (link.sender_host != parcel.from || link.target_host != parcel.to ||
+      envelope.edge != link.edge || envelope.sender != link.sender ||
+      envelope.target != link.target)
+    return refused("has other ends than its link", message.link.value);
+  if (envelope.payload.type != cargo.type)
+    return refused("is of another type", envelope.payload.type->name);
+  // Every message is some tenant's; a link that begins or ends with one tenant's instance carries
+  // that tenant's alone.
+  const TenantSlot tenant = envelope.tenant;
+  if (tenant.is_none() || tenant.value >= wiring_->num_slots ||
+      (!cargo.sender_tenant.is_none() && tenant != cargo.sender_tenant) ||
+      (!link.target_tenant.is_none() && tenant != link.target_tenant))
+    return refused("is for a tenant that the edge does not serve", tenant.value);
+  const auto is_known = [this](InstanceId id) {
+    return id.is_none() || id.index() < plan_->instances.size();
+  };
+  if (!is_known(envelope.origin) || !is_known(envelope.cause.instance))
+    return refused("names an instance that there is not", envelope.origin.value);
+  if (envelope.epoch != parcel.epoch)
+    return refused("is of another incarnation than its parcel", envelope.epoch);
+  return ok();
+}
+
+}  // namespace primerl

@@ -1,0 +1,42 @@
+/// ArrivalCheck: what another process sent, held against the plan before any host sees it.
+///
+///   transport -> [ arrival check ] -> host -> inbox
+///
+/// A process may speak for its own hosts, on links of the plan that begin there and end here, with
+/// messages of the link's type, for tenants that the link serves. What does not fit is taken out of
+/// its parcel; all else goes on. Numbers that need a host's state (sequences, grants) are the
+/// host's to check. Immutable after construction: any thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/exec/wiring.h"
+
+namespace primerl {
+
+class ArrivalCheck {
+ public:
+  /// `here` is the process that receives.
+  ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
+               ProcessId here);
+
+  /// Leaves in the parcel what `from` may send. The first thing that it may not, or ok.
+  Status sift(ProcessId from, Parcel& parcel) const;
+
+ private:
+  /// What a link carries, beyond its Wiring.
+  struct Cargo {
+    const MessageType* type = nullptr;
+    TenantSlot sender_tenant;  // of the sender instance; none when shared
+  };
+  Status check_ends(ProcessId from, const Parcel& parcel) const;
+  Status check(const Parcel& parcel, const ParcelMessage& message) const;
+
+  const std::shared_ptr<const Plan> plan_;
+  const std::shared_ptr<const Wiring> wiring_;
+  const ProcessId here_;
+  std::vector<Cargo> cargo_;  // by LinkId
+};
+
+}  // namespace primerl
