@@ -165,8 +165,8 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
              draft.places[static_cast<size_t>(to.place)].spec->name, from.spec->name,
              their_place.spec->name, line_of(placed_span(draft, from)))
       .note(why)
-      .note(fmt::format("every place has its own copy of {} '{}'", ours.common.kind,
-                        ours.spec->name))
+      .note(
+          fmt::format("every place has its own copy of {} '{}'", ours.common.kind, ours.spec->name))
       .suggest("put both into the nodes of one place; its 'replicas' give several");
 }
 

@@ -17,8 +17,7 @@ OptionSet sampling_options() {
              "texts that end a turn, with the token that completes one; 1 to 256 bytes each")
       .field("stop_ids", &S::stop_ids, between(0, 64) | unit("tokens"),
              "tokens that end a turn, besides the model's own")
-      .field("ignore_eos", &S::ignore_eos, any(),
-             "the model's own end tokens do not end a turn")
+      .field("ignore_eos", &S::ignore_eos, any(), "the model's own end tokens do not end a turn")
       .take();
 }
 

@@ -212,10 +212,10 @@ class Host {
   /// Makes owned resources and actors, wires them, calls Actor::start() in instance order.
   Status start(Time now);
 
-  /// Takes a parcel: its grants, its messages into the inbox. Duplicates and old epochs are counted;
-  /// what its sender may not say (a gap, an unknown link or tenant, a grant for nothing sent) is
-  /// left out, and the first of it returned. May ship (an outbox that got room).
-  /// The vectors stay with the caller, with what is left in them.
+  /// Takes a parcel: its grants, its messages into the inbox. Duplicates and old epochs are
+  /// counted; what its sender may not say (a gap, an unknown link or tenant, a grant for nothing
+  /// sent) is left out, and the first of it returned. May ship (an outbox that got room). The
+  /// vectors stay with the caller, with what is left in them.
   Status accept(Parcel&& parcel, Time now);
 
   /// The earliest pending timer, or none.

@@ -17,7 +17,6 @@
 
 namespace primerl {
 
-
 inline const auto kNever = [] { return false; };
 
 /// Serves until it is stopped. The thread that serves is the parent of the workers.

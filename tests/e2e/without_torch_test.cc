@@ -38,9 +38,8 @@ TEST(WithoutTorch, AModelIsRefusedWithWhatThereIs) {
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.err, HasSubstr("this primerl-worker has no engine with backend 'torch'"));
   EXPECT_THAT(run.err, HasSubstr("it has: engine scripted"));
-  const auto model =
-      run_without_torch({"generate", "--model", source_path("examples/reverse_text/model"),
-                         "--prompt", "r:ab>"});
+  const auto model = run_without_torch(
+      {"generate", "--model", source_path("examples/reverse_text/model"), "--prompt", "r:ab>"});
   EXPECT_EQ(model.code, 2);
   EXPECT_THAT(model.err, HasSubstr("built without libtorch"));
 }
@@ -49,9 +48,8 @@ TEST(WithoutTorch, AModelIsRefusedWithWhatThereIs) {
 TEST(WithoutTorch, ARunOfAModelReplaysFromItsRecord) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  const auto run =
-      run_graph_program({"run", source_path("examples/reverse_text/graph.toml"), "--out",
-                         folder.string(), "--max-steps", "3"});
+  const auto run = run_graph_program({"run", source_path("examples/reverse_text/graph.toml"),
+                                      "--out", folder.string(), "--max-steps", "3"});
   ASSERT_EQ(run.code, 0) << run.err;
   const auto replay = run_without_torch({"replay", folder.string(), "--depth", "control"});
   EXPECT_EQ(replay.code, 0) << replay.err;

@@ -179,8 +179,7 @@ Contract prefill_contract() {
       .in("request", &A::take<GenerateRequest>, "a prompt")
       .in("abort", &A::take<Cancel>, "stop a request", optional_port())
       .in("update", &A::take<PolicyUpdate>, "new weights", latest_wins())
-      .out("done", &A::done, "its KV is there", recorded(), work_burst(16),
-           handles_of("engine"))
+      .out("done", &A::done, "its KV is there", recorded(), work_burst(16), handles_of("engine"))
       .out("refused", &A::refused, "it does not fit", recorded(), to_origin(), at_most(64))
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
