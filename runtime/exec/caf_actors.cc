@@ -9,6 +9,8 @@
 #include <caf/scheduler/coordinator.hpp>
 #include <caf/send.hpp>
 
+#include "runtime/exec/keep_for_ever.h"
+
 namespace primerl {
 namespace {
 
@@ -92,7 +94,7 @@ CafActors::Poke CafActors::spawn(Turn turn, bool detached) {
   return [actor] { caf::anon_send(actor, TurnAtom::value); };
 }
 
-void CafActors::leak() { [[maybe_unused]] const auto* kept = system_.release(); }
+void CafActors::leak() { keep_for_ever(system_); }
 
 int64_t CafActors::pool_threads() const {
   return static_cast<int64_t>(system_->system->scheduler().num_workers());

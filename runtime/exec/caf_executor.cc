@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/exec/caf_core.h"
+#include "runtime/exec/keep_for_ever.h"
 
 namespace primerl {
 namespace {
@@ -360,8 +361,7 @@ CafExecutor::~CafExecutor() {
   core_->request_stop();
   core_->shut_down();
   // The stuck thread may still reach its host.
-  if (core_->has_lost_threads()) [[maybe_unused]]
-    const auto* kept = core_.release();
+  if (core_->has_lost_threads()) keep_for_ever(core_);
 }
 
 Status CafExecutor::start() {

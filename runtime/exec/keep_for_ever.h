@@ -1,0 +1,21 @@
+/// What a thread that is lost may still reach is never freed: it stays until the process ends.
+#pragma once
+
+#include <memory>
+
+#ifdef __SANITIZE_ADDRESS__
+extern "C" void __lsan_ignore_object(const void* object);
+#endif
+
+namespace primerl {
+
+/// On purpose: a search for leaks passes over it, and over what it alone holds.
+template <class T>
+void keep_for_ever(std::unique_ptr<T>& owner) {
+  [[maybe_unused]] const T* kept = owner.release();
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_ignore_object(kept);
+#endif
+}
+
+}  // namespace primerl
