@@ -110,8 +110,7 @@ TEST(Demo, OverloadFailsNoRollout) {
 TEST(Demo, ATurnEndsWithItsStopTextAndKeepsItsTokens) {
   const DemoCase demo{
       .sets = {"tenant.main.sampling={ max_tokens = 60, stop = [\"e\", \"never\"] }",
-               "resource.engine.new_tokens_min=60", "resource.engine.new_tokens_max=60",
-               "resource.engine.vocab_size=28"}};
+               "resource.engine.new_tokens_min=60", "resource.engine.new_tokens_max=60"}};
   const auto result = run_demo(demo);
   ASSERT_TRUE(result.violations.empty()) << words(demo, result);
   int num_stopped = 0;
