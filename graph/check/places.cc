@@ -140,8 +140,8 @@ void check_handles_of(Draft& draft, const DraftEdge& edge) {
   const auto& theirs = draft.resources[static_cast<size_t>(there)];
   const auto& ours = draft.resources[static_cast<size_t>(here)];
   const std::string why =
-      fmt::format("'{}' hands over what lies in the {} of '{}': a handle means nothing to another",
-                  edge.spec->path->as_string(), theirs.common.kind, from.spec->name);
+      fmt::format("'{}.{}' hands over what lies in its {}: the handle means nothing to another",
+                  from.spec->name, output.name, theirs.common.kind);
   const auto used_span = [](const DraftNode& node, const std::string& use) {
     const Entry* entry = node.spec->table->find(use);
     return entry != nullptr ? entry->value.span : node.spec->name_span;

@@ -246,7 +246,8 @@ TEST(Rules, PlacesCutTheGraphIntoProcesses) {
 
 TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
   const std::string places =
-      "\n[place]\na = { nodes = [\"prefill\", \"trainer\"] }\nb = { nodes = [\"decode\"] }\n"
+      "\n[place]\na = { nodes = [\"prefill\", \"decode\"], replicas = 2 }\n"
+      "b = { nodes = [\"trainer\"] }\n"
       "c = { nodes = [\"rollout\", \"env\", \"router\", \"broadcaster\"] }\n";
   const std::string text = replaced(demo_text(), "kind = \"weight_channel\"",
                                     "kind = \"weight_channel\"\nbackend = \"shm\"") +
@@ -263,10 +264,11 @@ TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
       copies.push_back(fmt::format("{} of {} in {}: {} threads", used.name, host.name,
                                    graph.plan->processes[host.process.index()].name, used.threads));
     }
-  // 8 cores, 2 processes that compute, at most 2 compute resources in one.
+  // 8 cores, 3 processes that compute.
   EXPECT_THAT(copies,
-              ElementsAre("engine of prefill in a: 2 threads", "engine of decode in b: 2 threads",
-                          "learner of trainer in a: 2 threads"));
+              ElementsAre("engine of prefill#0+decode#0 in a#0: 2 threads",
+                          "engine of prefill#1+decode#1 in a#1: 2 threads",
+                          "learner of trainer in b: 2 threads"));
   overrides.cores = 2;
   const auto again = load_graph_text(graph.plan->resolved_toml, "graph.resolved.toml", "/",
                                      overrides, test_catalog());

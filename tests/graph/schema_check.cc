@@ -55,6 +55,10 @@ class Check {
       expect(
           !value_.is_array() || static_cast<int64_t>(value_.as_array().size()) >= argument.as_int(),
           "has too few items");
+    } else if (keyword == "maxItems") {
+      expect(
+          !value_.is_array() || static_cast<int64_t>(value_.as_array().size()) <= argument.as_int(),
+          "has too many items");
     } else if (keyword == "minimum" || keyword == "maximum") {
       limit(keyword == "minimum", argument.as_double());
     } else if (keyword == "oneOf" || keyword == "anyOf") {
