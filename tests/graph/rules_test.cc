@@ -265,10 +265,9 @@ TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
                                    graph.plan->processes[host.process.index()].name, used.threads));
     }
   // 8 cores, 3 processes that compute.
-  EXPECT_THAT(copies,
-              ElementsAre("engine of prefill#0+decode#0 in a#0: 2 threads",
-                          "engine of prefill#1+decode#1 in a#1: 2 threads",
-                          "learner of trainer in b: 2 threads"));
+  EXPECT_THAT(copies, ElementsAre("engine of prefill#0+decode#0 in a#0: 2 threads",
+                                  "engine of prefill#1+decode#1 in a#1: 2 threads",
+                                  "learner of trainer in b: 2 threads"));
   overrides.cores = 2;
   const auto again = load_graph_text(graph.plan->resolved_toml, "graph.resolved.toml", "/",
                                      overrides, test_catalog());
