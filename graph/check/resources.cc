@@ -96,7 +96,12 @@ void bind_resource(DraftResource& resource, Draft& draft) {
   const auto& options = resource.contract->options;
   resource.options = options.make ? options.make() : nullptr;
   options.bind(table, what, kCommon, resource.options.get(), draft.diagnostics);
-  resource_options().bind(table, what, options.names(), &resource.common, draft.diagnostics);
+  // A key of both (`threads`) is the table's own.
+  std::vector<std::string> own = options.names();
+  std::erase_if(own, [](const std::string& name) {
+    return std::find(kCommon.begin(), kCommon.end(), name) != kCommon.end();
+  });
+  resource_options().bind(table, what, own, &resource.common, draft.diagnostics);
   resource.common.backend = resource.contract->backend;  // where none is written, or "auto"
   find_model(resource, draft);
 }
