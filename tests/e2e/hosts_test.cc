@@ -287,10 +287,20 @@ TEST_F(HostsRun, TheSameRunFencesWhatIsLeftOfItsOlderStart) {
                                            " of graph 'hosts' already"),
                                  HasSubstr("one run at a time")));
   for (const pid_t worker : workers) EXPECT_FALSE(has_ended(worker));
-  const int64_t more = *lines_of(folder_ / "metrics.jsonl").back().get_int("step") + 4;
-  const auto end = run_graph_program({"run", "--resume", folder_.string(), "--hosts",
-                                      hosts_.string(), "--max-steps", std::to_string(more)},
-                                     variables());
+  // They have gone on taking steps: how many is asked once they stand still.
+  for (const pid_t worker : workers) ::kill(worker, SIGSTOP);
+  const auto resume = [&](int64_t max_steps) {
+    return run_graph_program({"run", "--resume", folder_.string(), "--hosts", hosts_.string(),
+                              "--max-steps", std::to_string(max_steps)},
+                             variables());
+  };
+  const auto too_few = resume(1);
+  ASSERT_EQ(too_few.code, 2);
+  const std::string offer = "go on with --max-steps ";
+  const size_t at = too_few.err.find(offer);
+  ASSERT_NE(at, std::string::npos) << too_few.err;
+  const int64_t more = std::stol(too_few.err.substr(at + offer.size())) + 3;
+  const auto end = resume(more);
   ASSERT_EQ(end.code, 0) << end.err;
   expect_gone(workers);
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), more);
