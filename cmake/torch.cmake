@@ -22,10 +22,11 @@ target_compile_options(libtorch INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/includ
 target_link_directories(libtorch INTERFACE ${TORCH_ROOT}/lib)
 target_link_options(libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 # The C++ library first: the wheel's libraries export an older copy of std::filesystem of their own,
-# and what is found first serves the whole program. With theirs, remove_all() may call a null pointer
-# (PyTorch 2.11 for CUDA 13 on Ubuntu 24.04).
+# and what is found first serves the whole program. With theirs, remove_all() may call a null
+# pointer (PyTorch 2.11 for CUDA 13 on Ubuntu 24.04).
 target_link_libraries(libtorch INTERFACE
-                      -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed Threads::Threads)
+                      -Wl,--no-as-needed stdc++ torch torch_cpu c10 -Wl,--as-needed
+                      Threads::Threads)
 if(EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   target_compile_definitions(libtorch INTERFACE PRIMERL_LIBTORCH_CUDA)
   target_link_libraries(libtorch INTERFACE

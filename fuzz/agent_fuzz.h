@@ -1,6 +1,6 @@
 /// One input of the agent fuzzer: hostile bytes as a greeting, as a frame, and as the body of every
 /// agent message behind a header and a number that are right. Also run over the corpus and over
-/// mutations of it by tests/agent/agent_fuzz_test.cc.
+/// mutations of it by tests/control/agent_fuzz_test.cc.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/cluster/agent_frames.h"
+#include "runtime/wire/agent_frames.h"
 
 namespace primerl {
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/trace/index.h"
+#include "runtime/trace/read/index.h"
 #include "runtime/wire/payload_check.h"
 
 namespace primerl {

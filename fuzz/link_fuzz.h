@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/bytes.h"
 #include "runtime/transport/link.h"
-#include "runtime/wire/little_endian.h"
 #include "runtime/wire/parcel_codec.h"
 
 namespace primerl {

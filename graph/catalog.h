@@ -1,6 +1,6 @@
 /// Catalog: everything a graph file may name. The composition roots fill it (actors/catalog.cc,
-/// runtime/bin/resource_catalog.cc, actors/env/environments/catalog.cc); the language only reads
-/// it.
+/// runtime/backends/resource_catalog.cc, actors/env/environments/catalog.cc); the language only
+/// reads it.
 #pragma once
 
 #include <string>

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
-#include "kernels/weights/files.h"
 
 namespace primerl {
 namespace {

@@ -104,14 +104,14 @@ def slow(run, seconds):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--graph", default=str(ROOT / "tests/bin/graphs/split.toml"))
+    options.add_argument("--graph", default=str(ROOT / "tests/cli/graphs/split.toml"))
     options.add_argument("--seconds", type=float, default=5)
     options.add_argument("--json", help="append the figures to this file")
     given = options.parse_args()
     figures, faults = {"load": os.getloadavg()[0]}, []
     with tempfile.TemporaryDirectory() as scratch:
         for fault in (stopped, cut, slow):
-            graph = ROOT / "tests/bin/graphs/split_tcp.toml" if fault is cut else given.graph
+            graph = ROOT / "tests/cli/graphs/split_tcp.toml" if fault is cut else given.graph
             run = Run(pathlib.Path(scratch) / fault.__name__, graph, fault is cut)
             if run.wait_for_steps(20) is None:
                 faults.append(f"{fault.__name__}: never came up")

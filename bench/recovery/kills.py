@@ -77,7 +77,7 @@ def main():
     options.add_argument("--kills", type=int, default=100)
     options.add_argument("--kills-per-run", type=int, default=10)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--graph", default=str(ROOT / "tests/bin/graphs/split.toml"))
+    options.add_argument("--graph", default=str(ROOT / "tests/cli/graphs/split.toml"))
     options.add_argument("--engines", action="store_true", help="kill engines, too")
     options.add_argument("--json", help="append the figures to this file")
     given = options.parse_args()

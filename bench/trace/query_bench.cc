@@ -13,13 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/bin/bisect.h"
-#include "runtime/trace/causes.h"
-#include "runtime/trace/diff.h"
-#include "runtime/trace/maintenance.h"
-#include "runtime/trace/stat.h"
-#include "runtime/trace/step_filter.h"
-#include "runtime/trace/step_text.h"
+#include "runtime/query/causes.h"
+#include "runtime/query/diff.h"
+#include "runtime/query/maintenance.h"
+#include "runtime/query/stat.h"
+#include "runtime/query/step_filter.h"
+#include "runtime/query/step_text.h"
+#include "runtime/replay/bisect.h"
 #include "tests/trace/story.h"
 
 namespace primerl {

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <filesystem>
 
-#include "runtime/trace/recorder.h"
+#include "runtime/trace/record/recorder.h"
 
 namespace primerl {
 namespace {

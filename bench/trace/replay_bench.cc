@@ -16,11 +16,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "runtime/bin/backends.h"
-#include "runtime/bin/replay_session.h"
-#include "runtime/bin/resource_catalog.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/exec/virtual_executor.h"
-#include "runtime/trace/recorder.h"
+#include "runtime/replay/replay_session.h"
+#include "runtime/trace/record/recorder.h"
 
 namespace primerl {
 namespace {
@@ -39,7 +39,7 @@ class Recorded {
                       "tenant.main.batch_size=64", "tenant.main.group_size=8",
                       "tenant.main.checkpoint_every=0", "node.rollout.max_inflight=128"};
     const auto checked =
-        load_graph(PRIMERL_SOURCE_DIR "/tests/bin/graphs/scripted.toml", overrides, full_catalog());
+        load_graph(PRIMERL_SOURCE_DIR "/tests/cli/graphs/scripted.toml", overrides, full_catalog());
     CHECK(checked.plan != nullptr, "the benchmark's graph is not valid");
     auto changed = std::make_shared<Plan>(*checked.plan);
     if (keeps_all)

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "graph/base/crc32c.h"
-#include "runtime/trace/segment_writer.h"
+#include "runtime/trace/record/segment_writer.h"
 
 namespace primerl {
 namespace {

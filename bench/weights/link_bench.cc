@@ -23,8 +23,8 @@
 #include <string>
 
 #include "graph/base/random.h"
-#include "runtime/bin/weight_links.h"
 #include "runtime/transport/zmq_transport.h"
+#include "runtime/worker/weight_links.h"
 
 namespace primerl {
 namespace {

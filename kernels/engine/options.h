@@ -1,5 +1,5 @@
 /// What a graph file may say of an engine: `[resource.x] kind = "engine"`. Plain values; the option
-/// registry with ranges and docs is in runtime/bin/resource_catalog.cc.
+/// registry with ranges and docs is in runtime/backends/resource_catalog.cc.
 #pragma once
 
 #include <cstdint>

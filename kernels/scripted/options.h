@@ -1,6 +1,6 @@
 /// What a scripted engine and a scripted learner do: how long their outputs are, what a call costs
 /// on a virtual clock, which calls fail. Plain values; the option registry with ranges and docs is
-/// in runtime/bin/resource_catalog.cc.
+/// in runtime/backends/resource_catalog.cc.
 #pragma once
 
 #include <cstdint>

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <utility>
 
+#include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
 #include "kernels/scripted/scripted_weights.h"
 #include "kernels/train/packing.h"
 #include "kernels/train/schedule.h"
-#include "kernels/weights/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -179,8 +179,8 @@ Status ScriptedLearner::save(const fs::path& folder) {
   RETURN_IF_ERROR(write_safetensors(folder / "weights" / "model.safetensors",
                                     scripted_snapshot(PolicyVersion(0), history_)->tensors));
   RETURN_IF_ERROR(write(folder / "learner" / "state.json", state));
-  RETURN_IF_ERROR(sync_folder(folder / "weights"));
-  return sync_folder(folder / "learner");
+  RETURN_IF_ERROR(system_files().sync(folder / "weights"));
+  return system_files().sync(folder / "learner");
 }
 
 Status ScriptedLearner::load(const fs::path& folder) {

@@ -10,13 +10,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "graph/base/files.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/optimizer_state.h"
 #include "kernels/train/loss.h"
 #include "kernels/train/schedule.h"
-#include "kernels/weights/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -267,7 +267,7 @@ Status TorchLearner::save(const std::filesystem::path& folder) {
   const OptimizerState state{num_steps_, first_moments_.const_data_ptr<float>(),
                              second_moments_.const_data_ptr<float>()};
   RETURN_IF_ERROR(write_optimizer_state(folder / "learner", layout_, state));
-  return sync_folder(folder);
+  return system_files().sync(folder);
 }
 
 Status TorchLearner::load(const std::filesystem::path& folder) {

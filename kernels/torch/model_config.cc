@@ -5,9 +5,9 @@
 #include <limits>
 #include <numbers>
 
+#include "graph/base/files.h"
 #include "kernels/ops/ops.h"
 #include "kernels/torch/models/catalog.h"
-#include "kernels/weights/files.h"
 
 namespace primerl {
 namespace {

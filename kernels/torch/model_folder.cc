@@ -5,7 +5,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "kernels/weights/files.h"
+#include "graph/base/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -51,7 +51,7 @@ Status write_model_folder(const std::filesystem::path& folder, const ModelFolder
   RETURN_IF_ERROR(write_text(folder / "config.json", config_text(model.config)));
   for (const auto& [name, text] : model.files) RETURN_IF_ERROR(write_text(folder / name, text));
   RETURN_IF_ERROR(write_safetensors(folder / "model.safetensors", tensors));
-  return sync_folder(folder);
+  return system_files().sync(folder);
 }
 
 }  // namespace primerl

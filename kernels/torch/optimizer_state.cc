@@ -5,7 +5,7 @@
 #include <string>
 #include <system_error>
 
-#include "kernels/weights/files.h"
+#include "graph/base/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -38,7 +38,7 @@ Status write_optimizer_state(const std::filesystem::path& folder, const DecoderL
       Json::object().set("format", kFormat).set("num_steps", state.num_steps).dump(2) + "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
   RETURN_IF_ERROR(write_file_synced(folder / "state.json", parts));
-  return sync_folder(folder);
+  return system_files().sync(folder);
 }
 
 Result<int64_t> read_optimizer_state(const std::filesystem::path& folder,

@@ -1,5 +1,5 @@
 /// What a graph file may say of a learner: `[resource.x] kind = "learner"`. Plain values; the
-/// option registry with ranges and docs is in runtime/bin/resource_catalog.cc.
+/// option registry with ranges and docs is in runtime/backends/resource_catalog.cc.
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <utility>
 
+#include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "kernels/weights/channel.h"
-#include "kernels/weights/files.h"
 #include "kernels/weights/version_folder.h"
 
 namespace primerl {
@@ -75,7 +75,7 @@ Status write_index(const fs::path& folder, const Index& index) {
   if (fault)
     return error(Code::kIo, "cannot replace '{}': {}", (folder / "index.json").string(),
                  fault.message());
-  return sync_folder(folder);
+  return system_files().sync(folder);
 }
 
 /// Holds a lock that dies with its process.
@@ -210,7 +210,7 @@ Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handsh
   fs::rename(writing, folder_ / name, fault);
   if (fault)
     return error(Code::kIo, "cannot name '{}' '{}': {}", writing.string(), name, fault.message());
-  RETURN_IF_ERROR(sync_folder(folder_));
+  RETURN_IF_ERROR(system_files().sync(folder_));
   probe("replace the index");
   Index next = newest_.is_none() ? Index() : index_;
   next.push_back({snapshot.version, name});

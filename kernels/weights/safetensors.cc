@@ -8,8 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "kernels/weights/files.h"
 
 namespace primerl {
 namespace {

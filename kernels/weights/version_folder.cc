@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "graph/base/crc32c.h"
+#include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "kernels/weights/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -102,7 +102,7 @@ Status write_version_folder(const fs::path& folder, const WeightSnapshot& snapsh
   const std::string text = to_json(snapshot, manifest).dump() + "\n";
   const std::span<const std::byte> part = std::as_bytes(std::span(text));
   RETURN_IF_ERROR(write_file_synced(folder / kVersionFile, {&part, 1}));
-  return sync_folder(folder);
+  return system_files().sync(folder);
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> read_version_folder(const fs::path& folder,

@@ -1,5 +1,5 @@
 /// primerl-graph: checks, shows and runs graphs. The control plane: sees no tensor, links no torch.
-#include "runtime/bin/commands/commands.h"
+#include "runtime/cli/commands.h"
 
 int main(int argc, char** argv) {
   return primerl::run_command_line("primerl-graph",

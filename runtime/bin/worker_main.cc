@@ -1,8 +1,8 @@
 /// primerl-worker: hosts the nodes of a graph, and the commands that need a model. People start it
 /// through primerl-graph.
-#include "runtime/bin/worker_host.h"
-#include "runtime/bin/worker_models.h"
-#include "runtime/bin/worker_replay.h"
+#include "runtime/worker/worker_host.h"
+#include "runtime/worker/worker_models.h"
+#include "runtime/worker/worker_replay.h"
 
 int main(int argc, char** argv) {
   return primerl::run_command_line(

@@ -21,9 +21,9 @@
 
 #include "graph/plan.h"
 #include "runtime/exec/counter.h"
-#include "runtime/exec/parcel.h"
 #include "runtime/exec/ring.h"
 #include "runtime/exec/wiring.h"
+#include "runtime/wire/parcel.h"
 
 namespace primerl {
 

@@ -38,10 +38,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cluster/process_report.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/parcel.h"
 #include "runtime/exec/wiring.h"
+#include "runtime/wire/parcel.h"
+#include "runtime/wire/process_report.h"
 
 namespace primerl {
 

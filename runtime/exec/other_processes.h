@@ -8,7 +8,7 @@
 #pragma once
 
 #include "graph/base/result.h"
-#include "runtime/exec/parcel.h"
+#include "runtime/wire/parcel.h"
 
 namespace primerl {
 

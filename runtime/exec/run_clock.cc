@@ -1,19 +1,18 @@
 #include "runtime/exec/run_clock.h"
 
+#include "graph/base/real_clock.h"
+
 namespace primerl {
 namespace {
 
 using std::chrono::nanoseconds;
 using std::chrono::steady_clock;
 
-int64_t steady_ns() {
-  return std::chrono::duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 Time RunClock::now() const {
-  return Time::from_nanoseconds(steady_ns() + ahead_ns_.load(std::memory_order_relaxed));
+  return Time::from_nanoseconds(steady_now().to_nanoseconds() +
+                                ahead_ns_.load(std::memory_order_relaxed));
 }
 
 steady_clock::time_point RunClock::at(Time time) const {
@@ -22,7 +21,7 @@ steady_clock::time_point RunClock::at(Time time) const {
 }
 
 void RunClock::go_on_from(Time time) {
-  ahead_ns_.store(time.to_nanoseconds() - steady_ns(), std::memory_order_relaxed);
+  ahead_ns_.store(time.to_nanoseconds() - steady_now().to_nanoseconds(), std::memory_order_relaxed);
 }
 
 }  // namespace primerl

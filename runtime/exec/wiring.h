@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "runtime/exec/parcel.h"
+#include "runtime/wire/parcel.h"
 
 namespace primerl {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/files.h"
 #include "graph/base/services.h"
-#include "runtime/store/file_ops.h"
 
 namespace primerl {
 

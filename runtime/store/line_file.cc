@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {

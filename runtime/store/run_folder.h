@@ -16,8 +16,8 @@
 #include <optional>
 #include <string>
 
+#include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "runtime/store/file_ops.h"
 
 namespace primerl {
 

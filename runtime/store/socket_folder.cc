@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <fstream>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {

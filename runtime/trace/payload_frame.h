@@ -1,14 +1,16 @@
-/// The variable part of a payload frame: written, and cut into body and Blobs again. The reading
-/// half believes nothing.
+/// The variable part of a payload frame, cut into body and Blobs again. Believes nothing of what it
+/// reads. record/payload_writer.h writes it.
 #pragma once
 
+#include <span>
 #include <vector>
 
-#include "graph/base/blob.h"
 #include "runtime/trace/segment_reader.h"
-#include "runtime/trace/segment_writer.h"
 
 namespace primerl {
+
+/// Of a SHA-256, which names what lies in the store.
+inline constexpr size_t kHashBytes = 32;
 
 struct PayloadParts {
   struct Part {
@@ -22,10 +24,5 @@ struct PayloadParts {
 
 /// kCorrupt when the parts do not fill the frame exactly.
 Result<PayloadParts> payload_parts(const Frame& frame);
-
-/// Appends `frame`, filled in but for its sizes and flags, with body and Blobs; large ones go to
-/// the content store. `scratch` is memory to use again. False: lost, the writer knows why.
-bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const std::byte> body,
-                    std::span<const Blob> blobs, std::vector<std::byte>& scratch);
 
 }  // namespace primerl

@@ -9,23 +9,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/descriptor.h"
+#include "graph/base/files.h"
 #include "runtime/trace/frames.h"
 
 namespace primerl {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-
-struct Descriptor {
-  explicit Descriptor(int number) : fd(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-  int fd;
-};
 
 // A segment that is complete ends with its last frame: the writer cuts it there, and never by more
 // than a page once the last page holds something.
@@ -54,23 +45,23 @@ Result<Mapping> Mapping::of_zeros(size_t size) {
 
 Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
   const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (opened.fd < 0) return io_error("reading", file, errno);
+  if (opened.get() < 0) return io_error("reading", file, errno);
   struct stat status {};
-  if (::fstat(opened.fd, &status) != 0) return io_error("reading", file, errno);
+  if (::fstat(opened.get(), &status) != 0) return io_error("reading", file, errno);
   if (!S_ISREG(status.st_mode)) return error(Code::kCorrupt, "'{}' is not a file", file.string());
   const auto size = static_cast<uint64_t>(status.st_size);
   if (size > kSegmentBytesMax + kSegmentBytesMax / 8)
     return error(Code::kCorrupt, "'{}' has {} bytes; a segment has at most {}", file.string(), size,
                  kSegmentBytesMax);
   if (size == 0) return Mapping();
-  if (!may_be_cut(opened.fd, size)) {
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.fd, 0);
+  if (!may_be_cut(opened.get(), size)) {
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
     if (address != MAP_FAILED) return Mapping(address, size);
   }
   ASSIGN_OR_RETURN(auto copy, of_zeros(size));
   for (uint64_t at = 0; at < size;) {
     const ssize_t got =
-        ::pread(opened.fd, copy.bytes().data() + at, size - at, static_cast<off_t>(at));
+        ::pread(opened.get(), copy.bytes().data() + at, size - at, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", file, errno);
     if (got == 0) break;  // cut meanwhile: what is not there reads as zeros

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/files.h"
 
 namespace primerl {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/wire/little_endian.h"
+#include "graph/base/bytes.h"
 
 namespace primerl {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "graph/base/bytes.h"
 #include "runtime/transport/link.h"
-#include "runtime/wire/little_endian.h"
 
 namespace primerl {
 namespace {

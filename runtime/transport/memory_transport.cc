@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "graph/base/real_clock.h"
 #include "runtime/transport/link_transport.h"
 
 namespace primerl {
@@ -131,11 +132,7 @@ class MemoryTransport final : public LinkTransport {
     return error(Code::kInvalid, "'{}' is no address of a memory transport: 'memory://...'",
                  peer.address.frames);
   }
-  Time now() const override {
-    const auto since = std::chrono::steady_clock::now().time_since_epoch();
-    return Time::from_nanoseconds(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
-  }
+  Time now() const override { return steady_now(); }
 
  private:
   void run();

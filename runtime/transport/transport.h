@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "graph/base/clock.h"
-#include "runtime/exec/parcel.h"
+#include "runtime/wire/parcel.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {

@@ -9,11 +9,11 @@
 #include <cstring>
 #include <thread>
 
+#include "graph/base/bytes.h"
 #include "runtime/transport/link_transport.h"
 #include "runtime/transport/zmq_addresses.h"
 #include "runtime/transport/zmq_authenticator.h"
 #include "runtime/transport/zmq_socket.h"
-#include "runtime/wire/little_endian.h"
 
 namespace primerl {
 namespace {

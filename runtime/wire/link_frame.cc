@@ -1,6 +1,6 @@
 #include "runtime/wire/link_frame.h"
 
-#include "runtime/wire/little_endian.h"
+#include "graph/base/bytes.h"
 #include "runtime/wire/payload_check.h"
 
 namespace primerl {

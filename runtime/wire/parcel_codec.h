@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/exec/parcel.h"
 #include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/parcel.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {

@@ -54,7 +54,7 @@ KnownLink known_of(const fs::path& folder) {
 TEST(AttackedRun, EndsAsIfNobodyHad) {
   const ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  Program run({"primerl-graph", "run", source_path("tests/bin/graphs/split_tcp.toml"), "--out",
+  Program run({"primerl-graph", "run", source_path("tests/cli/graphs/split_tcp.toml"), "--out",
                folder.string(), "--max-steps", "60"},
               {"XDG_RUNTIME_DIR=" + scratch.path().string()});
   ASSERT_TRUE(run.wait_until_said("reward"));

@@ -67,7 +67,7 @@ class HostsRun : public testing::Test {
     EXPECT_EQ(end.code, 0) << end.err;
   }
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"run",     source_path("tests/bin/graphs/hosts.toml"),
+    std::vector<std::string> all{"run",     source_path("tests/cli/graphs/hosts.toml"),
                                  "--hosts", hosts_.string(),
                                  "--out",   folder_.string()};
     all.insert(all.end(), more.begin(), more.end());
@@ -398,7 +398,7 @@ TEST_F(HostsRun, AMachineWithoutTheWorkerProgramIsNamed) {
 
 TEST_F(HostsRun, AHostWithoutAnAgentIsABadConfiguration) {
   const auto none = run_graph_program(
-      {"run", source_path("tests/bin/graphs/hosts.toml"), "--out", folder_.string()}, variables());
+      {"run", source_path("tests/cli/graphs/hosts.toml"), "--out", folder_.string()}, variables());
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, AllOf(HasSubstr("placed on host 'a'"), HasSubstr("--hosts FILE")));
   write_text(hosts_, "[host.a]\nagent = \"127.0.0.1:1\"\n[host.bb]\nagent = \"127.0.0.1:2\"\n");

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "tests/bin/program.h"
+#include "tests/cli/program.h"
 #include "tests/e2e/run_files.h"
 
 namespace primerl {

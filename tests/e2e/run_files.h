@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/bin/program.h"
+#include "tests/cli/program.h"
 
 namespace primerl {
 
@@ -46,7 +46,7 @@ inline std::string run_end(const std::filesystem::path& folder) {
 /// `primerl-graph run` of the scripted graph into `folder`.
 inline std::vector<std::string> scripted_run(const std::filesystem::path& folder,
                                              std::vector<std::string> more = {}) {
-  std::vector<std::string> words{"run", source_path("tests/bin/graphs/scripted.toml"), "--out",
+  std::vector<std::string> words{"run", source_path("tests/cli/graphs/scripted.toml"), "--out",
                                  folder.string()};
   words.insert(words.end(), more.begin(), more.end());
   return words;

@@ -94,7 +94,7 @@ TEST(Run, JsonSummaryNamesFolderAndSteps) {
 
 TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
   ScratchFolder scratch;
-  const auto end = Program({"primerl-graph", "run", source_path("tests/bin/graphs/scripted.toml"),
+  const auto end = Program({"primerl-graph", "run", source_path("tests/cli/graphs/scripted.toml"),
                             "--max-steps", "1"},
                            {}, scratch.path())
                        .wait();
@@ -117,7 +117,7 @@ TEST(Sft, TakesItsStepsAndShowsTheLoss) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   const auto end = run_graph_program(
-      {"sft", source_path("tests/bin/graphs/supervised.toml"), "--out", folder.string()});
+      {"sft", source_path("tests/cli/graphs/supervised.toml"), "--out", folder.string()});
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_THAT(end.out, AllOf(HasSubstr("step 5 of 5, loss "), Not(HasSubstr("staleness"))));
   EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 5U);

@@ -23,7 +23,7 @@ class SplitLinkRun : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  std::vector<std::string> endless(const std::string& graph = "tests/bin/graphs/split.toml") const {
+  std::vector<std::string> endless(const std::string& graph = "tests/cli/graphs/split.toml") const {
     auto all = words(graph, {"--max-steps", "1000000000"});
     all.insert(all.begin(), "primerl-graph");
     return all;
@@ -66,7 +66,7 @@ class SplitLinkRun : public testing::Test {
 };
 
 TEST_F(SplitLinkRun, GoesToItsEndWithTheWeightsOfTheTrainer) {
-  const auto end = run_graph_program(words("tests/bin/graphs/split.toml", {}), variables());
+  const auto end = run_graph_program(words("tests/cli/graphs/split.toml", {}), variables());
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
   int64_t newest = 0;
@@ -79,7 +79,7 @@ TEST_F(SplitLinkRun, GoesToItsEndWithTheWeightsOfTheTrainer) {
 }
 
 TEST_F(SplitLinkRun, TravelsByTcpBesideTheEdges) {
-  const auto end = run_graph_program(words("tests/bin/graphs/split_tcp.toml", {}), variables());
+  const auto end = run_graph_program(words("tests/cli/graphs/split_tcp.toml", {}), variables());
   ASSERT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 8);
 }

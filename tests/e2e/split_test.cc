@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 class SplitRun : public testing::Test {
  protected:
   std::vector<std::string> words(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"run", source_path("tests/bin/graphs/" + graph_), "--out",
+    std::vector<std::string> all{"run", source_path("tests/cli/graphs/" + graph_), "--out",
                                  folder_.string()};
     all.insert(all.end(), more.begin(), more.end());
     return all;

@@ -4,9 +4,9 @@
 
 #include <csignal>
 
-#include "runtime/http/http.h"
-#include "tests/bin/promtool.h"
+#include "runtime/monitor/http.h"
 #include "tests/e2e/run_files.h"
+#include "tests/monitor/promtool.h"
 
 namespace primerl {
 namespace {
@@ -18,7 +18,7 @@ class WatchedRun : public testing::Test {
  protected:
   std::vector<std::string> words(const std::string& graph,
                                  std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"primerl-graph", "run", source_path("tests/bin/graphs/" + graph),
+    std::vector<std::string> all{"primerl-graph", "run", source_path("tests/cli/graphs/" + graph),
                                  "--out", folder_.string()};
     all.insert(all.end(), more.begin(), more.end());
     return all;

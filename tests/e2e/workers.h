@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/bin/program.h"
+#include "tests/cli/program.h"
 
 namespace primerl {
 

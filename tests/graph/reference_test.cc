@@ -10,7 +10,7 @@
 #include "graph/config/reference_docs.h"
 #include "graph/config/schema.h"
 #include "graph/plan.h"
-#include "runtime/bin/resource_catalog.h"
+#include "runtime/backends/resource_catalog.h"
 
 namespace primerl {
 namespace {

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <map>
 
-#include "runtime/bin/rehearsal.h"
-#include "runtime/bin/resource_catalog.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/rehearsal/rehearsal.h"
 #include "tests/rehearsal/graph_faults.h"
 
 namespace primerl::testing {

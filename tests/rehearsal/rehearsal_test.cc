@@ -1,4 +1,4 @@
-#include "runtime/bin/rehearsal.h"
+#include "runtime/rehearsal/rehearsal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/bin/resource_catalog.h"
+#include "runtime/backends/resource_catalog.h"
 
 namespace primerl::testing {
 namespace {

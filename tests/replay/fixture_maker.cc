@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "runtime/bin/replay_fixture.h"
-#include "tests/trace/replay_run.h"
+#include "runtime/replay/replay_fixture.h"
+#include "tests/replay/replay_run.h"
 
 namespace primerl {
 namespace {

@@ -1,13 +1,13 @@
 // A fixture is small, carries no place of this machine, shows what the replay showed, and fails
 // when its actor is changed. Those written by fixture_maker are compiled beside this.
-#include "runtime/bin/replay_fixture.h"
+#include "runtime/replay/replay_fixture.h"
 
 #include <gmock/gmock.h>
 
-#include "runtime/store/file_ops.h"
-#include "runtime/trace/recovery.h"
-#include "tests/bin/program.h"
-#include "tests/trace/replay_run.h"
+#include "graph/base/files.h"
+#include "runtime/replay/recovery.h"
+#include "tests/cli/program.h"
+#include "tests/replay/replay_run.h"
 
 namespace primerl {
 namespace {

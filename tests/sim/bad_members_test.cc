@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/engine/engine.h"
-#include "runtime/bin/backends.h"
+#include "runtime/backends/backends.h"
 #include "tests/sim/demo_run.h"
 
 namespace primerl::sim {

@@ -9,8 +9,8 @@
 
 #include "actors/catalog.h"
 #include "actors/env/env.h"
-#include "runtime/bin/backends.h"
-#include "runtime/bin/resource_catalog.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/resource_catalog.h"
 #include "tests/sim/demo_judge.h"
 
 namespace primerl::sim {

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "runtime/store/file_ops.h"
+#include "graph/base/files.h"
 #include "runtime/store/followed_lines.h"
 #include "tests/store/scratch_folder.h"
 
@@ -47,7 +47,7 @@ TEST(LineFile, AMissingFolderIsNamed) {
   ScratchFolder scratch;
   const auto lines = LineFile::open(scratch.path() / "none" / "a.jsonl");
   ASSERT_FALSE(lines.ok());
-  EXPECT_EQ(lines.error().code(), Code::kIo);
+  EXPECT_EQ(lines.error().code(), Code::kNotFound);
   EXPECT_THAT(lines.error().message(), HasSubstr("none/a.jsonl"));
 }
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tests/bin/program.h"
+#include "tests/cli/program.h"
 
 namespace primerl {
 namespace {

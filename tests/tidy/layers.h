@@ -14,7 +14,8 @@ struct Layer {
   std::string folder;
   std::vector<std::string> may_include;  // beginnings of our paths
   std::vector<std::string>
-      never_standard;  // standard headers that hide what the layer must not see
+      never_standard;                   // standard headers that hide what the layer must not see
+  std::vector<std::string> never_ours;  // of what may_include would allow
 };
 
 /// A third party: the beginnings of its headers, and the files that may name it.

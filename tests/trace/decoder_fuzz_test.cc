@@ -9,7 +9,7 @@
 #include "fuzz/index_fuzz.h"
 #include "fuzz/schema_fuzz.h"
 #include "graph/base/random.h"
-#include "runtime/trace/summary.h"
+#include "runtime/trace/read/summary.h"
 #include "tests/trace/segment_files.h"
 #include "tests/trace/story.h"
 

@@ -10,8 +10,8 @@
 
 #include "actors/messages/catalog.h"
 #include "actors/messages/rollout.h"
+#include "runtime/query/maintenance.h"
 #include "runtime/trace/catalog.h"
-#include "runtime/trace/maintenance.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "tests/trace/segment_files.h"
 #include "tests/wire/random_message.h"

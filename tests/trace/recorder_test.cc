@@ -1,9 +1,9 @@
 // What a Recorder writes of a step: the message where it is sent, or where it is handled.
-#include "runtime/trace/recorder.h"
+#include "runtime/trace/record/recorder.h"
 
 #include <gmock/gmock.h>
 
-#include "runtime/trace/stored_message.h"
+#include "runtime/trace/read/stored_message.h"
 #include "tests/store/scratch_folder.h"
 #include "tests/trace/story.h"
 

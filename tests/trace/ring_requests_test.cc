@@ -1,6 +1,6 @@
 // A flight recorder asked for what it holds: a snapshot is a beginning of what was recorded, newer
 // ones take its place, and who asks is told where it is or why there is none.
-#include "runtime/trace/ring_requests.h"
+#include "runtime/trace/record/ring_requests.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -13,10 +13,10 @@
 #include <cstring>
 #include <fstream>
 
+#include "runtime/query/maintenance.h"
 #include "runtime/trace/content_store.h"
-#include "runtime/trace/maintenance.h"
-#include "runtime/trace/payload_frame.h"
-#include "runtime/trace/trace.h"
+#include "runtime/trace/read/trace.h"
+#include "runtime/trace/record/payload_writer.h"
 #include "tests/base/patience.h"
 #include "tests/trace/segment_files.h"
 #include "tests/trace/story.h"

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "graph/base/random.h"
-#include "runtime/trace/maintenance.h"
+#include "runtime/query/maintenance.h"
 #include "tests/trace/segment_files.h"
 
 namespace primerl {

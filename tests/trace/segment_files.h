@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/trace/record/segment_writer.h"
 #include "runtime/trace/segment_files.h"
 #include "runtime/trace/segment_reader.h"
-#include "runtime/trace/segment_writer.h"
 
 namespace primerl {
 

@@ -8,10 +8,11 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/query/maintenance.h"
 #include "runtime/trace/content_store.h"
-#include "runtime/trace/maintenance.h"
 #include "runtime/trace/payload_frame.h"
-#include "runtime/trace/sealed_segments.h"
+#include "runtime/trace/record/payload_writer.h"
+#include "runtime/trace/record/sealed_segments.h"
 #include "runtime/trace/segment_reader.h"
 #include "runtime/wire/frame.h"
 #include "tests/trace/segment_files.h"

@@ -1,4 +1,4 @@
-#include "runtime/trace/segment_writer.h"
+#include "runtime/trace/record/segment_writer.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -14,8 +14,8 @@
 #include "graph/message_type.h"
 #include "runtime/trace/catalog.h"
 #include "runtime/trace/frames.h"
-#include "runtime/trace/segment_writer.h"
-#include "runtime/trace/trace.h"
+#include "runtime/trace/read/trace.h"
+#include "runtime/trace/record/segment_writer.h"
 
 namespace primerl::story {
 

@@ -1,5 +1,5 @@
 // Opening a trace: every step, payload and note is found again, and what is missing is said.
-#include "runtime/trace/trace.h"
+#include "runtime/trace/read/trace.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "graph/base/random.h"
+#include "runtime/trace/read/summary.h"
 #include "runtime/trace/segment_files.h"
-#include "runtime/trace/summary.h"
 #include "runtime/wire/payload_check.h"
 #include "tests/trace/segment_files.h"
 #include "tests/trace/story.h"

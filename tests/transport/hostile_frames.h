@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/bytes.h"
 #include "graph/base/random.h"
 #include "runtime/transport/keys.h"
 #include "runtime/transport/zmq_socket.h"
 #include "runtime/wire/link_frame.h"
-#include "runtime/wire/little_endian.h"
 #include "runtime/wire/msgpack_codec.h"
 
 namespace primerl {

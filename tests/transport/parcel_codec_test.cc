@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include "graph/base/bytes.h"
 #include "graph/base/random.h"
 #include "runtime/wire/link_frame.h"
-#include "runtime/wire/little_endian.h"
 #include "tests/conformance/transport_stage.h"
 
 namespace primerl {

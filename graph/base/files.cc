@@ -1,0 +1,143 @@
+#include "graph/base/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "graph/base/descriptor.h"
+
+namespace primerl {
+namespace {
+
+/// The reason is errno's.
+Error failed(std::string_view doing, const std::filesystem::path& path) {
+  return io_error(doing, path, errno);
+}
+
+Result<size_t> size_of(const Descriptor& opened, const std::filesystem::path& file) {
+  struct stat facts {};
+  if (::fstat(opened.get(), &facts) != 0) return failed("reading", file);
+  if (!S_ISREG(facts.st_mode)) return error(Code::kInvalid, "'{}' is no file", file.string());
+  return static_cast<size_t>(facts.st_size);
+}
+
+Status write_all(const Descriptor& opened, std::span<const std::byte> bytes,
+                 const std::filesystem::path& file) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(opened.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return failed("writing", file);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return ok();
+}
+
+class SystemFiles final : public FileOps {
+ public:
+  Status make_folder(const std::filesystem::path& folder) override {
+    std::error_code fault;
+    std::filesystem::create_directories(folder, fault);
+    if (fault) return io_error("creating folder", folder, fault.value());
+    return ok();
+  }
+
+  Status write_file(const std::filesystem::path& file, std::string_view bytes) override {
+    const Descriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (out.get() < 0) return failed("writing", file);
+    return write_all(out, std::as_bytes(std::span(bytes)), file);
+  }
+
+  Status sync(const std::filesystem::path& path) override {
+    const Descriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (opened.get() < 0) return failed("syncing", path);
+    // Some file systems cannot sync a folder and say so with EINVAL; there is nothing to wait for.
+    if (::fsync(opened.get()) != 0 && errno != EINVAL) return failed("syncing", path);
+    return ok();
+  }
+
+  Status rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) return failed("renaming to", to);
+    return ok();
+  }
+
+  Status remove_all(const std::filesystem::path& path) override {
+    std::error_code fault;
+    std::filesystem::remove_all(path, fault);
+    if (fault) return io_error("removing", path, fault.value());
+    return ok();
+  }
+};
+
+}  // namespace
+
+FileOps& system_files() {
+  static SystemFiles files;
+  return files;
+}
+
+Error io_error(std::string_view doing, const std::filesystem::path& path, int error_number) {
+  Error fault = error(error_number == ENOENT ? Code::kNotFound : Code::kIo, "{} '{}': {}", doing,
+                      path.string(), std::strerror(error_number));
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG)
+    return std::move(fault).note("free some space, or choose another folder with --out DIR");
+  if (error_number == EACCES || error_number == EROFS || error_number == EPERM)
+    return std::move(fault).note("choose a folder you may write to with --out DIR");
+  return fault;
+}
+
+Status replace_file(FileOps& files, const std::filesystem::path& file, std::string_view bytes) {
+  const std::filesystem::path beside = file.string() + ".tmp";
+  RETURN_IF_ERROR(files.write_file(beside, bytes));
+  RETURN_IF_ERROR(files.sync(beside));
+  return files.rename(beside, file);
+}
+
+Status write_file_synced(const std::filesystem::path& file,
+                         std::span<const std::span<const std::byte>> parts) {
+  Descriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (out.get() < 0) return failed("writing", file);
+  for (const auto part : parts) RETURN_IF_ERROR(write_all(out, part, file));
+  if (::fsync(out.get()) != 0) return failed("syncing", file);
+  if (!out.close()) return failed("closing", file);
+  return ok();
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& file, size_t bytes_max) {
+  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (opened.get() < 0) return failed("reading", file);
+  std::string text;
+  // Files of /proc say that they are empty: what is read counts, not what is told.
+  for (constexpr size_t kPieceBytes = 64 << 10;;) {
+    const size_t filled = text.size();
+    text.resize(filled + kPieceBytes);
+    const ssize_t got = ::read(opened.get(), text.data() + filled, kPieceBytes);
+    text.resize(filled + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed("reading", file);
+    if (got == 0) return text;
+    if (text.size() > bytes_max)
+      return error(Code::kExhausted, "'{}' has more than the limit of {} bytes", file.string(),
+                   bytes_max);
+  }
+}
+
+Result<MappedFile> map_file(const std::filesystem::path& file) {
+  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (opened.get() < 0) return failed("reading", file);
+  ASSIGN_OR_RETURN(const size_t size, size_of(opened, file));
+  if (size == 0) return MappedFile();
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.get(), 0);
+  if (address == MAP_FAILED) return failed("mapping", file);
+  std::shared_ptr<const void> owner(
+      address, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
+  return MappedFile{std::move(owner), {static_cast<const std::byte*>(address), size}};
+}
+
+}  // namespace primerl

@@ -1,0 +1,270 @@
+#include "runtime/backends/backends.h"
+
+#include <algorithm>
+
+#include "graph/base/files.h"
+#include "graph/base/json.h"
+#include "graph/base/suggest.h"
+#include "graph/weight_backend.h"
+#include "kernels/scripted/scripted_engine.h"
+#include "kernels/scripted/scripted_learner.h"
+#include "kernels/text/tokenizer.h"
+#include "kernels/weights/channel.h"
+#include "kernels/weights/memory_channel.h"
+#include "kernels/weights/options.h"
+#include "runtime/backends/devices.h"
+#include "runtime/backends/torch_backends.h"
+
+namespace primerl {
+namespace {
+
+using Made = Result<std::unique_ptr<Resource>>;
+
+/// Tokenizers and channels come shared; the executor owns what it is given.
+class OwnedTokenizer final : public Tokenizer {
+ public:
+  explicit OwnedTokenizer(std::shared_ptr<Tokenizer> shared) : shared_(std::move(shared)) {}
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const override {
+    return shared_->encode_text(text);
+  }
+  Result<std::vector<int32_t>> encode_with_specials(std::string_view text) const override {
+    return shared_->encode_with_specials(text);
+  }
+  Result<std::string> decode(const std::vector<int32_t>& ids, bool skip_special) const override {
+    return shared_->decode(ids, skip_special);
+  }
+  std::string_view bytes_of(int32_t id) const override { return shared_->bytes_of(id); }
+  int32_t vocab_size() const override { return shared_->vocab_size(); }
+  const std::vector<int32_t>& eos_ids() const override { return shared_->eos_ids(); }
+  int32_t pad_id() const override { return shared_->pad_id(); }
+
+ private:
+  const std::shared_ptr<Tokenizer> shared_;
+};
+
+class OwnedChannel final : public WeightChannel {
+ public:
+  explicit OwnedChannel(std::shared_ptr<WeightChannel> shared) : shared_(std::move(shared)) {}
+  Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
+    return shared_->publish(std::move(snapshot));
+  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+    return shared_->fetch(version);
+  }
+  PolicyVersion newest() const override { return shared_->newest(); }
+  bool wait_for(PolicyVersion version, Duration at_most) override {
+    return shared_->wait_for(version, at_most);
+  }
+  Status expect(const WeightManifest& wanted) override { return shared_->expect(wanted); }
+  std::string describe() const override { return shared_->describe(); }
+
+ private:
+  const std::shared_ptr<WeightChannel> shared_;
+};
+
+template <class T>
+Made as_resource(Result<std::unique_ptr<T>> made) {
+  if (!made.ok()) return std::move(made).error();
+  return std::unique_ptr<Resource>(std::move(made).value());
+}
+
+std::string model_folder(const Plan& plan, const PlanResource& resource) {
+  return resource.model < 0 ? "" : plan.models[static_cast<size_t>(resource.model)].path;
+}
+
+/// The bound options with what only the plan knows.
+template <class S>
+S options_of(const Plan& plan, const PlanResource& resource) {
+  S options = *static_cast<const S*>(resource.options.get());
+  options.threads = resource.threads;
+  options.device = device_of(plan, static_cast<int32_t>(&resource - plan.resources.data()));
+  if constexpr (requires { options.max_steps; }) {
+    // The schedule of a shared learner ends with its longest tenant.
+    for (const auto& tenant : plan.tenants)
+      options.max_steps = static_cast<int32_t>(
+          std::max<int64_t>(options.max_steps, std::min<int64_t>(tenant.max_steps, INT32_MAX)));
+  }
+  return options;
+}
+
+const WeightChannelOptions& channel_options(const PlanResource& resource) {
+  return *static_cast<const WeightChannelOptions*>(resource.options.get());
+}
+
+/// The model whose weights travel: that of the learner.
+std::string trained_model_folder(const Plan& plan) {
+  for (const auto& resource : plan.resources)
+    if (resource.kind == Learner::kResourceKind && resource.model >= 0)
+      return model_folder(plan, resource);
+  return {};
+}
+
+using MakeChannel = Result<std::shared_ptr<WeightChannel>> (*)(ChannelSetup setup);
+
+Made process_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup,
+                     MakeChannel make) {
+  if (setup.run_folder.empty())
+    return error(Code::kInvalid, "weights cannot leave this process: it belongs to no run")
+        .note("a backend other than memory needs a run folder");
+  ChannelSetup channel;
+  channel.run_folder = setup.run_folder;
+  channel.run_id = setup.run_id;
+  channel.resource = resource.name;
+  channel.model_folder = trained_model_folder(plan);
+  channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  channel.log = setup.log;
+  ASSIGN_OR_RETURN(auto made, make(std::move(channel)));
+  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+}
+
+Made link_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
+  const auto index = static_cast<uint32_t>(&resource - plan.resources.data());
+  LinkChannelSetup channel;
+  channel.resource = resource.name;
+  channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
+  for (const PlanProcess& process : plan.processes) channel.names.push_back(process.name);
+  channel.has_news = setup.links_have_news;
+  channel.log = setup.log;
+  auto made = make_link_channel(std::move(channel));
+  if (setup.join_links != nullptr)
+    setup.join_links(index, processes_of(plan, static_cast<int32_t>(index)), made);
+  return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
+}
+
+/// For stop texts: the tokenizer of the engine's model, or where it has none (a scripted one) of
+/// the rollouts. Null when no tenant has any.
+Result<std::shared_ptr<const Tokenizer>> stop_tokenizer(const Plan& plan,
+                                                        const PlanResource& engine) {
+  const bool is_wanted =
+      std::any_of(plan.tenants.begin(), plan.tenants.end(),
+                  [](const Tenant& each) { return !each.sampling.stop.empty(); });
+  std::string folder = model_folder(plan, engine);
+  for (const auto& resource : plan.resources)
+    if (folder.empty() && resource.kind == Tokenizer::kResourceKind)
+      folder = model_folder(plan, resource);
+  if (!is_wanted || folder.empty()) return std::shared_ptr<const Tokenizer>();
+  auto tokenizer = load_tokenizer(folder);
+  if (!tokenizer.ok())
+    return std::move(tokenizer).error().while_doing("the stop texts of a tenant need a tokenizer");
+  return std::shared_ptr<const Tokenizer>(std::move(tokenizer).value());
+}
+
+struct Backend {
+  std::string kind;
+  std::string backend;
+  Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
+};
+
+Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+  ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
+  return as_resource(torch_backends()->make_engine(options_of<EngineOptions>(plan, resource),
+                                                   model_folder(plan, resource),
+                                                   std::move(tokenizer)));
+}
+
+Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+  return as_resource(torch_backends()->make_learner(options_of<LearnerOptions>(plan, resource),
+                                                    model_folder(plan, resource)));
+}
+
+std::vector<Backend> make_backends() {
+  std::vector<Backend> all = {
+      {"engine", "scripted",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
+         ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
+         return as_resource(make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource),
+                                                 std::move(tokenizer)));
+       }},
+      {"learner", "scripted",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
+         return as_resource(
+             make_scripted_learner(options_of<ScriptedLearnerOptions>(plan, resource)));
+       }},
+      {"weight_channel", "memory",
+       [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {
+         return memory_channel(static_cast<size_t>(channel_options(resource).versions_max));
+       }},
+      {"weight_channel", "shm",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
+         return process_channel(plan, resource, setup, &make_shm_channel);
+       }},
+      {"weight_channel", "files",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
+         return process_channel(plan, resource, setup, &make_files_channel);
+       }},
+      {"weight_channel", "link", &link_channel},
+      {"tokenizer", "",
+       [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
+         auto tokenizer = load_tokenizer(model_folder(plan, resource));
+         if (!tokenizer.ok()) return std::move(tokenizer).error();
+         return std::unique_ptr<Resource>(
+             std::make_unique<OwnedTokenizer>(std::move(tokenizer).value()));
+       }},
+  };
+  if (torch_backends() != nullptr) {
+    all.push_back({"engine", "torch", &make_torch_engine});
+    all.push_back({"learner", "torch", &make_torch_learner});
+  }
+  return all;
+}
+
+const std::vector<Backend>& backends() {
+  static const std::vector<Backend> all = make_backends();
+  return all;
+}
+
+}  // namespace
+
+/// Of programs that are linked without torch_backends.cc.
+__attribute__((weak)) const TorchBackends* torch_backends() { return nullptr; }
+
+Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
+                                   std::function<void(std::string_view)> log) {
+  const auto file = run_folder / "run.json";
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
+  BackendSetup setup;
+  setup.run_folder = run_folder;
+  setup.log = std::move(log);
+  ASSIGN_OR_RETURN(setup.run_id, facts.get_string("run_id"));
+  return setup;
+}
+
+std::unique_ptr<Resource> memory_channel(size_t versions_max) {
+  return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
+}
+
+std::string why_no_torch_on(const std::string& device) {
+  if (torch_backends() != nullptr) return torch_backends()->why_not_on(device);
+  return fmt::format("this worker cannot use: it was built without libtorch{}",
+                     device == "cpu" ? ", even for the CPU" : "");
+}
+
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names;
+  for (const auto& backend : backends())
+    names.push_back(backend.backend.empty() ? backend.kind : backend.kind + " " + backend.backend);
+  return names;
+}
+
+ResourceFactory resource_factory(BackendSetup setup) {
+  return [setup = std::move(setup)](const Plan& plan, int32_t index) -> Made {
+    const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    std::string name = resource.backend;
+    if (resource.kind == WeightChannel::kResourceKind) {
+      ASSIGN_OR_RETURN(name, weight_backend(plan, index));
+    }
+    for (const auto& backend : backends())
+      if (backend.kind == resource.kind && backend.backend == name) {
+        Made made = backend.make(plan, resource, setup);
+        if (made.ok()) return made;
+        return std::move(made).error().while_doing(
+            fmt::format("{} '{}'", resource.kind, resource.name));
+      }
+    return error(Code::kUnavailable, "this primerl-worker has no {} with backend '{}'",
+                 resource.kind, resource.backend)
+        .note("it has: " + join_names(backend_names()));
+  };
+}
+
+}  // namespace primerl

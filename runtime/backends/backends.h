@@ -1,0 +1,46 @@
+/// Backends: (kind, backend) of a plan's resource -> the real thing. What libtorch adds is in
+/// torch_backends.h.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/weights/link_channel.h"
+#include "runtime/exec/executor.h"
+
+namespace primerl {
+
+/// What resources that reach other processes need of the run around them.
+struct BackendSetup {
+  std::filesystem::path run_folder;  // empty outside a run: such resources are then refused
+  std::string run_id;                // of run.json
+  std::function<void(std::string_view)> log;  // what a person should know; may be null
+  /// Joins a channel by link to the other processes, which it meets as the stream with the number
+  /// of its resource; null: there are none.
+  std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<LinkChannel>)>
+      join_links{};
+  std::function<void()> links_have_news{};  // such a channel has something to send
+};
+
+/// For a worker of the run in `run_folder`, whose run.json says which run it is.
+Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
+                                   std::function<void(std::string_view)> log);
+
+/// Makes resources with the plan's compute threads. A resource this build lacks is an error that
+/// names what it has.
+ResourceFactory resource_factory(BackendSetup setup = {});
+
+/// A weight channel inside one process that keeps that many versions.
+std::unique_ptr<Resource> memory_channel(size_t versions_max);
+
+/// For check_devices(), of this build.
+std::string why_no_torch_on(const std::string& device);
+
+/// "engine torch", "engine scripted", ...
+std::vector<std::string> backend_names();
+
+}  // namespace primerl

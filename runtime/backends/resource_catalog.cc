@@ -1,0 +1,237 @@
+#include "runtime/backends/resource_catalog.h"
+
+#include <filesystem>
+
+#include "actors/catalog.h"
+#include "actors/env/environments/catalog.h"
+#include "actors/messages/catalog.h"
+#include "graph/base/files.h"
+#include "graph/base/json.h"
+#include "kernels/scripted/options.h"
+#include "kernels/weights/options.h"
+
+namespace primerl {
+namespace {
+
+/// A base struct's field as the derived struct's, which is the one that options are bound to.
+template <class S, class M, class B>
+M S::*field_of(M B::*member) {
+  return member;
+}
+
+OptionSet loss_options() {
+  return OptionsOf<LossOptions>()
+      .field("kind", &LossOptions::kind, one_of({"dppo", "cross_entropy"}),
+             "dppo: policy gradient inside a trust region of probabilities, plus a KL term; "
+             "cross_entropy: supervised")
+      .field("clip_low", &LossOptions::clip_low, at_least(0),
+             "a token with advantage <= 0 is dropped when pi - mu < -clip_low")
+      .field("clip_high", &LossOptions::clip_high, at_least(0),
+             "a token with advantage > 0 is dropped when pi - mu > clip_high")
+      .field("advantage_weight", &LossOptions::advantage_weight, at_least(0),
+             "weight of the policy-gradient term")
+      .field("kl_weight", &LossOptions::kl_weight, at_least(0), "weight of (log pi - log mu)^2");
+}
+
+OptionSet optimizer_options() {
+  return OptionsOf<OptimizerOptions>()
+      .field("kind", &OptimizerOptions::kind, one_of({"adamw"}), "the optimizer")
+      .field("lr", &OptimizerOptions::lr, at_least(0), "learning rate after the warm-up")
+      .field("weight_decay", &OptimizerOptions::weight_decay, at_least(0), "decoupled decay")
+      .field("beta1", &OptimizerOptions::beta1, from_below(0, 1), "decay of the first moment")
+      .field("beta2", &OptimizerOptions::beta2, from_below(0, 1), "decay of the second moment")
+      .field("epsilon", &OptimizerOptions::epsilon, above(0), "added to the root")
+      .field("max_norm", &OptimizerOptions::max_norm, at_least(0),
+             "gradients are clipped to this L2 norm; 0 = off");
+}
+
+OptionSet schedule_options() {
+  return OptionsOf<ScheduleOptions>()
+      .field("kind", &ScheduleOptions::kind, one_of({"constant", "linear", "cosine"}),
+             "how the learning rate falls")
+      .field("warmup_steps", &ScheduleOptions::warmup_steps, at_least(0) | unit("steps"),
+             "first steps, rising to lr")
+      .field("decay_steps", &ScheduleOptions::decay_steps, at_least(0) | unit("steps"),
+             "last steps of max_steps, falling to min_lr")
+      .field("min_lr", &ScheduleOptions::min_lr, at_least(0), "where the decay ends");
+}
+
+template <class S>
+OptionsOf<S> engine_options() {
+  return OptionsOf<S>()
+      .field("kv_blocks", field_of<S>(&EngineOptions::kv_blocks), at_least(1) | unit("blocks"),
+             "blocks of KV memory")
+      .field("block_size", field_of<S>(&EngineOptions::block_size), at_least(1) | unit("tokens"),
+             "tokens of one KV block")
+      .field("max_running", field_of<S>(&EngineOptions::max_running),
+             at_least(1) | unit("sequences"), "sequences decoded in one batch")
+      .field("max_waiting", field_of<S>(&EngineOptions::max_waiting),
+             at_least(1) | unit("sequences"), "prompts queued; more wait before the engine")
+      .field("max_batched_tokens", field_of<S>(&EngineOptions::max_batched_tokens),
+             at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
+      .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
+             at_least(0) | unit("tokens"),
+             "longest prompt and completion; 0 = what the model's config says")
+      .field("threads", field_of<S>(&EngineOptions::threads), at_least(0),
+             "compute threads; 0 = its share of the process's cores");
+}
+
+template <class S>
+OptionsOf<S> learner_options() {
+  return OptionsOf<S>()
+      .table("loss", field_of<S>(&LearnerOptions::loss), loss_options(), "what is minimised")
+      .table("optimizer", field_of<S>(&LearnerOptions::optimizer), optimizer_options(),
+             "how weights follow gradients")
+      .table("schedule", field_of<S>(&LearnerOptions::schedule), schedule_options(),
+             "the learning rate of every step")
+      .field("micro_batch_tokens", field_of<S>(&LearnerOptions::micro_batch_tokens),
+             at_least(1) | unit("tokens"), "tokens packed into one forward and backward")
+      .field("threads", field_of<S>(&LearnerOptions::threads), at_least(0),
+             "compute threads; 0 = its share of the process's cores");
+}
+
+OptionSet scripted_engine_options() {
+  using S = ScriptedEngineOptions;
+  return engine_options<S>()
+      .field("seed", &S::seed, any(), "of lengths and tokens, with the request's own seed")
+      .field("vocab_size", &S::vocab_size, at_least(2) | unit("tokens"), "size of the vocabulary")
+      .field("first_token", &S::first_token, at_least(1), "tokens are drawn from here on")
+      .field("eos_id", &S::eos_id, at_least(0), "ends a sequence; below first_token")
+      .field("new_tokens_min", &S::new_tokens_min, at_least(1) | unit("tokens"),
+             "shortest completion")
+      .field("new_tokens_max", &S::new_tokens_max, at_least(1) | unit("tokens"),
+             "longest completion")
+      .field("tail_fraction", &S::tail_fraction, between(0, 1), "share of long stragglers")
+      .field("tail_factor", &S::tail_factor, at_least(1), "how much longer stragglers are")
+      .field("refuse_every", &S::refuse_every, at_least(0),
+             "every n-th prompt is refused; 0 = none")
+      .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
+      .field("prefill_token_cost", &S::prefill_token_cost, at_least(0), "time of a prompt token")
+      .field("decode_token_cost", &S::decode_token_cost, at_least(0), "time of a sampled token")
+      .field("apply_cost", &S::apply_cost, at_least(0), "time of applying new weights");
+}
+
+OptionSet scripted_learner_options() {
+  using S = ScriptedLearnerOptions;
+  return learner_options<S>()
+      .field("seed", &S::seed, any(), "of the weights' names")
+      .field("vocab_size", &S::vocab_size, at_least(2) | unit("tokens"), "size of the vocabulary")
+      .field("max_sequence_tokens", &S::max_sequence_tokens, at_least(1) | unit("tokens"),
+             "longest sample")
+      .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
+      .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
+      .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
+}
+
+/// A sequence lies whole in the engine's blocks.
+template <class S>
+ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
+  const auto& engine = *static_cast<const S*>(options);
+  ResourceContract::SequenceLimit limit{int64_t{engine.kv_blocks} * engine.block_size, "kv_blocks"};
+  const int64_t made_for = model != nullptr ? model->max_position_embeddings : 0;
+  if (engine.max_sequence_tokens > 0 && engine.max_sequence_tokens < limit.tokens)
+    limit = {engine.max_sequence_tokens, "max_sequence_tokens"};
+  else if (engine.max_sequence_tokens == 0 && made_for > 0 && made_for < limit.tokens)
+    limit = {made_for, "model"};
+  return limit;
+}
+
+ResourceContract computing(std::string kind, std::string backend, std::string doc,
+                           OptionSet options) {
+  ResourceContract contract;
+  contract.needs_model = backend == "torch";
+  contract.computes = true;
+  contract.one_per_graph = kind == "learner";
+  if (kind == "engine")
+    contract.sequence_limit =
+        backend == "scripted" ? &engine_limit<ScriptedEngineOptions> : &engine_limit<EngineOptions>;
+  contract.kind = std::move(kind);
+  contract.backend = std::move(backend);
+  contract.doc = std::move(doc);
+  contract.options = std::move(options);
+  return contract;
+}
+
+ResourceContract weight_channel(std::string backend, std::string doc) {
+  ResourceContract contract;
+  contract.kind = "weight_channel";
+  contract.backend = std::move(backend);
+  contract.doc = std::move(doc);
+  contract.options = OptionsOf<WeightChannelOptions>()
+                         .field("versions_max", &WeightChannelOptions::versions_max,
+                                between(1, 16) | unit("versions"),
+                                "newest versions kept for engines that come late")
+                         .take();
+  return contract;
+}
+
+}  // namespace
+
+std::vector<ResourceContract> resource_contracts() {
+  std::vector<ResourceContract> all;
+  all.push_back(computing("engine", "torch", "generates with a model of a Hugging Face folder",
+                          engine_options<EngineOptions>()));
+  all.push_back(computing("engine", "scripted",
+                          "generates seeded tokens without a model, at stated costs",
+                          scripted_engine_options()));
+  all.push_back(computing(
+      "learner", "torch", "trains a model of a Hugging Face folder",
+      learner_options<LearnerOptions>().field(
+          "init_seed", &LearnerOptions::init_seed, at_least(-1),
+          "a folder without weights starts from random ones of this seed; -1 = is refused")));
+  all.push_back(computing("learner", "scripted", "takes steps without a model, at stated costs",
+                          scripted_learner_options()));
+  all.push_back(weight_channel(
+      "auto", "memory where one process has all its users, shm on one machine, else link"));
+  all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
+  all.push_back(weight_channel(
+      "shm", "carries weights between the processes of one machine, by shared memory"));
+  all.push_back(weight_channel(
+      "files",
+      "carries weights as model folders below weights/ of the run folder, on a disk all share"));
+  all.push_back(weight_channel(
+      "link", "carries weights over the links between processes, on one machine or several"));
+  return all;
+}
+
+Result<ModelFacts> read_model_facts(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  std::error_code fault;
+  if (!std::filesystem::is_directory(path, fault))
+    return error(Code::kNotFound, "no model folder '{}'", folder);
+  const auto file = path / "config.json";
+  if (!std::filesystem::exists(file, fault))
+    return error(Code::kNotFound, "model folder '{}' has no config.json", folder);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json config, parse_json(text, file.string()));
+  if (!config.is_object()) return error(Code::kCorrupt, "'{}' holds no object", file.string());
+  ModelFacts facts;
+  auto type = config.get_string("model_type");
+  if (!type.ok()) return std::move(type).error().while_doing(file.string());
+  facts.model_type = *type;
+  // Absent ones stay 0: what is needed is checked when the model is loaded.
+  for (const auto& [key, target] :
+       {std::pair("max_position_embeddings", &facts.max_position_embeddings),
+        std::pair("vocab_size", &facts.vocab_size)}) {
+    if (config.find(key) == nullptr) continue;
+    auto value = config.get_int(key);
+    if (!value.ok()) return std::move(value).error().while_doing(file.string());
+    *target = *value;
+  }
+  return facts;
+}
+
+const Catalog& full_catalog() {
+  static const Catalog catalog = [] {
+    Catalog all;
+    all.actors = actor_catalog();
+    all.messages = message_catalog();
+    all.resources = resource_contracts();
+    all.environments = environment_contracts();
+    all.model_facts = read_model_facts;
+    return all;
+  }();
+  return catalog;
+}
+
+}  // namespace primerl

@@ -1,0 +1,23 @@
+#include "runtime/backends/torch_backends.h"
+
+#include "kernels/torch/device.h"
+#include "kernels/torch/make.h"
+
+namespace primerl {
+
+const TorchBackends* torch_backends() {
+  static const TorchBackends all{
+      .make_engine =
+          [](const EngineOptions& options, const std::string& model_folder,
+             std::shared_ptr<const Tokenizer> tokenizer) {
+            return make_torch_engine(options, model_folder, std::move(tokenizer));
+          },
+      .make_learner =
+          [](const LearnerOptions& options, const std::string& model_folder) {
+            return make_torch_learner(options, model_folder);
+          },
+      .why_not_on = [](const std::string& device) { return why_not_on(device); }};
+  return &all;
+}
+
+}  // namespace primerl

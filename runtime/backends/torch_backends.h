@@ -1,0 +1,31 @@
+/// What libtorch adds to the backends of a program. primerl-worker links torch_backends.cc; where
+/// it is left out, a weak definition in backends.cc says that there is nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "graph/base/result.h"
+#include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
+#include "kernels/text/tokenizer.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+
+namespace primerl {
+
+struct TorchBackends {
+  /// `tokenizer` is for stop texts; may be null.
+  Result<std::unique_ptr<Engine>> (*make_engine)(const EngineOptions& options,
+                                                 const std::string& model_folder,
+                                                 std::shared_ptr<const Tokenizer> tokenizer);
+  Result<std::unique_ptr<Learner>> (*make_learner)(const LearnerOptions& options,
+                                                   const std::string& model_folder);
+  /// "" when it can compute on `device`.
+  std::string (*why_not_on)(const std::string& device);
+};
+
+/// Null in a program without libtorch.
+const TorchBackends* torch_backends();
+
+}  // namespace primerl

@@ -1,0 +1,35 @@
+/// The subcommands, one .cc each. Those of primerl-graph print results on stdout and talk on
+/// stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order --help
+/// shows.
+#pragma once
+
+#include <vector>
+
+#include "runtime/program/command_line.h"
+
+namespace primerl {
+
+Command actors_command();
+Command agent_command();
+Command bisect_command();  // hands over to primerl-worker
+Command check_command();
+Command completion_command();
+Command doctor_command();
+Command explain_command();
+Command generate_command();  // hands over to primerl-worker
+Command init_command();
+Command keys_command();
+Command messages_command();
+Command ps_command();
+Command replay_command();  // hands over to primerl-worker
+Command run_command();
+Command schema_command();
+Command score_command();  // hands over to primerl-worker
+Command sft_command();
+Command show_command();
+Command trace_command();
+
+/// All of primerl-graph.
+std::vector<Command> graph_commands();
+
+}  // namespace primerl

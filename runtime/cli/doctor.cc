@@ -1,0 +1,146 @@
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "graph/base/files.h"
+#include "runtime/cli/commands.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/program/programs.h"
+
+namespace primerl {
+namespace {
+
+constexpr double kMemoryNeededGib = 1.0;  // peak of the demo
+constexpr double kDiskNeededGib = 0.5;    // a run with its checkpoints
+
+/// One thing looked at.
+struct Finding {
+  std::string name;
+  bool is_ok = false;
+  std::string text;    // what was found
+  std::string remedy;  // how to get what is missing
+};
+
+struct Output {
+  int exit_code = -1;
+  std::string text;
+};
+
+/// Runs a shell command and keeps its stdout and stderr.
+Output output_of(const std::string& command) {
+  Output output;
+  std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return output;
+  char block[512];
+  while (std::fgets(block, sizeof block, pipe) != nullptr) output.text += block;
+  const int status = ::pclose(pipe);
+  output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  while (!output.text.empty() && output.text.back() == '\n') output.text.pop_back();
+  return output;
+}
+
+Finding find_worker() {
+  Finding finding{"worker", false, "", "make build"};
+  const auto program = worker_program();
+  if (!program.ok()) {
+    finding.text = program.error().message();
+    return finding;
+  }
+  const Output version = output_of("'" + program->string() + "' --version");
+  finding.is_ok = version.exit_code == 0;
+  finding.text = finding.is_ok
+                     ? program->string()
+                     : fmt::format("{} does not start: {}", program->string(), version.text);
+  return finding;
+}
+
+Finding find_torch() {
+  Finding finding{"torch", false, "", "make build (it installs PyTorch into .venv)"};
+  const auto program = worker_program();
+  if (!program.ok()) {
+    finding.text = "unknown without a worker";
+    return finding;
+  }
+  const Output backends = output_of("'" + program->string() + "' backends");
+  finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
+  finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
+  if (!finding.is_ok) return finding;
+  const Output cuda = output_of("'" + program->string() + "' device --name cuda:0");
+  finding.text += cuda.text.empty() ? "; on cpu and cuda" : "; on cpu (cuda " + cuda.text + ")";
+  return finding;
+}
+
+Finding find_cores() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return {"cores", cores >= 2, fmt::format("{}", cores),
+          "with one core generation and training take turns: runs work but are slow"};
+}
+
+Finding find_memory() {
+  const double gib = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                     static_cast<double>(::sysconf(_SC_PAGE_SIZE)) / (1 << 30);
+  return {"memory", gib >= kMemoryNeededGib, fmt::format("{:.1f} GiB", gib),
+          fmt::format("the demo needs {} GiB", kMemoryNeededGib)};
+}
+
+Finding find_disk() {
+  struct statvfs facts {};
+  Finding finding{"disk", false, "", "free some space, or run with --out on another disk"};
+  if (::statvfs(".", &facts) != 0) {
+    finding.text = "the current folder cannot be read";
+    return finding;
+  }
+  const double gib =
+      static_cast<double>(facts.f_bavail) * static_cast<double>(facts.f_frsize) / (1 << 30);
+  finding.is_ok = gib >= kDiskNeededGib && ::access(".", W_OK) == 0;
+  finding.text = fmt::format("{:.1f} GiB free{} in the current folder", gib,
+                             ::access(".", W_OK) == 0 ? "" : ", not writable");
+  return finding;
+}
+
+Finding find_examples() {
+  const auto folder = examples_folder();
+  return {"examples", folder.ok(), folder.ok() ? folder->string() : folder.error().message(),
+          "run from a checkout of the repository"};
+}
+
+int run_doctor(bool json) {
+  const std::vector<Finding> findings = {find_worker(), find_torch(), find_cores(),
+                                         find_memory(), find_disk(),  find_examples()};
+  bool all_ok = true;
+  Json list = Json::array();
+  for (const auto& finding : findings) {
+    all_ok = all_ok && finding.is_ok;
+    Json entry = Json::object();
+    entry.set("name", finding.name).set("ok", finding.is_ok).set("found", finding.text);
+    if (!finding.is_ok) entry.set("remedy", finding.remedy);
+    list.push_back(std::move(entry));
+    if (json) continue;
+    print_text(fmt::format("{:<9} {:<8} {}\n", finding.is_ok ? "ok" : "missing", finding.name,
+                           finding.text));
+    if (!finding.is_ok) print_text(fmt::format("{:<18} to fix: {}\n", "", finding.remedy));
+  }
+  if (json)
+    print_json(Json::object()
+                   .set("schema", "primerl.doctor/1")
+                   .set("ok", all_ok)
+                   .set("findings", std::move(list)));
+  return all_ok ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+Command doctor_command() {
+  auto json = std::make_shared<bool>(false);
+  return {"doctor", "says what a run needs that is missing here, and how to get it",
+          "primerl-graph doctor",
+          [json](Arguments& flags) { flags.flag(*json, "--json", "prints JSON"); },
+          [json] { return run_doctor(*json); }};
+}
+
+}  // namespace primerl

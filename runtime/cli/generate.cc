@@ -1,0 +1,23 @@
+#include "runtime/cli/commands.h"
+#include "runtime/cli/hand_over.h"
+#include "runtime/program/model_options.h"
+
+namespace primerl {
+Command generate_command() {
+  auto arguments = std::make_shared<GenerateArguments>();
+  return {
+      "generate", "continues a prompt with a model",
+      "primerl-graph generate --model examples/reverse_text/model --prompt 'abc' --max-tokens 8",
+      [arguments](Arguments& flags) { arguments->declare(flags); },
+      [arguments] { return hand_over(*arguments); }};
+}
+
+Command score_command() {
+  auto arguments = std::make_shared<ScoreArguments>();
+  return {"score", "prints the learner's log-probability of every token after the first",
+          "primerl-graph score --model examples/reverse_text/model --ids-file ids.txt --json",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] { return hand_over(*arguments); }};
+}
+
+}  // namespace primerl

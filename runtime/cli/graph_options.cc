@@ -1,0 +1,54 @@
+#include "runtime/cli/graph_options.h"
+
+#include <unistd.h>
+
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/monitor/status_line.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+
+void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
+  arguments.positional(file, "GRAPH", "the graph file", file_is_required);
+  arguments.texts(overrides.sets, "--set", "KEY=VALUE",
+                  "sets one value, as in --set node.rollout.max_inflight=32; may repeat");
+  arguments.texts(overrides.overlays, "--overlay", "FILE",
+                  "a graph file whose values win over the first one's; may repeat");
+  arguments.integer(max_steps, "--max-steps", "N", "ends the run after N steps of every tenant", 1,
+                    INT64_MAX);
+}
+
+void GraphArguments::declare_rehearsal(Arguments& arguments) {
+  arguments.flag(no_rehearsal, "--no-rehearsal",
+                 "does not play the graph on a virtual clock first");
+}
+
+Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked) {
+  if (arguments.no_rehearsal) return {Rehearsal::End::kLeftOut, {}};
+  return rehearse(checked, full_catalog());
+}
+
+CheckedGraph load(const GraphArguments& arguments) {
+  CheckedGraph checked = load_graph(arguments.file, arguments.overrides, full_catalog());
+  if (arguments.max_steps == 0 || checked.plan == nullptr) return checked;
+  // The tenants are known only now: the flag is short for one --set each.
+  Overrides overrides = arguments.overrides;
+  for (const auto& tenant : checked.plan->tenants)
+    overrides.sets.push_back(
+        fmt::format("tenant.{}.max_steps={}", tenant.name, arguments.max_steps));
+  return load_graph(arguments.file, overrides, full_catalog());
+}
+
+std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments) {
+  CheckedGraph checked = load(arguments);
+  const Rehearsal rehearsal = rehearse(arguments, checked);
+  if (rehearsal.end == Rehearsal::End::kCutShort) fmt::print(stderr, "note: {}\n", rehearsal.text);
+  if (!checked.diagnostics.all().empty())
+    fmt::print(stderr, "{}",
+               render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
+  return checked.plan;
+}
+
+bool wants_color(int fd) { return terminal_of(fd).color; }
+
+}  // namespace primerl

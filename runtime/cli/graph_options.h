@@ -1,0 +1,37 @@
+/// What every command that reads a graph file shares: the file, --set, --overlay, --max-steps, and
+/// how findings are shown.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "graph/plan.h"
+#include "runtime/program/command_line.h"
+#include "runtime/rehearsal/rehearsal.h"
+
+namespace primerl {
+
+struct GraphArguments {
+  std::string file;
+  Overrides overrides;
+  int64_t max_steps = 0;  // 0 = what the file says
+  bool no_rehearsal = false;
+
+  void declare(Arguments& arguments, bool file_is_required = true);
+  /// For commands that rehearse.
+  void declare_rehearsal(Arguments& arguments);
+};
+
+/// Reads and checks against the full catalog, with every override applied.
+CheckedGraph load(const GraphArguments& arguments);
+
+/// Plays a checked graph unless --no-rehearsal was given; findings are added to `checked`.
+Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked);
+
+/// Shows every finding on stderr; the plan, or null when there were errors.
+std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments);
+
+/// Whether stderr (or stdout) wants colours.
+bool wants_color(int fd);
+
+}  // namespace primerl

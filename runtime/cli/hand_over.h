@@ -1,0 +1,19 @@
+/// Commands that need a model or run actors belong to primerl-worker: primerl-graph checks their
+/// flags and becomes it.
+#pragma once
+
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/program/programs.h"
+
+namespace primerl {
+
+/// `Chosen` has validate() and words(), the command line of primerl-worker.
+template <class Chosen>
+int hand_over(const Chosen& arguments) {
+  if (const Status valid = arguments.validate(); !valid.ok())
+    return fail(valid.error(), kExitBadCommandLine);
+  return fail(exec_worker(arguments.words()), kExitFailed);
+}
+
+}  // namespace primerl

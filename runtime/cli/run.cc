@@ -1,0 +1,317 @@
+#include "runtime/cli/run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "graph/base/real_clock.h"
+#include "kernels/weights/channel.h"
+#include "runtime/backends/devices.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/summary.h"
+#include "runtime/control/run_session.h"
+#include "runtime/monitor/run_server.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+/// So often a record may be the death of a worker before it is left.
+constexpr int kDeathsFollowingMax = 2;
+
+/// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
+struct Prepared {
+  int exit_code = kExitDone;  // not done: what to leave with
+  std::shared_ptr<const Plan> plan;
+  MachineSetup hosts;
+  ResumeChoice resume;
+  std::unique_ptr<RunFolder> folder;
+};
+
+Prepared refuse(const Error& why, int exit_code) {
+  Prepared prepared;
+  prepared.exit_code = fail(why, exit_code);
+  return prepared;
+}
+
+/// Where the agents are; false when something is wrong, which has been said.
+bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSetup& setup) {
+  if (arguments.hosts.empty()) {
+    for (const auto& process : plan.processes)
+      if (!process.machine.empty()) {
+        fail(error(Code::kInvalid,
+                   "process '{}' is placed on host '{}'; where its agent is, is not "
+                   "known",
+                   process.name, process.machine)
+                 .note("say it in a hosts file and give --hosts FILE, or leave out 'host' of its "
+                       "[place]"),
+             kExitBadConfiguration);
+        return false;
+      }
+    return true;
+  }
+  auto file = read_hosts(arguments.hosts, plan);
+  if (!file.ok()) {
+    fail(file.error(), kExitBadConfiguration);
+    return false;
+  }
+  if (!file->diagnostics.all().empty())
+    fmt::print(stderr, "{}", render(file->diagnostics, file->sources, wants_color(STDERR_FILENO)));
+  if (file->diagnostics.has_errors()) return false;
+  setup.hosts = std::move(file->hosts);
+  const Status fits = check_host_setup(setup, plan, arguments.link_keys.listen);
+  if (!fits.ok()) fail(fits.error(), kExitBadConfiguration);
+  return fits.ok();
+}
+
+Prepared prepare(RunArguments arguments) {
+  Prepared prepared;
+  auto resume = read_resume(arguments.place.resume);
+  if (!resume.ok()) return refuse(resume.error(), kExitBadConfiguration);
+  prepared.resume = std::move(resume).value();
+  if (arguments.graph.file.empty()) arguments.graph.file = prepared.resume.graph_file.string();
+  if (arguments.graph.file.empty())
+    return refuse(error(Code::kInvalid, "a GRAPH to run is needed"), kExitBadCommandLine);
+  prepared.plan = load_or_complain(arguments.graph);
+  if (prepared.plan == nullptr) {
+    prepared.exit_code = kExitBadConfiguration;
+    return prepared;
+  }
+  if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())
+    return refuse(usable.error(), kExitBadConfiguration);
+  const auto keys = read_link_keys(arguments.link_keys, *prepared.plan);
+  if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
+  if (*keys) prepared.hosts.keys = (*keys)->own;
+  if (!read_host_setup(arguments, *prepared.plan, prepared.hosts)) {
+    prepared.exit_code = kExitBadConfiguration;
+    return prepared;
+  }
+  choose_record(arguments.place, *prepared.plan, prepared.resume);
+  const Status chosen = choose_checkpoints(arguments.place.resume, *prepared.plan, prepared.resume);
+  for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
+  if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
+  auto folder = make_run_folder(arguments.place.out, prepared.resume, *prepared.plan);
+  if (!folder.ok()) return refuse(folder.error(), kExitFailed);
+  prepared.folder = std::move(folder).value();
+  return prepared;
+}
+
+/// Removes what crashed runs left in shared memory and says so, but for this very run's.
+void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
+  for (const auto& removed : remove_shm_leftovers())
+    if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
+}
+
+/// The starts of one command: the first, and those that take the run up again after a death.
+class RunStarts {
+ public:
+  explicit RunStarts(RunArguments arguments) : arguments_(std::move(arguments)) {}
+  int run();
+
+ private:
+  RunResult run_once(RunSession& session, Prepared& prepared, StatusLine& status);
+  bool may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics);
+  int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
+  int leave(const std::string& why, int exit_code);
+  int open_server();
+
+  RunArguments arguments_;
+  std::unique_ptr<RunServer> server_;      // null: nothing is served
+  std::shared_ptr<const RunBoard> board_;  // of the newest start
+  std::vector<double> restarts_;           // seconds since 1970
+  int64_t num_steps_ = 0;                  // of all tenants, the most that were seen
+  int num_deaths_following_ = 0;           // of the record, in the starts just before
+  double seconds_ = 0;                     // of all starts so far
+};
+
+int RunStarts::run() {
+  const SignalCounter signals;
+  if (const int code = open_server(); code != kExitDone) return code;
+  std::string why;  // of the start before
+  while (true) {
+    Prepared prepared = prepare(arguments_);
+    if (prepared.exit_code != kExitDone)
+      return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
+    StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
+    auto board = std::make_shared<RunBoard>(prepared.plan, steady_now(), board_.get());
+    if (server_ != nullptr) server_->show(board);
+    board_ = board;
+    RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
+                       arguments_.link_keys, *board);
+    session.use_hosts(prepared.hosts, !why.empty());
+    RunResult result = run_once(session, prepared, status);
+    seconds_ = result.seconds += seconds_;
+    if (result.has_left_record)
+      fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
+    else if (!may_restart(*prepared.plan, result, session.metrics()))
+      return end(prepared, result, session.metrics());
+    why = result.why;
+    RunArguments again;
+    again.place.resume = prepared.folder->path().string();
+    again.json = arguments_.json;
+    again.link_keys = arguments_.link_keys;
+    again.hosts = arguments_.hosts;
+    again.graph.no_rehearsal = true;  // it has run
+    // A record that processes die of would be their death again.
+    num_deaths_following_ = result.was_recovering ? num_deaths_following_ + 1 : 0;
+    again.place.from_checkpoint =
+        result.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
+    arguments_ = std::move(again);
+  }
+}
+
+/// One server for all starts, so that who watches finds the run again. Any free port is done
+/// without when there is none; one that was asked for must be had.
+int RunStarts::open_server() {
+  const auto port = parse_watch_port(arguments_.metrics_port);
+  if (!port.ok())
+    return fail(Error(port.error()).while_doing("--metrics-port"), kExitBadCommandLine);
+  auto server = RunServer::open(*port);
+  if (server.ok()) {
+    server_ = std::move(server).value();
+  } else if (port->port != 0) {
+    return fail(Error(server.error())
+                    .while_doing("serving /metrics")
+                    .note("--metrics-port 0 takes a free port, --metrics-port off serves nothing"),
+                kExitFailed);
+  } else {
+    fmt::print(stderr, "warning: nobody can watch this run: {}\n", server.error().text());
+  }
+  return kExitDone;
+}
+
+/// The run cannot be taken up again, which has been said: it ends as the start before did.
+int RunStarts::leave(const std::string& why, int exit_code) {
+  auto folder = RunFolder::open(arguments_.place.resume);
+  if (!folder.ok()) return fail(folder.error(), exit_code);
+  const Status noted = (*folder)->note(Json::object()
+                                           .set("end", "failed")
+                                           .set("exit_code", kExitFailed)
+                                           .set("why", why)
+                                           .set("ended", iso_time(wall_seconds())));
+  return noted.ok() ? kExitFailed : fail(noted.error(), kExitFailed);
+}
+
+/// Whether the run is taken up again after the death of a worker; says so, and waits a moment.
+bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics) {
+  if (!result.has_lost_worker) return false;
+  const GraphSettings& settings = plan.settings;
+  const double now = wall_seconds();
+  int64_t num_steps = 0;
+  for (const auto& tenant : plan.tenants)
+    if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
+      num_steps += newest->step;
+  // One that dies of the same step again and again does so as slowly as it comes there.
+  if (num_steps > num_steps_)
+    std::erase_if(restarts_,
+                  [&](double at) { return now - at >= settings.restart_window.to_seconds(); });
+  num_steps_ = std::max(num_steps_, num_steps);
+  if (std::cmp_greater_equal(restarts_.size(), settings.restarts_max)) {
+    fmt::print(
+        stderr,
+        "warning: the run has been taken up {} times within {} or without a further step: it "
+        "ends\n",
+        restarts_.size(), to_string(settings.restart_window));
+    return false;
+  }
+  const Duration pause = restart_pause(restarts_.size());
+  restarts_.push_back(now);
+  fmt::print(stderr,
+             "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
+             result.why, restarts_.size(), settings.restarts_max,
+             to_string(settings.restart_window));
+  // After Ctrl-C the next start ends at once.
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(pause.to_nanoseconds());
+  while (SignalCounter::count() == 0 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return true;
+}
+
+RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLine& status) {
+  RunFolder& folder = *prepared.folder;
+  say_leftovers(status, {});
+  status.say(fmt::format("run folder {}", folder.path().string()));
+  if (server_ != nullptr)
+    status.say(fmt::format("metrics http://127.0.0.1:{}/metrics", server_->port()));
+  if (const Status noted = folder.note(control_facts(server_.get())); !noted.ok())
+    return {kExitFailed, "failed", noted.error().text()};
+  for (const auto& point : prepared.resume.points)
+    status.say(fmt::format("{} after step {} from {}",
+                           prepared.resume.record.empty() ? "resuming" : "the learner resumes",
+                           point.step, point.folder.string()));
+  if (!arguments_.graph.file.empty()) {
+    std::error_code ignored;
+    const auto graph = std::filesystem::absolute(arguments_.graph.file, ignored).lexically_normal();
+    if (const Status noted = folder.note(Json::object().set("graph", graph.string())); !noted.ok())
+      return {kExitFailed, "failed", noted.error().text()};
+  }
+  RunResult result = session.run();
+  status.clear();
+  say_leftovers(status, folder.path());  // of workers that were killed
+  return result;
+}
+
+int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* metrics) {
+  RunResult result = how;
+  const Plan& plan = *prepared.plan;
+  RunFolder& folder = *prepared.folder;
+  if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
+  const Status noted = folder.note(Json::object()
+                                       .set("end", result.end)
+                                       .set("exit_code", result.exit_code)
+                                       .set("control", Json())
+                                       .set("processes", Json())
+                                       .set("sockets", Json())
+                                       .set("why", result.why)
+                                       .set("ended", iso_time(wall_seconds())));
+  if (!noted.ok() && result.why.empty()) {
+    fail(noted.error(), kExitFailed);
+    result.exit_code = kExitFailed;
+  }
+  if (arguments_.json)
+    print_json(summary_json(plan, folder, metrics, result));
+  else
+    print_text(summary_text(plan, folder, metrics, result, terminal_of(STDOUT_FILENO)));
+  return result.exit_code;
+}
+
+}  // namespace
+
+int run_graph(const RunArguments& arguments) { return RunStarts(arguments).run(); }
+
+void declare_run(RunArguments& arguments, Arguments& flags) {
+  arguments.graph.declare(flags, false);
+  arguments.graph.declare_rehearsal(flags);
+  flags.text(arguments.place.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
+  flags.text(arguments.place.resume, "--resume", "DIR",
+             "goes on with a run folder, or with a new run from checkpoints/step_N");
+  flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
+             "resumes after the newest checkpoint, without what was recorded after it");
+  flags.text(arguments.link_keys.keys, "--keys", "FILE",
+             "encrypts the links between processes with these keys, of `keys new`");
+  flags.text(arguments.link_keys.allow, "--allow", "FILE",
+             "the list of keys that they let in, of `keys allow`");
+  flags.text(arguments.link_keys.listen, "--listen", "ADDRESS",
+             "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
+  flags.text(arguments.hosts, "--hosts", "FILE",
+             "where the agents of the graph's hosts are: runs its processes on several machines");
+  flags.flag(arguments.json, "--json", "prints the summary as JSON");
+  flags.text(arguments.metrics_port, "--metrics-port", "PORT",
+             "serves /metrics on 127.0.0.1; 0, the default, takes any free port; or off");
+}
+
+Command run_command() {
+  auto arguments = std::make_shared<RunArguments>();
+  return {"run", "trains: runs a graph until its tenants have taken their steps",
+          "primerl-graph run examples/reverse_text/graph.toml --max-steps 50",
+          [arguments](Arguments& flags) { declare_run(*arguments, flags); },
+          [arguments] { return run_graph(*arguments); }};
+}
+
+}  // namespace primerl

@@ -1,0 +1,106 @@
+#include "runtime/cli/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "runtime/monitor/curve.h"
+#include "runtime/store/checkpoint.h"
+
+namespace primerl {
+namespace {
+
+/// One step's reward is noise; the ends of the curve are means of this many.
+constexpr size_t kEndSteps = 5;
+
+double finite_mean(std::span<const double> values) {
+  double sum = 0;
+  int count = 0;
+  for (const double value : values)
+    if (std::isfinite(value)) sum += value, ++count;
+  return count == 0 ? std::nan("") : sum / count;
+}
+
+struct ScoreEnds {
+  double first = 0, last = 0;
+};
+
+ScoreEnds score_ends(const std::vector<double>& scores) {
+  const size_t count = std::min(kEndSteps, scores.size());
+  return {finite_mean(std::span(scores).first(count)), finite_mean(std::span(scores).last(count))};
+}
+
+std::string shown(const std::filesystem::path& path) {
+  std::error_code fault;
+  const auto near = std::filesystem::relative(path, fault);
+  const std::string text = fault ? path.string() : near.string();
+  return text.starts_with("../..") ? path.string() : text;
+}
+
+std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder& folder,
+                        const MetricsLog& metrics, const Terminal& terminal) {
+  const StepFacts* newest = metrics.newest(tenant.name);
+  if (newest == nullptr) return "  no step was taken\n";
+  const auto& scores = metrics.scores(tenant.name);
+  const ScoreEnds ends = score_ends(scores);
+  std::string text;
+  if (plan.tenants.size() > 1) text += fmt::format("  tenant {}\n", tenant.name);
+  text += fmt::format("  step {} of {}, {} {:.3f} -> {:.3f} (means of {} steps)\n", newest->step,
+                      tenant.max_steps, is_supervised(plan) ? "loss" : "reward", ends.first,
+                      ends.last, std::min(kEndSteps, scores.size()));
+  CurveStyle style;
+  style.utf8 = terminal.utf8;
+  style.width = std::clamp(terminal.columns - 16, 20, 72);
+  text += draw_curve(scores, newest->step - static_cast<int64_t>(scores.size()) + 1, style);
+  if (!is_supervised(plan))
+    text +=
+        fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
+                    newest->get("off_policy/mean"), newest->get("off_policy/max"),
+                    tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
+  const auto found =
+      find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));
+  if (found.newest) text += fmt::format("  checkpoint  {}\n", shown(found.newest->folder));
+  return text;
+}
+
+}  // namespace
+
+std::string summary_text(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
+                         const RunResult& result, const Terminal& terminal) {
+  std::string text = fmt::format("{}: {} after {}\n", plan.settings.name, result.end,
+                                 short_duration(result.seconds));
+  if (metrics != nullptr)
+    for (const auto& tenant : plan.tenants)
+      text += tenant_text(plan, tenant, folder, *metrics, terminal);
+  const std::string where = shown(folder.path());
+  text += fmt::format("  files       {}/ (metrics.jsonl, rollouts.jsonl, logs/, tb/)\n", where);
+  text += fmt::format("  tensorboard --logdir {}/tb\n", where);
+  return text;
+}
+
+Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
+                  const RunResult& result) {
+  Json tenants = Json::array();
+  for (const auto& tenant : plan.tenants) {
+    Json entry = Json::object().set("name", tenant.name).set("max_steps", tenant.max_steps);
+    const StepFacts* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name);
+    entry.set("step", newest == nullptr ? int64_t{0} : newest->step);
+    if (newest != nullptr) {
+      const ScoreEnds ends = score_ends(metrics->scores(tenant.name));
+      const std::string name = is_supervised(plan) ? "loss" : "reward";
+      entry.set(name + "_first", ends.first).set(name + "_last", ends.last);
+    }
+    const auto found =
+        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));
+    if (found.newest) entry.set("checkpoint", found.newest->folder.string());
+    tenants.push_back(std::move(entry));
+  }
+  Json summary = Json::object().set("schema", "primerl.run_summary/1").set("end", result.end);
+  if (!result.why.empty()) summary.set("why", result.why);
+  return summary.set("exit_code", result.exit_code)
+      .set("seconds", result.seconds)
+      .set("folder", folder.path().string())
+      .set("tenants", std::move(tenants));
+}
+
+}  // namespace primerl

@@ -1,0 +1,127 @@
+#include <fmt/format.h>
+
+#include "graph/base/files.h"
+#include "runtime/cli/trace_actions.h"
+#include "runtime/cli/trace_options.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/query/step_text.h"
+#include "runtime/trace/record/ring_requests.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DumpArguments {
+  TraceArguments trace;
+  int64_t wait_seconds = 30;
+};
+
+/// The folder that the processes of a run write to, from its run.json; an error when what it
+/// records can be read without asking, or is not recorded at all.
+Result<fs::path> ring_folder(const fs::path& run) {
+  const fs::path file = run / "run.json";
+  std::error_code none;
+  if (!fs::exists(file, none))
+    return error(Code::kNotFound, "'{}' is no run folder: it has no run.json", run.string())
+        .note("give the folder of a run that goes on, as in runs/latest");
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
+  const Json* trace = facts.find("trace");
+  if (trace == nullptr || !trace->is_object())
+    return error(Code::kInvalid, "the run '{}' records nothing (trace.level = \"off\")",
+                 run.string())
+        .note("run with --set trace.level=ring");
+  ASSIGN_OR_RETURN(const std::string level, trace->get_string("level"));
+  if (level != "ring")
+    return error(Code::kInvalid, "the run '{}' is no flight recorder: trace.level = \"{}\"",
+                 run.string(), level)
+        .note(
+            "its trace is on the disk at any time: read it as it is, with `trace stat` and others");
+  ASSIGN_OR_RETURN(const std::string folder, trace->get_string("folder"));
+  return run / folder;
+}
+
+/// Why nobody can be asked, as far as run.json knows.
+Error nobody_lives(const fs::path& run, const Error& why) {
+  const auto text = read_text_file(run / "run.json");
+  const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
+  const Json* end = facts.ok() ? facts->find("end") : nullptr;
+  if (end != nullptr && end->is_string() && end->as_string() != "running")
+    return error(Code::kNotFound, "the run '{}' has ended ({}): what was only in memory is gone",
+                 run.string(), end->as_string());
+  return error(Code::kNotFound, "{}: the run '{}' has not begun to record, or was killed",
+               why.message(), run.string());
+}
+
+Json to_json(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
+  Json processes = Json::array();
+  for (const auto& each : dumped)
+    processes.push_back(Json::object()
+                            .set("process", each.process)
+                            .set("epoch", each.epoch)
+                            .set("pid", static_cast<int64_t>(each.pid))
+                            .set("first_segment", each.snapshot.first_segment)
+                            .set("last_segment", each.snapshot.last_segment)
+                            .set("bytes", each.snapshot.num_bytes));
+  Json hosts = Json::array();
+  for (uint32_t i = 0; i < trace.catalog().hosts.size(); ++i)
+    hosts.push_back(Json::object()
+                        .set("host", trace.catalog().hosts[i].name)
+                        .set("first_step", trace.first_step(HostId(i)))
+                        .set("last_step", trace.last_step(HostId(i))));
+  return Json::object()
+      .set("schema", "primerl.trace.dump/1")
+      .set("folder", trace.folder().string())
+      .set("steps", trace.num_steps())
+      .set("processes", std::move(processes))
+      .set("hosts", std::move(hosts));
+}
+
+std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
+  std::string text;
+  for (const auto& each : dumped)
+    text += fmt::format("process '{}': {} segments, {}\n", each.process,
+                        each.snapshot.last_segment - each.snapshot.first_segment + 1,
+                        bytes_text(each.snapshot.num_bytes));
+  for (uint32_t i = 0; i < trace.catalog().hosts.size(); ++i)
+    if (const HostId host(i); trace.last_step(host) > 0)
+      text += fmt::format("  {}: steps {} to {}\n", trace.catalog().hosts[i].name,
+                          trace.first_step(host), trace.last_step(host));
+  return text + fmt::format("{} steps in {}; the run goes on\n", trace.num_steps(),
+                            trace.folder().string());
+}
+
+int run_dump(const DumpArguments& arguments) {
+  const fs::path run = arguments.trace.run;
+  const auto folder = ring_folder(run);
+  if (!folder.ok()) return fail(folder.error(), kExitBadConfiguration);
+  const auto dumped = request_dump(*folder, Duration::seconds(arguments.wait_seconds));
+  if (!dumped.ok() && dumped.error().code() == Code::kNotFound)
+    return fail(nobody_lives(run, dumped.error()), kExitFailed);
+  if (!dumped.ok()) return fail(dumped.error(), kExitFailed);
+  const auto opened = open_for_command(folder->string());
+  if (opened.trace == nullptr) return opened.exit_code;
+  if (arguments.trace.json)
+    print_json(to_json(*opened.trace, *dumped));
+  else
+    print_text(to_text(*opened.trace, *dumped));
+  return kExitDone;
+}
+
+}  // namespace
+
+Command dump_action() {
+  auto arguments = std::make_shared<DumpArguments>();
+  return {"dump", "asks a run that records into memory (trace.level = \"ring\") for what it holds",
+          "primerl-graph trace dump runs/latest",
+          [arguments](Arguments& flags) {
+            arguments->trace.declare(flags);
+            flags.integer(arguments->wait_seconds, "--wait", "SECONDS",
+                          "how long each process has to answer", 1, 3600);
+          },
+          [arguments] { return run_dump(*arguments); }};
+}
+
+}  // namespace primerl

@@ -1,0 +1,72 @@
+/// AgentRun: the processes of one run on this machine: started, carried, watched and reaped for the
+/// control plane of another machine.
+///
+/// Workers are children of the thread that owns the object and die with it. Nobody else declares
+/// them dead: WorkerExited is sent once they have been reaped. Not thread-safe.
+#pragma once
+
+#include <poll.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/control/launch.h"
+#include "runtime/transport/tunnel.h"
+#include "runtime/wire/agent_messages.h"
+
+namespace primerl {
+
+/// What the agent gives to every worker that it starts.
+struct AgentSite {
+  std::filesystem::path worker;        // primerl-worker
+  std::filesystem::path sockets;       // a folder of its own, 0700
+  std::vector<std::string> key_words;  // --keys FILE --allow FILE, or none
+};
+
+class AgentRun {
+ public:
+  using Send = std::function<void(Payload)>;
+  static constexpr size_t kWorkersMax = 1024;
+
+  AgentRun(PrepareRun order, AgentSite site, Send send);
+  /// Kills and reaps what is left, and removes the run's sockets.
+  ~AgentRun();
+  AgentRun(const AgentRun&) = delete;
+  AgentRun& operator=(const AgentRun&) = delete;
+
+  const PrepareRun& order() const { return order_; }
+  /// That have not been reaped.
+  size_t num_workers() const;
+
+  /// LaunchWorker, KillWorker and what travels in channels. An Error: the peer broke the protocol.
+  Status handle(const Payload& message);
+  /// Carries what can be carried and reaps what has ended. `has_room`: whether more may be sent.
+  void turn(const std::function<bool()>& has_room);
+  /// Adds what turn() waits for.
+  void poll_for(std::vector<pollfd>& descriptors, bool has_room) const;
+
+ private:
+  struct Worker {
+    std::string process;
+    std::unique_ptr<ChildProcess> child;
+    std::unique_ptr<Tunnel> tunnel;
+    bool has_exited = false;
+  };
+
+  Status launch(const LaunchWorker& order);
+  Result<Worker> start(const LaunchWorker& order) const;
+  Result<Worker*> find(uint32_t channel);
+  void reap(uint32_t channel, Worker& worker);
+
+  const PrepareRun order_;
+  const AgentSite site_;
+  const Send send_;
+  std::map<uint32_t, Worker> workers_;  // by channel; stays until its channel is over
+  uint32_t newest_channel_ = 0;
+};
+
+}  // namespace primerl

@@ -1,0 +1,100 @@
+/// AgentServer: the agent of one machine: serves the control plane of one run at a time.
+///
+///   greeting -> greeting with a challenge -> PrepareRun -> RunPrepared -> ... -> LeaveRun
+///
+/// Proof first: until the challenge has been found in the run folder, an order touches nothing and
+/// learns nothing of a run that is served. Everything happens on the thread that calls serve(),
+/// which is the parent of all workers: they die with it. It waits for no disk: that a RunCheck
+/// does. The end of a run (LeaveRun, a control plane that is silent for dead_after, a broken
+/// connection, a newer start of the same run) kills and reaps what is left of it before anything
+/// else is answered.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/control/agent_run.h"
+#include "runtime/control/peer_outbox.h"
+#include "runtime/control/run_check.h"
+#include "runtime/transport/zmq_frames.h"
+
+namespace primerl {
+
+struct AgentSettings {
+  std::string listen;  // "tcp://host:port"
+  FrameKeys keys;
+  AgentSite site;  // `worker` is asked for with each run
+  AgentGreeting greeting;
+  bool once = false;  // leave after the first run
+  /// Both are asked on a thread of their own, perhaps for several runs at once.
+  std::function<Result<std::filesystem::path>()> find_worker;
+  /// Whether this machine can take part: an Error refuses the run.
+  std::function<Status(const PrepareRun&)> check_run;
+  /// After the processes of a run have gone.
+  std::function<void()> clean_up;
+  std::function<void(const std::string&)> say;
+  /// Signals so far: the first ends the run gently, the second at once.
+  std::function<int()> num_signals;
+};
+
+class AgentServer {
+ public:
+  static constexpr size_t kClientsMax = 16;  // that have greeted; the oldest without a run goes
+
+  static Result<std::unique_ptr<AgentServer>> open(AgentSettings settings);
+  ~AgentServer();
+  /// With its port.
+  const std::string& address() const { return listener_->address(); }
+  /// Until a signal, or the end of the first run.
+  void serve();
+  uint64_t num_refused() const { return num_refused_ + listener_->num_refused(); }
+
+ private:
+  /// A connection that has greeted.
+  struct Client {
+    uint64_t challenge = 0;
+    uint64_t number = 0;       // rises
+    int num_tries = 0;         // turns since its outbox was empty
+    bool has_to_hear = false;  // that its run is over: it answers with LeaveRun
+    PeerOutbox outbox;
+    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it has sent; null: none is open
+  };
+
+  void turn();
+  void receive_frames();
+  void greet(const std::string& from, std::span<const std::byte> frame);
+  void obey(const std::string& from, Client& client, const Payload& message);
+  void prepare(const std::string& from, Client& client, const PrepareRun& order);
+  void end_checks(Time now);
+  void answer(const std::string& to, Client& client, RunPrepared prepared, const Status& taken);
+  Status take(const std::string& from, const PrepareRun& order, const std::filesystem::path& worker,
+              RunPrepared& prepared);
+  void tell(const std::string& to, Client& client, Payload message);
+  void watch_session(Time now);
+  void obey_signals();
+  void end_run(std::string why);
+  void flush();
+  bool is_done() const;
+
+  explicit AgentServer(AgentSettings settings) : settings_(std::move(settings)) {}
+
+  const AgentSettings settings_;
+  std::unique_ptr<FrameListener> listener_;
+  std::map<std::string, Client> clients_;  // by connection
+  uint64_t num_greeted_ = 0;
+  const RunCheck::Looks looks_ = std::make_shared<std::atomic<int>>(0);
+  std::string session_;                // the connection whose run is served; "": none
+  std::unique_ptr<AgentRun> run_;      // null when there is none
+  std::optional<std::string> broken_;  // why the session cannot go on
+  uint64_t num_refused_ = 0;
+  int num_signals_obeyed_ = 0;
+  bool has_served_ = false;
+  Time leave_by_;  // although a client has not answered
+};
+
+}  // namespace primerl

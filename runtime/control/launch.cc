@@ -1,0 +1,328 @@
+#include "runtime/control/launch.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+#include "graph/base/descriptor.h"
+
+extern char** environ;
+
+namespace primerl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Error system_error(std::string_view what) {
+  return error(Code::kIo, "{}: {}", what, std::strerror(errno));
+}
+
+/// argv or envp: pointers into strings that live as long as it.
+struct Words {
+  explicit Words(std::vector<std::string> list) : strings(std::move(list)) {
+    for (auto& text : strings) pointers.push_back(text.data());
+    pointers.push_back(nullptr);
+  }
+  std::vector<std::string> strings;
+  std::vector<char*> pointers;
+};
+
+std::vector<std::string> merged_environment(
+    const std::vector<std::pair<std::string, std::string>>& added) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const auto name = text.substr(0, text.find('='));
+    const bool is_replaced = std::any_of(added.begin(), added.end(),
+                                         [name](const auto& pair) { return pair.first == name; });
+    if (!is_replaced) merged.emplace_back(text);
+  }
+  for (const auto& [name, value] : added) merged.push_back(name + "=" + value);
+  return merged;
+}
+
+/// All the child needs between fork and exec, where nothing may be allocated.
+struct ChildSetup {
+  const char* program;
+  char** arguments;
+  char** environment;
+  int control_fd;
+  int log_fd;
+  int null_fd;
+  int fault_fd;  // closes at exec; carries errno when that fails
+  bool keep_stdout;
+  pid_t parent;
+};
+
+/// Only async-signal-safe calls: other threads of the parent may have held any lock.
+[[noreturn]] void become(const ChildSetup& setup) {
+  // Whatever another thread has just opened is not the child's: a socket that it held would outlive
+  // this process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
+  (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == setup.parent &&
+                        ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
+                        ::dup2(setup.log_fd, STDERR_FILENO) >= 0 &&
+                        (setup.keep_stdout || ::dup2(setup.log_fd, STDOUT_FILENO) >= 0) &&
+                        ::fcntl(setup.control_fd, F_SETFD, 0) == 0;
+  if (is_ready) {
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) ::signal(signal, SIG_DFL);
+    ::execve(setup.program, setup.arguments, setup.environment);
+  }
+  const int fault = errno;
+  [[maybe_unused]] const auto written = ::write(setup.fault_fd, &fault, sizeof fault);
+  ::_exit(127);
+}
+
+/// Reads errno from the child, or nothing when exec succeeded and closed the pipe.
+std::optional<int> read_fault(int fd) {
+  int fault = 0;
+  ssize_t num_read = 0;
+  do num_read = ::read(fd, &fault, sizeof fault);
+  while (num_read < 0 && errno == EINTR);
+  if (num_read != sizeof fault) return std::nullopt;
+  return fault;
+}
+
+int pid_descriptor(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 60'000));
+}
+
+Clock::time_point deadline_after(Duration timeout) {
+  const auto limited = std::min(timeout, Duration::seconds(86400));
+  return Clock::now() + std::chrono::nanoseconds(limited.to_nanoseconds());
+}
+
+Error died_early(WorkerProcess& worker, const ControlEvent& event) {
+  const auto exit = worker.wait(Duration::seconds(2));
+  std::string how = exit.ok() ? exit->text() : "closed its control channel";
+  if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
+  auto fault = error(Code::kUnavailable, "the worker {} before it was ready", how);
+  const auto words = worker.last_words();
+  if (!words.empty()) return std::move(fault).note("its last words:\n" + words);
+  return fault;
+}
+
+/// A child of this process.
+class LocalWorker final : public WorkerProcess {
+ public:
+  LocalWorker(ProcessId process, std::unique_ptr<ChildProcess> child,
+              std::unique_ptr<ControlChannel> control)
+      : WorkerProcess(process), child_(std::move(child)) {
+    control_ = std::move(control);
+  }
+  ~LocalWorker() override { control_->close(); }
+
+  pid_t pid() const override { return child_->pid(); }
+  std::optional<ProcessExit> poll() override { return child_->poll(); }
+  Result<ProcessExit> wait(Duration timeout) override { return child_->wait(timeout); }
+  void kill() override { child_->kill(); }
+  std::string last_words(size_t bytes_max) const override { return child_->last_words(bytes_max); }
+
+ private:
+  const std::unique_ptr<ChildProcess> child_;
+};
+
+constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
+constexpr size_t kDoublingsMax = 7;
+
+}  // namespace
+
+Duration restart_pause(size_t num_before) {
+  return Duration::nanoseconds(kRestartAfter.to_nanoseconds()
+                               << std::min(num_before, kDoublingsMax));
+}
+
+std::string ProcessExit::text() const {
+  if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
+  return fmt::format("exited with code {}", code);
+}
+
+Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) {
+  int sockets[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) < 0)
+    return system_error("no socketpair for a worker");
+  Descriptor ours(sockets[0]);
+  const Descriptor theirs(sockets[1]);
+  int pipe_fds[2];
+  if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
+  const Descriptor fault_read(pipe_fds[0]);
+  Descriptor fault_write(pipe_fds[1]);
+  // Neither through a link nor into a pipe, where opening waits for somebody at the other end.
+  Descriptor log(::open(options.log_file.c_str(),
+                        O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (log.get() < 0)
+    return system_error(
+        fmt::format("the log file '{}' cannot be opened", options.log_file.string()));
+  const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (null.get() < 0) return system_error("'/dev/null' cannot be opened");
+  struct stat log_facts {};
+  if (::fstat(log.get(), &log_facts) != 0 || !S_ISREG(log_facts.st_mode))
+    return error(Code::kInvalid, "the log file '{}' is no plain file", options.log_file.string());
+
+  std::vector<std::string> arguments = {options.program.string()};
+  arguments.insert(arguments.end(), options.arguments.begin(), options.arguments.end());
+  arguments.insert(arguments.end(), {"--control", std::to_string(theirs.get())});
+  Words argument_words(std::move(arguments));
+  Words environment_words(merged_environment(options.environment));
+  const ChildSetup setup{options.program.c_str(),
+                         argument_words.pointers.data(),
+                         environment_words.pointers.data(),
+                         theirs.get(),
+                         log.get(),
+                         null.get(),
+                         fault_write.get(),
+                         options.keep_stdout,
+                         ::getpid()};
+  const pid_t pid = ::fork();
+  if (pid < 0) return system_error("no process for a worker");
+  if (pid == 0) become(setup);
+  ::close(fault_write.release());
+  if (const auto fault = read_fault(fault_read.get())) {
+    ::waitpid(pid, nullptr, 0);
+    return error(Code::kIo, "the worker program '{}' cannot be started: {}",
+                 options.program.string(), std::strerror(*fault));
+  }
+  Started started;
+  started.child.reset(new ChildProcess(pid, pid_descriptor(pid), log.release(),
+                                       static_cast<uint64_t>(log_facts.st_size)));
+  started.control_fd = ours.release();
+  return started;
+}
+
+ChildProcess::ChildProcess(pid_t pid, int pid_fd, int log_fd, uint64_t log_start)
+    : pid_(pid), pid_fd_(pid_fd), log_fd_(log_fd), log_start_(log_start) {}
+
+ChildProcess::~ChildProcess() {
+  if (!poll()) {
+    kill();
+    int state = 0;
+    while (::waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
+    }
+  }
+  if (pid_fd_ >= 0) ::close(pid_fd_);
+  ::close(log_fd_);
+}
+
+std::optional<ProcessExit> ChildProcess::poll() {
+  if (exit_) return exit_;
+  int state = 0;
+  pid_t waited = 0;
+  do waited = ::waitpid(pid_, &state, WNOHANG);
+  while (waited < 0 && errno == EINTR);
+  if (waited != pid_) return std::nullopt;
+  ProcessExit exit;
+  if (WIFSIGNALED(state)) {
+    exit.code = -1;
+    exit.signal = WTERMSIG(state);
+  } else {
+    exit.code = WEXITSTATUS(state);
+  }
+  exit_ = exit;
+  return exit_;
+}
+
+Result<ProcessExit> ChildProcess::wait(Duration timeout) {
+  const auto deadline = deadline_after(timeout);
+  while (true) {
+    if (const auto exit = poll()) return *exit;
+    const int left_ms = milliseconds_until(deadline);
+    if (left_ms == 0 || Clock::now() >= deadline)
+      return error(Code::kDeadline, "process {} has not ended within {}", pid_, to_string(timeout));
+    // A kernel without pidfd: look again every few milliseconds.
+    pollfd polled{pid_fd_, POLLIN, 0};
+    ::poll(&polled, 1, pid_fd_ >= 0 ? left_ms : std::min(left_ms, 5));
+  }
+}
+
+void ChildProcess::kill() {
+  if (!poll()) ::kill(pid_, SIGKILL);
+}
+
+std::string ChildProcess::last_words(size_t bytes_max) const {
+  // The file that was opened, whatever has its name by now.
+  struct stat facts {};
+  if (::fstat(log_fd_, &facts) != 0) return {};
+  const auto size = static_cast<uint64_t>(facts.st_size);
+  if (size <= log_start_) return {};
+  const uint64_t num_bytes = std::min<uint64_t>(size - log_start_, bytes_max);
+  std::string text(num_bytes, '\0');
+  const auto num_read =
+      ::pread(log_fd_, text.data(), text.size(), static_cast<off_t>(size - num_bytes));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
+  // A line cut in front says less than nothing.
+  if (num_bytes < size - log_start_) {
+    if (const auto line_end = text.find('\n'); line_end + 1 < text.size())
+      text.erase(0, line_end + 1);
+  }
+  return text;
+}
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::launch(const LaunchOptions& options,
+                                                             std::shared_ptr<ControlInbox> inbox) {
+  ASSIGN_OR_RETURN(auto started, ChildProcess::start(options));
+  ASSIGN_OR_RETURN(auto control, ControlChannel::open(started.control_fd, options.process,
+                                                      std::move(inbox), options.control));
+  return std::unique_ptr<WorkerProcess>(
+      std::make_unique<LocalWorker>(options.process, std::move(started.child), std::move(control)));
+}
+
+Status check_hello(const WorkerHello& hello, const ExpectedHello& expected) {
+  const auto differs = [](std::string_view what, const auto& theirs, const auto& ours) {
+    return error(Code::kInvalid, "the worker's {} is '{}', expected '{}'", what, theirs, ours)
+        .note("are primerl-graph and primerl-worker of the same build?");
+  };
+  if (hello.control_version != kControlVersion)
+    return differs("control version", hello.control_version, kControlVersion);
+  if (hello.wire_version != kFrameVersion)
+    return differs("wire version", hello.wire_version, kFrameVersion);
+  if (hello.types_hash != expected.types_hash)
+    return differs("message table", fmt::format("{:016x}", hello.types_hash),
+                   fmt::format("{:016x}", expected.types_hash));
+  if (hello.graph_hash != expected.graph_hash)
+    return differs("graph hash", fmt::format("{:016x}", hello.graph_hash),
+                   fmt::format("{:016x}", expected.graph_hash));
+  if (hello.process != expected.process) return differs("process", hello.process, expected.process);
+  if (hello.epoch != expected.epoch) return differs("epoch", hello.epoch, expected.epoch);
+  return ok();
+}
+
+Status expect_hello(WorkerProcess& worker, ControlInbox& inbox, const ExpectedHello& expected,
+                    Duration timeout, std::vector<ControlEvent>& early) {
+  const auto deadline = deadline_after(timeout);
+  while (true) {
+    const auto left = Duration::milliseconds(milliseconds_until(deadline));
+    auto event = inbox.take(left);
+    if (!event) {
+      if (Clock::now() < deadline) continue;
+      return error(Code::kDeadline, "the worker '{}' has not spoken within {}", expected.process,
+                   to_string(timeout));
+    }
+    const bool is_ours = event->peer == worker.process();
+    if (is_ours && event->is_closed()) return died_early(worker, *event);
+    if (is_ours) {
+      if (const auto* hello = as_if<WorkerHello>(event->message))
+        return check_hello(*hello, expected);
+    }
+    early.push_back(std::move(*event));
+  }
+}
+
+}  // namespace primerl

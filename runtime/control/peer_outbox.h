@@ -1,0 +1,69 @@
+/// PeerOutbox: frames of one connection that wait to be sent, in order, and how long its peer has
+/// been silent.
+///
+/// What may wait is bounded by who fills it: bytes of channels are sent only while has_room(), and
+/// what else there is answers orders one by one. Silence is counted in turns of the own loop, at
+/// most kTurnMax each: a process that was itself stopped has heard nothing and knows nothing. Not
+/// thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "runtime/wire/agent_frames.h"
+
+namespace primerl {
+
+class PeerOutbox {
+ public:
+  static constexpr size_t kFramesMax = 64;  // of channels, that wait
+  static constexpr Duration kTurnMax = Duration::milliseconds(500);
+
+  bool has_room() const { return waiting_.size() < kFramesMax; }
+  bool empty() const { return waiting_.empty(); }
+  Status put(const Payload& message) {
+    ASSIGN_OR_RETURN(auto frame, frames_.encode(message));
+    waiting_.push_back(std::move(frame));
+    return ok();
+  }
+  /// Sends what `send` takes.
+  void flush(const std::function<bool(std::span<const std::byte>)>& send) {
+    while (!waiting_.empty() && send(waiting_.front())) waiting_.pop_front();
+  }
+  Result<Payload> decode(std::span<const std::byte> frame) {
+    silent_for_ = Duration();
+    return frames_.decode(frame);
+  }
+
+  /// One turn of the loop, at `now`. True when the peer has been silent for `dead_after`.
+  bool is_silent(Time now, Duration dead_after) {
+    if (last_turn_ != Time()) silent_for_ = silent_for_ + std::min(now - last_turn_, kTurnMax);
+    last_turn_ = now;
+    return silent_for_ >= dead_after;
+  }
+  /// Whether a sign of life is due: none while others wait to be sent.
+  bool is_beat_due(Time now, Duration every) {
+    if (!waiting_.empty() || now < next_beat_) return false;
+    next_beat_ = now + every;
+    return true;
+  }
+
+ private:
+  AgentFrames frames_;
+  std::deque<std::vector<std::byte>> waiting_;
+  Duration silent_for_;
+  Time last_turn_;
+  Time next_beat_;
+};
+
+/// How often each side shows that it lives: several times within `dead_after`.
+inline Duration beat_every(Duration dead_after) {
+  return std::min(Duration::seconds(1), Duration::nanoseconds(dead_after.to_nanoseconds() / 5));
+}
+
+}  // namespace primerl

@@ -1,0 +1,64 @@
+/// RunHosts: the agents of the machines that one start of a run uses: connected, made ready, asked
+/// to start workers.
+///
+/// Connects anew with every start; the agents then kill and reap what is left of the start before,
+/// so that two incarnations never meet. Destroyed after every worker it has launched. The session's
+/// thread alone.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/control/agent_client.h"
+#include "runtime/control/hosts_file.h"
+
+namespace primerl {
+
+/// The name that an agent's allow-list gives to the control plane.
+inline constexpr const char* kControlName = "control";
+
+/// Of one command: the same for all its starts.
+struct MachineSetup {
+  std::vector<HostEntry> hosts;  // that the graph uses
+  std::optional<KeyPair> keys;   // of this machine
+};
+
+class RunHosts {
+ public:
+  struct Start {
+    const Plan* plan = nullptr;
+    std::string run_id;
+    uint32_t epoch = 1;
+    std::filesystem::path folder;
+    std::string links;      // name of the folder of sockets
+    bool is_again = false;  // the run is taken up: an agent may need to come back first
+    uint64_t types_hash = 0;
+    std::function<bool()> is_cancelled;
+  };
+
+  /// All agents, or the first fault by name.
+  static Result<std::unique_ptr<RunHosts>> connect(const MachineSetup& setup, const Start& start);
+
+  Result<std::unique_ptr<WorkerProcess>> launch(const std::string& host,
+                                                const LaunchOptions& options,
+                                                std::shared_ptr<ControlInbox> inbox);
+  /// Why one of the agents is lost; nothing while all are there.
+  std::optional<Error> fault() const;
+  /// Why one of them wants the run to end.
+  std::optional<std::string> leaving() const;
+
+ private:
+  Status prepare(const MachineSetup& setup, const Start& start);
+
+  std::map<std::string, std::unique_ptr<AgentClient>> agents_;  // by host
+};
+
+/// What the hosts file and the flags of the run must agree on, before anything is started.
+Status check_host_setup(const MachineSetup& setup, const Plan& plan, const std::string& listen);
+
+}  // namespace primerl

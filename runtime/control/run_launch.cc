@@ -1,0 +1,219 @@
+// How a session notes its start and brings its workers up: the agents of other machines, the
+// processes, and the wait until all have spoken and linked up.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "actors/messages/catalog.h"
+#include "graph/base/random.h"
+#include "graph/base/real_clock.h"
+#include "runtime/control/run_session.h"
+#include "runtime/program/programs.h"
+#include "runtime/program/version.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+namespace {
+
+constexpr Duration kTick = Duration::milliseconds(100);
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+}  // namespace
+
+std::string RunSession::fresh_run_id() const {
+  // Two runs of one host differ in time or process, two folders of one moment in their host.
+  return fmt::format("{:016x}", stable_hash(fmt::format("{} {} {:.9f} {}", host_name(), ::getpid(),
+                                                        wall_start_, folder_.path().string())));
+}
+
+std::string RunSession::run_id() const {
+  const Json* id = folder_.facts().find("run_id");
+  return id != nullptr && id->is_string() ? id->as_string() : fresh_run_id();
+}
+
+Status RunSession::note_start() {
+  Json facts = Json::object();
+  facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
+  facts.set("version", kProgramVersion).set("host", host_name());
+  facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
+      .set("seed", plan_.settings.seed);
+  epoch_ = static_cast<uint32_t>(folder_.num_starts() + 1);
+  facts.set("epoch", static_cast<int64_t>(epoch_));
+  if (folder_.facts().find("run_id") == nullptr) facts.set("run_id", fresh_run_id());
+  Json trace;  // null: not recorded
+  if (plan_.trace.is_on())
+    trace = Json::object()
+                .set("folder", folder_.trace_folder().filename().string())
+                .set("level", plan_.trace.level);
+  facts.set("trace", std::move(trace));
+  if (folder_.facts().find("started_seconds") == nullptr)
+    facts.set("started", iso_time(wall_start_)).set("started_seconds", wall_start_);
+  if (!points_.empty()) {
+    Json resumed = Json::array();
+    if (const Json* before = folder_.facts().find("resumed");
+        before != nullptr && before->is_array())
+      resumed = *before;
+    for (const auto& point : points_)
+      resumed.push_back(Json::object()
+                            .set("time", iso_time(wall_start_))
+                            .set("checkpoint", point.folder.string())
+                            .set("step", point.step));
+    facts.set("resumed", std::move(resumed));
+  }
+  if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet
+  return folder_.note(facts.set("end", "running"));
+}
+
+/// Of a start whose control plane was killed before it had read all that was reported.
+Status RunSession::keep_leftover_steps() const {
+  const auto files = find_step_lines(folder_.logs_folder());
+  if (files.empty()) return ok();
+  ASSIGN_OR_RETURN(auto log, MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1));
+  RETURN_IF_ERROR(log->skip_written(folder_.metrics_file()));
+  for (const auto& file : files) {
+    StepReader reader(file);
+    while (true) {
+      ASSIGN_OR_RETURN(const auto lines, reader.take());
+      if (lines.empty()) break;
+      for (const StepLine& line : lines)
+        RETURN_IF_ERROR(
+            log->write(line.tenant, line.step, line.wall_seconds - wall_zero_, line.values));
+    }
+    reader.remove();
+  }
+  return ok();
+}
+
+Status RunSession::launch_workers() {
+  coordinator_ = std::make_unique<RunCoordinator>(
+      plan_, WireTypes(message_catalog()).hash(), epoch_, [this](ProcessId to, Payload message) {
+        Worker& worker = workers_[to.index()];
+        // One that has gone says so on its own channel.
+        if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
+      });
+  coordinator_->tell_stalls_by([this] { return board_.stall_report().text(); });
+  if (plan_.processes.size() > 1) {
+    ASSIGN_OR_RETURN(sockets_,
+                     SocketFolder::create({}, fmt::format("{}.{}", run_id(), ::getpid())));
+    for (const auto& leftover : sockets_->leftovers())
+      terminal_.say("removed sockets that a crashed run left: " + leftover.string());
+  }
+  RETURN_IF_ERROR(connect_hosts());
+  workers_.resize(plan_.processes.size());
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i].epoch = epoch_;
+    workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
+  }
+  for (const AbsentProcess& absent : resume_.absent) {
+    // Messages of its earlier incarnations are in the record.
+    uint32_t& epoch = workers_[absent.process.index()].epoch;
+    epoch = std::max(epoch, absent.epoch + 1);
+    coordinator_->set_absent(absent.process, epoch);
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
+  RETURN_IF_ERROR(note_workers());
+  const Time give_up = steady_now() + kHelloMax;
+  while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
+    if (const auto event = inbox_->take(kTick)) {
+      handle(*event);
+      if (has_lost_agent_) return *hosts_->fault();
+      const Worker& worker = workers_[event->peer.index()];
+      if (worker.ended && !worker.ended->text.empty())
+        return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
+                     worker.ended->text);
+      if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
+    }
+    watch_agents();
+    if (has_lost_agent_) return *hosts_->fault();
+    RETURN_IF_ERROR(coordination_);
+    if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
+    if (steady_now() > give_up)
+      return error(
+          Code::kDeadline, "{} has not {} within {}", coordinator_->waits_for(),
+          coordinator_->phase() == RunCoordinator::Phase::kGreeting ? "spoken" : "linked up",
+          to_string(kHelloMax));
+    show_status();
+  }
+  for (auto& worker : workers_) worker.heard_at = steady_now();
+  return ok();
+}
+
+/// Agents are asked before anything is started: what is left of the start before is gone then.
+Status RunSession::connect_hosts() {
+  if (host_setup_ == nullptr || host_setup_->hosts.empty()) return ok();
+  RunHosts::Start start;
+  start.plan = &plan_;
+  start.run_id = run_id();
+  start.epoch = epoch_;
+  start.folder = folder_.path();
+  start.links = sockets_ != nullptr ? sockets_->path().filename().string() : run_id();
+  start.is_again = is_again_;
+  start.types_hash = WireTypes(message_catalog()).hash();
+  start.is_cancelled = [] { return SignalCounter::count() > 0; };
+  ASSIGN_OR_RETURN(hosts_, RunHosts::connect(*host_setup_, start));
+  return ok();
+}
+
+Status RunSession::launch_worker(size_t index) {
+  const std::string& machine = plan_.processes[index].machine;
+  Worker& worker = workers_[index];
+  LaunchOptions options = launch_options(index);
+  if (machine.empty()) {
+    ASSIGN_OR_RETURN(options.program, worker_program());
+    if (sockets_ != nullptr) {
+      options.arguments.push_back("--links");
+      options.arguments.push_back(sockets_->path().string());
+      for (auto& word : link_keys_.words()) options.arguments.push_back(std::move(word));
+    }
+    ASSIGN_OR_RETURN(worker.process, WorkerProcess::launch(options, inbox_));
+  } else {
+    CHECK(hosts_ != nullptr, "a process of another machine without agents");
+    ASSIGN_OR_RETURN(worker.process, hosts_->launch(machine, options, inbox_));
+  }
+  board_.process_started(options.process, worker.epoch, worker.process->pid());
+  return ok();
+}
+
+/// What does not depend on the machine.
+LaunchOptions RunSession::launch_options(size_t index) const {
+  const PlanProcess& placed = plan_.processes[index];
+  const Worker& worker = workers_[index];
+  LaunchOptions options;
+  options.arguments = {"host",      "--run",   folder_.path().string(),        "--process",
+                       placed.name, "--epoch", fmt::format("{}", worker.epoch)};
+  for (const auto& checkpoint : checkpoints_for(worker)) {
+    options.arguments.push_back("--resume");
+    options.arguments.push_back(checkpoint);
+  }
+  if (is_recovering_) {
+    options.arguments.push_back("--recover");
+    options.arguments.push_back(resume_.record.string());
+  }
+  for (const auto& variable : placed.variables) {
+    const size_t name_end = variable.find('=');
+    options.environment.emplace_back(variable.substr(0, name_end), variable.substr(name_end + 1));
+  }
+  options.log_file = folder_.logs_folder() / (folder_name(placed.name) + ".stderr");
+  options.process = ProcessId(static_cast<uint32_t>(index));
+  return options;
+}
+
+/// A worker that ended before the run began: how, and its last words.
+Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
+  const auto exit = worker.process->wait(Duration::seconds(2));
+  std::string how = exit.ok() ? exit->text() : "closed its control channel";
+  // One that leaves by itself would leave again.
+  has_lost_worker_ = exit.ok() && exit->signal != 0 && plan_.settings.restarts_max > 0;
+  if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
+  auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
+                     plan_.process(event.peer).name, how);
+  const auto words = worker.process->last_words();
+  return words.empty() ? std::move(fault) : std::move(fault).note("its last words:\n" + words);
+}
+
+}  // namespace primerl

@@ -1,0 +1,136 @@
+#include "runtime/control/run_lifecycle.h"
+
+#include <utility>
+
+namespace primerl {
+
+RunLifecycle::RunLifecycle(bool follows_record, bool may_be_taken_up)
+    : may_be_taken_up_(may_be_taken_up), is_following_(follows_record) {}
+
+void RunLifecycle::on_launched() {
+  if (phase_ == Phase::kStarting && is_following_) phase_ = Phase::kFollowing;
+}
+
+void RunLifecycle::on_step() {
+  if (is_following_) return;
+  if (phase_ == Phase::kStarting || phase_ == Phase::kFollowing) phase_ = Phase::kRunning;
+}
+
+void RunLifecycle::on_followed() {
+  is_following_ = false;
+  on_step();
+}
+
+RunLifecycle::Action RunLifecycle::stop() {
+  return std::exchange(phase_, Phase::kStopping) == Phase::kStopping ? Action::kNothing
+                                                                     : Action::kStop;
+}
+
+RunLifecycle::Action RunLifecycle::on_signal() {
+  switch (++num_signals_) {
+    case 1:
+      if (phase_ != Phase::kStopping) phase_ = Phase::kDraining;
+      return Action::kDrain;
+    case 2:
+      return stop();
+    default:
+      return Action::kKillAll;
+  }
+}
+
+RunLifecycle::Action RunLifecycle::on_agent_leaving() {
+  if (is_told_to_leave_ || is_stopping()) return Action::kNothing;
+  is_told_to_leave_ = true;
+  phase_ = Phase::kDraining;
+  return Action::kDrain;
+}
+
+RunLifecycle::Action RunLifecycle::on_agent_lost(const Error& why, bool was_up) {
+  if (std::exchange(has_lost_agent_, true)) return Action::kNothing;
+  if (!is_stopping()) {
+    note_fault(why.text());
+    has_lost_worker_ = was_up && may_be_taken_up_;
+  }
+  phase_ = Phase::kStopping;
+  return Action::kKillAll;
+}
+
+RunLifecycle::Action RunLifecycle::on_worker_lost(const std::string& death, bool was_up) {
+  if (is_stopping()) return Action::kNothing;
+  // Where there was a fault before, another start would end with it, too.
+  const bool may_come_back = was_up && fault_.empty() && may_be_taken_up_;
+  note_fault(death);
+  if (!may_come_back) return stop();
+  // What the others have done is in their records: they need not end in order.
+  has_lost_worker_ = true;
+  phase_ = Phase::kStopping;
+  return Action::kKillAll;
+}
+
+void RunLifecycle::on_worker_died_early(bool by_signal) {
+  has_lost_worker_ = by_signal && may_be_taken_up_;
+}
+
+RunLifecycle::Action RunLifecycle::on_cannot_go_on(const Error& why) {
+  note_fault(why.text());
+  is_stalled_ = is_stalled_ || why.code() == Code::kDeadline;
+  has_left_record_ = has_left_record_ || (is_following_ && is_stalled_);
+  return stop();
+}
+
+RunLifecycle::Action RunLifecycle::on_cannot_write(const Error& why) {
+  if (std::exchange(cannot_write_, true) || !fault_.empty()) return Action::kNothing;
+  note_fault(why.text());
+  return stop();
+}
+
+void RunLifecycle::note_fault(const std::string& why) {
+  if (fault_.empty()) fault_ = why;
+}
+
+std::string RunLifecycle::phase_text() const {
+  switch (phase_) {
+    case Phase::kStarting:
+      return "starting";
+    case Phase::kFollowing:
+      return "following the record";
+    case Phase::kRunning:
+      return "";
+    case Phase::kDraining:
+      return "draining";
+    case Phase::kStopping:
+      return "stopping";
+  }
+  return "";
+}
+
+RunEnding RunLifecycle::end_of_launch(const Error& why, bool was_up) const {
+  RunEnding ending;
+  ending.how = RunEnding::How::kInterrupted;
+  if (is_interrupted()) return ending;
+  ending.how = RunEnding::How::kFailed;
+  ending.why = why.text();
+  ending.has_lost_worker = has_lost_worker_;
+  ending.was_following = is_following_ && was_up;
+  return ending;
+}
+
+RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how) const {
+  RunEnding ending;
+  if (why.empty()) {
+    ending.how = is_interrupted() ? RunEnding::How::kInterrupted : RunEnding::How::kFinished;
+    return ending;
+  }
+  ending.how = is_stalled || is_stalled_ ? RunEnding::How::kStalled : RunEnding::How::kFailed;
+  ending.why = std::move(why);
+  ending.was_following = is_following_;
+  // What a worker says of its record is known; one that died may die of the checkpoint, too.
+  ending.has_left_record =
+      has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
+  ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;
+  if (is_following_ && !ending.has_left_record && !ending.has_lost_worker)
+    ending.why += "\nit was following its record; --from-checkpoint goes on without";
+  return ending;
+}
+
+}  // namespace primerl

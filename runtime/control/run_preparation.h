@@ -1,0 +1,61 @@
+/// RunPreparation: everything a run needs to know before it makes anything: which graph, from which
+/// checkpoints, in which folder.
+///
+/// `--resume DIR`, DIR being
+///   a run folder     goes on in it: files are appended to, the newest complete checkpoint counts;
+///                    with --out the new run gets that folder of its own
+///   a checkpoint     checkpoints/step_N: a new run folder, so that no younger checkpoint of the
+///                    abandoned line is mistaken for this run's
+/// A run folder whose last start was cut off is taken up from its record, when there is a whole
+/// one: nothing it had done is done again, and the checkpoint only spares the learner its older
+/// steps. Else, or with --from-checkpoint, the run goes on after the newest complete checkpoint.
+/// GRAPH may be left out: the resolved graph of that run is taken again.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/base/services.h"
+#include "graph/plan.h"
+#include "runtime/replay/recovery.h"
+#include "runtime/store/run_folder.h"
+
+namespace primerl {
+
+/// What a person said about where a run lives and where it goes on.
+struct RunPlace {
+  std::string out;               // the folder of the run; "": one with a new name
+  std::string resume;            // a run folder or a checkpoint; "": a new run
+  bool from_checkpoint = false;  // leave the record alone
+};
+
+/// Where a run goes on. Empty in a fresh one.
+struct ResumeChoice {
+  std::filesystem::path run_folder;     // to go on in; empty = a new one
+  std::filesystem::path graph_file;     // the resolved graph of that run
+  std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
+  std::filesystem::path record;         // to follow first; filled by choose_record()
+  bool has_other_options = false;       // the record is of the same graph with other options
+  std::vector<std::string> begun_from;  // checkpoints that `record` begins from
+  std::vector<AbsentProcess> absent;    // that follow no record
+  std::filesystem::path superseded;     // a record that `record` holds whole
+  std::vector<std::string> notes;       // incomplete checkpoints that were passed over
+};
+
+/// Says what `--resume` names; an empty name is an empty choice.
+Result<ResumeChoice> read_resume(const std::string& resume);
+
+/// Finds the record of a start that was cut off, if it can be taken up; a note says why not.
+void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
+
+/// Finds every tenant's checkpoint; the error names what is missing and what to do.
+Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice);
+
+/// Makes or opens the run folder and writes the resolved graph into it; what was recorded there is
+/// set aside, and choice.record follows it.
+Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, ResumeChoice& choice,
+                                                   const Plan& plan);
+
+}  // namespace primerl

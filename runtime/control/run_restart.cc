@@ -1,0 +1,157 @@
+// Workers that died: which come back while the run goes on, when and how often; the end of a
+// record that all follow after the death of another.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/base/real_clock.h"
+#include "runtime/control/run_session.h"
+
+namespace primerl {
+namespace {
+
+constexpr Duration kExitMax = Duration::seconds(10);  // from its last word to its exit
+
+}  // namespace
+
+/// One that keeps the state of the run comes back with all others, from their records.
+bool RunSession::can_restart(ProcessId process) const {
+  if (plan_.processes.size() < 2 || is_stopping_ || is_recovering_) return false;
+  if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
+  return plan_.is_restartable(process);
+}
+
+/// False when the run ends instead.
+bool RunSession::plan_restart(ProcessId process) {
+  Worker& worker = workers_[process.index()];
+  if (!can_restart(process)) return false;
+  const auto exit = worker.process->wait(kExitMax);
+  if (!exit.ok() && !plan_.process(process).machine.empty()) {
+    fault_ = exit.error().text();  // without the agent's word it may live
+    return false;
+  }
+  const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
+                                                          to_string(plan_.settings.dead_after))
+                          : exit.ok()       ? exit->text()
+                                            : "closed its control channel";
+  const GraphSettings& settings = plan_.settings;
+  std::erase_if(worker.restarts,
+                [&](Time at) { return steady_now() - at >= settings.restart_window; });
+  const std::string& name = plan_.process(process).name;
+  if (std::cmp_greater_equal(worker.restarts.size(), settings.restarts_max)) {
+    if (settings.restarts_max > 0)
+      fault_ = fmt::format("process '{}' {}, after {} restarts within {}", name, how,
+                           worker.restarts.size(), to_string(settings.restart_window));
+    return false;
+  }
+  worker.restart_at = steady_now() + restart_pause(worker.restarts.size());
+  worker.restarts.push_back(steady_now());
+  worker.epoch = coordinator_->process_died(process);
+  say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,
+                  worker.epoch));
+  return true;
+}
+
+/// Where the worker begins. One that comes back later begins where the record of the run does: that
+/// checkpoint stays, while a newer one may be gone by then.
+std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
+  if (worker.epoch != epoch_ && !resume_.record.empty()) return resume_.begun_from;
+  std::vector<std::string> checkpoints;
+  for (const auto& point : points_) checkpoints.push_back(point.folder.string());
+  return checkpoints;
+}
+
+/// An agent that is lost takes its processes along, as far as this side can know: whether they are
+/// dead is for the agent to say, when the run is taken up again. One that was told to stop wants
+/// the run to end.
+void RunSession::watch_agents() {
+  if (hosts_ == nullptr) return;
+  if (const auto why = hosts_->leaving(); why && !is_told_to_leave_ && !is_stopping_) {
+    is_told_to_leave_ = true;
+    say(fmt::format("warning: {}; the run drains", *why));
+    drain(*why);
+  }
+  const auto fault = hosts_->fault();
+  if (!fault || has_lost_agent_) return;
+  has_lost_agent_ = true;
+  if (fault_.empty() && !is_stopping_) fault_ = fault->text();
+  if (!is_stopping_ && coordinator_->is_up()) has_lost_worker_ = plan_.settings.restarts_max > 0;
+  is_stopping_ = true;
+  phase_ = "stopping";
+  kill_all();
+}
+
+/// The others cannot go on without it. What they have done is in their records: where the run may
+/// be taken up again they end at once, else as on any other end.
+void RunSession::lose(ProcessId process) {
+  if (is_stopping_) return;
+  // Before that, one that left by itself would leave again.
+  const auto exit = workers_[process.index()].process->wait(kExitMax);
+  const bool was_up = coordinator_->is_up() || (exit.ok() && exit->signal != 0);
+  // A process of engines that dies again and again would do so in the next start, too.
+  const bool may_come_back = was_up && fault_.empty() && plan_.settings.restarts_max > 0;
+  if (fault_.empty()) fault_ = death_of(process.index());
+  if (!may_come_back) return stop("a worker has died");
+  has_lost_worker_ = true;
+  is_stopping_ = true;
+  kill_all();
+}
+
+/// How a process ended that had not said that it would, with its last words.
+std::string RunSession::death_of(size_t index) {
+  Worker& worker = workers_[index];
+  const std::string& name = plan_.processes[index].name;
+  const auto exit = worker.process->wait(kExitMax);
+  if (!exit.ok()) worker.process->kill();
+  std::string death = worker.was_silent
+                          ? fmt::format("process '{}' said nothing for {} and was killed", name,
+                                        to_string(plan_.settings.dead_after))
+                          : fmt::format("process '{}' {}", name,
+                                        exit.ok() ? exit->text() : "did not end and was killed");
+  if (!worker.closed.ok()) death += ": " + worker.closed.error().text();
+  const std::string words = worker.process->last_words();
+  return words.empty() ? death : death + "\nits last words:\n" + words;
+}
+
+void RunSession::restart_due() {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    if (!worker.restart_at || steady_now() < *worker.restart_at) continue;
+    worker.restart_at.reset();
+    if (is_stopping_) continue;
+    worker.process.reset();
+    if (const Status launched = launch_worker(i); !launched.ok()) {
+      give_up(launched.error());
+      continue;
+    }
+    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    (void)note_workers();
+    worker.is_closed = false;
+    worker.closed = ok();
+    worker.has_spoken = worker.was_silent = false;
+    worker.heard_at = steady_now();
+  }
+}
+
+void RunSession::note_recovered(const RunRecovered& recovered) {
+  recovered_.num_steps += recovered.num_steps;
+  recovered_.num_messages += recovered.num_messages;
+  if (++num_recovered_ < workers_.size() - resume_.absent.size()) return;
+  is_recovering_ = false;
+  phase_.clear();
+  say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
+                  recovered_.num_steps, recovered_.num_messages));
+  for (const AbsentProcess& absent : resume_.absent)
+    say(fmt::format("process '{}' begins anew: it had died in the record",
+                    plan_.process(absent.process).name));
+  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  (void)folder_.note(
+      Json::object().set("recovered", Json::object()
+                                          .set("time", iso_time(wall_seconds()))
+                                          .set("record", resume_.record.filename().string())
+                                          .set("steps", recovered_.num_steps)
+                                          .set("messages", recovered_.num_messages)));
+}
+
+}  // namespace primerl

@@ -1,0 +1,185 @@
+/// RunSession: the control plane of one run: starts the workers, shows and writes what they report,
+/// passes on what the person at the terminal wants, and says how it ended.
+///
+/// One thread, which must live as long as the run (workers die with it). Ctrl-C: the first drains,
+/// the second stops, the third kills.
+#pragma once
+
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/control/run_coordinator.h"
+#include "runtime/control/run_hosts.h"
+#include "runtime/control/run_preparation.h"
+#include "runtime/monitor/metrics_log.h"
+#include "runtime/monitor/run_board.h"
+#include "runtime/monitor/status_line.h"
+#include "runtime/store/line_file.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/store/socket_folder.h"
+#include "runtime/store/step_lines.h"
+#include "runtime/transport/link_keys.h"
+
+namespace primerl {
+
+/// From a worker's start to its first word: libtorch from a cold disk.
+inline constexpr Duration kHelloMax = Duration::seconds(60);
+
+/// How a run ended, for the summary and run.json.
+struct RunResult {
+  int exit_code = 0;
+  std::string end;        // "finished", "interrupted", "failed", "stalled"
+  std::string why;        // of the last two: what a person should read
+  bool was_said = false;  // the terminal has it already
+  double seconds = 0;
+  bool has_left_record = false;  // the record could not be followed to its end
+  bool has_lost_worker = false;  // one that the others cannot go on without: take the run up again
+  bool was_recovering = false;   // when it was lost
+};
+
+class RunSession {
+ public:
+  /// `board` is told what those who watch may know; all outlive the session.
+  RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
+             const LinkKeyFiles& link_keys, RunBoard& board);
+  /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
+  /// taken up after a death.
+  void use_hosts(const MachineSetup& hosts, bool is_again) {
+    host_setup_ = &hosts;
+    is_again_ = is_again;
+  }
+  /// Everything from launch to the last worker's end. Opens the metrics files first. A
+  /// SignalCounter lives meanwhile, the caller's.
+  RunResult run();
+  /// Of this start; null when they could not be opened.
+  const MetricsLog* metrics() const { return metrics_.get(); }
+
+ private:
+  struct Worker {
+    std::unique_ptr<WorkerProcess> process;
+    std::optional<RunEnded> ended;
+    bool is_closed = false;
+    Status closed;
+    Time heard_at;
+    bool has_spoken = false;  // this incarnation
+    bool was_silent = false;  // for too long, and was killed
+    uint32_t epoch = 1;       // incarnation
+    std::optional<StepReader> steps;
+    std::vector<Time> restarts;
+    std::optional<Time> restart_at;  // it has died and comes back then
+  };
+
+  Status open_files();
+  Status launch_workers();
+  Status connect_hosts();
+  Status launch_worker(size_t index);
+  LaunchOptions launch_options(size_t index) const;
+  void watch_agents();
+  std::vector<std::string> checkpoints_for(const Worker& worker) const;
+  bool can_restart(ProcessId process) const;
+  bool plan_restart(ProcessId process);
+  void restart_due();
+  Error died_early(Worker& worker, const ControlEvent& event);
+  void lose(ProcessId process);
+  std::string death_of(size_t index);
+  void watch();
+  void handle(const ControlEvent& event);
+  void say(const std::string& line);
+  void give_up(const Error& why);
+  void show_log(ProcessId process, const LogLine& line);
+  void merge_log(ProcessId process, const LogLine& line);
+  void take_steps(Worker& worker);
+  void write_metrics(const StepLine& line);
+  void fail_to_write(const Error& why);
+  Status keep_leftover_steps() const;
+  void note_first_token();
+  void note_recovered(const RunRecovered& recovered);
+  void obey_signals();
+  void watch_silence();
+  void drain(const std::string& reason);
+  void stop(const std::string& reason);
+  void kill_all();
+  void show_status();
+  bool all_closed() const;
+  Status check_end() const;
+  RunResult result();
+  RunResult failed(std::string why) const;
+  Status note_start();
+  std::string fresh_run_id() const;
+  std::string run_id() const;
+  // run_watch.cc
+  Status note_workers();
+  void tell_watchers(const ControlEvent& event);
+  std::string stall_table(const RunEnded& ended) const;
+  std::string speaker(ProcessId process, const std::string& instance) const;
+
+  const Plan& plan_;
+  RunFolder& folder_;
+  const ResumeChoice& resume_;
+  const std::vector<ResumePoint>& points_;  // of resume_
+  StatusLine& terminal_;
+  const LinkKeyFiles& link_keys_;
+  RunBoard& board_;
+
+  const MachineSetup* host_setup_ = nullptr;
+  bool is_again_ = false;
+
+  std::shared_ptr<ControlInbox> inbox_;
+  std::unique_ptr<RunHosts> hosts_;  // null without other machines; outlives the workers
+  std::vector<Worker> workers_;
+  std::unique_ptr<RunCoordinator> coordinator_;
+  Status coordination_;                    // the first fault of the run as a whole
+  std::unique_ptr<SocketFolder> sockets_;  // null when the run is one process
+  std::unique_ptr<LineFile> merged_log_;   // likewise
+  std::unique_ptr<MetricsLog> metrics_;
+  uint32_t epoch_ = 1;     // of this start, and of the first incarnation of each worker
+  double wall_start_ = 0;  // of this start
+  double wall_zero_ = 0;   // of the run's first start
+  int num_signals_obeyed_ = 0;
+  bool is_stopping_ = false;
+  bool is_stalled_ = false;
+  bool has_first_token_ = false;
+  bool is_recovering_ = false;  // the workers follow a record
+  size_t num_recovered_ = 0;    // of those, at its end
+  RunRecovered recovered_;      // what they say together
+  bool was_killed_ = false;
+  bool has_lost_agent_ = false;
+  bool is_told_to_leave_ = false;  // by an agent
+  bool has_lost_worker_ = false;
+  bool has_left_record_ = false;
+  std::string fault_;  // the first one of this side, said once
+  std::string said_;   // warnings and errors shown so far
+  uint32_t num_lines_shown_ = 0;
+  uint64_t num_lines_hidden_ = 0;
+  std::string phase_ = "starting";
+  TenantSlot shown_tenant_ = TenantSlot(0);
+  Time last_turn_;             // of watch()
+  bool cannot_write_ = false;  // metrics.jsonl
+};
+
+/// Nothing samples: the loss is what a person follows, not a reward.
+bool is_supervised(const Plan& plan);
+
+/// Generated tokens a second that were trained on: what a step consumed by what it took.
+double generated_tokens_per_second(const StepFacts& step);
+
+/// Counts SIGINT, SIGTERM and SIGHUP while it lives.
+class SignalCounter {
+ public:
+  SignalCounter();
+  SignalCounter(const SignalCounter&) = delete;
+  SignalCounter& operator=(const SignalCounter&) = delete;
+  ~SignalCounter();
+  static int count();
+  /// The first of them; 0 before.
+  static int first();
+
+ private:
+  struct sigaction before_[3];
+};
+
+}  // namespace primerl

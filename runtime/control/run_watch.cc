@@ -1,0 +1,72 @@
+// What a session tells those who watch its run: the board behind /metrics and /status, the members
+// of run.json by which `ps` finds it, the log of all processes.
+#include "graph/base/real_clock.h"
+#include "runtime/control/run_session.h"
+#include "runtime/log/log.h"
+#include "runtime/monitor/run_server.h"
+
+namespace primerl {
+
+/// Which processes there are: of one that crashed, `ps` asks the system whether they live.
+Status RunSession::note_workers() {
+  Json processes = Json::array();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].process == nullptr) continue;
+    const int64_t pid = workers_[i].process->pid();
+    const std::string& host = plan_.processes[i].machine;
+    Json one = Json::object();
+    one.set("name", plan_.processes[i].name).set("pid", pid);
+    // The pid of another machine says nothing here.
+    if (host.empty())
+      one.set("start_ticks", start_ticks(pid));
+    else
+      one.set("host", host);
+    processes.push_back(std::move(one.set("incarnation", workers_[i].epoch)));
+  }
+  return folder_.note(
+      Json::object()
+          .set("processes", std::move(processes))
+          .set("sockets", sockets_ == nullptr ? Json() : Json(sockets_->path().string())));
+}
+
+void RunSession::tell_watchers(const ControlEvent& event) {
+  if (event.is_closed()) {
+    board_.process_gone(event.peer, workers_[event.peer.index()].restart_at.has_value());
+  } else {
+    board_.process_said(event.peer, event.message, steady_now());
+  }
+}
+
+/// All processes in one file, each line with its process and its node.
+void RunSession::merge_log(ProcessId process, const LogLine& line) {
+  if (plan_.processes.size() < 2) return;
+  if (merged_log_ == nullptr) {
+    auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
+    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    if (!opened.ok()) return;
+    merged_log_ = std::move(opened).value();
+  }
+  Json entry = Json::object();
+  entry.set("timestamp", iso_time(wall_seconds()))
+      .set("level", to_string(static_cast<LogLevel>(line.level)))
+      .set("process", plan_.process(process).name)
+      .set("instance", line.instance)
+      .set("message", line.text);
+  (void)merged_log_->append(entry.dump());
+}
+
+/// "trainer (training)" where there are processes to tell apart.
+std::string RunSession::speaker(ProcessId process, const std::string& instance) const {
+  const std::string& name = plan_.process(process).name;
+  return workers_.size() < 2 || instance == name ? instance
+                                                 : fmt::format("{} ({})", instance, name);
+}
+
+/// Over all processes where there are several; the one alone has said it already.
+std::string RunSession::stall_table(const RunEnded& ended) const {
+  if (ended.stall.empty()) return "";
+  if (workers_.size() > 1) return "over all processes:\n" + board_.stall_report().text();
+  return ended.text.find(ended.stall) == std::string::npos ? ended.stall : "";
+}
+
+}  // namespace primerl

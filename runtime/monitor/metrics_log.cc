@@ -1,0 +1,81 @@
+#include "runtime/monitor/metrics_log.h"
+
+#include <cmath>
+#include <fstream>
+
+namespace primerl {
+
+double StepFacts::get(std::string_view name, double missing) const {
+  for (const auto& [key, value] : values)
+    if (key == name) return value;
+  return missing;
+}
+
+MetricsLog::MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
+                       double wall_time, bool has_tenants, std::string score)
+    : lines_(std::move(lines)),
+      board_(std::move(board)),
+      wall_time_(wall_time),
+      has_tenants_(has_tenants),
+      score_(std::move(score)) {}
+
+Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, double wall_time,
+                                                     bool has_tenants, std::string score) {
+  ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
+  ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
+  return std::unique_ptr<MetricsLog>(
+      new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants, std::move(score)));
+}
+
+Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
+  std::map<std::string, int64_t> steps;
+  std::ifstream stream(metrics_file);
+  for (std::string text; std::getline(stream, text) && !stream.eof();) {
+    ASSIGN_OR_RETURN(const Json line, parse_json(text, metrics_file.string()));
+    ASSIGN_OR_RETURN(const int64_t step, line.get_int("step"));
+    ASSIGN_OR_RETURN(const std::string tenant, line.get_string("tenant"));
+    steps[tenant] = step;
+  }
+  return steps;
+}
+
+Status MetricsLog::skip_written(const std::filesystem::path& metrics_file) {
+  ASSIGN_OR_RETURN(written_, newest_steps(metrics_file));
+  return ok();
+}
+
+Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
+                         const MetricValues& values) {
+  StepFacts& facts = newest_[tenant];
+  facts = {step, time, values};
+  first_time_.emplace(tenant, time);
+  scores_[tenant].push_back(facts.get(score_, std::nan("")));
+  if (const auto written = written_.find(tenant);
+      written != written_.end() && step <= written->second)
+    return ok();
+  Json line = Json::object();
+  // Milliseconds are what a person reads; the shortest digits keep the line short.
+  line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);
+  for (const auto& [name, value] : values) line.set(name, value);
+  RETURN_IF_ERROR(lines_->append(line.dump()));
+  ++num_lines_;
+  return board_->write(wall_time_ + time, step, has_tenants_ ? tenant + "/" : "", values);
+}
+
+const StepFacts* MetricsLog::newest(const std::string& tenant) const {
+  const auto found = newest_.find(tenant);
+  return found == newest_.end() ? nullptr : &found->second;
+}
+
+double MetricsLog::seconds_per_step(const std::string& tenant) const {
+  const auto count = static_cast<double>(scores(tenant).size());
+  return count < 2 ? 0 : (newest(tenant)->time - first_time_.at(tenant)) / (count - 1);
+}
+
+const std::vector<double>& MetricsLog::scores(const std::string& tenant) const {
+  static const std::vector<double> none;
+  const auto found = scores_.find(tenant);
+  return found == scores_.end() ? none : found->second;
+}
+
+}  // namespace primerl

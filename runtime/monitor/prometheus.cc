@@ -1,0 +1,105 @@
+#include "runtime/monitor/prometheus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "graph/base/assert.h"
+
+namespace primerl {
+namespace {
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+bool is_name(std::string_view name) {
+  const auto may_follow = [](char c) { return is_letter(c) || (c >= '0' && c <= '9'); };
+  return !name.empty() && is_letter(name.front()) &&
+         std::all_of(name.begin(), name.end(), may_follow);
+}
+
+// Endings of counters, and of the parts of histograms and summaries.
+constexpr std::array<std::string_view, 4> kReserved = {"_total", "_count", "_sum", "_bucket"};
+
+bool is_reserved(std::string_view name) {
+  return std::any_of(kReserved.begin(), kReserved.end(),
+                     [name](std::string_view ending) { return name.ends_with(ending); });
+}
+
+/// Of a label's value, or of help, where a quote is a quote.
+std::string escaped(std::string_view text, bool has_quotes) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (c == '\\')
+      out += "\\\\";
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '"' && has_quotes)
+      out += "\\\"";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);  // the fewest digits that read back the same
+}
+
+}  // namespace
+
+void PrometheusText::counter(std::string_view name, std::string_view help) {
+  CHECK(name.ends_with("_total"), fmt::format("counter '{}' does not end in _total", name));
+  begin(name, "counter", help);
+}
+
+void PrometheusText::gauge(std::string_view name, std::string_view help) {
+  CHECK(!is_reserved(name), fmt::format("gauge '{}' is named like another kind", name));
+  begin(name, "gauge", help);
+}
+
+void PrometheusText::begin(std::string_view name, std::string_view type, std::string_view help) {
+  CHECK(is_name(name), fmt::format("'{}' is no name of a metric", name));
+  CHECK(families_.emplace(name).second, fmt::format("metric '{}' was begun twice", name));
+  family_ = name;
+  samples_.clear();
+  text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, escaped(help, false), name, type);
+}
+
+bool PrometheusText::sample(const PrometheusLabels& labels, double value) {
+  return write(labels, number_text(value));
+}
+bool PrometheusText::sample(const PrometheusLabels& labels, uint64_t value) {
+  return write(labels, fmt::format("{}", value));
+}
+
+bool PrometheusText::write(const PrometheusLabels& labels, std::string_view value) {
+  CHECK(!family_.empty(), "a sample before its family");
+  std::string named;
+  for (const auto& [name, text] : labels) {
+    CHECK(is_name(name), fmt::format("'{}' is no name of a label", name));
+    named += fmt::format("{}{}=\"{}\"", named.empty() ? "" : ",", name, escaped(text, true));
+  }
+  if (!samples_.insert(named).second) return false;
+  if (!named.empty()) named = "{" + named + "}";
+  text_ += fmt::format("{}{} {}\n", family_, named, value);
+  return true;
+}
+
+std::string prometheus_name(std::string_view prefix, std::string_view words) {
+  std::string name(prefix);
+  // Lower case, as the field writes names.
+  for (const char c : words) {
+    const bool is_digit = c >= '0' && c <= '9';
+    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    name += is_letter(lower) || is_digit ? lower : '_';
+  }
+  if (name.empty() || !is_letter(name.front())) name.insert(0, "_");
+  return is_reserved(name) ? name + "_value" : name;
+}
+
+}  // namespace primerl

@@ -1,0 +1,352 @@
+// The run as Prometheus reads it. Every sample names the process that it comes from, so that a
+// process which comes back begins its own counters again and nobody else's.
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "runtime/monitor/prometheus.h"
+#include "runtime/monitor/run_board.h"
+
+namespace primerl {
+namespace {
+
+constexpr double kNano = 1e-9;
+
+double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
+
+/// One family over many things: the name, the words, and the number of one thing.
+template <class Thing>
+struct Family {
+  bool is_counter;
+  std::string_view name;
+  std::string_view help;
+  double (*value)(const Thing&);
+};
+
+template <class T>
+double as_number(T value) {
+  return static_cast<double>(value);
+}
+
+/// A heartbeat and what it is about.
+struct Said {
+  const PlanProcess* planned;
+  const ProcessPicture* process;
+  const Heartbeat* beat;  // never null
+};
+
+class Metrics {
+ public:
+  Metrics(const Plan& plan, const RunPicture& picture, Time now)
+      : plan_(plan), picture_(picture), now_(now) {
+    for (size_t i = 0; i < picture.processes.size(); ++i)
+      if (const auto& process = picture.processes[i]; process.beat != nullptr)
+        said_.push_back({&plan.processes[i], &process, process.beat.get()});
+  }
+
+  void run(const RunFacts& facts) {
+    const std::string hash = fmt::format("{:016x}", plan_.graph_hash);
+    out_.gauge("primerl_run_info", "Always 1; the labels say which run this is.");
+    out_.sample({{"name", plan_.settings.name},
+                 {"run_id", facts.run_id},
+                 {"version", facts.version},
+                 {"graph_hash", hash}},
+                1.0);
+    out_.gauge("primerl_run_age_seconds", "Since this start of the run.");
+    out_.sample({}, age(now_, picture_.began));
+  }
+
+  void processes();
+  void hosts();
+  void instances();
+  void edges();
+  void edge_totals();
+  void links();
+  void engines();
+  void tenants();
+  void training();
+
+  std::string text() const { return out_.text(); }
+
+ private:
+  template <class Thing>
+  void begin(const Family<Thing>& family) {
+    family.is_counter ? out_.counter(family.name, family.help)
+                      : out_.gauge(family.name, family.help);
+  }
+  bool has_end_in(const PlanEdge& edge, const PlanProcess* process) const {
+    const auto is_here = [&](NodeId node) {
+      const auto& instances = plan_.node(node).instances;
+      return std::any_of(instances.begin(), instances.end(), [&](InstanceId instance) {
+        return &plan_.process(plan_.process_of(instance)) == process;
+      });
+    };
+    return is_here(edge.from) || is_here(edge.to);
+  }
+
+  const Plan& plan_;
+  const RunPicture& picture_;
+  const Time now_;
+  std::vector<Said> said_;
+  PrometheusText out_;
+};
+
+void Metrics::processes() {
+  const Family<ProcessPicture> always[] = {
+      {false, "primerl_process_up", "1 while the process runs and reports.",
+       [](const ProcessPicture& one) { return one.state == ProcessState::kRunning ? 1.0 : 0.0; }},
+      {false, "primerl_process_incarnation", "How often the process was started, in all starts.",
+       [](const ProcessPicture& one) { return as_number(one.incarnation); }},
+      {true, "primerl_process_restarts_total", "Times it died and was started again.",
+       [](const ProcessPicture& one) { return as_number(one.num_restarts); }}};
+  for (const auto& family : always) {
+    begin(family);
+    for (size_t i = 0; i < picture_.processes.size(); ++i)
+      out_.sample({{"process", plan_.processes[i].name}}, family.value(picture_.processes[i]));
+  }
+  const Family<Heartbeat> reported[] = {
+      {true, "primerl_process_steps_total", "Steps of all its hosts: inputs and work turns.",
+       [](const Heartbeat& beat) { return as_number(beat.num_steps); }},
+      {true, "primerl_process_dropped_reports_total", "Log and metric lines it had no room for.",
+       [](const Heartbeat& beat) { return as_number(beat.num_dropped_reports); }}};
+  for (const auto& family : reported) {
+    begin(family);
+    for (const Said& one : said_)
+      out_.sample({{"process", one.planned->name}}, family.value(*one.beat));
+  }
+  out_.gauge("primerl_process_last_progress_age_seconds",
+             "Since its last step or sign of life of a handler.");
+  for (const Said& one : said_)
+    out_.sample({{"process", one.planned->name}},
+                as_number(one.beat->still_ms) * 1e-3 + age(now_, one.process->beat_at));
+  out_.gauge("primerl_process_heartbeat_age_seconds", "Since it was last heard of.");
+  for (const Said& one : said_)
+    out_.sample({{"process", one.planned->name}}, age(now_, one.process->beat_at));
+}
+
+void Metrics::hosts() {
+  const Family<HostReport> families[] = {
+      {true, "primerl_host_steps_total", "Steps of the host: inputs and work turns.",
+       [](const HostReport& host) { return as_number(host.num_steps); }},
+      {true, "primerl_host_busy_seconds_total", "Time of its thread in handlers and work turns.",
+       [](const HostReport& host) { return as_number(host.busy_ns) * kNano; }},
+      {false, "primerl_host_waiting_inputs", "Inputs in its inbox: messages, timers, control.",
+       [](const HostReport& host) { return as_number(host.num_waiting); }},
+      {false, "primerl_host_oldest_input_age_seconds", "Age of the oldest of those.",
+       [](const HostReport& host) { return as_number(host.oldest_ns) * kNano; }},
+      {false, "primerl_host_handler_age_seconds", "How long the handler that runs has run; else 0.",
+       [](const HostReport& host) { return as_number(host.running_ns) * kNano; }},
+      {false, "primerl_host_handler_silent_seconds",
+       "Since the handler that runs began or gave a sign of life; else 0.",
+       [](const HostReport& host) { return as_number(host.silent_ns) * kNano; }},
+      {true, "primerl_host_handler_alarms_total", "Handlers that passed handler_alarm_after.",
+       [](const HostReport& host) { return as_number(host.num_alarms); }}};
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const HostReport& host : one.beat->hosts)
+        if (host.host < plan_.hosts.size())
+          out_.sample({{"process", one.planned->name}, {"host", plan_.hosts[host.host].name}},
+                      family.value(host));
+  }
+}
+
+void Metrics::instances() {
+  const Family<InstanceLoad> families[] = {
+      {true, "primerl_node_handled_messages_total", "Messages the instance was given.",
+       [](const InstanceLoad& load) { return as_number(load.num_handled); }},
+      {true, "primerl_node_failed_messages_total", "Of those, messages whose handler failed.",
+       [](const InstanceLoad& load) { return as_number(load.num_failed); }},
+      {false, "primerl_node_waiting_messages", "Messages in the inbox for it.",
+       [](const InstanceLoad& load) { return as_number(load.num_waiting); }}};
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const InstanceLoad& load : one.beat->instances) {
+        if (load.instance >= plan_.instances.size()) continue;
+        const PlanInstance& instance = plan_.instances[load.instance];
+        out_.sample({{"process", one.planned->name},
+                     {"node", plan_.node(instance.node).name},
+                     {"instance", instance.name}},
+                    family.value(load));
+      }
+  }
+}
+
+void Metrics::edges() {
+  const auto each = [this](const auto& families, const auto& of_beat) {
+    for (const auto& family : families) {
+      begin(family);
+      for (const Said& one : said_) {
+        const auto& all = of_beat(*one.beat);
+        for (size_t e = 0; e < std::min(all.size(), plan_.edges.size()); ++e)
+          if (has_end_in(plan_.edges[e], one.planned))
+            out_.sample({{"edge", plan_.edges[e].name}, {"process", one.planned->name}},
+                        family.value(all[e]));
+      }
+    }
+  };
+  const Family<EdgeCounts> counts[] = {
+      {true, "primerl_edge_sent_messages_total", "Messages emitted over the edge.",
+       [](const EdgeCounts& edge) { return as_number(edge.sent); }},
+      {true, "primerl_edge_handled_messages_total", "Messages handled.",
+       [](const EdgeCounts& edge) { return as_number(edge.handled); }},
+      {true, "primerl_edge_failed_messages_total", "Of those, messages whose handler failed.",
+       [](const EdgeCounts& edge) { return as_number(edge.failed); }},
+      {true, "primerl_edge_returned_messages_total", "Messages given back: the receiver died.",
+       [](const EdgeCounts& edge) { return as_number(edge.returned); }},
+      {true, "primerl_edge_dropped_messages_total",
+       "Messages overtaken on a latest_wins edge, or of a sender that died.",
+       [](const EdgeCounts& edge) { return as_number(edge.dropped); }},
+      {false, "primerl_edge_waiting_max_messages", "Most ever waiting between two instances.",
+       [](const EdgeCounts& edge) { return as_number(edge.waiting_max); }}};
+  each(
+      counts, [](const Heartbeat& beat) -> const auto& { return beat.edges; });
+  const Family<EdgeLoad> loads[] = {
+      {false, "primerl_edge_waiting_messages", "Messages in inboxes of the receivers here.",
+       [](const EdgeLoad& load) { return as_number(load.num_waiting); }},
+      {false, "primerl_edge_held_back_messages", "Messages at the senders here, without credit.",
+       [](const EdgeLoad& load) { return as_number(load.num_held_back); }},
+      {true, "primerl_edge_blocked_seconds_total",
+       "How long the edge was full, summed over its pairs of instances with a sender here.",
+       [](const EdgeLoad& load) { return as_number(load.blocked_ns) * kNano; }}};
+  each(
+      loads, [](const Heartbeat& beat) -> const auto& { return beat.loads; });
+}
+
+/// What belongs to an edge as a whole.
+void Metrics::edge_totals() {
+  const Family<PlanEdge> bounds[] = {
+      {false, "primerl_edge_capacity_messages", "What a sender may have under way to one receiver.",
+       [](const PlanEdge& edge) { return as_number(edge.capacity); }},
+      {false, "primerl_edge_bound_messages", "Most that may ever wait between two instances.",
+       [](const PlanEdge& edge) { return as_number(edge.bound); }}};
+  for (const auto& family : bounds) {
+    begin(family);
+    for (const PlanEdge& edge : plan_.edges) out_.sample({{"edge", edge.name}}, family.value(edge));
+  }
+  out_.gauge("primerl_edge_credit_messages",
+             "What may still be sent between the two instances with the least credit left.");
+  for (size_t e = 0; e < plan_.edges.size(); ++e) {
+    const auto capacity = static_cast<uint64_t>(plan_.edges[e].capacity);
+    uint64_t unsettled = 0;
+    for (const Said& one : said_)
+      if (e < one.beat->loads.size())
+        unsettled = std::max(unsettled, one.beat->loads[e].unsettled_max);
+    out_.sample({{"edge", plan_.edges[e].name}}, capacity - std::min(capacity, unsettled));
+  }
+}
+
+void Metrics::links() {
+  const Family<LinkReport> families[] = {
+      {false, "primerl_link_up", "1 while the link to the peer is live.",
+       [](const LinkReport& link) { return link.is_up ? 1.0 : 0.0; }},
+      {true, "primerl_link_sent_messages_total", "Messages given to the link.",
+       [](const LinkReport& link) { return as_number(link.sent_messages); }},
+      {true, "primerl_link_sent_bytes_total", "Bytes given to the link, Blobs included.",
+       [](const LinkReport& link) { return as_number(link.sent_bytes); }},
+      {true, "primerl_link_received_messages_total", "Messages taken from the link.",
+       [](const LinkReport& link) { return as_number(link.received_messages); }},
+      {true, "primerl_link_received_bytes_total", "Bytes taken from the link, Blobs included.",
+       [](const LinkReport& link) { return as_number(link.received_bytes); }},
+      {false, "primerl_link_unacknowledged_messages", "Messages the peer has not acknowledged.",
+       [](const LinkReport& link) { return as_number(link.unacknowledged_messages); }},
+      {false, "primerl_link_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
+       [](const LinkReport& link) { return as_number(link.unacknowledged_bytes); }},
+      {true, "primerl_link_sent_stream_bytes_total", "Bytes of weights sent, beside the messages.",
+       [](const LinkReport& link) { return as_number(link.sent_stream_bytes); }},
+      {true, "primerl_link_received_stream_bytes_total", "Bytes of weights received.",
+       [](const LinkReport& link) { return as_number(link.received_stream_bytes); }},
+      {true, "primerl_link_resent_frames_total", "Frames sent again.",
+       [](const LinkReport& link) { return as_number(link.num_frames_resent); }},
+      {true, "primerl_link_breaks_total", "Times the link broke.",
+       [](const LinkReport& link) { return as_number(link.num_breaks); }}};
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const LinkReport& link : one.beat->links)
+        if (link.peer < plan_.processes.size())
+          out_.sample({{"process", one.planned->name}, {"peer", plan_.processes[link.peer].name}},
+                      family.value(link));
+  }
+}
+
+/// Engines hold the weights of one tenant (Broadcaster serves one), the first.
+void Metrics::engines() {
+  const Family<EngineReport> families[] = {
+      {false, "primerl_engine_policy_version",
+       "Version of the weights that the engine applied last; -1 before the first.",
+       [](const EngineReport& engine) { return as_number(engine.version); }},
+      {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
+       [](const EngineReport& engine) { return as_number(engine.num_applied); }},
+      {true, "primerl_engine_apply_seconds_total", "How long it stood still for them.",
+       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNano; }}};
+  if (plan_.tenants.empty()) return;
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const EngineReport& engine : one.beat->engines)
+        if (engine.resource < plan_.resources.size() && engine.host < plan_.hosts.size())
+          out_.sample({{"process", one.planned->name},
+                       {"host", plan_.hosts[engine.host].name},
+                       {"engine", plan_.resources[engine.resource].name},
+                       {"tenant", plan_.tenants.front().name}},
+                      family.value(engine));
+  }
+}
+
+void Metrics::tenants() {
+  out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
+  for (const Tenant& tenant : plan_.tenants)
+    out_.sample({{"tenant", tenant.name}}, as_number(tenant.max_steps));
+  out_.gauge("primerl_tenant_policy_version",
+             "Newest version of the tenant's weights: the last step taken; 0 is what was loaded.");
+  const auto each_with_step = [this](const auto& value) {
+    for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+      if (const auto& tenant = picture_.tenants[slot]; tenant.newest != nullptr)
+        out_.sample({{"tenant", plan_.tenants[slot].name}}, value(tenant));
+  };
+  each_with_step([](const TenantPicture& tenant) { return as_number(tenant.newest->step); });
+  out_.gauge("primerl_tenant_last_step_age_seconds", "Since the tenant's last step.");
+  each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
+}
+
+/// The last line of metrics.jsonl of each tenant. Different metrics may give one name; the label
+/// keeps them apart.
+void Metrics::training() {
+  struct Value {
+    std::string_view tenant, metric;
+    double value;
+  };
+  std::map<std::string, std::vector<Value>> families;
+  for (size_t slot = 0; slot < picture_.tenants.size(); ++slot)
+    if (const auto& newest = picture_.tenants[slot].newest; newest != nullptr)
+      for (const auto& [metric, value] : newest->values)
+        families[prometheus_name("primerl_training_", metric)].push_back(
+            {plan_.tenants[slot].name, metric, value});
+  for (const auto& [name, values] : families) {
+    out_.gauge(name, fmt::format("{} of the last step, as in metrics.jsonl.", values[0].metric));
+    for (const Value& one : values)
+      out_.sample({{"tenant", one.tenant}, {"metric", one.metric}}, one.value);
+  }
+}
+
+}  // namespace
+
+std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunPicture& picture,
+                         Time now) {
+  Metrics metrics(plan, picture, now);
+  metrics.run(facts);
+  metrics.processes();
+  metrics.hosts();
+  metrics.instances();
+  metrics.edges();
+  metrics.edge_totals();
+  metrics.links();
+  metrics.engines();
+  metrics.tenants();
+  metrics.training();
+  return metrics.text();
+}
+
+}  // namespace primerl

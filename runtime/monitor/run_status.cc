@@ -1,0 +1,244 @@
+// The run as one JSON value: what /status answers and `ps` shows.
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/exec/handler_watch.h"
+#include "runtime/exec/stall.h"
+#include "runtime/monitor/run_board.h"
+
+namespace primerl {
+namespace {
+
+constexpr double kNano = 1e-9;
+// Heartbeats come a second apart and not all at once: only what stands longer is a wait.
+constexpr Duration kStillFor = Duration::seconds(3);
+
+double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
+
+/// To milliseconds, which is what a person reads.
+double seconds_of(double seconds) {
+  return static_cast<double>(std::llround(seconds * 1e3)) * 1e-3;
+}
+
+Json tenants_json(const Plan& plan, const RunPicture& picture, Time now) {
+  Json tenants = Json::array();
+  for (size_t slot = 0; slot < picture.tenants.size(); ++slot) {
+    const TenantPicture& tenant = picture.tenants[slot];
+    Json one = Json::object();
+    one.set("name", plan.tenants[slot].name).set("max_steps", plan.tenants[slot].max_steps);
+    if (tenant.newest != nullptr) {
+      Json values = Json::object();
+      for (const auto& [name, value] : tenant.newest->values) values.set(name, value);
+      one.set("step", tenant.newest->step)
+          .set("last_step_age_seconds", seconds_of(age(now, tenant.step_at)))
+          .set("metrics", std::move(values));
+    }
+    tenants.push_back(std::move(one));
+  }
+  return tenants;
+}
+
+std::string names_of_links(const Plan& plan, const std::vector<uint32_t>& links,
+                           const Wiring& wiring) {
+  std::vector<std::string> names;
+  for (const uint32_t link : links)
+    if (link < wiring.links.size()) names.push_back(plan.edge(wiring.links[link].edge).name);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Json host_json(const Plan& plan, const Wiring& wiring, const HostReport& host) {
+  Json one = Json::object();
+  one.set("name", plan.hosts[host.host].name)
+      .set("steps", host.num_steps)
+      .set("busy_seconds", seconds_of(static_cast<double>(host.busy_ns) * kNano))
+      .set("waiting", host.num_waiting);
+  if (host.num_waiting > 0)
+    one.set("oldest_seconds", seconds_of(static_cast<double>(host.oldest_ns) * kNano));
+  if (host.is_running) {
+    const bool is_known = host.handling < plan.instances.size();
+    one.set("handling", is_known ? plan.instances[host.handling].name : "work")
+        .set("handling_seconds", seconds_of(static_cast<double>(host.running_ns) * kNano));
+    if (!host.handling_type.empty()) one.set("message", host.handling_type);
+  }
+  if (!host.full.empty()) one.set("full", names_of_links(plan, host.full, wiring));
+  if (!host.paused.empty()) one.set("paused", names_of_links(plan, host.paused, wiring));
+  return one;
+}
+
+/// An environment's, which has a deadline of its own (Host::may_run_apart()).
+bool runs_apart(const Plan& plan, const HostReport& report) {
+  const PlanHost& host = plan.hosts[report.host];
+  return host.own_thread && host.instances.size() == 1 && host.resources.empty();
+}
+
+/// A handler that shows no sign of life for longer than handler_alarm_after.
+bool is_alarming(const Plan& plan, const HostReport& host) {
+  const Duration after = plan.settings.handler_alarm_after;
+  return after != Duration() && host.is_running && host.host < plan.hosts.size() &&
+         Duration::nanoseconds(host.silent_ns) >= after && !runs_apart(plan, host);
+}
+
+Json alarms_json(const Plan& plan, const Wiring& wiring, const RunPicture& picture) {
+  Json alarms = Json::array();
+  for (size_t i = 0; i < picture.processes.size(); ++i) {
+    if (picture.processes[i].beat == nullptr) continue;
+    for (const HostReport& host : picture.processes[i].beat->hosts) {
+      if (!is_alarming(plan, host)) continue;
+      const auto view = to_view(plan, wiring, host, Time());
+      if (!view) continue;
+      alarms.push_back(
+          Json::object()
+              .set("process", plan.processes[i].name)
+              .set("host", plan.hosts[host.host].name)
+              .set("handling", handling_text(plan, wiring, *view))
+              .set("seconds", seconds_of(static_cast<double>(host.running_ns) * kNano))
+              .set("silent_seconds", seconds_of(static_cast<double>(host.silent_ns) * kNano)));
+    }
+  }
+  return alarms;
+}
+
+Json engine_json(const Plan& plan, const EngineReport& engine) {
+  return Json::object()
+      .set("name", plan.resources[engine.resource].name)
+      .set("host", plan.hosts[engine.host].name)
+      .set("policy_version", engine.version)
+      .set("applied_versions", engine.num_applied)
+      .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));
+}
+
+Json link_json(const Plan& plan, const LinkReport& link) {
+  return Json::object()
+      .set("peer", plan.processes[link.peer].name)
+      .set("up", link.is_up)
+      .set("sent_bytes", link.sent_bytes)
+      .set("received_bytes", link.received_bytes)
+      .set("unacknowledged_bytes", link.unacknowledged_bytes)
+      .set("sent_stream_bytes", link.sent_stream_bytes)
+      .set("received_stream_bytes", link.received_stream_bytes)
+      .set("frames_resent", link.num_frames_resent)
+      .set("breaks", link.num_breaks);
+}
+
+std::string_view state_of(const Plan& plan, const ProcessPicture& process) {
+  if (process.state != ProcessState::kRunning || process.beat == nullptr)
+    return to_string(process.state);
+  const auto still = Duration::milliseconds(process.beat->still_ms);
+  if (process.beat->is_waiting && still >= plan.settings.stall_after) return "stalled";
+  return process.beat->is_draining ? "draining" : "running";
+}
+
+Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& process,
+                  size_t index, Time now) {
+  const PlanProcess& planned = plan.processes[index];
+  Json one = Json::object();
+  one.set("name", planned.name);
+  if (!planned.machine.empty()) one.set("host", planned.machine);
+  one.set("pid", process.pid)
+      .set("incarnation", process.incarnation)
+      .set("restarts", process.num_restarts)
+      .set("state", state_of(plan, process));
+  Json nodes = Json::array(), hosts = Json::array(), links = Json::array(), engines = Json::array();
+  for (const HostId host : planned.hosts)
+    for (const InstanceId instance : plan.host(host).instances)
+      nodes.push_back(Json::object().set("name", plan.instance(instance).name));
+  const Heartbeat* beat = process.beat.get();
+  if (beat == nullptr) return one.set("nodes", std::move(nodes));
+  one.set("steps", beat->num_steps)
+      .set("last_progress_age_seconds",
+           seconds_of(static_cast<double>(beat->still_ms) * 1e-3 + age(now, process.beat_at)))
+      .set("heartbeat_age_seconds", seconds_of(age(now, process.beat_at)));
+  for (const InstanceLoad& load : beat->instances)
+    for (Json& node : nodes.as_array())
+      if (load.instance < plan.instances.size() &&
+          *node.get_string("name") == plan.instances[load.instance].name)
+        node.set("handled", load.num_handled)
+            .set("failed", load.num_failed)
+            .set("waiting", load.num_waiting);
+  for (const HostReport& host : beat->hosts)
+    if (host.host < plan.hosts.size()) hosts.push_back(host_json(plan, wiring, host));
+  for (const LinkReport& link : beat->links)
+    if (link.peer < plan.processes.size()) links.push_back(link_json(plan, link));
+  for (const EngineReport& engine : beat->engines)
+    if (engine.resource < plan.resources.size() && engine.host < plan.hosts.size())
+      engines.push_back(engine_json(plan, engine));
+  return one.set("nodes", std::move(nodes))
+      .set("hosts", std::move(hosts))
+      .set("links", std::move(links))
+      .set("engines", std::move(engines));
+}
+
+Json edge_json(const Plan& plan, const RunPicture& picture, size_t index) {
+  const PlanEdge& edge = plan.edges[index];
+  EdgeCounts sum;
+  EdgeLoad load;
+  for (const ProcessPicture& process : picture.processes) {
+    if (process.beat == nullptr) continue;
+    if (index < process.beat->edges.size()) {
+      const EdgeCounts& part = process.beat->edges[index];
+      sum.sent += part.sent;
+      sum.handled += part.handled;
+      sum.failed += part.failed;
+      sum.returned += part.returned;
+      sum.dropped += part.dropped;
+      sum.waiting_max = std::max(sum.waiting_max, part.waiting_max);
+    }
+    if (index < process.beat->loads.size()) {
+      const EdgeLoad& part = process.beat->loads[index];
+      load.num_waiting += part.num_waiting;
+      load.num_held_back += part.num_held_back;
+      load.unsettled_max = std::max(load.unsettled_max, part.unsettled_max);
+      load.blocked_ns += part.blocked_ns;
+    }
+  }
+  const auto capacity = static_cast<uint64_t>(edge.capacity);
+  return Json::object()
+      .set("name", edge.name)
+      .set("feedback", edge.feedback)
+      .set("transport", to_string(edge.transport))
+      .set("sent", sum.sent)
+      .set("handled", sum.handled)
+      .set("failed", sum.failed)
+      .set("returned", sum.returned)
+      .set("dropped", sum.dropped)
+      .set("waiting", load.num_waiting)
+      .set("held_back", load.num_held_back)
+      .set("waiting_max", sum.waiting_max)
+      .set("credit", capacity - std::min(capacity, load.unsettled_max))
+      .set("capacity", edge.capacity)
+      .set("bound", edge.bound)
+      .set("blocked_seconds", seconds_of(static_cast<double>(load.blocked_ns) * kNano));
+}
+
+}  // namespace
+
+Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
+                 const RunPicture& picture, Time now) {
+  Json processes = Json::array(), edges = Json::array();
+  for (size_t i = 0; i < picture.processes.size(); ++i)
+    processes.push_back(process_json(plan, wiring, picture.processes[i], i, now));
+  for (size_t e = 0; e < plan.edges.size(); ++e) edges.push_back(edge_json(plan, picture, e));
+  Json status = Json::object();
+  status.set("schema", "primerl.status/1")
+      .set("name", plan.settings.name)
+      .set("run_id", facts.run_id)
+      .set("version", facts.version)
+      .set("folder", facts.folder)
+      .set("state", "running")
+      .set("phase", picture.phase.empty() ? "training" : picture.phase)
+      .set("age_seconds", seconds_of(age(now, picture.began)))
+      .set("tenants", tenants_json(plan, picture, now))
+      .set("processes", std::move(processes))
+      .set("edges", std::move(edges));
+  if (Json alarms = alarms_json(plan, wiring, picture); !alarms.as_array().empty())
+    status.set("alarms", std::move(alarms));
+  if (is_still(picture, kStillFor)) {
+    const StallReport report = stall_report_of(plan, wiring, picture);
+    status.set("still", report.text());
+    if (!report.wait_cycle.empty()) status.set("wait_cycle", Json::list(report.wait_cycle));
+  }
+  return status;
+}
+
+}  // namespace primerl

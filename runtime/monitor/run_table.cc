@@ -1,0 +1,177 @@
+#include "runtime/monitor/run_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/monitor/status_line.h"
+
+namespace primerl {
+namespace {
+
+/// Columns as wide as their widest cell; numbers to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heads, size_t num_left)
+      : num_left_(num_left), rows_{std::move(heads)} {}
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+  std::string text() const {
+    std::vector<size_t> widths(rows_.front().size());
+    for (const auto& row : rows_)
+      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    std::string text;
+    for (const auto& row : rows_) {
+      std::string line;
+      for (size_t i = 0; i < row.size(); ++i)
+        line += i < num_left_ ? fmt::format("{}{:<{}}", i == 0 ? "" : "  ", row[i], widths[i])
+                              : fmt::format("  {:>{}}", row[i], widths[i]);
+      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return text;
+  }
+
+ private:
+  const size_t num_left_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string text_of(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  if (value == nullptr || value->is_null()) return "-";
+  if (value->is_string()) return value->as_string();
+  return value->dump();
+}
+
+std::string seconds_text(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  if (value == nullptr || !value->is_number()) return "-";
+  const double seconds = value->as_double();
+  return seconds < 10 ? fmt::format("{:.1f}s", seconds) : short_duration(seconds);
+}
+
+const Json::Array& list_of(const Json& object, std::string_view key) {
+  static const Json::Array none;
+  const Json* list = object.find(key);
+  return list != nullptr && list->is_array() ? list->as_array() : none;
+}
+
+std::string names_of(const Json::Array& things) {
+  std::vector<std::string> names;
+  for (const Json& thing : things) names.push_back(text_of(thing, "name"));
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+std::string head_of(const Json& status) {
+  std::string text = fmt::format("{} is {}", text_of(status, "name"), text_of(status, "phase"));
+  if (status.find("age_seconds") != nullptr)
+    text += ", up for " + seconds_text(status, "age_seconds");
+  text += "\n";
+  for (const Json& tenant : list_of(status, "tenants")) {
+    const bool has_step = tenant.find("step") != nullptr;
+    text += fmt::format("tenant {}: step {} of {}", text_of(tenant, "name"),
+                        has_step ? text_of(tenant, "step") : "0", text_of(tenant, "max_steps"));
+    if (has_step) text += ", the last " + seconds_text(tenant, "last_step_age_seconds") + " ago";
+    text += "\n";
+  }
+  return text;
+}
+
+/// The policy versions that its engines hold: "12", "12 11", "-" without engines, "none" for one
+/// that has applied nothing yet.
+std::string weights_of(const Json& process) {
+  std::string text;
+  for (const Json& engine : list_of(process, "engines")) {
+    const std::string version = text_of(engine, "policy_version");
+    text += (text.empty() ? "" : " ") + (version == "-1" ? "none" : version);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string alarms_of(const Json& status) {
+  if (list_of(status, "alarms").empty()) return "";
+  Table table({"process", "node", "for", "in one handler"}, 4);
+  for (const Json& alarm : list_of(status, "alarms"))
+    table.add({text_of(alarm, "process"), text_of(alarm, "host"), seconds_text(alarm, "seconds"),
+               text_of(alarm, "handling")});
+  return "\n" + table.text();
+}
+
+std::string processes_of(const Json& status) {
+  const auto& processes = list_of(status, "processes");
+  const bool has_hosts = std::any_of(processes.begin(), processes.end(),
+                                     [](const Json& one) { return one.find("host") != nullptr; });
+  std::vector<std::string> heads = {"process",     "state",   "nodes", "pid",
+                                    "incarnation", "weights", "steps", "progress"};
+  if (has_hosts) heads.insert(heads.begin() + 1, "host");
+  Table table(std::move(heads), has_hosts ? 4 : 3);
+  for (const Json& process : processes) {
+    std::vector<std::string> cells = {text_of(process, "name"),
+                                      text_of(process, "state"),
+                                      names_of(list_of(process, "nodes")),
+                                      text_of(process, "pid"),
+                                      text_of(process, "incarnation"),
+                                      weights_of(process),
+                                      text_of(process, "steps"),
+                                      seconds_text(process, "last_progress_age_seconds")};
+    if (has_hosts) cells.insert(cells.begin() + 1, text_of(process, "host"));
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+std::string edges_of(const Json& status) {
+  if (list_of(status, "edges").empty()) return "";
+  Table table({"edge", "", "sent", "handled", "waiting", "credit", "blocked"}, 2);
+  for (const Json& edge : list_of(status, "edges")) {
+    const Json* feedback = edge.find("feedback");
+    const bool is_feedback = feedback != nullptr && feedback->is_bool() && feedback->as_bool();
+    table.add({text_of(edge, "name"), is_feedback ? "feedback" : "", text_of(edge, "sent"),
+               text_of(edge, "handled"), text_of(edge, "waiting"),
+               text_of(edge, "credit") + "/" + text_of(edge, "capacity"),
+               is_feedback ? "-" : seconds_text(edge, "blocked_seconds")});
+  }
+  return "\n" + table.text();
+}
+
+std::string ended_text(const Json& status) {
+  std::string text =
+      fmt::format("{}: {}, exit code {}, at {}\n", text_of(status, "name"), text_of(status, "end"),
+                  text_of(status, "exit_code"), text_of(status, "ended"));
+  if (const std::string why = text_of(status, "why"); !why.empty() && why != "-")
+    text += why + "\n";
+  return text;
+}
+
+std::string lost_text(const Json& status) {
+  std::string text =
+      fmt::format("{}: its control plane is gone without a word", text_of(status, "name"));
+  if (const std::string pid = text_of(status, "pid"); pid != "-") text += " (pid " + pid + ")";
+  text += "\n";
+  const auto& processes = list_of(status, "processes");
+  for (const Json& process : processes)
+    text += fmt::format("left behind: process '{}' (pid {}) lives\n", text_of(process, "name"),
+                        text_of(process, "pid"));
+  const std::string sockets = text_of(status, "sockets");
+  if (sockets != "-")
+    text += fmt::format("left behind: sockets in {}, which the next run removes\n", sockets);
+  if (processes.empty() && sockets == "-") text += "nothing of it is left\n";
+  return text + fmt::format("to go on with it: primerl-graph run --resume {}\n",
+                            text_of(status, "folder"));
+}
+
+}  // namespace
+
+std::string run_table(const Json& status) {
+  const std::string state = text_of(status, "state");
+  if (state == "ended") return ended_text(status);
+  if (state == "lost") return lost_text(status);
+  std::string text =
+      head_of(status) + "\n" + processes_of(status) + alarms_of(status) + edges_of(status);
+  if (const std::string still = text_of(status, "still"); still != "-")
+    text += "\nnobody gets on:\n" + still;
+  return text;
+}
+
+}  // namespace primerl

@@ -1,0 +1,118 @@
+#include "runtime/monitor/status_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <string_view>
+
+namespace primerl {
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+bool locale_is_utf8() {
+  // The first that is set decides, as in setlocale(3).
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string value(environment(name));
+    if (value.empty()) continue;
+    std::transform(value.begin(), value.end(), value.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return value.find("utf-8") != std::string::npos || value.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+}  // namespace
+
+Terminal terminal_of(int fd) {
+  Terminal terminal;
+  terminal.is_tty = ::isatty(fd) == 1 && environment("TERM") != "dumb" && environment("CI").empty();
+  terminal.color = terminal.is_tty && environment("NO_COLOR").empty();
+  const auto force = environment("CLICOLOR_FORCE");
+  if (!force.empty() && force != "0") terminal.color = true;
+  terminal.utf8 = locale_is_utf8();
+  winsize size{};
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.columns = size.ws_col;
+  return terminal;
+}
+
+std::string short_count(double count) {
+  if (!std::isfinite(count) || count < 0) return "-";
+  if (count < 999.5) return fmt::format("{:.0f}", count);
+  if (count < 999.5e3) return fmt::format("{:.{}f}k", count / 1e3, count < 99.95e3 ? 1 : 0);
+  return fmt::format("{:.1f}M", count / 1e6);
+}
+
+std::string short_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "-";
+  const auto whole = static_cast<int64_t>(std::llround(std::min(seconds, 1e9)));
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+}
+
+std::string status_text(const StatusFacts& facts) {
+  std::string text;
+  if (!facts.tenant.empty()) text += facts.tenant + "  ";
+  if (!facts.phase.empty()) text += facts.phase + "  ";
+  text += fmt::format("step {}/{}", facts.step, facts.max_steps);
+  if (!facts.has_metrics) return text;
+  text += fmt::format("  {} {:.3f}", facts.score_name, facts.score);
+  if (facts.has_staleness)
+    text += fmt::format("  stale {:.1f} (max {:.0f})", facts.off_policy_mean, facts.off_policy_max);
+  text += fmt::format("  {} tok/s", short_count(facts.tokens_per_second));
+  if (facts.seconds_per_step > 0 && facts.step < facts.max_steps)
+    text += fmt::format(
+        "  ETA {}",
+        short_duration(facts.seconds_per_step * static_cast<double>(facts.max_steps - facts.step)));
+  return text;
+}
+
+void StatusLine::update(Time now, const StatusFacts& facts) {
+  const Duration pause = terminal_.is_tty ? kRewriteEvery : kPlainEvery;
+  if (shown_at_ && now - *shown_at_ < pause && facts.phase == shown_phase_) return;
+  shown_at_ = now;
+  shown_phase_ = facts.phase;
+  std::string text = status_text(facts);
+  if (!terminal_.is_tty) {
+    write(text + "\n");
+    return;
+  }
+  // A line that wraps cannot be rewritten.
+  const auto room = static_cast<size_t>(std::max(terminal_.columns - 1, 10));
+  if (text.size() > room) text.resize(room);
+  shown_ = std::move(text);
+  write("\r\x1b[K" + shown_);
+}
+
+void StatusLine::say(std::string_view line) {
+  if (shown_.empty()) {
+    write(std::string(line) + "\n");
+    return;
+  }
+  write("\r\x1b[K" + std::string(line) + "\n" + shown_);
+}
+
+void StatusLine::clear() {
+  if (shown_.empty()) return;
+  shown_.clear();
+  write("\r\x1b[K");
+}
+
+void StatusLine::write(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd_, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // the terminal is gone; the run is not
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace primerl

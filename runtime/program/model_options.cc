@@ -1,0 +1,116 @@
+#include "runtime/program/model_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <limits>
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kTokensMax = int64_t{1} << 20;
+constexpr int64_t kThreadsMax = 1024;
+
+void declare_model(Arguments& arguments, std::string& model, int64_t& threads, bool& json) {
+  arguments.text(model, "--model", "DIR", "a Hugging Face folder (qwen3 or llama)");
+  arguments.integer(threads, "--threads", "N", "compute threads; 0 = one per core", 0, kThreadsMax);
+  arguments.flag(json, "--json", "prints one JSON object a line");
+}
+
+Status validate_model(const std::string& model) {
+  if (model.empty()) return error(Code::kInvalid, "--model DIR is needed");
+  return ok();
+}
+
+std::string exact(double value) { return fmt::format("{}", value); }
+
+}  // namespace
+
+void GenerateArguments::declare(Arguments& arguments) {
+  declare_model(arguments, model, threads, json);
+  arguments.text(prompt, "--prompt", "TEXT", "what to continue");
+  arguments.text(prompt_ids, "--prompt-ids", "1,2,3", "what to continue, as token ids");
+  arguments.integer(max_tokens, "--max-tokens", "N", "new tokens", 1, kTokensMax);
+  arguments.number(temperature, "--temperature", "T", "0 is greedy", 0, 1e6);
+  arguments.number(top_p, "--top-p", "P", "the likeliest tokens of this mass; 1 is off",
+                   std::numeric_limits<double>::min(), 1);
+  arguments.integer(top_k, "--top-k", "K", "the K likeliest tokens; 0 is off", 0, INT32_MAX);
+  arguments.number(min_p, "--min-p", "P", "tokens this likely relative to the likeliest", 0,
+                   1 - 1e-9);
+  arguments.integer(seed, "--seed", "S", "of the draws", 0, INT64_MAX);
+  arguments.integer(num_samples, "--n", "N", "completions", 1, 4096);
+  arguments.flag(ignore_eos, "--ignore-eos", "goes on to --max-tokens past an end token");
+  arguments.flag(special_tokens, "--special-tokens",
+                 "special tokens written out in --prompt count as such; else they are text");
+}
+
+Status GenerateArguments::validate() const {
+  RETURN_IF_ERROR(validate_model(model));
+  if (prompt.empty() == prompt_ids.empty())
+    return error(Code::kInvalid, "exactly one of --prompt and --prompt-ids is needed");
+  if (special_tokens && prompt.empty())
+    return error(Code::kInvalid, "--special-tokens is about --prompt, and there is none");
+  if (!prompt_ids.empty()) {
+    auto ids = parse_token_ids(prompt_ids);
+    if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");
+  }
+  return ok();
+}
+
+std::vector<std::string> GenerateArguments::words() const {
+  std::vector<std::string> all{"generate", "--model=" + model};
+  all.push_back(prompt_ids.empty() ? "--prompt=" + prompt : "--prompt-ids=" + prompt_ids);
+  all.push_back(fmt::format("--max-tokens={}", max_tokens));
+  all.push_back("--temperature=" + exact(temperature));
+  all.push_back("--top-p=" + exact(top_p));
+  all.push_back(fmt::format("--top-k={}", top_k));
+  all.push_back("--min-p=" + exact(min_p));
+  all.push_back(fmt::format("--seed={}", seed));
+  all.push_back(fmt::format("--n={}", num_samples));
+  all.push_back(fmt::format("--threads={}", threads));
+  if (ignore_eos) all.push_back("--ignore-eos");
+  if (special_tokens) all.push_back("--special-tokens");
+  if (json) all.push_back("--json");
+  return all;
+}
+
+void ScoreArguments::declare(Arguments& arguments) {
+  declare_model(arguments, model, threads, json);
+  arguments.text(ids_file, "--ids-file", "FILE", "comma-separated token ids, one sequence a line");
+}
+
+Status ScoreArguments::validate() const {
+  RETURN_IF_ERROR(validate_model(model));
+  if (ids_file.empty()) return error(Code::kInvalid, "--ids-file FILE is needed");
+  return ok();
+}
+
+std::vector<std::string> ScoreArguments::words() const {
+  std::vector<std::string> all{"score", "--model=" + model, "--ids-file=" + ids_file,
+                               fmt::format("--threads={}", threads)};
+  if (json) all.push_back("--json");
+  return all;
+}
+
+Result<std::vector<int32_t>> parse_token_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  size_t at = 0;
+  while (true) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    std::string_view word = std::string_view(text).substr(at, comma - at);
+    while (!word.empty() && (word.front() == ' ' || word.front() == '\t')) word.remove_prefix(1);
+    while (!word.empty() && (word.back() == ' ' || word.back() == '\t' || word.back() == '\r'))
+      word.remove_suffix(1);
+    int32_t id = 0;
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (word.empty() || read.ec != std::errc() || read.ptr != word.data() + word.size() || id < 0)
+      return error(Code::kInvalid, "'{}' at character {} is no token id", word, at + 1)
+          .note(fmt::format("token ids are whole numbers from 0 to {}, separated by commas",
+                            std::numeric_limits<int32_t>::max()));
+    ids.push_back(id);
+    if (comma == text.size()) return ids;
+    at = comma + 1;
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,8 @@
+/// The version of both programs, of every trace and of what processes say to each other.
+#pragma once
+
+namespace primerl {
+
+inline constexpr const char* kProgramVersion = "0.1.0";
+
+}  // namespace primerl

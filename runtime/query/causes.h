@@ -1,0 +1,44 @@
+/// why and after: a step's causes back to the sources, and what it led to.
+///
+/// The causes of a step: the step its input names as its cause; the steps that its input or its
+/// stored emissions refer to (a batch answers each of its groups, so it names them all); and, where
+/// nothing else is known (a work turn, a timer), the messages its host took in since the last turn
+/// that sent something, at most 64, marked as program order. Pure functions over an open Trace.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+enum class CauseKind { kAsked, kInput, kAnswers, kRefers, kProgramOrder };
+std::string_view to_string(CauseKind kind);
+
+/// One step of a chain; entries are in the order they are shown.
+struct ChainEntry {
+  TraceStep step;
+  CauseKind kind = CauseKind::kAsked;
+  int64_t depth = 0;
+  bool is_seen = false;     // its own chain is shown elsewhere, nearer to the step asked for
+  bool is_missing = false;  // its record is not there; only host and step are known
+};
+struct Chain {
+  std::vector<ChainEntry> entries;
+  bool is_cut = false;  // at the limit
+  uint64_t limit = 0;
+  uint64_t num_unknown = 0;  // steps whose cause is not in the record
+};
+
+/// At most `limit` entries, the nearest first; in the order of a tree. `program_order`: how many
+/// earlier steps of the host are shown of each step that has another cause too.
+Chain why(const Trace& trace, const TraceStep& step, uint64_t limit, uint64_t program_order = 0);
+
+/// Deliveries caused by a step, then by those, in order of time; at most `limit` entries.
+Chain after(const Trace& trace, const TraceStep& step, uint64_t limit);
+
+std::string to_text(const Trace& trace, const Chain& chain);
+Json to_json(const Trace& trace, const Chain& chain);
+
+}  // namespace primerl

@@ -1,0 +1,264 @@
+#include "runtime/query/diff.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "runtime/query/diff_parts.h"
+
+namespace primerl {
+namespace {
+
+/// Which step of the sender's host emitted a message, as far as the record says: exactly when the
+/// message was stored, else the delivery it answers or the step that emitted it. 0 = not known.
+uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
+  const TraceCatalog& catalog = trace.catalog();
+  if (const auto payload = trace.payload(key_of(step)); payload.ok()) return payload->step;
+  const uint32_t sender_host = catalog.instances[catalog.links[step.link.index()].sender].host;
+  if (step.cause.is_none() || step.cause.instance.is_none()) return 0;
+  return catalog.instances[step.cause.instance.index()].host == sender_host ? step.cause.step : 0;
+}
+
+struct Event {
+  HostDifference difference;
+  bool is_derived = false;  // seen only in what others received
+};
+
+class Causes {
+ public:
+  Causes(const Pair& pair, std::vector<HostDifference> found) : pair_(pair) {
+    for (auto& difference : found) {
+      const uint32_t host = difference.host.value;
+      events_[host] = {std::move(difference), false};
+    }
+  }
+
+  std::vector<HostDifference> judge() {
+    // A host that handed on something else without a difference of its own shows one there.
+    for (size_t turn = 0; turn <= pair_.a.catalog().hosts.size(); ++turn)
+      if (!add_derived()) break;
+    std::vector<HostDifference> judged;
+    for (auto& [host, event] : events_) {
+      HostDifference difference = event.difference;
+      difference.victim_of = guilty_of(difference);
+      difference.is_cause = difference.victim_of.empty();
+      judged.push_back(std::move(difference));
+    }
+    std::ranges::stable_sort(judged, [](const HostDifference& a, const HostDifference& b) {
+      return std::tuple(!a.is_cause, a.began, a.host) < std::tuple(!b.is_cause, b.began, b.host);
+    });
+    return judged;
+  }
+
+ private:
+  /// The messages that a difference of inputs is about.
+  std::vector<TraceStep> messages_of(const HostDifference& difference) const {
+    std::vector<TraceStep> messages;
+    const auto a = pair_.a.step(difference.host, difference.step);
+    const auto b =
+        pair_.b.step(HostId(pair_.numbers.hosts[difference.host.index()]), difference.step);
+    if (a && a->kind == StepKind::kMessage) messages.push_back(*a);
+    if (b && b->kind == StepKind::kMessage)
+      if (const TraceStep in_a = pair_.in_a(*b); !in_a.link.is_none()) messages.push_back(in_a);
+    return messages;
+  }
+  static bool is_of_inputs(const HostDifference& difference) {
+    return difference.kind == DifferenceKind::kContent ||
+           difference.kind == DifferenceKind::kOrder ||
+           difference.kind == DifferenceKind::kSchema || difference.kind == DifferenceKind::kCount;
+  }
+  HostId sender_of(const TraceStep& message) const {
+    const TraceCatalog& catalog = pair_.a.catalog();
+    return HostId(catalog.instances[catalog.links[message.link.index()].sender].host);
+  }
+
+  bool add_derived() {
+    std::vector<HostDifference> derived;
+    for (const auto& [host, event] : events_) {
+      const HostDifference& difference = event.difference;
+      if (difference.kind != DifferenceKind::kContent || event.is_derived) continue;
+      for (const TraceStep& message : messages_of(difference)) {
+        const HostId sender = sender_of(message);
+        const uint64_t step = emitting_step(pair_.a, message);
+        const auto known = events_.find(sender.value);
+        if (step == 0 || (known != events_.end() && known->second.difference.step <= step)) break;
+        const auto emitted = pair_.a.step(sender, step);
+        HostDifference own;
+        own.kind = DifferenceKind::kOutput;
+        own.host = sender;
+        own.step = step;
+        if (emitted) own.began = emitted->began;
+        own.what = fmt::format("it emitted {} with another content",
+                               message_text(pair_.a.catalog(), key_of(message)));
+        own.details = difference.details;
+        derived.push_back(std::move(own));
+        break;
+      }
+    }
+    for (auto& difference : derived) {
+      const uint32_t host = difference.host.value;
+      events_[host] = {std::move(difference), true};
+    }
+    return !derived.empty();
+  }
+
+  /// The difference that led to this one; "" when nothing before it differs.
+  std::string guilty_of(const HostDifference& difference) const {
+    if (!is_of_inputs(difference)) return "";
+    for (const TraceStep& message : messages_of(difference)) {
+      const HostId sender = sender_of(message);
+      const auto known = events_.find(sender.value);
+      if (known == events_.end() || sender == difference.host) continue;
+      const HostDifference& other = known->second.difference;
+      const uint64_t step = emitting_step(pair_.a, message);
+      const bool is_earlier = step != 0 ? other.step <= step : other.began <= difference.began;
+      if (is_earlier) return step_text(pair_.a.catalog(), other.host, other.step);
+    }
+    if (difference.kind != DifferenceKind::kCount && difference.kind != DifferenceKind::kOrder)
+      return "";
+    // It waits for, or was handed, what only a host that differs can have sent or left out.
+    const HostDifference* first = nullptr;
+    for (const auto& [host, event] : events_)
+      if (event.difference.began < difference.began && event.difference.host != difference.host &&
+          sends_to(event.difference.host, difference) &&
+          (first == nullptr || event.difference.began < first->began))
+        first = &event.difference;
+    return first == nullptr ? "" : step_text(pair_.a.catalog(), first->host, first->step);
+  }
+  bool sends_to(HostId from, const HostDifference& difference) const {
+    const TraceCatalog& catalog = pair_.a.catalog();
+    return std::ranges::any_of(catalog.links, [&](const auto& link) {
+      return catalog.instances[link.sender].host == from.value &&
+             catalog.instances[link.target].host == difference.host.value;
+    });
+  }
+
+  const Pair& pair_;
+  std::map<uint32_t, Event> events_;  // by host
+};
+
+/// The links between what was said of each other: who is missing what.
+std::string missing_line(const Trace& a, const MissingRecords& missing) {
+  const std::string& host = a.catalog().hosts[missing.host.index()].name;
+  const char* trace = missing.in_a ? "a" : "b";
+  if (missing.kind == TraceFault::Kind::kCutTail)
+    return fmt::format("{} is cut after step {} of '{}': steps {} to {} are in {} alone", trace,
+                       missing.first - 1, host, missing.first, missing.last,
+                       missing.in_a ? "b" : "a");
+  const std::string why =
+      missing.text.empty() ? std::string(to_string(missing.kind)) : missing.text;
+  return missing.first == missing.last
+             ? fmt::format("step {} of '{}' is not in {} ({})", missing.first, host, trace, why)
+             : fmt::format("steps {} to {} of '{}' are not in {} ({})", missing.first, missing.last,
+                           host, trace, why);
+}
+
+}  // namespace
+
+std::string_view to_string(DifferenceKind kind) {
+  switch (kind) {
+    case DifferenceKind::kContent:
+      return "content";
+    case DifferenceKind::kOrder:
+      return "order";
+    case DifferenceKind::kOutput:
+      return "output";
+    case DifferenceKind::kOutcome:
+      return "outcome";
+    case DifferenceKind::kSchema:
+      return "schema";
+    case DifferenceKind::kCount:
+      return "count";
+  }
+  return "unknown";
+}
+
+void find_causes(const Pair& pair, TraceDiff& diff) {
+  diff.differences = Causes(pair, std::move(diff.differences)).judge();
+}
+
+TraceDiff diff_traces(const Trace& a, const Trace& b) {
+  TraceDiff diff;
+  compare_tables(a.catalog(), b.catalog(), diff);
+  const Pair pair{a, b, Numbers(a.catalog(), b.catalog())};
+  if (!pair.numbers.has_same_policies)
+    diff.notes.emplace_back(
+        "edges are recorded otherwise (record = ...): stored content was not compared where only "
+        "one has it");
+  for (uint32_t h = 0; h < a.catalog().hosts.size(); ++h) {
+    if (pair.numbers.hosts[h] == UINT32_MAX) continue;
+    if (auto found = first_difference(pair, HostId(h), diff))
+      diff.differences.push_back(std::move(*found));
+  }
+  find_causes(pair, diff);
+  return diff;
+}
+
+std::string to_text(const Trace& a, const TraceDiff& diff) {
+  const TraceCatalog& catalog = a.catalog();
+  std::string text;
+  const auto list = [&](std::string_view title, const std::vector<std::string>& lines) {
+    if (lines.empty()) return;
+    text += fmt::format("{}\n", title);
+    for (const auto& line : lines) text += fmt::format("  {}\n", line);
+  };
+  list("options differ:", diff.options);
+  list("message types differ:", diff.schemas);
+  list("graphs differ:", diff.tables);
+  if (!diff.missing.empty()) text += "records are missing, which is no divergence:\n";
+  for (const auto& missing : diff.missing) text += fmt::format("  {}\n", missing_line(a, missing));
+  bool is_first = true;
+  for (const auto& difference : diff.differences) {
+    text += fmt::format(
+        "{}{} [{}] {}: {}\n", is_first ? "first difference: " : "",
+        step_text(catalog, difference.host, difference.step), to_string(difference.kind),
+        difference.is_cause ? "cause" : fmt::format("victim of {}", difference.victim_of),
+        difference.what);
+    for (const auto& detail : difference.details) text += fmt::format("    {}\n", detail);
+    is_first = false;
+  }
+  for (const auto& note : diff.notes) text += fmt::format("note: {}\n", note);
+  if (diff.is_equal())
+    return text +
+           fmt::format("equal: {} steps of {} hosts\n", diff.num_steps, catalog.hosts.size());
+  if (diff.differences.empty())
+    text += fmt::format("no step differs ({} compared)\n", diff.num_steps);
+  return text;
+}
+
+Json to_json(const Trace& a, const TraceDiff& diff) {
+  const TraceCatalog& catalog = a.catalog();
+  Json differences = Json::array(), missing = Json::array();
+  for (const auto& difference : diff.differences) {
+    Json entry = Json::object()
+                     .set("at", step_text(catalog, difference.host, difference.step))
+                     .set("host", catalog.hosts[difference.host.index()].name)
+                     .set("step", difference.step)
+                     .set("kind", to_string(difference.kind))
+                     .set("is_cause", difference.is_cause)
+                     .set("what", difference.what)
+                     .set("details", Json::list(difference.details));
+    if (!difference.is_cause) entry.set("victim_of", difference.victim_of);
+    differences.push_back(std::move(entry));
+  }
+  for (const auto& records : diff.missing)
+    missing.push_back(Json::object()
+                          .set("kind", to_string(records.kind))
+                          .set("missing_in", records.in_a ? "a" : "b")
+                          .set("host", catalog.hosts[records.host.index()].name)
+                          .set("first", records.first)
+                          .set("last", records.last)
+                          .set("text", missing_line(a, records)));
+  return Json::object()
+      .set("schema", "primerl.trace.diff/1")
+      .set("equal", diff.is_equal())
+      .set("num_steps", diff.num_steps)
+      .set("options", Json::list(diff.options))
+      .set("schemas", Json::list(diff.schemas))
+      .set("tables", Json::list(diff.tables))
+      .set("missing", std::move(missing))
+      .set("differences", std::move(differences))
+      .set("notes", Json::list(diff.notes));
+}
+
+}  // namespace primerl

@@ -1,0 +1,267 @@
+// The first difference of one host.
+#include <algorithm>
+#include <tuple>
+
+#include "runtime/query/diff_parts.h"
+#include "runtime/trace/read/index.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kDetailsMax = 8;
+constexpr uint8_t kOutcomeFlags = kFailed | kAbandoned | kInjected;
+
+uint32_t mapped(const std::vector<uint32_t>& map, uint32_t number) {
+  return number < map.size() ? map[number] : UINT32_MAX;
+}
+
+HostDifference difference(DifferenceKind kind, const TraceStep& step, std::string what) {
+  HostDifference found;
+  found.kind = kind;
+  found.host = step.host;
+  found.step = step.step;
+  found.began = step.began;
+  found.what = std::move(what);
+  return found;
+}
+
+/// Field by field when both stored it, else the checks.
+std::vector<std::string> content_details(const Pair& pair, const MessageKey& key, uint64_t check_a,
+                                         uint64_t check_b) {
+  const auto a = pair.a.payload(key);
+  const auto b = pair.b.payload(pair.in_b(key));
+  if (a.ok() && b.ok()) {
+    const auto json_a = payload_json(pair.a.catalog().types[a->type], *a);
+    const auto json_b = payload_json(pair.b.catalog().types[b->type], *b);
+    if (json_a.ok() && json_b.ok()) {
+      auto details = value_differences(*json_a, *json_b, kDetailsMax);
+      if (details.empty() && a->blobs != b->blobs)
+        details.emplace_back("the bytes of its blobs differ");
+      if (details.empty())
+        for (const auto& [name, trace, payload] :
+             {std::tuple("a", &pair.a, &*a), std::tuple("b", &pair.b, &*b)})
+          if (const Status fits = check_payload(trace->catalog().types[payload->type], *payload);
+              !fits.ok())
+            details.push_back(fmt::format("in {}: {}", name, fits.error().message()));
+      if (!details.empty()) return details;
+    }
+    for (const auto* json : {&json_a, &json_b})
+      if (!json->ok()) return {json->error().message()};
+  }
+  return {fmt::format("payload check {:016x} in a, {:016x} in b; its content was not stored",
+                      check_a, check_b)};
+}
+
+/// Payloads that the step stored: the first that differs.
+std::optional<HostDifference> emission_difference(const Pair& pair, const TraceStep& a,
+                                                  const TraceStep& b) {
+  if (!pair.numbers.has_same_policies) return std::nullopt;
+  const TraceCatalog& catalog = pair.a.catalog();
+  const HostId host_b(pair.numbers.hosts[a.host.index()]);
+  const auto keys_a = pair.a.stored_emissions(a.host, a.step);
+  const auto keys_b = pair.b.stored_emissions(host_b, b.step);
+  for (size_t i = 0; i < std::min(keys_a.size(), keys_b.size()); ++i) {
+    if (pair.in_b(keys_a[i]) != keys_b[i])
+      return difference(DifferenceKind::kOutput, a,
+                        fmt::format("it emitted {} in a where b has another message",
+                                    message_text(catalog, keys_a[i])));
+    const auto payload_a = pair.a.payload(keys_a[i]);
+    const auto payload_b = pair.b.payload(keys_b[i]);
+    if (!payload_a.ok() || !payload_b.ok()) continue;
+    if (payload_a->payload_check == payload_b->payload_check &&
+        payload_a->body == payload_b->body && payload_a->blobs == payload_b->blobs)
+      continue;
+    auto found = difference(
+        pair.numbers.changed_types.contains(payload_a->type) ? DifferenceKind::kSchema
+                                                             : DifferenceKind::kOutput,
+        a, fmt::format("it emitted {} with another content", message_text(catalog, keys_a[i])));
+    found.details =
+        content_details(pair, keys_a[i], payload_a->payload_check, payload_b->payload_check);
+    return found;
+  }
+  if (keys_a.size() == keys_b.size()) return std::nullopt;
+  return difference(
+      DifferenceKind::kOutput, a,
+      fmt::format("it stored {} messages in a, {} in b", keys_a.size(), keys_b.size()));
+}
+
+std::optional<HostDifference> input_difference(const Pair& pair, const TraceStep& a,
+                                               const TraceStep& b) {
+  const TraceCatalog& catalog = pair.a.catalog();
+  const bool same_input = a.kind == b.kind && a.instance == b.instance && a.link == b.link &&
+                          a.epoch == b.epoch && a.sequence == b.sequence && a.subject == b.subject;
+  if (!same_input) {
+    TraceStep shown = b;
+    if (shown.kind == StepKind::kMessage && shown.link.is_none())
+      return difference(
+          DifferenceKind::kOrder, a,
+          fmt::format("it handled {} in a, something a has not in b", input_text(catalog, a)));
+    return difference(DifferenceKind::kOrder, a,
+                      fmt::format("it handled {} in a, {} in b", input_text(catalog, a),
+                                  input_text(catalog, shown)));
+  }
+  if (a.kind != StepKind::kMessage) return std::nullopt;
+  const auto message = message_text(catalog, key_of(a));
+  if (((a.flags | b.flags) & kNotChecked) == 0 &&
+      (a.payload_check != b.payload_check || a.payload_bytes != b.payload_bytes)) {
+    const bool is_schema = pair.numbers.changed_types.contains(a.type);
+    auto found =
+        difference(is_schema ? DifferenceKind::kSchema : DifferenceKind::kContent, a,
+                   is_schema ? fmt::format("{} is a '{}', which is declared otherwise in b",
+                                           message, catalog.types[a.type].name)
+                             : fmt::format("it was handed {} with another content", message));
+    found.details = content_details(pair, key_of(a), a.payload_check, b.payload_check);
+    return found;
+  }
+  const auto header = [&](std::string_view what, const std::string& in_a, const std::string& in_b) {
+    auto found = difference(DifferenceKind::kContent, a,
+                            fmt::format("it was handed {} with another {}", message, what));
+    found.details.push_back(fmt::format("{}: {} in a, {} in b", what, in_a, in_b));
+    return found;
+  };
+  if (a.cause != b.cause)
+    return header("cause", step_name(catalog, a.cause), step_name(catalog, b.cause));
+  if (a.tenant != b.tenant)
+    return header("tenant", fmt::format("{}", a.tenant), fmt::format("{}", b.tenant));
+  if (a.origin != b.origin)
+    return header("origin", fmt::format("{}", a.origin), fmt::format("{}", b.origin));
+  if (a.type != b.type)
+    return header("type", catalog.types[a.type].name,
+                  b.type < catalog.types.size() ? catalog.types[b.type].name : "?");
+  return std::nullopt;
+}
+
+/// Says that a trace lacks the record of a step, once per stretch.
+void note_missing(const Pair& pair, HostId host, uint64_t step, bool in_a, TraceDiff& diff) {
+  for (auto& known : diff.missing)
+    if (known.host == host && known.in_a == in_a && known.last + 1 >= step && step >= known.first) {
+      known.last = std::max(known.last, step);
+      return;
+    }
+  MissingRecords missing;
+  missing.host = host;
+  missing.in_a = in_a;
+  missing.first = missing.last = step;
+  const Trace& trace = in_a ? pair.a : pair.b;
+  const HostId own = in_a ? host : HostId(pair.numbers.hosts[host.index()]);
+  for (const TraceFault& fault : trace.faults())
+    if (fault.host == own && fault.first <= step && step <= fault.last &&
+        fault.kind != TraceFault::Kind::kCutTail) {
+      missing.kind = fault.kind;
+      missing.text = fault.text;
+    }
+  diff.missing.push_back(std::move(missing));
+}
+
+/// What lies behind the last step that both have.
+std::optional<HostDifference> end_difference(const Pair& pair, HostId host, uint64_t last_a,
+                                             uint64_t last_b, TraceDiff& diff) {
+  if (last_a == last_b) return std::nullopt;
+  const bool a_is_shorter = last_a < last_b;
+  const Trace& shorter = a_is_shorter ? pair.a : pair.b;
+  const HostId own = a_is_shorter ? host : HostId(pair.numbers.hosts[host.index()]);
+  const uint64_t common = std::min(last_a, last_b);
+  for (const TraceFault& fault : shorter.faults())
+    if (fault.kind == TraceFault::Kind::kCutTail && fault.host == own) {
+      MissingRecords cut{fault.kind, a_is_shorter, host, common + 1, std::max(last_a, last_b),
+                         fault.text};
+      diff.missing.push_back(std::move(cut));
+      return std::nullopt;
+    }
+  HostDifference found;
+  found.kind = DifferenceKind::kCount;
+  found.host = host;
+  found.step = common + 1;
+  const auto next = a_is_shorter ? pair.b.step(HostId(pair.numbers.hosts[host.index()]), common + 1)
+                                 : pair.a.step(host, common + 1);
+  if (next) found.began = next->began;
+  found.what = fmt::format("it took {} steps in a, {} in b", last_a, last_b);
+  if (next)
+    found.details.push_back(
+        fmt::format("the next one in {} is {}", a_is_shorter ? "b" : "a",
+                    input_text(pair.a.catalog(), a_is_shorter ? pair.in_a(*next) : *next)));
+  return found;
+}
+
+}  // namespace
+
+TraceStep Pair::in_a(TraceStep step) const {
+  if (numbers.is_identity) return step;
+  const auto map = [](const std::vector<uint32_t>& numbers_of, auto id) {
+    return decltype(id)(mapped(numbers_of, id.value));
+  };
+  step.instance = map(numbers.instances, step.instance);
+  step.origin = map(numbers.instances, step.origin);
+  step.cause.instance = map(numbers.instances, step.cause.instance);
+  step.link = map(numbers.links, step.link);
+  step.tenant = map(numbers.tenants, step.tenant);
+  step.type = mapped(numbers.types, step.type);
+  if (step.kind == StepKind::kPeer) step.subject = mapped(numbers.instances, step.subject);
+  return step;
+}
+
+MessageKey Pair::in_b(MessageKey key) const {
+  if (numbers.is_identity) return key;
+  const auto found = std::ranges::find(numbers.links, key.link.value);
+  key.link = found == numbers.links.end()
+                 ? LinkId()
+                 : LinkId(static_cast<uint32_t>(found - numbers.links.begin()));
+  return key;
+}
+
+std::optional<HostDifference> step_difference(const Pair& pair, const TraceStep& a,
+                                              const TraceStep& b) {
+  if (auto found = input_difference(pair, a, b)) return found;
+  const TraceCatalog& catalog = pair.a.catalog();
+  if ((a.flags & kOutcomeFlags) != (b.flags & kOutcomeFlags))
+    return difference(DifferenceKind::kOutcome, a,
+                      fmt::format("the handler of {} {} in a, {} in b", input_text(catalog, a),
+                                  a.is_failed() ? "failed" : "succeeded",
+                                  b.is_failed() ? "failed" : "succeeded"));
+  if (auto found = emission_difference(pair, a, b)) return found;
+  if (a.num_emissions != b.num_emissions)
+    return difference(
+        DifferenceKind::kOutput, a,
+        fmt::format("it emitted {} messages in a, {} in b", a.num_emissions, b.num_emissions));
+  return std::nullopt;
+}
+
+std::optional<HostDifference> first_difference(const Pair& pair, HostId host, TraceDiff& diff) {
+  const HostId host_b(pair.numbers.hosts[host.index()]);
+  const uint64_t first_a = pair.a.first_step(host), first_b = pair.b.first_step(host_b);
+  const uint64_t last_a = pair.a.last_step(host), last_b = pair.b.last_step(host_b);
+  if (first_a == 0 || first_b == 0) return end_difference(pair, host, last_a, last_b, diff);
+  const uint64_t first = std::max(first_a, first_b);
+  const uint64_t last = std::min(last_a, last_b);
+  if (first_a != first_b)
+    diff.notes.push_back(fmt::format("steps of '{}' before {} are in one of the two alone",
+                                     pair.a.catalog().hosts[host.index()].name, first));
+  for (uint64_t step = first; step <= last;) {
+    const uint64_t block = step / kDigestSteps;
+    const uint64_t block_end = (block + 1) * kDigestSteps - 1;
+    const bool is_whole = step % kDigestSteps == (block == 0 ? 1 : 0) && step >= first_a &&
+                          step >= first_b && block_end <= last;
+    if (is_whole && pair.numbers.is_identity) {
+      const auto digest_a = pair.a.digest(host, block);
+      const auto digest_b = pair.b.digest(host_b, block);
+      if (digest_a && digest_b && digest_a->steps == digest_b->steps &&
+          (digest_a->payloads == digest_b->payloads || !pair.numbers.has_same_policies)) {
+        diff.num_steps += block_end - step + 1;
+        step = block_end + 1;
+        continue;
+      }
+    }
+    for (const uint64_t end = std::min(block_end, last); step <= end; ++step) {
+      const auto a = pair.a.step(host, step);
+      const auto b = pair.b.step(host_b, step);
+      if (!a) note_missing(pair, host, step, true, diff);
+      if (!b) note_missing(pair, host, step, false, diff);
+      if (!a || !b) continue;
+      ++diff.num_steps;
+      if (auto found = step_difference(pair, *a, pair.in_a(*b))) return found;
+    }
+  }
+  return end_difference(pair, host, last_a, last_b, diff);
+}
+
+}  // namespace primerl

@@ -1,0 +1,56 @@
+/// What is done to a trace when nobody writes to it: verify (every check there is), recover (cut
+/// off what a death left behind) and pack. Behind `primerl-graph trace verify|recover|pack`.
+///
+/// A folder is a run folder, or its `trace/`. kNotFound when no segment lies there. recover is the
+/// only thing that ever cuts a file; it and pack leave files alone that a live process writes to.
+/// Functions without state; one at a time on a folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "graph/base/result.h"
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+struct VerifyReport {
+  uint64_t num_segments = 0;
+  uint64_t num_bytes = 0;  // of the segment files
+  uint64_t num_frames = 0;
+  uint64_t num_deliveries = 0;
+  uint64_t num_blobs = 0;          // of the content store that are referred to
+  bool is_closed = true;           // every process wrote its end frame
+  std::vector<TraceFault> faults;  // in order of process, segment, offset
+  /// Nothing is missing or damaged. Holes and retired segments are no faults.
+  bool is_sound() const;
+};
+
+/// Reads everything: frame CRCs, block CRCs of packed segments, the order and completeness of the
+/// segments, that their catalogs agree, totals of the end frames, hashes of blobs.
+Result<VerifyReport> verify_trace(const std::filesystem::path& folder);
+
+/// One file that was changed, or could not be.
+struct MaintenanceStep {
+  std::string file;  // name in the trace folder
+  std::string text;  // "cut 41 bytes of an unfinished frame at 1024", for people
+  bool is_done = true;
+  uint64_t bytes_before = 0, bytes_after = 0;
+};
+
+struct RecoverOptions {
+  /// Also write segments anew without the holes in them. Frames move, so indices are made anew.
+  bool cuts_holes = false;
+};
+/// Cuts unused room and unfinished frames off the ends of raw segments, removes segments that were
+/// prepared and never used, unfinished files and indices of what has changed (readers make them
+/// again). Damage is reported by verify and stays. kUnavailable while a process writes to it.
+Result<std::vector<MaintenanceStep>> recover_trace(const std::filesystem::path& folder,
+                                                   const RecoverOptions& options = {});
+
+/// Packs every raw segment. One that a process writes to is left, and said.
+Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& folder);
+
+}  // namespace primerl

@@ -1,0 +1,318 @@
+#include "runtime/query/stat.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/query/step_text.h"
+#include "runtime/trace/schema.h"
+
+namespace primerl {
+namespace {
+
+uint64_t percentile(std::vector<uint64_t>& values, double part) {
+  if (values.empty()) return 0;
+  const auto at = static_cast<size_t>(part * static_cast<double>(values.size() - 1));
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(at));
+  return values[at];
+}
+
+/// Messages of the links of one edge, evenly over their sequence numbers.
+class Samples {
+ public:
+  Samples(const Trace& trace, const std::vector<VersionMark>& versions)
+      : trace_(trace), versions_(versions) {
+    for (const auto& type : trace.catalog().types) {
+      auto& entry = schemas_.emplace_back();
+      auto schema = read_schema(type.schema);
+      if (schema.ok() && schema->has_version) entry = std::move(schema).value();
+    }
+  }
+
+  void take(const std::vector<uint32_t>& links, EdgeStat& edge) {
+    queue_us_.clear();
+    lags_.clear();
+    const uint64_t each = std::max<uint64_t>(kStatSamples / std::max<size_t>(links.size(), 1), 1);
+    for (const uint32_t link : links) take_link(LinkId(link), each);
+    edge.num_sampled = queue_us_.size();
+    edge.has_queue = !queue_us_.empty();
+    edge.queue_p50_us = percentile(queue_us_, 0.5);
+    edge.queue_p99_us = percentile(queue_us_, 0.99);
+    edge.has_lag = !lags_.empty();
+    if (lags_.empty()) return;
+    edge.lag_max = *std::ranges::max_element(lags_);
+    std::ranges::sort(lags_);
+    edge.lag_p50 = lags_[lags_.size() / 2];
+  }
+
+ private:
+  void take_link(LinkId link, uint64_t count) {
+    const HostId target(
+        trace_.catalog().instances[trace_.catalog().links[link.index()].target].host);
+    const auto& stats = trace_.summary().links[link.index()];
+    const uint64_t last = stats.stats.num_messages + stats.num_skipped;
+    const uint64_t stride = std::max<uint64_t>(last / count, 1);
+    uint64_t num_absent = 0;
+    for (uint64_t sequence = last; sequence > 0; sequence -= std::min(sequence, stride)) {
+      const MessageKey key{link, trace_.summary().newest_epoch, sequence};
+      const auto at = trace_.delivery(key);
+      const auto step = at ? trace_.step(target, at->step) : std::nullopt;
+      // An older incarnation of the sender: its numbers are its own.
+      if (!step && ++num_absent > 64) return;
+      if (step) take_step(*step);
+    }
+  }
+  void take_step(const TraceStep& step) {
+    const auto payload = trace_.payload(key_of(step));
+    std::optional<Time> sent;
+    if (payload.ok()) {
+      sent = payload->sent_at;
+    } else if (!step.cause.is_none()) {
+      // Emitted in the step that caused it, unless it answers an earlier one: then longer ago.
+      const auto& catalog = trace_.catalog();
+      const auto& link = catalog.links[step.link.index()];
+      if (step.cause.instance.value == link.sender)
+        if (const auto cause =
+                trace_.step(HostId(catalog.instances[link.sender].host), step.cause.step))
+          if (cause->kind == StepKind::kMessage) sent = cause->began;
+    }
+    if (sent && *sent <= step.began)
+      queue_us_.push_back(static_cast<uint64_t>((step.began - *sent).to_nanoseconds() / 1000));
+    if (!payload.ok() || step.tenant.is_none() || !schemas_[payload->type]) return;
+    const auto carried = body_versions(*schemas_[payload->type], payload->body, payload->blobs);
+    if (!carried.ok() || carried->empty()) return;
+    int64_t newest = 0;
+    for (const VersionMark& mark : versions_)
+      if (mark.tenant == step.tenant.value && mark.at_ns <= step.began.to_nanoseconds())
+        newest = std::max(newest, mark.version);
+    lags_.push_back(newest - *std::ranges::min_element(*carried));
+  }
+
+  const Trace& trace_;
+  const std::vector<VersionMark>& versions_;
+  std::vector<std::optional<FieldSchema>> schemas_;  // by type; only those with versions
+  std::vector<uint64_t> queue_us_;
+  std::vector<int64_t> lags_;
+};
+
+void add(HostStats& sum, const HostStats& more) {
+  sum.num_steps += more.num_steps;
+  sum.num_failed += more.num_failed;
+  sum.num_abandoned += more.num_abandoned;
+  sum.num_emissions += more.num_emissions;
+  sum.busy_us += more.busy_us;
+  sum.handler_us.add(more.handler_us);
+}
+
+std::vector<EdgeStat> edge_stats(const Trace& trace, double seconds) {
+  const TraceCatalog& catalog = trace.catalog();
+  const TraceSummary& summary = trace.summary();
+  std::vector<EdgeStat> edges;
+  Samples samples(trace, summary.versions);
+  std::map<std::string, std::vector<uint32_t>> links_of;
+  std::vector<std::string> order;
+  for (uint32_t l = 0; l < catalog.links.size(); ++l) {
+    auto& links = links_of[catalog.links[l].edge];
+    if (links.empty()) order.push_back(catalog.links[l].edge);
+    links.push_back(l);
+  }
+  for (const auto& name : order) {
+    EdgeStat edge;
+    edge.edge = name;
+    Histogram handler_us;
+    for (const uint32_t l : links_of[name]) {
+      const auto& of_link = summary.links[l];
+      const LinkStats& stats = of_link.stats;
+      edge.type = catalog.types[catalog.links[l].type].name;
+      edge.num_messages += stats.num_messages;
+      edge.num_bytes += stats.num_bytes;
+      edge.num_failed += stats.num_failed;
+      edge.num_stored += of_link.num_stored;
+      (catalog.links[l].latest_wins ? edge.num_overwritten : edge.num_absent) +=
+          of_link.num_skipped;
+      handler_us.add(stats.handler_us);
+    }
+    edge.handler_p50_us = handler_us.percentile(0.5);
+    edge.handler_p99_us = handler_us.percentile(0.99);
+    if (seconds > 0) edge.per_second = static_cast<double>(edge.num_messages) / seconds;
+    samples.take(links_of[name], edge);
+    edges.push_back(std::move(edge));
+  }
+  return edges;
+}
+
+std::string replay_text(const Trace& trace, bool& from_start) {
+  const TraceCatalog& catalog = trace.catalog();
+  std::string text;
+  from_start = true;
+  for (uint32_t h = 0; h < catalog.hosts.size(); ++h)
+    if (const uint64_t first = trace.first_step(HostId(h)); first > 1) {
+      from_start = false;
+      text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", catalog.hosts[h].name, first);
+    }
+  if (!from_start)
+    return "not from the start, whose records were retired: only from a checkpoint at or after " +
+           text;
+  for (const TraceFault& fault : trace.faults())
+    if (fault.is_fault() && fault.kind != TraceFault::Kind::kCutTail) {
+      from_start = false;
+      return fmt::format("from the start up to what is missing: {}", fault.text);
+    }
+  return trace.is_closed() ? "from the start to the end" : "from the start to the cut";
+}
+
+std::string host_line(const HostStat& host) {
+  HostStats all = host.messages;
+  for (const auto* more : {&host.timers, &host.turns, &host.others}) add(all, *more);
+  return fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n",
+                     host.host, host.first_step, host.last_step, host.messages.num_steps,
+                     host.timers.num_steps, host.turns.num_steps, all.num_failed,
+                     micros_text(static_cast<double>(all.handler_us.percentile(0.5))),
+                     micros_text(static_cast<double>(all.handler_us.percentile(0.99))),
+                     micros_text(static_cast<double>(all.busy_us)));
+}
+
+std::string edge_line(const EdgeStat& edge) {
+  std::string line = fmt::format("  {:<44} {:>9} {:>9.1f} {:>10} {:>9} {:>9}", edge.edge,
+                                 edge.num_messages, edge.per_second, bytes_text(edge.num_bytes),
+                                 micros_text(static_cast<double>(edge.handler_p50_us)),
+                                 micros_text(static_cast<double>(edge.handler_p99_us)));
+  line += edge.has_queue
+              ? fmt::format(" {:>9} {:>9}", micros_text(static_cast<double>(edge.queue_p50_us)),
+                            micros_text(static_cast<double>(edge.queue_p99_us)))
+              : fmt::format(" {:>9} {:>9}", "-", "-");
+  if (edge.num_overwritten > 0) line += fmt::format("  {} overwritten", edge.num_overwritten);
+  if (edge.num_absent > 0) line += fmt::format("  {} NOT IN THE RECORD", edge.num_absent);
+  if (edge.num_failed > 0) line += fmt::format("  {} failed", edge.num_failed);
+  if (edge.has_lag) line += fmt::format("  version lag {} (max {})", edge.lag_p50, edge.lag_max);
+  return line + "\n";
+}
+
+Json steps_json(const HostStats& stats) {
+  return Json::object()
+      .set("num_steps", stats.num_steps)
+      .set("num_failed", stats.num_failed)
+      .set("num_abandoned", stats.num_abandoned)
+      .set("num_emissions", stats.num_emissions)
+      .set("busy_us", stats.busy_us)
+      .set("handler_p50_us", stats.handler_us.percentile(0.5))
+      .set("handler_p99_us", stats.handler_us.percentile(0.99));
+}
+
+Json edge_json(const EdgeStat& edge) {
+  Json json = Json::object()
+                  .set("edge", edge.edge)
+                  .set("type", edge.type)
+                  .set("num_messages", edge.num_messages)
+                  .set("per_second", edge.per_second)
+                  .set("num_bytes", edge.num_bytes)
+                  .set("num_failed", edge.num_failed)
+                  .set("num_stored", edge.num_stored)
+                  .set("num_overwritten", edge.num_overwritten)
+                  .set("num_absent", edge.num_absent)
+                  .set("handler_p50_us", edge.handler_p50_us)
+                  .set("handler_p99_us", edge.handler_p99_us);
+  if (edge.has_queue)
+    json.set("queue_p50_us", edge.queue_p50_us)
+        .set("queue_p99_us", edge.queue_p99_us)
+        .set("num_sampled", edge.num_sampled);
+  if (edge.has_lag) json.set("lag_p50", edge.lag_p50).set("lag_max", edge.lag_max);
+  return json;
+}
+
+}  // namespace
+
+TraceStat stat_trace(const Trace& trace) {
+  const TraceSummary& summary = trace.summary();
+  TraceStat stat;
+  stat.seconds = static_cast<double>(summary.last_ns - summary.first_ns) * 1e-9;
+  stat.edges = edge_stats(trace, stat.seconds);
+  for (uint32_t h = 0; h < trace.catalog().hosts.size(); ++h) {
+    HostStat host;
+    host.host = trace.catalog().hosts[h].name;
+    host.first_step = trace.first_step(HostId(h));
+    host.last_step = trace.last_step(HostId(h));
+    const auto& kinds = summary.hosts[h];
+    host.messages = kinds[static_cast<size_t>(StepKind::kMessage)];
+    host.timers = kinds[static_cast<size_t>(StepKind::kTimer)];
+    host.turns = kinds[static_cast<size_t>(StepKind::kWork)];
+    add(host.others, kinds[static_cast<size_t>(StepKind::kDrain)]);
+    add(host.others, kinds[static_cast<size_t>(StepKind::kPeer)]);
+    stat.hosts.push_back(std::move(host));
+  }
+  stat.versions = summary.versions;
+  stat.replay = replay_text(trace, stat.replays_from_start);
+  return stat;
+}
+
+std::string to_text(const Trace& trace, const TraceStat& stat) {
+  const TraceCatalog& catalog = trace.catalog();
+  const TraceSummary& summary = trace.summary();
+  std::string text = incomplete_text(trace);
+  text += fmt::format(
+      "{}: graph '{}', seed {}, {} steps of {} hosts in {:.3f} s{}, {} messages stored, {} in {} "
+      "segments\n",
+      trace.folder().string(), catalog.graph_name, catalog.seed, summary.num_steps,
+      catalog.hosts.size(), stat.seconds, catalog.is_virtual ? " of virtual time" : "",
+      summary.num_payloads, bytes_text(summary.file_bytes), summary.num_segments);
+  text += fmt::format("replay is possible {}\n\n", stat.replay);
+  text +=
+      fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "host",
+                  "first", "last", "messages", "timers", "turns", "failed", "p50", "p99", "busy");
+  for (const auto& host : stat.hosts) text += host_line(host);
+  text += fmt::format("\n  {:<44} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9}\n", "edge", "messages",
+                      "per s", "bytes", "p50", "p99", "queue p50", "p99");
+  for (const auto& edge : stat.edges) text += edge_line(edge);
+  if (!stat.versions.empty()) {
+    text += "\n";
+    std::map<uint32_t, const VersionMark*> newest;
+    for (const VersionMark& mark : stat.versions) newest[mark.tenant] = &mark;
+    for (const auto& [tenant, mark] : newest)
+      text += fmt::format("  policy of '{}': version {}, first seen at {} s\n",
+                          tenant < catalog.tenants.size() ? catalog.tenants[tenant] : "?",
+                          mark->version, time_text(catalog, Time::from_nanoseconds(mark->at_ns)));
+  }
+  return text;
+}
+
+Json to_json(const Trace& trace, const TraceStat& stat) {
+  const TraceCatalog& catalog = trace.catalog();
+  const TraceSummary& summary = trace.summary();
+  Json faults = Json::array(), hosts = Json::array(), edges = Json::array();
+  for (const auto& fault : trace.faults()) faults.push_back(fault_json(catalog, fault));
+  for (const auto& host : stat.hosts)
+    hosts.push_back(Json::object()
+                        .set("host", host.host)
+                        .set("first_step", host.first_step)
+                        .set("last_step", host.last_step)
+                        .set("messages", steps_json(host.messages))
+                        .set("timers", steps_json(host.timers))
+                        .set("turns", steps_json(host.turns))
+                        .set("others", steps_json(host.others)));
+  for (const auto& edge : stat.edges) edges.push_back(edge_json(edge));
+  Json versions = Json::array();
+  for (const VersionMark& mark : stat.versions)
+    versions.push_back(
+        Json::object()
+            .set("tenant",
+                 mark.tenant < catalog.tenants.size() ? catalog.tenants[mark.tenant] : "?")
+            .set("version", mark.version)
+            .set("seconds", seconds_of(catalog, Time::from_nanoseconds(mark.at_ns))));
+  return Json::object()
+      .set("schema", "primerl.trace.stat/1")
+      .set("graph", catalog.graph_name)
+      .set("complete", trace.is_complete())
+      .set("closed", trace.is_closed())
+      .set("replays_from_start", stat.replays_from_start)
+      .set("replay", stat.replay)
+      .set("seconds", stat.seconds)
+      .set("num_steps", summary.num_steps)
+      .set("num_payloads", summary.num_payloads)
+      .set("file_bytes", summary.file_bytes)
+      .set("num_segments", summary.num_segments)
+      .set("faults", std::move(faults))
+      .set("hosts", std::move(hosts))
+      .set("edges", std::move(edges))
+      .set("versions", std::move(versions));
+}
+
+}  // namespace primerl

@@ -1,0 +1,50 @@
+/// stat: what a trace adds up to, edge by edge and host by host, from the indices; queue times and
+/// version lags from at most kSamples messages an edge, taken evenly. Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/read/summary.h"
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+struct EdgeStat {
+  std::string edge, type;
+  uint64_t num_messages = 0, num_bytes = 0, num_failed = 0, num_stored = 0;
+  uint64_t num_overwritten = 0;  // sequence numbers that never arrived, on latest_wins links
+  uint64_t num_absent = 0;       // the same on other links: missing from the record
+  double per_second = 0;
+  uint64_t handler_p50_us = 0, handler_p99_us = 0;
+  bool has_queue = false;  // the time of sending is known for some
+  uint64_t queue_p50_us = 0, queue_p99_us = 0;
+  uint64_t num_sampled = 0;
+  bool has_lag = false;  // its messages carry a policy version
+  int64_t lag_p50 = 0, lag_max = 0;
+};
+
+struct HostStat {
+  std::string host;
+  uint64_t first_step = 0, last_step = 0;
+  HostStats messages, timers, turns, others;
+};
+
+struct TraceStat {
+  double seconds = 0;
+  std::vector<EdgeStat> edges;
+  std::vector<HostStat> hosts;
+  /// Tenant and version, with the time of its first sight.
+  std::vector<VersionMark> versions;
+  bool replays_from_start = false;
+  std::string replay;  // from where replay is possible, in words
+};
+
+inline constexpr uint64_t kStatSamples = 1024;
+
+TraceStat stat_trace(const Trace& trace);
+std::string to_text(const Trace& trace, const TraceStat& stat);
+Json to_json(const Trace& trace, const TraceStat& stat);
+
+}  // namespace primerl

@@ -1,0 +1,73 @@
+/// StepFilter: which steps of a trace someone wants to see. Names are resolved, and complained
+/// about, when it is made; a value afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+/// What a person wrote. Empty lists let everything through; within a list one match is enough,
+/// across lists all must match.
+struct StepQuery {
+  std::vector<std::string> nodes = {};  // nodes, instances or hosts
+  std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
+  std::vector<std::string> types = {};  // message types
+  std::vector<std::string> tenants = {};
+  std::vector<std::string> fields = {};   // "reward>0.5", "kv.id=7"; a bare name fits at any depth
+  std::optional<uint64_t> session = {};   // a field `session` or `trajectory`, at any depth
+  std::optional<std::string> steps = {};  // "88", "10..20", "10..", "..20"
+  std::optional<double> from_seconds = {}, to_seconds = {};  // since the run began
+  bool is_failed = false;                                    // only failed handlers
+};
+
+/// One comparison with a field of a message.
+struct FieldMatch {
+  enum class Sign { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+  std::vector<std::string> path;  // {"kv", "id"}
+  Sign sign = Sign::kEqual;
+  std::string value;
+
+  static Result<FieldMatch> parse(std::string_view text);
+  /// Whether some value at the path compares so; lists are searched.
+  bool matches(const Json& message) const;
+};
+
+class StepFilter {
+ public:
+  static Result<StepFilter> make(const Trace& trace, const StepQuery& query);
+
+  Time from = Time::from_nanoseconds(INT64_MIN);
+  Time to = Time::from_nanoseconds(INT64_MAX);
+
+  /// Of a step between from and to. kUnknown: its fields decide, and they were not stored.
+  enum class Verdict { kNo, kYes, kUnknown };
+  Verdict matches(const Trace& trace, const TraceStep& step) const;
+
+ private:
+  Status choose_nodes(const TraceCatalog& catalog, const std::vector<std::string>& wanted);
+  Status choose_links(const TraceCatalog& catalog, const std::vector<std::string>& wanted);
+  Status choose_fields(const TraceCatalog& catalog, const StepQuery& query);
+
+  std::vector<bool> instances_, hosts_, links_, types_, tenants_;  // empty = all
+  /// All must match; of one inner list, one.
+  std::vector<std::vector<FieldMatch>> fields_;
+  std::vector<bool> may_match_;  // by type: whether its schema has all fields
+  uint64_t first_step_ = 0, last_step_ = UINT64_MAX;
+  bool is_failed_ = false;
+};
+
+/// Steps in order of time, at most `limit`; the rest are counted when `counts_rest`.
+struct FoundSteps {
+  std::vector<TraceStep> steps;
+  uint64_t num_more = 0;     // matched beyond the limit
+  uint64_t num_unknown = 0;  // would have to be decoded, but their content was not stored
+};
+FoundSteps find_steps(const Trace& trace, const StepFilter& filter, uint64_t limit);
+std::string to_text(const Trace& trace, const FoundSteps& found, bool with_payloads);
+Json to_json(const Trace& trace, const FoundSteps& found, bool with_payloads);
+
+}  // namespace primerl

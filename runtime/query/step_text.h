@@ -1,0 +1,46 @@
+/// How steps and messages of a trace are shown, the same way in every query. Pure functions over
+/// an open Trace.
+#pragma once
+
+#include <string>
+
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+/// "trainer:412" of a work turn, "rollout.main:88" of a handler: what parse_step_name() reads.
+std::string step_name(const Trace& trace, const TraceStep& step);
+/// Of a cause: "rollout.main:88", or "-" for none.
+std::string step_name(const TraceCatalog& catalog, const StepRef& step);
+/// "12.345678": seconds since the run began.
+double seconds_of(const TraceCatalog& catalog, Time time);
+std::string time_text(const TraceCatalog& catalog, Time time);
+/// "group <- rollout.main #17", "timer stall", "work".
+std::string input_text(const TraceCatalog& catalog, const TraceStep& step);
+/// "rollout.group -> trainer.group epoch 1 #17".
+std::string message_text(const TraceCatalog& catalog, const MessageKey& key);
+/// One line, without a newline.
+std::string step_line(const Trace& trace, const TraceStep& step);
+Json step_json(const Trace& trace, const TraceStep& step);
+Json key_json(const TraceCatalog& catalog, const MessageKey& key);
+Json fault_json(const TraceCatalog& catalog, const TraceFault& fault);
+MessageKey key_of(const TraceStep& step);
+
+/// The input of a step as JSON; kNotFound when it was not stored.
+Result<Json> input_json(const Trace& trace, const TraceStep& step);
+
+/// "INCOMPLETE: ..." with every fault on a line of its own, or "" for a whole trace.
+std::string incomplete_text(const Trace& trace);
+
+/// 1.5 MB, 12 us: for people.
+std::string bytes_text(uint64_t num_bytes);
+std::string micros_text(double micros);
+/// JSON on several lines, but lists of numbers and texts on one.
+std::string pretty_json(const Json& json, const std::string& indent);
+/// JSON cut to about `max` characters for one line.
+std::string short_json(const Json& json, size_t max);
+
+/// The step that `text` names; an error says which steps there are.
+Result<TraceStep> find_step(const Trace& trace, std::string_view text);
+
+}  // namespace primerl

@@ -1,0 +1,121 @@
+#include "runtime/rehearsal/rehearsal_play.h"
+
+#include <algorithm>
+
+#include "graph/base/json.h"
+#include "runtime/exec/virtual_executor.h"
+
+namespace primerl {
+namespace {
+
+/// With costs of milliseconds a graph that runs hands a message over all the time.
+constexpr Duration kQuietMax = Duration::seconds(5);
+constexpr size_t kComplaintsMax = 3;
+
+/// Takes what a run would write, and keeps what tells of trouble.
+class Listener final : public Surroundings, public RunFiles, public VirtualWorld {
+ public:
+  explicit Listener(RehearsalPlay& play) : play_(play) {}
+
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues&) override {
+    play_.steps[tenant.index()] = std::max(play_.steps[tenant.index()], step);
+  }
+  void log(LogLevel level, std::string_view instance, std::string_view text) override {
+    if (level < LogLevel::kWarning) return;
+    ++num_troubles_;
+    if (play_.complaints.size() < kComplaintsMax)
+      play_.complaints.push_back(fmt::format("'{}' says: {}", instance, text));
+  }
+  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
+
+  Status append_line(std::string_view file, std::string_view line) override {
+    if (file != "rollouts.jsonl") return ok();
+    ASSIGN_OR_RETURN(const Json rollout, parse_json(line, "rollouts.jsonl"));
+    ASSIGN_OR_RETURN(const std::string end, rollout.get_string("end"));
+    if (end != "failed") return ok();
+    ++num_troubles_;
+    if (play_.rollout_fault.empty())
+      if (const auto reason = rollout.get_string("reason"); reason.ok())
+        play_.rollout_fault = *reason;
+    return ok();
+  }
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
+    return std::filesystem::path();
+  }
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+
+  void after(const StepRecord& record) override {
+    if (record.kind == StepKind::kMessage) last_message_ = record.ended;
+  }
+
+  Time last_message() const { return last_message_; }
+  uint64_t num_troubles() const { return num_troubles_; }
+
+ private:
+  RehearsalPlay& play_;
+  Time last_message_;
+  uint64_t num_troubles_ = 0;
+};
+
+/// Waiting for a straggler is asked for by the tenant, so it is no standing still.
+Duration quiet_max(const Plan& plan) {
+  Duration longest = kQuietMax;
+  for (const Tenant& tenant : plan.tenants)
+    longest = std::max(longest, kQuietMax + Duration::milliseconds(tenant.straggler_wait_ms));
+  return longest;
+}
+
+void end_play(const RunOutcome& outcome, RehearsalPlay& play) {
+  if (outcome.end == RunEnd::kFinished && outcome.status.ok()) return;
+  play.end =
+      outcome.end == RunEnd::kStalled ? RehearsalPlay::End::kStill : RehearsalPlay::End::kFailed;
+  play.stall = outcome.stall;
+  if (!outcome.status.ok()) play.why = outcome.status.error().message();
+}
+
+}  // namespace
+
+RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
+  RehearsalPlay play;
+  play.steps.resize(stage.plan->tenants.size());
+  Listener listener(play);
+  const Duration quiet = quiet_max(*stage.plan);
+  const uint64_t work_of_one = stage.plan->hosts.size() + stage.plan->edges.size();
+  const uint64_t events_max = std::max<uint64_t>(work_max / std::max<uint64_t>(work_of_one, 1), 1);
+  VirtualExecutor executor(stage.plan, stage.factory, listener,
+                           {.seed = static_cast<uint64_t>(stage.plan->settings.seed),
+                            .world = &listener,
+                            .events_max = events_max + 1,
+                            .repeat_with = "primerl-graph check"});
+  if (const Status started = executor.start(); !started.ok()) {
+    play.end = RehearsalPlay::End::kFailed;
+    play.why = started.error().message();
+    return play;
+  }
+  std::optional<uint64_t> troubles_when_quiet;
+  bool goes_on = true;
+  while (goes_on && play.num_events < events_max) {
+    goes_on = executor.advance();
+    ++play.num_events;
+    if (!troubles_when_quiet && executor.now() - listener.last_message() > quiet) {
+      // Whether it was waiting for something or for nothing is seen by what follows.
+      play.stall = executor.stall_report();
+      play.ended = listener.last_message();
+      troubles_when_quiet = listener.num_troubles();
+    }
+    if (troubles_when_quiet && listener.num_troubles() > *troubles_when_quiet) {
+      play.end = RehearsalPlay::End::kStill;
+      return play;
+    }
+  }
+  if (!troubles_when_quiet) play.ended = executor.now();
+  play.is_draining = executor.status().is_draining;
+  if (goes_on)
+    play.end = troubles_when_quiet ? RehearsalPlay::End::kStill : RehearsalPlay::End::kCutShort;
+  else
+    end_play(executor.wait(), play);
+  return play;
+}
+
+}  // namespace primerl

@@ -1,0 +1,91 @@
+#include "runtime/rehearsal/rehearsal_stage.h"
+
+#include <algorithm>
+
+#include "kernels/scripted/scripted_engine.h"
+#include "kernels/scripted/scripted_learner.h"
+#include "kernels/scripted/scripted_tokenizer.h"
+#include "kernels/weights/options.h"
+#include "runtime/backends/backends.h"
+
+namespace primerl {
+namespace {
+
+// Beyond any sequence of a rehearsal, whose completions are short.
+constexpr int32_t kSequenceTokensMax = 1 << 30;
+
+using Made = Result<std::unique_ptr<Resource>>;
+
+/// The limits of the file and the costs of a small model.
+ScriptedEngineOptions engine_options(const PlanResource& resource) {
+  const ScriptedEngineOptions defaults;
+  ScriptedEngineOptions options;
+  if (resource.backend == "scripted")
+    options = *static_cast<const ScriptedEngineOptions*>(resource.options.get());
+  else
+    static_cast<EngineOptions&>(options) =
+        *static_cast<const EngineOptions*>(resource.options.get());
+  options.vocab_size = kScriptedVocabSize;
+  options.first_token = kScriptedFirstToken;
+  options.eos_id = 1;
+  options.step_cost = defaults.step_cost;
+  options.prefill_token_cost = defaults.prefill_token_cost;
+  options.decode_token_cost = defaults.decode_token_cost;
+  options.apply_cost = defaults.apply_cost;
+  if (options.max_sequence_tokens == 0) options.max_sequence_tokens = kSequenceTokensMax;
+  return options;
+}
+
+ScriptedLearnerOptions learner_options(const PlanResource& resource) {
+  ScriptedLearnerOptions options;
+  const void* written = resource.options.get();
+  if (resource.backend == "scripted")
+    static_cast<LearnerOptions&>(options) = *static_cast<const ScriptedLearnerOptions*>(written);
+  else
+    static_cast<LearnerOptions&>(options) = *static_cast<const LearnerOptions*>(written);
+  options.vocab_size = kScriptedVocabSize;
+  options.max_sequence_tokens = kSequenceTokensMax;
+  options.writes_files = false;
+  return options;
+}
+
+template <class T>
+Made as_resource(Result<std::unique_ptr<T>> made) {
+  if (!made.ok()) return std::move(made).error();
+  return std::unique_ptr<Resource>(std::move(made).value());
+}
+
+Made make_scripted(const Plan& plan, int32_t index) {
+  const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+  if (resource.kind == Engine::kResourceKind)
+    return as_resource(make_scripted_engine(engine_options(resource), make_scripted_tokenizer()));
+  if (resource.kind == Learner::kResourceKind)
+    return as_resource(make_scripted_learner(learner_options(resource)));
+  if (resource.kind == Tokenizer::kResourceKind)
+    return std::unique_ptr<Resource>(make_scripted_tokenizer());
+  if (resource.kind == WeightChannel::kResourceKind) {
+    const auto& options = *static_cast<const WeightChannelOptions*>(resource.options.get());
+    return memory_channel(static_cast<size_t>(options.versions_max));
+  }
+  return error(Code::kUnavailable, "a resource of kind '{}' has no scripted form", resource.kind);
+}
+
+}  // namespace
+
+RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
+  auto staged = std::make_shared<Plan>(plan);
+  auto contracts = std::make_shared<std::deque<Contract>>();
+  for (PlanNode& node : staged->nodes) {
+    if (!node.contract->make_scripted) continue;
+    Contract& contract = contracts->emplace_back(*node.contract);
+    contract.make = contract.make_scripted;
+    node.contract = &contract;
+  }
+  for (Tenant& tenant : staged->tenants) {
+    tenant.max_steps = std::min(tenant.max_steps, steps);
+    tenant.checkpoint_every = 0;
+  }
+  return {std::move(staged), &make_scripted, std::move(contracts)};
+}
+
+}  // namespace primerl

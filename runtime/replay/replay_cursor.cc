@@ -1,0 +1,257 @@
+#include "runtime/replay/replay_cursor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/trace/read/stored_message.h"
+#include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kDifferencesShown = 8;
+
+void find_differences(const Json& recorded, const Json& now, const std::string& path,
+                      std::vector<std::string>& out, size_t most) {
+  if (out.size() >= most || recorded == now) return;
+  if (recorded.is_object() && now.is_object()) {
+    for (const auto& [name, value] : recorded.as_object()) {
+      const Json* other = now.find(name);
+      find_differences(value, other != nullptr ? *other : Json(),
+                       path.empty() ? name : path + "." + name, out, most);
+    }
+    return;
+  }
+  if (recorded.is_array() && now.is_array()) {
+    const auto& a = recorded.as_array();
+    const auto& b = now.as_array();
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+      find_differences(a[i], b[i], fmt::format("{}[{}]", path, i), out, most);
+    if (a.size() != b.size() && out.size() < most)
+      out.push_back(fmt::format("{}: recorded {} items, now {}", path, a.size(), b.size()));
+    return;
+  }
+  out.push_back(fmt::format("{}: recorded {}, now {}", path, recorded.dump(), now.dump()));
+}
+
+Result<Json> json_of(const TraceCatalog::Type& type, const Payload& payload) {
+  ASSIGN_OR_RETURN(EncodedMessage encoded, encode_message(payload));
+  StoredPayload stored;
+  stored.body = std::move(encoded.body);
+  stored.blobs = std::move(encoded.blobs);
+  return payload_json(type, stored);
+}
+
+}  // namespace
+
+std::vector<std::string> json_differences(const Json& recorded, const Json& now, size_t most) {
+  std::vector<std::string> differences;
+  find_differences(recorded, now, "", differences, most);
+  return differences;
+}
+
+ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
+                           uint64_t last_step, DeliveryObserver* watcher,
+                           const RecordedInputs* inputs)
+    : plan_(plan),
+      wiring_(wiring),
+      trace_(trace),
+      host_(host),
+      last_step_(last_step),
+      watcher_(watcher),
+      inputs_(inputs),
+      emitted_(wiring.links.size(), 0) {
+  load(1);
+}
+
+void ReplayCursor::load(uint64_t step) {
+  has_next_ = false;
+  guided_.injected.reset();
+  guided_.stored.reset();
+  answers_.clear();
+  num_answers_taken_ = 0;
+  if (step > last_step_ || divergence_) return;
+  const auto found = trace_.step(host_, step);
+  if (!found) return;
+  recorded_ = *found;
+  guided_.kind = recorded_.kind;
+  guided_.actor = 0;
+  guided_.room_answers.clear();
+  guided_.stopped_at_progress = 0;
+  const auto& instances = plan_.host(host_).instances;
+  if (!recorded_.instance.is_none())
+    guided_.actor = static_cast<uint32_t>(
+        std::find(instances.begin(), instances.end(), recorded_.instance) - instances.begin());
+  if (guided_.actor >= instances.size()) {
+    divergence_ = here(DivergenceKind::kUnreadable, "the record names an instance of another host");
+    return;
+  }
+  guided_.began = recorded_.began;
+  guided_.lasted = recorded_.duration;
+  guided_.is_abandoned = (recorded_.flags & kAbandoned) != 0;
+  guided_.link = recorded_.link;
+  guided_.epoch = recorded_.epoch;
+  guided_.sequence = recorded_.sequence;
+  guided_.timer = recorded_.subject;
+  if (recorded_.kind == StepKind::kPeer)
+    guided_.peer = {static_cast<PeerEvent::Kind>(recorded_.sequence), InstanceId(recorded_.subject),
+                    recorded_.epoch};
+  has_next_ = true;
+  if (inputs_ != nullptr && inputs_->has(recorded_)) load_input();
+  if ((recorded_.flags & kHasNotes) == 0) return;
+  trace_.visit_notes(host_, step,
+                     [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
+                       load_note(kind, bytes);
+                     });
+}
+
+void ReplayCursor::load_input() {
+  auto envelope = inputs_->of(recorded_);
+  if (envelope.ok()) {
+    guided_.stored = std::move(envelope).value();
+    return;
+  }
+  stop(here(DivergenceKind::kUnreadable, "its input cannot be read: " + envelope.error().text()));
+}
+
+Resent ReplayCursor::resent(LinkId link, uint64_t sequence) const {
+  return inputs_ == nullptr ? Resent::kSend : inputs_->resent(link, sequence);
+}
+
+void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
+  if (kind == NoteKind::kRoom) {
+    guided_.room_answers.resize(bytes.size() / sizeof(int64_t));
+    if (!guided_.room_answers.empty())
+      std::memcpy(guided_.room_answers.data(), bytes.data(),
+                  guided_.room_answers.size() * sizeof(int64_t));
+  } else if (kind == NoteKind::kStop && bytes.size() == sizeof(uint64_t)) {
+    std::memcpy(&guided_.stopped_at_progress, bytes.data(), sizeof(uint64_t));
+  } else if (kind == NoteKind::kError && !bytes.empty()) {
+    if ((recorded_.flags & kInjected) == 0) return;
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    guided_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
+  } else if (kind == NoteKind::kResource) {
+    answers_.emplace_back(bytes.begin(), bytes.end());
+  }
+}
+
+const std::vector<std::byte>* ReplayCursor::take_answer() {
+  if (num_answers_taken_ == answers_.size()) return nullptr;
+  return &answers_[num_answers_taken_++];
+}
+
+Divergence ReplayCursor::here(DivergenceKind kind, std::string what) const {
+  Divergence divergence;
+  divergence.kind = kind;
+  divergence.host = host_;
+  divergence.step = recorded_.step;
+  divergence.began = recorded_.began;
+  divergence.what = std::move(what);
+  divergence.details.push_back(input_text());
+  return divergence;
+}
+
+std::string ReplayCursor::input_text() const {
+  switch (recorded_.kind) {
+    case StepKind::kMessage:
+      return fmt::format("input: message {} of '{}' from '{}'", recorded_.sequence,
+                         plan_.edge(wiring_.links[recorded_.link.index()].edge).name,
+                         plan_.instance(wiring_.links[recorded_.link.index()].sender).name);
+    case StepKind::kTimer:
+      return fmt::format("input: a timer of '{}'", plan_.instance(recorded_.instance).name);
+    case StepKind::kWork:
+      return "input: a work turn";
+    case StepKind::kDrain:
+      return "input: the drain";
+    case StepKind::kPeer:
+      return "input: a neighbour's process died or came back";
+  }
+  return {};
+}
+
+void ReplayCursor::stop(Divergence divergence) {
+  if (divergence_) return;
+  divergence_ = std::move(divergence);
+  has_next_ = false;
+}
+
+void ReplayCursor::diverged(std::string what) {
+  if (divergence_) return;
+  divergence_ = here(DivergenceKind::kCourse, std::move(what));
+}
+
+uint64_t ReplayCursor::num_emitted(LinkId link) const { return emitted_[link.index()]; }
+
+void ReplayCursor::on_step(const StepRecord& record) {
+  if (watcher_ != nullptr) watcher_->on_step(record);
+  if (!divergence_ && compare(record)) {
+    num_steps_ += 1;
+    for (const ParcelMessage& emission : record.emissions)
+      emitted_[emission.link.index()] = emission.envelope.sequence;
+  }
+  load(record.step + 1);
+}
+
+bool ReplayCursor::compare(const StepRecord& record) {
+  const bool has_failed = record.error != nullptr;
+  if (has_failed != recorded_.is_failed()) {
+    divergence_ = here(DivergenceKind::kOutcome,
+                       has_failed ? fmt::format("the handler failed: {}", record.error->text())
+                                  : "the handler succeeded, in the recorded run it failed");
+    return false;
+  }
+  for (const ParcelMessage& emission : record.emissions)
+    if (!compare_emission(emission)) return false;
+  const uint32_t now = std::min<uint32_t>(record.num_emissions, UINT16_MAX);
+  if (now != recorded_.num_emissions) {
+    divergence_ =
+        here(DivergenceKind::kCount, fmt::format("{} messages were emitted, in the recorded run {}",
+                                                 now, recorded_.num_emissions));
+    for (const ParcelMessage& emission : record.emissions)
+      divergence_->details.push_back(fmt::format("now emitted: message {} of '{}'",
+                                                 emission.envelope.sequence,
+                                                 plan_.edge(emission.envelope.edge).name));
+    return false;
+  }
+  return true;
+}
+
+bool ReplayCursor::compare_emission(const ParcelMessage& emission) {
+  const Envelope& envelope = emission.envelope;
+  // Each incarnation of an absent process had a message of this number.
+  if (inputs_ != nullptr && inputs_->is_absent(wiring_.links[emission.link.index()].target_host))
+    return true;
+  const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
+  const auto then = trace_.delivered_step(key);
+  // It was under way when the run ended, or overwritten; or its edge has record = "none".
+  if (!then || (then->flags & kNotChecked) != 0) return true;
+  num_compared_ += 1;
+  const auto differs = [&](const std::string& how) {
+    divergence_ =
+        here(DivergenceKind::kEmission, fmt::format("message {} of '{}' {}", envelope.sequence,
+                                                    plan_.edge(envelope.edge).name, how));
+    return false;
+  };
+  if (then->tenant != envelope.tenant) return differs("is for another tenant");
+  if (then->origin != envelope.origin) return differs("has another origin");
+  if (then->cause != envelope.cause)
+    return differs(fmt::format("answers step {} of another delivery than recorded ({})",
+                               envelope.cause.step, then->cause.step));
+  if (then->payload_check == payload_check(envelope.payload)) return true;
+  differs("has another content");
+  const auto& type = trace_.catalog().types[then->type];
+  const auto now = json_of(type, envelope.payload);
+  if (const auto stored = trace_.payload(key); stored.ok() && now.ok()) {
+    if (const auto json = payload_json(type, *stored); json.ok())
+      for (std::string& line : json_differences(*json, *now, kDifferencesShown))
+        divergence_->details.push_back(std::move(line));
+  } else if (now.ok()) {
+    divergence_->details.push_back(
+        fmt::format("now: {} (the recorded content is not stored; record = \"payload\" keeps it)",
+                    now->dump()));
+  }
+  return false;
+}
+
+}  // namespace primerl

@@ -1,0 +1,293 @@
+#include "runtime/replay/replay_fixture.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "graph/base/files.h"
+#include "runtime/replay/excerpt.h"
+#include "runtime/replay/fixture_text.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kFileBytesMax = uintmax_t{1} << 20;
+
+/// What a tokenizer is read from; config.json is what the check of a graph wants.
+constexpr std::string_view kTokenizerFiles[] = {"generation_config.json", "tokenizer.json",
+                                                "tokenizer_config.json", "special_tokens_map.json"};
+
+bool is_computed(const PlanResource& resource, ReplayDepth depth) {
+  if (resource.kind == "engine") return depth == ReplayDepth::kFull;
+  if (resource.kind == "learner") return depth != ReplayDepth::kControl;
+  return false;
+}
+
+/// The depth at which one host group can be played without weights from elsewhere.
+std::string depth_for(const Plan& plan, HostId host, ReplayDepth depth) {
+  for (int32_t index : plan.host(host).resources) {
+    const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+    // An engine generates with the weights that a learner makes: a host group of its own.
+    if (resource.kind != "learner" || resource.backend != "scripted") continue;
+    if (is_computed(resource, depth)) return "learner";
+  }
+  return "control";
+}
+
+Result<FixtureFacts> choose(const ReplaySession& session, const ReplayReport& report,
+                            std::optional<HostId> chosen) {
+  FixtureFacts facts;
+  if (!report.is_identical()) {
+    facts.divergence = report.divergences.front();
+    facts.host = facts.divergence->host;
+    facts.last_step = facts.divergence->step;
+    if (facts.divergence->kind == DivergenceKind::kMissing ||
+        facts.divergence->kind == DivergenceKind::kUnreadable)
+      return error(Code::kInvalid, "what differs lies in the record, no test of an actor shows it")
+          .note(facts.divergence->what);
+  } else if (chosen) {
+    facts.host = *chosen;
+    facts.last_step = report.num_steps[chosen->index()];
+    if (facts.last_step == 0)
+      return error(Code::kInvalid, "'{}' took no step: there is nothing to test",
+                   session.plan->host(*chosen).name);
+  } else {
+    return error(Code::kInvalid, "nothing diverged: say what to test with --node NAME")
+        .note("and up to which step with --stop-at STEP");
+  }
+  facts.host_name = session.plan->host(facts.host).name;
+  facts.depth = depth_for(*session.plan, facts.host, session.depth);
+  facts.graph_name = session.trace->catalog().graph_name;
+  facts.run_id = session.trace->catalog().run_id;
+  facts.program_version = session.trace->catalog().program_version;
+  return facts;
+}
+
+Status copy_into(const fs::path& file, const fs::path& folder) {
+  std::error_code failed;
+  if (const auto size = fs::file_size(file, failed); !failed && size > kFileBytesMax)
+    return error(Code::kExhausted, "'{}' has {} bytes; a fixture takes files of at most {}",
+                 file.string(), size, kFileBytesMax);
+  ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file));
+  RETURN_IF_ERROR(system_files().make_folder(folder));
+  return system_files().write_file(folder / file.filename(), bytes);
+}
+
+/// Of the checkpoints that a resumed run began from, what the fixture's depth reads: the manifest,
+/// whose state is all that an actor asks for, and the files where a learner is computed. Returns
+/// their places in the fixture.
+Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
+                                                  const std::string& depth,
+                                                  const fs::path& folder) {
+  std::vector<std::string> places;
+  for (size_t slot = 0; slot < session.trace->catalog().resumed_from.size(); ++slot) {
+    const fs::path from =
+        session.trace->excerpt()
+            ? session.trace->folder().parent_path() / session.trace->catalog().resumed_from[slot]
+            : fs::path(session.trace->catalog().resumed_from[slot]);
+    const fs::path place =
+        fs::path("checkpoints") / session.plan->tenants[slot].name / from.filename();
+    RETURN_IF_ERROR(system_files().make_folder(folder / place));
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(from / "manifest.json"));
+    ASSIGN_OR_RETURN(Json manifest, parse_json(text, "manifest.json"));
+    if (depth == "control") manifest.set("files", Json::array());
+    const Json* files = manifest.find("files");
+    for (size_t i = 0; files != nullptr && i < files->as_array().size(); ++i) {
+      ASSIGN_OR_RETURN(const std::string path, files->as_array()[i].get_string("path"));
+      if (Status copied = copy_into(from / path, folder / place / fs::path(path).parent_path());
+          !copied.ok())
+        return std::move(copied)
+            .error()
+            .while_doing("taking the checkpoint that the run began from along")
+            .note("with --depth control its numbers come from the record, and no file is needed");
+    }
+    RETURN_IF_ERROR(
+        system_files().write_file(folder / place / "manifest.json", manifest.dump() + "\n"));
+    places.push_back(place.string());
+  }
+  return places;
+}
+
+/// The graph's text, told where the files it names lie in the fixture.
+class GraphFiles {
+ public:
+  GraphFiles(const Plan& plan, HostId host, fs::path folder)
+      : plan_(plan), host_(host), folder_(std::move(folder)), text_(plan.resolved_toml) {}
+
+  Status copy() {
+    for (size_t i = 0; i < plan_.models.size(); ++i)
+      RETURN_IF_ERROR(copy_model(plan_.models[i], static_cast<int32_t>(i)));
+    for (const PlanNode& node : plan_.nodes)
+      for (const auto& field : node.contract->options.fields) {
+        if (!field.reference || field.constraint.refers.kind != "file") continue;
+        // The options are constant; the accessor only reads here.
+        const std::string& name = *field.reference(const_cast<void*>(node.options.get()));
+        if (!name.empty()) RETURN_IF_ERROR(copy_file(node, name));
+      }
+    return ok();
+  }
+  std::string take_text() { return std::move(text_); }
+
+ private:
+  Status copy_model(const PlanModel& model, int32_t index) {
+    const fs::path to = fs::path("model") / model.name;
+    RETURN_IF_ERROR(copy_into(fs::path(model.path) / "config.json", folder_ / to));
+    if (uses_tokenizer(index))
+      for (const std::string_view name : kTokenizerFiles)
+        if (fs::exists(fs::path(model.path) / name))
+          RETURN_IF_ERROR(copy_into(fs::path(model.path) / name, folder_ / to));
+    replace(model.path, to);
+    return ok();
+  }
+
+  bool uses_tokenizer(int32_t model) const {
+    for (const InstanceId id : plan_.host(host_).instances)
+      for (const int32_t index : plan_.instance(id).resources) {
+        if (index < 0) continue;
+        const PlanResource& resource = plan_.resources[static_cast<size_t>(index)];
+        if (resource.kind == "tokenizer" && resource.model == model) return true;
+      }
+    return false;
+  }
+
+  Status copy_file(const PlanNode& node, const std::string& name) {
+    const fs::path to = fs::path("files") / node.name;
+    const bool is_read =
+        std::any_of(node.instances.begin(), node.instances.end(),
+                    [&](InstanceId id) { return plan_.instance(id).host == host_; });
+    if (is_read) {
+      RETURN_IF_ERROR(copy_into(name, folder_ / to));
+    } else {
+      // The check of the graph asks for a file; nobody reads it.
+      RETURN_IF_ERROR(system_files().make_folder(folder_ / to));
+      RETURN_IF_ERROR(
+          system_files().write_file(folder_ / to / fs::path(name).filename(), std::string_view()));
+    }
+    replace(name, to / fs::path(name).filename());
+    return ok();
+  }
+
+  void replace(const std::string& absolute, const fs::path& relative) {
+    const std::string from = Json(absolute).dump(), to = Json(relative.string()).dump();
+    for (auto at = text_.find(from); at != std::string::npos; at = text_.find(from, at + to.size()))
+      text_.replace(at, from.size(), to);
+  }
+
+  const Plan& plan_;
+  const HostId host_;
+  const fs::path folder_;
+  std::string text_;
+};
+
+/// Plays once more up to the step, gathering what the host group is told.
+Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const FixtureFacts& facts,
+                     const fs::path& folder) {
+  GraphFiles files(*session.plan, facts.host, folder);
+  RETURN_IF_ERROR(files.copy());
+  ASSIGN_OR_RETURN(auto checkpoints, copy_checkpoints(session, facts.depth, folder));
+  const auto wiring = make_wiring(*session.plan);
+  ExcerptCollector collector(*session.trace, *wiring, facts.host, facts.last_step);
+  ReplaySurroundings quiet("");
+  quiet.resume_from(session.surroundings->resume_points());
+  RETURN_IF_ERROR(quiet.open());
+  setup.surroundings = &quiet;
+  setup.watcher = &collector;
+  setup.options.num_threads = 1;
+  setup.options.stop_host = facts.host;
+  setup.options.stop_step = facts.last_step;
+  ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
+  RETURN_IF_ERROR(replay->run());
+  return collector.write(folder / "trace", {files.take_text(), std::move(checkpoints)});
+}
+
+Status write_texts(const FixtureFacts& facts, const fs::path& folder) {
+  FileOps& files = system_files();
+  RETURN_IF_ERROR(files.write_file(folder / (facts.test_name() + ".cc"), test_text(facts)));
+  RETURN_IF_ERROR(files.write_file(folder / "README.md", readme_text(facts)));
+  // What opening a trace leaves beside it.
+  return files.write_file(folder / "trace" / ".gitignore", "*.index\n");
+}
+
+bool shows_the_same(const FixtureFacts& facts, const PlayedFixture& played) {
+  if (!facts.divergence) return played.is_identical;
+  const auto& then = *facts.divergence;
+  return played.first && played.first->host == then.host && played.first->step == then.step &&
+         played.first->kind == then.kind && played.first->what == then.what;
+}
+
+Status check_written(const FixtureFacts& facts, const fs::path& folder) {
+  ASSIGN_OR_RETURN(const PlayedFixture played, play_fixture(folder, facts.depth));
+  if (shows_the_same(facts, played)) return ok();
+  return error(Code::kInvalid, "'{}' alone does not show what the replay shows", facts.host_name)
+      .note(facts.divergence ? "the replay: " + facts.divergence->what : "the replay: identical")
+      .note("alone: " + (played.is_identical ? std::string("identical") : played.text))
+      .note(
+          "numbers that an engine or a learner computes need its weights: no small test has them");
+}
+
+Status write_all(const ReplaySession& session, const ReplaySetup& setup, const FixtureFacts& facts,
+                 const fs::path& folder) {
+  RETURN_IF_ERROR(write_excerpt(session, setup, facts, folder));
+  RETURN_IF_ERROR(write_texts(facts, folder));
+  return check_written(facts, folder);
+}
+
+/// Of all files; what opening the trace left is removed first.
+uint64_t count_bytes(const fs::path& folder) {
+  std::error_code ignored;
+  std::vector<fs::path> indices;
+  for (const auto& entry : fs::directory_iterator(folder / "trace", ignored))
+    if (entry.path().extension() == ".index") indices.push_back(entry.path());
+  for (const auto& index : indices) fs::remove(index, ignored);
+  uint64_t sum = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, ignored))
+    if (entry.is_regular_file(ignored)) sum += entry.file_size(ignored);
+  return sum;
+}
+
+}  // namespace
+
+Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
+                                     const ReplayReport& report, std::optional<HostId> chosen,
+                                     const fs::path& folder) {
+  ASSIGN_OR_RETURN(const FixtureFacts facts, choose(session, report, chosen));
+  std::error_code failed;
+  if (fs::exists(folder, failed) && !fs::is_empty(folder, failed))
+    return error(Code::kExists, "'{}' is there already", folder.string())
+        .note("a fixture is never written over: choose another folder");
+  RETURN_IF_ERROR(system_files().make_folder(folder));
+  if (Status written = write_all(session, setup, facts, folder); !written.ok()) {
+    (void)system_files().remove_all(folder);
+    return std::move(written).error().while_doing("writing the fixture");
+  }
+  WrittenFixture fixture;
+  fixture.folder = folder;
+  fixture.test_file = folder / (facts.test_name() + ".cc");
+  fixture.host = facts.host_name;
+  fixture.last_step = facts.last_step;
+  fixture.depth = facts.depth;
+  fixture.num_bytes = count_bytes(folder);
+  return fixture;
+}
+
+Result<PlayedFixture> play_fixture(const fs::path& folder, const std::string& depth) {
+  ASSIGN_OR_RETURN(const ReplaySession session, open_replay(folder.string(), depth, "", {}, ""));
+  const auto excerpt = session.trace->excerpt();
+  if (!excerpt) return error(Code::kInvalid, "'{}' is no fixture", folder.string());
+  ASSIGN_OR_RETURN(const auto replay, Replay::make(session.setup(1)));
+  ASSIGN_OR_RETURN(const ReplayReport report, replay->run());
+  PlayedFixture played;
+  played.is_identical =
+      report.is_identical() && report.num_steps[excerpt->host.index()] == excerpt->last_step;
+  if (!report.is_identical()) {
+    played.first = report.divergences.front();
+    played.text = divergence_text(*session.plan, *played.first);
+  } else if (!played.is_identical) {
+    played.text = fmt::format("only {} of {} steps were played",
+                              report.num_steps[excerpt->host.index()], excerpt->last_step);
+  }
+  return played;
+}
+
+}  // namespace primerl

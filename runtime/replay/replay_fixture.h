@@ -1,0 +1,42 @@
+/// Fixtures: what a replay shows, as a test of its own. A folder with the excerpt of the trace that
+/// one host group needs up to one step (runtime/replay/excerpt.h), the model files its graph names,
+/// a GoogleTest case and a README that says how to add it.
+///
+/// Written by `primerl-graph replay --fixture`, played by the GoogleTest case. Nothing in it names
+/// a place on a machine.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "runtime/replay/replay_session.h"
+
+namespace primerl {
+
+struct WrittenFixture {
+  std::filesystem::path folder, test_file;
+  std::string host;
+  uint64_t last_step = 0;
+  std::string depth;
+  uint64_t num_bytes = 0;  // of all files
+};
+
+/// Writes the fixture of the first divergence in `report`, or, when there is none, of what was
+/// played of `chosen`; then plays it and compares. `folder` must not exist or be empty.
+/// kInvalid when a test cannot show it, and why.
+Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
+                                     const ReplayReport& report, std::optional<HostId> chosen,
+                                     const std::filesystem::path& folder);
+
+struct PlayedFixture {
+  bool is_identical = false;  // every step was taken and sent the same
+  std::string text;           // what differs, for a person
+  std::optional<Divergence> first;
+};
+
+/// Plays a fixture with the actors of this program. An error when it cannot be played, such as
+/// after a change of a message's schema.
+Result<PlayedFixture> play_fixture(const std::filesystem::path& folder, const std::string& depth);
+
+}  // namespace primerl

@@ -1,0 +1,95 @@
+/// Player: the inside of a Replay (replay.h has the manual). Split over replay.cc (life, workers,
+/// report) and replay_steps.cc (what a worker does).
+///
+/// Threads: every part belongs to one worker; what workers share stands under mutex_ or is atomic.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/host.h"
+#include "runtime/exec/wiring.h"
+#include "runtime/replay/replay.h"
+#include "runtime/replay/replay_cursor.h"
+#include "runtime/trace/read/stored_message.h"
+
+namespace primerl {
+
+/// One real host with what has been sent to it.
+struct Part {
+  std::unique_ptr<ReplayCursor> cursor;
+  std::unique_ptr<Host> host;
+  uint32_t worker = 0;
+  std::mutex mutex;  // of arrivals and spare
+  std::vector<Parcel> arrivals;
+  std::vector<Parcel> spare;  // emptied, for the memory in them
+  std::atomic<bool> has_arrivals{false};
+  std::vector<Parcel> taken;  // the worker's
+};
+
+class Player final : public Replay, private HostExecutor, private RecordedAnswers {
+ public:
+  explicit Player(ReplaySetup setup);
+  ~Player() override;
+  Status prepare();
+
+  Result<ReplayReport> run() override;
+  Result<bool> advance() override;
+  std::optional<TraceStep> upcoming() override;
+  ReplayReport report() override;
+  Json describe(HostId host) const override;
+
+ private:
+  void ship(Parcel&& parcel) override;
+  void tenant_finished(TenantSlot) override {}
+  void host_failed(HostId host, Error error) override;
+  const std::vector<std::byte>* take(HostId host) override {
+    return parts_[host.index()]->cursor->take_answer();
+  }
+  bool is_parallel() const override { return num_workers_ > 1; }
+
+  bool is_real(HostId host) const {
+    return setup_.options.is_real.empty() || setup_.options.is_real[host.index()];
+  }
+  std::vector<bool> shared_resources() const;
+  void assign_workers();
+  Status start_parts(uint32_t worker);
+  void destroy_parts(uint32_t worker);
+  void work(uint32_t worker);
+  void play(uint32_t worker);
+  bool wait_for_arrivals(uint32_t worker);
+  Part* pick(uint32_t worker);
+  void accept(Part& part);
+  bool bring_input(Part& part);
+  void step(Part& part);
+  void find_missing();
+  Status start_alone();
+  /// Stopping early was asked for and reached: what the others wait for says nothing then.
+  bool has_stopped_early() const;
+  std::optional<Divergence> why_stuck(const Part& part) const;
+
+  const ReplaySetup setup_;
+  const std::shared_ptr<const Wiring> wiring_;
+  const uint32_t epoch_;                          // of the recorded process
+  std::unique_ptr<const RecordedInputs> inputs_;  // null: no host is absent
+  std::vector<std::unique_ptr<Resource>> owned_;  // shared by hosts
+  std::vector<Resource*> shared_;                 // index as Plan::resources
+  std::vector<std::unique_ptr<Part>> parts_;      // index = HostId; null: from the record
+  uint32_t num_workers_ = 1;
+  bool is_started_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint32_t num_idle_ = 0, num_started_ = 0, num_left_ = 0;
+  bool is_over_ = false;
+  std::optional<Error> fault_;
+  std::vector<std::string> failures_;     // host_failed() texts
+  std::atomic<uint64_t> num_pending_{0};  // parcels shipped and not taken
+  std::atomic<uint64_t> num_steps_{0};
+};
+
+}  // namespace primerl

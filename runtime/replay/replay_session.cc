@@ -1,0 +1,225 @@
+#include "runtime/replay/replay_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "actors/messages/catalog.h"
+#include "graph/base/suggest.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/replay/recovery.h"
+#include "runtime/replay/traced_resources.h"
+#include "runtime/store/checkpoint.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
+                                            const std::vector<std::string>& sets) {
+  Overrides overrides;
+  overrides.sets = sets;
+  const CheckedGraph checked =
+      load_graph_text(trace.catalog().graph_text, "recorded graph",
+                      trace.folder().parent_path().string(), overrides, full_catalog());
+  if (checked.plan != nullptr) {
+    // An excerpt names its own files, wherever it lies.
+    if (sets.empty() && !trace.excerpt() && checked.plan->graph_hash != trace.catalog().graph_hash)
+      return error(Code::kInvalid,
+                   "this program reads the recorded graph differently than the one that recorded it"
+                   " ({})",
+                   trace.catalog().program_version)
+          .note("an option was added, removed or has another default; replay with that program");
+    return checked.plan;
+  }
+  return error(Code::kInvalid, "the recorded graph is not valid here")
+      .note(render(checked.diagnostics, checked.sources));
+}
+
+/// The host groups that were asked for.
+Result<std::vector<bool>> choose_hosts(const ReplaySession& session, const std::string& node) {
+  const Plan& plan = *session.plan;
+  const auto excerpt = session.trace->excerpt();
+  std::vector<bool> is_real(plan.hosts.size(), node.empty() && !excerpt);
+  for (size_t i = 0; i < is_real.size(); ++i) is_real[i] = is_real[i] && !session.is_absent[i];
+  if (excerpt) is_real[excerpt->host.index()] = true;
+  if (node.empty()) return is_real;
+  ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
+  if (excerpt && excerpt->host != host)
+    return error(Code::kInvalid, "the trace is an excerpt for '{}': '{}' is not in it",
+                 plan.host(excerpt->host).name, node);
+  if (session.is_absent[host.index()])
+    return error(Code::kInvalid, "the process of '{}' died in the recorded run and came back",
+                 plan.host(host).name)
+        .note("what one incarnation after the other did is read (trace ls, why), not replayed");
+  is_real[host.index()] = true;
+  return is_real;
+}
+
+}  // namespace
+
+ReplaySurroundings::~ReplaySurroundings() {
+  std::error_code ignored;
+  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
+}
+
+Status ReplaySurroundings::open() {
+  std::string pattern = (fs::temp_directory_path() / "primerl-replay-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    return error(Code::kUnavailable, "a folder for checkpoints cannot be made in '{}'",
+                 fs::temp_directory_path().string());
+  scratch_ = pattern;
+  std::error_code failed;
+  if (!out_.empty()) fs::create_directories(out_, failed);
+  if (failed)
+    return error(Code::kUnavailable, "'{}' cannot be made: {}", out_.string(), failed.message());
+  return ok();
+}
+
+void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
+                                         const MetricValues& values) {
+  {
+    const std::lock_guard lock(mutex_);
+    metrics_.push_back({tenant, step, values});
+  }
+  if (out_.empty()) return;
+  Json line = Json::object();
+  line.set("step", step).set("tenant", tenant.value);
+  for (const auto& [name, value] : values) line.set(name, value);
+  (void)append_line("metrics.jsonl", line.dump());
+}
+
+void ReplaySurroundings::log(LogLevel, std::string_view instance, std::string_view text) {
+  if (!out_.empty()) (void)append_line("log.txt", fmt::format("{}: {}", instance, text));
+}
+
+const ResumePoint* ReplaySurroundings::resume_point(TenantSlot tenant) const {
+  return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
+}
+
+Status ReplaySurroundings::append_line(std::string_view file, std::string_view line) {
+  if (out_.empty()) return ok();
+  const std::lock_guard lock(mutex_);
+  auto found = files_.find(file);
+  if (found == files_.end())
+    found = files_.emplace(file, std::ofstream(out_ / file, std::ios::app)).first;
+  if (!(found->second << line << '\n')) refused(file);
+  return ok();
+}
+
+void ReplaySurroundings::refused(std::string_view file) {
+  if (fault_.ok())
+    fault_ = error(Code::kUnavailable, "'{}' cannot be written", (out_ / file).string());
+}
+
+Status ReplaySurroundings::fault() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [file, stream] : files_)
+    if (!stream.flush()) refused(file);
+  return fault_;
+}
+
+Result<fs::path> ReplaySurroundings::begin_checkpoint(TenantSlot tenant, int64_t step) {
+  const fs::path folder = scratch_ / fmt::format("{}_{}", tenant.value, step);
+  std::error_code failed;
+  fs::remove_all(folder, failed);
+  fs::create_directories(folder, failed);
+  if (failed) return error(Code::kUnavailable, "'{}' cannot be made", folder.string());
+  return folder;
+}
+
+Status ReplaySurroundings::commit_checkpoint(TenantSlot tenant, int64_t step, const Json&) {
+  std::error_code ignored;
+  fs::remove_all(scratch_ / fmt::format("{}_{}", tenant.value, step), ignored);
+  return ok();
+}
+
+std::vector<ReplayedMetrics> ReplaySurroundings::take_metrics() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(metrics_, {});
+}
+
+std::string divergence_text(const Plan& plan, const Divergence& divergence) {
+  std::string text = fmt::format("{}:{}: {}: {}\n", plan.host(divergence.host).name,
+                                 divergence.step, to_string(divergence.kind), divergence.what);
+  for (const auto& detail : divergence.details) text += fmt::format("  {}\n", detail);
+  return text;
+}
+
+Result<HostId> find_host(const Plan& plan, const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& instance : plan.instances) {
+    const std::string& node = plan.node(instance.node).name;
+    if (instance.name == name || node == name) return instance.host;
+    known.push_back(instance.name);
+  }
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    if (plan.hosts[i].name == name) return HostId(i);
+  Error unknown = error(Code::kNotFound, "no node '{}' in the recorded graph", name);
+  if (const std::string nearest = nearest_name(name, known); !nearest.empty())
+    return std::move(unknown).note(fmt::format("did you mean '{}'?", nearest));
+  return std::move(unknown).note("it has: " + join_names(known));
+}
+
+Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
+                                  const std::string& node, const std::vector<std::string>& sets,
+                                  const std::string& out) {
+  ReplaySession session;
+  ASSIGN_OR_RETURN(session.trace, Trace::open(run));
+  ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
+  const Plan& plan = *session.plan;
+  const auto excerpt = session.trace->excerpt();
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    if (session.trace->first_step(HostId(i)) > 1 && (!excerpt || excerpt->host == HostId(i)))
+      return error(Code::kInvalid,
+                   "the trace of '{}' begins with step {}: the steps before it were retired",
+                   plan.hosts[i].name, session.trace->first_step(HostId(i)))
+          .note("replay begins with the first step; trace commands read what is left");
+  RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
+  session.is_absent =
+      excerpt ? std::vector<bool>(plan.hosts.size(), false) : absent_hosts(plan, *session.trace);
+  ASSIGN_OR_RETURN(session.is_real, choose_hosts(session, node));
+  session.depth = depth == "control"   ? ReplayDepth::kControl
+                  : depth == "learner" ? ReplayDepth::kLearner
+                                       : ReplayDepth::kFull;
+  if (!excerpt)
+    session.reasons = close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
+                                 session.is_absent, session.is_real);
+  for (size_t i = 0; i < session.is_absent.size(); ++i)
+    if (session.is_absent[i])
+      session.reasons.push_back(fmt::format(
+          "'{}' is taken from the record: its process died and came back", plan.hosts[i].name));
+  session.surroundings = std::make_unique<ReplaySurroundings>(out);
+  std::vector<ResumePoint> points;
+  for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
+    // An excerpt brings what it needs of them.
+    auto point =
+        read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint);
+    if (!point.ok())
+      return std::move(point).error().while_doing("reading the checkpoint that the run began from");
+    points.push_back(std::move(point).value());
+  }
+  session.surroundings->resume_from(std::move(points));
+  RETURN_IF_ERROR(session.surroundings->open());
+  return session;
+}
+
+ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
+  ReplaySetup setup;
+  setup.plan = plan;
+  setup.trace = trace;
+  setup.factory = replay_factory(resource_factory(), depth);
+  setup.surroundings = surroundings.get();
+  setup.options.is_real = is_real;
+  setup.options.is_absent = is_absent;
+  setup.options.num_threads = num_threads;
+  if (const auto excerpt = trace->excerpt()) {
+    setup.options.stop_host = excerpt->host;
+    setup.options.stop_step = excerpt->last_step;
+  }
+  return setup;
+}
+
+}  // namespace primerl

@@ -1,0 +1,88 @@
+/// ReplaySession: a recorded run made ready to be played: its trace, the plan of the graph inside
+/// it, which hosts are real, and surroundings that keep what the actors say.
+///
+/// The plan comes from the graph text in the trace, not from the run folder's file, so a trace
+/// moved elsewhere still replays as long as the model folders it names exist.
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/replay/replay.h"
+#include "runtime/replay/traced_resources.h"
+
+namespace primerl {
+
+/// One line an actor published, with the step of its host that was in hand.
+struct ReplayedMetrics {
+  TenantSlot tenant;
+  int64_t step = 0;
+  MetricValues values;
+};
+
+/// Keeps metrics; appends lines to files in `out` when given; checkpoints go to a folder that is
+/// removed with it. What the disk refuses is told by fault() and not to the actors, whose replay
+/// goes on. Thread-safe.
+class ReplaySurroundings final : public Surroundings, public RunFiles {
+ public:
+  explicit ReplaySurroundings(std::filesystem::path out) : out_(std::move(out)) {}
+  ~ReplaySurroundings() override;
+  Status open();
+
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
+  void log(LogLevel level, std::string_view instance, std::string_view text) override;
+  const ResumePoint* resume_point(TenantSlot) const override;
+  Status append_line(std::string_view file, std::string_view line) override;
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override;
+
+  void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
+  const std::vector<ResumePoint>& resume_points() const { return points_; }
+  std::vector<ReplayedMetrics> take_metrics();
+  /// Why `out` is not whole: the first write that failed; flushes.
+  Status fault();
+
+ private:
+  void refused(std::string_view file);
+
+  const std::filesystem::path out_;
+  std::filesystem::path scratch_;
+  std::vector<ResumePoint> points_;
+  std::mutex mutex_;
+  std::vector<ReplayedMetrics> metrics_;
+  std::map<std::string, std::ofstream, std::less<>> files_;  // in out_, open
+  Status fault_;
+};
+
+struct ReplaySession {
+  std::shared_ptr<const Trace> trace;
+  std::shared_ptr<const Plan> plan;
+  std::vector<bool> is_absent;       // by host: died in the run and came back
+  std::vector<bool> is_real;         // by host
+  std::vector<std::string> reasons;  // why a host is real although it need not be
+  ReplayDepth depth = ReplayDepth::kFull;
+  std::unique_ptr<ReplaySurroundings> surroundings;
+
+  ReplaySetup setup(uint32_t num_threads) const;
+};
+
+/// What is to be played; of an excerpt (a fixture), its host group alone. Errors say what is wrong
+/// with the trace, the graph in it or the options; findings of the graph check (a --set that is
+/// wrong) are part of the error's notes.
+Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
+                                  const std::string& node, const std::vector<std::string>& sets,
+                                  const std::string& out);
+
+/// "env.main:7: emission: message 3 of ..." with its details, a line each.
+std::string divergence_text(const Plan& plan, const Divergence& divergence);
+
+/// The host group of a node, instance or host by name; the error names the nearest.
+Result<HostId> find_host(const Plan& plan, const std::string& name);
+
+}  // namespace primerl

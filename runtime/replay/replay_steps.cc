@@ -1,0 +1,164 @@
+// What the workers of a replay do: taking in messages, choosing, stepping; what was never sent.
+#include "runtime/replay/replay_player.h"
+
+namespace primerl {
+
+constexpr size_t kSpareParcels = 16;
+
+void Player::accept(Part& part) {
+  if (!part.has_arrivals.load(std::memory_order_acquire)) return;
+  {
+    const std::lock_guard lock(part.mutex);
+    std::swap(part.taken, part.arrivals);
+    part.has_arrivals.store(false, std::memory_order_relaxed);
+  }
+  num_pending_.fetch_sub(part.taken.size());
+  for (Parcel& parcel : part.taken) {
+    const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
+    CHECK(taken.ok(), "a replayed host refused a parcel");
+  }
+  const std::lock_guard lock(part.mutex);
+  for (Parcel& parcel : part.taken) {
+    if (part.spare.size() == kSpareParcels) break;
+    parcel.messages.clear();
+    parcel.grants.clear();
+    part.spare.push_back(std::move(parcel));
+  }
+  part.taken.clear();
+}
+
+/// A message from a host that is taken from the record: reads it and hands it in.
+bool Player::bring_input(Part& part) {
+  const GuidedStep& next = *part.cursor->next();
+  if (next.kind != StepKind::kMessage) return true;
+  const WiredLink& link = wiring_->links[next.link.index()];
+  if (parts_[link.sender_host.index()] != nullptr) return true;
+  const auto unreadable = [&](const Error& why) {
+    Divergence divergence;
+    divergence.kind = DivergenceKind::kUnreadable;
+    divergence.host = part.host->id();
+    divergence.step = part.cursor->recorded().step;
+    divergence.began = part.cursor->recorded().began;
+    divergence.what = fmt::format("its input, message {} of '{}', cannot be read: {}",
+                                  next.sequence, setup_.plan->edge(link.edge).name, why.text());
+    part.cursor->stop(std::move(divergence));
+    return false;
+  };
+  auto envelope = stored_envelope(*setup_.trace, *setup_.plan, link, part.cursor->recorded());
+  if (!envelope.ok()) return unreadable(envelope.error());
+  Parcel parcel;
+  parcel.from = link.sender_host;
+  parcel.to = part.host->id();
+  parcel.epoch = next.epoch;
+  parcel.messages.push_back({next.link, std::move(envelope).value()});
+  const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
+  if (!taken.ok()) return unreadable(taken.error());
+  return true;
+}
+
+/// The part of a worker whose next step came first in the recorded run, among those that can move.
+Part* Player::pick(uint32_t worker) {
+  Part* best = nullptr;
+  for (const auto& part : parts_) {
+    if (!part || part->worker != worker) continue;
+    accept(*part);
+    if (part->cursor->next() == nullptr) continue;
+    if (best != nullptr && part->cursor->recorded().began >= best->cursor->recorded().began)
+      continue;
+    if (!part->host->ready() && (!bring_input(*part) || !part->host->ready())) continue;
+    best = part.get();
+  }
+  return best;
+}
+
+void Player::step(Part& part) {
+  const StepEnd end = part.host->step(part.cursor->recorded().began);
+  CHECK(end.stepped, "a ready host did not step");
+  num_steps_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool Player::has_stopped_early() const {
+  if (!setup_.options.stop_host) return false;
+  const ReplayCursor& cursor = *parts_[setup_.options.stop_host->index()]->cursor;
+  return cursor.num_steps() >= setup_.options.stop_step;
+}
+
+/// Why a host cannot take its next step, or why it has none although its record goes on; nothing
+/// when it is at its end or waits for one that diverged.
+std::optional<Divergence> Player::why_stuck(const Part& part) const {
+  const Plan& plan = *setup_.plan;
+  const ReplayCursor& cursor = *part.cursor;
+  const HostId host = cursor.host();
+  if (cursor.divergence()) return std::nullopt;
+  if (setup_.options.stop_host == host && has_stopped_early()) return std::nullopt;
+  Divergence divergence;
+  divergence.host = host;
+  if (cursor.next() == nullptr) {
+    if (cursor.num_steps() >= setup_.trace->last_step(host)) return std::nullopt;
+    divergence.kind = DivergenceKind::kUnreadable;
+    divergence.step = cursor.num_steps() + 1;
+    divergence.began = cursor.recorded().began;
+    divergence.what =
+        fmt::format("step {} of '{}' is not in the record, which goes on to step {}",
+                    divergence.step, plan.host(host).name, setup_.trace->last_step(host));
+    return divergence;
+  }
+  const TraceStep& next = cursor.recorded();
+  if (next.kind != StepKind::kMessage) return std::nullopt;
+  const WiredLink& link = wiring_->links[next.link.index()];
+  const Part* sender = parts_[link.sender_host.index()].get();
+  if (sender == nullptr || sender->cursor->divergence()) return std::nullopt;
+  divergence.step = next.step;
+  divergence.began = next.began;
+  const std::string message =
+      fmt::format("message {} of '{}' from '{}'", next.sequence, plan.edge(link.edge).name,
+                  plan.instance(link.sender).name);
+  if (sender->cursor->num_emitted(next.link) >= next.sequence) {
+    divergence.kind = DivergenceKind::kCourse;
+    divergence.what = fmt::format(
+        "the record delivers {} here, but not the ones before it: deliveries were swapped or one "
+        "is "
+        "missing",
+        message);
+    return divergence;
+  }
+  divergence.kind = DivergenceKind::kMissing;
+  divergence.what = fmt::format("it waits for {}, which was never sent: ", message);
+  if (sender->cursor->next() != nullptr)
+    divergence.what += fmt::format("'{}' waits itself at step {}", plan.host(link.sender_host).name,
+                                   sender->cursor->recorded().step);
+  else
+    divergence.what += fmt::format("the record of '{}' ends with step {}",
+                                   plan.host(link.sender_host).name, sender->cursor->num_steps());
+  return divergence;
+}
+
+/// Nothing moves any more. A host that waits for one that is stuck itself is its victim.
+void Player::find_missing() {
+  std::vector<std::optional<Divergence>> stuck(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i)
+    if (parts_[i]) stuck[i] = why_stuck(*parts_[i]);
+  const auto is_victim = [&](size_t i) {
+    if (stuck[i]->kind != DivergenceKind::kMissing) return false;
+    const TraceStep& next = parts_[i]->cursor->recorded();
+    const HostId sender = wiring_->links[next.link.index()].sender_host;
+    return parts_[sender.index()]->cursor->next() != nullptr || stuck[sender.index()].has_value() ||
+           has_stopped_early();
+  };
+  bool has_cause = false;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!parts_[i]) continue;
+    has_cause = has_cause || parts_[i]->cursor->divergence();
+    if (!stuck[i] || is_victim(i)) continue;
+    parts_[i]->cursor->stop(std::move(*stuck[i]));
+    has_cause = true;
+  }
+  if (has_cause || has_stopped_early()) return;
+  // They wait for each other, which a whole record never makes them do: tell of the first.
+  std::optional<Divergence>* first = nullptr;
+  for (auto& each : stuck)
+    if (each && (first == nullptr || each->began < (*first)->began)) first = &each;
+  if (first != nullptr) parts_[(*first)->host.index()]->cursor->stop(std::move(**first));
+}
+
+}  // namespace primerl

@@ -1,0 +1,199 @@
+#include "runtime/replay/traced_resources.h"
+
+#include <algorithm>
+
+#include "graph/weight_backend.h"
+#include "kernels/weights/options.h"
+#include "runtime/backends/backends.h"
+#include "runtime/replay/recorded_channel.h"
+#include "runtime/replay/recorded_engine.h"
+#include "runtime/replay/recorded_learner.h"
+#include "runtime/replay/recovered_engine.h"
+#include "runtime/replay/recovered_learner.h"
+
+namespace primerl {
+namespace {
+
+/// The host that owns a resource; none for those that hosts share.
+HostId owner_of(const Plan& plan, int32_t index) {
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
+    const auto& owned = plan.hosts[i].resources;
+    if (std::find(owned.begin(), owned.end(), index) != owned.end()) return HostId(i);
+  }
+  return HostId::none();
+}
+
+std::string_view kind_of(const Plan& plan, int32_t index) {
+  return plan.resources[static_cast<size_t>(index)].kind;
+}
+
+/// A learner cannot be further ahead of an engine than this: a batch needs groups that opened under
+/// a version which every engine had applied.
+size_t versions_kept(const Plan& plan, int32_t channel) {
+  int64_t most = 0;
+  for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
+  const auto& options = plan.resources[static_cast<size_t>(channel)].options;
+  most += static_cast<const WeightChannelOptions*>(options.get())->versions_max;
+  return static_cast<size_t>(most) + 2;
+}
+
+/// `made` as the interface it is.
+template <class R>
+std::unique_ptr<R> take_as(std::unique_ptr<Resource> made) {
+  auto* typed = dynamic_cast<R*>(made.get());
+  CHECK(typed != nullptr, "a resource is not of its kind");
+  (void)made.release();
+  return std::unique_ptr<R>(typed);
+}
+
+}  // namespace
+
+ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
+  return [make = std::move(make), &recorder](const Plan& plan,
+                                             int32_t index) -> Result<std::unique_ptr<Resource>> {
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    const HostId owner = owner_of(plan, index);
+    const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
+      recorder.add_answer(owner, std::move(answer));
+    };
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_channel(take_as<WeightChannel>(std::move(*made)),
+                                 [&recorder](HostId host, std::vector<std::byte> answer) {
+                                   recorder.add_answer(host, std::move(answer));
+                                 }));
+    if (kind == Learner::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_learner(take_as<Learner>(std::move(*made)), keep));
+    if (kind == Engine::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_engine(take_as<Engine>(std::move(*made)), keep));
+    return made;
+  };
+}
+
+namespace {
+
+constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster waits for an engine
+
+/// Weights of `version` or the first after it that were made for real.
+Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
+                                                           PolicyVersion version) {
+  // The publisher is live too; its bytes may be on their way.
+  (void)channel.wait_for(version, kWeightsMax);
+  for (PolicyVersion next = version; next <= channel.newest(); next = next.next()) {
+    auto fetched = channel.fetch(next);
+    if (fetched.ok() && !(*fetched)->tensors.empty()) return fetched;
+  }
+  return error(Code::kNotFound, "no weights of version {} or later could be made again",
+               version.value);
+}
+
+/// In one process more versions are kept, so that an engine that lags in the record finds its own;
+/// elsewhere it takes the oldest that is there.
+Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
+                                                         const ResourceFactory& make) {
+  ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
+  if (backend == "memory")
+    return take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+  ASSIGN_OR_RETURN(auto made, make(plan, index));
+  return take_as<WeightChannel>(std::move(made));
+}
+
+std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
+                                            Recovery& recovery) {
+  RecordedChannelSetup setup;
+  setup.channel = std::move(channel);
+  setup.next = [&recovery](HostId host) { return recovery.take(host); };
+  setup.without_tensors = true;  // versions before the checkpoint are not made again
+  return make_recorded_channel(std::move(setup));
+}
+
+}  // namespace
+
+ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
+                                 std::vector<RecoveryPoint> points) {
+  auto channel_of = std::make_shared<WeightChannel*>(nullptr);
+  return [make = std::move(make), &recovery, points = std::move(points), channel_of](
+             const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
+    const HostId owner = owner_of(plan, index);
+    const NextAnswer next = [&recovery, owner] { return recovery.take(owner); };
+    const auto is_live = [&recovery] { return recovery.is_live(); };
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind) {
+      ASSIGN_OR_RETURN(auto channel, channel_to_follow(plan, index, make));
+      *channel_of = channel.get();
+      return recovered_channel(std::move(channel), recovery);
+    }
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    if (kind == Engine::kResourceKind) {
+      RecoveredEngineSetup setup;
+      setup.engine = take_as<Engine>(std::move(*made));
+      setup.next = next;
+      setup.is_live = is_live;
+      setup.weights_from = [channel_of](PolicyVersion version) {
+        return weights_from(**channel_of, version);
+      };
+      return std::unique_ptr<Resource>(make_recovered_engine(std::move(setup)));
+    }
+    if (kind == Learner::kResourceKind) {
+      const TenantSlot tenant = plan.instance(plan.host(owner).instances.front()).tenant;
+      const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
+      if (const int64_t taken = num_recorded_steps(recovery.trace(), owner);
+          taken < point.num_steps)
+        return error(Code::kInvalid,
+                     "its record ends after {} training steps, checkpoint '{}' "
+                     "was made after {}",
+                     taken, point.checkpoint.string(), point.num_steps);
+      RecoveredLearnerSetup setup;
+      setup.learner = take_as<Learner>(std::move(*made));
+      setup.next = next;
+      setup.is_live = is_live;
+      setup.checkpoint = point.checkpoint;
+      setup.num_steps = point.num_steps;
+      setup.on_divergence = [&recovery, owner](std::string what) {
+        recovery.diverged(owner, std::move(what));
+      };
+      return std::unique_ptr<Resource>(make_recovered_learner(std::move(setup)));
+    }
+    return made;
+  };
+}
+
+ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
+  return [make = std::move(make), depth](
+             const Plan& plan, int32_t index,
+             RecordedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
+    const HostId owner = owner_of(plan, index);
+    const NextAnswer next = [&answers, owner] { return answers.take(owner); };
+    const std::string_view kind = kind_of(plan, index);
+    if (kind == WeightChannel::kResourceKind) {
+      RecordedChannelSetup setup;
+      setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+      setup.next = [&answers](HostId host) { return answers.take(host); };
+      setup.without_tensors = depth != ReplayDepth::kFull;
+      setup.may_come = [&answers] { return answers.is_parallel(); };
+      return std::unique_ptr<Resource>(make_recorded_channel(std::move(setup)));
+    }
+    if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
+      return std::unique_ptr<Resource>(make_recorded_learner(next));
+    if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
+      return std::unique_ptr<Resource>(make_recorded_engine(next));
+    auto made = make(plan, index);
+    if (!made.ok()) return made;
+    // The answers of a real one are left in the record; they must not be taken for a channel's.
+    const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
+    if (kind == Learner::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_learner(take_as<Learner>(std::move(*made)), skip));
+    if (kind == Engine::kResourceKind)
+      return std::unique_ptr<Resource>(
+          make_recording_engine(take_as<Engine>(std::move(*made)), skip));
+    return made;
+  };
+}
+
+}  // namespace primerl

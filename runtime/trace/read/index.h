@@ -1,0 +1,142 @@
+/// SegmentIndex: where the frames of one segment lie, and what they add up to, so that a trace is
+/// opened, counted and compared without reading it.
+///
+/// A file `<process>.<epoch>.<number>.index` beside a sealed segment, written by whoever opens the
+/// trace first. It is never authoritative: what it points to is checked when it is read, it is made
+/// anew when it is absent, damaged or of another version of the segment's file, and it may be
+/// deleted at any time. Its layout is ours alone and may change with every version of the program.
+///
+/// Immutable; safe to read from several threads.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/exec/host.h"
+#include "runtime/trace/catalog.h"
+#include "runtime/trace/read/histogram.h"
+#include "runtime/trace/segment_reader.h"
+
+namespace primerl {
+
+inline constexpr uint32_t kIndexVersion = 1;
+/// Steps of a host whose digests are one sum: those with equal step / kDigestSteps.
+inline constexpr uint64_t kDigestSteps = 1024;
+
+/// Steps and sequence numbers above this are no numbers anyone has counted to.
+inline constexpr uint64_t kCountMax = uint64_t{1} << 62;
+
+/// What a section holds. Positions are offsets in the raw segment divided by 8, in file order.
+enum class IndexKind : uint32_t {
+  kSteps = 1,       // u32 position of each step of a host; 0 = not there
+  kDeliveries,      // u32 positions of a link's deliveries, by (epoch, sequence)
+  kPayloads,        // u32 positions of a link's payloads, by (epoch, sequence)
+  kEmissions,       // u32 positions of a sending host's payloads, by step
+  kNotes,           // u32 positions of a host's notes, by step
+  kLifecycle,       // u32 positions of a host's lifecycle frames
+  kGaps,            // u32 positions of gap frames
+  kStepDigests,     // u64 of a host: sums of digest_of(delivery), by step / kDigestSteps
+  kPayloadDigests,  // u64 of a host: sums of digest_of(payload), likewise
+  kLinkStats,       // LinkStats
+  kHostStats,       // HostStats, by StepKind
+  kDamage,          // IndexDamage
+  kVersions,        // VersionMark
+  kBlobs,           // 32-byte hashes into the content store
+};
+
+struct IndexSection {
+  IndexKind kind;
+  uint32_t id;  // host or link
+  uint32_t first_epoch, last_epoch;
+  uint64_t first, last;  // steps, blocks or sequences
+  uint64_t offset;       // in the index
+  uint64_t count;        // of items
+  uint64_t num_missing;  // of kSteps: zeros
+};
+
+struct IndexHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t num_sections;
+  uint64_t hash;  // hash_bytes of everything behind it
+  uint64_t num_bytes;
+  int64_t source_mtime_ns;  // of the segment's file
+  uint64_t source_bytes;
+  uint64_t run_id, seed, previous_seed, number;
+  uint32_t process, epoch;
+  uint64_t catalog_hash;  // of the catalog frame's bytes; 0 = it has none
+  uint64_t num_deliveries;
+  int64_t first_ns, last_ns;
+  uint64_t end_offset;  // behind the last frame
+  uint64_t num_payloads, payload_bytes;
+  uint32_t has_end;      // an end frame
+  uint32_t num_strange;  // frames with numbers outside the catalog
+};
+
+struct LinkStats {
+  uint64_t num_messages = 0, num_bytes = 0, num_failed = 0;
+  uint64_t num_skipped = 0;  // sequence numbers between its deliveries that did not arrive
+  uint64_t busy_us = 0;
+  int64_t first_ns = 0, last_ns = 0;
+  Histogram handler_us;
+};
+
+struct HostStats {
+  uint64_t num_steps = 0, num_failed = 0, num_abandoned = 0, num_emissions = 0, busy_us = 0;
+  Histogram handler_us;
+};
+
+struct IndexDamage {
+  uint64_t offset = 0, num_bytes = 0;
+  uint32_t is_hole = 0, is_tail = 0;
+};
+
+/// The first time a message said that a tenant is at `version`.
+struct VersionMark {
+  int64_t at_ns = 0;
+  int64_t version = 0;
+  uint32_t tenant = 0, reserved = 0;
+};
+
+/// What of a step must repeat: everything but times and what was stored of it.
+uint64_t digest_of(const DeliveryFrame& frame);
+uint64_t digest_of(const Frame& payload);
+
+class SegmentIndex {
+ public:
+  /// From the file beside the segment; none when absent, damaged or stale.
+  static std::shared_ptr<const SegmentIndex> load(const std::filesystem::path& segment);
+  /// Reads the whole segment. Numbers are held against the catalog.
+  static std::shared_ptr<const SegmentIndex> build(SegmentReader& reader,
+                                                   const std::filesystem::path& segment,
+                                                   const TraceCatalog& catalog);
+  /// From bytes, for fuzzing; none when they are no index.
+  static std::shared_ptr<const SegmentIndex> parse(std::shared_ptr<const void> owner,
+                                                   std::span<const std::byte> bytes);
+  /// Writes it beside the segment, whole or not at all. A folder that cannot be written is no
+  /// error: the index is a convenience.
+  void save(const std::filesystem::path& segment) const;
+  static std::filesystem::path file_of(const std::filesystem::path& segment);
+
+  const IndexHeader& header() const { return *header_; }
+  std::span<const IndexSection> sections() const { return sections_; }
+  /// Of `kind`, in the order of ids and, for one id, of the file.
+  std::span<const IndexSection> sections(IndexKind kind) const;
+  template <class T>
+  std::span<const T> items(const IndexSection& section) const {
+    return {reinterpret_cast<const T*>(bytes_.data() + section.offset),
+            static_cast<size_t>(section.count)};
+  }
+
+ private:
+  SegmentIndex() = default;
+  std::shared_ptr<const void> owner_;
+  std::span<const std::byte> bytes_;
+  const IndexHeader* header_ = nullptr;
+  std::span<const IndexSection> sections_;
+};
+
+}  // namespace primerl

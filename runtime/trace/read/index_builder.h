@@ -1,0 +1,74 @@
+/// IndexBuilder: adds up the frames of one segment, in their order, into the sections of its index.
+/// Owned by SegmentIndex::build(); one thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "runtime/trace/read/index.h"
+#include "runtime/trace/schema.h"
+
+namespace primerl {
+
+/// Whether every number of a frame names something in the catalog.
+bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame);
+bool is_of(const TraceCatalog& catalog, const PayloadFrame& frame);
+
+class IndexBuilder {
+ public:
+  explicit IndexBuilder(const TraceCatalog& catalog);
+
+  void add(const Frame& frame);
+  /// What is known when all frames were added, the file's facts left out.
+  IndexHeader finish(SegmentReader& reader);
+  /// The whole index, its hash left out.
+  void write(IndexHeader header, std::vector<uint64_t>& out) const;
+
+ private:
+  /// Steps without a jump.
+  struct Run {
+    uint64_t first = 0;
+    std::vector<uint32_t> positions;
+  };
+  struct Keyed {
+    uint32_t epoch;
+    uint64_t sequence;
+    uint32_t position;
+    friend auto operator<=>(const Keyed&, const Keyed&) = default;
+  };
+  struct Stepped {
+    uint64_t step;
+    uint32_t position;
+    friend auto operator<=>(const Stepped&, const Stepped&) = default;
+  };
+  struct OfHost {
+    std::vector<Run> runs;
+    std::vector<Stepped> emissions, notes, lifecycle;
+    std::map<uint64_t, uint64_t> step_digests, payload_digests;  // by block
+    HostStats stats[5];                                          // by StepKind
+  };
+  struct OfLink {
+    std::vector<Keyed> deliveries, payloads;
+    LinkStats stats;
+  };
+
+  void add_delivery(const Frame& frame);
+  void add_payload(const Frame& frame);
+  void add_step(OfHost& host, uint64_t step, uint32_t position);
+  void note_versions(const Frame& frame);
+  void note_blobs(const Frame& frame);
+
+  const TraceCatalog& catalog_;
+  std::vector<std::optional<FieldSchema>> version_schemas_;  // by type; only those with versions
+  std::vector<OfHost> hosts_;
+  std::vector<OfLink> links_;
+  std::vector<uint32_t> gaps_;
+  std::vector<VersionMark> versions_;
+  std::map<uint32_t, int64_t> newest_;  // version, by tenant
+  std::set<std::array<std::byte, 32>> blobs_;
+  std::vector<IndexDamage> damage_;
+  IndexHeader header_{};
+};
+
+}  // namespace primerl

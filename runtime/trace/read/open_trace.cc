@@ -1,0 +1,421 @@
+#include "runtime/trace/read/open_trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <queue>
+#include <tuple>
+
+#include "runtime/trace/content_store.h"
+
+namespace primerl {
+namespace {
+
+/// The index may be wrong: what a frame says counts.
+TraceStep step_of(const DeliveryFrame& frame) {
+  TraceStep step;
+  step.host = HostId(frame.header.host);
+  step.step = frame.step;
+  step.kind = static_cast<StepKind>(frame.step_kind);
+  step.flags = frame.header.flags;
+  step.instance = InstanceId(frame.instance);
+  step.num_emissions = frame.header.count;
+  step.began = Time::from_nanoseconds(frame.began_ns);
+  step.duration = Duration::microseconds(frame.duration_us);
+  step.tenant = TenantSlot(frame.tenant);
+  step.origin = InstanceId(frame.origin);
+  step.cause = {InstanceId(frame.cause_instance), frame.cause_step};
+  step.sequence = frame.sequence;
+  step.epoch = frame.epoch;
+  if (step.kind == StepKind::kMessage)
+    step.link = LinkId(frame.subject);
+  else
+    step.subject = frame.subject;
+  step.type = frame.type;
+  step.payload_check = frame.payload_check;
+  step.payload_bytes = frame.payload_bytes;
+  return step;
+}
+
+/// Or else it was stored where it was handled.
+bool is_sent_by(const TraceCatalog& catalog, const PayloadFrame& frame) {
+  return catalog.instances[catalog.links[frame.link].sender].host == frame.header.host;
+}
+
+struct FrameKey {
+  uint32_t link = 0;
+  uint32_t epoch = 0;
+  uint64_t sequence = 0;
+  bool matches(const MessageKey& key) const {
+    return link == key.link.value && epoch == key.epoch && sequence == key.sequence;
+  }
+  bool is_before(const MessageKey& key) const {
+    return std::pair(epoch, sequence) < std::pair(key.epoch, key.sequence);
+  }
+};
+
+FrameKey key_of(const Frame& frame) {
+  if (frame.kind() == TraceFrameKind::kDelivery) {
+    const auto& delivery = frame.as<DeliveryFrame>();
+    return {delivery.subject, delivery.epoch, delivery.sequence};
+  }
+  const auto& payload = frame.as<PayloadFrame>();
+  return {payload.link, payload.epoch, payload.sequence};
+}
+
+uint64_t step_in(const Frame& frame) {
+  switch (frame.kind()) {
+    case TraceFrameKind::kPayload:
+      return frame.as<PayloadFrame>().step;
+    case TraceFrameKind::kNote:
+      return frame.as<NoteFrame>().step;
+    default:
+      return frame.as<DeliveryFrame>().step;
+  }
+}
+
+/// The frame with a key, in one piece: where it would be if no sequence number were missing, else
+/// by halving.
+std::optional<Frame> find_in(const KeyPiece& piece, TraceFrameKind kind, const MessageKey& key,
+                             Status* fault) {
+  const auto frame_at = [&](size_t i) -> std::optional<Frame> {
+    auto frame = piece.segment->frame(piece.positions[i], kind);
+    if (frame.ok()) return *frame;
+    if (fault != nullptr && fault->ok()) *fault = frame.error();
+    return std::nullopt;
+  };
+  size_t low = 0;
+  size_t high = piece.positions.size();
+  if (piece.first_epoch == piece.last_epoch) {
+    if (key.sequence < piece.first || key.sequence > piece.last) return std::nullopt;
+    const uint64_t guess = key.sequence - piece.first;
+    if (guess < high) {
+      const auto frame = frame_at(static_cast<size_t>(guess));
+      if (!frame) return std::nullopt;
+      if (key_of(*frame).matches(key)) return frame;
+    }
+  }
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    const auto frame = frame_at(middle);
+    if (!frame) return std::nullopt;
+    const FrameKey found = key_of(*frame);
+    if (found.matches(key)) return frame;
+    if (found.is_before(key))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return std::nullopt;
+}
+
+bool may_hold(const KeyPiece& piece, const MessageKey& key) {
+  return key.epoch >= piece.first_epoch && key.epoch <= piece.last_epoch &&
+         (piece.first_epoch != piece.last_epoch ||
+          (key.sequence >= piece.first && key.sequence <= piece.last));
+}
+
+/// Pieces that may hold a key, the newest first. Pieces mostly follow each other in order.
+template <class Visit>
+void newest_first(const std::vector<KeyPiece>& pieces, const MessageKey& key, const Visit& visit) {
+  auto end = std::partition_point(pieces.begin(), pieces.end(), [&](const KeyPiece& piece) {
+    return std::pair(piece.first_epoch, piece.first) <= std::pair(key.epoch, key.sequence);
+  });
+  // A piece of several epochs says little of its sequences: look at its neighbours too.
+  for (size_t i = 0; i < 2 && end != pieces.end(); ++i) ++end;
+  for (auto it = end; it != pieces.begin();) {
+    --it;
+    if (may_hold(*it, key) && visit(*it)) return;
+  }
+}
+
+Result<std::vector<std::byte>> read_blob(const std::filesystem::path& folder,
+                                         const PayloadParts::Part& part) {
+  ContentHash hash;
+  std::memcpy(hash.data(), part.bytes.data(), hash.size());
+  const ContentStore store(folder / "blobs");
+  auto bytes = store.load(hash);
+  if (!bytes.ok() && bytes.error().code() == Code::kNotFound)
+    return error(Code::kCorrupt, "blob '{}' is missing", to_hex(hash));
+  if (bytes.ok() && bytes->size() != part.num_bytes)
+    return error(Code::kCorrupt, "blob '{}' has {} bytes, {} were recorded", to_hex(hash),
+                 bytes->size(), part.num_bytes);
+  return bytes;
+}
+
+Result<std::vector<std::byte>> read_part(const std::filesystem::path& folder,
+                                         const PayloadParts::Part& part) {
+  if (part.in_store) return read_blob(folder, part);
+  return std::vector<std::byte>(part.bytes.begin(), part.bytes.end());
+}
+
+}  // namespace
+
+bool OpenTrace::is_complete() const {
+  for (const TraceFault& fault : faults_)
+    if (fault.is_fault()) return false;
+  return std::ranges::all_of(
+      hosts_, [](const OfHost& host) { return host.steps.empty() || host.steps[0].first == 1; });
+}
+
+uint64_t OpenTrace::first_step(HostId host) const {
+  const auto& steps = hosts_[host.index()].steps;
+  return steps.empty() ? 0 : steps.front().first;
+}
+
+uint64_t OpenTrace::last_step(HostId host) const {
+  const auto& steps = hosts_[host.index()].steps;
+  return steps.empty() ? 0 : steps.back().last;
+}
+
+const StepPiece* OpenTrace::piece_of(HostId host, uint64_t step) const {
+  if (host.index() >= hosts_.size()) return nullptr;
+  const auto& steps = hosts_[host.index()].steps;
+  const auto after = std::ranges::upper_bound(steps, step, {}, &StepPiece::first);
+  if (after == steps.begin()) return nullptr;
+  const StepPiece& piece = *std::prev(after);
+  return step <= piece.last ? &piece : nullptr;
+}
+
+std::optional<Frame> OpenTrace::frame_of(HostId host, uint64_t step,
+                                         const TraceSegment** where) const {
+  const StepPiece* piece = piece_of(host, step);
+  if (piece == nullptr) return std::nullopt;
+  const uint32_t position = piece->positions[step - piece->positions_first];
+  if (position == 0) return std::nullopt;
+  const auto frame = piece->segment->frame(position, TraceFrameKind::kDelivery);
+  if (!frame.ok()) return std::nullopt;
+  const auto& delivery = frame->as<DeliveryFrame>();
+  if (delivery.step != step || delivery.header.host != host.value) return std::nullopt;
+  if (where != nullptr) *where = piece->segment;
+  return *frame;
+}
+
+std::optional<TraceStep> OpenTrace::step(HostId host, uint64_t step) const {
+  const auto frame = frame_of(host, step, nullptr);
+  if (!frame || !is_of(files_.catalog, frame->as<DeliveryFrame>())) return std::nullopt;
+  return step_of(frame->as<DeliveryFrame>());
+}
+
+std::optional<TraceStep> Trace::delivered_step(const MessageKey& key) const {
+  const auto handled = delivery(key);
+  if (!handled) return std::nullopt;
+  return step(HostId(catalog().instances[handled->instance.index()].host), handled->step);
+}
+
+void Trace::visit_notes(
+    HostId host, uint64_t step,
+    const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
+  for (const TraceNote& note : notes(host, step)) visitor(note.kind, note.instance, note.bytes);
+}
+
+template <class Visit>
+void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind,
+                                   HostId host, uint64_t step, const Visit& visit) const {
+  const StepPiece* of_step = piece_of(host, step);
+  for (const KeyPiece& piece : pieces) {
+    if (step < piece.first || step > piece.last) continue;
+    if (of_step != nullptr && of_step->segment->epoch != piece.segment->epoch) continue;
+    const auto frame_of_step = [&](uint32_t position) -> std::optional<Frame> {
+      auto frame = piece.segment->frame(position, kind);
+      if (!frame.ok() || step_in(*frame) != step || frame->header().host != host.value)
+        return std::nullopt;
+      return *frame;
+    };
+    const auto positions = piece.positions;
+    auto begin = positions.end();
+    // They stand before their delivery, those of later steps behind it: nothing is read to find
+    // them.
+    if (of_step != nullptr && of_step->segment == piece.segment) {
+      const uint32_t delivery = of_step->positions[step - of_step->positions_first];
+      const auto end = std::lower_bound(positions.begin(), positions.end(), delivery);
+      for (begin = end; begin != positions.begin() && frame_of_step(*std::prev(begin));) --begin;
+      if (begin == end) begin = positions.end();
+    }
+    // Not so in an excerpt, or where the delivery is in the next segment.
+    if (begin == positions.end())
+      begin = std::partition_point(positions.begin(), positions.end(), [&](uint32_t position) {
+        const auto frame = piece.segment->frame(position, kind);
+        return frame.ok() && step_in(*frame) < step;
+      });
+    for (auto it = begin; it != positions.end(); ++it) {
+      const auto frame = frame_of_step(*it);
+      if (!frame) break;
+      visit(*frame);
+    }
+  }
+}
+
+void OpenTrace::visit_notes(
+    HostId host, uint64_t step,
+    const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
+  if (host.index() >= hosts_.size()) return;
+  for_frames_of_step(hosts_[host.index()].notes, TraceFrameKind::kNote, host, step,
+                     [&](const Frame& frame) {
+                       const auto bytes = frame.after<NoteFrame>();
+                       const auto& note = frame.as<NoteFrame>();
+                       visitor(static_cast<NoteKind>(note.header.count), InstanceId(note.instance),
+                               bytes.first(std::min<size_t>(note.num_bytes, bytes.size())));
+                     });
+}
+
+std::vector<TraceNote> OpenTrace::notes(HostId host, uint64_t step) const {
+  std::vector<TraceNote> notes;
+  visit_notes(host, step,
+              [&](NoteKind kind, InstanceId instance, std::span<const std::byte> bytes) {
+                notes.push_back({kind, instance, {bytes.begin(), bytes.end()}});
+              });
+  return notes;
+}
+
+std::optional<Time> OpenTrace::started(HostId host) const {
+  if (host.index() >= hosts_.size()) return std::nullopt;
+  for (const KeyPiece& piece : hosts_[host.index()].lifecycle)
+    for (const uint32_t position : piece.positions) {
+      const auto frame = piece.segment->frame(position, TraceFrameKind::kLifecycle);
+      if (!frame.ok() || frame->header().host != host.value) continue;
+      if (frame->header().count == static_cast<uint16_t>(LifecycleKind::kHostStarted))
+        return Time::from_nanoseconds(frame->as<LifecycleFrame>().at_ns);
+    }
+  return std::nullopt;
+}
+
+std::optional<Frame> OpenTrace::find_delivery(const MessageKey& key) const {
+  if (key.link.index() >= links_.size()) return std::nullopt;
+  std::optional<Frame> found;
+  newest_first(links_[key.link.index()].deliveries, key, [&](const KeyPiece& piece) {
+    const auto frame = find_in(piece, TraceFrameKind::kDelivery, key, nullptr);
+    if (!frame) return false;
+    const auto& delivery = frame->as<DeliveryFrame>();
+    if (!is_of(files_.catalog, delivery)) return false;
+    // Recorded again by a later incarnation: what the table of steps holds counts.
+    const StepPiece* counted = piece_of(HostId(delivery.header.host), delivery.step);
+    if (counted == nullptr || counted->segment != piece.segment) return false;
+    const uint64_t position = counted->positions[delivery.step - counted->positions_first];
+    if (position * kFrameAlignment != frame->offset) return false;
+    found = frame;
+    return true;
+  });
+  return found;
+}
+
+std::optional<StepRef> OpenTrace::delivery(const MessageKey& key) const {
+  const auto frame = find_delivery(key);
+  if (!frame) return std::nullopt;
+  const auto& delivery = frame->as<DeliveryFrame>();
+  return StepRef{InstanceId(delivery.instance), delivery.step};
+}
+
+std::optional<TraceStep> OpenTrace::delivered_step(const MessageKey& key) const {
+  const auto frame = find_delivery(key);
+  if (!frame) return std::nullopt;
+  return step_of(frame->as<DeliveryFrame>());
+}
+
+std::optional<Frame> OpenTrace::find_payload(const MessageKey& key, Status* fault) const {
+  if (key.link.index() >= links_.size()) return std::nullopt;
+  std::optional<Frame> found;
+  newest_first(links_[key.link.index()].payloads, key, [&](const KeyPiece& piece) {
+    found = find_in(piece, TraceFrameKind::kPayload, key, fault);
+    return found.has_value();
+  });
+  return found;
+}
+
+bool OpenTrace::has_payload(const MessageKey& key) const {
+  return find_payload(key, nullptr).has_value();
+}
+
+Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
+  Status fault;
+  const auto frame = find_payload(key, &fault);
+  if (!frame && !fault.ok()) return fault.error();
+  if (!frame) return error(Code::kNotFound, "not stored");
+  const auto& fixed = frame->as<PayloadFrame>();
+  if (!is_of(files_.catalog, fixed))
+    return error(Code::kCorrupt, "a payload names things that are not in the catalog");
+  ASSIGN_OR_RETURN(const PayloadParts parts, payload_parts(*frame));
+  StoredPayload payload;
+  payload.key = key;
+  if (is_sent_by(files_.catalog, fixed)) {
+    payload.sender_host = HostId(fixed.header.host);
+    payload.step = fixed.step;
+  }
+  payload.sent_at = Time::from_nanoseconds(fixed.sent_at_ns);
+  payload.tenant = TenantSlot(fixed.tenant);
+  payload.origin = InstanceId(fixed.origin);
+  payload.cause = {InstanceId(fixed.cause_instance), fixed.cause_step};
+  payload.type = fixed.type;
+  payload.payload_check = fixed.payload_check;
+  ASSIGN_OR_RETURN(payload.body, read_part(files_.folder, parts.body));
+  for (const auto& part : parts.blobs) {
+    ASSIGN_OR_RETURN(auto bytes, read_part(files_.folder, part));
+    payload.blobs.emplace_back(std::move(bytes));
+  }
+  return payload;
+}
+
+std::vector<MessageKey> OpenTrace::stored_emissions(HostId host, uint64_t step) const {
+  std::vector<MessageKey> keys;
+  if (host.index() >= hosts_.size()) return keys;
+  for_frames_of_step(hosts_[host.index()].emissions, TraceFrameKind::kPayload, host, step,
+                     [&](const Frame& frame) {
+                       const auto& payload = frame.as<PayloadFrame>();
+                       if (is_of(files_.catalog, payload) && is_sent_by(files_.catalog, payload))
+                         keys.push_back({LinkId(payload.link), payload.epoch, payload.sequence});
+                     });
+  return keys;
+}
+
+std::optional<Trace::Digest> OpenTrace::digest(HostId host, uint64_t block) const {
+  const OfHost& of = hosts_[host.index()];
+  if (!of.has_digests) return std::nullopt;
+  if (block < of.first_block || block - of.first_block >= of.digests.size()) return Digest{};
+  return of.digests[block - of.first_block];
+}
+
+void OpenTrace::visit(Time from, Time to,
+                      const std::function<bool(const TraceStep&)>& visitor) const {
+  /// The next step of one host that is there.
+  const auto next_of = [&](HostId host, uint64_t step) -> std::optional<TraceStep> {
+    const auto& pieces = hosts_[host.index()].steps;
+    for (auto it = std::ranges::lower_bound(pieces, step, {}, &StepPiece::last); it != pieces.end();
+         ++it)
+      for (uint64_t at = std::max(step, it->first); at <= it->last; ++at)
+        if (auto found = this->step(host, at)) return found;
+    return std::nullopt;
+  };
+  const auto later = [](const TraceStep& a, const TraceStep& b) {
+    return std::tuple(a.began, a.host, a.step) > std::tuple(b.began, b.host, b.step);
+  };
+  std::priority_queue<TraceStep, std::vector<TraceStep>, decltype(later)> heads(later);
+  for (uint32_t h = 0; h < hosts_.size(); ++h) {
+    const HostId host(h);
+    if (hosts_[h].steps.empty()) continue;
+    // The clock of a host never goes back: halve to the first step at or after `from`.
+    uint64_t low = first_step(host);
+    uint64_t high = last_step(host) + 1;
+    while (low < high) {
+      const uint64_t middle = low + (high - low) / 2;
+      const auto found = next_of(host, middle);
+      if (found && found->began < from)
+        low = found->step + 1;
+      else
+        high = middle;
+    }
+    if (const auto found = next_of(host, low)) heads.push(*found);
+  }
+  while (!heads.empty()) {
+    const TraceStep step = heads.top();
+    heads.pop();
+    if (step.began > to) continue;
+    if (!visitor(step)) return;
+    if (const auto found = next_of(step.host, step.step + 1)) heads.push(*found);
+  }
+}
+
+Result<std::shared_ptr<const Trace>> Trace::open(const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder));
+  return std::shared_ptr<const Trace>(std::make_shared<OpenTrace>(std::move(files)));
+}
+
+}  // namespace primerl

@@ -1,0 +1,26 @@
+/// PayloadReader: the contents of many messages as JSON. Reads the schema of each type once, which
+/// costs more than a small message. Not thread-safe; the catalog outlives it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/trace/read/trace.h"
+#include "runtime/trace/schema.h"
+
+namespace primerl {
+
+class PayloadReader {
+ public:
+  explicit PayloadReader(const TraceCatalog& catalog)
+      : catalog_(catalog), schemas_(catalog.types.size()) {}
+
+  /// As payload_json().
+  Result<Json> json(const StoredPayload& payload);
+
+ private:
+  const TraceCatalog& catalog_;
+  std::vector<std::optional<FieldSchema>> schemas_;  // by type, once it was needed
+};
+
+}  // namespace primerl

@@ -1,0 +1,79 @@
+#include "runtime/trace/read/stored_message.h"
+
+#include <algorithm>
+
+#include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+
+Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
+                                 const TraceStep& step) {
+  ASSIGN_OR_RETURN(const StoredPayload stored,
+                   trace.payload({step.link, step.epoch, step.sequence}));
+  const MessageType& type = *plan.contract_of(link.sender).outputs[link.output].type;
+  if (trace.catalog().types[stored.type].name != type.name)
+    return error(Code::kCorrupt, "it is a '{}', not a '{}'",
+                 trace.catalog().types[stored.type].name, type.name);
+  ASSIGN_OR_RETURN(Payload payload, decode_message(type, stored.body, stored.blobs));
+  if ((step.flags & kNotChecked) == 0 && payload_check(payload) != step.payload_check)
+    return error(Code::kCorrupt, "its content does not match the check of its delivery");
+  Envelope envelope;
+  envelope.edge = link.edge;
+  envelope.sender = link.sender;
+  envelope.target = link.target;
+  envelope.tenant = stored.tenant;
+  envelope.epoch = step.epoch;
+  envelope.sequence = step.sequence;
+  envelope.cause = stored.cause;
+  envelope.origin = stored.origin;
+  envelope.sent_at = stored.sent_at;
+  envelope.blob_bytes = type.blob_bytes(payload.message.get());
+  envelope.payload = std::move(payload);
+  return envelope;
+}
+
+RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace,
+                               uint32_t epoch, std::vector<bool> is_absent, bool is_alone)
+    : plan_(plan),
+      wiring_(wiring),
+      trace_(trace),
+      epoch_(epoch),
+      is_absent_(std::move(is_absent)),
+      is_alone_(is_alone),
+      last_handled_(wiring.links.size(), 0) {
+  if (!is_alone_) return;
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
+    const HostId host(i);
+    if (is_absent_[i]) continue;
+    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number) {
+      const auto step = trace.step(host, number);
+      if (!step || step->kind != StepKind::kMessage || step->epoch != epoch_) continue;
+      uint64_t& last = last_handled_[step->link.index()];
+      last = std::max(last, step->sequence);
+    }
+  }
+}
+
+bool RecordedInputs::has(const TraceStep& step) const {
+  if (step.kind != StepKind::kMessage) return false;
+  const WiredLink& link = wiring_.links[step.link.index()];
+  if (!link.is_remote) return false;
+  return is_absent(link.sender_host) ||
+         (is_alone_ && trace_.has_payload({step.link, step.epoch, step.sequence}));
+}
+
+Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
+  return stored_envelope(trace_, plan_, wiring_.links[step.link.index()], step);
+}
+
+Resent RecordedInputs::resent(LinkId id, uint64_t sequence) const {
+  const WiredLink& link = wiring_.links[id.index()];
+  if (is_absent(link.target_host)) return Resent::kHandled;
+  if (!is_alone_ || sequence > last_handled_[id.index()]) return Resent::kSend;
+  const MessageKey key{id, epoch_, sequence};
+  if (!trace_.delivery(key)) return link.latest_wins ? Resent::kOverwritten : Resent::kSend;
+  return trace_.has_payload(key) ? Resent::kHandled : Resent::kSend;
+}
+
+}  // namespace primerl

@@ -1,0 +1,51 @@
+/// What a trace has stored of the messages between hosts, in place of their senders.
+///
+/// RecordedInputs: which messages between processes a run that is taken up gets from its record.
+/// Every process follows its own steps (recovery.h) with what the others had sent it, so none waits
+/// for another: a message is not sent again once the record says that it was handled and holds its
+/// content. One that is not stored (record = "none" or "header", large Blobs) goes by its link as
+/// ever. Processes that are *absent* (recovery.h) do not follow at all: what they had sent must be
+/// stored, and what is sent to them reaches nobody. A replay of all processes together takes the
+/// messages of absent ones alone from the record.
+///
+/// Threads: immutable; safe to use from several.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "runtime/exec/host.h"
+#include "runtime/exec/wiring.h"
+#include "runtime/trace/read/trace.h"
+
+namespace primerl {
+
+/// The message that a step handled, as its sender had sent it. kNotFound when it is not stored,
+/// kCorrupt when it is damaged or not what the step was given.
+Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
+                                 const TraceStep& step);
+
+class RecordedInputs {
+ public:
+  /// All outlive it. `epoch`: of the messages of those that follow; `is_absent`: index = HostId;
+  /// `is_alone`: hosts of each process are played without those of the others.
+  RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace, uint32_t epoch,
+                 std::vector<bool> is_absent, bool is_alone);
+
+  /// Whether nobody will send what this step handles.
+  bool has(const TraceStep& step) const;
+  Result<Envelope> of(const TraceStep& step) const;
+  Resent resent(LinkId link, uint64_t sequence) const;
+  bool is_absent(HostId host) const { return is_absent_[host.index()]; }
+
+ private:
+  const Plan& plan_;
+  const Wiring& wiring_;
+  const Trace& trace_;
+  const uint32_t epoch_;
+  const std::vector<bool> is_absent_;
+  const bool is_alone_;
+  std::vector<uint64_t> last_handled_;  // by link between processes: sequence number
+};
+
+}  // namespace primerl

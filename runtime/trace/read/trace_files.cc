@@ -1,0 +1,241 @@
+// Finds the segments of a trace and gives each its index.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "graph/base/files.h"
+#include "graph/base/suggest.h"
+#include "runtime/trace/read/open_trace.h"
+#include "runtime/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder of the segments: of a run folder or of a trace.
+Result<fs::path> trace_folder(const fs::path& given) {
+  std::error_code fault;
+  if (!fs::is_directory(given, fault))
+    return error(Code::kNotFound, "no folder '{}'", given.string())
+        .note("give a run folder, as in runs/latest");
+  for (const fs::path& folder : {given / "trace", given})
+    for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault))
+      if (parse_segment_path(it->path())) return folder;
+  return error(Code::kNotFound, "no trace in '{}'", given.string())
+      .note("a run records one unless its graph says [trace] level = \"off\"");
+}
+
+/// The catalog frame is the first; a damaged one may be missing.
+std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
+  for (auto frame = reader.next(0); frame;
+       frame = reader.next(SegmentReader::next_offset(*frame))) {
+    if (frame->kind() != TraceFrameKind::kCatalog) return std::nullopt;
+    const auto text = frame->after<TraceFrameHeader>();
+    const auto json =
+        parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, "catalog");
+    auto catalog = json.ok() ? TraceCatalog::from_json(*json) : Result<TraceCatalog>(json.error());
+    if (catalog.ok()) return std::move(catalog).value();
+    if (fault.ok()) fault = catalog.error();
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+/// What an excerpt says of itself; none of a whole run.
+Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
+                                                 const TraceCatalog& catalog) {
+  const fs::path file = folder / kExcerptFile;
+  std::error_code fault;
+  if (!fs::exists(file, fault)) return std::optional<TraceExcerpt>();
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json json, parse_json(text, file.string()));
+  ASSIGN_OR_RETURN(const int64_t host, json.get_int("host"));
+  ASSIGN_OR_RETURN(const int64_t last_step, json.get_int("last_step"));
+  if (host < 0 || std::cmp_greater_equal(host, catalog.hosts.size()) || last_step < 1)
+    return error(Code::kCorrupt, "'{}' names host {} of {} and step {}", file.string(), host,
+                 catalog.hosts.size(), last_step);
+  return std::optional(
+      TraceExcerpt{HostId(static_cast<uint32_t>(host)), static_cast<uint64_t>(last_step)});
+}
+
+/// Whether numbers mean the same in both.
+bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
+  const auto tables = [](const TraceCatalog& catalog) {
+    const Json json = catalog.to_json();
+    Json kept = Json::object();
+    for (const char* table : {"tenants", "processes", "hosts", "instances", "links", "types"})
+      kept.set(table, *json.find(table));
+    return kept;
+  };
+  return tables(a) == tables(b);
+}
+
+struct Opening {
+  std::vector<std::shared_ptr<TraceSegment>> segments;
+  std::vector<TraceFault> faults;
+  Status first_fault;
+};
+
+void add_unreadable(Opening& opening, const fs::path& file, const Error& fault) {
+  if (opening.first_fault.ok()) opening.first_fault = fault;
+  TraceFault entry;
+  entry.kind = TraceFault::Kind::kDamage;
+  entry.file = file.filename().string();
+  entry.text = fmt::format("'{}' cannot be read: {}", file.filename().string(), fault.message());
+  opening.faults.push_back(std::move(entry));
+}
+
+/// Indices where they are fresh; the header of the file where not.
+Opening open_segments(const std::vector<SegmentFile>& files) {
+  Opening opening;
+  for (const auto& found : files) {
+    const fs::path& file = found.path;
+    auto segment = std::make_shared<TraceSegment>();
+    segment->file = file;
+    segment->index = SegmentIndex::load(file);
+    if (segment->index != nullptr) {
+      segment->process = segment->index->header().process;
+      segment->epoch = segment->index->header().epoch;
+      segment->number = segment->index->header().number;
+    } else {
+      const auto reader = segment->reader();
+      if (!reader.ok()) {
+        add_unreadable(opening, file, reader.error());
+        continue;
+      }
+      segment->process = (*reader)->header().process;
+      segment->epoch = (*reader)->header().epoch;
+      segment->number = (*reader)->header().number;
+    }
+    opening.segments.push_back(std::move(segment));
+  }
+  std::ranges::stable_sort(opening.segments, {}, [](const auto& segment) {
+    return std::tuple(segment->process, segment->epoch, segment->number);
+  });
+  return opening;
+}
+
+/// One that a process wrote behind another is finished; the last one is, when it has its end frame.
+bool is_sealed(const std::vector<std::shared_ptr<TraceSegment>>& segments, size_t i) {
+  const bool has_next = i + 1 < segments.size() && segments[i + 1]->process == segments[i]->process;
+  return has_next || segments[i]->index->header().has_end != 0;
+}
+
+/// Whoever writes a segment holds its lock: one that died will not change it any more.
+bool is_written_to(const fs::path& segment) {
+  const int file = ::open(segment.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return true;
+  const bool is_locked = ::flock(file, LOCK_SH | LOCK_NB) != 0;
+  ::close(file);
+  return is_locked;
+}
+
+/// Builds what is missing, on as many threads as the machine has.
+void build_indices(Opening& opening, const TraceCatalog& catalog) {
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < opening.segments.size(); ++i)
+    if (opening.segments[i]->index == nullptr) missing.push_back(i);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t at = next++; at < missing.size(); at = next++) {
+      TraceSegment& segment = *opening.segments[missing[at]];
+      segment.index = SegmentIndex::build(*segment.opened, segment.file, catalog);
+      if (is_sealed(opening.segments, missing[at]) || !is_written_to(segment.file))
+        segment.index->save(segment.file);
+    }
+  };
+  const size_t num_threads =
+      std::min<size_t>(missing.size(), std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> threads;
+  for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  work();
+}
+
+}  // namespace
+
+Result<SegmentReader*> TraceSegment::reader() const {
+  const std::lock_guard guard(lock);
+  if (opened != nullptr) return opened.get();
+  auto reader = SegmentReader::open(file);
+  if (!reader.ok() && file.extension() == ".ptr") {
+    // Packed since the folder was listed.
+    auto packed = file;
+    auto again = SegmentReader::open(packed.replace_extension(".ptrz"));
+    if (again.ok()) reader = std::move(again);
+  }
+  if (!reader.ok()) return reader.error();
+  opened = std::move(reader).value();
+  usable.store(opened.get(), std::memory_order_release);
+  return opened.get();
+}
+
+Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const {
+  SegmentReader* from = usable.load(std::memory_order_acquire);
+  if (from == nullptr) {
+    ASSIGN_OR_RETURN(from, reader());
+  }
+  ASSIGN_OR_RETURN(const Frame found, from->at(uint64_t{position} * kFrameAlignment));
+  if (found.kind() != kind)
+    return error(Code::kCorrupt, "'{}' holds another frame at {} than its index says",
+                 file.filename().string(), found.offset)
+        .note("delete the '.index' files beside it: they are made again");
+  return found;
+}
+
+Result<TraceFiles> find_trace_files(const fs::path& given) {
+  ASSIGN_OR_RETURN(const fs::path folder, trace_folder(given));
+  ASSIGN_OR_RETURN(const auto files, list_segments(folder));
+  Opening opening = open_segments(files);
+  TraceFiles found;
+  found.folder = folder;
+  std::optional<TraceCatalog> catalog;
+  uint64_t catalog_hash = 0;
+  // Of a first incarnation: what a process that came back later says of the start is not all.
+  auto by_epoch = opening.segments;
+  std::ranges::stable_sort(by_epoch, {}, [](const auto& segment) { return segment->epoch; });
+  for (size_t i = 0; i < by_epoch.size() && !catalog; ++i) {
+    const auto reader = by_epoch[i]->reader();
+    if (reader.ok()) catalog = catalog_of(**reader, opening.first_fault);
+  }
+  if (!catalog) {
+    if (!opening.first_fault.ok()) return opening.first_fault.error();
+    return error(Code::kCorrupt, "no segment in '{}' has a readable catalog", folder.string());
+  }
+  found.num_indexed = static_cast<uint64_t>(
+      std::ranges::count_if(opening.segments, [](const auto& s) { return s->index != nullptr; }));
+  build_indices(opening, *catalog);
+  for (const auto& segment : opening.segments) {
+    const IndexHeader& header = segment->index->header();
+    if (header.run_id != opening.segments.front()->index->header().run_id)
+      return error(Code::kCorrupt, "'{}' belongs to another run than '{}'",
+                   segment->file.filename().string(),
+                   opening.segments.front()->file.filename().string())
+          .note("one trace folder holds one run: move the other's segments away");
+    // Each incarnation writes its own catalog; within one, all are equal.
+    if (header.catalog_hash == 0 || header.catalog_hash == catalog_hash) continue;
+    catalog_hash = header.catalog_hash;
+    ASSIGN_OR_RETURN(SegmentReader * reader, segment->reader());
+    Status fault;
+    const auto other = catalog_of(*reader, fault);
+    if (other && !same_tables(*other, *catalog))
+      return error(Code::kCorrupt, "'{}' was recorded with another graph or other message types",
+                   segment->file.filename().string())
+          .note(
+              "the run was resumed with a changed graph or program: move the segments of one "
+              "of them away");
+  }
+  ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folder, *catalog));
+  found.catalog = std::move(*catalog);
+  found.segments.assign(opening.segments.begin(), opening.segments.end());
+  found.faults = std::move(opening.faults);
+  return found;
+}
+
+}  // namespace primerl

@@ -1,0 +1,172 @@
+// Puts the pieces of all segments together: once, when a trace is opened.
+#include <algorithm>
+#include <map>
+
+#include "runtime/trace/read/open_trace.h"
+
+namespace primerl {
+
+OpenTrace::OpenTrace(TraceFiles files)
+    : files_(std::move(files)),
+      hosts_(files_.catalog.hosts.size()),
+      links_(files_.catalog.links.size()) {
+  summary_.links.resize(links_.size());
+  summary_.hosts.resize(hosts_.size());
+  for (const auto& segment : files_.segments) add(*segment);
+  for (OfLink& link : links_)
+    for (auto* pieces : {&link.deliveries, &link.payloads})
+      std::ranges::stable_sort(*pieces, {}, [](const KeyPiece& piece) {
+        return std::pair(piece.first_epoch, piece.first);
+      });
+  add_digests();
+  count_skipped();
+  find_faults();
+}
+
+void OpenTrace::add(const TraceSegment& segment) {
+  const SegmentIndex& index = *segment.index;
+  for (const IndexSection& section : index.sections()) {
+    const bool is_host_section =
+        section.kind == IndexKind::kSteps || section.kind == IndexKind::kEmissions ||
+        section.kind == IndexKind::kNotes || section.kind == IndexKind::kLifecycle;
+    const bool is_link_section =
+        section.kind == IndexKind::kDeliveries || section.kind == IndexKind::kPayloads;
+    if ((is_host_section && section.id >= hosts_.size()) ||
+        (is_link_section && section.id >= links_.size()) || (!is_host_section && !is_link_section))
+      continue;
+    const auto positions = index.items<uint32_t>(section);
+    const KeyPiece piece{section.first_epoch, section.last_epoch, section.first,
+                         section.last,        &segment,           positions};
+    if (section.kind == IndexKind::kSteps)
+      add_steps(hosts_[section.id], {section.first, section.last, &segment, positions,
+                                     section.first, section.num_missing});
+    if (section.kind == IndexKind::kEmissions) hosts_[section.id].emissions.push_back(piece);
+    if (section.kind == IndexKind::kNotes) hosts_[section.id].notes.push_back(piece);
+    if (section.kind == IndexKind::kLifecycle) hosts_[section.id].lifecycle.push_back(piece);
+    if (section.kind == IndexKind::kDeliveries) links_[section.id].deliveries.push_back(piece);
+    if (section.kind == IndexKind::kPayloads) links_[section.id].payloads.push_back(piece);
+  }
+  add_summary(segment);
+}
+
+void OpenTrace::add_steps(OfHost& host, StepPiece piece) {
+  if (!host.steps.empty() && host.steps.back().last >= piece.first) {
+    TraceFault fault;
+    fault.kind = piece.segment->epoch == host.steps.back().segment->epoch
+                     ? TraceFault::Kind::kDamage
+                     : TraceFault::Kind::kReplaced;
+    fault.file = piece.segment->file.filename().string();
+    fault.host = HostId(static_cast<uint32_t>(&host - hosts_.data()));
+    fault.first = piece.first;
+    fault.last = host.steps.back().last;
+    fault.text =
+        fmt::format("steps {} to {} of '{}' were recorded again in '{}': those count", fault.first,
+                    fault.last, files_.catalog.hosts[fault.host.index()].name, fault.file);
+    faults_.push_back(std::move(fault));
+    host.has_digests = false;
+    while (!host.steps.empty() && host.steps.back().first >= piece.first) host.steps.pop_back();
+    if (!host.steps.empty())
+      host.steps.back().last = std::min(host.steps.back().last, piece.first - 1);
+  }
+  host.steps.push_back(piece);
+}
+
+void OpenTrace::add_summary(const TraceSegment& segment) {
+  const SegmentIndex& index = *segment.index;
+  const IndexHeader& header = index.header();
+  if (header.num_deliveries > 0) {
+    if (summary_.num_steps == 0) summary_.first_ns = header.first_ns;
+    summary_.first_ns = std::min(summary_.first_ns, header.first_ns);
+    summary_.last_ns = std::max(summary_.last_ns, header.last_ns);
+  }
+  summary_.num_steps += header.num_deliveries;
+  summary_.num_payloads += header.num_payloads;
+  summary_.payload_bytes += header.payload_bytes;
+  summary_.file_bytes += header.source_bytes;
+  summary_.num_segments += 1;
+  summary_.newest_epoch = std::max(summary_.newest_epoch, header.epoch);
+  for (const IndexSection& section : index.sections(IndexKind::kLinkStats)) {
+    if (section.id >= links_.size()) continue;
+    const LinkStats& more = index.items<LinkStats>(section).front();
+    LinkStats& sum = summary_.links[section.id].stats;
+    if (sum.num_messages == 0) sum.first_ns = more.first_ns;
+    sum.last_ns = more.last_ns;
+    sum.num_messages += more.num_messages;
+    sum.num_bytes += more.num_bytes;
+    sum.num_failed += more.num_failed;
+    sum.busy_us += more.busy_us;
+    sum.handler_us.add(more.handler_us);
+    summary_.links[section.id].num_skipped += more.num_skipped;
+  }
+  for (const IndexSection& section : index.sections(IndexKind::kPayloads))
+    if (section.id < links_.size()) summary_.links[section.id].num_stored += section.count;
+  for (const IndexSection& section : index.sections(IndexKind::kHostStats)) {
+    const auto kinds = index.items<HostStats>(section);
+    if (section.id >= hosts_.size() || kinds.size() != summary_.hosts[section.id].size()) continue;
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      HostStats& sum = summary_.hosts[section.id][i];
+      sum.num_steps += kinds[i].num_steps;
+      sum.num_failed += kinds[i].num_failed;
+      sum.num_abandoned += kinds[i].num_abandoned;
+      sum.num_emissions += kinds[i].num_emissions;
+      sum.busy_us += kinds[i].busy_us;
+      sum.handler_us.add(kinds[i].handler_us);
+    }
+  }
+  for (const IndexSection& section : index.sections(IndexKind::kVersions))
+    for (const VersionMark& mark : index.items<VersionMark>(section))
+      summary_.versions.push_back(mark);
+}
+
+void OpenTrace::add_digests() {
+  for (OfHost& host : hosts_) {
+    if (host.steps.empty() || !host.has_digests) continue;
+    host.first_block = host.steps.front().first / kDigestSteps;
+    const uint64_t num_blocks = host.steps.back().last / kDigestSteps - host.first_block + 1;
+    // One step number far away is not worth a table; what a header counts may be made up.
+    uint64_t num_steps = 0;
+    for (const StepPiece& piece : host.steps) num_steps += piece.last - piece.first + 1;
+    host.has_digests = num_blocks <= num_steps;
+    if (host.has_digests) host.digests.resize(num_blocks);
+  }
+  for (const auto& segment : files_.segments)
+    for (const IndexKind kind : {IndexKind::kStepDigests, IndexKind::kPayloadDigests})
+      for (const IndexSection& section : segment->index->sections(kind)) {
+        if (section.id >= hosts_.size()) continue;
+        OfHost& host = hosts_[section.id];
+        const auto sums = segment->index->items<uint64_t>(section);
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const uint64_t block = section.first + i - host.first_block;
+          if (block >= host.digests.size()) continue;
+          Digest& digest = host.digests[block];
+          (kind == IndexKind::kStepDigests ? digest.steps : digest.payloads) += sums[i];
+        }
+      }
+  // The first sight of each version, over all segments.
+  std::ranges::stable_sort(summary_.versions, {}, &VersionMark::at_ns);
+  std::map<uint32_t, int64_t> newest;
+  std::erase_if(summary_.versions, [&](const VersionMark& mark) {
+    const auto [known, is_new] = newest.try_emplace(mark.tenant, mark.version);
+    if (is_new) return false;
+    if (known->second >= mark.version) return true;
+    known->second = mark.version;
+    return false;
+  });
+}
+
+void OpenTrace::count_skipped() {
+  for (size_t l = 0; l < links_.size(); ++l) {
+    const KeyPiece* before = nullptr;
+    for (const KeyPiece& piece : links_[l].deliveries) {
+      const bool follows = before != nullptr && before->last_epoch == piece.first_epoch &&
+                           before->last < piece.first;
+      if (follows) summary_.links[l].num_skipped += piece.first - before->last - 1;
+      // Sequences begin at 1.
+      if (before == nullptr && piece.segment->number == 1 && piece.first_epoch == piece.last_epoch)
+        summary_.links[l].num_skipped += piece.first - 1;
+      before = &piece;
+    }
+  }
+}
+
+}  // namespace primerl

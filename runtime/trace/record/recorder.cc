@@ -1,0 +1,175 @@
+#include "runtime/trace/record/recorder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/trace/record/gap_ledger.h"
+#include "runtime/trace/record/payload_writer.h"
+#include "runtime/wire/frame.h"
+#include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/payload_check.h"
+
+namespace primerl {
+namespace {
+
+uint32_t saturated32(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, UINT32_MAX));
+}
+
+constexpr uint64_t kInputBlobsMax = uint64_t{64} << 10;
+
+}  // namespace
+
+Recorder::Recorder(const TraceCatalog& catalog, SegmentWriter& writer)
+    : writer_(writer), scratch_(catalog.hosts.size()) {
+  for (const auto& link : catalog.links) {
+    const RecordPolicy policy = link.record == "none"      ? RecordPolicy::kNone
+                                : link.record == "input"   ? RecordPolicy::kInput
+                                : link.record == "payload" ? RecordPolicy::kPayload
+                                                           : RecordPolicy::kHeader;
+    links_.push_back({policy, link.type});
+  }
+}
+
+Recorder::~Recorder() = default;
+
+bool Recorder::wants_emissions(LinkId link) const {
+  return links_[link.index()].policy == RecordPolicy::kPayload;
+}
+
+void Recorder::on_start(HostId host, Time now) {
+  LifecycleFrame frame = {};
+  frame.header = frame_head(TraceFrameKind::kLifecycle, host.value);
+  frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
+  frame.at_ns = now.to_nanoseconds();
+  (void)writer_.append(bytes_of(frame));
+}
+
+void Recorder::on_step(const StepRecord& record) {
+  DeliveryFrame frame = {};
+  frame.header = frame_head(TraceFrameKind::kDelivery, record.host.value);
+  uint8_t flags = 0;
+  if (record.error != nullptr) flags |= kFailed;
+  if (record.is_abandoned) flags |= kAbandoned;
+  if (record.is_injected) flags |= kInjected;
+  if (write_notes(record)) flags |= kHasNotes;
+  for (const ParcelMessage& emission : record.emissions)
+    if (links_[emission.link.index()].policy == RecordPolicy::kPayload)
+      write_payload(record, emission.link, emission.envelope);
+  if (keeps_input(record) && write_payload(record, record.link, *record.message))
+    flags |= kPayloadStored;
+  frame.header.count = static_cast<uint16_t>(std::min<uint32_t>(record.num_emissions, UINT16_MAX));
+  frame.step = record.step;
+  frame.began_ns = record.began.to_nanoseconds();
+  frame.instance = record.instance.value;
+  frame.duration_us = saturated32(
+      static_cast<uint64_t>(std::max<int64_t>(0, (record.ended - record.began).to_nanoseconds())) /
+      1000);
+  frame.step_kind = static_cast<uint8_t>(record.kind);
+  frame.tenant = TenantSlot::kNone;
+  frame.type = UINT32_MAX;
+  frame.cause_instance = frame.origin = InstanceId::kNone;
+  if (record.kind == StepKind::kMessage) {
+    const Envelope& message = *record.message;
+    const LinkFacts& link = links_[record.link.index()];
+    frame.subject = record.link.value;
+    frame.sequence = message.sequence;
+    frame.epoch = message.epoch;
+    frame.tenant = message.tenant.value;
+    frame.type = link.type;
+    frame.cause_instance = message.cause.instance.value;
+    frame.cause_step = message.cause.step;
+    frame.origin = message.origin.value;
+    if (link.policy == RecordPolicy::kPayload) flags |= kPayloadStored;
+    if (link.policy == RecordPolicy::kNone) {
+      flags |= kNotChecked;
+    } else {
+      PayloadCheck check(message.payload.type->schema_hash);
+      message.payload.type->write(check, message.payload.message.get());
+      frame.payload_check = check.value();
+      frame.payload_bytes = saturated32(check.num_bytes());
+    }
+  } else if (record.kind == StepKind::kTimer) {
+    frame.subject = record.timer;
+  } else if (record.kind == StepKind::kPeer) {
+    frame.subject = record.peer.instance.value;
+    frame.sequence = static_cast<uint64_t>(record.peer.kind);
+    frame.epoch = record.peer.epoch;
+  }
+  frame.header.flags = flags;
+  (void)writer_.append(bytes_of(frame));
+}
+
+/// What a sender that is not there has stored in an older record is stored again in this one.
+bool Recorder::keeps_input(const StepRecord& record) const {
+  if (record.kind != StepKind::kMessage) return false;
+  const RecordPolicy policy = links_[record.link.index()].policy;
+  if (policy == RecordPolicy::kPayload) return record.is_from_record;
+  return policy == RecordPolicy::kInput && record.message->blob_bytes <= kInputBlobsMax;
+}
+
+bool Recorder::write_notes(const StepRecord& record) {
+  bool any = false;
+  const auto note = [&](NoteKind kind, std::span<const std::byte> bytes) {
+    write_note(record, kind, bytes);
+    any = true;
+  };
+  if (!record.room_answers.empty()) note(NoteKind::kRoom, std::as_bytes(record.room_answers));
+  if (record.stopped_at_progress != 0)
+    note(NoteKind::kStop, std::as_bytes(std::span(&record.stopped_at_progress, 1)));
+  if (record.error != nullptr) {
+    const std::string text = static_cast<char>(record.error->code()) + record.error->text();
+    note(NoteKind::kError,
+         std::as_bytes(std::span(text)).first(std::min(text.size(), kInlineBytesMax)));
+  }
+  auto& answers = scratch_[record.host.index()].answers;
+  for (const auto& answer : answers) note(NoteKind::kResource, answer);
+  answers.clear();
+  return any;
+}
+
+void Recorder::write_note(const StepRecord& record, NoteKind kind,
+                          std::span<const std::byte> bytes) {
+  NoteFrame frame = {};
+  frame.header = frame_head(TraceFrameKind::kNote, record.host.value);
+  frame.header.count = static_cast<uint16_t>(kind);
+  frame.step = record.step;
+  frame.instance = record.instance.value;
+  frame.num_bytes = static_cast<uint32_t>(bytes.size());
+  (void)writer_.append(bytes_of(frame), bytes);
+}
+
+bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelope& envelope) {
+  HostScratch& scratch = scratch_[record.host.index()];
+  auto encoded = encode_message(envelope.payload);
+  if (!encoded.ok() || encoded->blobs.size() > kFrameCountMax - kFrameCountMin) {
+    scratch.num_unstored += 1;
+    return false;
+  }
+  PayloadFrame frame = {};
+  frame.header = frame_head(TraceFrameKind::kPayload, record.host.value);
+  frame.step = record.step;
+  frame.link = link.value;
+  frame.epoch = envelope.epoch;
+  frame.sequence = envelope.sequence;
+  frame.sent_at_ns = envelope.sent_at.to_nanoseconds();
+  frame.tenant = envelope.tenant.value;
+  frame.type = links_[link.index()].type;
+  frame.cause_instance = envelope.cause.instance.value;
+  frame.origin = envelope.origin.value;
+  frame.cause_step = envelope.cause.step;
+  frame.payload_check = payload_check(envelope.payload);
+  return append_payload(writer_, frame, encoded->body, encoded->blobs, scratch.bytes);
+}
+
+void Recorder::add_answer(HostId host, std::vector<std::byte> answer) {
+  scratch_[host.index()].answers.push_back(std::move(answer));
+}
+
+uint64_t Recorder::num_unstored() const {
+  uint64_t sum = 0;
+  for (const auto& scratch : scratch_) sum += scratch.num_unstored;
+  return sum;
+}
+
+}  // namespace primerl

@@ -1,0 +1,57 @@
+/// Recorder: writes what every host of a process does to the trace. The DeliveryObserver of a
+/// recorded run.
+///
+/// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
+/// resources), the payloads of those emissions whose edge says record = "payload" and of the input
+/// where it says "input", then the delivery itself. A step is in the trace once its delivery is:
+/// notes and payloads without one belong to a step that was cut. All of it is written before the
+/// step's messages leave the host, so whatever a trace says was received, it also says was sent.
+///
+/// Threads: on_start(), on_step() and add_answer() on the thread of the host they are about, of
+/// different hosts at once; the rest from one.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "runtime/exec/host.h"
+#include "runtime/trace/catalog.h"
+#include "runtime/trace/record/segment_writer.h"
+
+namespace primerl {
+
+class Recorder final : public DeliveryObserver {
+ public:
+  /// `writer` outlives the recorder; `catalog` is the one its segments begin with.
+  Recorder(const TraceCatalog& catalog, SegmentWriter& writer);
+  ~Recorder() override;
+
+  void on_start(HostId host, Time now) override;
+  void on_step(const StepRecord& record) override;
+  bool wants_emissions(LinkId link) const override;
+  /// What a resource of `host` answered within the step in hand: a note of kind kResource.
+  void add_answer(HostId host, std::vector<std::byte> answer);
+  /// Messages that could not be stored because they exceed the limit of a message.
+  uint64_t num_unstored() const;
+
+ private:
+  struct LinkFacts {
+    RecordPolicy policy = RecordPolicy::kHeader;
+    uint32_t type = 0;
+  };
+  struct HostScratch {
+    std::vector<std::vector<std::byte>> answers;
+    std::vector<std::byte> bytes;
+    uint64_t num_unstored = 0;
+  };
+  bool write_notes(const StepRecord& record);
+  void write_note(const StepRecord& record, NoteKind kind, std::span<const std::byte> bytes);
+  bool keeps_input(const StepRecord& record) const;
+  bool write_payload(const StepRecord& record, LinkId link, const Envelope& envelope);
+
+  SegmentWriter& writer_;
+  std::vector<LinkFacts> links_;      // index = LinkId
+  std::vector<HostScratch> scratch_;  // index = HostId
+};
+
+}  // namespace primerl

@@ -1,0 +1,76 @@
+/// RingFiles: writes the buffers of a flight recorder as ordinary segments: at the end of what it
+/// records, as a snapshot while it records on, or from the handler of a deadly signal.
+///
+/// A snapshot is a beginning of what was recorded, up to one moment: each frame in it is finished,
+/// so what it says was received it also says was sent. It takes the place of an older one. While
+/// `<process>.<epoch>.dump` lies beside the segments they are one, and the run went on after them.
+///
+/// From a handler no lock may be taken and no memory asked for: other threads may hold the one and
+/// be in the middle of the other, and they go on recording. So a frame that is being written then
+/// is a hole in the file, as after `kill -9`.
+///
+/// Threads: write() from one at a time; forget() from any; write_in_handler() from any, once.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/base/json.h"
+#include "graph/base/result.h"
+#include "runtime/trace/record/blob_ledger.h"
+#include "runtime/trace/record/segment_buffer.h"
+#include "runtime/trace/record/segment_writer.h"
+
+namespace primerl {
+
+/// In order of their numbers: the newest one and all before it up to the first that is missing.
+std::vector<SegmentBuffer*> newest_without_gap(std::vector<SegmentBuffer*> buffers);
+
+class RingFiles {
+ public:
+  /// `buffers` outlive it, all that the ring will ever use, and so does `blobs`.
+  RingFiles(std::filesystem::path folder, std::string process, uint32_t epoch,
+            const std::vector<std::unique_ptr<SegmentBuffer>>& buffers, BlobLedger& blobs);
+
+  using OnWritten = std::function<void(uint64_t number)>;
+  /// Of opened buffers without a gap between them, oldest first; each stays as it is until it was
+  /// written, which `on_written` is told. `wait_max`: for frames that are being written. Whole or
+  /// not at all, file by file.
+  Result<RingSnapshot> write(std::span<SegmentBuffer* const> kept, bool is_snapshot,
+                             Duration wait_max, const OnWritten& on_written);
+  /// The ring writes over a segment: the blobs it named go, unless it lies on the disk.
+  void forget(uint64_t number);
+
+  /// Everything recorded so far; async-signal-safe. What cannot be written is left out.
+  void write_in_handler() noexcept;
+
+ private:
+  Result<RingSnapshot> write_segments(std::span<SegmentBuffer* const> kept, Duration wait_max,
+                                      const OnWritten& on_written);
+  Status mark(const Json& facts) const;
+  void remove_before(uint64_t first);
+  bool write_file_in_handler(const SegmentBuffer& buffer, uint64_t number) noexcept;
+  void write_retired_in_handler(uint64_t last) noexcept;
+
+  const std::filesystem::path folder_;
+  const std::string process_;
+  const uint32_t epoch_;
+  BlobLedger& blobs_;
+  std::mutex mutex_;
+  std::set<uint64_t> on_disk_;  // guarded by mutex_: segments of the newest write()
+  // Made before anything goes wrong.
+  const std::string folder_text_, prefix_;  // "runs/x/trace", "runs/x/trace/main.1."
+  std::vector<const SegmentBuffer*> buffers_;
+  std::string path_, other_path_;  // with room for any name
+  std::atomic<bool> is_written_{false}, is_writing_{false};
+  std::atomic<uint64_t> oldest_on_disk_{UINT64_MAX};
+};
+
+}  // namespace primerl

@@ -1,0 +1,217 @@
+#include "runtime/trace/record/ring_requests.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include "graph/base/files.h"
+#include "graph/base/json.h"
+#include "runtime/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kDumpSignal = SIGUSR1;
+constexpr auto kLookAgain = std::chrono::milliseconds(5);
+constexpr std::string_view kLiveEnding = ".live";
+
+sigset_t dump_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, kDumpSignal);
+  return set;
+}
+
+std::string machine_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
+/// Whether somebody holds the lock of a file; a file that is not there has no holder.
+bool is_locked(const fs::path& file) {
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_free = ::flock(descriptor, LOCK_SH | LOCK_NB) == 0;
+  ::close(descriptor);
+  return !is_free;
+}
+
+struct LiveRecorder {
+  DumpedProcess facts;
+  fs::path live_file, answer_file;
+  std::string machine;
+};
+
+Result<LiveRecorder> read_live_file(const fs::path& file) {
+  LiveRecorder recorder;
+  recorder.live_file = file;
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
+  ASSIGN_OR_RETURN(const int64_t pid, facts.get_int("pid"));
+  ASSIGN_OR_RETURN(const int64_t epoch, facts.get_int("epoch"));
+  ASSIGN_OR_RETURN(recorder.facts.process, facts.get_string("process"));
+  ASSIGN_OR_RETURN(recorder.machine, facts.get_string("host"));
+  // 0 and below mean groups of processes, and 1 is nobody's worker.
+  if (pid <= 1 || pid > INT32_MAX || epoch < 0 || epoch > UINT32_MAX)
+    return error(Code::kCorrupt, "'{}' names process {} of epoch {}", file.string(), pid, epoch);
+  recorder.facts.pid = static_cast<pid_t>(pid);
+  recorder.facts.epoch = static_cast<uint32_t>(epoch);
+  recorder.answer_file =
+      snapshot_path(file.parent_path(), recorder.facts.process, recorder.facts.epoch);
+  return recorder;
+}
+
+Result<std::vector<LiveRecorder>> find_live(const fs::path& folder) {
+  std::vector<LiveRecorder> found;
+  std::error_code fault;
+  for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault)) {
+    if (it->path().extension() != kLiveEnding || !is_locked(it->path())) continue;
+    ASSIGN_OR_RETURN(auto recorder, read_live_file(it->path()));
+    if (recorder.machine != machine_name())
+      return error(Code::kUnavailable, "process '{}' of the run is on the machine '{}'",
+                   recorder.facts.process, recorder.machine)
+          .note("ask for the dump there");
+    found.push_back(std::move(recorder));
+  }
+  if (found.empty())
+    return error(Code::kNotFound, "no process records into memory in '{}'", folder.string());
+  std::ranges::sort(found, {}, [](const auto& each) { return each.facts.process; });
+  return found;
+}
+
+/// What a recorder has said since `asked_ns`; none while it writes, or has not heard yet.
+Result<std::optional<RingSnapshot>> read_answer(const LiveRecorder& recorder, int64_t asked_ns) {
+  std::error_code fault;
+  if (!fs::exists(recorder.answer_file, fault)) return std::optional<RingSnapshot>();
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(recorder.answer_file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, recorder.answer_file.string()));
+  ASSIGN_OR_RETURN(const int64_t begun_ns, facts.get_int("begun_ns"));
+  if (begun_ns < asked_ns || facts.find("ended_ns") == nullptr)
+    return std::optional<RingSnapshot>();
+  if (const Json* why = facts.find("error"); why != nullptr && why->is_string())
+    return error(Code::kUnavailable, "process '{}' could not write its dump: {}",
+                 recorder.facts.process, why->as_string());
+  RingSnapshot snapshot;
+  for (const auto& [name, member] : {std::pair("first_segment", &RingSnapshot::first_segment),
+                                     std::pair("last_segment", &RingSnapshot::last_segment),
+                                     std::pair("bytes", &RingSnapshot::num_bytes)}) {
+    ASSIGN_OR_RETURN(const int64_t value, facts.get_int(name));
+    snapshot.*member = static_cast<uint64_t>(value);
+  }
+  return std::optional(snapshot);
+}
+
+Result<RingSnapshot> wait_for_answer(const LiveRecorder& recorder, int64_t asked_ns,
+                                     Clock::time_point deadline, Duration wait_max) {
+  while (true) {
+    // In this order: what it wrote last before it ended is still seen.
+    const bool is_alive = is_locked(recorder.live_file);
+    ASSIGN_OR_RETURN(const auto answer, read_answer(recorder, asked_ns));
+    if (answer) return *answer;
+    if (!is_alive)
+      return error(Code::kUnavailable, "process '{}' ended before it had written a dump",
+                   recorder.facts.process);
+    if (Clock::now() > deadline)
+      return error(Code::kDeadline, "process '{}' (pid {}) has not answered within {}",
+                   recorder.facts.process, recorder.facts.pid, to_string(wait_max));
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+}  // namespace
+
+void block_dump_signal() {
+  const sigset_t set = dump_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+Result<std::unique_ptr<RingRequests>> RingRequests::open(SegmentWriter& writer,
+                                                         const fs::path& folder,
+                                                         const std::string& process,
+                                                         uint32_t epoch) {
+  RETURN_IF_ERROR(make_trace_folder(folder));
+  const fs::path file = folder / fmt::format("{}.{}{}", process, epoch, kLiveEnding);
+  const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (lock < 0) return io_error("creating", file, errno);
+  const Json facts = Json::object()
+                         .set("process", process)
+                         .set("epoch", epoch)
+                         .set("pid", static_cast<int64_t>(::getpid()))
+                         .set("host", machine_name());
+  // Written before it is locked: who finds the lock finds all of it.
+  const Status written = system_files().write_file(file, facts.dump() + "\n");
+  const sigset_t set = dump_signals();
+  const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int stop = ::eventfd(0, EFD_CLOEXEC);
+  const bool is_locked_now = ::flock(lock, LOCK_EX) == 0;
+  const int reason = errno;
+  if (written.ok() && signals >= 0 && stop >= 0 && is_locked_now)
+    return std::unique_ptr<RingRequests>(new RingRequests(writer, file, lock, signals, stop));
+  for (const int descriptor : {lock, signals, stop})
+    if (descriptor >= 0) ::close(descriptor);
+  RETURN_IF_ERROR(written);
+  return io_error("locking", file, reason);
+}
+
+RingRequests::RingRequests(SegmentWriter& writer, fs::path file, int lock, int signals, int stop)
+    : writer_(writer), file_(std::move(file)), lock_(lock), signals_(signals), stop_(stop) {
+  thread_ = std::thread([this] { serve(); });
+}
+
+RingRequests::~RingRequests() {
+  const uint64_t one = 1;
+  CHECK(::write(stop_, &one, sizeof one) == sizeof one, "an event could not be written");
+  thread_.join();
+  std::error_code ignored;
+  fs::remove(file_, ignored);
+  fs::remove(file_.parent_path(), ignored);  // only when it is empty
+  for (const int descriptor : {lock_, signals_, stop_}) ::close(descriptor);
+}
+
+void RingRequests::serve() {
+  pollfd watched[] = {{stop_, POLLIN, 0}, {signals_, POLLIN, 0}};
+  while (true) {
+    if (::poll(watched, std::size(watched), -1) < 0) continue;  // interrupted
+    if (watched[0].revents != 0) return;
+    signalfd_siginfo request;
+    bool is_asked = false;
+    while (::read(signals_, &request, sizeof request) == sizeof request) is_asked = true;
+    // Who asked reads what came of it beside the segments.
+    if (is_asked) (void)writer_.snapshot();
+  }
+}
+
+Result<std::vector<DumpedProcess>> request_dump(const fs::path& folder, Duration wait_max) {
+  ASSIGN_OR_RETURN(const auto recorders, find_live(folder));
+  const int64_t asked_ns = steady_ns();
+  const auto deadline = Clock::now() + std::chrono::nanoseconds(wait_max.to_nanoseconds());
+  for (const auto& recorder : recorders)
+    if (::kill(recorder.facts.pid, kDumpSignal) != 0 && errno != ESRCH)
+      return error(Code::kUnavailable, "process '{}' (pid {}) cannot be asked: {}",
+                   recorder.facts.process, recorder.facts.pid, std::strerror(errno));
+  std::vector<DumpedProcess> dumped;
+  for (const auto& recorder : recorders) {
+    dumped.push_back(recorder.facts);
+    ASSIGN_OR_RETURN(dumped.back().snapshot,
+                     wait_for_answer(recorder, asked_ns, deadline, wait_max));
+  }
+  return dumped;
+}
+
+}  // namespace primerl

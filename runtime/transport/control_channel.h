@@ -1,0 +1,147 @@
+/// ControlChannel: one end of the socketpair between primerl-graph and one primerl-worker.
+///
+/// Carries control messages (control_messages.h) as wire frames, both ways, once and in order. Each
+/// channel has one thread of its own that alone touches the socket. send() never blocks, so a host
+/// thread may report through it: commands beyond outbox_bytes_max are an error, reports (log lines)
+/// beyond it are dropped and counted. Received messages go to a ControlInbox, which
+/// several channels may share; while it is full the channel stops reading, and the peer's outbox
+/// fills instead. A message that cannot be what it claims to be closes the channel and says why.
+///
+/// Order: open -> send / inbox->take -> close (or destroy). All methods may be called from any
+/// thread; close() and the destructor from one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "graph/base/ids.h"
+#include "runtime/wire/control_messages.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+
+/// What arrived on which channel. `message` is empty exactly once per channel: its end, after which
+/// nothing follows; then `closed` is ok for an orderly end of the peer and an error otherwise.
+struct ControlEvent {
+  ProcessId peer;
+  Payload message;
+  Status closed;
+  bool is_closed() const { return message.type == nullptr; }
+};
+
+/// A bounded queue of events. One taker, any number of channels.
+class ControlInbox {
+ public:
+  explicit ControlInbox(size_t events_max = 4096) : events_max_(events_max) {}
+  /// The next event, or nothing after `timeout` (zero: do not wait).
+  std::optional<ControlEvent> take(Duration timeout);
+
+ private:
+  friend class ControlChannel;
+  bool has_room() const;
+  void put(ControlEvent event);
+  /// Event descriptors to write when a full inbox gets room.
+  void watch(int wake_fd);
+  void unwatch(int wake_fd);
+
+  const size_t events_max_;
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<ControlEvent> events_;
+  std::vector<int> wake_fds_;
+};
+
+struct ControlOptions {
+  size_t outbox_bytes_max = size_t{4} << 20;      // waiting to be written
+  Duration close_timeout = Duration::seconds(2);  // to write what is waiting when closing
+};
+
+class ControlChannel {
+ public:
+  /// Takes over `fd`, a connected stream socket; `peer` marks this channel's events.
+  static Result<std::unique_ptr<ControlChannel>> open(int fd, ProcessId peer,
+                                                      std::shared_ptr<ControlInbox> inbox,
+                                                      ControlOptions options = {});
+  ~ControlChannel();
+
+  /// Queues a command or a fact that must arrive (hello, start, drain, stop, heartbeat, end).
+  /// kExhausted when the outbox is full, kUnavailable when the channel has closed.
+  template <Message T>
+  Status send(T message) {
+    return queue(Payload::of(std::move(message)), false);
+  }
+  Status send(Payload message) { return queue(std::move(message), false); }
+  /// Queues a log line; dropped and counted when there is no room.
+  template <Message T>
+  void report(T message) {
+    (void)queue(Payload::of(std::move(message)), true);
+  }
+  uint64_t num_dropped_reports() const { return num_dropped_reports_; }
+  /// Refused arrivals by reason; at most one is not zero, since the first ends the channel.
+  uint64_t num_refused(FrameRefusal refusal) const {
+    return num_refused_[static_cast<size_t>(refusal)];
+  }
+
+  /// Writes what is waiting (for at most close_timeout), then ends both directions and joins the
+  /// thread. Idempotent.
+  void close();
+
+ private:
+  ControlChannel(int fd, int wake_fd, ProcessId peer, std::shared_ptr<ControlInbox> inbox,
+                 ControlOptions options);
+  Status queue(Payload message, bool is_report);
+  void run();                    // the channel's thread
+  Status turn(bool is_closing);  // one poll and what it brings
+  Status write_some();
+  Status read_some();
+  Status parse();
+  Status accept(const FrameHeader& header, std::span<const std::byte> body);
+  Status refuse(FrameRefusal refusal, std::string_view words);
+  void end(Status why);
+
+  // Constant after construction.
+  const int fd_;
+  const int wake_fd_;
+  const ProcessId peer_;
+  const std::shared_ptr<ControlInbox> inbox_;
+  const ControlOptions options_;
+  const WireTypes types_;
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::vector<std::byte> outbox_;
+  uint64_t sequence_sent_ = 0;
+  bool is_closing_ = false;
+  bool has_ended_ = false;
+
+  // Touched by the channel's thread alone.
+  std::vector<std::byte> writing_;
+  size_t num_written_ = 0;
+  std::vector<std::byte> arrived_;
+  uint64_t sequence_received_ = 0;
+  bool peer_has_ended_ = false;
+
+  std::atomic<uint64_t> num_dropped_reports_{0};
+  std::array<std::atomic<uint64_t>, kNumFrameRefusals> num_refused_{};
+  std::thread thread_;
+};
+
+/// Worker side: opens the control channel on the number given by `--control`. kInvalid when `fd` is
+/// no socket.
+Result<std::unique_ptr<ControlChannel>> open_inherited_control(int fd,
+                                                               std::shared_ptr<ControlInbox> inbox,
+                                                               ControlOptions options = {});
+
+}  // namespace primerl

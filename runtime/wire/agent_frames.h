@@ -1,0 +1,78 @@
+/// AgentFrames: agent messages as numbered frames, and the greeting that comes before them.
+///
+/// A frame is one message of the connection: the header of docs/formats/wire.md (80 bytes) and the
+/// body. Frames are numbered from 1 in each direction, so that one which was lost with a broken
+/// connection is noticed. The greeting has a layout of its own that no version changes: two
+/// programs of any age can say what they are. Nothing is allocated on the word of the peer. One
+/// object per connection; not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/base/result.h"
+#include "runtime/wire/agent_messages.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+
+/// Longest frame that either end takes.
+inline constexpr size_t kAgentFrameBytesMax = kFrameHeaderBytes + kMessageBytesMax;
+inline constexpr size_t kGreetingVersionBytesMax = 64;
+
+/// Who speaks: everything that both ends must agree on.
+struct AgentGreeting {
+  uint32_t agent_version = kAgentVersion;
+  uint32_t control_version = 0;
+  uint64_t agent_types = 0;  // hash of agent_message_catalog()
+  uint64_t types = 0;        // hash of the catalog that the actors use
+  uint64_t challenge = 0;    // of an agent: drawn for this connection, see challenge_file()
+  std::string program;       // version of primerl-graph
+
+  friend bool operator==(const AgentGreeting&, const AgentGreeting&) = default;
+};
+
+/// Of this program.
+AgentGreeting own_greeting(uint64_t types, std::string program);
+
+/// CHECKs that `program` has at most kGreetingVersionBytesMax bytes.
+std::vector<std::byte> encode_greeting(const AgentGreeting& greeting);
+bool is_greeting(std::span<const std::byte> frame);
+/// kCorrupt when the frame is none.
+Result<AgentGreeting> decode_greeting(std::span<const std::byte> frame);
+/// ok, or what differs, with both values: `ours` is named "this program".
+Status check_greeting(const AgentGreeting& theirs, const AgentGreeting& ours,
+                      const std::string& who);
+
+class AgentFrames {
+ public:
+  AgentFrames() : types_(agent_message_catalog()) {}
+
+  /// The next frame to send. kInvalid: the message is too long.
+  Result<std::vector<std::byte>> encode(const Payload& message);
+  /// kCorrupt: no frame of ours, or not the next one.
+  Result<Payload> decode(std::span<const std::byte> frame);
+
+ private:
+  const WireTypes types_;
+  uint64_t num_sent_ = 0;
+  uint64_t num_received_ = 0;
+};
+
+/// The file by which a control plane shows that the run folder is shared and that it is the agent's
+/// own user: it writes the agent's challenge into it, the agent looks for it.
+std::string challenge_file(uint64_t challenge);
+std::string challenge_text(uint64_t challenge);
+
+/// At most so many bytes, the last of them " ..." where something is missing.
+std::string cut(std::string text, size_t bytes_max);
+
+/// An Error on the wire, cut to its limits, and back.
+AgentFault to_fault(const Error& error);
+/// CHECKs that there is one.
+Error to_error(const AgentFault& fault);
+
+}  // namespace primerl

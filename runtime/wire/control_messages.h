@@ -1,0 +1,370 @@
+/// What primerl-graph and its primerl-worker processes say to each other, as wire messages.
+///
+///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, RunEnded
+///   control -> worker: StartRun, DrainRun, StopRun
+///   in runs of several processes also
+///   worker -> control: LinksLive, HostsReady, HostsFollowed, TenantFinished, HostsCounted
+///   control -> worker: ConnectPeers, GoRun, GoLive, CountHosts, EndRun, PeerDown, PeerUp
+///
+/// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
+/// message. Control messages carry no Blobs. run_coordinator.h says what follows what.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/message.h"
+#include "graph/message_type.h"
+#include "runtime/wire/frame.h"
+#include "runtime/wire/process_report.h"
+
+namespace primerl {
+
+/// Raised when the meaning of a control message changes.
+inline constexpr uint32_t kControlVersion = 8;
+
+/// One way to reach a process: the two connections of its links (LinkAddress).
+struct AddressEntry {
+  std::string frames;
+  std::string bulk;
+
+  template <class F>
+  static void fields(F& f) {
+    f("frames", &AddressEntry::frames)("bulk", &AddressEntry::bulk);
+  }
+};
+
+/// Who has come up. Any difference from what the control plane expects is refused with both values.
+struct WorkerHello {
+  static constexpr std::string_view kName = "WorkerHello";
+  static constexpr uint32_t kVersion = 4;
+
+  uint32_t control_version = kControlVersion;
+  uint32_t wire_version = kFrameVersion;
+  uint64_t graph_hash = 0;  // Plan::graph_hash of the Plan the worker built
+  uint64_t types_hash = 0;  // WireTypes::hash() of the message catalog
+  std::string process;      // PlanProcess::name
+  uint32_t epoch = 0;
+  int64_t pid = 0;
+  std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
+  std::string public_key;               // Z85; "" without keys
+  std::string pass;                     // what its peers show it in their greetings
+
+  template <class F>
+  static void fields(F& f) {
+    using W = WorkerHello;
+    f("control_version", &W::control_version)("wire_version", &W::wire_version)(
+        "graph_hash", &W::graph_hash)("types_hash", &W::types_hash)("process", &W::process)(
+        "epoch", &W::epoch)("pid", &W::pid)("addresses", &W::addresses)(
+        "public_key", &W::public_key)("pass", &W::pass);
+  }
+};
+
+/// One process as the others reach it.
+struct PeerEntry {
+  uint32_t process = 0;  // ProcessId
+  std::string name;
+  uint32_t epoch = 0;
+  std::vector<AddressEntry> addresses;
+  std::string public_key;
+  std::string pass;
+
+  template <class F>
+  static void fields(F& f) {
+    using P = PeerEntry;
+    f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("addresses", &P::addresses)(
+        "public_key", &P::public_key)("pass", &P::pass);
+  }
+};
+
+/// Link up with these: all that the worker shares an edge with.
+struct ConnectPeers {
+  static constexpr std::string_view kName = "ConnectPeers";
+  static constexpr uint32_t kVersion = 3;
+  std::vector<PeerEntry> peers;
+  template <class F>
+  static void fields(F& f) {
+    f("peers", &ConnectPeers::peers);
+  }
+};
+
+/// The process is dead: this incarnation will not come back.
+struct PeerDown {
+  static constexpr std::string_view kName = "PeerDown";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t process = 0;
+  uint32_t epoch = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("process", &PeerDown::process)("epoch", &PeerDown::epoch);
+  }
+};
+
+/// A dead process has a new incarnation: link up with it.
+struct PeerUp {
+  static constexpr std::string_view kName = "PeerUp";
+  static constexpr uint32_t kVersion = 3;
+  PeerEntry peer;
+  template <class F>
+  static void fields(F& f) {
+    f("peer", &PeerUp::peer);
+  }
+};
+
+/// Every link of ConnectPeers has greeted.
+struct LinksLive {
+  static constexpr std::string_view kName = "LinksLive";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_links = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_links", &LinksLive::num_links);
+  }
+};
+
+/// Every host has been made and takes no input yet.
+struct HostsReady {
+  static constexpr std::string_view kName = "HostsReady";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_hosts = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_hosts", &HostsReady::num_hosts);
+  }
+};
+
+/// All processes are ready: take inputs.
+struct GoRun {
+  static constexpr std::string_view kName = "GoRun";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_processes = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_processes", &GoRun::num_processes);
+  }
+};
+
+/// All hosts of the worker are at the end of the record they follow, and wait for GoLive.
+struct HostsFollowed {
+  static constexpr std::string_view kName = "HostsFollowed";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_hosts = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_hosts", &HostsFollowed::num_hosts);
+  }
+};
+
+/// The hosts of all processes have followed: they go on by themselves.
+struct GoLive {
+  static constexpr std::string_view kName = "GoLive";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t num_processes = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("num_processes", &GoLive::num_processes);
+  }
+};
+
+struct TenantFinished {
+  static constexpr std::string_view kName = "TenantFinished";
+  static constexpr uint32_t kVersion = 1;
+  TenantSlot tenant;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &TenantFinished::tenant);
+  }
+};
+
+/// A look at a draining run, answered by every worker.
+struct CountHosts {
+  static constexpr std::string_view kName = "CountHosts";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t round = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("round", &CountHosts::round);
+  }
+};
+
+struct HostsCounted {
+  static constexpr std::string_view kName = "HostsCounted";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t round = 0;
+  uint64_t num_steps = 0;
+  bool is_idle = false;    // draining, and no host has anything left to do
+  uint64_t in_flight = 0;  // sent minus settled, of all edges; only the sum over all workers counts
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HostsCounted;
+    f("round", &H::round)("num_steps", &H::num_steps)("is_idle", &H::is_idle)("in_flight",
+                                                                              &H::in_flight);
+  }
+};
+
+/// The drain is over: leave.
+struct EndRun {
+  static constexpr std::string_view kName = "EndRun";
+  static constexpr uint32_t kVersion = 1;
+  uint8_t end = 0;  // RunEnd
+  template <class F>
+  static void fields(F& f) {
+    f("end", &EndRun::end);
+  }
+};
+
+struct StartRun {
+  static constexpr std::string_view kName = "StartRun";
+  static constexpr uint32_t kVersion = 1;
+  uint32_t epoch = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("epoch", &StartRun::epoch);
+  }
+};
+
+/// End gently: sources stop, what is in flight ends.
+struct DrainRun {
+  static constexpr std::string_view kName = "DrainRun";
+  static constexpr uint32_t kVersion = 1;
+  std::string reason;
+  template <class F>
+  static void fields(F& f) {
+    f("reason", &DrainRun::reason);
+  }
+};
+
+/// End now.
+struct StopRun {
+  static constexpr std::string_view kName = "StopRun";
+  static constexpr uint32_t kVersion = 1;
+  std::string reason;
+  template <class F>
+  static void fields(F& f) {
+    f("reason", &StopRun::reason);
+  }
+};
+
+/// EdgeLedger (runtime/exec/executor.h) on the wire.
+struct EdgeCounts {
+  uint64_t sent = 0;
+  uint64_t handled = 0;
+  uint64_t in_flight = 0;
+  uint64_t returned = 0;
+  uint64_t dropped = 0;
+  uint64_t failed = 0;
+  uint64_t waiting_max = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EdgeCounts;
+    f("sent", &E::sent)("handled", &E::handled)("in_flight", &E::in_flight)(
+        "returned", &E::returned)("dropped", &E::dropped)("failed", &E::failed)("waiting_max",
+                                                                                &E::waiting_max);
+  }
+};
+
+/// The worker lives, and how far it is. Sent every second; `num_steps` that no longer rises while
+/// the process lives is a stall, a silence of dead_after is a death.
+struct Heartbeat {
+  static constexpr std::string_view kName = "Heartbeat";
+  static constexpr uint32_t kVersion = 4;
+
+  uint64_t num_steps = 0;
+  bool is_draining = false;
+  int64_t still_ms = 0;     // since the last step or sign of life
+  bool is_waiting = false;  // an input waits, or a handler runs
+  bool has_alarm = false;   // a timer is set
+  std::string stall;        // where it follows a record and does not get on: for what it waits
+  std::vector<EdgeCounts> edges;  // index = EdgeId
+  std::vector<EdgeLoad> loads;    // likewise
+  std::vector<HostReport> hosts;  // of this process
+  std::vector<InstanceLoad> instances;
+  std::vector<LinkReport> links;  // to other processes
+  std::vector<EngineReport> engines;
+  uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
+
+  template <class F>
+  static void fields(F& f) {
+    using H = Heartbeat;
+    f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
+        "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
+        "edges", &H::edges)("loads", &H::loads)("hosts", &H::hosts)("instances", &H::instances)(
+        "links", &H::links)("engines", &H::engines)("num_dropped_reports", &H::num_dropped_reports);
+  }
+};
+
+/// Leaves out what only those who watch read (loads, hosts, instances, links, engines), if the
+/// message would have more than `bytes_max` else: a sign of life must arrive, however large the
+/// graph.
+void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
+
+/// An engine of the worker has made its first token of this start.
+struct FirstToken {
+  static constexpr std::string_view kName = "FirstToken";
+  static constexpr uint32_t kVersion = 1;
+  std::string instance;  // that says so
+  template <class F>
+  static void fields(F& f) {
+    f("instance", &FirstToken::instance);
+  }
+};
+
+/// The worker has followed the record of the start before to its end and goes on live.
+struct RunRecovered {
+  static constexpr std::string_view kName = "RunRecovered";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t num_steps = 0;     // of the record
+  uint64_t num_messages = 0;  // that were compared with it
+  template <class F>
+  static void fields(F& f) {
+    f("num_steps", &RunRecovered::num_steps)("num_messages", &RunRecovered::num_messages);
+  }
+};
+
+struct LogLine {
+  static constexpr std::string_view kName = "LogLine";
+  static constexpr uint32_t kVersion = 1;
+
+  uint8_t level = 0;  // LogLevel
+  std::string instance;
+  std::string text;
+
+  template <class F>
+  static void fields(F& f) {
+    using L = LogLine;
+    f("level", &L::level)("instance", &L::instance)("text", &L::text);
+  }
+};
+
+/// RunOutcome (runtime/exec/executor.h) on the wire: the worker's last message.
+struct RunEnded {
+  static constexpr std::string_view kName = "RunEnded";
+  static constexpr uint32_t kVersion = 1;
+
+  uint8_t end = 0;    // RunEnd
+  uint8_t code = 0;   // Code, when text is not empty
+  std::string text;   // why, when failed or stalled
+  std::string stall;  // StallReport::text(), when stalled
+  std::vector<EdgeCounts> edges;
+
+  template <class F>
+  static void fields(F& f) {
+    using R = RunEnded;
+    f("end", &R::end)("code", &R::code)("text", &R::text)("stall", &R::stall)("edges", &R::edges);
+  }
+};
+
+/// All of the above, for WireTypes.
+std::vector<const MessageType*> control_message_catalog();
+
+/// The message as T, or null when it is another: `if (auto* line = as_if<LogLine>(payload))`.
+template <Message T>
+const T* as_if(const Payload& payload) {
+  return payload.type == &message_type<T>() ? &payload.as<T>() : nullptr;
+}
+
+}  // namespace primerl

@@ -1,0 +1,229 @@
+#include "runtime/worker/run_member.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace primerl {
+namespace {
+
+template <class T>
+bool is_ready(const std::future<T>& future) {
+  return future.valid() && future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+}  // namespace
+
+RunMember::RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say)
+    : plan_(executor.plan),
+      process_(executor.process),
+      say_(std::move(say)),
+      links_(links),
+      setup_(std::move(executor)) {
+  setup_.others = links;
+  if (links_ == nullptr || setup_.guide == nullptr) return;
+  const auto num_hosts = static_cast<uint32_t>(plan_->process(process_).hosts.size());
+  setup_.on_followed = [this, num_hosts] { say_(Payload::of(HostsFollowed{num_hosts})); };
+}
+
+RunMember::~RunMember() {
+  stop();
+  if (preparing_.valid()) {
+    preparing_.wait();
+    poll();
+  }
+  // Nothing may arrive in an executor that is gone.
+  if (links_ != nullptr) links_->close();
+  if (running_.valid()) running_.wait();
+}
+
+Status RunMember::obey(const Payload& message) {
+  if (const auto* peers = as_if<ConnectPeers>(message)) return connect(*peers);
+  if (as_if<StartRun>(message) != nullptr) start();
+  if (as_if<StopRun>(message) != nullptr) stop();
+  if (!has_begun()) return ok();
+  if (links_ != nullptr) RETURN_IF_ERROR(change_peer(message));
+  if (as_if<GoRun>(message) != nullptr) go();
+  if (as_if<GoLive>(message) != nullptr) executor_->go_live();
+  if (as_if<DrainRun>(message) != nullptr) {
+    drains_ = true;
+    if (running_.valid()) executor_->request_drain();
+  }
+  if (const auto* look = as_if<CountHosts>(message); look != nullptr && is_prepared_)
+    count(look->round);
+  if (const auto* end = as_if<EndRun>(message)) {
+    if (!running_.valid()) {
+      stop();
+      return ok();
+    }
+    if (links_ != nullptr) links_->leave();
+    executor_->finish(static_cast<RunEnd>(end->end));
+  }
+  return ok();
+}
+
+Status RunMember::connect(const ConnectPeers& known) {
+  if (links_ == nullptr)
+    return error(Code::kInvalid, "a process that is alone in its run was told of {} others",
+                 known.peers.size());
+  std::vector<PeerSpec> peers;
+  for (const PeerEntry& entry : known.peers) peers.push_back(spec_of(entry));
+  peers_ = known.peers;
+  return links_->connect(peers);
+}
+
+PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
+  PeerSpec peer;
+  peer.process = ProcessId(entry.process);
+  peer.name = entry.name;
+  peer.epoch = entry.epoch;
+  const auto transport = transport_between(*plan_, process_, peer.process);
+  peer.shares_memory = transport == EdgeTransport::kIpc;
+  // The pair that a run draws for its tcp is none of ipc's business.
+  if (transport != EdgeTransport::kIpc || links_->has_key_list())
+    peer.public_key = entry.public_key;
+  peer.pass = entry.pass;
+  // The later one of the plan connects to the earlier one, as their edges travel.
+  if (entry.process >= process_.value || entry.addresses.empty()) return peer;
+  const std::string scheme = fmt::format("{}://", to_string(transport));
+  const auto fits = [&](const AddressEntry& each) { return each.frames.starts_with(scheme); };
+  const auto found = std::find_if(entry.addresses.begin(), entry.addresses.end(), fits);
+  // One that listens in a single way is reached that way: the tests' transports have no scheme.
+  const AddressEntry& address = found == entry.addresses.end() ? entry.addresses[0] : *found;
+  peer.address = {address.frames, address.bulk};
+  return peer;
+}
+
+Status RunMember::change_peer(const Payload& message) {
+  if (const auto* down = as_if<PeerDown>(message)) {
+    executor_->peer_down(ProcessId(down->process), down->epoch);
+    links_->end_peer(ProcessId(down->process), down->epoch);
+  } else if (const auto* up = as_if<PeerUp>(message)) {
+    const PeerSpec peer = spec_of(up->peer);
+    return executor_->peer_up(peer.process, peer.epoch,
+                              [this, &peer] { return links_->join(peer); });
+  }
+  return ok();
+}
+
+void RunMember::start() {
+  if (has_begun()) return;
+  for (const PeerEntry& peer : peers_) setup_.peer_epochs.emplace_back(peer.process, peer.epoch);
+  executor_ = std::make_unique<CafExecutor>(setup_);
+  preparing_ = std::async(std::launch::async, [this] { return executor_->prepare(); });
+}
+
+void RunMember::go() {
+  if (!is_prepared_ || running_.valid() || outcome_) return;
+  executor_->go();
+  running_ = std::async(std::launch::async, [this] { return executor_->wait(); });
+  if (drains_) executor_->request_drain();
+}
+
+void RunMember::poll() {
+  if (outcome_) return;
+  if (is_ready(preparing_)) {
+    if (Status made = preparing_.get(); !made.ok()) {
+      outcome_ = RunOutcome{RunEnd::kFailed, std::move(made), {}, {}};
+      return;
+    }
+    is_prepared_ = true;
+    if (stops_) return stop();
+    if (links_ == nullptr) return go();
+    links_->receive([this](ProcessId from, Parcel&& parcel) {
+      return executor_->arrive(from, std::move(parcel));
+    });
+    const auto num_hosts = plan_->process(process_).hosts.size();
+    say_(Payload::of(HostsReady{static_cast<uint32_t>(num_hosts)}));
+  }
+  if (is_ready(running_)) outcome_ = running_.get();
+}
+
+void RunMember::stop() {
+  if (links_ != nullptr) links_->leave();
+  if (!has_begun()) return;
+  stops_ = true;
+  if (!is_prepared_) return;  // poll() sees to it
+  executor_->request_stop();
+  go();  // one that waits for GoRun has nobody else to end it
+}
+
+bool RunMember::has_lost_threads() const {
+  return executor_ != nullptr && executor_->has_lost_threads();
+}
+
+void RunMember::count(uint64_t round) {
+  const RunStatus status = executor_->status();
+  HostsCounted counted;
+  counted.round = round;
+  counted.num_steps = status.num_steps;
+  counted.is_idle = status.is_idle;
+  for (const EdgeLedger& edge : status.edges) counted.in_flight += edge.in_flight;
+  say_(Payload::of(counted));
+}
+
+Heartbeat RunMember::heartbeat() const {
+  Heartbeat beat;
+  if (!is_prepared_) return beat;  // it lives; hosts are not there to be asked
+  const RunStatus status = executor_->status();
+  beat.num_steps = status.num_steps;
+  beat.is_draining = status.is_draining;
+  beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
+  beat.is_waiting = status.is_waiting;
+  beat.has_alarm = status.has_alarm;
+  // How hosts stand that follow no record is in their reports.
+  if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
+    beat.stall = setup_.guide->stuck().text();
+  beat.edges = counts_of(status.edges);
+  ProcessLoad load = executor_->load();
+  beat.loads = std::move(load.edges);
+  beat.hosts = std::move(load.hosts);
+  beat.instances = std::move(load.instances);
+  if (links_ != nullptr)
+    for (const LinkStatus& link : links_->status()) beat.links.push_back(report_of(link));
+  fit(beat);
+  return beat;
+}
+
+LinkReport report_of(const LinkStatus& status) {
+  LinkReport report;
+  report.peer = status.peer.value;
+  report.epoch = status.epoch;
+  report.is_up = status.state == LinkState::kUp;
+  report.sent_messages = status.sent.num_messages;
+  report.sent_bytes = status.sent.num_bytes;
+  report.received_messages = status.received.num_messages;
+  report.received_bytes = status.received.num_bytes;
+  report.unacknowledged_messages = status.unacknowledged.num_messages;
+  report.unacknowledged_bytes = status.unacknowledged.num_bytes;
+  report.num_frames_resent = status.num_frames_resent;
+  report.num_breaks = status.num_breaks;
+  report.round_trip_ns = status.round_trip.to_nanoseconds();
+  report.sent_stream_bytes = status.num_stream_bytes_sent;
+  report.received_stream_bytes = status.num_stream_bytes_received;
+  return report;
+}
+
+StallReport RunMember::stall_report() const {
+  return is_prepared_ ? executor_->stall_report() : StallReport();
+}
+
+LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
+                       std::function<void(const std::string&)> changed) {
+  LinkEvents events;
+  events.all_live = [say] { say(Payload::of(LinksLive{})); };
+  events.tenant_finished = [say](TenantSlot tenant) { say(Payload::of(TenantFinished{tenant})); };
+  events.failed = std::move(failed);
+  events.changed = std::move(changed);
+  return events;
+}
+
+std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
+  std::vector<EdgeCounts> counts;
+  for (const auto& edge : ledger)
+    counts.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,
+                      edge.failed, edge.waiting_max});
+  return counts;
+}
+
+}  // namespace primerl

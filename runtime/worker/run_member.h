@@ -1,0 +1,76 @@
+/// RunMember: one process of a run, from StartRun to its outcome: an executor that obeys the
+/// messages of the control plane (control_messages.h, run_coordinator.h) and answers them.
+///
+/// Alone it takes inputs as soon as its hosts are made; with links it waits for ConnectPeers before
+/// and for GoRun after, and reports instead of deciding what only all processes can tell.
+///
+/// Threads: everything from one thread; `say` is also called from the links' I/O thread and from
+/// hosts' threads. Making hosts may take minutes and has a thread of its own.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+
+#include "runtime/exec/caf_executor.h"
+#include "runtime/wire/control_messages.h"
+#include "runtime/worker/process_links.h"
+
+namespace primerl {
+
+class RunMember {
+ public:
+  using Say = std::function<void(Payload message)>;
+
+  /// `executor.others` is set here. `links`, opened and connected by obey(), outlive it; null:
+  /// alone.
+  RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say);
+  ~RunMember();
+
+  /// One message of the control plane; those that are not for it change nothing.
+  Status obey(const Payload& message);
+  /// Now and then: says that the hosts are ready, takes the outcome.
+  void poll();
+  /// Ends the run now; before StartRun there is none.
+  void stop();
+
+  bool has_begun() const { return executor_ != nullptr; }
+  bool is_running() const { return running_.valid(); }
+  /// How it ended, once it has.
+  const std::optional<RunOutcome>& outcome() const { return outcome_; }
+  bool has_lost_threads() const;
+  Heartbeat heartbeat() const;
+  StallReport stall_report() const;
+
+ private:
+  Status connect(const ConnectPeers& peers);
+  void start();
+  void go();
+  void count(uint64_t round);
+  Status change_peer(const Payload& message);
+  PeerSpec spec_of(const PeerEntry& entry) const;
+
+  const std::shared_ptr<const Plan> plan_;
+  const ProcessId process_;
+  const Say say_;
+  ProcessLinks* const links_;
+  CafExecutorSetup setup_;
+  std::unique_ptr<CafExecutor> executor_;
+  std::future<Status> preparing_;
+  std::future<RunOutcome> running_;
+  std::optional<RunOutcome> outcome_;
+  bool is_prepared_ = false;
+  std::vector<PeerEntry> peers_;  // of ConnectPeers
+  bool drains_ = false;           // asked before it could
+  bool stops_ = false;
+};
+
+/// The events of links that speak to the control plane through `say`.
+LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
+                       std::function<void(const std::string&)> changed);
+
+LinkReport report_of(const LinkStatus& status);
+std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger);
+
+}  // namespace primerl

@@ -1,0 +1,107 @@
+#include "runtime/worker/worker_files.h"
+
+#include "runtime/store/run_folder.h"
+
+namespace primerl {
+
+WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+                         const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
+                         std::function<void(const Error&)> on_fault)
+    : run_folder_(std::move(run_folder)), trace_(trace), on_fault_(std::move(on_fault)) {
+  for (const auto& tenant : plan.tenants)
+    checkpoints_.push_back(std::make_unique<CheckpointStore>(
+        system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
+        tenant.name, tenant.keep_last));
+  for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
+    checkpoints_[slot]->keep(begun_from[slot].step);
+}
+
+Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
+  Status appended = append(file, line);
+  if (!appended.ok()) tell(appended.error());
+  return appended;
+}
+
+void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+                         std::vector<ResumePoint> newest) {
+  bytes_before_ = std::move(bytes_before);
+  newest_ = std::move(newest);
+  is_following_ = true;
+}
+
+Status WorkerFiles::go_live() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_following_ = false;
+  for (const auto& [file, bytes] : bytes_before_)
+    if (followed_.find(file) == followed_.end()) {
+      ASSIGN_OR_RETURN(followed_[file], FollowedLines::open(run_folder_ / file, bytes));
+    }
+  for (auto& [file, lines] : followed_) RETURN_IF_ERROR(lines->cut());
+  followed_.clear();
+  return ok();
+}
+
+/// Under mutex_.
+Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line) {
+  if (!is_following_) return false;
+  auto found = followed_.find(file);
+  if (found == followed_.end()) {
+    uint64_t begin = 0;
+    for (const auto& [name, bytes] : bytes_before_)
+      if (name == file) begin = bytes;
+    ASSIGN_OR_RETURN(auto opened, FollowedLines::open(run_folder_ / file, begin));
+    found = followed_.emplace(std::string(file), std::move(opened)).first;
+  }
+  return found->second->take(line);
+}
+
+/// The newest checkpoint when `step` is not younger: it was written by the recorded start or
+/// before.
+const ResumePoint* WorkerFiles::written_before(TenantSlot tenant, int64_t step) const {
+  if (tenant.index() >= newest_.size() || step > newest_[tenant.index()].step) return nullptr;
+  return &newest_[tenant.index()];
+}
+
+Status WorkerFiles::append(std::string_view file, std::string_view line) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ASSIGN_OR_RETURN(const bool is_there, was_there(file, line));
+  if (is_there) return ok();
+  auto found = lines_.find(file);
+  if (found == lines_.end()) {
+    ASSIGN_OR_RETURN(auto opened, LineFile::open(run_folder_ / file));
+    found = lines_.emplace(std::string(file), std::move(opened)).first;
+  }
+  return found->second->append(line);
+}
+
+Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, int64_t step) {
+  if (trace_ != nullptr) trace_->checkpoint_begun(tenant);
+  if (const auto* newest = written_before(tenant, step)) {
+    if (step == newest->step) return newest->folder;
+    return newest->folder.parent_path() / fmt::format("step_{}", step);
+  }
+  auto begun = checkpoints_[tenant.index()]->begin(step);
+  if (!begun.ok()) tell(begun.error());
+  return begun;
+}
+
+Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
+  Status committed = written_before(tenant, step) != nullptr
+                         ? ok()
+                         : checkpoints_[tenant.index()]->commit(step, manifest);
+  if (!committed.ok())
+    tell(committed.error());
+  else if (trace_ != nullptr)
+    trace_->checkpoint_committed(tenant);
+  return committed;
+}
+
+void WorkerFiles::tell(const Error& fault) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(has_told_, true)) return;
+  }
+  on_fault_(fault);
+}
+
+}  // namespace primerl

@@ -1,0 +1,63 @@
+/// WorkerFiles: the files below the run folder that the process of the Rollout and Trainer nodes
+/// writes: append-only lines and checkpoints.
+///
+/// Thread-safe. The first error of the disk is kept and told once through `on_fault`, which may be
+/// called from any host's thread; the caller also gets it, every time.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "graph/base/services.h"
+#include "graph/plan.h"
+#include "runtime/store/checkpoint.h"
+#include "runtime/store/followed_lines.h"
+#include "runtime/store/line_file.h"
+#include "runtime/worker/worker_trace.h"
+
+namespace primerl {
+
+class WorkerFiles final : public RunFiles {
+ public:
+  /// `trace`, which may be null, is told of checkpoints. `begun_from`, by tenant slot or empty,
+  /// stays on the disk: without it the record of this start could not be replayed.
+  WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
+              const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
+              std::function<void(const Error&)> on_fault);
+
+  /// The run is taken up from a record: until go_live() lines that are there already are compared
+  /// and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again. Before
+  /// the hosts start. `bytes_before`: of each file when the recorded start began.
+  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+              std::vector<ResumePoint> newest);
+  /// The record has ended: lines beyond it are cut. From any thread, once.
+  Status go_live();
+
+  Status append_line(std::string_view file, std::string_view line) override;
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
+  Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
+
+ private:
+  Status append(std::string_view file, std::string_view line);
+  Result<bool> was_there(std::string_view file, std::string_view line);
+  const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
+  void tell(const Error& fault);
+
+  const std::filesystem::path run_folder_;
+  WorkerTrace* const trace_;
+  const std::function<void(const Error&)> on_fault_;
+  std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
+  std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
+  std::vector<std::pair<std::string, uint64_t>> bytes_before_;
+
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
+  std::map<std::string, std::unique_ptr<FollowedLines>, std::less<>> followed_;
+  bool is_following_ = false;
+  bool has_told_ = false;
+};
+
+}  // namespace primerl

@@ -1,0 +1,463 @@
+#include "runtime/worker/worker_host.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <optional>
+
+#include "actors/decode/decode.h"
+#include "actors/messages/catalog.h"
+#include "graph/base/real_clock.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/devices.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/log/log.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/replay/traced_resources.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/store/step_lines.h"
+#include "runtime/trace/record/ring_requests.h"
+#include "runtime/transport/control_channel.h"
+#include "runtime/wire/wire_message.h"
+#include "runtime/worker/run_member.h"
+#include "runtime/worker/watched_engine.h"
+#include "runtime/worker/weight_links.h"
+#include "runtime/worker/worker_files.h"
+#include "runtime/worker/worker_links.h"
+#include "runtime/worker/worker_trace.h"
+
+namespace primerl {
+namespace {
+
+constexpr Duration kHeartbeatEvery = Duration::seconds(1);
+constexpr Duration kTick = Duration::milliseconds(50);
+constexpr Duration kStartTick = Duration::milliseconds(5);  // until the run goes
+constexpr Duration kStartMax = Duration::seconds(120);      // from hello to the first order
+
+struct HostArguments {
+  std::string run;
+  std::string process;
+  std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
+  std::string recover;              // the record to follow first; empty: none
+  int64_t epoch = 1;
+  int64_t control = -1;
+  LinkKeyFiles link_keys;
+  std::string links;  // folder of the run's sockets; empty when the process is alone
+};
+
+/// What the executor's hosts see of this process. Thread-safe.
+class WorkerSurroundings final : public Surroundings {
+ public:
+  WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder,
+                     const std::string& process, Log& log, ControlChannel& control,
+                     std::vector<ResumePoint> points, WorkerTrace* trace,
+                     std::function<void(const Error&)> on_fault)
+      : log_(log),
+        control_(control),
+        points_(std::move(points)),
+        reports_all_(plan.processes.size() > 1),
+        on_fault_(on_fault),
+        files_(plan, folder, points_, trace, std::move(on_fault)),
+        steps_(step_lines_file(folder / "logs", process)) {
+    for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
+  }
+
+  /// Until go_live() what is said was said before: it is not logged again.
+  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+              std::vector<ResumePoint> newest) {
+    files_.follow(std::move(bytes_before), std::move(newest));
+    is_following_ = true;
+  }
+  Status go_live() {
+    is_following_ = false;
+    return files_.go_live();
+  }
+
+  RunFiles& files() override { return files_; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
+    if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
+    const Status written = steps_.append({tenants_[tenant.index()], step, wall_seconds(), values});
+    if (!written.ok()) on_fault_(written.error());
+  }
+  void log(LogLevel level, std::string_view instance, std::string_view text) override {
+    // In the log it stands again, since it may tell why a record could not be followed.
+    if (is_following_) return log_.write(level, instance, text);
+    log_.write(level, instance, text);
+    if (level == LogLevel::kInfo && text == kFirstTokenLine)
+      control_.report(FirstToken{std::string(instance)});
+    if (level == LogLevel::kWarning || level == LogLevel::kError ||
+        (level == LogLevel::kInfo && reports_all_))
+      control_.report(
+          LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
+  }
+  const ResumePoint* resume_point(TenantSlot tenant) const override {
+    return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
+  }
+
+ private:
+  Log& log_;
+  ControlChannel& control_;
+  const std::vector<ResumePoint> points_;
+  const bool reports_all_;  // for the log of all processes
+  const std::function<void(const Error&)> on_fault_;
+  std::vector<std::string> tenants_;  // by slot; constant after construction
+  WorkerFiles files_;
+  StepWriter steps_;
+  std::atomic<bool> is_following_{false};
+};
+
+Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& checkpoints) {
+  std::vector<ResumePoint> points;
+  for (const auto& checkpoint : checkpoints) {
+    ASSIGN_OR_RETURN(auto point, read_checkpoint(checkpoint));
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+RunEnded ended_by(RunEnd end, const Error& why) {
+  RunEnded message;
+  message.end = static_cast<uint8_t>(end);
+  message.code = static_cast<uint8_t>(why.code());
+  message.text = why.text();
+  return message;
+}
+
+RunEnded to_message(const RunOutcome& outcome) {
+  RunEnded message;
+  if (!outcome.status.ok()) message = ended_by(outcome.end, outcome.status.error());
+  message.end = static_cast<uint8_t>(outcome.end);
+  if (outcome.end == RunEnd::kStalled) message.stall = outcome.stall.text();
+  message.edges = counts_of(outcome.ledger);
+  return message;
+}
+
+int exit_code_of(const RunEnded& ended) {
+  const auto end = static_cast<RunEnd>(ended.end);
+  return end == RunEnd::kFailed || end == RunEnd::kStalled ? kExitFailed : kExitDone;
+}
+
+/// One process from hello to RunEnded.
+class WorkerHost {
+ public:
+  WorkerHost(const HostArguments& arguments, std::shared_ptr<const Plan> plan, ProcessId process,
+             std::unique_ptr<ControlChannel> control, std::shared_ptr<ControlInbox> inbox)
+      : arguments_(arguments),
+        plan_(std::move(plan)),
+        process_(process),
+        control_(std::move(control)),
+        inbox_(std::move(inbox)) {}
+
+  /// Opens the links too, where there are other processes.
+  Status say_hello();
+  /// Waits for the first order. False when the control plane wants no run after all.
+  bool wait_for_start();
+  RunEnded run();
+  void close(RunEnded ended) {
+    (void)control_->send(std::move(ended));
+    control_->close();
+  }
+
+ private:
+  RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
+  Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
+  RunEnded lead(RunMember& member);
+  bool hosts_rollout() const;
+  void note_fault(const Error& fault);
+  bool has_fault();
+  void obey(const ControlEvent& event, RunMember& member);
+  void send_heartbeat(const RunMember& member);
+
+  const HostArguments& arguments_;
+  const std::shared_ptr<const Plan> plan_;
+  const ProcessId process_;
+  const std::unique_ptr<ControlChannel> control_;
+  const std::shared_ptr<ControlInbox> inbox_;
+
+  const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
+  std::optional<ControlEvent> first_;    // the first order
+  std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
+  std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
+  std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
+  std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
+  std::unique_ptr<Log> log_;
+  WeightLinks weight_links_;
+  std::unique_ptr<ProcessLinks> links_;  // null when alone; before log_: it may say something
+  std::mutex fault_mutex_;               // the disk's fault comes from any host's thread
+  std::optional<Error> fault_;
+};
+
+Status WorkerHost::say_hello() {
+  WorkerHello hello;
+  hello.graph_hash = plan_->graph_hash;
+  hello.types_hash = WireTypes(message_catalog()).hash();
+  hello.process = arguments_.process;
+  hello.epoch = static_cast<uint32_t>(arguments_.epoch);
+  hello.pid = ::getpid();
+  if (plan_->processes.size() > 1) {
+    links_ = std::make_unique<ProcessLinks>(
+        link_events([this](Payload message) { (void)control_->send(std::move(message)); },
+                    [this](const Error& fault) { note_fault(fault); },
+                    [this](const std::string& what) {
+                      control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
+                                               arguments_.process, what});
+                    }));
+    links_->carry_streams(&weight_links_);
+    RETURN_IF_ERROR(
+        open_links(*links_, *plan_, process_, arguments_.links, arguments_.link_keys, hello));
+  }
+  return control_->send(std::move(hello));
+}
+
+bool WorkerHost::wait_for_start() {
+  first_ = inbox_->take(kStartMax);
+  return first_ && !first_->is_closed();
+}
+
+RunEnded WorkerHost::run() {
+  const std::filesystem::path folder(arguments_.run);
+  auto points = read_points(arguments_.resume);
+  if (!points.ok()) return ended_by(RunEnd::kFailed, points.error());
+  LogOptions log_options;
+  log_options.stderr_level = LogLevel::kError;  // stderr is the last words of a crash
+  auto log = Log::open(folder / "logs" / (folder_name(arguments_.process) + ".jsonl"), log_options);
+  if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
+  log_ = std::move(log).value();
+  WorkerTrace::Setup recording{
+      plan_, process_, static_cast<uint32_t>(arguments_.epoch), folder, arguments_.resume, {}, {}};
+  std::vector<ResumePoint> begun_from = *points;  // what the actors are told
+  if (!arguments_.recover.empty()) {
+    if (const Status opened = open_record(recording, begun_from); !opened.ok())
+      return ended_by(RunEnd::kFailed, opened.error());
+  }
+  auto trace = WorkerTrace::open(recording);
+  if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
+  trace_ = std::move(trace).value();
+  WorkerSurroundings surroundings(*plan_, folder, arguments_.process, *log_, *control_,
+                                  std::move(begun_from), trace_.get(),
+                                  [this](const Error& fault) { note_fault(fault); });
+  if (record_ != nullptr) {
+    std::vector<ResumePoint> newest = *points;
+    newest.resize(plan_->tenants.size());
+    surroundings.follow(hosts_rollout() ? record_->catalog().bytes_before
+                                        : std::vector<std::pair<std::string, uint64_t>>(),
+                        newest);
+    auto made =
+        Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);
+    if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
+    recovery_ = std::move(made).value();
+  }
+  RunEnded ended = execute(surroundings, *points);
+  if (trace_ == nullptr) return ended;
+  const bool has_failed = exit_code_of(ended) != kExitDone;
+  const Status closed = trace_->close(has_failed);
+  for (const auto& warning : trace_->warnings())
+    surroundings.log(LogLevel::kWarning, "trace", warning);
+  if (closed.ok() || has_failed) return ended;
+  auto edges = std::move(ended.edges);
+  ended = ended_by(RunEnd::kFailed, closed.error());
+  ended.edges = std::move(edges);
+  return ended;
+}
+
+/// The record to follow, and what its start began from: the new one is a repetition of it first.
+Status WorkerHost::open_record(WorkerTrace::Setup& recording,
+                               std::vector<ResumePoint>& begun_from) {
+  ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover));
+  const TraceCatalog& catalog = record_->catalog();
+  ASSIGN_OR_RETURN(begun_from, read_points(catalog.resumed_from));
+  recording.resumed_from = catalog.resumed_from;
+  recording.recovers = std::filesystem::path(arguments_.recover).filename().string();
+  recording.bytes_before = catalog.bytes_before;
+  begun_steps_.assign(plan_->tenants.size(), 0);
+  for (size_t slot = 0; slot < begun_from.size(); ++slot)
+    begun_steps_[slot] = begun_from[slot].step;
+  // Who does not follow is new, in a record that is a repetition all the same.
+  for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_))
+    if (absent.process == process_) record_ = nullptr;
+  return ok();
+}
+
+/// The Rollout nodes of a run share a process, which writes rollouts.jsonl.
+bool WorkerHost::hosts_rollout() const {
+  return std::any_of(plan_->instances.begin(), plan_->instances.end(), [this](const auto& one) {
+    return plan_->node(one.node).contract->name == "rollout" &&
+           plan_->host(one.host).process == process_;
+  });
+}
+
+void WorkerHost::note_fault(const Error& fault) {
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  if (!fault_) fault_ = fault;
+}
+
+RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
+                             const std::vector<ResumePoint>& newest) {
+  CafExecutorSetup setup;
+  setup.plan = plan_;
+  setup.process = process_;
+  setup.epoch = static_cast<uint32_t>(arguments_.epoch);
+  setup.surroundings = &surroundings;
+  auto backends = backend_setup(arguments_.run, [&surroundings](std::string_view line) {
+    surroundings.log(LogLevel::kWarning, "weights", line);
+  });
+  if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
+  if (links_ != nullptr) {
+    backends->links_have_news = [this] { links_->streams_ready(); };
+    backends->join_links = [this](uint32_t stream, std::vector<ProcessId> peers,
+                                  std::shared_ptr<LinkChannel> channel) {
+      weight_links_.add(stream, std::move(peers), std::move(channel));
+      links_->streams_ready();
+    };
+  }
+  setup.factory = watching_factory(resource_factory(std::move(backends).value()), engines_);
+  if (trace_ != nullptr) setup.observer = &trace_->observer();
+  if (recovery_ != nullptr) {
+    std::vector<RecoveryPoint> from(plan_->tenants.size());
+    for (size_t slot = 0; slot < newest.size(); ++slot)
+      from[slot] = {newest[slot].folder, newest[slot].step - begun_steps_[slot]};
+    setup.guide = recovery_.get();
+    setup.observer = recovery_.get();
+    setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
+    setup.on_live = [this, &surroundings] {
+      // A file that is otherwise than recorded ends the run: then it was not recovered.
+      if (has_fault()) return;
+      if (const Status live = surroundings.go_live(); !live.ok()) return note_fault(live.error());
+      control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
+    };
+  }
+  if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
+  RunMember member(std::move(setup), links_.get(),
+                   [this](Payload message) { (void)control_->send(std::move(message)); });
+  RunEnded ended = lead(member);
+  if (member.has_lost_threads()) {
+    // A stuck handler may still touch what destructors would free: say the end, then leave at once.
+    const int code = exit_code_of(ended);
+    if (trace_ != nullptr) trace_->leave(code != kExitDone);
+    close(std::move(ended));
+    log_.reset();
+    std::_Exit(code);
+  }
+  return ended;
+}
+
+RunEnded WorkerHost::lead(RunMember& member) {
+  Time next_heartbeat = steady_now();
+  std::optional<ControlEvent> event = std::move(first_);
+  while (!member.outcome()) {
+    if (event && event->is_closed() && !member.has_begun())
+      return ended_by(RunEnd::kInterrupted, error(Code::kCancelled, "nobody wants the run"));
+    if (event) obey(*event, member);
+    member.poll();
+    if (steady_now() >= next_heartbeat) {
+      send_heartbeat(member);
+      next_heartbeat = steady_now() + kHeartbeatEvery;
+    }
+    if (trace_ != nullptr)
+      if (const Status recorded = trace_->fault(); !recorded.ok()) note_fault(recorded.error());
+    if (has_fault()) {
+      member.stop();
+      if (!member.has_begun()) break;
+    }
+    if (!member.outcome()) event = inbox_->take(member.is_running() ? kTick : kStartTick);
+  }
+  RunEnded message;
+  if (member.outcome()) message = to_message(*member.outcome());
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  if (fault_) {  // said once, in place of what it caused
+    const auto edges = std::move(message.edges);
+    message = ended_by(RunEnd::kFailed, *fault_);
+    message.edges = edges;
+  }
+  return message;
+}
+
+void WorkerHost::obey(const ControlEvent& event, RunMember& member) {
+  if (event.is_closed()) return member.stop();
+  if (const Status obeyed = member.obey(event.message); !obeyed.ok()) note_fault(obeyed.error());
+}
+
+bool WorkerHost::has_fault() {
+  const std::lock_guard<std::mutex> lock(fault_mutex_);
+  return fault_.has_value();
+}
+
+void WorkerHost::send_heartbeat(const RunMember& member) {
+  Heartbeat beat = member.heartbeat();
+  beat.engines = engines_->reports();
+  fit(beat);
+  beat.num_dropped_reports = control_->num_dropped_reports();
+  (void)control_->send(std::move(beat));
+}
+
+ProcessId find_process(const Plan& plan, const std::string& name) {
+  for (size_t i = 0; i < plan.processes.size(); ++i)
+    if (plan.processes[i].name == name) return ProcessId(static_cast<uint32_t>(i));
+  return ProcessId::none();
+}
+
+int run_host(const HostArguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
+  const std::string graph = arguments.run + "/graph.resolved.toml";
+  const CheckedGraph checked = load_graph(graph, {}, full_catalog());
+  if (checked.plan == nullptr) {
+    fmt::print(stderr, "{}", render(checked.diagnostics, checked.sources));
+    return kExitBadConfiguration;
+  }
+  const ProcessId process = find_process(*checked.plan, arguments.process);
+  if (process.is_none())
+    return fail(
+        error(Code::kNotFound, "'{}' places nothing in a process '{}'", graph, arguments.process),
+        kExitBadConfiguration);
+  // Before the first thread, so that all have it.
+  block_dump_signal();
+  if (const Status pinned = pin_to_cpus(checked.plan->process(process).cpus); !pinned.ok())
+    return fail(pinned.error(), kExitBadConfiguration);
+  if (const Status usable = check_devices(*checked.plan, process, &why_no_torch_on); !usable.ok())
+    return fail(usable.error(), kExitBadConfiguration);
+  auto inbox = std::make_shared<ControlInbox>();
+  auto control = open_inherited_control(static_cast<int>(arguments.control), inbox);
+  if (!control.ok()) return fail(control.error(), kExitBadCommandLine);
+  WorkerHost host(arguments, checked.plan, process, std::move(control).value(), inbox);
+  if (const Status said = host.say_hello(); !said.ok()) return fail(said.error(), kExitFailed);
+  if (!host.wait_for_start()) return kExitFailed;
+  RunEnded ended = host.run();
+  const int code = exit_code_of(ended);
+  host.close(std::move(ended));
+  return code;
+}
+
+}  // namespace
+
+Command host_command() {
+  auto arguments = std::make_shared<HostArguments>();
+  return {"host", "runs one process of a graph",
+          "primerl-worker host --run runs/latest --process main --epoch 1 --control 3",
+          [arguments](Arguments& flags) {
+            flags.text(arguments->run, "--run", "DIR", "the run folder");
+            flags.text(arguments->process, "--process", "NAME", "which process of the plan");
+            flags.integer(arguments->epoch, "--epoch", "N", "incarnation of this process", 0,
+                          INT32_MAX);
+            flags.integer(arguments->control, "--control", "FD", "the control channel", 0,
+                          INT32_MAX);
+            flags.text(arguments->links, "--links", "DIR",
+                       "where sockets to the run's other processes are");
+            flags.text(arguments->link_keys.keys, "--keys", "FILE", "its links' keys");
+            flags.text(arguments->link_keys.allow, "--allow", "FILE", "whose keys they let in");
+            flags.text(arguments->link_keys.listen, "--listen", "ADDRESS", "of links by tcp");
+            flags.texts(arguments->resume, "--resume", "DIR",
+                        "the checkpoint of each tenant, in order");
+            flags.text(arguments->recover, "--recover", "DIR",
+                       "the record of a start that was cut off, to be followed first");
+          },
+          [arguments] { return run_host(*arguments); }};
+}
+
+}  // namespace primerl

@@ -1,0 +1,268 @@
+#include "runtime/worker/worker_models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <thread>
+
+#include "graph/base/files.h"
+#include "graph/base/random.h"
+#include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
+#include "kernels/text/tokenizer.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/torch_backends.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/model_options.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kIdsFileBytesMax = size_t{1} << 30;
+
+int32_t thread_count(int64_t asked) {
+  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  return static_cast<int32_t>(asked > 0 ? asked : cores);
+}
+
+Error without_torch() {
+  return error(Code::kUnavailable, "this primerl-worker was built without libtorch")
+      .note("configure with -DPRIMERL_TORCH=ON");
+}
+
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
+                                            const std::string& model) {
+  if (torch_backends() == nullptr) return without_torch();
+  return torch_backends()->make_engine(options, model, nullptr);
+}
+
+Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
+                                              const std::string& model) {
+  if (torch_backends() == nullptr) return without_torch();
+  return torch_backends()->make_learner(options, model);
+}
+
+/// The prompt as ids, and the tokenizer to read completions with: null when the folder has none and
+/// the prompt came as ids.
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::shared_ptr<Tokenizer> tokenizer;
+};
+
+Result<Prompt> read_prompt(const GenerateArguments& arguments) {
+  Prompt prompt;
+  auto tokenizer = load_tokenizer(arguments.model);
+  if (tokenizer.ok()) prompt.tokenizer = std::move(tokenizer).value();
+  if (!arguments.prompt_ids.empty()) {
+    std::error_code ignored;
+    const auto file = std::filesystem::path(arguments.model) / "tokenizer.json";
+    if (!tokenizer.ok() && std::filesystem::exists(file, ignored))
+      return std::move(tokenizer).error();
+    ASSIGN_OR_RETURN(prompt.ids, parse_token_ids(arguments.prompt_ids));
+    return prompt;
+  }
+  if (!tokenizer.ok()) return std::move(tokenizer).error();
+  const Tokenizer& encoder = *prompt.tokenizer;
+  ASSIGN_OR_RETURN(prompt.ids, arguments.special_tokens
+                                   ? encoder.encode_with_specials(arguments.prompt)
+                                   : encoder.encode_text(arguments.prompt));
+  if (prompt.ids.empty()) return error(Code::kInvalid, "the prompt has no tokens");
+  return prompt;
+}
+
+/// Room for every sample at once: nothing is preempted.
+EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_tokens) {
+  EngineOptions options;
+  const auto tokens = static_cast<int64_t>(prompt_tokens) + arguments.max_tokens + 1;
+  const int64_t blocks = (tokens + options.block_size - 1) / options.block_size + 1;
+  options.kv_blocks =
+      static_cast<int32_t>(std::min<int64_t>(blocks * arguments.num_samples, int64_t{1} << 30));
+  options.max_running = static_cast<int32_t>(std::max<int64_t>(arguments.num_samples, 1));
+  options.max_waiting = options.max_running;
+  options.max_batched_tokens = static_cast<int32_t>(std::max<int64_t>(
+      options.max_batched_tokens, std::max<int64_t>(tokens, options.max_running)));
+  options.threads = thread_count(arguments.threads);
+  return options;
+}
+
+SamplingParams sampling_of(const GenerateArguments& arguments) {
+  SamplingParams sampling;
+  sampling.temperature = arguments.temperature;
+  sampling.top_k = static_cast<int32_t>(arguments.top_k);
+  sampling.top_p = arguments.top_p;
+  sampling.min_p = arguments.min_p;
+  sampling.max_tokens = static_cast<int32_t>(arguments.max_tokens);
+  sampling.ignore_eos = arguments.ignore_eos;
+  return sampling;
+}
+
+/// Steps the engine until every sample has ended; index = sample.
+Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArguments& arguments,
+                                              const std::vector<int32_t>& prompt) {
+  const auto count = static_cast<size_t>(arguments.num_samples);
+  for (size_t i = 0; i < count; ++i) {
+    SequenceRequest request;
+    request.id = SequenceId(i);
+    request.prompt_tokens = prompt;
+    request.sampling = sampling_of(arguments);
+    // The first sample has the seed itself: --n 1 and the first of --n 4 are the same text.
+    request.seed = i == 0 ? static_cast<uint64_t>(arguments.seed)
+                          : mix(static_cast<uint64_t>(arguments.seed), i);
+    RETURN_IF_ERROR(engine.submit(std::move(request)));
+  }
+  std::vector<FinishEvent> finished(count);
+  size_t num_finished = 0;
+  while (num_finished < count) {
+    if (!engine.has_work()) return error(Code::kInternal, "the engine stopped before the end");
+    RETURN_IF_ERROR(engine.step());
+    for (const auto& event : engine.take_prefilled()) RETURN_IF_ERROR(engine.take_over(event.id));
+    for (auto& event : engine.take_finished()) {
+      if (event.reason == FinishReason::kRefused) return error(Code::kInvalid, "{}", event.detail);
+      const size_t index = static_cast<size_t>(event.id.value);
+      finished[index] = std::move(event);
+      ++num_finished;
+    }
+  }
+  return finished;
+}
+
+/// A model's vocabulary may be larger than its tokenizer's: such completions have ids but no text.
+std::optional<std::string> text_of(const FinishEvent& event, const Prompt& prompt) {
+  if (prompt.tokenizer == nullptr) return std::nullopt;
+  auto text = prompt.tokenizer->decode(event.tokens);
+  if (text.ok()) return std::move(text).value();
+  fmt::print(stderr, "warning: no text: {}\n", text.error().message());
+  return std::nullopt;
+}
+
+void print_completion(const FinishEvent& event, const Prompt& prompt, bool json) {
+  const auto text = text_of(event, prompt);
+  if (!json) {
+    print_text((text ? *text : Json::list(event.tokens).dump()) + "\n");
+    return;
+  }
+  Json logprobs = Json::array();
+  for (const float value : event.logprobs) logprobs.push_back(static_cast<double>(value));
+  print_text(Json::object()
+                 .set("schema", "primerl.generate/1")
+                 .set("token_ids", Json::list(event.tokens))
+                 .set("text", text ? Json(*text) : Json())
+                 .set("logprobs", std::move(logprobs))
+                 .set("finish_reason", to_string(event.reason))
+                 .dump() +
+             "\n");
+}
+
+Status generate(const GenerateArguments& arguments) {
+  ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(arguments));
+  ASSIGN_OR_RETURN(auto engine,
+                   load_engine(engine_options(arguments, prompt.ids.size()), arguments.model));
+  ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt.ids));
+  for (const auto& event : finished) print_completion(event, prompt, arguments.json);
+  return ok();
+}
+
+Result<std::vector<std::vector<int32_t>>> read_ids_file(const std::string& file) {
+  std::error_code fault;
+  if (std::filesystem::file_size(file, fault) > kIdsFileBytesMax && !fault)
+    return error(Code::kExhausted, "'{}' is larger than {} bytes", file, kIdsFileBytesMax);
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  std::vector<std::vector<int32_t>> all;
+  size_t line_number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    auto ids = parse_token_ids(line);
+    if (!ids.ok())
+      return std::move(ids).error().while_doing(fmt::format("{}:{}", file, line_number));
+    all.push_back(std::move(ids).value());
+  }
+  if (all.empty()) return error(Code::kInvalid, "'{}' has no token ids", file);
+  return all;
+}
+
+Status score(const ScoreArguments& arguments) {
+  ASSIGN_OR_RETURN(const auto sequences, read_ids_file(arguments.ids_file));
+  LearnerOptions options;
+  options.threads = thread_count(arguments.threads);
+  ASSIGN_OR_RETURN(auto learner, load_learner(options, arguments.model));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    auto logprobs = learner->score(sequences[i]);
+    if (!logprobs.ok())
+      return std::move(logprobs).error().while_doing(fmt::format("sequence {}", i + 1));
+    Json list = Json::array();
+    for (const float value : *logprobs) list.push_back(static_cast<double>(value));
+    if (!arguments.json) {
+      print_text(list.dump() + "\n");
+      continue;
+    }
+    print_text(
+        Json::object().set("schema", "primerl.score/1").set("logprobs", std::move(list)).dump() +
+        "\n");
+  }
+  return ok();
+}
+
+/// Wrong flags are 3; anything about the model or the input is 2, a failure of ours 1.
+int exit_code_of(const Status& status) {
+  if (status.ok()) return kExitDone;
+  const Code code = status.error().code();
+  return fail(status.error(), code == Code::kInternal ? kExitFailed : kExitBadConfiguration);
+}
+
+}  // namespace
+
+Command worker_generate_command() {
+  auto arguments = std::make_shared<GenerateArguments>();
+  return {"generate", "continues a prompt with a model",
+          "primerl-worker generate --model examples/reverse_text/model --prompt abc",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] {
+            const Status valid = arguments->validate();
+            if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
+            return exit_code_of(generate(*arguments));
+          }};
+}
+
+Command worker_score_command() {
+  auto arguments = std::make_shared<ScoreArguments>();
+  return {"score", "prints the log-probability of every token after the first",
+          "primerl-worker score --model examples/reverse_text/model --ids-file ids.txt",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] {
+            const Status valid = arguments->validate();
+            if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
+            return exit_code_of(score(*arguments));
+          }};
+}
+
+Command device_command() {
+  auto name = std::make_shared<std::string>("cpu");
+  return {"device", "says why models cannot compute on a device, or nothing where they can",
+          "primerl-worker device --name cuda:0",
+          [name](Arguments& flags) { flags.text(*name, "--name", "DEVICE", "cpu, cuda:0, ..."); },
+          [name] {
+            const std::string why = why_no_torch_on(*name);
+            if (!why.empty()) print_text(why + "\n");
+            return static_cast<int>(kExitDone);
+          }};
+}
+
+Command backends_command() {
+  return {"backends", "lists the resources this build can make", "primerl-worker backends",
+          [](Arguments&) {},
+          [] {
+            print_text(fmt::format("{}\n", fmt::join(backend_names(), ", ")));
+            return static_cast<int>(kExitDone);
+          }};
+}
+
+}  // namespace primerl

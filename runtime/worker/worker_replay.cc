@@ -1,0 +1,228 @@
+#include "runtime/worker/worker_replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/program/replay_options.h"
+#include "runtime/replay/bisect.h"
+#include "runtime/replay/replay_fixture.h"
+#include "runtime/replay/replay_prompt.h"
+#include "runtime/replay/replay_session.h"
+
+namespace primerl {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Of the recorded run, from its first step to its last.
+double recorded_seconds(const Trace& trace, size_t num_hosts) {
+  Time first = Time::from_nanoseconds(INT64_MAX);
+  Time last;
+  for (uint32_t i = 0; i < num_hosts; ++i) {
+    const HostId host(i);
+    if (trace.last_step(host) == 0) continue;
+    if (const auto step = trace.step(host, trace.first_step(host)))
+      first = std::min(first, step->began);
+    if (const auto step = trace.step(host, trace.last_step(host)))
+      last = std::max(last, step->began + step->duration);
+  }
+  return first > last ? 0 : (last - first).to_seconds();
+}
+
+Json to_json(const Plan& plan, const Divergence& divergence) {
+  return Json::object()
+      .set("kind", to_string(divergence.kind))
+      .set("host", plan.host(divergence.host).name)
+      .set("step", divergence.step)
+      .set("what", divergence.what)
+      .set("details", Json::list(divergence.details));
+}
+
+Json to_json(const ReplaySession& session, const ReplayReport& report, double seconds) {
+  const Plan& plan = *session.plan;
+  Json hosts = Json::array();
+  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
+    hosts.push_back(Json::object()
+                        .set("host", plan.hosts[i].name)
+                        .set("real", bool{session.is_real[i]})
+                        .set("steps", report.num_steps[i])
+                        .set("recorded_steps", session.trace->last_step(HostId(i))));
+  Json divergences = Json::array();
+  for (const auto& divergence : report.divergences)
+    divergences.push_back(to_json(plan, divergence));
+  return Json::object()
+      .set("schema", "primerl.replay/1")
+      .set("identical", report.is_identical())
+      .set("steps", report.total_steps())
+      .set("messages_compared", report.num_messages_compared)
+      .set("seconds", seconds)
+      .set("recorded_seconds", recorded_seconds(*session.trace, plan.hosts.size()))
+      .set("hosts", std::move(hosts))
+      .set("divergences", std::move(divergences))
+      .set("notes", Json::list(report.notes));
+}
+
+std::string text_of(const ReplaySession& session, const ReplayReport& report, double seconds) {
+  const Plan& plan = *session.plan;
+  std::string text;
+  for (const auto& reason : session.reasons) text += fmt::format("note: {}\n", reason);
+  for (const auto& note : report.notes) text += fmt::format("note: {}\n", note);
+  const double recorded = recorded_seconds(*session.trace, plan.hosts.size());
+  text += fmt::format("{} steps, {} messages compared in {:.2f} s", report.total_steps(),
+                      report.num_messages_compared, seconds);
+  if (recorded > 0 && seconds > 0)
+    text +=
+        fmt::format(" (recorded: {:.2f} s, {:.1f} times as long)", recorded, recorded / seconds);
+  text += "\n";
+  if (report.is_identical()) return text + "identical\n";
+  text += "diverged, first here:\n" + divergence_text(plan, report.divergences.front());
+  if (report.divergences.size() > 1)
+    text += fmt::format("and independently of it in {} more host groups:\n",
+                        report.divergences.size() - 1);
+  for (size_t i = 1; i < report.divergences.size(); ++i)
+    text += divergence_text(plan, report.divergences[i]);
+  return text + fmt::format("see `primerl-graph trace why {} {}:{}`\n",
+                            session.trace->folder().parent_path().string(),
+                            plan.host(report.divergences.front().host).name,
+                            report.divergences.front().step);
+}
+
+Json to_json(const WrittenFixture& fixture) {
+  return Json::object()
+      .set("folder", fixture.folder.string())
+      .set("test", fixture.test_file.string())
+      .set("host", fixture.host)
+      .set("last_step", fixture.last_step)
+      .set("depth", fixture.depth)
+      .set("bytes", fixture.num_bytes);
+}
+
+std::string text_of(const WrittenFixture& fixture) {
+  return fmt::format(
+      "fixture: steps 1 to {} of '{}' in {} ({} bytes); its README.md says how to add the test\n",
+      fixture.last_step, fixture.host, fixture.folder.string(), fixture.num_bytes);
+}
+
+/// Prints the report, writes the fixture when one was asked for.
+int finish(const ReplayArguments& arguments, const ReplaySession& session, const ReplaySetup& setup,
+           const ReplayReport& report, double seconds) {
+  Json json = to_json(session, report, seconds);
+  std::string text = text_of(session, report, seconds);
+  Status fault = session.surroundings->fault();
+  if (!fault.ok()) fault = std::move(fault).error().while_doing("keeping what the replay said");
+  int code = report.is_identical() ? kExitDone : kExitDiverged;
+  if (!fault.ok()) code = kExitFailed;
+  if (!arguments.fixture.empty()) {
+    std::optional<HostId> chosen;
+    if (!arguments.node.empty()) chosen = *find_host(*session.plan, arguments.node);
+    const auto fixture = write_fixture(session, setup, report, chosen, arguments.fixture);
+    if (fixture.ok()) {
+      json.set("fixture", to_json(*fixture));
+      text += text_of(*fixture);
+    } else {
+      code = kExitBadConfiguration;
+      if (fault.ok()) fault = fixture.error();
+    }
+  }
+  if (arguments.json)
+    print_json(json);
+  else
+    print_text(text);
+  return fault.ok() ? code : fail(fault.error(), code);
+}
+
+int run_replay(const ReplayArguments& arguments) {
+  auto opened =
+      open_replay(arguments.run, arguments.depth, arguments.node, arguments.sets, arguments.out);
+  if (!opened.ok()) return fail(opened.error(), kExitBadConfiguration);
+  const ReplaySession& session = *opened;
+  ReplaySetup setup = session.setup(static_cast<uint32_t>(arguments.threads));
+  if (!arguments.node.empty() && arguments.stop_at > 0) {
+    auto host = find_host(*session.plan, arguments.node);
+    const auto excerpt = session.trace->excerpt();
+    const auto last =
+        static_cast<int64_t>(excerpt ? excerpt->last_step : session.trace->last_step(*host));
+    if (arguments.stop_at > last)
+      return fail(error(Code::kInvalid, "--stop-at {} is beyond the record: '{}' has {} steps",
+                        arguments.stop_at, arguments.node, last),
+                  kExitBadCommandLine);
+    setup.options.stop_host = *host;
+    setup.options.stop_step = static_cast<uint64_t>(arguments.stop_at) - 1;
+  }
+  if (arguments.is_stepped) return step_by_hand(session, setup, std::cin);
+  const auto start = std::chrono::steady_clock::now();
+  auto replay = Replay::make(setup);
+  if (!replay.ok()) return fail(replay.error(), kExitBadConfiguration);
+  auto report = (*replay)->run();
+  if (!report.ok()) {
+    const int code = fail(report.error(), kExitFailed);
+    if (report.error().code() == Code::kDeadline) std::_Exit(code);  // its thread is lost
+    return code;
+  }
+  return finish(arguments, session, setup, *report, seconds_since(start));
+}
+
+int run_bisect(const BisectArguments& arguments) {
+  const auto predicate = parse_predicate(arguments.until);
+  if (!predicate.ok()) return fail(predicate.error(), kExitBadCommandLine);
+  const auto result = bisect(arguments.run, *predicate);
+  if (!result.ok()) return fail(result.error(), kExitBadConfiguration);
+  const auto trace = Trace::open(arguments.run);
+  if (!trace.ok()) return fail(trace.error(), kExitBadConfiguration);
+  const auto& found = result->found;
+  const std::string name =
+      found ? step_text((*trace)->catalog(), found->host, found->step) : std::string();
+  if (arguments.json) {
+    Json json = Json::object()
+                    .set("schema", "primerl.bisect/1")
+                    .set("until", arguments.until)
+                    .set("found", found.has_value())
+                    .set("looked_at", result->num_looked_at)
+                    .set("notes", Json::list(result->notes));
+    if (found) json.set("step", name).set("value", found->value).set("what", found->what);
+    print_json(json);
+  } else {
+    for (const auto& note : result->notes) fmt::print("note: {}\n", note);
+    if (found)
+      fmt::print("{}: {} = {}\nsee `primerl-graph trace why {} {}`\n", name, found->what,
+                 found->value, arguments.run, name);
+    else
+      fmt::print("never: looked at {} values of '{}.{}'\n", result->num_looked_at, predicate->node,
+                 predicate->path);
+  }
+  return found ? kExitDone : kExitFailed;
+}
+
+}  // namespace
+
+Command worker_replay_command() {
+  auto arguments = std::make_shared<ReplayArguments>();
+  return {"replay", "plays a recorded run again and compares every message",
+          "primerl-worker replay runs/latest",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] {
+            if (const Status valid = arguments->validate(); !valid.ok())
+              return fail(valid.error(), kExitBadCommandLine);
+            return run_replay(*arguments);
+          }};
+}
+
+Command worker_bisect_command() {
+  auto arguments = std::make_shared<BisectArguments>();
+  return {"bisect", "finds the first step of a recorded run where something holds",
+          "primerl-worker bisect runs/latest --until 'trainer.mismatch_kl > 0.1'",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] {
+            if (const Status valid = arguments->validate(); !valid.ok())
+              return fail(valid.error(), kExitBadCommandLine);
+            return run_bisect(*arguments);
+          }};
+}
+
+}  // namespace primerl

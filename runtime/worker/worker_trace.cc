@@ -1,0 +1,234 @@
+#include "runtime/worker/worker_trace.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <ctime>
+
+#include "graph/base/files.h"
+#include "graph/base/real_clock.h"
+#include "runtime/program/command_line.h"
+#include "runtime/program/version.h"
+#include "runtime/replay/traced_resources.h"
+#include "runtime/store/line_file.h"
+#include "runtime/store/run_folder.h"
+#include "runtime/trace/record/ring_requests.h"
+
+namespace primerl {
+namespace {
+
+// What is written before the process dies of a broken CHECK or a signal; null: nothing, or one
+// thread is about it.
+std::atomic<SegmentWriter*> ring{nullptr};
+std::atomic<bool> is_dumping{false};
+
+constexpr int kDeadlySignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+
+void dump_ring(std::string_view) {
+  SegmentWriter* writer = ring.exchange(nullptr);
+  if (writer == nullptr) return;
+  is_dumping = true;
+  (void)writer->dump();
+  is_dumping = false;
+}
+
+void dump_ring_and_die(int signal) {
+  if (SegmentWriter* writer = ring.exchange(nullptr)) {
+    is_dumping = true;
+    writer->dump_in_handler();
+    is_dumping = false;
+  }
+  // Another thread's dump shall not be cut off by this one's death.
+  const timespec tenth{0, 100'000'000};
+  for (int i = 0; i < 100 && is_dumping; ++i) ::nanosleep(&tenth, nullptr);
+  ::raise(signal);  // by its default action, once this handler returns
+}
+
+void dump_ring_before_death(SegmentWriter& writer) {
+  ring = &writer;
+  set_check_observer(&dump_ring);
+  struct sigaction action {};
+  action.sa_handler = &dump_ring_and_die;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_ONSTACK);
+  for (const int signal : kDeadlySignals) ::sigaddset(&action.sa_mask, signal);
+  for (const int signal : kDeadlySignals) ::sigaction(signal, &action, nullptr);
+}
+
+Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
+  const auto file = run_folder / "run.json";
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
+  ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
+  ASSIGN_OR_RETURN(const std::string digits, facts.get_string("run_id"));
+  uint64_t id = 0;
+  const char* end = digits.data() + digits.size();
+  const auto read = std::from_chars(digits.data(), end, id, 16);
+  if (read.ec != std::errc() || read.ptr != end)
+    return error(Code::kCorrupt, "'run_id' of '{}' is '{}', not 16 hexadecimal digits",
+                 file.string(), digits);
+  return id;
+}
+
+/// Of the files whose lines the actors write.
+std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
+    const std::filesystem::path& run_folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(run_folder / "rollouts.jsonl", none)) return {};
+  (void)LineFile::open(run_folder / "rollouts.jsonl");  // cuts the torn last line of a crash
+  const auto size = std::filesystem::file_size(run_folder / "rollouts.jsonl", none);
+  if (none) return {};
+  return {{"rollouts.jsonl", size}};
+}
+
+TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
+  TraceCatalog catalog = make_trace_catalog(*setup.plan, *make_wiring(*setup.plan));
+  catalog.program_version = kProgramVersion;
+  catalog.run_id = run_id;
+  catalog.resumed_from = setup.resumed_from;
+  catalog.recovers = setup.recovers;
+  catalog.bytes_before =
+      setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(setup.run_folder);
+  // began_ns counts on the steady clock: this is where people's time stands on it.
+  catalog.zero_ns = steady_now().to_nanoseconds();
+  catalog.wall_zero_seconds = wall_seconds();
+  return catalog;
+}
+
+SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCatalog& catalog) {
+  const TraceSettings& trace = setup.plan->trace;
+  SegmentWriterOptions options;
+  options.folder = setup.run_folder / "trace";
+  options.process = setup.plan->processes[setup.process.index()].name;
+  options.process_index = setup.process.value;
+  options.epoch = setup.epoch;
+  options.run_id = catalog.run_id;
+  options.catalog = catalog.to_json().dump();
+  options.level = trace.level == "power"  ? TraceLevel::kPower
+                  : trace.level == "ring" ? TraceLevel::kRing
+                                          : TraceLevel::kProcess;
+  options.full = trace.full == "gap" ? TraceFull::kGap : TraceFull::kBlock;
+  options.segment_bytes = static_cast<uint64_t>(trace.segment_bytes);
+  options.trace_bytes_max = static_cast<uint64_t>(trace.bytes_max);
+  // Every process keeps an equal share, and two segments at least.
+  if (const size_t processes = setup.plan->processes.size(); processes > 1)
+    options.trace_bytes_max = std::max(options.trace_bytes_max / processes,
+                                       2 * static_cast<uint64_t>(trace.segment_bytes));
+  options.ring_bytes = static_cast<uint64_t>(trace.ring_bytes);
+  options.sync_every = trace.sync_every;
+  options.packs = trace.pack;
+  return options;
+}
+
+}  // namespace
+
+/// In which segment the replay from each tenant's newest checkpoint begins.
+class WorkerTrace::CheckpointMarks {
+ public:
+  explicit CheckpointMarks(const std::vector<Tenant>& tenants) : marks_(tenants.size()) {
+    for (const auto& tenant : tenants)
+      // One that writes none before its end has no later place to begin at, and its record a bound
+      // all the same.
+      marks_[tenant.slot.index()].committed = tenant.checkpoint_every > 0 ? 1 : UINT64_MAX;
+  }
+
+  void begin(TenantSlot tenant, uint64_t segment) { marks_[tenant.index()].begun = segment; }
+  void commit(TenantSlot tenant) {
+    Mark& mark = marks_[tenant.index()];
+    mark.committed = mark.begun;
+  }
+  uint64_t keep_from() const {
+    uint64_t oldest = UINT64_MAX;
+    for (const auto& mark : marks_) oldest = std::min(oldest, mark.committed.load());
+    return oldest;
+  }
+
+ private:
+  struct Mark {
+    uint64_t begun = 0;  // of the trainer's thread
+    std::atomic<uint64_t> committed{0};
+  };
+  std::vector<Mark> marks_;
+};
+
+Result<std::unique_ptr<WorkerTrace>> WorkerTrace::open(const Setup& setup) {
+  const Plan& plan = *setup.plan;
+  if (!plan.trace.is_on()) return std::unique_ptr<WorkerTrace>();
+  ASSIGN_OR_RETURN(const uint64_t run_id, run_id_of(setup.run_folder));
+  const TraceCatalog catalog = catalog_of(setup, run_id);
+  auto marks = std::make_shared<CheckpointMarks>(plan.tenants);
+  SegmentWriterOptions options = options_of(setup, catalog);
+  options.keep_from = [marks] { return marks->keep_from(); };
+  auto writer = SegmentWriter::open(options);
+  if (!writer.ok())
+    return std::move(writer)
+        .error()
+        .while_doing("opening the trace")
+        .note("run without one: --set trace.level=off");
+  auto trace = std::unique_ptr<WorkerTrace>(
+      new WorkerTrace(std::move(marks), std::move(writer).value(), catalog));
+  if (options.level == TraceLevel::kRing) RETURN_IF_ERROR(trace->become_ring(options));
+  return trace;
+}
+
+WorkerTrace::WorkerTrace(std::shared_ptr<CheckpointMarks> marks,
+                         std::unique_ptr<SegmentWriter> writer, const TraceCatalog& catalog)
+    : marks_(std::move(marks)),
+      writer_(std::move(writer)),
+      recorder_(std::make_unique<Recorder>(catalog, *writer_)) {}
+
+WorkerTrace::~WorkerTrace() { ring = nullptr; }
+
+Status WorkerTrace::become_ring(const SegmentWriterOptions& options) {
+  is_ring_ = true;
+  ASSIGN_OR_RETURN(requests_,
+                   RingRequests::open(*writer_, options.folder, options.process, options.epoch));
+  dump_ring_before_death(*writer_);
+  return ok();
+}
+
+ResourceFactory WorkerTrace::recording(ResourceFactory make) {
+  return recording_factory(std::move(make), *recorder_);
+}
+
+void WorkerTrace::checkpoint_begun(TenantSlot tenant) {
+  marks_->begin(tenant, writer_->segment_number());
+}
+
+void WorkerTrace::checkpoint_committed(TenantSlot tenant) { marks_->commit(tenant); }
+
+Status WorkerTrace::fault() const {
+  Status fault = writer_->fault();
+  if (fault.ok()) return fault;
+  return std::move(fault).error().while_doing("recording the run");
+}
+
+Status WorkerTrace::close(bool run_failed) {
+  requests_.reset();
+  Status fault = writer_->fault();
+  Status closed = writer_->close();
+  Status dumped = is_ring_ && run_failed ? writer_->dump() : ok();
+  for (Status* status : {&fault, &closed, &dumped})
+    if (!status->ok()) return std::move(*status).error().while_doing("closing the trace");
+  return ok();
+}
+
+void WorkerTrace::leave(bool run_failed) {
+  requests_.reset();
+  if (!is_ring_ || run_failed) (void)writer_->dump();
+}
+
+std::vector<std::string> WorkerTrace::warnings() const {
+  std::vector<std::string> warnings;
+  if (const uint64_t lost = writer_->num_lost(); lost > 0)
+    warnings.push_back(
+        fmt::format("the trace is incomplete: {} records were lost because the disk was too slow "
+                    "(trace.full = \"gap\")",
+                    lost));
+  if (const uint64_t unstored = recorder_->num_unstored(); unstored > 0)
+    warnings.push_back(
+        fmt::format("the trace lacks {} messages that are larger than a message may be", unstored));
+  return warnings;
+}
+
+}  // namespace primerl

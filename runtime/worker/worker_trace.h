@@ -1,0 +1,74 @@
+/// WorkerTrace: the trace of one process of a run, in `trace/` of the run folder: opened before the
+/// executor is made, told of every step by its hosts, closed when they have ended.
+///
+/// A step that a host has finished is in the trace before its messages leave: what `kill -9` leaves
+/// behind holds every finished step. At the level `ring` nothing is written before the run fails, a
+/// CHECK breaks, a deadly signal comes or somebody asks (ring_requests.h).
+///
+/// Threads: observer() is used by every host's, checkpoint_begun() and checkpoint_committed() by
+/// the trainer's; the rest by one.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+#include "runtime/trace/record/recorder.h"
+
+namespace primerl {
+
+class RingRequests;
+
+class WorkerTrace {
+ public:
+  struct Setup {
+    std::shared_ptr<const Plan> plan;
+    ProcessId process;
+    uint32_t epoch = 1;
+    std::filesystem::path run_folder;       // with its run.json
+    std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot
+    std::string recovers;                   // as in TraceCatalog
+    /// As in TraceCatalog; none: what the files of the run folder have now.
+    std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
+  };
+  /// Null when the graph records nothing. kIo when the trace cannot be written. All threads have
+  /// the signal of RingRequests blocked.
+  static Result<std::unique_ptr<WorkerTrace>> open(const Setup& setup);
+  WorkerTrace(const WorkerTrace&) = delete;
+  WorkerTrace& operator=(const WorkerTrace&) = delete;
+  ~WorkerTrace();
+
+  DeliveryObserver& observer() { return *recorder_; }
+  /// What `make` makes, with resources that keep their answers in the trace.
+  ResourceFactory recording(ResourceFactory make);
+  /// What was recorded before the begin of a tenant's newest committed checkpoint may be removed
+  /// once the trace is larger than bytes_max.
+  void checkpoint_begun(TenantSlot tenant);
+  void checkpoint_committed(TenantSlot tenant);
+  /// Why nothing is recorded any more; once it is an error it stays one.
+  Status fault() const;
+
+  /// No host lives any more: writes the end of the trace (of a ring, all of it, if the run failed).
+  Status close(bool run_failed);
+  /// A host's thread did not come back and may still record: keeps what is there, without an end.
+  void leave(bool run_failed);
+  /// What a person should know of a trace that is not whole; empty when it is.
+  std::vector<std::string> warnings() const;
+
+ private:
+  class CheckpointMarks;
+  WorkerTrace(std::shared_ptr<CheckpointMarks> marks, std::unique_ptr<SegmentWriter> writer,
+              const TraceCatalog& catalog);
+  Status become_ring(const SegmentWriterOptions& options);
+
+  const std::shared_ptr<CheckpointMarks> marks_;  // the writer's thread reads it too
+  const std::unique_ptr<SegmentWriter> writer_;
+  const std::unique_ptr<Recorder> recorder_;
+  bool is_ring_ = false;
+  std::unique_ptr<RingRequests> requests_;  // of a ring, while it records
+};
+
+}  // namespace primerl

@@ -1,0 +1,77 @@
+#include "runtime/backends/resource_catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/scripted/options.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ResourceCatalog, HoldsEveryBackendOnceWithDocumentedOptions) {
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const auto& resource : resource_contracts()) {
+    EXPECT_TRUE(seen.insert({resource.kind, resource.backend}).second) << resource.backend;
+    EXPECT_FALSE(resource.doc.empty());
+    for (const auto& field : resource.options.fields) EXPECT_FALSE(field.doc.empty()) << field.name;
+  }
+  EXPECT_EQ(seen.size(), 9U);
+}
+
+TEST(ResourceCatalog, DefaultsAreTheStructsOwn) {
+  const auto* engine = full_catalog().find_resource("engine", "scripted");
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->options.find("kv_blocks")->default_text,
+            std::to_string(ScriptedEngineOptions().kv_blocks));
+  EXPECT_EQ(engine->options.find("step_cost")->default_text, "\"500us\"");
+}
+
+TEST(ResourceCatalog, ALimitIsTakenAndOnePastItIsNot) {
+  const auto* learner = full_catalog().find_resource("learner", "torch");
+  ASSERT_NE(learner, nullptr);
+  const auto bind = [learner](int64_t tokens) {
+    Table table;
+    table.entries.push_back({"micro_batch_tokens", {}, Value(tokens, Span{})});
+    Diagnostics diagnostics;
+    auto options = learner->options.make();
+    learner->options.bind(table, "resource 'learner'", {}, options.get(), diagnostics);
+    return diagnostics.num_errors();
+  };
+  EXPECT_EQ(bind(1), 0U);
+  EXPECT_EQ(bind(0), 1U);
+  EXPECT_EQ(bind(INT32_MAX), 0U);
+  EXPECT_EQ(bind(int64_t{INT32_MAX} + 1), 1U);
+}
+
+TEST(ModelFacts, AreReadFromConfigJson) {
+  ScratchFolder scratch;
+  write_text(scratch.path() / "config.json",
+             R"({"model_type": "qwen3", "max_position_embeddings": 256, "vocab_size": 97})");
+  const auto facts = read_model_facts(scratch.path());
+  ASSERT_TRUE(facts.ok()) << facts.error().text();
+  EXPECT_EQ(facts->model_type, "qwen3");
+  EXPECT_EQ(facts->max_position_embeddings, 256);
+  EXPECT_EQ(facts->vocab_size, 97);
+}
+
+TEST(ModelFacts, EveryFaultNamesTheFile) {
+  ScratchFolder scratch;
+  const std::string folder = scratch.path();
+  EXPECT_THAT(read_model_facts(folder + "/none").error().message(), HasSubstr("no model folder"));
+  EXPECT_THAT(read_model_facts(folder).error().message(), HasSubstr("no config.json"));
+  for (const char* text : {"{", "[]", "{}", R"({"model_type": 3})",
+                           R"({"model_type": "qwen3", "vocab_size": "many"})"}) {
+    write_text(scratch.path() / "config.json", text);
+    const auto facts = read_model_facts(folder);
+    ASSERT_FALSE(facts.ok()) << text;
+    EXPECT_THAT(facts.error().message(), HasSubstr("config.json")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace primerl

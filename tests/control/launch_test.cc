@@ -1,0 +1,180 @@
+#include "runtime/control/launch.h"
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "tests/base/patience.h"
+
+namespace primerl {
+namespace {
+
+using testing::HasSubstr;
+
+class LaunchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              fmt::format("primerl-launch-{}-{}", ::getpid(),
+                          testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+    options_.program = PRIMERL_LAUNCH_CHILD;
+    options_.log_file = folder_ / "worker.log";
+    options_.process = ProcessId(4);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Result<std::unique_ptr<WorkerProcess>> launch(std::string what) {
+    options_.arguments = {std::move(what)};
+    return WorkerProcess::launch(options_, inbox_);
+  }
+  ExpectedHello expected() { return {11, 12, "main", 3}; }
+  Status hello(WorkerProcess& worker, const ExpectedHello& expected) {
+    return expect_hello(worker, *inbox_, expected, kPatience, early_);
+  }
+
+  std::filesystem::path folder_;
+  LaunchOptions options_;
+  std::shared_ptr<ControlInbox> inbox_ = std::make_shared<ControlInbox>();
+  std::vector<ControlEvent> early_;
+};
+
+TEST_F(LaunchTest, RunsAWorkerFromHelloToItsEnd) {
+  options_.environment = {{"PRIMERL_TEST_WORD", "heard"}};
+  auto worker = launch("answer");
+  ASSERT_TRUE(worker.ok()) << worker.error().text();
+  const auto greeted = hello(**worker, expected());
+  ASSERT_TRUE(greeted.ok()) << greeted.error().text();
+  ASSERT_EQ(early_.size(), 1u);
+  EXPECT_EQ(as_if<LogLine>(early_[0].message)->text, "before the hello");
+  EXPECT_FALSE((*worker)->poll().has_value());
+  ASSERT_TRUE((*worker)->control().send(StartRun{}).ok());
+  const auto ended = inbox_->take(kPatience);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->peer, ProcessId(4));
+  ASSERT_NE(as_if<RunEnded>(ended->message), nullptr);
+  EXPECT_EQ(as_if<RunEnded>(ended->message)->text, "heard");
+  EXPECT_TRUE(inbox_->take(kPatience)->is_closed());
+  const auto exit = (*worker)->wait(kPatience);
+  ASSERT_TRUE(exit.ok());
+  EXPECT_TRUE(exit->is_clean());
+  EXPECT_EQ(exit->text(), "exited with code 0");
+}
+
+TEST_F(LaunchTest, RefusesAHelloThatDiffersAndShowsBothValues) {
+  const auto refusal = [this](ExpectedHello wanted) {
+    auto worker = launch("answer");
+    const auto status = hello(**worker, wanted);
+    EXPECT_FALSE(status.ok());
+    worker->reset();
+    while (!inbox_->take(kPatience)->is_closed()) {
+    }
+    return status.ok() ? std::string() : status.error().message();
+  };
+  EXPECT_EQ(refusal({10, 12, "main", 3}),
+            "the worker's graph hash is '000000000000000b', expected '000000000000000a'");
+  EXPECT_THAT(refusal({11, 13, "main", 3}), HasSubstr("message table"));
+  EXPECT_THAT(refusal({11, 12, "other", 3}), HasSubstr("'main', expected 'other'"));
+  EXPECT_THAT(refusal({11, 12, "main", 4}), HasSubstr("epoch is '3', expected '4'"));
+}
+
+TEST_F(LaunchTest, KeepsTheLastWordsOfAWorkerThatGaveUp) {
+  std::ofstream(options_.log_file) << "of an older run\n";
+  auto worker = launch("complain");
+  ASSERT_TRUE(worker.ok());
+  const auto status = hello(**worker, expected());
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message(), HasSubstr("exited with code 7 before it was ready"));
+  EXPECT_THAT(status.error().text(), HasSubstr("the model folder 'x' is missing"));
+  EXPECT_EQ((*worker)->last_words(), "first line\nthe model folder 'x' is missing\n");
+  EXPECT_EQ((*worker)->last_words(40), "the model folder 'x' is missing\n");
+}
+
+TEST_F(LaunchTest, NamesTheSignalThatEndedAWorker) {
+  auto worker = launch("answer");
+  ASSERT_TRUE(hello(**worker, expected()).ok());
+  ASSERT_TRUE((*worker)->control().send(StopRun{}).ok());
+  EXPECT_TRUE(inbox_->take(kPatience)->is_closed());
+  const auto exit = (*worker)->wait(kPatience);
+  ASSERT_TRUE(exit.ok());
+  EXPECT_EQ(exit->signal, SIGSEGV);
+  EXPECT_THAT(exit->text(), HasSubstr("was killed by signal 11"));
+}
+
+TEST_F(LaunchTest, AWorkerInheritsNoDescriptorButItsOwn) {
+  int ours[2];
+  ASSERT_EQ(::pipe(ours), 0);  // as a library opens one, without O_CLOEXEC
+  const auto name_of = [](const std::string& fd) {
+    return std::filesystem::read_symlink("/proc/" + fd).string();
+  };
+  const std::string pipe = name_of(fmt::format("self/fd/{}", ours[1]));
+  auto worker = launch("hang");
+  ASSERT_TRUE(worker.ok());
+  const std::string open = fmt::format("{}/fd", (*worker)->pid());
+  size_t num_open = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + open)) {
+    EXPECT_NE(name_of(open + "/" + entry.path().filename().string()), pipe);
+    ++num_open;
+  }
+  EXPECT_EQ(num_open, 4u);  // stdin, stdout, stderr, control
+  ::close(ours[0]);
+  ::close(ours[1]);
+}
+
+TEST_F(LaunchTest, WaitsNoLongerThanAskedAndKills) {
+  auto worker = launch("hang");
+  ASSERT_TRUE(worker.ok());
+  EXPECT_EQ((*worker)->wait(Duration()).error().code(), Code::kDeadline);
+  EXPECT_EQ((*worker)->wait(Duration::milliseconds(20)).error().code(), Code::kDeadline);
+  (*worker)->kill();
+  EXPECT_EQ((*worker)->wait(kPatience)->signal, SIGKILL);
+}
+
+TEST_F(LaunchTest, LeavesNoChildBehind) {
+  auto worker = launch("hang");
+  ASSERT_TRUE(worker.ok());
+  const pid_t pid = (*worker)->pid();
+  EXPECT_EQ(::kill(pid, 0), 0);
+  worker->reset();
+  EXPECT_EQ(::kill(pid, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST_F(LaunchTest, GivesTheChildAProcessGroupOfItsOwn) {
+  auto worker = launch("hang");
+  ASSERT_TRUE(worker.ok());
+  EXPECT_EQ(::getpgid((*worker)->pid()), (*worker)->pid());
+}
+
+TEST_F(LaunchTest, RefusesWhatCannotBeStarted) {
+  options_.program = "/nowhere/primerl-worker";
+  const auto missing = launch("answer");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.error().message(),
+              HasSubstr("'/nowhere/primerl-worker' cannot be started: No such file"));
+  options_.program = PRIMERL_LAUNCH_CHILD;
+  options_.log_file = folder_ / "no" / "folder" / "worker.log";
+  EXPECT_THAT(launch("answer").error().message(), HasSubstr("log file"));
+}
+
+TEST_F(LaunchTest, RefusesADescriptorThatIsNoSocket) {
+  const auto inbox = std::make_shared<ControlInbox>();
+  const auto opened = open_inherited_control(STDIN_FILENO, inbox);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.error().message(), HasSubstr("'--control 0' is no control channel"));
+  EXPECT_FALSE(open_inherited_control(9999, inbox).ok());
+}
+
+TEST(RestartPause, DoublesWithEachDeathUpToItsLimit) {
+  EXPECT_EQ(restart_pause(0), Duration::milliseconds(50));
+  EXPECT_EQ(restart_pause(1), Duration::milliseconds(100));
+  EXPECT_EQ(restart_pause(6), Duration::milliseconds(3200));
+  EXPECT_EQ(restart_pause(7), Duration::milliseconds(6400));
+  EXPECT_EQ(restart_pause(8), Duration::milliseconds(6400));
+  EXPECT_EQ(restart_pause(65'536), Duration::milliseconds(6400));  // the most restarts_max allows
+}
+
+}  // namespace
+}  // namespace primerl

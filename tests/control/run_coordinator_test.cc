@@ -1,0 +1,353 @@
+#include "runtime/control/run_coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kTypes = 77;
+
+/// A coordinator of a few processes, told and asked by hand. Every two share an edge, but for the
+/// first and the last of three.
+class Stage {
+ public:
+  explicit Stage(uint32_t num_processes) {
+    plan_.graph_hash = 0xabc;
+    plan_.settings.stall_after = Duration::seconds(10);
+    plan_.tenants.resize(2);
+    for (uint32_t i = 0; i < num_processes; ++i) {
+      PlanProcess process;
+      process.name = fmt::format("p{}", i);
+      process.hosts = {HostId(i)};
+      process.place = static_cast<int32_t>(i);
+      plan_.processes.push_back(process);
+      plan_.hosts.push_back({process.name, ProcessId(i), {InstanceId(i)}, {}, false});
+      PlanInstance instance;
+      instance.name = process.name;
+      instance.node = NodeId(i);
+      instance.host = HostId(i);
+      plan_.instances.push_back(instance);
+      PlanNode node;
+      node.instances = {InstanceId(i)};
+      plan_.nodes.push_back(node);
+      if (i == 0) continue;
+      PlanEdge edge;
+      edge.name = fmt::format("p{}.out -> p{}.in", i - 1, i);
+      edge.from = NodeId(i - 1);
+      edge.to = NodeId(i);
+      plan_.edges.push_back(edge);
+    }
+    coordinator_.emplace(plan_, kTypes, 3, [this](ProcessId to, Payload message) {
+      sent_.push_back(fmt::format("{} to {}", message.type->name, to.value));
+      newest_ = std::move(message);
+    });
+  }
+
+  WorkerHello hello(uint32_t process) const {
+    WorkerHello hello;
+    hello.graph_hash = plan_.graph_hash;
+    hello.types_hash = kTypes;
+    hello.process = plan_.processes[process].name;
+    hello.epoch = 3;
+    hello.addresses = {{"here", "there"}};
+    return hello;
+  }
+  template <Message T>
+  Status say(uint32_t from, T message) {
+    return coordinator_->handle(ProcessId(from), Payload::of(std::move(message)), now);
+  }
+  template <Message T>
+  void all_say(const T& message) {
+    for (uint32_t i = 0; i < plan_.processes.size(); ++i) ASSERT_TRUE(say(i, message).ok());
+  }
+  void bring_up() {
+    for (uint32_t i = 0; i < plan_.processes.size(); ++i) ASSERT_TRUE(say(i, hello(i)).ok());
+    all_say(LinksLive{});
+    all_say(HostsReady{});
+    sent_.clear();
+  }
+  /// What was sent since the last look.
+  std::vector<std::string> sent() { return std::exchange(sent_, {}); }
+  HostsCounted counted(uint64_t round, uint64_t steps, bool is_idle, int64_t in_flight) {
+    return {round, steps, is_idle, static_cast<uint64_t>(in_flight)};
+  }
+
+  Plan plan_;
+  std::vector<std::string> sent_;
+  Payload newest_;
+  Time now = Time::from_nanoseconds(1);
+  std::optional<RunCoordinator> coordinator_;
+};
+
+TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
+  Stage stage(3);
+  ASSERT_TRUE(stage.say(1, stage.hello(1)).ok());
+  ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  EXPECT_EQ(stage.coordinator_->waits_for(), "'p0'");
+  ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_THAT(stage.sent(),
+              ElementsAre("ConnectPeers to 0", "ConnectPeers to 1", "ConnectPeers to 2"));
+  // The last shares no edge with the first.
+  const auto& peers = stage.newest_.as<ConnectPeers>().peers;
+  ASSERT_EQ(peers.size(), 1u);
+  EXPECT_EQ(peers[0].name, "p1");
+  EXPECT_EQ(peers[0].addresses.at(0).frames, "here");
+  EXPECT_EQ(peers[0].addresses.at(0).bulk, "there");
+  ASSERT_TRUE(stage.say(0, LinksLive{}).ok());
+  ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  ASSERT_TRUE(stage.say(2, LinksLive{}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 0", "StartRun to 1", "StartRun to 2"));
+  ASSERT_TRUE(stage.say(2, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(0, HostsReady{}).ok());
+  EXPECT_FALSE(stage.coordinator_->is_up());
+  ASSERT_TRUE(stage.say(1, HostsReady{}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 0", "GoRun to 1", "GoRun to 2"));
+  EXPECT_TRUE(stage.coordinator_->is_up());
+}
+
+TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
+  Stage stage(3);
+  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // of a run that is not up
+  stage.bring_up();
+  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
+  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // once is enough
+  ASSERT_TRUE(stage.say(1, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoLive to 0", "GoLive to 1", "GoLive to 2"));
+}
+
+TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
+  Stage stage(3);
+  stage.coordinator_->set_absent(ProcessId(1), 5);
+  auto later = stage.hello(1);
+  later.epoch = 5;
+  ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_FALSE(Stage(3).say(1, later).ok());  // of one that is not known to come back as that
+  ASSERT_TRUE(stage.say(1, later).ok());
+  ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
+  stage.all_say(LinksLive{});
+  stage.sent();
+  stage.all_say(HostsReady{});
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 0", "GoRun to 2"));
+  EXPECT_FALSE(stage.say(1, HostsFollowed{1}).ok());
+  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 1", "GoLive to 0", "GoLive to 1", "GoLive to 2"));
+}
+
+TEST(RunCoordinator, OneAloneIsStartedAtOnce) {
+  Stage stage(1);
+  ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 0"));
+  EXPECT_TRUE(stage.coordinator_->drain("asked", 1));
+  EXPECT_THAT(stage.sent(), ElementsAre("DrainRun to 0"));
+}
+
+TEST(RunCoordinator, RefusesAWorkerThatDisagreesWithBothValues) {
+  const auto refusal = [](auto change) {
+    Stage stage(2);
+    auto hello = stage.hello(1);
+    change(hello);
+    const Status refused = stage.say(1, hello);
+    EXPECT_THAT(stage.sent(), IsEmpty());
+    return refused.ok() ? "" : refused.error().text();
+  };
+  const std::string hash = refusal([](WorkerHello& hello) { hello.graph_hash = 0xdef; });
+  EXPECT_THAT(hash, HasSubstr("process 'p1'"));
+  EXPECT_THAT(hash, HasSubstr("graph hash is '0000000000000def', expected '0000000000000abc'"));
+  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.types_hash = 1; }),
+              HasSubstr("message table"));
+  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.wire_version = 99; }),
+              HasSubstr("wire version is '99'"));
+  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.control_version = 3; }),
+              HasSubstr("control version is '3'"));
+  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.epoch = 2; }), HasSubstr("epoch is '2'"));
+}
+
+TEST(RunCoordinator, RefusesWhatComesOutOfTurn) {
+  Stage stage(2);
+  EXPECT_FALSE(stage.say(0, LinksLive{}).ok());
+  EXPECT_FALSE(stage.say(0, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_FALSE(stage.say(0, stage.hello(0)).ok());
+  EXPECT_FALSE(stage.coordinator_->drain("asked", 1));
+}
+
+TEST(RunCoordinator, DrainsWhenEveryTenantHasFinished) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.say(0, TenantFinished{TenantSlot(1)}).ok());
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(1)}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0)}).ok());
+  EXPECT_THAT(stage.sent(),
+              ElementsAre("DrainRun to 0", "DrainRun to 1", "CountHosts to 0", "CountHosts to 1"));
+}
+
+TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  stage.sent();
+  // One sends what the other has not got: it is asked again, a little later.
+  ASSERT_TRUE(stage.say(0, stage.counted(1, 5, true, 3)).ok());
+  ASSERT_TRUE(stage.say(1, stage.counted(1, 5, true, -2)).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  stage.now = stage.now + Duration::seconds(1);
+  ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  // Quiet, but somebody took a step before the second look.
+  ASSERT_TRUE(stage.say(0, stage.counted(2, 6, true, 3)).ok());
+  ASSERT_TRUE(stage.say(1, stage.counted(2, 6, true, -3)).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  ASSERT_TRUE(stage.say(0, stage.counted(3, 7, true, 4)).ok());
+  ASSERT_TRUE(stage.say(1, stage.counted(3, 7, true, -4)).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  ASSERT_TRUE(stage.say(0, stage.counted(4, 7, true, 4)).ok());
+  ASSERT_TRUE(stage.say(0, stage.counted(3, 9, false, 9)).ok());  // of an older look
+  ASSERT_TRUE(stage.say(1, stage.counted(4, 7, true, -4)).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("EndRun to 0", "EndRun to 1"));
+  EXPECT_EQ(stage.newest_.as<EndRun>().end, 1);
+}
+
+TEST(RunCoordinator, DoesNotEndWhileSomebodyIsBusy) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  stage.sent();
+  for (uint64_t round = 1; round < 4; ++round) {
+    ASSERT_TRUE(stage.say(0, stage.counted(round, 5, false, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(round, 5, true, 0)).ok());
+    stage.now = stage.now + Duration::seconds(1);
+    ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
+    EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  }
+}
+
+TEST(RunCoordinator, CallsItAStallOnlyWhenNobodyGetsOn) {
+  Stage stage(2);
+  stage.bring_up();
+  const auto beat = [&stage](uint32_t process, int64_t still_ms, bool waits, bool alarm) {
+    Heartbeat said;
+    said.still_ms = still_ms;
+    said.is_waiting = waits;
+    said.has_alarm = alarm;
+    said.stall = fmt::format("words of {}", process);
+    EXPECT_TRUE(stage.say(process, said).ok());
+    return stage.coordinator_->tick(stage.now);
+  };
+  stage.coordinator_->tell_stalls_by([] { return "the table of all"; });
+  EXPECT_TRUE(beat(0, 60'000, true, false).ok());  // the other has said nothing yet
+  EXPECT_TRUE(beat(1, 9'999, false, false).ok());
+  EXPECT_TRUE(beat(0, 60'000, false, false).ok());
+  EXPECT_TRUE(beat(1, 60'000, false, true).ok());  // all wait for a timer: patience
+  const Status stalled = beat(0, 10'000, true, false);
+  ASSERT_FALSE(stalled.ok());
+  EXPECT_THAT(stalled.error().text(), HasSubstr("no step and no sign of life for 10s"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("process 'p0':\nwords of 0"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("words of 1"));
+  EXPECT_THAT(stalled.error().text(), HasSubstr("the table of all"));
+}
+
+TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
+  Stage stage(3);
+  stage.bring_up();
+  EXPECT_EQ(stage.coordinator_->process_died(ProcessId(2)), 4u);
+  EXPECT_THAT(stage.sent(), ElementsAre("PeerDown to 1"));
+  EXPECT_EQ(stage.newest_.as<PeerDown>().epoch, 3u);
+  EXPECT_FALSE(stage.say(2, stage.hello(2)).ok());  // the dead one's epoch
+  auto hello = stage.hello(2);
+  hello.epoch = 4;
+  ASSERT_TRUE(stage.say(2, hello).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("PeerUp to 1", "ConnectPeers to 2"));
+  EXPECT_EQ(stage.newest_.as<ConnectPeers>().peers[0].epoch, 3u);
+  EXPECT_FALSE(stage.say(2, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(2, LinksLive{}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 2"));
+  // A drain that begins meanwhile waits for it.
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  stage.sent();
+  ASSERT_TRUE(stage.say(2, HostsReady{}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 2", "DrainRun to 2", "CountHosts to 0",
+                                        "CountHosts to 1", "CountHosts to 2"));
+  EXPECT_FALSE(stage.say(2, HostsReady{}).ok());
+}
+
+TEST(RunCoordinator, DoesNotEndADrainWhileAProcessIsBeingBroughtBack) {
+  Stage stage(2);
+  stage.bring_up();
+  const uint32_t epoch = stage.coordinator_->process_died(ProcessId(1));
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  WorkerHello hello = stage.hello(1);
+  hello.epoch = epoch;
+  ASSERT_TRUE(stage.say(1, hello).ok());
+  ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
+  // Its hosts are being made: that nothing is under way there says nothing.
+  for (uint64_t round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
+  }
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
+  ASSERT_TRUE(stage.say(1, HostsReady{}).ok());
+  const auto round = stage.newest_.as<CountHosts>().round;
+  for (uint64_t look = round; look <= round + 1; ++look) {
+    ASSERT_TRUE(stage.say(0, stage.counted(look, 5, true, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(look, 0, true, 0)).ok());
+  }
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kEnding);
+}
+
+TEST(RunCoordinator, AddsTheLedgersOfAllProcessesUp) {
+  Stage stage(2);
+  stage.bring_up();
+  RunEnded sender, receiver;
+  sender.edges = {{7, 0, 7, 0, 0, 0, 4}};
+  receiver.edges = {{0, 6, static_cast<uint64_t>(-6), 0, 0, 1, 0}};
+  ASSERT_TRUE(stage.say(0, sender).ok());
+  ASSERT_TRUE(stage.say(1, receiver).ok());
+  const auto total = stage.coordinator_->total_edges();
+  ASSERT_EQ(total.size(), 1u);
+  EXPECT_EQ(total[0].in_flight, 1u);
+  EXPECT_EQ(total[0].waiting_max, 4u);
+  const Status lost = check_ledger(stage.plan_, total);
+  ASSERT_FALSE(lost.ok());
+  EXPECT_THAT(lost.error().text(), HasSubstr("'p0.out -> p1.in' does not balance: 7 sent, 6"));
+  auto all_there = total;
+  all_there[0].handled = 7;
+  all_there[0].in_flight = 0;
+  EXPECT_TRUE(check_ledger(stage.plan_, all_there).ok());
+}
+
+TEST(Heartbeat, LeavesOutWhatOnlyWatchersReadRatherThanGrowTooLong) {
+  Heartbeat beat;
+  beat.num_steps = 7;
+  beat.edges.resize(3);
+  beat.loads.resize(3);
+  beat.hosts.resize(2);
+  beat.instances.resize(2);
+  beat.links.resize(1);
+  const size_t size = body_bytes_max(beat);
+  fit(beat, size);
+  EXPECT_EQ(beat.hosts.size(), 2u);
+  fit(beat, size - 1);
+  EXPECT_TRUE(beat.loads.empty() && beat.hosts.empty() && beat.instances.empty() &&
+              beat.links.empty());
+  EXPECT_EQ(beat.num_steps, 7u);
+  EXPECT_EQ(beat.edges.size(), 3u);
+}
+
+}  // namespace
+}  // namespace primerl

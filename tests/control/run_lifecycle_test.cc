@@ -1,0 +1,210 @@
+#include "runtime/control/run_lifecycle.h"
+
+#include <gtest/gtest.h>
+
+namespace primerl {
+namespace {
+
+using Action = RunLifecycle::Action;
+using How = RunEnding::How;
+using Phase = RunLifecycle::Phase;
+
+Error stalled() { return error(Code::kDeadline, "no progress for 60 s"); }
+Error disk_full() { return error(Code::kIo, "no space left on device"); }
+
+RunLifecycle fresh() { return RunLifecycle(false, true); }
+RunLifecycle following() {
+  RunLifecycle run(true, true);
+  run.on_launched();
+  return run;
+}
+RunLifecycle running() {
+  RunLifecycle run(false, true);
+  run.on_launched();
+  run.on_step();
+  return run;
+}
+
+TEST(RunLifecycle, ShowsWhereItStands) {
+  RunLifecycle run(true, true);
+  EXPECT_EQ(run.phase_text(), "starting");
+  run.on_launched();
+  EXPECT_EQ(run.phase_text(), "following the record");
+  run.on_step();  // as recorded
+  EXPECT_EQ(run.phase(), Phase::kFollowing);
+  run.on_followed();
+  EXPECT_EQ(run.phase_text(), "");
+  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_EQ(run.phase_text(), "draining");
+  run.on_step();  // the last ones
+  EXPECT_EQ(run.phase(), Phase::kDraining);
+  EXPECT_EQ(run.on_signal(), Action::kStop);
+  EXPECT_EQ(run.phase_text(), "stopping");
+}
+
+TEST(RunLifecycle, WithoutARecordRunsFromItsFirstStep) {
+  RunLifecycle run = fresh();
+  run.on_launched();
+  EXPECT_EQ(run.phase(), Phase::kStarting);
+  run.on_step();
+  EXPECT_EQ(run.phase(), Phase::kRunning);
+}
+
+TEST(RunLifecycle, EndsWellWhenNothingHappened) {
+  const RunEnding ending = running().end("", false, true);
+  EXPECT_EQ(ending.how, How::kFinished);
+  EXPECT_FALSE(ending.has_lost_worker || ending.has_left_record || ending.was_following);
+}
+
+TEST(RunLifecycle, DrainsThenStopsThenKills) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_FALSE(run.is_forced());
+  EXPECT_EQ(run.on_signal(), Action::kStop);
+  EXPECT_TRUE(run.is_forced());
+  EXPECT_EQ(run.on_signal(), Action::kKillAll);
+  EXPECT_EQ(run.on_signal(), Action::kKillAll);
+  EXPECT_EQ(run.end("", false, false).how, How::kInterrupted);
+}
+
+TEST(RunLifecycle, StopsWhenThereIsNothingToDrain) {
+  RunLifecycle run = fresh();
+  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_EQ(run.on_nothing_to_drain(), Action::kStop);
+  EXPECT_EQ(run.on_signal(), Action::kNothing) << "it stops already";
+  EXPECT_EQ(run.on_signal(), Action::kKillAll);
+}
+
+TEST(RunLifecycle, TellsWorkersToStopOnce) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_worker_failed(), Action::kStop);
+  EXPECT_EQ(run.on_worker_failed(), Action::kNothing);
+  EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kNothing);
+}
+
+TEST(RunLifecycle, KeepsTheFirstFault) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_cannot_go_on(error(Code::kInvalid, "another graph")), Action::kStop);
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kNothing);
+  EXPECT_TRUE(run.cannot_write());
+  run.note_fault("a third");
+  EXPECT_EQ(run.fault(), "another graph");
+  EXPECT_EQ(run.end(run.fault(), false, true).how, How::kFailed);
+}
+
+TEST(RunLifecycle, NamesAStall) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
+  const RunEnding ending = run.end(run.fault(), false, true);
+  EXPECT_EQ(ending.how, How::kStalled);
+  EXPECT_FALSE(ending.has_left_record) << "it followed none";
+  EXPECT_EQ(running().end("trainer: no progress", true, true).how, How::kStalled)
+      << "as a worker says";
+}
+
+TEST(RunLifecycle, StopsOnceWhenItCannotWrite) {
+  RunLifecycle run = running();
+  EXPECT_FALSE(run.cannot_write());
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kStop);
+  EXPECT_EQ(run.on_cannot_write(disk_full()), Action::kNothing);
+}
+
+TEST(RunLifecycle, IsTakenUpAgainAfterTheLossOfAWorker) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_worker_lost("'trainer' was killed", true), Action::kKillAll);
+  EXPECT_TRUE(run.is_stopping());
+  const RunEnding ending = run.end(run.fault(), false, false);
+  EXPECT_TRUE(ending.has_lost_worker);
+  EXPECT_EQ(ending.why, "'trainer' was killed");
+}
+
+TEST(RunLifecycle, IsNotTakenUpAgainWhereItWouldEndTheSameWay) {
+  {
+    RunLifecycle run = running();
+    EXPECT_EQ(run.on_worker_lost("exited with code 1", false), Action::kStop) << "before it was up";
+    EXPECT_FALSE(run.end(run.fault(), false, false).has_lost_worker);
+  }
+  {
+    RunLifecycle run(false, false);
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kStop) << "restarts_max = 0";
+  }
+  {
+    RunLifecycle run = running();
+    run.note_fault("after 5 restarts within 1m");
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kStop) << "there was a fault before";
+    EXPECT_FALSE(run.end(run.fault(), false, false).has_lost_worker);
+  }
+  {
+    RunLifecycle run = running();
+    EXPECT_EQ(run.on_worker_failed(), Action::kStop);
+    EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kNothing) << "it stops already";
+    EXPECT_FALSE(run.end("failed", false, false).has_lost_worker);
+  }
+}
+
+TEST(RunLifecycle, IsNotTakenUpAgainWhenAPersonWantsItToEnd) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_signal(), Action::kDrain);
+  EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kKillAll);
+  const RunEnding ending = run.end(run.fault(), false, false);
+  EXPECT_EQ(ending.how, How::kFailed);
+  EXPECT_FALSE(ending.has_lost_worker);
+}
+
+TEST(RunLifecycle, LosesItsWorkersWithTheirAgent) {
+  RunLifecycle run = running();
+  const Error lost = error(Code::kUnavailable, "agent 'a' is lost");
+  EXPECT_EQ(run.on_agent_lost(lost, true), Action::kKillAll);
+  EXPECT_EQ(run.on_agent_lost(lost, true), Action::kNothing);
+  EXPECT_TRUE(run.end(run.fault(), false, false).has_lost_worker);
+  RunLifecycle early = fresh();
+  EXPECT_EQ(early.on_agent_lost(lost, false), Action::kKillAll);
+  EXPECT_FALSE(early.end_of_launch(lost, false).has_lost_worker);
+}
+
+TEST(RunLifecycle, DrainsForAnAgentThatIsToldToStop) {
+  RunLifecycle run = running();
+  EXPECT_EQ(run.on_agent_leaving(), Action::kDrain);
+  EXPECT_EQ(run.on_agent_leaving(), Action::kNothing);
+  EXPECT_EQ(run.end("", false, true).how, How::kInterrupted);
+}
+
+TEST(RunLifecycle, FallsBackToTheCheckpointWhenTheRecordCannotBeFollowed) {
+  {
+    RunLifecycle run = following();
+    EXPECT_TRUE(run.end("differs at step 7", false, true).has_left_record) << "as a worker says";
+  }
+  {
+    RunLifecycle run = following();
+    EXPECT_EQ(run.on_cannot_go_on(stalled()), Action::kStop);
+    EXPECT_TRUE(run.end(run.fault(), false, true).has_left_record);
+  }
+}
+
+TEST(RunLifecycle, SaysThatItFollowedWhenThatMayBeTheReason) {
+  RunLifecycle run = following();
+  const RunEnding died = run.end("'trainer' died", false, false);
+  EXPECT_FALSE(died.has_left_record) << "it may have died of the checkpoint, too";
+  EXPECT_TRUE(died.was_following);
+  EXPECT_NE(died.why.find("--from-checkpoint"), std::string::npos);
+  EXPECT_EQ(run.on_worker_lost("was killed", true), Action::kKillAll);
+  const RunEnding lost = run.end(run.fault(), false, false);
+  EXPECT_TRUE(lost.has_lost_worker && lost.was_following);
+  EXPECT_EQ(lost.why, "was killed");
+}
+
+TEST(RunLifecycle, AFailedLaunchIsTakenUpAgainOnlyAfterASignal) {
+  const Error why = error(Code::kUnavailable, "process 'trainer' ended before it was ready");
+  RunLifecycle killed = fresh();
+  killed.on_worker_died_early(true);
+  EXPECT_TRUE(killed.end_of_launch(why, false).has_lost_worker);
+  RunLifecycle left = fresh();
+  left.on_worker_died_early(false);
+  EXPECT_FALSE(left.end_of_launch(why, false).has_lost_worker);
+  RunLifecycle interrupted = fresh();
+  EXPECT_EQ(interrupted.on_signal(), Action::kDrain);
+  EXPECT_EQ(interrupted.end_of_launch(why, false).how, How::kInterrupted);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,158 @@
+// What a process may send another, and what is taken out of its parcels.
+#include "runtime/exec/arrival_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/exec/small_graph.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Other {
+  static constexpr std::string_view kName = "Other";
+  static constexpr uint32_t kVersion = 1;
+  uint64_t value = 0;
+  template <class F>
+  static void fields(F& f) {
+    f("value", &Other::value);
+  }
+};
+
+/// Process 0 has `rollout`, once a tenant; process 1 `server`, shared; process 2 `other`, as
+/// rollout.
+class ArrivalCheckTest : public ::testing::Test {
+ protected:
+  ArrivalCheckTest() : graph_(2) {
+    graph_.node("other", {.per_tenant = true, .process = 2})
+        .node("rollout", {.per_tenant = true})
+        .node("server", {.process = 1});
+    graph_.edge("rollout.out", "server.in");
+    graph_.edge("other.out", "server.side");
+    graph_.edge("server.many", "other.back", {.at_most = 2});
+    plan_ = graph_.plan();
+    wiring_ = make_wiring(*plan_);
+  }
+  /// Of the first link from a node's instance for `slot` to another's.
+  uint32_t link_of(std::string_view from, uint32_t slot, std::string_view to) const {
+    for (uint32_t i = 0; i < wiring_->links.size(); ++i) {
+      const auto& link = wiring_->links[i];
+      const auto has = [&](InstanceId id, std::string_view node) {
+        const PlanInstance& instance = plan_->instance(id);
+        return plan_->node(instance.node).name == node &&
+               (instance.tenant.is_none() || instance.tenant == TenantSlot(slot));
+      };
+      if (has(link.sender, from) && has(link.target, to)) return i;
+    }
+    return UINT32_MAX;
+  }
+  Parcel parcel_on(uint32_t link, uint32_t tenant, uint64_t count = 1) const {
+    const auto& wire = wiring_->links[link];
+    Parcel parcel;
+    parcel.from = wire.sender_host;
+    parcel.to = wire.target_host;
+    parcel.epoch = 1;
+    for (uint64_t i = 1; i <= count; ++i) {
+      Envelope envelope;
+      envelope.edge = wire.edge;
+      envelope.sender = envelope.origin = wire.sender;
+      envelope.target = wire.target;
+      envelope.tenant = TenantSlot(tenant);
+      envelope.epoch = 1;
+      envelope.sequence = i;
+      envelope.payload = Payload::of(Number{static_cast<int64_t>(i), {}});
+      parcel.messages.push_back({LinkId(link), envelope});
+    }
+    return parcel;
+  }
+  /// The first fault in a parcel of `from` that arrives in `here`, "ok" when there is none.
+  std::string sift(Parcel& parcel, uint32_t from, uint32_t here) const {
+    const ArrivalCheck check(plan_, wiring_, ProcessId(here));
+    const Status status = check.sift(ProcessId(from), parcel);
+    return status.ok() ? "ok" : status.error().message();
+  }
+  /// Of a good message from rollout to server that `change` has made bad; nothing of it is left.
+  std::string fault_of(const std::function<void(ParcelMessage&)>& change) const {
+    Parcel parcel = parcel_on(link_of("rollout", 1, "server"), 1, 3);
+    change(parcel.messages[1]);
+    const std::string fault = sift(parcel, 0, 1);
+    EXPECT_EQ(parcel.messages.size(), 2u) << "the others stay";
+    EXPECT_EQ(parcel.messages[0].envelope.sequence, 1u);
+    EXPECT_EQ(parcel.messages.back().envelope.sequence, 3u);
+    return fault;
+  }
+
+  SmallGraph graph_;
+  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const Wiring> wiring_;
+};
+
+TEST_F(ArrivalCheckTest, LetsWhatThePlanSaysThroughUntouched) {
+  for (const uint32_t tenant : {0, 1}) {
+    Parcel parcel = parcel_on(link_of("rollout", tenant, "server"), tenant, 4);
+    parcel.grants.push_back({LinkId(0), 1, 0, 1});
+    EXPECT_EQ(sift(parcel, 0, 1), "ok");
+    EXPECT_EQ(parcel.messages.size(), 4u);
+    EXPECT_EQ(parcel.grants.size(), 1u);
+  }
+}
+
+TEST_F(ArrivalCheckTest, TakesNothingOfHostsThatAreNotTheSenders) {
+  const uint32_t link = link_of("rollout", 0, "server");
+  // Process 2 speaks for a host of process 0; and of a host that there is not.
+  Parcel posing = parcel_on(link, 0), unknown = parcel_on(link, 0), astray = parcel_on(link, 0);
+  posing.grants.push_back({LinkId(0), 1, 0, 1});
+  EXPECT_THAT(sift(posing, 2, 1), HasSubstr("which is not its sender's"));
+  EXPECT_TRUE(posing.empty());
+  unknown.from = HostId(static_cast<uint32_t>(plan_->hosts.size()));
+  EXPECT_THAT(sift(unknown, 0, 1), HasSubstr("which is not its sender's"));
+  EXPECT_THAT(sift(astray, 0, 2), HasSubstr("arrived, which is not in 'p2'"));
+  Parcel beyond = parcel_on(link, 0);
+  beyond.to = HostId::none();
+  EXPECT_THAT(sift(beyond, 0, 1), HasSubstr("which is not in"));
+}
+
+TEST_F(ArrivalCheckTest, TakesOutMessagesWhoseEndsAreNotTheirLinks) {
+  const auto ends = HasSubstr("has other ends than its link");
+  const uint32_t others = link_of("other", 1, "server");
+  EXPECT_THAT(fault_of([&](auto& message) { message.link = LinkId(others); }), ends);
+  EXPECT_THAT(fault_of([](auto& message) { message.envelope.edge = EdgeId(1); }), ends);
+  EXPECT_THAT(fault_of([](auto& message) { message.envelope.sender = InstanceId(99); }), ends);
+  EXPECT_THAT(fault_of([](auto& message) { message.envelope.target = InstanceId::none(); }), ends);
+  const auto past = static_cast<uint32_t>(wiring_->links.size());
+  EXPECT_THAT(fault_of([&](auto& message) { message.link = LinkId(past); }),
+              HasSubstr("which there is not"));
+  EXPECT_THAT(fault_of([](auto& message) { message.link = LinkId::none(); }),
+              HasSubstr("which there is not"));
+}
+
+TEST_F(ArrivalCheckTest, TakesOutMessagesOfAnotherType) {
+  EXPECT_EQ(fault_of([](auto& message) { message.envelope.payload = Payload::of(Other{7}); }),
+            "a message of edge 'rollout.out -> server.in' is of another type (Other)");
+}
+
+TEST_F(ArrivalCheckTest, TakesOutTenantsThatTheLinkDoesNotServe) {
+  const auto tenant = HasSubstr("is for a tenant that the edge does not serve");
+  // Its sender is tenant 1's; 2 is one past the last; no message is nobody's.
+  for (const TenantSlot slot : {TenantSlot(0), TenantSlot(2), TenantSlot::none()})
+    EXPECT_THAT(fault_of([&](auto& message) { message.envelope.tenant = slot; }), tenant);
+  // A shared sender may speak for each, but to an instance of one tenant for that one alone.
+  const uint32_t link = link_of("server", 0, "other");
+  Parcel fits = parcel_on(link, 0), differs = parcel_on(link, 1);
+  EXPECT_EQ(sift(fits, 1, 2), "ok");
+  EXPECT_THAT(sift(differs, 1, 2), tenant);
+}
+
+TEST_F(ArrivalCheckTest, TakesOutInstancesThatThereAreNot) {
+  const auto instance = HasSubstr("names an instance that there is not");
+  const auto past = InstanceId(static_cast<uint32_t>(plan_->instances.size()));
+  EXPECT_THAT(fault_of([&](auto& message) { message.envelope.origin = past; }), instance);
+  EXPECT_THAT(fault_of([&](auto& message) { message.envelope.cause.instance = past; }), instance);
+  EXPECT_THAT(fault_of([](auto& message) { message.envelope.epoch = 2; }),
+              HasSubstr("is of another incarnation than its parcel"));
+}
+
+}  // namespace
+}  // namespace primerl::testing

@@ -1,0 +1,275 @@
+// Supervision: drop, stop, restart; exceptions; handlers that never come back; stalls by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "tests/exec/small_graph.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+Status fail_at(const Number& number, int64_t value) {
+  if (number.value != value) return ok();
+  return error(Code::kUnavailable, "no {} today", value);
+}
+
+SmallGraph a_line(NodeSetup middle, int64_t count = 6) {
+  SmallGraph graph;
+  graph.node("source", {.strings = {.on_work = counts_to(count)}, .contract = make_source})
+      .node("middle", std::move(middle))
+      .edge("source.out", "middle.in");
+  return graph;
+}
+
+TEST(Failure, DropGoesOnWithTheNextMessage) {
+  Strings strings;
+  strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
+  auto graph = a_line({.strings = strings, .on_error = OnError::kDrop});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFinished);
+  EXPECT_EQ(outcome.ledger[0].handled, 6u);
+  EXPECT_EQ(outcome.ledger[0].failed, 1u);
+}
+
+TEST(Failure, StopEndsTheRunAndSaysWhy) {
+  Strings strings;
+  strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
+  auto graph = a_line({.strings = strings, .on_error = OnError::kStop});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (on_error = \"stop\"): no 3 today");
+}
+
+TEST(Failure, AnExceptionIsAnInternalErrorWithItsText) {
+  Strings strings;
+  strings.on_in = [](Puppet&, const Number& number) -> Status {
+    if (number.value == 2) throw std::runtime_error("disk on fire");
+    return ok();
+  };
+  auto graph = a_line({.strings = strings, .on_error = OnError::kStop});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().code(), Code::kInternal);
+  EXPECT_THAT(outcome.status.error().message(), HasSubstr("disk on fire"));
+}
+
+TEST(Failure, RestartKeepsInboxAndStateBeforeTheMessage) {
+  std::vector<int64_t> taken, counts;
+  Strings strings;
+  strings.on_in = [&](Puppet& puppet, const Number& number) -> Status {
+    if (number.value == 3) {
+      puppet.count = 1000;  // half-made change: must not survive
+      return error(Code::kUnavailable, "no");
+    }
+    taken.push_back(number.value);
+    counts.push_back(puppet.count);
+    return ok();
+  };
+  NodeSetup middle{.strings = strings, .on_error = OnError::kRestart};
+  middle.contract = [](Contract& contract) { contract.is_restartable = true; };
+  auto graph = a_line(middle);
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFinished);
+  EXPECT_THAT(taken, ElementsAre(1, 2, 4, 5, 6));
+  EXPECT_THAT(counts, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(run->counters(), Contains(Pair("middle.restarts", 1)));
+}
+
+TEST(Failure, RestartsAreCountedInAWindow) {
+  const auto run_with = [](int64_t num_failures, int32_t restarts_max) {
+    Strings strings;
+    strings.on_in = [num_failures](Puppet&, const Number& number) -> Status {
+      if (number.value > num_failures) return ok();
+      return error(Code::kUnavailable, "no");
+    };
+    NodeSetup middle{.strings = strings, .on_error = OnError::kRestart};
+    middle.restarts_max = restarts_max;
+    middle.contract = [](Contract& contract) { contract.is_restartable = true; };
+    auto graph = a_line(middle);
+    SmallRun run(graph);
+    return run->wait();
+  };
+  EXPECT_EQ(run_with(3, 3).end, RunEnd::kFinished);
+  const auto outcome = run_with(4, 3);
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_THAT(outcome.status.error().message(), HasSubstr("failed again after 3 restarts"));
+}
+
+TEST(Failure, ARestartForgetsTimersAndPauses) {
+  int num_ticks = 0;
+  std::vector<int64_t> taken;
+  Strings strings;
+  strings.on_in = [&](Puppet& puppet, const Number& number) -> Status {
+    taken.push_back(number.value);
+    if (number.value != 1) return ok();
+    puppet.world().set_timer("tick", Duration::seconds(1));
+    puppet.world().pause("in");
+    return error(Code::kUnavailable, "no");
+  };
+  strings.on_tick = [&](Puppet&) {
+    ++num_ticks;
+    return ok();
+  };
+  NodeSetup middle{.strings = strings, .on_error = OnError::kRestart};
+  middle.contract = [](Contract& contract) { contract.is_restartable = true; };
+  auto graph = a_line(middle);
+  SmallRun run(graph);
+  EXPECT_EQ(run->wait().end, RunEnd::kFinished);
+  EXPECT_EQ(num_ticks, 0);
+  EXPECT_EQ(taken.size(), 6u);
+}
+
+/// A handler of instance 1 that takes `lasts` at its n-th message.
+class Hang final : public VirtualWorld {
+ public:
+  Hang(Duration lasts, uint64_t first, uint64_t last) : lasts_(lasts), first_(first), last_(last) {}
+  Injection before(const StepAbout& about) override {
+    const bool hangs = about.instance == InstanceId(1) && about.kind == StepKind::kMessage &&
+                       about.delivery >= first_ && about.delivery <= last_;
+    return {.failure = {}, .takes = hangs ? lasts_ : Duration()};
+  }
+
+ private:
+  const Duration lasts_;
+  const uint64_t first_, last_;
+};
+
+NodeSetup a_blocking_node(std::vector<int64_t>* answers) {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) {
+    puppet.tell.send({.value = number.value, .bulk = {}});
+    return ok();
+  };
+  strings.on_refuse = [](Puppet& puppet, const Number& number, const Error& error) {
+    EXPECT_EQ(error.code(), Code::kDeadline);
+    puppet.tell.send({.value = -number.value, .bulk = {}});
+  };
+  (void)answers;
+  NodeSetup node{.strings = strings};
+  node.contract = [](Contract& contract) {
+    contract.thread_class = ThreadClass::kOwnThread;
+    contract.is_restartable = true;
+  };
+  return node;
+}
+
+SmallGraph a_blocking_graph(std::vector<int64_t>* answers) {
+  Strings asking = {.on_work = counts_to(6)};
+  asking.on_back = [answers](Puppet&, const Number& number) {
+    answers->push_back(number.value);
+    return ok();
+  };
+  SmallGraph graph;
+  graph.node("asker", {.strings = asking, .contract = make_source})
+      .node("env", a_blocking_node(answers))
+      .edge("asker.out", "env.in")
+      .edge("env.tell", "asker.back", {.at_most = 8});
+  return graph;
+}
+
+TEST(Failure, AHandlerAtItsLimitIsWaitedForAndOnePastItIsAbandoned) {
+  {
+    std::vector<int64_t> answers;
+    Hang hang(Duration::seconds(1), 2, 2);
+    auto graph = a_blocking_graph(&answers);
+    SmallRun run(graph, 1, &hang);
+    EXPECT_EQ(run->wait().end, RunEnd::kFinished);
+    EXPECT_THAT(answers, ElementsAre(1, 2, 3, 4, 5, 6));
+    EXPECT_EQ(run->num_abandoned(), 0);
+  }
+  std::vector<int64_t> answers;
+  Hang hang(Duration::seconds(1) + Duration::nanoseconds(1), 2, 2);
+  auto graph = a_blocking_graph(&answers);
+  SmallRun run(graph, 1, &hang);
+  EXPECT_EQ(run->wait().end, RunEnd::kFinished);
+  EXPECT_THAT(answers, ElementsAre(1, -2, 3, 4, 5, 6)) << "refused once, the late answer is lost";
+  EXPECT_EQ(run->num_abandoned(), 1);
+  EXPECT_THAT(run->counters(), Contains(Pair("env.abandoned", 1)));
+}
+
+TEST(Failure, AbandonedThreadsAreReplacedUpToTheirMaximum) {
+  const auto run_with = [](uint64_t num_hangs) {
+    std::vector<int64_t> answers;
+    Hang hang(Duration::seconds(100), 1, num_hangs);
+    auto graph = a_blocking_graph(&answers);
+    SmallRun run(graph, 1, &hang);
+    return run->wait();
+  };
+  EXPECT_EQ(run_with(4).end, RunEnd::kFinished);
+  const auto outcome = run_with(5);
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'env': 5 handlers are stuck, abandoned_max is 4");
+}
+
+TEST(Failure, AnInjectedFailureIsRefusedLikeAnyOther) {
+  class Fault final : public VirtualWorld {
+   public:
+    Injection before(const StepAbout& about) override {
+      Injection injection;
+      if (about.instance == InstanceId(1) && about.delivery == 3)
+        injection.failure = error(Code::kDeadline, "injected");
+      return injection;
+    }
+  } fault;
+  std::vector<int64_t> answers;
+  auto graph = a_blocking_graph(&answers);
+  SmallRun run(graph, 1, &fault);
+  EXPECT_EQ(run->wait().end, RunEnd::kFinished);
+  EXPECT_THAT(answers, ElementsAre(1, 2, -3, 4, 5, 6));
+}
+
+TEST(Stall, NamesTheNodesTheFullEdgesAndTheWaitCycle) {
+  // a fills b; b holds its input paused until c speaks; c waits for a.
+  Strings holding;
+  holding.on_start = [](Puppet& puppet) {
+    puppet.world().pause("in");
+    return ok();
+  };
+  Strings sending = {.on_work = counts_to(10)};
+  SmallGraph graph;
+  graph.node("a", {.strings = sending, .contract = make_source})
+      .node("b", {.strings = holding})
+      .node("c")
+      .edge("a.out", "b.in", {.capacity = 2})
+      .edge("a.pick", "c.in", {.capacity = 2})
+      .edge("c.tell", "b.back", {.at_most = 1});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kStalled);
+  EXPECT_THAT(outcome.stall.wait_cycle, ElementsAre("a", "b", "c"));
+  EXPECT_EQ(outcome.stall.text(),
+            "node  waiting    oldest  stands at\n"
+            "a           0         -  full: a.out -> b.in (2)\n"
+            "b           2        1m  paused: a.out -> b.in\n"
+            "wait cycle: a -> b -> c -> a\n");
+}
+
+TEST(Stall, ARunningHandlerIsNamedWithItsMessage) {
+  Hang hang(Duration::seconds(100), 1, 1);
+  SmallGraph graph;
+  graph.settings.drain_max = Duration::seconds(5);
+  graph.node("source", {.strings = {.on_work = counts_to(1)}, .contract = make_source})
+      .node("slow")
+      .edge("source.out", "slow.in");
+  SmallRun run(graph, 1, &hang);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kStalled);
+  EXPECT_EQ(outcome.stall.text(),
+            "node  waiting    oldest  stands at\n"
+            "slow        1        0s  slow: Number for 0s\n");
+}
+
+}  // namespace
+}  // namespace primerl::testing

@@ -1,0 +1,21 @@
+// What executors promise of one process, held over several: every host in one of its own.
+#include "tests/conformance/executor_conformance.h"
+#include "tests/exec/split_executor.h"
+
+namespace primerl {
+namespace {
+
+struct SplitFactory {
+  /// Blobs are copied on their way.
+  static constexpr bool kSharesMemory = false;
+  static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
+                                        Surroundings& surroundings, ResourceFactory factory) {
+    return std::make_unique<SplitExecutor>(std::move(plan), conformance_catalog().messages,
+                                           surroundings, std::move(factory));
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Split, ExecutorConformance, SplitFactory);
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,82 @@
+#include "runtime/monitor/metrics_log.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/store/scratch_folder.h"
+
+namespace primerl {
+namespace {
+
+TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE(log.ok());
+  ASSERT_TRUE(
+      (*log)->write("main", 1, 0.25, {{"reward/all/mean", 0.5}, {"off_policy/max", 1}}).ok());
+  ASSERT_TRUE((*log)->write("main", 2, 0.5004, {{"reward/all/mean", std::nan("")}}).ok());
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            R"({"step":1,"time":0.25,"tenant":"main","reward/all/mean":0.5,"off_policy/max":1.0})"
+            "\n"
+            R"({"step":2,"time":0.5,"tenant":"main","reward/all/mean":null})"
+            "\n");
+  ASSERT_NE((*log)->newest("main"), nullptr);
+  EXPECT_EQ((*log)->newest("main")->step, 2);
+  EXPECT_EQ((*log)->newest("other"), nullptr);
+  ASSERT_EQ((*log)->scores("main").size(), 2U);
+  EXPECT_EQ((*log)->scores("main")[0], 0.5);
+  EXPECT_NEAR((*log)->seconds_per_step("main"), 0.2504, 1e-9);
+  EXPECT_EQ((*log)->seconds_per_step("other"), 0);
+}
+
+TEST(MetricsLog, ASecondStartAppends) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  for (const int64_t step : {1, 2}) {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    ASSERT_TRUE(log.ok());
+    ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
+  }
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            "{\"step\":1,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n");
+}
+
+TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  {
+    auto log = MetricsLog::open(**folder, 1e9, false);
+    for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
+  }
+  auto log = MetricsLog::open(**folder, 1e9, false);
+  ASSERT_TRUE((*log)->skip_written((*folder)->metrics_file()).ok());
+  for (const int64_t step : {1, 2, 3})
+    ASSERT_TRUE((*log)->write("main", step, 2, {{"reward/all/mean", 0.5}}).ok());
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
+            "{\"step\":1,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n"
+            "{\"step\":3,\"time\":2.0,\"tenant\":\"main\",\"reward/all/mean\":0.5}\n");
+  EXPECT_EQ((*log)->scores("main").size(), 3U);  // the curve is the whole run's
+}
+
+TEST(MetricsLog, TheNewestStepOfEachTenantIsThatOfItsLastLine) {
+  const ScratchFolder scratch;
+  const auto file = scratch.path() / "metrics.jsonl";
+  EXPECT_TRUE(newest_steps(file)->empty());
+  write_text(file,
+             "{\"step\":9,\"tenant\":\"main\"}\n{\"step\":3,\"tenant\":\"other\"}\n"
+             "{\"step\":5,\"tenant\":\"main\"}\n{\"step\":6,\"ten");
+  const auto steps = newest_steps(file);
+  ASSERT_TRUE(steps.ok()) << steps.error().text();
+  EXPECT_EQ(steps->at("main"), 5);
+  EXPECT_EQ(steps->at("other"), 3);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,298 @@
+// A run that was killed is taken up from its record: it follows every recorded step, goes live, and
+// ends as if nothing had happened.
+//
+// PRIMERL_RECOVERY_SEEDS=2 is a quicker look than the two hundred; PRIMERL_SEED runs one.
+#include "runtime/replay/recovery.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gmock/gmock.h>
+
+#include "graph/base/random.h"
+#include "kernels/scripted/scripted_learner.h"
+#include "runtime/backends/backends.h"
+#include "runtime/trace/record/recorder.h"
+#include "tests/replay/replay_run.h"
+
+namespace primerl::sim {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+/// A recorded run as far as its first steps of all hosts: what a kill leaves.
+class CutTrace final : public Trace {
+ public:
+  CutTrace(std::shared_ptr<const Trace> whole, std::vector<uint64_t> last)
+      : whole_(std::move(whole)), last_(std::move(last)) {}
+  const fs::path& folder() const override { return whole_->folder(); }
+  const TraceCatalog& catalog() const override { return whole_->catalog(); }
+  bool is_closed() const override { return false; }
+  bool is_complete() const override { return whole_->is_complete(); }
+  const std::vector<TraceFault>& faults() const override { return whole_->faults(); }
+  uint64_t first_step(HostId host) const override { return last_step(host) == 0 ? 0 : 1; }
+  uint64_t last_step(HostId host) const override { return last_[host.index()]; }
+  uint64_t num_steps() const override {
+    uint64_t sum = 0;
+    for (uint64_t last : last_) sum += last;
+    return sum;
+  }
+  std::optional<TraceStep> step(HostId host, uint64_t step) const override {
+    if (step > last_step(host)) return std::nullopt;
+    return whole_->step(host, step);
+  }
+  std::vector<TraceNote> notes(HostId host, uint64_t step) const override {
+    return whole_->notes(host, step);
+  }
+  std::optional<Time> started(HostId host) const override { return whole_->started(host); }
+  std::optional<StepRef> delivery(const MessageKey& key) const override {
+    const auto found = whole_->delivery(key);
+    if (!found) return found;
+    const auto& instance = catalog().instances[found->instance.index()];
+    return found->step > last_[instance.host] ? std::nullopt : found;
+  }
+  Result<StoredPayload> payload(const MessageKey& key) const override {
+    return whole_->payload(key);
+  }
+  bool has_payload(const MessageKey& key) const override { return whole_->has_payload(key); }
+  std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const override {
+    return whole_->stored_emissions(host, step);
+  }
+  const TraceSummary& summary() const override { return whole_->summary(); }
+  std::optional<Digest> digest(HostId host, uint64_t block) const override {
+    return whole_->digest(host, block);
+  }
+  void visit(Time from, Time to,
+             const std::function<bool(const TraceStep&)>& visitor) const override {
+    whole_->visit(from, to, visitor);
+  }
+
+ private:
+  const std::shared_ptr<const Trace> whole_;
+  const std::vector<uint64_t> last_;
+};
+
+/// What a whole run did, with the order of its steps over all hosts.
+class Uninterrupted {
+ public:
+  explicit Uninterrupted(DemoCase demo) : demo_(demo), plan_(demo_plan(demo)) {
+    const fs::path folder = scratch_folder() / "uninterrupted";
+    fs::remove_all(folder);
+    checkpoints_ = folder / "checkpoints";
+    TraceCatalog catalog = make_trace_catalog(*plan_, *make_wiring(*plan_));
+    catalog.is_virtual = true;
+    SegmentWriterOptions options;
+    options.folder = folder / "trace";
+    options.catalog = catalog.to_json().dump();
+    options.segment_bytes = uint64_t{2} << 20;
+    options.packs = false;
+    auto writer = SegmentWriter::open(options);
+    CHECK(writer.ok(), writer.error().text());
+    Recorder recorder(catalog, **writer);
+    Order order(recorder, steps_);
+    DemoHooks hooks;
+    hooks.observer = &order;
+    hooks.factory = recording_factory(resource_factory(), recorder);
+    hooks.checkpoint_folder = [this](int64_t step) { return checkpoint(step); };
+    // Committed within a step that is not recorded yet.
+    hooks.on_checkpoint = [this](int64_t step) { committed_.push_back({step, steps_.size()}); };
+    result_ = run_demo(demo_, hooks);
+    CHECK((*writer)->close().ok(), "the trace could not be closed");
+    trace_ = Trace::open(options.folder).value();
+  }
+
+  const DemoResult& result() const { return result_; }
+  size_t num_steps() const { return steps_.size(); }
+  fs::path checkpoint(int64_t step) const {
+    const fs::path folder = checkpoints_ / fmt::format("step_{}", step);
+    fs::create_directories(folder);
+    return folder;
+  }
+  /// What the learner was in the end.
+  std::string learner() const { return state_in(checkpoint(kMaxSteps)); }
+  static std::string state_in(const fs::path& checkpoint) {
+    std::ifstream stream(checkpoint / "learner" / "state.json");
+    std::stringstream text;
+    text << stream.rdbuf();
+    return text.str();
+  }
+
+  struct Resumed {
+    DemoResult result;
+    std::string learner;
+    bool went_live = false;
+  };
+  /// Killed after `num_steps` steps, `between`: after the files of the next were written but before
+  /// it was recorded. `newest`: a checkpoint that is there although the record does not say so.
+  Resumed resume(size_t num_steps, bool between, ResourceFactory make = resource_factory(),
+                 int64_t newest = 0) const {
+    std::vector<uint64_t> last(plan_->hosts.size(), 0);
+    for (size_t i = 0; i < num_steps; ++i) last[steps_[i].index()] += 1;
+    auto recovery =
+        Recovery::make(plan_, std::make_shared<CutTrace>(trace_, std::move(last)), nullptr).value();
+    for (const auto& [step, before] : committed_)
+      if (before < num_steps || (between && before == num_steps)) newest = step;
+    const fs::path again = scratch_folder() / "resumed";
+    fs::remove_all(again);
+    DemoHooks hooks;
+    hooks.observer = recovery.get();
+    hooks.guide = recovery.get();
+    hooks.factory = recovery_factory(std::move(make), *recovery,
+                                     {{newest == 0 ? fs::path() : checkpoint(newest), newest}});
+    hooks.checkpoint_folder = [&](int64_t step) {
+      if (step <= newest) return checkpoint(step);
+      const fs::path folder = again / fmt::format("step_{}", step);
+      fs::create_directories(folder);
+      return folder;
+    };
+    Resumed resumed;
+    resumed.result = run_demo(demo_, hooks);
+    resumed.went_live = recovery->is_live();
+    resumed.learner = state_in(hooks.checkpoint_folder(kMaxSteps));
+    return resumed;
+  }
+
+ private:
+  /// Remembers whose step came when.
+  class Order final : public DeliveryObserver {
+   public:
+    Order(DeliveryObserver& next, std::vector<HostId>& steps) : next_(next), steps_(steps) {}
+    void on_start(HostId host, Time now) override { next_.on_start(host, now); }
+    void on_step(const StepRecord& record) override {
+      next_.on_step(record);
+      steps_.push_back(record.host);
+    }
+    bool wants_emissions(LinkId link) const override { return next_.wants_emissions(link); }
+
+   private:
+    DeliveryObserver& next_;
+    std::vector<HostId>& steps_;
+  };
+
+  const DemoCase demo_;
+  const std::shared_ptr<const Plan> plan_;
+  fs::path checkpoints_;
+  std::vector<HostId> steps_;
+  std::vector<std::pair<int64_t, size_t>> committed_;  // step, and steps of all hosts before
+  std::shared_ptr<const Trace> trace_;
+  DemoResult result_;
+};
+
+/// Lines that only one of two runs wrote, in whatever order. What was begun for a version after the
+/// last, and cancelled by the end of the run, depends on who was quicker.
+std::string difference(std::vector<std::string> a, std::vector<std::string> b) {
+  const auto is_cancelled = [](const std::string& line) {
+    return line.find("\"end\":\"cancelled\"") != std::string::npos;
+  };
+  std::erase_if(a, is_cancelled);
+  std::erase_if(b, is_cancelled);
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  std::vector<std::string> only;
+  std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(only));
+  std::string text;
+  for (const auto& line : only) text += line + "\n";
+  return text;
+}
+
+/// Seeds [first, last] of the two hundred, a share for each test program that runs at a time.
+class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  static constexpr uint64_t kSeeds = 200, kShares = 8;
+  template <class Body>
+  void for_each_seed(const Body& body) const {
+    if (const uint64_t only = from_environment("PRIMERL_SEED", 0); only != 0) return body(only);
+    const uint64_t most = from_environment("PRIMERL_RECOVERY_SEEDS", kSeeds);
+    for (uint64_t seed = 1 + GetParam(); seed <= most && !HasFatalFailure(); seed += kShares)
+      body(seed);
+  }
+};
+
+/// Strictly on-policy, what is trained on does not depend on when anything happens. So the rest of
+/// a resumed run, whose steps fall otherwise, must give what the uninterrupted one gave: for kills
+/// after every step.
+TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
+  for_each_seed([](uint64_t seed) {
+    const Uninterrupted run({.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 2});
+    ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
+    for (size_t kill = 0; kill <= run.num_steps(); ++kill) {
+      const auto resumed = run.resume(kill, mix(seed, kill) % 2 == 0);
+      const std::string where = fmt::format(
+          "killed after {} of {} steps, repeat with PRIMERL_SEED={}", kill, run.num_steps(), seed);
+      ASSERT_TRUE(resumed.result.outcome.status.ok())
+          << where << ": " << resumed.result.outcome.status.error().text();
+      ASSERT_TRUE(resumed.went_live) << where;
+      ASSERT_THAT(resumed.result.violations, IsEmpty()) << where;
+      ASSERT_EQ(difference(resumed.result.rollouts, run.result().rollouts), "") << where;
+      ASSERT_EQ(resumed.learner, run.learner()) << where;
+    }
+  });
+}
+
+/// Off policy and under every fault the rest of the run is another one, but a right one: every
+/// bound, balance and promise of the simulation holds over the recorded and the new steps together.
+TEST_P(RecoverySeeds, AResumedRunKeepsItsPromisesUnderEveryFault) {
+  for_each_seed([](uint64_t seed) {
+    RandomStream draw(mix(seed, 6));
+    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    demo.max_off_policy_steps = static_cast<int64_t>(draw.below(3));
+    demo.fault = kFaults[draw.below(std::size(kFaults))];
+    const Uninterrupted run(demo);
+    ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
+    for (int i = 0; i < 20; ++i) {
+      const size_t kill = draw.below(run.num_steps() + 1);
+      const auto resumed = run.resume(kill, draw.below(2) == 0);
+      const std::string where = fmt::format(
+          "killed after {} of {} steps, limit {}, fault {}, repeat with PRIMERL_SEED={}", kill,
+          run.num_steps(), demo.max_off_policy_steps, to_string(demo.fault), seed);
+      ASSERT_TRUE(resumed.result.outcome.status.ok())
+          << where << ": " << resumed.result.outcome.status.error().text();
+      ASSERT_THAT(resumed.result.violations, IsEmpty()) << where;
+      ASSERT_EQ(resumed.result.outcome.end, run.result().outcome.end) << where;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Recovery, RecoverySeeds, ::testing::Range(uint64_t{0}, uint64_t{8}));
+
+/// Another program or machine, whose learner computes otherwise.
+TEST(Recovery, ATrainingStepThatComesOutOtherwiseStopsItAndIsNamed) {
+  const Uninterrupted run({.seed = 3, .max_off_policy_steps = 0});
+  const ResourceFactory otherwise = [](const Plan& plan,
+                                       int32_t index) -> Result<std::unique_ptr<Resource>> {
+    if (plan.resources[static_cast<size_t>(index)].kind != "learner")
+      return resource_factory()(plan, index);
+    ScriptedLearnerOptions options;
+    options.seed = 99;
+    ASSIGN_OR_RETURN(auto made, make_scripted_learner(options));
+    return std::unique_ptr<Resource>(std::move(made));
+  };
+  const auto resumed = run.resume(run.num_steps() / 2, false, otherwise);
+  EXPECT_FALSE(resumed.went_live);
+  ASSERT_FALSE(resumed.result.outcome.status.ok());
+  const std::string why = resumed.result.outcome.status.error().text();
+  EXPECT_THAT(why, HasSubstr("'trainer'"));
+  EXPECT_THAT(why, HasSubstr("training step 1 of this start came out otherwise than recorded"));
+}
+
+/// A crash of the machine can leave a checkpoint that is newer than what the record holds.
+TEST(Recovery, ARecordThatEndsBeforeItsCheckpointIsRefused) {
+  const Uninterrupted run({.seed = 3, .max_off_policy_steps = 0, .checkpoint_every = 2});
+  const auto resumed = run.resume(run.num_steps() / 4, false, resource_factory(), 2);
+  ASSERT_FALSE(resumed.result.violations.empty());
+  EXPECT_THAT(resumed.result.violations.front(),
+              HasSubstr("its record ends after 0 training steps"));
+}
+
+}  // namespace
+}  // namespace primerl::sim

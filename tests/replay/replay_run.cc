@@ -1,0 +1,101 @@
+#include "tests/replay/replay_run.h"
+
+#include "actors/messages/catalog.h"
+#include "runtime/backends/backends.h"
+#include "runtime/replay/traced_resources.h"
+#include "runtime/trace/record/recorder.h"
+
+namespace primerl::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Says nothing and keeps nothing.
+class SilentSurroundings final : public Surroundings, public RunFiles {
+ public:
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
+  void log(LogLevel, std::string_view, std::string_view) override {}
+  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
+  Status append_line(std::string_view, std::string_view) override { return ok(); }
+  Result<fs::path> begin_checkpoint(TenantSlot, int64_t) override { return scratch_folder(); }
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+};
+
+class TamperingWriter final : public SegmentWriter {
+ public:
+  TamperingWriter(SegmentWriter& writer, const Tamper& tamper) : writer_(writer), tamper_(tamper) {}
+  bool append(std::span<std::byte> head, std::span<const std::byte> tail) override {
+    std::vector<std::byte> changed(tail.begin(), tail.end());
+    if (tamper_ != nullptr && !tamper_(head, changed)) return true;
+    return writer_.append(head, changed);
+  }
+  Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) override {
+    return writer_.store(bytes);
+  }
+  Status dump() override { return writer_.dump(); }
+  Status close() override { return writer_.close(); }
+  Status fault() const override { return writer_.fault(); }
+  uint64_t num_lost() const override { return writer_.num_lost(); }
+  uint64_t segment_number() const override { return writer_.segment_number(); }
+
+ private:
+  SegmentWriter& writer_;
+  const Tamper& tamper_;
+};
+
+}  // namespace
+
+fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tamper) {
+  const fs::path folder = scratch_folder() / "trace";
+  fs::remove_all(folder);
+  const auto plan = demo_plan(demo);
+  CHECK(plan != nullptr, "the demo's graph is not valid");
+  TraceCatalog catalog = make_trace_catalog(*plan, *make_wiring(*plan));
+  catalog.is_virtual = true;
+  catalog.run_id = demo.seed;
+  SegmentWriterOptions options;
+  options.folder = folder;
+  options.run_id = demo.seed;
+  options.catalog = catalog.to_json().dump();
+  options.segment_bytes = uint64_t{2} << 20;
+  options.packs = false;
+  auto writer = SegmentWriter::open(options);
+  CHECK(writer.ok(), writer.error().text());
+  TamperingWriter tampering(**writer, tamper);
+  Recorder recorder(catalog, tampering);
+  DemoHooks hooks;
+  hooks.observer = &recorder;
+  hooks.factory = recording_factory(resource_factory(), recorder);
+  result = run_demo(demo, hooks);
+  const Status closed = (*writer)->close();
+  CHECK(closed.ok(), closed.error().text());
+  return folder;
+}
+
+HostId host_of(const Plan& plan, std::string_view node) {
+  for (const auto& instance : plan.instances)
+    if (plan.node(instance.node).name == node) return instance.host;
+  CHECK(false, "the demo has no such node");
+  return {};
+}
+
+Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
+                                 const ReplayChoice& choice) {
+  SilentSurroundings surroundings;
+  ReplaySetup setup;
+  setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
+  ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
+  setup.factory = replay_factory(resource_factory(), choice.depth);
+  setup.surroundings = &surroundings;
+  setup.options.num_threads = choice.num_threads;
+  setup.options.is_real.assign(setup.plan->hosts.size(), choice.real_nodes.empty());
+  for (const auto& node : choice.real_nodes)
+    setup.options.is_real[host_of(*setup.plan, node).index()] = true;
+  close_over(*setup.plan, *setup.trace, choice.depth == ReplayDepth::kFull,
+             std::vector<bool>(setup.plan->hosts.size(), false), setup.options.is_real);
+  ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
+  return replay->run();
+}
+
+}  // namespace primerl::sim
