@@ -123,10 +123,10 @@ class RunStarts {
   RunArguments arguments_;
   std::unique_ptr<RunServer> server_;      // null: nothing is served
   std::shared_ptr<const RunBoard> board_;  // of the newest start
-  std::vector<double> restarts_;           // seconds since 1970
-  int64_t num_steps_ = 0;                  // of all tenants, the most that were seen
-  int num_deaths_following_ = 0;           // of the record, in the starts just before
-  double seconds_ = 0;                     // of all starts so far
+  std::optional<RestartBudget> restarts_;
+  int64_t num_steps_ = 0;         // of all tenants, the most that were seen
+  int num_deaths_following_ = 0;  // of the record, in the starts just before
+  double seconds_ = 0;            // of all starts so far
 };
 
 int RunStarts::run() {
@@ -146,11 +146,12 @@ int RunStarts::run() {
     session.use_hosts(prepared.hosts, !why.empty());
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
-    if (result.has_left_record)
-      fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n", result.why);
+    if (result.ending.has_left_record)
+      fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n",
+                 result.ending.why);
     else if (!may_restart(*prepared.plan, result, session.metrics()))
       return end(prepared, result, session.metrics());
-    why = result.why;
+    why = result.ending.why;
     RunArguments again;
     again.place.resume = prepared.folder->path().string();
     again.json = arguments_.json;
@@ -158,9 +159,9 @@ int RunStarts::run() {
     again.hosts = arguments_.hosts;
     again.graph.no_rehearsal = true;  // it has run
     // A record that processes die of would be their death again.
-    num_deaths_following_ = result.was_recovering ? num_deaths_following_ + 1 : 0;
+    num_deaths_following_ = result.ending.was_following ? num_deaths_following_ + 1 : 0;
     again.place.from_checkpoint =
-        result.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
+        result.ending.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
     arguments_ = std::move(again);
   }
 }
@@ -199,36 +200,32 @@ int RunStarts::leave(const std::string& why, int exit_code) {
 
 /// Whether the run is taken up again after the death of a worker; says so, and waits a moment.
 bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics) {
-  if (!result.has_lost_worker) return false;
+  if (!result.ending.has_lost_worker) return false;
   const GraphSettings& settings = plan.settings;
-  const double now = wall_seconds();
+  if (!restarts_) restarts_.emplace(settings.restarts_max, settings.restart_window);
   int64_t num_steps = 0;
   for (const auto& tenant : plan.tenants)
     if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
       num_steps += newest->step;
   // One that dies of the same step again and again does so as slowly as it comes there.
-  if (num_steps > num_steps_)
-    std::erase_if(restarts_,
-                  [&](double at) { return now - at >= settings.restart_window.to_seconds(); });
+  if (num_steps > num_steps_) restarts_->forget_old(steady_now());
   num_steps_ = std::max(num_steps_, num_steps);
-  if (std::cmp_greater_equal(restarts_.size(), settings.restarts_max)) {
+  const auto pause = restarts_->take(steady_now());
+  if (!pause) {
     fmt::print(
         stderr,
         "warning: the run has been taken up {} times within {} or without a further step: it "
         "ends\n",
-        restarts_.size(), to_string(settings.restart_window));
+        restarts_->num_taken(), to_string(settings.restart_window));
     return false;
   }
-  const Duration pause = restart_pause(restarts_.size());
-  restarts_.push_back(now);
   fmt::print(stderr,
              "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
-             result.why, restarts_.size(), settings.restarts_max,
+             result.ending.why, restarts_->num_taken(), settings.restarts_max,
              to_string(settings.restart_window));
   // After Ctrl-C the next start ends at once.
-  const auto until =
-      std::chrono::steady_clock::now() + std::chrono::nanoseconds(pause.to_nanoseconds());
-  while (SignalCounter::count() == 0 && std::chrono::steady_clock::now() < until)
+  const Time until = steady_now() + *pause;
+  while (SignalCounter::count() == 0 && steady_now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return true;
 }
@@ -240,7 +237,7 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
   if (server_ != nullptr)
     status.say(fmt::format("metrics http://127.0.0.1:{}/metrics", server_->port()));
   if (const Status noted = folder.note(control_facts(server_.get())); !noted.ok())
-    return {kExitFailed, "failed", noted.error().text()};
+    return {.ending = {RunEnding::How::kFailed, noted.error().text()}};
   for (const auto& point : prepared.resume.points)
     status.say(fmt::format("{} after step {} from {}",
                            prepared.resume.record.empty() ? "resuming" : "the learner resumes",
@@ -249,7 +246,7 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
     std::error_code ignored;
     const auto graph = std::filesystem::absolute(arguments_.graph.file, ignored).lexically_normal();
     if (const Status noted = folder.note(Json::object().set("graph", graph.string())); !noted.ok())
-      return {kExitFailed, "failed", noted.error().text()};
+      return {.ending = {RunEnding::How::kFailed, noted.error().text()}};
   }
   RunResult result = session.run();
   status.clear();
@@ -261,24 +258,25 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
   RunResult result = how;
   const Plan& plan = *prepared.plan;
   RunFolder& folder = *prepared.folder;
-  if (!result.why.empty() && !result.was_said) fmt::print(stderr, "error: {}\n", result.why);
+  if (!result.ending.why.empty() && !result.was_said)
+    fmt::print(stderr, "error: {}\n", result.ending.why);
   const Status noted = folder.note(Json::object()
-                                       .set("end", result.end)
-                                       .set("exit_code", result.exit_code)
+                                       .set("end", result.end())
+                                       .set("exit_code", result.exit_code())
                                        .set("control", Json())
                                        .set("processes", Json())
                                        .set("sockets", Json())
-                                       .set("why", result.why)
+                                       .set("why", result.ending.why)
                                        .set("ended", iso_time(wall_seconds())));
-  if (!noted.ok() && result.why.empty()) {
+  if (!noted.ok() && result.ending.why.empty()) {
     fail(noted.error(), kExitFailed);
-    result.exit_code = kExitFailed;
+    result.ending.how = RunEnding::How::kFailed;
   }
   if (arguments_.json)
     print_json(summary_json(plan, folder, metrics, result));
   else
     print_text(summary_text(plan, folder, metrics, result, terminal_of(STDOUT_FILENO)));
-  return result.exit_code;
+  return result.exit_code();
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
 
 std::string summary_text(const Plan& plan, const RunFolder& folder, const MetricsLog* metrics,
                          const RunResult& result, const Terminal& terminal) {
-  std::string text = fmt::format("{}: {} after {}\n", plan.settings.name, result.end,
+  std::string text = fmt::format("{}: {} after {}\n", plan.settings.name, result.end(),
                                  short_duration(result.seconds));
   if (metrics != nullptr)
     for (const auto& tenant : plan.tenants)
@@ -95,9 +95,9 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
     if (found.newest) entry.set("checkpoint", found.newest->folder.string());
     tenants.push_back(std::move(entry));
   }
-  Json summary = Json::object().set("schema", "primerl.run_summary/1").set("end", result.end);
-  if (!result.why.empty()) summary.set("why", result.why);
-  return summary.set("exit_code", result.exit_code)
+  Json summary = Json::object().set("schema", "primerl.run_summary/1").set("end", result.end());
+  if (!result.ending.why.empty()) summary.set("why", result.ending.why);
+  return summary.set("exit_code", result.exit_code())
       .set("seconds", result.seconds)
       .set("folder", folder.path().string())
       .set("tenants", std::move(tenants));

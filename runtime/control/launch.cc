@@ -140,15 +140,7 @@ class LocalWorker final : public WorkerProcess {
   const std::unique_ptr<ChildProcess> child_;
 };
 
-constexpr Duration kRestartAfter = Duration::milliseconds(50);  // the first time
-constexpr size_t kDoublingsMax = 7;
-
 }  // namespace
-
-Duration restart_pause(size_t num_before) {
-  return Duration::nanoseconds(kRestartAfter.to_nanoseconds()
-                               << std::min(num_before, kDoublingsMax));
-}
 
 std::string ProcessExit::text() const {
   if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));

@@ -56,10 +56,6 @@ struct ProcessExit {
   std::string text() const;
 };
 
-/// How long to wait before what has died `num_before` times lately is started again: twice as long
-/// each time, at most 6.4 s, so that what cannot live does not take the machine with it.
-Duration restart_pause(size_t num_before);
-
 /// What the hello must say; differences are refused with both values.
 struct ExpectedHello {
   uint64_t graph_hash = 0;

@@ -121,7 +121,7 @@ Status RunSession::launch_workers() {
   while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
     if (const auto event = inbox_->take(kTick)) {
       handle(*event);
-      if (has_lost_agent_) return *hosts_->fault();
+      if (lifecycle_.has_lost_agent()) return *hosts_->fault();
       const Worker& worker = workers_[event->peer.index()];
       if (worker.ended && !worker.ended->text.empty())
         return error(Code::kUnavailable, "process '{}': {}", plan_.process(event->peer).name,
@@ -129,7 +129,7 @@ Status RunSession::launch_workers() {
       if (event->is_closed()) return died_early(workers_[event->peer.index()], *event);
     }
     watch_agents();
-    if (has_lost_agent_) return *hosts_->fault();
+    if (lifecycle_.has_lost_agent()) return *hosts_->fault();
     RETURN_IF_ERROR(coordination_);
     if (SignalCounter::count() > 0) return error(Code::kCancelled, "interrupted");
     if (steady_now() > give_up)
@@ -190,7 +190,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
     options.arguments.push_back("--resume");
     options.arguments.push_back(checkpoint);
   }
-  if (is_recovering_) {
+  if (lifecycle_.is_following()) {
     options.arguments.push_back("--recover");
     options.arguments.push_back(resume_.record.string());
   }
@@ -208,7 +208,7 @@ Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
   // One that leaves by itself would leave again.
-  has_lost_worker_ = exit.ok() && exit->signal != 0 && plan_.settings.restarts_max > 0;
+  lifecycle_.on_worker_died_early(exit.ok() && exit->signal != 0);
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",
                      plan_.process(event.peer).name, how);

@@ -17,7 +17,8 @@ constexpr Duration kExitMax = Duration::seconds(10);  // from its last word to i
 
 /// One that keeps the state of the run comes back with all others, from their records.
 bool RunSession::can_restart(ProcessId process) const {
-  if (plan_.processes.size() < 2 || is_stopping_ || is_recovering_) return false;
+  if (plan_.processes.size() < 2 || lifecycle_.is_stopping() || lifecycle_.is_following())
+    return false;
   if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
   return plan_.is_restartable(process);
 }
@@ -28,7 +29,7 @@ bool RunSession::plan_restart(ProcessId process) {
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
   if (!exit.ok() && !plan_.process(process).machine.empty()) {
-    fault_ = exit.error().text();  // without the agent's word it may live
+    lifecycle_.note_fault(exit.error().text());  // without the agent's word it may live
     return false;
   }
   const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
@@ -36,17 +37,18 @@ bool RunSession::plan_restart(ProcessId process) {
                           : exit.ok()       ? exit->text()
                                             : "closed its control channel";
   const GraphSettings& settings = plan_.settings;
-  std::erase_if(worker.restarts,
-                [&](Time at) { return steady_now() - at >= settings.restart_window; });
+  if (!worker.restarts) worker.restarts.emplace(settings.restarts_max, settings.restart_window);
+  worker.restarts->forget_old(steady_now());
   const std::string& name = plan_.process(process).name;
-  if (std::cmp_greater_equal(worker.restarts.size(), settings.restarts_max)) {
+  const auto pause = worker.restarts->take(steady_now());
+  if (!pause) {
     if (settings.restarts_max > 0)
-      fault_ = fmt::format("process '{}' {}, after {} restarts within {}", name, how,
-                           worker.restarts.size(), to_string(settings.restart_window));
+      lifecycle_.note_fault(fmt::format("process '{}' {}, after {} restarts within {}", name, how,
+                                        worker.restarts->num_taken(),
+                                        to_string(settings.restart_window)));
     return false;
   }
-  worker.restart_at = steady_now() + restart_pause(worker.restarts.size());
-  worker.restarts.push_back(steady_now());
+  worker.restart_at = steady_now() + *pause;
   worker.epoch = coordinator_->process_died(process);
   say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,
                   worker.epoch));
@@ -67,35 +69,24 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
 /// the run to end.
 void RunSession::watch_agents() {
   if (hosts_ == nullptr) return;
-  if (const auto why = hosts_->leaving(); why && !is_told_to_leave_ && !is_stopping_) {
-    is_told_to_leave_ = true;
-    say(fmt::format("warning: {}; the run drains", *why));
-    drain(*why);
+  if (const auto why = hosts_->leaving()) {
+    const auto action = lifecycle_.on_agent_leaving();
+    if (action != RunLifecycle::Action::kNothing)
+      say(fmt::format("warning: {}; the run drains", *why));
+    act(action, *why);
   }
-  const auto fault = hosts_->fault();
-  if (!fault || has_lost_agent_) return;
-  has_lost_agent_ = true;
-  if (fault_.empty() && !is_stopping_) fault_ = fault->text();
-  if (!is_stopping_ && coordinator_->is_up()) has_lost_worker_ = plan_.settings.restarts_max > 0;
-  is_stopping_ = true;
-  phase_ = "stopping";
-  kill_all();
+  if (const auto fault = hosts_->fault())
+    act(lifecycle_.on_agent_lost(*fault, coordinator_->is_up()), "an agent is lost");
 }
 
 /// The others cannot go on without it. What they have done is in their records: where the run may
 /// be taken up again they end at once, else as on any other end.
 void RunSession::lose(ProcessId process) {
-  if (is_stopping_) return;
+  if (lifecycle_.is_stopping()) return;
   // Before that, one that left by itself would leave again.
   const auto exit = workers_[process.index()].process->wait(kExitMax);
   const bool was_up = coordinator_->is_up() || (exit.ok() && exit->signal != 0);
-  // A process of engines that dies again and again would do so in the next start, too.
-  const bool may_come_back = was_up && fault_.empty() && plan_.settings.restarts_max > 0;
-  if (fault_.empty()) fault_ = death_of(process.index());
-  if (!may_come_back) return stop("a worker has died");
-  has_lost_worker_ = true;
-  is_stopping_ = true;
-  kill_all();
+  act(lifecycle_.on_worker_lost(death_of(process.index()), was_up), "a worker has died");
 }
 
 /// How a process ended that had not said that it would, with its last words.
@@ -119,10 +110,10 @@ void RunSession::restart_due() {
     Worker& worker = workers_[i];
     if (!worker.restart_at || steady_now() < *worker.restart_at) continue;
     worker.restart_at.reset();
-    if (is_stopping_) continue;
+    if (lifecycle_.is_stopping()) continue;
     worker.process.reset();
     if (const Status launched = launch_worker(i); !launched.ok()) {
-      give_up(launched.error());
+      act(lifecycle_.on_cannot_go_on(launched.error()), "the run cannot go on");
       continue;
     }
     // A disk that refuses this refuses metrics.jsonl too, and that is said there.
@@ -138,8 +129,7 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   recovered_.num_steps += recovered.num_steps;
   recovered_.num_messages += recovered.num_messages;
   if (++num_recovered_ < workers_.size() - resume_.absent.size()) return;
-  is_recovering_ = false;
-  phase_.clear();
+  lifecycle_.on_followed();
   say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
                   recovered_.num_steps, recovered_.num_messages));
   for (const AbsentProcess& absent : resume_.absent)

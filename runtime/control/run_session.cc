@@ -67,20 +67,16 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       link_keys_(link_keys),
       board_(board),
       inbox_(std::make_shared<ControlInbox>()),
-      is_recovering_(!resume.record.empty()) {}
+      lifecycle_(!resume.record.empty(), plan.settings.restarts_max > 0) {}
 
 RunResult RunSession::run() {
   std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
   wall_start_ = wall_seconds();
-  if (const Status opened = open_files(); !opened.ok()) return failed(opened.error().text());
+  if (const Status opened = open_files(); !opened.ok()) return failed(opened.error());
   if (const Status launched = launch_workers(); !launched.ok()) {
     kill_all();
-    if (SignalCounter::count() > 0 || is_told_to_leave_)
-      return {kExitInterrupted, "interrupted", "", false, wall_seconds() - wall_start_};
-    RunResult result = failed(launched.error().text());
-    result.has_lost_worker = has_lost_worker_;
-    result.was_recovering = is_recovering_ && coordinator_->is_up();
-    return result;
+    count_signals();
+    return ended(lifecycle_.end_of_launch(launched.error(), coordinator_->is_up()));
   }
   watch();
   return result();
@@ -95,11 +91,11 @@ Status RunSession::open_files() {
   ASSIGN_OR_RETURN(metrics_,
                    MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
                                     is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
-  return is_recovering_ ? metrics_->skip_written(folder_.metrics_file()) : ok();
+  return lifecycle_.is_following() ? metrics_->skip_written(folder_.metrics_file()) : ok();
 }
 
 void RunSession::watch() {
-  phase_ = is_recovering_ ? "following the record" : "starting";
+  lifecycle_.on_launched();
   last_turn_ = steady_now();
   while (!all_closed()) {
     // A burst is handled whole before the terminal is touched again.
@@ -113,18 +109,11 @@ void RunSession::watch() {
     watch_agents();
     watch_silence();
     if (coordination_.ok()) coordination_ = coordinator_->tick(steady_now());
-    if (!coordination_.ok()) give_up(coordination_.error());
+    if (!coordination_.ok())
+      act(lifecycle_.on_cannot_go_on(coordination_.error()), "the run cannot go on");
     restart_due();
     show_status();
   }
-}
-
-/// Nobody gets on, or a worker does not belong here: said once, and the end.
-void RunSession::give_up(const Error& why) {
-  if (fault_.empty()) fault_ = why.text();
-  is_stalled_ = is_stalled_ || why.code() == Code::kDeadline;
-  has_left_record_ = has_left_record_ || (is_recovering_ && is_stalled_);
-  stop("the run cannot go on");
 }
 
 void RunSession::handle(const ControlEvent& event) {
@@ -149,7 +138,8 @@ void RunSession::handle(const ControlEvent& event) {
   if (const auto* ended = as_if<RunEnded>(event.message)) {
     worker.ended = *ended;
     const auto end = static_cast<RunEnd>(ended->end);
-    if (end == RunEnd::kFailed || end == RunEnd::kStalled) stop("another worker failed");
+    if (end == RunEnd::kFailed || end == RunEnd::kStalled)
+      act(lifecycle_.on_worker_failed(), "another worker failed");
   }
 }
 
@@ -172,7 +162,7 @@ void RunSession::show_log(ProcessId process, const LogLine& line) {
 }
 
 void RunSession::take_steps(Worker& worker) {
-  while (worker.steps && !cannot_write_) {
+  while (worker.steps && !lifecycle_.cannot_write()) {
     const auto lines = worker.steps->take();
     if (!lines.ok()) return fail_to_write(lines.error());
     if (lines->empty()) return;
@@ -184,7 +174,7 @@ void RunSession::write_metrics(const StepLine& line) {
   const auto tenant = std::find_if(plan_.tenants.begin(), plan_.tenants.end(),
                                    [&line](const Tenant& one) { return one.name == line.tenant; });
   if (tenant == plan_.tenants.end()) return;
-  if (!is_recovering_) phase_.clear();
+  lifecycle_.on_step();
   shown_tenant_ = TenantSlot(static_cast<uint32_t>(tenant - plan_.tenants.begin()));
   const Status written =
       metrics_->write(line.tenant, line.step, line.wall_seconds - wall_zero_, line.values);
@@ -194,10 +184,9 @@ void RunSession::write_metrics(const StepLine& line) {
 
 /// metrics.jsonl: said once, and the end.
 void RunSession::fail_to_write(const Error& why) {
-  if (std::exchange(cannot_write_, true) || !fault_.empty()) return;
-  fault_ = why.text();
-  say("error: " + fault_);
-  stop("the run folder cannot be written");
+  const auto action = lifecycle_.on_cannot_write(why);
+  if (action != RunLifecycle::Action::kNothing) say("error: " + why.text());
+  act(action, "the run folder cannot be written");
 }
 
 void RunSession::note_first_token() {
@@ -210,20 +199,19 @@ void RunSession::note_first_token() {
 void RunSession::obey_signals() {
   while (num_signals_obeyed_ < SignalCounter::count()) {
     ++num_signals_obeyed_;
-    if (num_signals_obeyed_ == 1) {
-      terminal_.say(
-          "draining: what is in flight ends and a checkpoint is written "
-          "(Ctrl-C again stops now)");
-      drain("interrupted");
-    } else if (num_signals_obeyed_ == 2) {
-      terminal_.say("stopping now (Ctrl-C again kills)");
-      stop("interrupted");
-    } else {
-      terminal_.say("killed");
-      was_killed_ = true;
-      kill_all();
-    }
+    terminal_.say(num_signals_obeyed_ == 1
+                      ? "draining: what is in flight ends and a checkpoint is written "
+                        "(Ctrl-C again stops now)"
+                  : num_signals_obeyed_ == 2 ? "stopping now (Ctrl-C again kills)"
+                                             : "killed");
+    act(lifecycle_.on_signal(), "interrupted");
   }
+}
+
+/// Those that came when there was nothing left to do for them.
+void RunSession::count_signals() {
+  for (; num_signals_obeyed_ < SignalCounter::count(); ++num_signals_obeyed_)
+    (void)lifecycle_.on_signal();
 }
 
 void RunSession::watch_silence() {
@@ -244,16 +232,13 @@ void RunSession::watch_silence() {
   }
 }
 
-void RunSession::drain(const std::string& reason) {
-  phase_ = "draining";
-  // Before it has begun there is nothing to drain.
-  if (!coordinator_->drain(reason, static_cast<uint8_t>(RunEnd::kInterrupted))) stop(reason);
-}
-
-void RunSession::stop(const std::string& reason) {
-  if (is_stopping_) return;
-  is_stopping_ = true;
-  phase_ = "stopping";
+void RunSession::act(RunLifecycle::Action action, const std::string& reason) {
+  using Action = RunLifecycle::Action;
+  if (action == Action::kDrain &&
+      !coordinator_->drain(reason, static_cast<uint8_t>(RunEnd::kInterrupted)))
+    action = lifecycle_.on_nothing_to_drain();
+  if (action == Action::kKillAll) kill_all();
+  if (action != Action::kStop) return;
   for (auto& worker : workers_)
     if (!worker.is_closed) (void)worker.process->control().send(StopRun{reason});
 }
@@ -267,7 +252,7 @@ void RunSession::show_status() {
   StatusFacts facts;
   const Tenant& tenant = plan_.tenants[shown_tenant_.index()];
   if (plan_.tenants.size() > 1) facts.tenant = tenant.name;
-  facts.phase = phase_;
+  facts.phase = lifecycle_.phase_text();
   facts.max_steps = tenant.max_steps;
   if (!points_.empty()) facts.step = points_[shown_tenant_.index()].step;
   if (const StepFacts* newest = metrics_->newest(tenant.name)) {
@@ -284,23 +269,60 @@ void RunSession::show_status() {
     facts.seconds_per_step = metrics_->seconds_per_step(tenant.name);
   }
   terminal_.update(steady_now(), facts);
-  board_.set_phase(phase_);
+  board_.set_phase(lifecycle_.phase_text());
 }
 
 bool RunSession::all_closed() const {
   for (const auto& worker : workers_)
-    if (!worker.is_closed || (worker.restart_at && !is_stopping_)) return false;
+    if (!worker.is_closed || (worker.restart_at && !lifecycle_.is_stopping())) return false;
   return true;
 }
 
-RunResult RunSession::failed(std::string why) const {
-  return {kExitFailed, "failed", std::move(why), false, wall_seconds() - wall_start_};
+RunResult RunSession::ended(RunEnding ending) const {
+  RunResult result;
+  result.was_said = !ending.why.empty() &&
+                    said_.find(ending.why.substr(0, ending.why.find('\n'))) != std::string::npos;
+  result.ending = std::move(ending);
+  result.seconds = wall_seconds() - wall_start_;
+  return result;
+}
+
+RunResult RunSession::failed(const Error& why) const {
+  return ended({RunEnding::How::kFailed, why.text()});
+}
+
+int RunResult::exit_code() const {
+  switch (ending.how) {
+    case RunEnding::How::kFinished:
+      return kExitDone;
+    case RunEnding::How::kInterrupted:
+      return kExitInterrupted;
+    case RunEnding::How::kFailed:
+    case RunEnding::How::kStalled:
+      return kExitFailed;
+  }
+  return kExitFailed;
+}
+
+std::string RunResult::end() const {
+  switch (ending.how) {
+    case RunEnding::How::kFinished:
+      return "finished";
+    case RunEnding::How::kInterrupted:
+      return "interrupted";
+    case RunEnding::How::kFailed:
+      return "failed";
+    case RunEnding::How::kStalled:
+      return "stalled";
+  }
+  return "failed";
 }
 
 /// A run that drained has lost nothing: what its processes say together must add up.
 Status RunSession::check_end() const {
   if (coordinator_ == nullptr || plan_.processes.size() < 2) return ok();
-  if (coordinator_->phase() != RunCoordinator::Phase::kEnding || is_stopping_) return ok();
+  if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping())
+    return ok();
   return check_ledger(plan_, coordinator_->total_edges());
 }
 
@@ -308,8 +330,8 @@ RunResult RunSession::result() {
   if (num_lines_hidden_ > 0)
     terminal_.say(fmt::format("{} more warnings are in {}", num_lines_hidden_,
                               folder_.logs_folder().string()));
-  std::string why = fault_;
-  bool stalled = is_stalled_;
+  std::string why = lifecycle_.fault();
+  bool is_stalled = false;
   bool has_died =
       false;  // `why` is about a death; what others failed of may be its cause or effect
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -318,11 +340,11 @@ RunResult RunSession::result() {
     auto exit = worker.process->wait(kExitMax);
     if (!exit.ok()) worker.process->kill();
     take_steps(worker);
-    if (!cannot_write_) worker.steps->remove();
+    if (!lifecycle_.cannot_write()) worker.steps->remove();
     const auto end = worker.ended ? static_cast<RunEnd>(worker.ended->end) : RunEnd::kFailed;
     if (worker.ended && (end == RunEnd::kFinished || end == RunEnd::kInterrupted)) continue;
-    stalled = stalled || end == RunEnd::kStalled;
-    if (num_signals_obeyed_ >= 2) continue;
+    is_stalled = is_stalled || end == RunEnd::kStalled;
+    if (lifecycle_.is_forced()) continue;
     if (worker.ended && (why.empty() || has_died)) {
       why += why.empty()
                  ? worker.ended->text
@@ -335,25 +357,11 @@ RunResult RunSession::result() {
   }
   if (const Status balanced = check_end(); why.empty() && !balanced.ok())
     why = balanced.error().text();
-  const double seconds = wall_seconds() - wall_start_;
-  if (!why.empty()) {
-    const bool was_said = said_.find(why.substr(0, why.find('\n'))) != std::string::npos;
-    RunResult failed{kExitFailed, stalled ? "stalled" : "failed", why, was_said, seconds};
-    // What a worker says of its record is known; one that died may die of the checkpoint, too.
-    failed.has_left_record =
-        has_left_record_ || (is_recovering_ && fault_.empty() && SignalCounter::count() == 0 &&
-                             std::all_of(workers_.begin(), workers_.end(), [](const Worker& each) {
-                               return each.ended.has_value();
-                             }));
-    failed.has_lost_worker = has_lost_worker_ && SignalCounter::count() == 0;
-    failed.was_recovering = is_recovering_;
-    if (is_recovering_ && !failed.has_left_record && !failed.has_lost_worker)
-      failed.why += "\nit was following its record; --from-checkpoint goes on without";
-    return failed;
-  }
-  if (SignalCounter::count() > 0 || was_killed_ || is_told_to_leave_)
-    return {kExitInterrupted, "interrupted", "", false, seconds};
-  return {kExitDone, "finished", "", false, seconds};
+  count_signals();
+  return ended(lifecycle_.end(std::move(why), is_stalled,
+                              std::all_of(workers_.begin(), workers_.end(), [](const Worker& each) {
+                                return each.ended.has_value();
+                              })));
 }
 
 }  // namespace primerl

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "runtime/control/restart_budget.h"
 #include "runtime/control/run_coordinator.h"
 #include "runtime/control/run_hosts.h"
+#include "runtime/control/run_lifecycle.h"
 #include "runtime/control/run_preparation.h"
 #include "runtime/monitor/metrics_log.h"
 #include "runtime/monitor/run_board.h"
@@ -29,16 +31,14 @@ namespace primerl {
 /// From a worker's start to its first word: libtorch from a cold disk.
 inline constexpr Duration kHelloMax = Duration::seconds(60);
 
-/// How a run ended, for the summary and run.json.
+/// How a start ended, for the summary and run.json.
 struct RunResult {
-  int exit_code = 0;
-  std::string end;        // "finished", "interrupted", "failed", "stalled"
-  std::string why;        // of the last two: what a person should read
-  bool was_said = false;  // the terminal has it already
+  RunEnding ending;
+  bool was_said = false;  // the terminal has `ending.why` already
   double seconds = 0;
-  bool has_left_record = false;  // the record could not be followed to its end
-  bool has_lost_worker = false;  // one that the others cannot go on without: take the run up again
-  bool was_recovering = false;   // when it was lost
+  int exit_code() const;
+  /// "finished", "interrupted", "failed" or "stalled".
+  std::string end() const;
 };
 
 class RunSession {
@@ -69,7 +69,7 @@ class RunSession {
     bool was_silent = false;  // for too long, and was killed
     uint32_t epoch = 1;       // incarnation
     std::optional<StepReader> steps;
-    std::vector<Time> restarts;
+    std::optional<RestartBudget> restarts;
     std::optional<Time> restart_at;  // it has died and comes back then
   };
 
@@ -89,7 +89,6 @@ class RunSession {
   void watch();
   void handle(const ControlEvent& event);
   void say(const std::string& line);
-  void give_up(const Error& why);
   void show_log(ProcessId process, const LogLine& line);
   void merge_log(ProcessId process, const LogLine& line);
   void take_steps(Worker& worker);
@@ -100,14 +99,15 @@ class RunSession {
   void note_recovered(const RunRecovered& recovered);
   void obey_signals();
   void watch_silence();
-  void drain(const std::string& reason);
-  void stop(const std::string& reason);
+  void act(RunLifecycle::Action action, const std::string& reason);
+  void count_signals();
   void kill_all();
   void show_status();
   bool all_closed() const;
   Status check_end() const;
   RunResult result();
-  RunResult failed(std::string why) const;
+  RunResult ended(RunEnding ending) const;
+  RunResult failed(const Error& why) const;
   Status note_start();
   std::string fresh_run_id() const;
   std::string run_id() const;
@@ -139,26 +139,16 @@ class RunSession {
   uint32_t epoch_ = 1;     // of this start, and of the first incarnation of each worker
   double wall_start_ = 0;  // of this start
   double wall_zero_ = 0;   // of the run's first start
+  RunLifecycle lifecycle_;
   int num_signals_obeyed_ = 0;
-  bool is_stopping_ = false;
-  bool is_stalled_ = false;
   bool has_first_token_ = false;
-  bool is_recovering_ = false;  // the workers follow a record
-  size_t num_recovered_ = 0;    // of those, at its end
-  RunRecovered recovered_;      // what they say together
-  bool was_killed_ = false;
-  bool has_lost_agent_ = false;
-  bool is_told_to_leave_ = false;  // by an agent
-  bool has_lost_worker_ = false;
-  bool has_left_record_ = false;
-  std::string fault_;  // the first one of this side, said once
-  std::string said_;   // warnings and errors shown so far
+  size_t num_recovered_ = 0;  // workers at the end of the record
+  RunRecovered recovered_;    // what they say together
+  std::string said_;          // warnings and errors shown so far
   uint32_t num_lines_shown_ = 0;
   uint64_t num_lines_hidden_ = 0;
-  std::string phase_ = "starting";
   TenantSlot shown_tenant_ = TenantSlot(0);
-  Time last_turn_;             // of watch()
-  bool cannot_write_ = false;  // metrics.jsonl
+  Time last_turn_;  // of watch()
 };
 
 /// Nothing samples: the loss is what a person follows, not a reward.

@@ -167,14 +167,5 @@ TEST_F(LaunchTest, RefusesADescriptorThatIsNoSocket) {
   EXPECT_FALSE(open_inherited_control(9999, inbox).ok());
 }
 
-TEST(RestartPause, DoublesWithEachDeathUpToItsLimit) {
-  EXPECT_EQ(restart_pause(0), Duration::milliseconds(50));
-  EXPECT_EQ(restart_pause(1), Duration::milliseconds(100));
-  EXPECT_EQ(restart_pause(6), Duration::milliseconds(3200));
-  EXPECT_EQ(restart_pause(7), Duration::milliseconds(6400));
-  EXPECT_EQ(restart_pause(8), Duration::milliseconds(6400));
-  EXPECT_EQ(restart_pause(65'536), Duration::milliseconds(6400));  // the most restarts_max allows
-}
-
 }  // namespace
 }  // namespace primerl
