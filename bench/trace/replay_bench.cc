@@ -77,7 +77,7 @@ class Recorded {
     auto writer = SegmentWriter::open(options);
     CHECK(writer.ok(), writer.error().text());
     Recorder recorder(catalog, **writer);
-    ReplaySurroundings surroundings("");
+    ReplaySurroundings surroundings("", {});
     CHECK(surroundings.open().ok(), "no folder for checkpoints");
     VirtualExecutor executor(plan, recording_factory(resource_factory(), recorder), surroundings,
                              {.seed = 7,
@@ -101,7 +101,7 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
   const Recorded& run = recorded(keeps_all);
   uint64_t num_steps = 0, num_real = 0;
   for (auto _ : state) {
-    ReplaySurroundings surroundings("");
+    ReplaySurroundings surroundings("", {});
     CHECK(surroundings.open().ok(), "no folder for checkpoints");
     ReplaySetup setup;
     setup.plan = run.plan;

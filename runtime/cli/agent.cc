@@ -27,7 +27,7 @@ struct AgentArguments {
   bool once = false;
 };
 
-void say(const std::string& line) { fmt::print(stderr, "{}\n", line); }
+void say(const std::string& line) { complain("{}\n", line); }
 
 /// The pair of this machine, and whose control plane is let in.
 Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
@@ -71,6 +71,7 @@ void say_leftovers() {
 }
 
 int run_agent(const AgentArguments& arguments) {
+  outlive_readers();
   const SignalCounter signals;
   if (!host_of_address(arguments.listen, 0))
     return fail(error(Code::kInvalid, "--listen: '{}' is no address", arguments.listen)

@@ -46,8 +46,7 @@ int run_check(const CheckArguments& arguments) {
     return code;
   }
   if (!checked.diagnostics.all().empty())
-    fmt::print(stderr, "{}",
-               render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
+    complain_text(render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
   if (checked.plan != nullptr)
     print_text(fmt::format("{}: ok, {}, {}, {}{}{}\n", arguments.graph.file,
                            counted(checked.plan->nodes.size(), "node"),

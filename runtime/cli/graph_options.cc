@@ -42,10 +42,9 @@ CheckedGraph load(const GraphArguments& arguments) {
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments) {
   CheckedGraph checked = load(arguments);
   const Rehearsal rehearsal = rehearse(arguments, checked);
-  if (rehearsal.end == Rehearsal::End::kCutShort) fmt::print(stderr, "note: {}\n", rehearsal.text);
+  if (rehearsal.end == Rehearsal::End::kCutShort) complain("note: {}\n", rehearsal.text);
   if (!checked.diagnostics.all().empty())
-    fmt::print(stderr, "{}",
-               render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
+    complain_text(render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
   return checked.plan;
 }
 

@@ -22,7 +22,7 @@ int run_new(const NewArguments& arguments) {
   const KeyPair keys = make_key_pair();
   if (const Status written = write_key_file(arguments.out, keys); !written.ok())
     return fail(written.error(), kExitFailed);
-  fmt::print(stderr, "wrote '{}'; its public key:\n", arguments.out);
+  complain("wrote '{}'; its public key:\n", arguments.out);
   print_text(keys.public_key + "\n");
   return kExitDone;
 }

@@ -61,7 +61,7 @@ bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSet
     return false;
   }
   if (!file->diagnostics.all().empty())
-    fmt::print(stderr, "{}", render(file->diagnostics, file->sources, wants_color(STDERR_FILENO)));
+    complain_text(render(file->diagnostics, file->sources, wants_color(STDERR_FILENO)));
   if (file->diagnostics.has_errors()) return false;
   setup.hosts = std::move(file->hosts);
   const Status fits = check_host_setup(setup, plan, arguments.link_keys.listen);
@@ -93,7 +93,7 @@ Prepared prepare(RunArguments arguments) {
   }
   choose_record(arguments.place, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.place.resume, *prepared.plan, prepared.resume);
-  for (const auto& note : prepared.resume.notes) fmt::print(stderr, "note: {}\n", note);
+  for (const auto& note : prepared.resume.notes) complain("note: {}\n", note);
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
   auto folder = make_run_folder(arguments.place.out, prepared.resume, *prepared.plan);
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
@@ -130,6 +130,7 @@ class RunStarts {
 };
 
 int RunStarts::run() {
+  outlive_readers();
   const SignalCounter signals;
   if (const int code = open_server(); code != kExitDone) return code;
   std::string why;  // of the start before
@@ -147,8 +148,7 @@ int RunStarts::run() {
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
     if (result.ending.has_left_record)
-      fmt::print(stderr, "warning: {}\nwarning: going on from the checkpoint alone\n",
-                 result.ending.why);
+      complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
     else if (!may_restart(*prepared.plan, result, session.metrics()))
       return end(prepared, result, session.metrics());
     why = result.ending.why;
@@ -181,7 +181,7 @@ int RunStarts::open_server() {
                     .note("--metrics-port 0 takes a free port, --metrics-port off serves nothing"),
                 kExitFailed);
   } else {
-    fmt::print(stderr, "warning: nobody can watch this run: {}\n", server.error().text());
+    complain("warning: nobody can watch this run: {}\n", server.error().text());
   }
   return kExitDone;
 }
@@ -212,17 +212,15 @@ bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const Met
   num_steps_ = std::max(num_steps_, num_steps);
   const auto pause = restarts_->take(steady_now());
   if (!pause) {
-    fmt::print(
-        stderr,
+    complain(
         "warning: the run has been taken up {} times within {} or without a further step: it "
         "ends\n",
         restarts_->num_taken(), to_string(settings.restart_window));
     return false;
   }
-  fmt::print(stderr,
-             "warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
-             result.ending.why, restarts_->num_taken(), settings.restarts_max,
-             to_string(settings.restart_window));
+  complain("warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
+           result.ending.why, restarts_->num_taken(), settings.restarts_max,
+           to_string(settings.restart_window));
   // After Ctrl-C the next start ends at once.
   const Time until = steady_now() + *pause;
   while (SignalCounter::count() == 0 && steady_now() < until)
@@ -258,8 +256,7 @@ int RunStarts::end(Prepared& prepared, const RunResult& how, const MetricsLog* m
   RunResult result = how;
   const Plan& plan = *prepared.plan;
   RunFolder& folder = *prepared.folder;
-  if (!result.ending.why.empty() && !result.was_said)
-    fmt::print(stderr, "error: {}\n", result.ending.why);
+  if (!result.ending.why.empty() && !result.was_said) complain("error: {}\n", result.ending.why);
   const Status noted = folder.note(Json::object()
                                        .set("end", result.end())
                                        .set("exit_code", result.exit_code())

@@ -35,8 +35,7 @@ void show_picture(const Plan& plan, const std::string& format) {
 int run_show(const ShowArguments& arguments) {
   const CheckedGraph checked = load(arguments.graph);
   if (!checked.diagnostics.all().empty())
-    fmt::print(stderr, "{}",
-               render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
+    complain_text(render(checked.diagnostics, checked.sources, wants_color(STDERR_FILENO)));
   if (checked.plan == nullptr) return kExitBadConfiguration;
   const std::string format = arguments.json ? "json" : arguments.format;
   if (arguments.resolved || arguments.origin) {

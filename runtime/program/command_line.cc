@@ -10,6 +10,7 @@
 
 #include "graph/base/suggest.h"
 #include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
 #include "runtime/program/version.h"
 
 namespace primerl {
@@ -51,8 +52,9 @@ std::vector<std::string> flag_names(const Command& command) {
 }
 
 /// What to say about a bad command line: the fault, the near miss, where help is.
-void complain(const std::string& program, const std::vector<Command>& commands,
-              const Command* chosen, const std::string& first_word, const CLI::ParseError& fault) {
+void refuse_words(const std::string& program, const std::vector<Command>& commands,
+                  const Command* chosen, const std::string& first_word,
+                  const CLI::ParseError& fault) {
   std::string message = fault.what();
   std::string help;
   if (chosen == nullptr && !first_word.empty() && first_word[0] != '-') {
@@ -70,9 +72,9 @@ void complain(const std::string& program, const std::vector<Command>& commands,
     const std::string near = nearest_name(word, names);
     if (!near.empty()) help = fmt::format("did you mean '{}'?", near);
   }
-  fmt::print(stderr, "error: {}\n", message);
-  if (!help.empty()) fmt::print(stderr, "  help: {}\n", help);
-  fmt::print(stderr, "  see: {}{} --help\n", program, chosen == nullptr ? "" : " " + chosen->name);
+  complain("error: {}\n", message);
+  if (!help.empty()) complain("  help: {}\n", help);
+  complain("  see: {}{} --help\n", program, chosen == nullptr ? "" : " " + chosen->name);
 }
 
 }  // namespace
@@ -185,6 +187,7 @@ const Command* find_command(const std::vector<Command>& commands, const std::str
 
 int run_command_line(const std::string& program, const std::string& doc,
                      const std::vector<Command>& commands, int argc, const char* const* argv) {
+  open_closed_standard_files();
   CLI::App app(doc, program);
   app.set_version_flag("--version", fmt::format("{} {}", program, kProgramVersion));
   app.footer(fmt::format("Each command has --help with an example: {} {} --help", program,
@@ -200,14 +203,18 @@ int run_command_line(const std::string& program, const std::string& doc,
     return app.exit(asked_for_help);
   } catch (const CLI::ParseError& fault) {
     if (chosen != nullptr && !chosen->actions.empty())
-      complain(program + " " + chosen->name, chosen->actions,
-               find_command(chosen->actions, second_word), second_word, fault);
+      refuse_words(program + " " + chosen->name, chosen->actions,
+                   find_command(chosen->actions, second_word), second_word, fault);
     else
-      complain(program, commands, chosen, first_word, fault);
+      refuse_words(program, commands, chosen, first_word, fault);
     return kExitBadCommandLine;
   }
   for (const auto& leaf : leaves)
-    if (leaf.app->parsed()) return leaf.command->run();
+    if (leaf.app->parsed()) {
+      const int code = leaf.command->run();
+      const Status printed = finish_output();
+      return printed.ok() || code != kExitDone ? code : fail(printed.error(), kExitFailed);
+    }
   return kExitBadCommandLine;
 }
 

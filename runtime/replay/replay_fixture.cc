@@ -188,7 +188,7 @@ Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const Fixt
   ASSIGN_OR_RETURN(auto checkpoints, copy_checkpoints(session, facts.depth, folder));
   const auto wiring = make_wiring(*session.plan);
   ExcerptCollector collector(*session.trace, *wiring, facts.host, facts.last_step);
-  ReplaySurroundings quiet("");
+  ReplaySurroundings quiet("", {});
   quiet.resume_from(session.surroundings->resume_points());
   RETURN_IF_ERROR(quiet.open());
   setup.surroundings = &quiet;

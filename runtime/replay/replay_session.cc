@@ -71,8 +71,14 @@ Status ReplaySurroundings::open() {
     return error(Code::kUnavailable, "a folder for checkpoints cannot be made in '{}'",
                  fs::temp_directory_path().string());
   scratch_ = pattern;
+  if (out_.empty()) return ok();
   std::error_code failed;
-  if (!out_.empty()) fs::create_directories(out_, failed);
+  if (fs::exists(out_, failed) && !fs::is_empty(out_, failed))
+    return error(Code::kInvalid, "--out: '{}' is not empty", out_.string())
+        .note("what a replay writes must not mix with other files: give a new folder");
+  if (!failed) fs::create_directories(out_, failed);
+  // Prompts and completions will stand there.
+  if (!failed) fs::permissions(out_, fs::perms::owner_all, failed);
   if (failed)
     return error(Code::kUnavailable, "'{}' cannot be made: {}", out_.string(), failed.message());
   return ok();
@@ -86,7 +92,7 @@ void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
   }
   if (out_.empty()) return;
   Json line = Json::object();
-  line.set("step", step).set("tenant", tenant.value);
+  line.set("step", step).set("tenant", tenants_.at(tenant.index()));
   for (const auto& [name, value] : values) line.set(name, value);
   (void)append_line("metrics.jsonl", line.dump());
 }
@@ -103,21 +109,21 @@ Status ReplaySurroundings::append_line(std::string_view file, std::string_view l
   if (out_.empty()) return ok();
   const std::lock_guard lock(mutex_);
   auto found = files_.find(file);
-  if (found == files_.end())
-    found = files_.emplace(file, std::ofstream(out_ / file, std::ios::app)).first;
-  if (!(found->second << line << '\n')) refused(file);
+  if (found == files_.end()) {
+    auto opened = LineFile::open(out_ / file);
+    if (!opened.ok()) {
+      if (fault_.ok()) fault_ = opened.error();
+      return ok();
+    }
+    found = files_.emplace(file, std::move(opened).value()).first;
+  }
+  const Status written = found->second->append(line);
+  if (fault_.ok()) fault_ = written;
   return ok();
-}
-
-void ReplaySurroundings::refused(std::string_view file) {
-  if (fault_.ok())
-    fault_ = error(Code::kUnavailable, "'{}' cannot be written", (out_ / file).string());
 }
 
 Status ReplaySurroundings::fault() {
   const std::lock_guard lock(mutex_);
-  for (auto& [file, stream] : files_)
-    if (!stream.flush()) refused(file);
   return fault_;
 }
 
@@ -191,7 +197,9 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
     if (session.is_absent[i])
       session.reasons.push_back(fmt::format(
           "'{}' is taken from the record: its process died and came back", plan.hosts[i].name));
-  session.surroundings = std::make_unique<ReplaySurroundings>(out);
+  std::vector<std::string> tenants;
+  for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
+  session.surroundings = std::make_unique<ReplaySurroundings>(out, std::move(tenants));
   std::vector<ResumePoint> points;
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
     // An excerpt brings what it needs of them.

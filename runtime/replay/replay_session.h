@@ -5,7 +5,6 @@
 /// moved elsewhere still replays as long as the model folders it names exist.
 #pragma once
 
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "graph/plan.h"
 #include "runtime/replay/replay.h"
 #include "runtime/replay/traced_resources.h"
+#include "runtime/store/line_file.h"
 
 namespace primerl {
 
@@ -25,12 +25,14 @@ struct ReplayedMetrics {
   MetricValues values;
 };
 
-/// Keeps metrics; appends lines to files in `out` when given; checkpoints go to a folder that is
-/// removed with it. What the disk refuses is told by fault() and not to the actors, whose replay
-/// goes on. Thread-safe.
+/// Keeps metrics; writes lines to files in `out`, a new folder, when given; checkpoints go to a
+/// folder that is removed with it. What the disk refuses is told by fault() and not to the actors,
+/// whose replay goes on. Thread-safe.
 class ReplaySurroundings final : public Surroundings, public RunFiles {
  public:
-  explicit ReplaySurroundings(std::filesystem::path out) : out_(std::move(out)) {}
+  /// `tenants`: their names, by slot.
+  ReplaySurroundings(std::filesystem::path out, std::vector<std::string> tenants)
+      : out_(std::move(out)), tenants_(std::move(tenants)) {}
   ~ReplaySurroundings() override;
   Status open();
 
@@ -45,18 +47,17 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
   std::vector<ReplayedMetrics> take_metrics();
-  /// Why `out` is not whole: the first write that failed; flushes.
+  /// Why `out` is not whole: the first write that failed.
   Status fault();
 
  private:
-  void refused(std::string_view file);
-
   const std::filesystem::path out_;
+  const std::vector<std::string> tenants_;
   std::filesystem::path scratch_;
   std::vector<ResumePoint> points_;
   std::mutex mutex_;
   std::vector<ReplayedMetrics> metrics_;
-  std::map<std::string, std::ofstream, std::less<>> files_;  // in out_, open
+  std::map<std::string, std::unique_ptr<LineFile>, std::less<>> files_;  // in out_
   Status fault_;
 };
 

@@ -403,12 +403,12 @@ ProcessId find_process(const Plan& plan, const std::string& name) {
 }
 
 int run_host(const HostArguments& arguments) {
-  std::signal(SIGPIPE, SIG_IGN);
+  outlive_readers();
   std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
   const std::string graph = arguments.run + "/graph.resolved.toml";
   const CheckedGraph checked = load_graph(graph, {}, full_catalog());
   if (checked.plan == nullptr) {
-    fmt::print(stderr, "{}", render(checked.diagnostics, checked.sources));
+    complain_text(render(checked.diagnostics, checked.sources));
     return kExitBadConfiguration;
   }
   const ProcessId process = find_process(*checked.plan, arguments.process);

@@ -136,7 +136,7 @@ std::optional<std::string> text_of(const FinishEvent& event, const Prompt& promp
   if (prompt.tokenizer == nullptr) return std::nullopt;
   auto text = prompt.tokenizer->decode(event.tokens);
   if (text.ok()) return std::move(text).value();
-  fmt::print(stderr, "warning: no text: {}\n", text.error().message());
+  complain("warning: no text: {}\n", text.error().message());
   return std::nullopt;
 }
 

@@ -87,6 +87,24 @@ TEST(Commands, NumbersAreRefusedOnePastTheirLimit) {
   EXPECT_THAT(choice.err, HasSubstr("did you mean 'text'?"));
 }
 
+ProgramEnd shell(const std::string& command) {
+  return Program({"/bin/sh", "-c",
+                  "exec " + std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph " + command})
+      .wait();
+}
+
+TEST(Commands, SurviveAStderrThatRefusesEverything) {
+  EXPECT_EQ(shell("check nowhere.toml 2>/dev/full").code, 2);
+  EXPECT_EQ(shell("check nowhere.toml 2>&-").code, 2);
+  EXPECT_EQ(shell("nonsense 2>/dev/full").code, 3);
+}
+
+TEST(Commands, SayWhenStdoutIsFull) {
+  const auto end = shell("show " + scripted_graph() + " >/dev/full");
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, HasSubstr("standard output refused what was printed: No space left"));
+}
+
 TEST(Check, AGoodGraphIsSaidOnStdout) {
   const auto end = run_graph_program({"check", scripted_graph()});
   EXPECT_EQ(end.code, 0);

@@ -88,6 +88,11 @@ class Program {
     }
     return true;
   }
+  /// Nobody reads its stderr any more, as when `| tee` has ended.
+  void stop_listening() {
+    ::close(err_);
+    err_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
   /// What was read of stderr so far.
   const std::string& said() const { return said_; }
   ProgramEnd wait() {

@@ -147,15 +147,30 @@ TEST_F(ReplayOfTheDemo, BecomesATestOfWhatDiverged) {
                                HasSubstr("prompt: recorded \"r:")));
 }
 
+TEST_F(ReplayOfTheDemo, WritesIntoANewFolderOfItsOwnerAlone) {
+  const auto into_the_run = replay({"--depth", "control", "--out", std::string(run_folder())});
+  EXPECT_EQ(into_the_run.code, 2) << into_the_run.err;
+  EXPECT_THAT(into_the_run.err, AllOf(HasSubstr("is not empty"), HasSubstr("give a new folder")));
+  const fs::path folder = fs::path(run_folder()).parent_path() / "played";
+  ASSERT_EQ(replay({"--depth", "control", "--out", folder.string()}).code, 0);
+  EXPECT_EQ(fs::status(folder).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(fs::status(folder / "rollouts.jsonl").permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(*lines_of(folder / "metrics.jsonl").at(0).get_string("tenant"), "main");
+}
+
 TEST_F(ReplayOfTheDemo, SaysWhenItCannotKeepWhatWasAskedFor) {
-  // A device without room stands in for a full disk.
+  // A limit of 4 KiB a file stands in for a full disk.
   const fs::path folder = fs::path(run_folder()).parent_path() / "kept";
-  fs::create_directories(folder);
-  fs::create_symlink("/dev/full", folder / "rollouts.jsonl");
-  const auto end = replay({"--depth", "control", "--out", folder.string()});
+  const auto end =
+      Program(
+          {"/bin/sh", "-c",
+           fmt::format("ulimit -f 8; exec {}/bin/primerl-graph replay {} --depth control --out {}",
+                       PRIMERL_BINARY_DIR, run_folder(), folder.string())})
+          .wait();
   EXPECT_EQ(end.code, 1) << end.out;
-  EXPECT_THAT(end.err, AllOf(HasSubstr("rollouts.jsonl' cannot be written"),
-                             HasSubstr("keeping what the replay said")));
+  EXPECT_THAT(end.err,
+              AllOf(HasSubstr("File too large"), HasSubstr("keeping what the replay said")));
   EXPECT_THAT(end.out, HasSubstr("identical"));
 }
 

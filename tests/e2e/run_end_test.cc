@@ -54,6 +54,21 @@ TEST(CtrlC, TheFirstDrainsAndWritesACheckpoint) {
   EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
 }
 
+TEST(CtrlC, DrainsAlsoWhenNobodyReadsWhatTheRunSays) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  Program run(endless_run(folder));
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  run.stop_listening();  // Ctrl-C reaches the `tee` behind a run, too
+  ::kill(run.pid(), SIGINT);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130);
+  EXPECT_EQ(end.signal, 0);
+  EXPECT_EQ(run_end(folder), "interrupted");
+  const auto last = std::to_string(*lines_of(folder / "metrics.jsonl").back().get_int("step"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / ("step_" + last) / "manifest.json"));
+}
+
 TEST(CtrlC, TheThirdKillsAWorkerThatHearsNothing) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -154,6 +169,17 @@ TEST(FullDisk, IsSaidOnceAndStopsTheRunWithReadableFiles) {
   EXPECT_EQ(run_end(folder), "failed");
   EXPECT_FALSE(lines_of(folder / "rollouts.jsonl").empty());
   EXPECT_FALSE(lines_of(folder / "metrics.jsonl").empty());
+}
+
+TEST(StandardFiles, ThatAreClosedDoNotBecomeFilesOfTheRun) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  std::string line = "exec " + std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
+  for (const auto& word : scripted_run(folder, {"--max-steps", "5", "--metrics-port", "off"}))
+    line += " '" + word + "'";
+  const auto end = Program({"/bin/sh", "-c", line + " <&- >&- 2>&-"}).wait();
+  EXPECT_EQ(end.code, 0);
+  EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 5U) << "each of them a JSON object";
 }
 
 }  // namespace
