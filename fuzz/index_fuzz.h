@@ -64,8 +64,8 @@ inline void read_hostile_index(std::span<const std::byte> bytes) {
       case IndexKind::kLinkStats:
         sum += index->items<LinkStats>(section).front().num_messages;
         break;
-      case IndexKind::kHostStats:
-        for (const HostStats& stats : index->items<HostStats>(section)) sum += stats.num_steps;
+      case IndexKind::kGroupStats:
+        for (const GroupStats& stats : index->items<GroupStats>(section)) sum += stats.num_steps;
         break;
       case IndexKind::kDamage:
         for (const IndexDamage& damage : index->items<IndexDamage>(section)) sum += damage.offset;

@@ -1,8 +1,8 @@
 /// Actor: a plain class with state and handlers that handles one message at a time.
 ///
-/// What the runtime promises: the constructor gets bound options; then the host wires services and
+/// What the runtime promises: the constructor gets bound options; then the group wires services and
 /// outputs and calls start() once; after that handlers, timers, work() and on_peer() run one at a
-/// time, never two at once, always on the same host group. An error returned by a handler stops
+/// time, never two at once, always on the same actor group. An error returned by a handler stops
 /// that message only. drain() is called once when the run ends early or late; afterwards the actor
 /// starts nothing new but still handles what arrives. Actors start no thread, hold no lock, read no
 /// clock.
@@ -37,7 +37,7 @@ class Resources {
 struct PeerEvent {
   enum class Kind { kDown, kUp } kind = Kind::kDown;
   InstanceId instance;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
 };
 
 class Actor {
@@ -53,7 +53,7 @@ class Actor {
     return ok();
   }
   /// One bounded unit of own work; true = there is more. Only called when the contract says
-  /// works(). Re-armed by every handler of the host group and when an outgoing edge gets room.
+  /// works(). Re-armed by every handler of the actor group and when an outgoing edge gets room.
   virtual Result<bool> work() { return false; }
   /// The run ends: start nothing new, cancel what is in flight. idle() tells when that is done.
   virtual Status drain() { return ok(); }
@@ -70,7 +70,7 @@ class Actor {
     return ok();
   }
 
-  /// Called by the host, once, before start().
+  /// Called by the group, once, before start().
   void attach(Services* services) { services_ = services; }
 
  protected:

@@ -169,7 +169,7 @@ PortAttribute keyed_by(M T::*field) {
   };
   return attribute;
 }
-/// The host calls `member` with the message and the error when the handler fails.
+/// The group calls `member` with the message and the error when the handler fails.
 template <class A, Message T>
 PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
   PortAttribute attribute;

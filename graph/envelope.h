@@ -15,10 +15,10 @@ struct Envelope {
   InstanceId sender;
   InstanceId target;
   TenantSlot tenant;
-  InstanceId origin;      // who began the conversation
-  uint32_t epoch = 0;     // incarnation of the sender's process
-  uint64_t sequence = 0;  // from 1, dense per (edge, sender, target)
-  StepRef cause;          // the delivery this answers, else the step that emitted it
+  InstanceId origin;         // who began the conversation
+  uint32_t incarnation = 0;  // incarnation of the sender's process
+  uint64_t sequence = 0;     // from 1, dense per (edge, sender, target)
+  StepRef cause;             // the delivery this answers, else the step that emitted it
   Time sent_at;
   uint64_t blob_bytes = 0;  // charged to the edge's byte credit
   Payload payload;

@@ -1,4 +1,4 @@
-// Instances, host groups and processes of a plan.
+// Instances, actor groups and processes of a plan.
 #include <algorithm>
 #include <map>
 
@@ -38,38 +38,39 @@ std::vector<uint32_t> add_instances(const Draft& draft, const PlanOrder& order, 
   return process_of;
 }
 
-HostId new_host(Plan& plan, ProcessId process) {
-  PlanHost host;
-  host.process = process;
-  plan.hosts.push_back(std::move(host));
-  const HostId id(static_cast<uint32_t>(plan.hosts.size() - 1));
-  plan.processes[process.index()].hosts.push_back(id);
+GroupId new_group(Plan& plan, ProcessId process) {
+  PlanGroup group;
+  group.process = process;
+  plan.groups.push_back(std::move(group));
+  const GroupId id(static_cast<uint32_t>(plan.groups.size() - 1));
+  plan.processes[process.index()].groups.push_back(id);
   return id;
 }
 
-/// The resources a host group owns, and whether it needs a thread of its own.
-void add_owned(Plan& plan, PlanHost& host, const PlanInstance& instance) {
+/// The resources an actor group owns, and whether it needs a thread of its own.
+void add_owned(Plan& plan, PlanGroup& group, const PlanInstance& instance) {
   if (plan.node(instance.node).contract->thread_class == ThreadClass::kOwnThread)
-    host.own_thread = true;
+    group.own_thread = true;
   for (const int32_t resource : instance.resources) {
     const auto& used = plan.resources[static_cast<size_t>(resource)];
     if (!is_exclusive(used.kind)) continue;
-    if (used.contract->computes) host.own_thread = true;
-    if (std::find(host.resources.begin(), host.resources.end(), resource) == host.resources.end())
-      host.resources.push_back(resource);
+    if (used.contract->computes) group.own_thread = true;
+    if (std::find(group.resources.begin(), group.resources.end(), resource) ==
+        group.resources.end())
+      group.resources.push_back(resource);
   }
 }
 
 void name_hosts(Plan& plan) {
-  for (auto& host : plan.hosts) {
+  for (auto& group : plan.groups) {
     std::vector<std::string> names;
-    for (const InstanceId id : host.instances) names.push_back(plan.instance(id).name);
+    for (const InstanceId id : group.instances) names.push_back(plan.instance(id).name);
     if (names.size() > 4) {
       const size_t others = names.size() - 3;
       names.resize(3);
       names.push_back(fmt::format("{} more", others));
     }
-    host.name = fmt::format("{}", fmt::join(names, "+"));
+    group.name = fmt::format("{}", fmt::join(names, "+"));
   }
 }
 
@@ -79,10 +80,10 @@ void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
   const auto process_of = add_instances(draft, order, plan);
   make_resources(draft, order, process_of, plan);
 
-  const auto group = host_groups(draft);
-  std::map<std::pair<int32_t, uint32_t>, HostId> host_of_group;  // by group and process
+  const auto roots = actor_groups(draft);
+  std::map<std::pair<int32_t, uint32_t>, GroupId> group_of_root;  // by root and process
   for (size_t index = 0; index < plan.nodes.size(); ++index) {
-    const int32_t root = group[static_cast<size_t>(order.nodes[index])];
+    const int32_t root = roots[static_cast<size_t>(order.nodes[index])];
     for (const InstanceId id : plan.nodes[index].instances) {
       auto& instance = plan.instances[id.index()];
       const uint32_t process = process_of[id.index()];
@@ -91,15 +92,15 @@ void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan) {
           std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
             return is_exclusive(plan.resources[static_cast<size_t>(used)].kind);
           });
-      HostId host;
-      if (const auto found = host_of_group.find({root, process});
-          owns && found != host_of_group.end())
-        host = found->second;
-      if (host.is_none()) host = new_host(plan, ProcessId(process));
-      if (owns) host_of_group[{root, process}] = host;
-      instance.host = host;
-      plan.hosts[host.index()].instances.push_back(id);
-      add_owned(plan, plan.hosts[host.index()], instance);
+      GroupId group;
+      if (const auto found = group_of_root.find({root, process});
+          owns && found != group_of_root.end())
+        group = found->second;
+      if (group.is_none()) group = new_group(plan, ProcessId(process));
+      if (owns) group_of_root[{root, process}] = group;
+      instance.group = group;
+      plan.groups[group.index()].instances.push_back(id);
+      add_owned(plan, plan.groups[group.index()], instance);
     }
   }
   name_hosts(plan);

@@ -79,7 +79,7 @@ std::string_view to_string(EdgeTransport transport) {
 
 bool Plan::is_restartable(ProcessId id) const {
   return std::all_of(instances.begin(), instances.end(), [&](const PlanInstance& instance) {
-    if (host(instance.host).process != id) return true;
+    if (group(instance.group).process != id) return true;
     return std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
       return used >= 0 && resources[static_cast<size_t>(used)].kind == "engine";
     });

@@ -65,7 +65,7 @@ struct PlanInstance {
   NodeId node;
   TenantSlot tenant;    // none for shared nodes
   int32_t replica = 0;  // of its node: those in the first replica of the place come first
-  HostId host;
+  GroupId group;
   std::vector<int32_t> resources;  // index into Plan::resources, parallel to contract->resources
 };
 
@@ -90,11 +90,11 @@ struct PlanEdge {
 };
 
 /// The unit of scheduling and of replay: one thread of control, one inbox.
-struct PlanHost {
+struct PlanGroup {
   std::string name;  // of its first instance, or "prefill+decode"
   ProcessId process;
   std::vector<InstanceId> instances;
-  std::vector<int32_t> resources;  // owned: created, used and destroyed on this host's thread
+  std::vector<int32_t> resources;  // owned: created, used and destroyed on this group's thread
   bool own_thread = false;         // has a compute resource or an own_thread actor
 };
 
@@ -102,7 +102,7 @@ struct PlanHost {
 struct PlanProcess {
   std::string name;  // "main" without [place]; "inference#1" where the place has replicas
   std::string device = "cpu";
-  std::vector<HostId> hosts;
+  std::vector<GroupId> groups;
   int32_t place = -1;  // equal in all replicas of a place; -1 without [place]
   int32_t replica = 0;
   std::string machine{};                 // where it runs; "" = where the run was started
@@ -148,7 +148,7 @@ struct Plan {
   std::vector<PlanNode> nodes;
   std::vector<PlanEdge> edges;
   std::vector<PlanInstance> instances;
-  std::vector<PlanHost> hosts;
+  std::vector<PlanGroup> groups;
   std::vector<PlanProcess> processes;
   std::string resolved_toml;  // canonical text: absolute paths, no includes, defaults stated
   uint64_t graph_hash = 0;    // of all of resolved_toml, [trace] and `record` included
@@ -156,10 +156,10 @@ struct Plan {
   const PlanNode& node(NodeId id) const { return nodes[id.index()]; }
   const PlanEdge& edge(EdgeId id) const { return edges[id.index()]; }
   const PlanInstance& instance(InstanceId id) const { return instances[id.index()]; }
-  const PlanHost& host(HostId id) const { return hosts[id.index()]; }
+  const PlanGroup& group(GroupId id) const { return groups[id.index()]; }
   const PlanProcess& process(ProcessId id) const { return processes[id.index()]; }
   const Contract& contract_of(InstanceId id) const { return *node(instance(id).node).contract; }
-  ProcessId process_of(InstanceId id) const { return host(instance(id).host).process; }
+  ProcessId process_of(InstanceId id) const { return group(instance(id).group).process; }
   /// Whether all its nodes use an engine: what such a process knew can be made again, and its
   /// neighbours ask again.
   bool is_restartable(ProcessId id) const;

@@ -1,9 +1,9 @@
 /// Out<T>: a typed output port, the only way an actor speaks. In ports are handlers (contract.h).
 ///
-/// An Out is a member of its actor and is wired by the host before start(). send() never blocks and
-/// never fails: emissions are buffered and leave together when the handler returns, whole or not at
-/// all. Flow control is the host's: it gives no forward input and no work turn while an outgoing
-/// forward edge is full.
+/// An Out is a member of its actor and is wired by the group before start(). send() never blocks
+/// and never fails: emissions are buffered and leave together when the handler returns, whole or
+/// not at all. Flow control is the group's: it gives no forward input and no work turn while an
+/// outgoing forward edge is full.
 #pragma once
 
 #include <optional>
@@ -46,7 +46,7 @@ inline SendOptions to(InstanceId target) {
 inline SendOptions for_tenant(TenantSlot slot) { return SendOptions().for_tenant(slot); }
 inline SendOptions answering(StepRef ref) { return SendOptions().answering(ref); }
 
-/// What a host (or a NodeRunner) gives an actor's outputs to speak into.
+/// What a group (or a NodeRunner) gives an actor's outputs to speak into.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;
@@ -58,7 +58,7 @@ class OutputSink {
   virtual std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const = 0;
 };
 
-/// The untyped half that the host wires.
+/// The untyped half that the group wires.
 class OutBase {
  public:
   void wire(OutputSink* sink, uint32_t output) {

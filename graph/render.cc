@@ -177,15 +177,15 @@ Json render_json(const Plan& plan) {
       item.set("threads", resource.threads);
     resources.push_back(std::move(item));
   }
-  Json hosts = Json::array(), tenants = Json::array(), processes = Json::array();
-  for (const auto& host : plan.hosts) {
+  Json groups = Json::array(), tenants = Json::array(), processes = Json::array();
+  for (const auto& group : plan.groups) {
     std::vector<std::string> instances;
-    for (const InstanceId id : host.instances) instances.push_back(plan.instance(id).name);
-    hosts.push_back(Json::object()
-                        .set("name", host.name)
-                        .set("process", plan.processes[host.process.index()].name)
-                        .set("own_thread", host.own_thread)
-                        .set("instances", Json::list(instances)));
+    for (const InstanceId id : group.instances) instances.push_back(plan.instance(id).name);
+    groups.push_back(Json::object()
+                         .set("name", group.name)
+                         .set("process", plan.processes[group.process.index()].name)
+                         .set("own_thread", group.own_thread)
+                         .set("instances", Json::list(instances)));
   }
   for (const auto& tenant : plan.tenants) tenants.push_back(tenant.name);
   for (const auto& process : plan.processes)
@@ -204,7 +204,7 @@ Json render_json(const Plan& plan) {
       .set("nodes", std::move(nodes))
       .set("edges", std::move(edges))
       .set("resources", std::move(resources))
-      .set("hosts", std::move(hosts));
+      .set("groups", std::move(groups));
 }
 
 }  // namespace primerl

@@ -17,7 +17,7 @@ std::string render_svg(const Plan& plan);
 /// {"schema": "primerl.graph/1", ...}: nodes, edges, resources, tenants, processes.
 Json render_json(const Plan& plan);
 
-/// `show --plan`: processes, host groups, compute threads; capacity, bound and memory of every
+/// `show --plan`: processes, actor groups, compute threads; capacity, bound and memory of every
 /// edge.
 std::string render_plan(const Plan& plan);
 

@@ -40,9 +40,9 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows, size_t
   return text;
 }
 
-std::string resources_of(const Plan& plan, const PlanHost& host) {
+std::string resources_of(const Plan& plan, const PlanGroup& group) {
   std::vector<std::string> parts;
-  for (const int32_t index : host.resources) {
+  for (const int32_t index : group.resources) {
     const auto& resource = plan.resources[static_cast<size_t>(index)];
     const bool computes = resource.contract != nullptr && resource.contract->computes;
     parts.push_back(fmt::format("{} '{}' ({}{})", resource.kind, resource.name, resource.backend,
@@ -67,19 +67,20 @@ std::string where_text(const PlanProcess& process) {
 void add_process(const Plan& plan, const PlanProcess& process, std::string& text) {
   int64_t threads = 0, own = 0;
   std::vector<std::vector<std::string>> rows;
-  for (const HostId id : process.hosts) {
-    const auto& host = plan.host(id);
-    own += host.own_thread ? 1 : 0;
-    for (const int32_t index : host.resources) {
+  for (const GroupId id : process.groups) {
+    const auto& group = plan.group(id);
+    own += group.own_thread ? 1 : 0;
+    for (const int32_t index : group.resources) {
       const auto& resource = plan.resources[static_cast<size_t>(index)];
       if (resource.contract != nullptr && resource.contract->computes) threads += resource.threads;
     }
-    rows.push_back({host.name, host.own_thread ? "own thread" : "pool", resources_of(plan, host)});
+    rows.push_back(
+        {group.name, group.own_thread ? "own thread" : "pool", resources_of(plan, group)});
   }
   text += fmt::format(
-      "process {} on {}: {} host groups, {} of them on threads of their own, {} "
+      "process {} on {}: {} actor groups, {} of them on threads of their own, {} "
       "compute threads{}\n",
-      process.name, process.device, process.hosts.size(), own, threads, where_text(process));
+      process.name, process.device, process.groups.size(), own, threads, where_text(process));
   text += table_text(rows, 3);
 }
 

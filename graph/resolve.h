@@ -21,7 +21,7 @@ PlanOrder order_of(const Draft& draft);
 
 /// Tenants, models, processes, nodes and edges without what follows from placement.
 void fill_tables(const Draft& draft, const PlanOrder& order, Plan& plan);
-/// Resources, instances and host groups.
+/// Resources, instances and actor groups.
 void place_instances(const Draft& draft, const PlanOrder& order, Plan& plan);
 /// Every copy of every resource, and which of them each instance uses.
 void make_resources(const Draft& draft, const PlanOrder& order,

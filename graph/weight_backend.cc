@@ -12,7 +12,7 @@ std::vector<ProcessId> processes_of(const Plan& plan, int32_t index) {
   for (const auto& instance : plan.instances)
     if (std::find(instance.resources.begin(), instance.resources.end(), index) !=
         instance.resources.end())
-      processes.insert(plan.host(instance.host).process);
+      processes.insert(plan.group(instance.group).process);
   return {processes.begin(), processes.end()};
 }
 
@@ -27,7 +27,7 @@ Result<std::string> weight_backend(const Plan& plan, int32_t index) {
   }
   const bool is_one_process = processes.size() <= 1, is_one_machine = machines.size() <= 1;
   if (resource.backend == "auto")
-    return std::string(is_one_process ? "memory" : is_one_machine ? "shm" : "link");
+    return std::string(is_one_process ? "memory" : is_one_machine ? "shm" : "stream");
   if ((resource.backend == "memory" && !is_one_process) ||
       (resource.backend == "shm" && !is_one_machine))
     return error(Code::kInvalid, "weight channel '{}' by {} cannot join the processes {}",
@@ -41,9 +41,9 @@ Result<std::string> weight_backend(const Plan& plan, int32_t index) {
 namespace {
 
 bool has_learner(const Plan& plan, ProcessId process) {
-  const auto& hosts = plan.process(process).hosts;
-  return std::any_of(hosts.begin(), hosts.end(), [&](HostId host) {
-    const auto& owned = plan.host(host).resources;
+  const auto& groups = plan.process(process).groups;
+  return std::any_of(groups.begin(), groups.end(), [&](GroupId group) {
+    const auto& owned = plan.group(group).resources;
     return std::any_of(owned.begin(), owned.end(), [&](int32_t index) {
       return plan.resources[static_cast<size_t>(index)].kind == "learner";
     });
@@ -57,7 +57,7 @@ bool are_joined_by_weights(const Plan& plan, ProcessId one, ProcessId other) {
     if (plan.resources[i].kind != "weight_channel") continue;
     const auto index = static_cast<int32_t>(i);
     const auto backend = weight_backend(plan, index);
-    if (!backend.ok() || *backend != "link") continue;
+    if (!backend.ok() || *backend != "stream") continue;
     const auto users = processes_of(plan, index);
     const auto uses = [&](ProcessId id) {
       return std::binary_search(users.begin(), users.end(), id);

@@ -4,7 +4,7 @@
 ///   memory    one process
 ///   shm       processes of one machine
 ///   files     processes that share a disk
-///   link      any: its bytes travel over the links between them
+///   stream    any: its bytes travel over the connections between them
 ///
 /// Pure functions of a Plan, the same in every process; any thread.
 #pragma once
@@ -20,11 +20,11 @@ namespace primerl {
 std::vector<ProcessId> processes_of(const Plan& plan, int32_t index);
 
 /// Of the weight channel at `index` of plan.resources: its own backend, or the first of memory, shm
-/// and link that joins its processes for "auto". kInvalid where it names one that cannot.
+/// and stream that joins its processes for "auto". kInvalid where it names one that cannot.
 Result<std::string> weight_backend(const Plan& plan, int32_t index);
 
-/// Whether weights travel between the two by a channel of backend link: one of them has the learner
-/// that publishes (or nobody has).
+/// Whether weights travel between the two by a channel of backend stream: one of them has the
+/// learner that publishes (or nobody has).
 bool are_joined_by_weights(const Plan& plan, ProcessId one, ProcessId other);
 
 }  // namespace primerl

@@ -80,9 +80,9 @@ Status Decode::check_handle(const KvHandle& kv, RequestName name) const {
   if (kv.owner != delivery.sender)
     return error(Code::kInvalid, "the KV handle is of instance {}, but instance {} passed it on",
                  kv.owner, delivery.sender);
-  if (kv.epoch != services().epoch())
+  if (kv.incarnation != services().incarnation())
     return error(Code::kInvalid, "the KV handle is of incarnation {} of a process, this is {}",
-                 kv.epoch, services().epoch());
+                 kv.incarnation, services().incarnation());
   if (!is_nameable(name) || SequenceId(kv.id) != sequence_of(name))
     return error(Code::kInvalid, "the KV handle is of another request");
   return ok();

@@ -57,14 +57,14 @@ struct GenerateRequest {
 /// Where a finished prompt's KV lies. Only the owner resolves it; an expired lease frees it.
 struct KvHandle {
   InstanceId owner;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   uint64_t id = 0;  // the engine's SequenceId
   Duration lease = Duration::seconds(30);
 
   template <class F>
   static void fields(F& f) {
-    f("owner", &KvHandle::owner)("epoch", &KvHandle::epoch)("id", &KvHandle::id)("lease",
-                                                                                 &KvHandle::lease);
+    f("owner", &KvHandle::owner)("incarnation", &KvHandle::incarnation)("id", &KvHandle::id)(
+        "lease", &KvHandle::lease);
   }
 };
 

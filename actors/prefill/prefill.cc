@@ -195,7 +195,7 @@ void Prefill::pass_on(const Done& done) {
   message.session = submitted.session;
   message.attempt = submitted.attempt;
   message.kv.owner = services().self();
-  message.kv.epoch = services().epoch();
+  message.kv.incarnation = services().incarnation();
   message.kv.id = done.event.id.value;
   message.kv.lease = options_.lease;
   message.num_prompt_tokens = submitted.num_prompt_tokens;

@@ -67,7 +67,7 @@ class Pair {
     story::tell(told, [&](story::StoryFrame& frame) {
       if (frame.kind() == TraceFrameKind::kPayload) return;
       if (frame.kind() == TraceFrameKind::kDelivery && changed_step > 0 &&
-          frame.header().host == story::kTrainer && frame.delivery().step == changed_step)
+          frame.header().group == story::kTrainer && frame.delivery().step == changed_step)
         frame.delivery().payload_check ^= 1;
       CHECK((*writer)->append(frame.head, frame.tail), "the benchmark's trace has a gap");
     });
@@ -208,7 +208,7 @@ BENCHMARK(VisitEveryStep)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterati
 
 void WhyOfOneStep(benchmark::State& state) {
   const auto trace = opened(the_pair().a());
-  const auto step = trace->step(HostId(story::kTrainer), num_rounds());
+  const auto step = trace->step(GroupId(story::kTrainer), num_rounds());
   for (auto _ : state) benchmark::DoNotOptimize(why(*trace, *step, 100).entries.size());
 }
 BENCHMARK(WhyOfOneStep)->Unit(benchmark::kMicrosecond);

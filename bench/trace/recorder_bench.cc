@@ -1,4 +1,4 @@
-// Bound: what recording a delivery costs its host. The append is 20 to 30 ns (trace_append_bench);
+// Bound: what recording a delivery costs its group. The append is 20 to 30 ns (trace_append_bench);
 // on top come filling 96 bytes (3 ns), a virtual call, and the payload check: one multiply a field,
 // about 10 ns for a message of one number. 55 ns in all is the aim, without payload. With payload
 // the message is written as msgpack, checked a second time and copied: 0.3 to 1 us for a few
@@ -40,7 +40,7 @@ struct Text {
 
 TraceCatalog catalog_with(const std::string& record) {
   TraceCatalog catalog;
-  catalog.hosts.push_back({.name = "a", .instances = {0}});
+  catalog.groups.push_back({.name = "a", .instances = {0}});
   catalog.instances.push_back({.name = "a", .node = "a", .actor = "a", .timers = {}});
   TraceCatalog::TraceLink link;
   link.edge = "a.out -> a.in";
@@ -68,11 +68,11 @@ void record_steps(benchmark::State& state, const std::string& policy, Payload pa
   auto writer = SegmentWriter::open(options);
   CHECK(writer.ok(), writer.error().text());
   Recorder recorder(catalog, **writer);
-  ParcelMessage message;
+  BatchedMessage message;
   message.link = LinkId(0);
   message.envelope.payload = std::move(payload);
   StepRecord record;
-  record.host = HostId(0);
+  record.group = GroupId(0);
   record.instance = InstanceId(0);
   record.message = &message.envelope;
   record.link = LinkId(0);

@@ -8,7 +8,7 @@
 //
 // A run of the scripted graph on the virtual clock, 64 rollouts a step; PRIMERL_BENCH_STEPS sets
 // the number of training steps (default 300). `alone`: the trace has the contents of every message.
-// `with senders`: it has what a run keeps by default, so the hosts whose messages are not kept are
+// `with senders`: it has what a run keeps by default, so the groups whose messages are not kept are
 // re-driven too.
 #include <benchmark/benchmark.h>
 
@@ -55,9 +55,9 @@ class Recorded {
     fs::remove_all(folder_, ignored);
   }
 
-  HostId host_of(std::string_view node) const {
+  GroupId host_of(std::string_view node) const {
     for (const auto& instance : plan->instances)
-      if (plan->node(instance.node).name == node) return instance.host;
+      if (plan->node(instance.node).name == node) return instance.group;
     CHECK(false, "no such node");
     return {};
   }
@@ -108,9 +108,9 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
     setup.trace = run.trace;
     setup.factory = replay_factory(resource_factory(), ReplayDepth::kControl);
     setup.surroundings = &surroundings;
-    setup.options.is_real.assign(run.plan->hosts.size(), false);
+    setup.options.is_real.assign(run.plan->groups.size(), false);
     setup.options.is_real[run.host_of(node).index()] = true;
-    const std::vector<bool> is_absent(run.plan->hosts.size(), false);
+    const std::vector<bool> is_absent(run.plan->groups.size(), false);
     close_over(*run.plan, *run.trace, false, is_absent, setup.options.is_real);
     num_real = static_cast<uint64_t>(
         std::count(setup.options.is_real.begin(), setup.options.is_real.end(), true));
@@ -123,7 +123,7 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
   state.SetItemsProcessed(static_cast<int64_t>(num_steps));
   state.counters["steps"] =
       static_cast<double>(num_steps) / static_cast<double>(state.iterations());
-  state.counters["hosts"] = static_cast<double>(num_real);
+  state.counters["groups"] = static_cast<double>(num_real);
 }
 
 void RouterAlone(benchmark::State& state) { redrive(state, "router", true); }

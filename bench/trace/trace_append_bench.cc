@@ -53,7 +53,7 @@ double thread_cpu_ns() {
 void append_deliveries(benchmark::State& state) {
   DeliveryFrame frame{};
   frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kDelivery);
-  frame.header.host = static_cast<uint32_t>(state.thread_index());
+  frame.header.group = static_cast<uint32_t>(state.thread_index());
   const double begin = thread_cpu_ns();
   for (auto _ : state) {
     ++frame.step;

@@ -88,7 +88,7 @@ void run_bare_peer(const std::string& folder, BareWay way) {
   zmq_ctx_term(context);
 }
 
-BareLink::BareLink(const std::string& folder, BareWay way)
+BareConnection::BareConnection(const std::string& folder, BareWay way)
     : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)), memory_(1 << 20) {
   const int high_water_mark = 8192;
   zmq_setsockopt(socket_, ZMQ_SNDHWM, &high_water_mark, sizeof high_water_mark);
@@ -97,14 +97,14 @@ BareLink::BareLink(const std::string& folder, BareWay way)
   check(zmq_connect(socket_, address.c_str()) == 0, "bare connect");
 }
 
-BareLink::~BareLink() {
+BareConnection::~BareConnection() {
   const uint8_t end = kEnd;
   zmq_send(socket_, &end, 1, 0);
   zmq_close(socket_);
   zmq_ctx_term(context_);
 }
 
-void BareLink::take_grant(bool waits) {
+void BareConnection::take_grant(bool waits) {
   uint64_t total = 0;
   while (zmq_recv(socket_, &total, sizeof total, waits ? 0 : ZMQ_DONTWAIT) >= 0) {
     granted_ = total;
@@ -112,7 +112,8 @@ void BareLink::take_grant(bool waits) {
   }
 }
 
-void BareLink::send(uint64_t count, size_t first_bytes, size_t second_bytes, const Window& window) {
+void BareConnection::send(uint64_t count, size_t first_bytes, size_t second_bytes,
+                          const Window& window) {
   for (uint64_t i = 0; i < count; ++i) {
     while (sent_ - granted_ >= window.messages) take_grant(true);
     zmq_msg_t part;
@@ -132,7 +133,7 @@ void BareLink::send(uint64_t count, size_t first_bytes, size_t second_bytes, con
   while (granted_ < sent_) take_grant(true);
 }
 
-void BareLink::round_trip(size_t bytes) {
+void BareConnection::round_trip(size_t bytes) {
   memory_[0] = std::byte{kEcho};
   zmq_send(socket_, memory_.data(), bytes, 0);
   zmq_recv(socket_, memory_.data(), memory_.size(), 0);

@@ -58,12 +58,12 @@ void leave_word(const std::string& file, const std::string& word);
 std::string wait_for_word(const std::string& file);
 
 /// One side of a pair of bare sockets: what ZeroMQ does with the same frames and nothing around it.
-class BareLink {
+class BareConnection {
  public:
-  BareLink(const std::string& folder, BareWay way);
-  ~BareLink();
-  BareLink(const BareLink&) = delete;
-  BareLink& operator=(const BareLink&) = delete;
+  BareConnection(const std::string& folder, BareWay way);
+  ~BareConnection();
+  BareConnection(const BareConnection&) = delete;
+  BareConnection& operator=(const BareConnection&) = delete;
   /// Sends `count` frames of one part, or of two when `second_bytes` > 0 (shared, not copied);
   /// waits for the peer's grants as the transport's benchmark does.
   void send(uint64_t count, size_t first_bytes, size_t second_bytes, const Window& window);

@@ -3,7 +3,7 @@
 //
 // Bound, per message of 64 B, one a frame of about 210 B: bare ZeroMQ takes 0.5 to 0.6 us on each
 // side in its own thread (1.6-2.0 M/s); ours adds encoding (about 0.15 us: envelope, msgpack),
-// decoding (0.25 us: one allocation for the message, the parcel's vector) and a hash of the frame
+// decoding (0.25 us: one allocation for the message, the batch's vector) and a hash of the frame
 // (0.03 us), on other threads than ZeroMQ's, so 0.5 M/s on two cores of which four threads want a
 // share. Batched, ZeroMQ is paid once for 64 messages: encoding and decoding bound it, 2 M/s.
 // 1 MiB: the kernel copies twice at 5-10 GB/s, the frame is hashed on both sides at 8 GB/s:
@@ -25,8 +25,8 @@
 #include <thread>
 
 #include "bench/transport/bench_peer.h"
-#include "runtime/wire/link_frame.h"
-#include "runtime/wire/parcel_codec.h"
+#include "runtime/wire/message_batch_codec.h"
+#include "runtime/wire/peer_frame.h"
 
 extern char** environ;
 
@@ -35,16 +35,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Parcel parcel_of(uint32_t from, uint32_t to) {
-  Parcel parcel;
-  parcel.from = HostId(from);
-  parcel.to = HostId(to);
-  parcel.epoch = 1;
-  return parcel;
+MessageBatch batch_of(uint32_t from, uint32_t to) {
+  MessageBatch batch;
+  batch.from = GroupId(from);
+  batch.to = GroupId(to);
+  batch.incarnation = 1;
+  return batch;
 }
 
-ParcelMessage message_of(Load load) {
-  ParcelMessage message;
+BatchedMessage message_of(Load load) {
+  BatchedMessage message;
   message.link = LinkId(0);
   message.envelope.payload = Payload::of(std::move(load));
   return message;
@@ -62,11 +62,11 @@ Load load_of(size_t bytes) {
 /// Grants where a message asks for it, as running totals; echoes what wants an answer.
 class PeerReceiver final : public TransportReceiver {
  public:
-  void deliver(ProcessId from, Parcel&& parcel) override {
-    for (ParcelMessage& message : parcel.messages) {
+  void deliver(ProcessId from, MessageBatch&& batch) override {
+    for (BatchedMessage& message : batch.messages) {
       const auto& load = message.envelope.payload.as<Load>();
       if (load.wants_answer) {
-        Parcel answer = parcel_of(0, 1);
+        MessageBatch answer = batch_of(0, 1);
         answer.messages.push_back(std::move(message));
         CHECK(transport->send(from, std::move(answer)).ok(), "no echo");
         continue;
@@ -76,15 +76,15 @@ class PeerReceiver final : public TransportReceiver {
       for (size_t at = 0; load.is_read && at < load.blob.size(); at += 64)
         sum += static_cast<uint64_t>(load.blob.bytes()[at]);
       if (!load.wants_grant) continue;
-      Parcel grant = parcel_of(0, 1);
+      MessageBatch grant = batch_of(0, 1);
       grant.grants.push_back({LinkId(0), count, 0, 1});
       CHECK(transport->send(from, std::move(grant)).ok(), "no grant");
     }
   }
-  void on_link_up(ProcessId, uint32_t) override {}
-  void on_link_down(ProcessId, uint32_t, const Error&) override { has_left = true; }
-  void on_refused(const LinkRefusal&) override {}
-  void on_link_failed(ProcessId, uint32_t, const Error&) override { has_left = true; }
+  void on_connection_up(ProcessId, uint32_t) override {}
+  void on_connection_down(ProcessId, uint32_t, const Error&) override { has_left = true; }
+  void on_refused(const ConnectionRefusal&) override {}
+  void on_connection_failed(ProcessId, uint32_t, const Error&) override { has_left = true; }
 
   Transport* transport = nullptr;
   std::atomic<bool> has_left{false};
@@ -94,20 +94,20 @@ class PeerReceiver final : public TransportReceiver {
 
 class BenchReceiver final : public TransportReceiver {
  public:
-  void deliver(ProcessId, Parcel&& parcel) override {
+  void deliver(ProcessId, MessageBatch&& batch) override {
     const std::lock_guard lock(mutex_);
-    for (const Grant& grant : parcel.grants) granted_ = std::max(granted_, grant.num_messages);
-    num_answers_ += parcel.messages.size();
+    for (const Grant& grant : batch.grants) granted_ = std::max(granted_, grant.num_messages);
+    num_answers_ += batch.messages.size();
     changed_.notify_one();
   }
-  void on_link_up(ProcessId, uint32_t) override {
+  void on_connection_up(ProcessId, uint32_t) override {
     const std::lock_guard lock(mutex_);
     is_up_ = true;
     changed_.notify_one();
   }
-  void on_link_down(ProcessId, uint32_t, const Error&) override {}
-  void on_refused(const LinkRefusal&) override {}
-  void on_link_failed(ProcessId, uint32_t, const Error& why) override {
+  void on_connection_down(ProcessId, uint32_t, const Error&) override {}
+  void on_refused(const ConnectionRefusal&) override {}
+  void on_connection_failed(ProcessId, uint32_t, const Error& why) override {
     CHECK(false, why.message());
   }
 
@@ -143,20 +143,20 @@ struct Line {
 /// This process's ends of all pairs, and the other process.
 struct Bench {
   std::string folder;
-  Line line;                          // all bytes by the link
-  Line shared;                        // large Blobs by shared memory
-  Line tcp;                           // all bytes by the link, encrypted
-  std::unique_ptr<BareLink> bare[3];  // by BareWay
+  Line line;                                // all bytes by the link
+  Line shared;                              // large Blobs by shared memory
+  Line tcp;                                 // all bytes by the link, encrypted
+  std::unique_ptr<BareConnection> bare[3];  // by BareWay
 };
 Bench* bench = nullptr;
 
 constexpr BareWay kBareWays[] = {BareWay::kIpc, BareWay::kTcp, BareWay::kCurve};
 
-LinkAddress peer_address(const std::string& folder) {
+PeerAddress peer_address(const std::string& folder) {
   return {"ipc://" + folder + "/p0.e1.frames", "ipc://" + folder + "/p0.e1.bulk"};
 }
 
-PeerSpec peer_of(uint32_t process, LinkAddress address) {
+PeerSpec peer_of(uint32_t process, PeerAddress address) {
   PeerSpec peer;
   peer.process = ProcessId(process);
   peer.name = fmt::format("process{}", process);
@@ -164,20 +164,20 @@ PeerSpec peer_of(uint32_t process, LinkAddress address) {
   return peer;
 }
 
-/// Parcels of `per_parcel` messages, as a step's emissions are.
-void send_messages(Line& line, uint64_t count, uint64_t per_parcel, Load load,
+/// Batches of `per_batch` messages, as a step's emissions are.
+void send_messages(Line& line, uint64_t count, uint64_t per_batch, Load load,
                    const Window& window) {
-  for (uint64_t i = 0; i < count; i += per_parcel) {
-    Parcel parcel = parcel_of(1, 0);
-    parcel.messages.reserve(per_parcel);
-    for (uint64_t each = 0; each < per_parcel; ++each) {
+  for (uint64_t i = 0; i < count; i += per_batch) {
+    MessageBatch batch = batch_of(1, 0);
+    batch.messages.reserve(per_batch);
+    for (uint64_t each = 0; each < per_batch; ++each) {
       load.number = ++line.num_sent;
       load.wants_grant = (i + each + 1) % window.grant_every == 0;
-      parcel.messages.push_back(message_of(load));
+      batch.messages.push_back(message_of(load));
     }
     if (line.num_sent > window.messages)
       line.receiver.wait_granted(line.num_sent - window.messages);
-    CHECK(line.transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
+    CHECK(line.transport->send(ProcessId(0), std::move(batch)).ok(), "a send failed");
   }
   line.receiver.wait_granted(line.num_sent);
 }
@@ -197,11 +197,11 @@ uint64_t count_of(size_t bytes) { return bytes >= (size_t{1} << 20) ? 256 : 50'1
 
 void BM_Edge(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
-  const auto per_parcel = static_cast<uint64_t>(state.range(1));
-  const uint64_t count = count_of(bytes) * (per_parcel > 1 ? 4 : 1);
+  const auto per_batch = static_cast<uint64_t>(state.range(1));
+  const uint64_t count = count_of(bytes) * (per_batch > 1 ? 4 : 1);
   Line* const lines[] = {&bench->line, &bench->shared, &bench->tcp};
   Line& line = *lines[state.range(2)];
-  for (auto _ : state) send_messages(line, count, per_parcel, load_of(bytes), window_of(bytes));
+  for (auto _ : state) send_messages(line, count, per_batch, load_of(bytes), window_of(bytes));
   report(state, count, bytes);
 }
 
@@ -218,41 +218,41 @@ void BM_Rollouts(benchmark::State& state) {
   report(state, kRollouts, kRolloutBytes);
 }
 
-/// Bytes of the frame that a parcel of so many such messages makes.
-size_t frame_bytes(size_t bytes, uint64_t per_parcel) {
-  ParcelEncoder encoder;
-  Parcel parcel = parcel_of(1, 0);
-  for (uint64_t i = 0; i < per_parcel; ++i) parcel.messages.push_back(message_of(load_of(bytes)));
-  CHECK(encoder.encode(parcel, *bench_identity(1).types, {}).ok(), "a parcel that cannot be");
-  return kLinkHeaderBytes + encoder.bytes().size();
+/// Bytes of the frame that a batch of so many such messages makes.
+size_t frame_bytes(size_t bytes, uint64_t per_batch) {
+  BatchEncoder encoder;
+  MessageBatch batch = batch_of(1, 0);
+  for (uint64_t i = 0; i < per_batch; ++i) batch.messages.push_back(message_of(load_of(bytes)));
+  CHECK(encoder.encode(batch, *bench_identity(1).types, {}).ok(), "a batch that cannot be");
+  return kPeerFrameHeaderBytes + encoder.bytes().size();
 }
 
 void BM_Bare(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
-  const auto per_parcel = static_cast<uint64_t>(state.range(1));
+  const auto per_batch = static_cast<uint64_t>(state.range(1));
   const bool is_bulk = bytes >= (size_t{1} << 16);
-  const size_t frame = frame_bytes(bytes, per_parcel);
-  const uint64_t count = count_of(bytes) * (per_parcel > 1 ? 4 : 1) / per_parcel;
+  const size_t frame = frame_bytes(bytes, per_batch);
+  const uint64_t count = count_of(bytes) * (per_batch > 1 ? 4 : 1) / per_batch;
   Window window = window_of(bytes);
-  window.messages /= per_parcel;
-  window.grant_every /= per_parcel;
+  window.messages /= per_batch;
+  window.grant_every /= per_batch;
   for (auto _ : state) {
     // A Blob that travels as bulk has two frames: the one that names it, and itself.
-    BareLink& bare = *bench->bare[state.range(2)];
+    BareConnection& bare = *bench->bare[state.range(2)];
     if (is_bulk)
-      bare.send(count, kLinkHeaderBytes + kChunkHeaderBytes + frame, bytes, window);
+      bare.send(count, kPeerFrameHeaderBytes + kChunkHeaderBytes + frame, bytes, window);
     else
       bare.send(count, frame, 0, window);
   }
-  report(state, count * per_parcel, bytes);
+  report(state, count * per_batch, bytes);
 }
 
 void ask(Line& line) {
   Load load = load_of(64);
   load.wants_answer = true;
-  Parcel parcel = parcel_of(1, 0);
-  parcel.messages.push_back(message_of(std::move(load)));
-  CHECK(line.transport->send(ProcessId(0), std::move(parcel)).ok(), "a send failed");
+  MessageBatch batch = batch_of(1, 0);
+  batch.messages.push_back(message_of(std::move(load)));
+  CHECK(line.transport->send(ProcessId(0), std::move(batch)).ok(), "a send failed");
   line.receiver.wait_answers(++line.num_asked);
 }
 
@@ -293,16 +293,16 @@ void BM_RoundTripBesideRollouts(benchmark::State& state) {
 
 void BM_RoundTripBare(benchmark::State& state) {
   const size_t bytes = frame_bytes(64, 1);
-  BareLink& bare = *bench->bare[state.range(0)];
+  BareConnection& bare = *bench->bare[state.range(0)];
   round_trips(state, [&] { bare.round_trip(bytes); });
 }
 
-#define PRIMERL_PAIR(bytes, per_parcel)                                                     \
-  BENCHMARK(BM_Edge)->Args({bytes, per_parcel, 0})->UseRealTime()->MeasureProcessCPUTime(); \
-  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 0})->UseRealTime()->MeasureProcessCPUTime(); \
-  BENCHMARK(BM_Edge)->Args({bytes, per_parcel, 2})->UseRealTime()->MeasureProcessCPUTime(); \
-  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 1})->UseRealTime()->MeasureProcessCPUTime(); \
-  BENCHMARK(BM_Bare)->Args({bytes, per_parcel, 2})->UseRealTime()->MeasureProcessCPUTime()
+#define PRIMERL_PAIR(bytes, per_batch)                                                     \
+  BENCHMARK(BM_Edge)->Args({bytes, per_batch, 0})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Bare)->Args({bytes, per_batch, 0})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Edge)->Args({bytes, per_batch, 2})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Bare)->Args({bytes, per_batch, 1})->UseRealTime()->MeasureProcessCPUTime(); \
+  BENCHMARK(BM_Bare)->Args({bytes, per_batch, 2})->UseRealTime()->MeasureProcessCPUTime()
 PRIMERL_PAIR(64, 1);
 PRIMERL_PAIR(64, 64);
 PRIMERL_PAIR(4096, 1);
@@ -324,9 +324,9 @@ pid_t spawn_peer(const std::string& program, const std::string& folder) {
   return pid;
 }
 
-LinkLimits bench_limits() {
-  LinkLimits limits;
-  limits.frame_bytes = 1;  // parcels that pile up do not share a frame
+ConnectionLimits bench_limits() {
+  ConnectionLimits limits;
+  limits.frame_bytes = 1;  // batches that pile up do not share a frame
   return limits;
 }
 
@@ -367,7 +367,7 @@ int run(int count, char** arguments) {
     open_line(made.shared, 2, folder);
     open_line(made.tcp, 3, folder);
     for (const BareWay way : kBareWays)
-      made.bare[static_cast<size_t>(way)] = std::make_unique<BareLink>(folder, way);
+      made.bare[static_cast<size_t>(way)] = std::make_unique<BareConnection>(folder, way);
     benchmark::Initialize(&count, arguments);
     benchmark::RunSpecifiedBenchmarks();
     for (Line* line : {&made.line, &made.shared, &made.tcp})
@@ -395,7 +395,7 @@ int run_peer(const std::string& folder) {
     if (process == 3) peer.public_key = options.keys->public_key;
     CHECK((*transport)->add_peer(std::move(peer)).ok(), "no peer");
   }
-  const LinkAddress tcp = (*transport)->addresses()[1];
+  const PeerAddress tcp = (*transport)->addresses()[1];
   leave_word(folder + "/frames", tcp.frames);
   leave_word(folder + "/bulk", tcp.bulk);
   std::vector<std::thread> bare;

@@ -21,7 +21,7 @@
 
 #include "graph/base/random.h"
 #include "kernels/weights/channel.h"
-#include "kernels/weights/link.h"
+#include "kernels/weights/stream.h"
 
 namespace primerl {
 namespace {
@@ -208,9 +208,9 @@ void two_receivers(benchmark::State& state, const char* kind) {
 }
 
 void by_link(benchmark::State& state) {
-  const auto library = std::make_shared<LinkLibrary>();
-  WeightLinkSender sender(library);
-  WeightLinkReceiver receiver;
+  const auto library = std::make_shared<StreamLibrary>();
+  WeightStreamSender sender(library);
+  WeightStreamReceiver receiver;
   CHECK(library->publish(weights(1)).ok(), "the benchmark's version was not published");
   for (auto _ : state) {
     CHECK(sender.handle(receiver.ask(PolicyVersion(1))).ok(), "the wish was refused");

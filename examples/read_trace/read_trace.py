@@ -27,7 +27,7 @@ def unpacked(path):
     except ImportError:
         sys.exit(f"{path}: packed with zstd; install the Python package 'zstandard' to read it")
     version, _, size, block, count, table_crc, crc = struct.unpack_from("<IIQIIII", data, 8)
-    if version != 1 or crc != crc32c(data[:36]) or table_crc != crc32c(data[40:40 + 16 * count]):
+    if version != 2 or crc != crc32c(data[:36]) or table_crc != crc32c(data[40:40 + 16 * count]):
         sys.exit(f"{path}: its header is damaged")
     raw = bytearray(size)
     for i in range(count):
@@ -38,14 +38,14 @@ def unpacked(path):
     return bytes(raw)
 
 def frames(data, counts):
-    """(kind, flags, count, host, frame) of every good frame; counts holes and damage."""
-    if data[:8] != b"PRMLTRC\n" or struct.unpack_from("<I", data, 8)[0] != 1:
-        sys.exit("not a trace segment of format version 1")
+    """(kind, flags, count, group, frame) of every good frame; counts holes and damage."""
+    if data[:8] != b"PRMLTRC\n" or struct.unpack_from("<I", data, 8)[0] != 2:
+        sys.exit("not a trace segment of format version 2")
     if crc32c(data[:60]) != struct.unpack_from("<I", data, 60)[0]:
         sys.exit("the header of a segment is damaged")
     seed, at, bad = struct.unpack_from("<Q", data, 40)[0], 64, None
     while at + 16 <= len(data):
-        length, crc, kind, flags, count, host = struct.unpack_from("<IIBBHI", data, at)
+        length, crc, kind, flags, count, group = struct.unpack_from("<IIBBHI", data, at)
         start = (seed ^ at * 0x9E3779B97F4A7C15) * 0xD6E8FEB86659FD93 % 2**64 >> 32
         good = max(16, KINDS.get(kind, 2**32)) <= length <= min(1114112, len(data) - at)
         if not good or crc32c(data[at + 8:at + length], start) != crc:
@@ -57,7 +57,7 @@ def frames(data, counts):
         if bad is not None:
             counts["damage" if data[bad:bad + 4].strip(b"\0") else "hole"] += 1
         bad = None
-        yield kind, flags, count, host, data[at:at + length]
+        yield kind, flags, count, group, data[at:at + length]
         at += (length + 7) // 8 * 8
     if bad is not None and data[bad:].strip(b"\0"):
         counts["torn tail"] += 1
@@ -114,12 +114,12 @@ def by_schema(value, kind):
         return list(struct.unpack(f"<{len(value) // struct.calcsize(code)}{code}", value))
     return [by_schema(item, kind[1]) for item in value] if isinstance(kind, tuple) else value
 
-def show(kind, flags, count, host, frame, catalog, folder):
+def show(kind, flags, count, group, frame, catalog, folder):
     name = lambda table, i: catalog[table][i]["name"] if i != NONE else "-"
     if kind == 2:
         step, began, instance, us, how, subject, seq = struct.unpack_from("<QqIIB3xIQ", frame, 16)
         what = f"{catalog['links'][subject]['edge']} #{seq}" if how == 0 else STEP_KINDS[how]
-        print(f"{began} {name('hosts', host)}:{step} {name('instances', instance)} {what} "
+        print(f"{began} {name('groups', group)}:{step} {name('instances', instance)} {what} "
               f"emits {count}, {us} us" + " FAILED" * (flags & 1))
     elif kind == 3:
         link, _, seq, _, _, which = struct.unpack_from("<IIQqII", frame, 24)
@@ -134,8 +134,8 @@ def main(folder):
     files = {}
     for path in sorted(folder.glob("*.ptr*"), reverse=True):  # .ptr comes last and stays
         if path.suffix in (".ptr", ".ptrz"):
-            process, epoch, number = path.stem.rsplit(".", 2)
-            files[process, int(epoch), int(number)] = path
+            process, incarnation, number = path.stem.rsplit(".", 2)
+            files[process, int(incarnation), int(number)] = path
     counts, catalog = collections.Counter(), None
     names = "catalog delivery payload note lifecycle gap sync end"
     for key in sorted(files):

@@ -32,7 +32,7 @@ struct Id {
 using NodeId = Id<struct NodeTag>;          // a node of the graph
 using InstanceId = Id<struct InstanceTag>;  // (node, tenant slot, replica)
 using EdgeId = Id<struct EdgeTag>;          // an edge of the graph, not one per instance
-using HostId = Id<struct HostTag>;          // a host group
+using GroupId = Id<struct GroupTag>;        // an actor group
 using ProcessId = Id<struct ProcessTag>;    // a process of the plan
 using TenantSlot = Id<struct TenantTag>;    // slot 0..tenants_max-1; none = shared traffic
 
@@ -47,10 +47,10 @@ struct PolicyVersion {
   int64_t value = -1;
 };
 
-/// One step of one instance's host: the name of a cause.
+/// One step of one instance's group: the name of a cause.
 struct StepRef {
   InstanceId instance;
-  uint64_t step = 0;  // dense from 1 within the host group; 0 = none
+  uint64_t step = 0;  // dense from 1 within the actor group; 0 = none
   bool is_none() const { return step == 0; }
   friend constexpr auto operator<=>(const StepRef&, const StepRef&) = default;
 };

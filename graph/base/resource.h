@@ -1,7 +1,7 @@
 /// What the runtime knows of a resource (engine, learner, weight channel, ...): it can be stepped,
 /// it has work or not, and on a virtual clock it says what a step would have cost.
 ///
-/// Created, used and destroyed on the one thread of the host group that owns it. Typed interfaces
+/// Created, used and destroyed on the one thread of the actor group that owns it. Typed interfaces
 /// (kernels/engine/engine.h, kernels/train/learner.h) derive from it.
 #pragma once
 
@@ -16,7 +16,7 @@ class Resource {
  public:
   virtual ~Resource() = default;
 
-  /// One unit of own work (an engine: one mixed batch). Called once per work turn of the host
+  /// One unit of own work (an engine: one mixed batch). Called once per work turn of the group
   /// group, before its actors' work(). The default has none.
   virtual Status step() { return ok(); }
   /// Whether step() would do something now.

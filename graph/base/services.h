@@ -85,7 +85,7 @@ class Services {
   virtual InstanceId self() const = 0;
   virtual std::string_view self_name() const = 0;  // "rollout.main", "decode#1"
   /// Incarnation of this instance's process: what an earlier one held is gone.
-  virtual uint32_t epoch() const = 0;
+  virtual uint32_t incarnation() const = 0;
   virtual std::span<const TenantSlot> tenants()
       const = 0;  // live slots, this instance's alone if per_tenant
   virtual const Tenant& tenant(TenantSlot slot) const = 0;

@@ -91,7 +91,7 @@ RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge) {
                                                                        : RecordPolicy::kInput;
 }
 
-std::vector<int32_t> host_groups(const Draft& draft) {
+std::vector<int32_t> actor_groups(const Draft& draft) {
   std::vector<int32_t> group(draft.nodes.size());
   std::iota(group.begin(), group.end(), 0);
   const auto root = [&group](int32_t node) {

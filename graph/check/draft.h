@@ -125,7 +125,7 @@ int64_t place_replicas(const Draft& draft, const DraftNode& node);
 /// says something else that fits, that.
 EdgeTransport transport_of(const Draft& draft, const DraftEdge& edge);
 
-/// Nodes that will share one host group, as the smallest node index of each group.
-std::vector<int32_t> host_groups(const Draft& draft);
+/// Nodes that will share one actor group, as the smallest node index of each group.
+std::vector<int32_t> actor_groups(const Draft& draft);
 
 }  // namespace primerl

@@ -186,8 +186,8 @@ void check_resource_copies(Draft& draft) {
                  "weight channel '{}' lives in the memory of one machine and cannot join the "
                  "places {}, which are on {}",
                  resource.spec->name, join_names(names), machines.size())
-          .note("shm joins the processes of one machine, files those that share a disk, link any")
-          .suggest("choose backend \"link\", or leave it out: \"auto\" chooses what reaches");
+          .note("shm joins the processes of one machine, files those that share a disk, stream any")
+          .suggest("choose backend \"stream\", or leave it out: \"auto\" chooses what reaches");
   }
 }
 

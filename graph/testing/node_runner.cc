@@ -65,7 +65,7 @@ class NodeRunnerCore::World final : public Services,
   void resume(std::string_view input) override { paused_[input_index(input)] = false; }
   InstanceId self() const override { return kSelf; }
   std::string_view self_name() const override { return contract_.name; }
-  uint32_t epoch() const override { return kEpoch; }
+  uint32_t incarnation() const override { return kIncarnation; }
   std::span<const TenantSlot> tenants() const override { return slots_; }
   const Tenant& tenant(TenantSlot slot) const override {
     CHECK(slot.index() < tenants_.size(), "a tenant was asked for that does not exist");

@@ -6,7 +6,7 @@
 ///   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), SizeIs(1));
 ///
 /// The actor is started by the first give(), run_work(), advance() or start(): set tenants,
-/// resources, rooms and the resume point before. Keeps the promises of a host: one handler at a
+/// resources, rooms and the resume point before. Keeps the promises of a group: one handler at a
 /// time, now() constant within it, paused inputs wait, timers fire once and in order of time, and a
 /// step that returns an error sends nothing (but what its refusal sends). It
 /// holds the actor to its contract as well: an emission beyond the declared burst, without a tenant
@@ -27,7 +27,7 @@
 
 namespace primerl {
 
-/// One message an actor sent, with its options completed as a host would.
+/// One message an actor sent, with its options completed as a group would.
 struct Emission {
   Payload payload;
   SendOptions options;
@@ -57,7 +57,7 @@ struct CommittedCheckpoint {
 class NodeRunnerCore {
  public:
   static constexpr int64_t kUnlimitedRoom = int64_t{1} << 40;
-  static constexpr uint32_t kEpoch = 1;
+  static constexpr uint32_t kIncarnation = 1;
   /// The instance that the actor is.
   static constexpr InstanceId kSelf = InstanceId(500);
 

@@ -1,6 +1,6 @@
 /// Engine: generates tokens for many sequences at once (continuous batching).
 ///
-/// One engine serves one Prefill and one Decode actor of the same host group, on that group's one
+/// One engine serves one Prefill and one Decode actor of the same actor group, on that group's one
 /// thread; nothing here is thread-safe. Life of a sequence:
 ///
 ///   submit (Prefill) -> step... -> PrefillEvent -> take_over (Decode) -> step... -> FinishEvent

@@ -1,8 +1,8 @@
 /// Learner: turns groups of scored trajectories into a gradient step, and weights into snapshots.
 ///
-/// Lives on its host group's one thread; not thread-safe. Order: construct (weights loaded, version
-/// 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps.
-/// Arrays of a TrainSample are parallel, all [num_tokens].
+/// Lives on its actor group's one thread; not thread-safe. Order: construct (weights loaded,
+/// version 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps. Arrays of
+/// a TrainSample are parallel, all [num_tokens].
 #pragma once
 
 #include <cstdint>

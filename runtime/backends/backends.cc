@@ -117,17 +117,17 @@ Made process_channel(const Plan& plan, const PlanResource& resource, const Backe
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
 }
 
-Made link_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
+Made stream_channel(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   const auto index = static_cast<uint32_t>(&resource - plan.resources.data());
-  LinkChannelSetup channel;
+  StreamChannelSetup channel;
   channel.resource = resource.name;
   channel.versions_max = static_cast<size_t>(channel_options(resource).versions_max);
   for (const PlanProcess& process : plan.processes) channel.names.push_back(process.name);
-  channel.has_news = setup.links_have_news;
+  channel.has_news = setup.streams_have_news;
   channel.log = setup.log;
-  auto made = make_link_channel(std::move(channel));
-  if (setup.join_links != nullptr)
-    setup.join_links(index, processes_of(plan, static_cast<int32_t>(index)), made);
+  auto made = make_stream_channel(std::move(channel));
+  if (setup.join_streams != nullptr)
+    setup.join_streams(index, processes_of(plan, static_cast<int32_t>(index)), made);
   return std::unique_ptr<Resource>(std::make_unique<OwnedChannel>(std::move(made)));
 }
 
@@ -192,7 +192,7 @@ std::vector<Backend> make_backends() {
        [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
          return process_channel(plan, resource, setup, &make_files_channel);
        }},
-      {"weight_channel", "link", &link_channel},
+      {"weight_channel", "stream", &stream_channel},
       {"tokenizer", "",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          auto tokenizer = load_tokenizer(model_folder(plan, resource));

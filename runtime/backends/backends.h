@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/weights/link_channel.h"
+#include "kernels/weights/stream_channel.h"
 #include "runtime/exec/executor.h"
 
 namespace primerl {
@@ -21,9 +21,9 @@ struct BackendSetup {
   std::function<void(std::string_view)> log;  // what a person should know; may be null
   /// Joins a channel by link to the other processes, which it meets as the stream with the number
   /// of its resource; null: there are none.
-  std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<LinkChannel>)>
-      join_links{};
-  std::function<void()> links_have_news{};  // such a channel has something to send
+  std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>
+      join_streams{};
+  std::function<void()> streams_have_news{};  // such a channel has something to send
 };
 
 /// For a worker of the run in `run_folder`, whose run.json says which run it is.

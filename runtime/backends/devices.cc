@@ -29,24 +29,25 @@ Result<std::string> ask_worker(const std::string& device) {
   return text;
 }
 
-bool owns(const PlanHost& host, int32_t resource) {
-  return std::find(host.resources.begin(), host.resources.end(), resource) != host.resources.end();
+bool owns(const PlanGroup& group, int32_t resource) {
+  return std::find(group.resources.begin(), group.resources.end(), resource) !=
+         group.resources.end();
 }
 
 }  // namespace
 
 const std::string& device_of(const Plan& plan, int32_t resource) {
   static const std::string cpu = "cpu";
-  for (const PlanHost& host : plan.hosts)
-    if (owns(host, resource)) return plan.process(host.process).device;
+  for (const PlanGroup& group : plan.groups)
+    if (owns(group, resource)) return plan.process(group.process).device;
   return cpu;
 }
 
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not) {
   const PlanProcess& planned = plan.process(process);
   if (planned.device == "cpu") return ok();
-  for (const HostId host : planned.hosts)
-    for (const int32_t index : plan.host(host).resources) {
+  for (const GroupId group : planned.groups)
+    for (const int32_t index : plan.group(group).resources) {
       const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
       if (resource.backend != "torch") continue;
       const std::string why = why_not(planned.device);

@@ -182,7 +182,7 @@ std::vector<ResourceContract> resource_contracts() {
   all.push_back(computing("learner", "scripted", "takes steps without a model, at stated costs",
                           scripted_learner_options()));
   all.push_back(weight_channel(
-      "auto", "memory where one process has all its users, shm on one machine, else link"));
+      "auto", "memory where one process has all its users, shm on one machine, else stream"));
   all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
   all.push_back(weight_channel(
       "shm", "carries weights between the processes of one machine, by shared memory"));
@@ -190,7 +190,8 @@ std::vector<ResourceContract> resource_contracts() {
       "files",
       "carries weights as model folders below weights/ of the run folder, on a disk all share"));
   all.push_back(weight_channel(
-      "link", "carries weights over the links between processes, on one machine or several"));
+      "stream",
+      "carries weights over the connections between processes, on one machine or several"));
   return all;
 }
 

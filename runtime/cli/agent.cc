@@ -15,7 +15,7 @@
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
 #include "runtime/store/socket_folder.h"
-#include "runtime/transport/link_keys.h"
+#include "runtime/transport/peer_keys.h"
 
 namespace primerl {
 namespace {
@@ -85,7 +85,7 @@ int run_agent(const AgentArguments& arguments) {
   auto sockets = SocketFolder::create({}, fmt::format("agent.{}", ::getpid()));
   if (!sockets.ok()) return fail(sockets.error(), kExitFailed);
   settings.site.sockets = (*sockets)->path();
-  settings.site.key_words = LinkKeyFiles{arguments.keys, arguments.allow, ""}.words();
+  settings.site.key_words = PeerKeyFiles{arguments.keys, arguments.allow, ""}.words();
   settings.greeting = own_greeting(WireTypes(message_catalog()).hash(), kProgramVersion);
   settings.once = arguments.once;
   settings.find_worker = worker_program;

@@ -64,7 +64,7 @@ bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSet
     complain_text(render(file->diagnostics, file->sources, wants_color(STDERR_FILENO)));
   if (file->diagnostics.has_errors()) return false;
   setup.hosts = std::move(file->hosts);
-  const Status fits = check_host_setup(setup, plan, arguments.link_keys.listen);
+  const Status fits = check_host_setup(setup, plan, arguments.peer_keys.listen);
   if (!fits.ok()) fail(fits.error(), kExitBadConfiguration);
   return fits.ok();
 }
@@ -84,7 +84,7 @@ Prepared prepare(RunArguments arguments) {
   }
   if (const Status usable = check_devices_here(*prepared.plan); !usable.ok())
     return refuse(usable.error(), kExitBadConfiguration);
-  const auto keys = read_link_keys(arguments.link_keys, *prepared.plan);
+  const auto keys = read_peer_keys(arguments.peer_keys, *prepared.plan);
   if (!keys.ok()) return refuse(keys.error(), kExitBadConfiguration);
   if (*keys) prepared.hosts.keys = (*keys)->own;
   if (!read_host_setup(arguments, *prepared.plan, prepared.hosts)) {
@@ -121,8 +121,8 @@ class RunStarts {
   int open_server();
 
   RunArguments arguments_;
-  std::unique_ptr<RunServer> server_;      // null: nothing is served
-  std::shared_ptr<const RunBoard> board_;  // of the newest start
+  std::unique_ptr<RunServer> server_;         // null: nothing is served
+  std::shared_ptr<const StatusStore> board_;  // of the newest start
   std::optional<RestartBudget> restarts_;
   int64_t num_steps_ = 0;         // of all tenants, the most that were seen
   int num_deaths_following_ = 0;  // of the record, in the starts just before
@@ -139,11 +139,11 @@ int RunStarts::run() {
     if (prepared.exit_code != kExitDone)
       return why.empty() ? prepared.exit_code : leave(why, prepared.exit_code);
     StatusLine status(STDERR_FILENO, terminal_of(STDERR_FILENO));
-    auto board = std::make_shared<RunBoard>(prepared.plan, steady_now(), board_.get());
+    auto board = std::make_shared<StatusStore>(prepared.plan, steady_now(), board_.get());
     if (server_ != nullptr) server_->show(board);
     board_ = board;
     RunSession session(*prepared.plan, *prepared.folder, prepared.resume, status,
-                       arguments_.link_keys, *board);
+                       arguments_.peer_keys, *board);
     session.use_hosts(prepared.hosts, !why.empty());
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
@@ -155,7 +155,7 @@ int RunStarts::run() {
     RunArguments again;
     again.place.resume = prepared.folder->path().string();
     again.json = arguments_.json;
-    again.link_keys = arguments_.link_keys;
+    again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
     again.graph.no_rehearsal = true;  // it has run
     // A record that processes die of would be their death again.
@@ -288,11 +288,11 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
              "goes on with a run folder, or with a new run from checkpoints/step_N");
   flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
-  flags.text(arguments.link_keys.keys, "--keys", "FILE",
+  flags.text(arguments.peer_keys.keys, "--keys", "FILE",
              "encrypts the links between processes with these keys, of `keys new`");
-  flags.text(arguments.link_keys.allow, "--allow", "FILE",
+  flags.text(arguments.peer_keys.allow, "--allow", "FILE",
              "the list of keys that they let in, of `keys allow`");
-  flags.text(arguments.link_keys.listen, "--listen", "ADDRESS",
+  flags.text(arguments.peer_keys.listen, "--listen", "ADDRESS",
              "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
   flags.text(arguments.hosts, "--hosts", "FILE",
              "where the agents of the graph's hosts are: runs its processes on several machines");

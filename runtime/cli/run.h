@@ -5,7 +5,7 @@
 
 #include "runtime/cli/graph_options.h"
 #include "runtime/control/run_preparation.h"
-#include "runtime/transport/link_keys.h"
+#include "runtime/transport/peer_keys.h"
 
 namespace primerl {
 
@@ -13,7 +13,7 @@ struct RunArguments {
   GraphArguments graph;
   RunPlace place;
   bool json = false;
-  LinkKeyFiles link_keys;
+  PeerKeyFiles peer_keys;
   std::string hosts;               // the file that says where agents are; "": everything runs here
   std::string metrics_port = "0";  // "off": nothing is served
 };

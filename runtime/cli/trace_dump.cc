@@ -60,23 +60,23 @@ Json to_json(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
   for (const auto& each : dumped)
     processes.push_back(Json::object()
                             .set("process", each.process)
-                            .set("epoch", each.epoch)
+                            .set("incarnation", each.incarnation)
                             .set("pid", static_cast<int64_t>(each.pid))
                             .set("first_segment", each.snapshot.first_segment)
                             .set("last_segment", each.snapshot.last_segment)
                             .set("bytes", each.snapshot.num_bytes));
-  Json hosts = Json::array();
-  for (uint32_t i = 0; i < trace.catalog().hosts.size(); ++i)
-    hosts.push_back(Json::object()
-                        .set("host", trace.catalog().hosts[i].name)
-                        .set("first_step", trace.first_step(HostId(i)))
-                        .set("last_step", trace.last_step(HostId(i))));
+  Json groups = Json::array();
+  for (uint32_t i = 0; i < trace.catalog().groups.size(); ++i)
+    groups.push_back(Json::object()
+                         .set("group", trace.catalog().groups[i].name)
+                         .set("first_step", trace.first_step(GroupId(i)))
+                         .set("last_step", trace.last_step(GroupId(i))));
   return Json::object()
       .set("schema", "primerl.trace.dump/1")
       .set("folder", trace.folder().string())
       .set("steps", trace.num_steps())
       .set("processes", std::move(processes))
-      .set("hosts", std::move(hosts));
+      .set("groups", std::move(groups));
 }
 
 std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped) {
@@ -85,10 +85,10 @@ std::string to_text(const Trace& trace, const std::vector<DumpedProcess>& dumped
     text += fmt::format("process '{}': {} segments, {}\n", each.process,
                         each.snapshot.last_segment - each.snapshot.first_segment + 1,
                         bytes_text(each.snapshot.num_bytes));
-  for (uint32_t i = 0; i < trace.catalog().hosts.size(); ++i)
-    if (const HostId host(i); trace.last_step(host) > 0)
-      text += fmt::format("  {}: steps {} to {}\n", trace.catalog().hosts[i].name,
-                          trace.first_step(host), trace.last_step(host));
+  for (uint32_t i = 0; i < trace.catalog().groups.size(); ++i)
+    if (const GroupId group(i); trace.last_step(group) > 0)
+      text += fmt::format("  {}: steps {} to {}\n", trace.catalog().groups[i].name,
+                          trace.first_step(group), trace.last_step(group));
   return text + fmt::format("{} steps in {}; the run goes on\n", trace.num_steps(),
                             trace.folder().string());
 }

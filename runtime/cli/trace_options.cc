@@ -20,7 +20,7 @@ OpenedTrace open_for_command(const std::string& run) {
 
 void FilterArguments::declare(Arguments& flags, bool has_fields) {
   constexpr double kForever = std::numeric_limits<double>::infinity();
-  flags.texts(query.nodes, "--node", "NAME", "of these nodes, instances or hosts only");
+  flags.texts(query.nodes, "--node", "NAME", "of these nodes, instances or groups only");
   flags.texts(query.edges, "--edge", "EDGE",
               "inputs over these edges only: 'a.x -> b.y' or a port");
   flags.texts(query.types, "--type", "NAME", "inputs of these message types only");

@@ -49,7 +49,7 @@ Command why_action() {
           [arguments](Arguments& flags) {
             arguments->declare(flags);
             flags.integer(arguments->program_order, "--program-order", "N",
-                          "shows so many earlier steps of each host too", 0, 1000);
+                          "shows so many earlier steps of each group too", 0, 1000);
           },
           [arguments] { return run_chain(*arguments, true); }};
 }

@@ -189,12 +189,12 @@ Status AgentServer::take(const std::string& from, const PrepareRun& order,
         .note(
             "an agent serves one run at a time: wait for its end, or start another agent on "
             "another port");
-  if (run_ != nullptr && order.epoch <= run_->order().epoch)
+  if (run_ != nullptr && order.incarnation <= run_->order().incarnation)
     return error(Code::kExists, "the agent serves start {} of run {}, this is start {}",
-                 run_->order().epoch, order.run_id, order.epoch);
+                 run_->order().incarnation, order.run_id, order.incarnation);
   if (run_ != nullptr) {
     prepared.num_killed = static_cast<uint32_t>(run_->num_workers());
-    end_run(fmt::format("start {} of the run takes its place", order.epoch));
+    end_run(fmt::format("start {} of the run takes its place", order.incarnation));
   }
   AgentSite site = settings_.site;
   site.worker = worker;
@@ -207,7 +207,7 @@ Status AgentServer::take(const std::string& from, const PrepareRun& order,
     tell(session_, clients_.at(session_), std::move(message));
   });
   settings_.say(fmt::format("serving run {} of graph '{}', start {}, in {}", order.run_id,
-                            order.graph, order.epoch, order.run_folder));
+                            order.graph, order.incarnation, order.run_folder));
   return ok();
 }
 

@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-struct HostOptions {
+struct GroupOptions {
   std::string agent;
   std::string key;
   std::string listen;
@@ -24,10 +24,10 @@ struct HostOptions {
 
 const OptionSet& host_options() {
   static const OptionSet options =
-      OptionsOf<HostOptions>()
-          .field("agent", &HostOptions::agent, required(), "where its agent listens, host:port")
-          .field("key", &HostOptions::key, any(), "the agent's public key")
-          .field("listen", &HostOptions::listen, any(), "the address of tcp links on that machine")
+      OptionsOf<GroupOptions>()
+          .field("agent", &GroupOptions::agent, required(), "where its agent listens, host:port")
+          .field("key", &GroupOptions::key, any(), "the agent's public key")
+          .field("listen", &GroupOptions::listen, any(), "the address of tcp links on that machine")
           .take();
   return options;
 }
@@ -37,7 +37,7 @@ Span value_span(const NamedTable& table, std::string_view key) {
   return entry != nullptr ? entry->value.span : table.name_span;
 }
 
-bool is_plain_host(std::string_view host) {
+bool is_plain_group(std::string_view host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
     return host.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
@@ -81,12 +81,12 @@ class HostsReader {
       return;
     }
     const NamedTable table{entry.key, entry.key_span, &entry.value.as_table()};
-    HostOptions options;
+    GroupOptions options;
     const size_t before = file_.diagnostics.num_errors();
     host_options().bind(*table.table, fmt::format("host '{}'", table.name), {}, &options,
                         file_.diagnostics);
     if (file_.diagnostics.num_errors() > before) return;
-    check_host(table, options);
+    check_group(table, options);
     if (!used_.contains(table.name)) {
       auto& found = file_.diagnostics.warning("H006", table.name_span,
                                               "no place of the graph is on host '{}'", table.name);
@@ -97,7 +97,7 @@ class HostsReader {
     file_.hosts.push_back({table.name, options.agent, options.key, options.listen});
   }
 
-  void check_host(const NamedTable& table, HostOptions& options) {
+  void check_group(const NamedTable& table, GroupOptions& options) {
     auto& diagnostics = file_.diagnostics;
     const auto host = host_of_address(options.agent, 1);
     if (!host || is_any_address(*host)) {
@@ -124,10 +124,10 @@ class HostsReader {
     check_listen(table, options, *host);
   }
 
-  void check_listen(const NamedTable& table, HostOptions& options, const std::string& host) {
+  void check_listen(const NamedTable& table, GroupOptions& options, const std::string& host) {
     const bool is_written = !options.listen.empty();
     if (!is_written) options.listen = host;
-    if (is_any_address(options.listen) || !is_plain_host(options.listen)) {
+    if (is_any_address(options.listen) || !is_plain_group(options.listen)) {
       file_.diagnostics
           .error("H007", value_span(table, "listen"), "'{}' is no address to listen on",
                  options.listen)
@@ -178,7 +178,7 @@ std::optional<std::string> host_of_address(const std::string& address, uint32_t 
       port > 65535)
     return std::nullopt;
   std::string host = address.substr(0, colon);
-  if (!is_plain_host(host) && !is_any_address(host)) return std::nullopt;
+  if (!is_plain_group(host) && !is_any_address(host)) return std::nullopt;
   return host;
 }
 

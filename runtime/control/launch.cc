@@ -292,7 +292,8 @@ Status check_hello(const WorkerHello& hello, const ExpectedHello& expected) {
     return differs("graph hash", fmt::format("{:016x}", hello.graph_hash),
                    fmt::format("{:016x}", expected.graph_hash));
   if (hello.process != expected.process) return differs("process", hello.process, expected.process);
-  if (hello.epoch != expected.epoch) return differs("epoch", hello.epoch, expected.epoch);
+  if (hello.incarnation != expected.incarnation)
+    return differs("incarnation", hello.incarnation, expected.incarnation);
   return ok();
 }
 

@@ -61,7 +61,7 @@ struct ExpectedHello {
   uint64_t graph_hash = 0;
   uint64_t types_hash = 0;
   std::string process;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
 };
 
 /// A child of this process, without a word said to it yet. Not thread-safe; one owner.

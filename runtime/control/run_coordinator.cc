@@ -17,13 +17,14 @@ Error out_of_turn(const Plan& plan, ProcessId from, std::string_view what) {
 
 }  // namespace
 
-RunCoordinator::RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t epoch, Send send)
+RunCoordinator::RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t incarnation,
+                               Send send)
     : plan_(plan),
       types_hash_(types_hash),
       send_(std::move(send)),
       members_(plan.processes.size()),
       neighbours_(members_.size(), std::vector<bool>(members_.size(), false)) {
-  for (Member& member : members_) member.epoch = epoch;
+  for (Member& member : members_) member.incarnation = incarnation;
   for (const auto& edge : plan.edges)
     for (const InstanceId sender : plan.node(edge.from).instances)
       for (const InstanceId target : plan.node(edge.to).instances) {
@@ -52,36 +53,37 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
   CHECK(from.index() < members_.size(), "a message of a process that the plan does not have");
   Member& member = members_[from.index()];
   if (const auto* hello = as_if<WorkerHello>(message)) return greet(from, *hello);
-  if (is_up() && (as_if<LinksLive>(message) != nullptr || as_if<HostsReady>(message) != nullptr))
+  if (is_up() &&
+      (as_if<PeersConnected>(message) != nullptr || as_if<GroupsReady>(message) != nullptr))
     return bring_back(from, message);
-  if (as_if<LinksLive>(message) != nullptr) {
-    if (phase_ != Phase::kConnecting) return out_of_turn(plan_, from, LinksLive::kName);
+  if (as_if<PeersConnected>(message) != nullptr) {
+    if (phase_ != Phase::kConnecting) return out_of_turn(plan_, from, PeersConnected::kName);
     member.has_links = true;
     if (!all([](const Member& one) { return one.has_links; })) return ok();
     phase_ = Phase::kStarting;
     for (uint32_t i = 0; i < members_.size(); ++i)
-      send_(ProcessId(i), Payload::of(StartRun{members_[i].epoch}));
-  } else if (as_if<HostsReady>(message) != nullptr) {
-    if (phase_ != Phase::kStarting) return out_of_turn(plan_, from, HostsReady::kName);
+      send_(ProcessId(i), Payload::of(StartRun{members_[i].incarnation}));
+  } else if (as_if<GroupsReady>(message) != nullptr) {
+    if (phase_ != Phase::kStarting) return out_of_turn(plan_, from, GroupsReady::kName);
     member.is_ready = true;
     if (!all([](const Member& one) { return one.is_ready; })) return ok();
     phase_ = Phase::kRunning;
     for (uint32_t i = 0; i < members_.size(); ++i)
       if (!members_[i].is_absent) go(ProcessId(i));
-  } else if (as_if<HostsFollowed>(message) != nullptr) {
-    if (!is_up() || member.has_followed) return out_of_turn(plan_, from, HostsFollowed::kName);
+  } else if (as_if<GroupsCaughtUp>(message) != nullptr) {
+    if (!is_up() || member.has_followed) return out_of_turn(plan_, from, GroupsCaughtUp::kName);
     member.has_followed = true;
     if (!all([](const Member& one) { return one.has_followed; })) return ok();
     for (uint32_t i = 0; i < members_.size(); ++i)
       if (std::exchange(members_[i].is_absent, false)) go(ProcessId(i));
-    tell_all(GoLive{static_cast<uint32_t>(members_.size())});
+    tell_all(ResumeLive{static_cast<uint32_t>(members_.size())});
   } else if (const auto* tenant = as_if<TenantFinished>(message)) {
     if (tenant->tenant.is_none() || tenant->tenant.index() >= plan_.tenants.size())
       return error(Code::kCorrupt, "process '{}' said that tenant slot {} has finished, of {}",
                    plan_.process(from).name, tenant->tenant.value, plan_.tenants.size());
     finished_.insert(tenant->tenant);
     if (finished_.size() >= plan_.tenants.size()) drain("finished", 0);
-  } else if (const auto* counted = as_if<HostsCounted>(message)) {
+  } else if (const auto* counted = as_if<GroupsCounted>(message)) {
     count(from, *counted, now);
   } else if (const auto* beat = as_if<Heartbeat>(message)) {
     member.beat = *beat;
@@ -92,9 +94,9 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
   return ok();
 }
 
-void RunCoordinator::set_absent(ProcessId process, uint32_t epoch) {
+void RunCoordinator::set_absent(ProcessId process, uint32_t incarnation) {
   Member& member = members_[process.index()];
-  member.epoch = epoch;
+  member.incarnation = incarnation;
   member.is_absent = member.has_followed = true;
 }
 
@@ -107,7 +109,7 @@ Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
   const std::string& name = plan_.process(from).name;
   const bool is_awaited = phase_ == Phase::kGreeting || is_up();
   if (!is_awaited || member.hello) return out_of_turn(plan_, from, hello.kName);
-  const ExpectedHello expected{plan_.graph_hash, types_hash_, name, member.epoch};
+  const ExpectedHello expected{plan_.graph_hash, types_hash_, name, member.incarnation};
   if (const Status fits = check_hello(hello, expected); !fits.ok())
     return Error(fits.error()).while_doing(fmt::format("process '{}'", name));
   member.hello = hello;
@@ -121,7 +123,7 @@ Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
     connect();
   } else {
     phase_ = Phase::kRunning;
-    tell_all(StartRun{member.epoch});
+    tell_all(StartRun{member.incarnation});
   }
   return ok();
 }
@@ -135,7 +137,7 @@ PeerEntry RunCoordinator::entry_of(size_t process) const {
   const WorkerHello& hello = *members_[process].hello;
   return {static_cast<uint32_t>(process),
           hello.process,
-          hello.epoch,
+          hello.incarnation,
           hello.addresses,
           hello.public_key,
           hello.pass};
@@ -157,21 +159,21 @@ void RunCoordinator::tell_neighbours(ProcessId process, const Payload& message) 
 uint32_t RunCoordinator::process_died(ProcessId process) {
   CHECK(is_up(), "a process was given up before the run was up");
   Member& member = members_[process.index()];
-  const uint32_t epoch = member.epoch;
+  const uint32_t incarnation = member.incarnation;
   member = Member();
-  member.epoch = epoch + 1;
-  tell_neighbours(process, Payload::of(PeerDown{process.value, epoch}));
-  return member.epoch;
+  member.incarnation = incarnation + 1;
+  tell_neighbours(process, Payload::of(PeerDown{process.value, incarnation}));
+  return member.incarnation;
 }
 
 Status RunCoordinator::bring_back(ProcessId from, const Payload& message) {
   Member& member = members_[from.index()];
-  const bool has_links = as_if<LinksLive>(message) != nullptr;
+  const bool has_links = as_if<PeersConnected>(message) != nullptr;
   if (!member.hello || member.is_ready || has_links == member.has_links)
     return out_of_turn(plan_, from, message.type->name);
   if (has_links) {
     member.has_links = true;
-    send_(from, Payload::of(StartRun{member.epoch}));
+    send_(from, Payload::of(StartRun{member.incarnation}));
     return ok();
   }
   member.is_ready = true;
@@ -195,10 +197,10 @@ bool RunCoordinator::drain(const std::string& reason, uint8_t end) {
 void RunCoordinator::begin_round() {
   next_round_.reset();
   for (Member& member : members_) member.counted.reset();
-  tell_all(CountHosts{++round_});
+  tell_all(CountGroups{++round_});
 }
 
-void RunCoordinator::count(ProcessId from, const HostsCounted& counted, Time now) {
+void RunCoordinator::count(ProcessId from, const GroupsCounted& counted, Time now) {
   if (phase_ != Phase::kDraining || counted.round != round_) return;
   // One that is being brought back has nothing yet that could be under way: it does not count.
   if (!members_[from.index()].is_ready) return;

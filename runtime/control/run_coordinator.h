@@ -1,13 +1,13 @@
 /// RunCoordinator: brings the processes of one run up together and finds the end of it.
 ///
-///   all:  WorkerHello -> [ConnectPeers -> LinksLive] -> StartRun -> HostsReady -> GoRun
-///   recovered: HostsFollowed -> GoLive
-///   end:  TenantFinished of every tenant | drain() -> DrainRun -> CountHosts/HostsCounted ->
+///   all:  WorkerHello -> [ConnectPeers -> PeersConnected] -> StartRun -> GroupsReady -> GoRun
+///   recovered: GroupsCaughtUp -> ResumeLive
+///   end:  TenantFinished of every tenant | drain() -> DrainRun -> CountGroups/GroupsCounted ->
 ///   EndRun
 ///
 /// What stands in one step waits for all processes: no source starts before every link is live and
-/// every host is made, and no host of a recovered run goes live before all have followed. A drain
-/// is over when two successive looks find every host idle, nothing under way between any two, and
+/// every group is made, and no group of a recovered run resumes before all have followed. A drain
+/// is over when two successive looks find every group idle, nothing under way between any two, and
 /// no step taken in between; the sums are of all processes, so a message that crosses a look is
 /// seen in the next one. A run whose process is alone has no links to make and finds its end by
 /// itself: StartRun is all it gets.
@@ -33,7 +33,7 @@ class RunCoordinator {
   enum class Phase { kGreeting, kConnecting, kStarting, kRunning, kDraining, kEnding };
 
   /// `plan` outlives it.
-  RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t epoch, Send send);
+  RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t incarnation, Send send);
 
   /// One message of one worker; those it does not know are nobody's. An Error ends the run: a
   /// worker that disagrees, with both values, or one that speaks out of turn.
@@ -43,16 +43,16 @@ class RunCoordinator {
   void tell_stalls_by(std::function<std::string()> tell) { tell_stall_ = std::move(tell); }
   /// Now and then: asks again while a drain goes on. An Error: nobody gets on any more.
   Status tick(Time now);
-  /// A worker of a run that is up has died. Its neighbours are told; the epoch of the incarnation
-  /// to start in its place, which then comes up as the first did.
+  /// A worker of a run that is up has died. Its neighbours are told; the incarnation of the
+  /// incarnation to start in its place, which then comes up as the first did.
   uint32_t process_died(ProcessId process);
   /// Ends the run gently. Before it runs there is nothing to drain: false.
   bool drain(const std::string& reason, uint8_t end);
 
   Phase phase() const { return phase_; }
   /// Before the first hello: the process follows no record while the others do; it begins as
-  /// `epoch` when they go live.
-  void set_absent(ProcessId process, uint32_t epoch);
+  /// `incarnation` when they resume.
+  void set_absent(ProcessId process, uint32_t incarnation);
   bool is_up() const { return phase_ >= Phase::kRunning; }
   /// Processes that the run still waits for, by name: "inference#1 and training".
   std::string waits_for() const;
@@ -65,7 +65,7 @@ class RunCoordinator {
 
  private:
   struct Member {
-    uint32_t epoch = 0;
+    uint32_t incarnation = 0;
     std::optional<WorkerHello> hello;
     bool has_links = false;
     bool is_ready = false;
@@ -73,7 +73,7 @@ class RunCoordinator {
     bool is_absent = false;     // waits until the others have followed
     bool has_ended = false;
     Heartbeat beat;
-    std::optional<HostsCounted> counted;  // of this round
+    std::optional<GroupsCounted> counted;  // of this round
   };
 
   Status greet(ProcessId from, const WorkerHello& hello);
@@ -83,7 +83,7 @@ class RunCoordinator {
   PeerEntry entry_of(size_t process) const;
   void tell_neighbours(ProcessId process, const Payload& message);
   Status bring_back(ProcessId from, const Payload& message);
-  void count(ProcessId from, const HostsCounted& counted, Time now);
+  void count(ProcessId from, const GroupsCounted& counted, Time now);
   void begin_round();
   template <class Done>
   bool all(const Done& done) const;

@@ -75,7 +75,7 @@ Status RunHosts::prepare(const MachineSetup& setup, const Start& start) {
     order.run_id = start.run_id;
     order.graph = start.plan->settings.name;
     order.graph_hash = start.plan->graph_hash;
-    order.epoch = start.epoch;
+    order.incarnation = start.incarnation;
     order.host = host.name;
     order.run_folder = start.folder.string();
     order.links = start.links;

@@ -33,7 +33,7 @@ class RunHosts {
   struct Start {
     const Plan* plan = nullptr;
     std::string run_id;
-    uint32_t epoch = 1;
+    uint32_t incarnation = 1;
     std::filesystem::path folder;
     std::string links;      // name of the folder of sockets
     bool is_again = false;  // the run is taken up: an agent may need to come back first

@@ -42,8 +42,8 @@ Status RunSession::note_start() {
   facts.set("version", kProgramVersion).set("host", host_name());
   facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
       .set("seed", plan_.settings.seed);
-  epoch_ = static_cast<uint32_t>(folder_.num_starts() + 1);
-  facts.set("epoch", static_cast<int64_t>(epoch_));
+  incarnation_ = static_cast<uint32_t>(folder_.num_starts() + 1);
+  facts.set("incarnation", static_cast<int64_t>(incarnation_));
   if (folder_.facts().find("run_id") == nullptr) facts.set("run_id", fresh_run_id());
   Json trace;  // null: not recorded
   if (plan_.trace.is_on())
@@ -90,12 +90,14 @@ Status RunSession::keep_leftover_steps() const {
 }
 
 Status RunSession::launch_workers() {
-  coordinator_ = std::make_unique<RunCoordinator>(
-      plan_, WireTypes(message_catalog()).hash(), epoch_, [this](ProcessId to, Payload message) {
-        Worker& worker = workers_[to.index()];
-        // One that has gone says so on its own channel.
-        if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
-      });
+  coordinator_ =
+      std::make_unique<RunCoordinator>(plan_, WireTypes(message_catalog()).hash(), incarnation_,
+                                       [this](ProcessId to, Payload message) {
+                                         Worker& worker = workers_[to.index()];
+                                         // One that has gone says so on its own channel.
+                                         if (!worker.is_closed)
+                                           (void)worker.process->control().send(std::move(message));
+                                       });
   coordinator_->tell_stalls_by([this] { return board_.stall_report().text(); });
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,
@@ -106,14 +108,14 @@ Status RunSession::launch_workers() {
   RETURN_IF_ERROR(connect_hosts());
   workers_.resize(plan_.processes.size());
   for (size_t i = 0; i < workers_.size(); ++i) {
-    workers_[i].epoch = epoch_;
+    workers_[i].incarnation = incarnation_;
     workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
   }
   for (const AbsentProcess& absent : resume_.absent) {
     // Messages of its earlier incarnations are in the record.
-    uint32_t& epoch = workers_[absent.process.index()].epoch;
-    epoch = std::max(epoch, absent.epoch + 1);
-    coordinator_->set_absent(absent.process, epoch);
+    uint32_t& incarnation = workers_[absent.process.index()].incarnation;
+    incarnation = std::max(incarnation, absent.incarnation + 1);
+    coordinator_->set_absent(absent.process, incarnation);
   }
   for (size_t i = 0; i < workers_.size(); ++i) RETURN_IF_ERROR(launch_worker(i));
   RETURN_IF_ERROR(note_workers());
@@ -149,7 +151,7 @@ Status RunSession::connect_hosts() {
   RunHosts::Start start;
   start.plan = &plan_;
   start.run_id = run_id();
-  start.epoch = epoch_;
+  start.incarnation = incarnation_;
   start.folder = folder_.path();
   start.links = sockets_ != nullptr ? sockets_->path().filename().string() : run_id();
   start.is_again = is_again_;
@@ -168,14 +170,14 @@ Status RunSession::launch_worker(size_t index) {
     if (sockets_ != nullptr) {
       options.arguments.push_back("--links");
       options.arguments.push_back(sockets_->path().string());
-      for (auto& word : link_keys_.words()) options.arguments.push_back(std::move(word));
+      for (auto& word : peer_keys_.words()) options.arguments.push_back(std::move(word));
     }
     ASSIGN_OR_RETURN(worker.process, WorkerProcess::launch(options, inbox_));
   } else {
     CHECK(hosts_ != nullptr, "a process of another machine without agents");
     ASSIGN_OR_RETURN(worker.process, hosts_->launch(machine, options, inbox_));
   }
-  board_.process_started(options.process, worker.epoch, worker.process->pid());
+  board_.process_started(options.process, worker.incarnation, worker.process->pid());
   return ok();
 }
 
@@ -184,8 +186,13 @@ LaunchOptions RunSession::launch_options(size_t index) const {
   const PlanProcess& placed = plan_.processes[index];
   const Worker& worker = workers_[index];
   LaunchOptions options;
-  options.arguments = {"host",      "--run",   folder_.path().string(),        "--process",
-                       placed.name, "--epoch", fmt::format("{}", worker.epoch)};
+  options.arguments = {"host",
+                       "--run",
+                       folder_.path().string(),
+                       "--process",
+                       placed.name,
+                       "--incarnation",
+                       fmt::format("{}", worker.incarnation)};
   for (const auto& checkpoint : checkpoints_for(worker)) {
     options.arguments.push_back("--resume");
     options.arguments.push_back(checkpoint);

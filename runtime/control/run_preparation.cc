@@ -71,22 +71,22 @@ fs::path newest_record(const fs::path& run_folder) {
   const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
   if (!facts.ok() || facts->find("trace") == nullptr || facts->find("trace")->is_null())
     return newest;
-  const auto epoch = facts->get_int("epoch");
-  for (int64_t before = epoch.ok() ? *epoch : 0; before > 0; --before)
+  const auto incarnation = facts->get_int("incarnation");
+  for (int64_t before = incarnation.ok() ? *incarnation : 0; before > 0; --before)
     if (const fs::path aside = run_folder / fmt::format("trace.{}", before); is_there(aside))
       return aside;
   return newest;
 }
 
-/// Whether a start that followed `older` had not come to its end. Hosts of processes that died are
+/// Whether a start that followed `older` had not come to its end. Groups of processes that died are
 /// left out: they begin anew, and count their steps anew.
 bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& older) {
   if (!check_fits(plan, newer.catalog()).ok() || !check_fits(plan, older.catalog()).ok())
     return false;
-  const auto was_absent = absent_hosts(plan, older), is_absent = absent_hosts(plan, newer);
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
+  const auto was_absent = absent_groups(plan, older), is_absent = absent_groups(plan, newer);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     if (was_absent[i] || is_absent[i]) continue;
-    if (newer.last_step(HostId(i)) < older.last_step(HostId(i))) return true;
+    if (newer.last_step(GroupId(i)) < older.last_step(GroupId(i))) return true;
   }
   return false;
 }

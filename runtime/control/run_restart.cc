@@ -49,16 +49,16 @@ bool RunSession::plan_restart(ProcessId process) {
     return false;
   }
   worker.restart_at = steady_now() + *pause;
-  worker.epoch = coordinator_->process_died(process);
+  worker.incarnation = coordinator_->process_died(process);
   say(fmt::format("warning: process '{}' {}; it is started again as incarnation {}", name, how,
-                  worker.epoch));
+                  worker.incarnation));
   return true;
 }
 
 /// Where the worker begins. One that comes back later begins where the record of the run does: that
 /// checkpoint stays, while a newer one may be gone by then.
 std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
-  if (worker.epoch != epoch_ && !resume_.record.empty()) return resume_.begun_from;
+  if (worker.incarnation != incarnation_ && !resume_.record.empty()) return resume_.begun_from;
   std::vector<std::string> checkpoints;
   for (const auto& point : points_) checkpoints.push_back(point.folder.string());
   return checkpoints;

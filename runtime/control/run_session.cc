@@ -58,13 +58,13 @@ double generated_tokens_per_second(const StepFacts& step) {
 }
 
 RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume,
-                       StatusLine& status, const LinkKeyFiles& link_keys, RunBoard& board)
+                       StatusLine& status, const PeerKeyFiles& peer_keys, StatusStore& board)
     : plan_(plan),
       folder_(folder),
       resume_(resume),
       points_(resume.points),
       terminal_(status),
-      link_keys_(link_keys),
+      peer_keys_(peer_keys),
       board_(board),
       inbox_(std::make_shared<ControlInbox>()),
       lifecycle_(!resume.record.empty(), plan.settings.restarts_max > 0) {}

@@ -18,13 +18,13 @@
 #include "runtime/control/run_lifecycle.h"
 #include "runtime/control/run_preparation.h"
 #include "runtime/monitor/metrics_log.h"
-#include "runtime/monitor/run_board.h"
 #include "runtime/monitor/status_line.h"
+#include "runtime/monitor/status_store.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
 #include "runtime/store/socket_folder.h"
 #include "runtime/store/step_lines.h"
-#include "runtime/transport/link_keys.h"
+#include "runtime/transport/peer_keys.h"
 
 namespace primerl {
 
@@ -45,7 +45,7 @@ class RunSession {
  public:
   /// `board` is told what those who watch may know; all outlive the session.
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
-             const LinkKeyFiles& link_keys, RunBoard& board);
+             const PeerKeyFiles& peer_keys, StatusStore& board);
   /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
   /// taken up after a death.
   void use_hosts(const MachineSetup& hosts, bool is_again) {
@@ -65,9 +65,9 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    bool has_spoken = false;  // this incarnation
-    bool was_silent = false;  // for too long, and was killed
-    uint32_t epoch = 1;       // incarnation
+    bool has_spoken = false;   // this incarnation
+    bool was_silent = false;   // for too long, and was killed
+    uint32_t incarnation = 1;  // incarnation
     std::optional<StepReader> steps;
     std::optional<RestartBudget> restarts;
     std::optional<Time> restart_at;  // it has died and comes back then
@@ -122,8 +122,8 @@ class RunSession {
   const ResumeChoice& resume_;
   const std::vector<ResumePoint>& points_;  // of resume_
   StatusLine& terminal_;
-  const LinkKeyFiles& link_keys_;
-  RunBoard& board_;
+  const PeerKeyFiles& peer_keys_;
+  StatusStore& board_;
 
   const MachineSetup* host_setup_ = nullptr;
   bool is_again_ = false;
@@ -136,9 +136,9 @@ class RunSession {
   std::unique_ptr<SocketFolder> sockets_;  // null when the run is one process
   std::unique_ptr<LineFile> merged_log_;   // likewise
   std::unique_ptr<MetricsLog> metrics_;
-  uint32_t epoch_ = 1;     // of this start, and of the first incarnation of each worker
-  double wall_start_ = 0;  // of this start
-  double wall_zero_ = 0;   // of the run's first start
+  uint32_t incarnation_ = 1;  // of this start, and of the first incarnation of each worker
+  double wall_start_ = 0;     // of this start
+  double wall_zero_ = 0;      // of the run's first start
   RunLifecycle lifecycle_;
   int num_signals_obeyed_ = 0;
   bool has_first_token_ = false;

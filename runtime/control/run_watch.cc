@@ -13,15 +13,15 @@ Status RunSession::note_workers() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].process == nullptr) continue;
     const int64_t pid = workers_[i].process->pid();
-    const std::string& host = plan_.processes[i].machine;
+    const std::string& machine = plan_.processes[i].machine;
     Json one = Json::object();
     one.set("name", plan_.processes[i].name).set("pid", pid);
     // The pid of another machine says nothing here.
-    if (host.empty())
+    if (machine.empty())
       one.set("start_ticks", start_ticks(pid));
     else
-      one.set("host", host);
-    processes.push_back(std::move(one.set("incarnation", workers_[i].epoch)));
+      one.set("host", machine);
+    processes.push_back(std::move(one.set("incarnation", workers_[i].incarnation)));
   }
   return folder_.note(
       Json::object()

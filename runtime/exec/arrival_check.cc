@@ -13,43 +13,43 @@ ArrivalCheck::ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<con
                       plan_->instance(link.sender).tenant});
 }
 
-Status ArrivalCheck::sift(ProcessId from, Parcel& parcel) const {
-  if (Status ends = check_ends(from, parcel); !ends.ok()) {
-    parcel.messages.clear();
-    parcel.grants.clear();
+Status ArrivalCheck::sift(ProcessId from, MessageBatch& batch) const {
+  if (Status ends = check_ends(from, batch); !ends.ok()) {
+    batch.messages.clear();
+    batch.grants.clear();
     return ends;
   }
   Status first;
-  const auto fits = [&](const ParcelMessage& message) {
-    Status status = check(parcel, message);
+  const auto fits = [&](const BatchedMessage& message) {
+    Status status = check(batch, message);
     if (status.ok()) return true;
     if (first.ok()) first = std::move(status);
     return false;
   };
-  const auto begin = parcel.messages.begin(), end = parcel.messages.end();
+  const auto begin = batch.messages.begin(), end = batch.messages.end();
   // Nearly always all of it: nothing is moved then.
   auto kept = std::find_if_not(begin, end, fits);
   if (kept == end) return first;
   for (auto each = kept + 1; each != end; ++each)
     if (fits(*each)) *kept++ = std::move(*each);
-  parcel.messages.erase(kept, end);
+  batch.messages.erase(kept, end);
   return first;
 }
 
-Status ArrivalCheck::check_ends(ProcessId from, const Parcel& parcel) const {
-  const auto is_of = [this](HostId host, ProcessId process) {
-    return host.index() < plan_->hosts.size() && plan_->host(host).process == process;
+Status ArrivalCheck::check_ends(ProcessId from, const MessageBatch& batch) const {
+  const auto is_of = [this](GroupId group, ProcessId process) {
+    return group.index() < plan_->groups.size() && plan_->group(group).process == process;
   };
-  if (!is_of(parcel.to, here_))
-    return error(Code::kCorrupt, "a parcel for host {} arrived, which is not in '{}'",
-                 parcel.to.value, plan_->process(here_).name);
-  if (!is_of(parcel.from, from))
-    return error(Code::kCorrupt, "a parcel said to be of host {}, which is not its sender's",
-                 parcel.from.value);
+  if (!is_of(batch.to, here_))
+    return error(Code::kCorrupt, "a batch for group {} arrived, which is not in '{}'",
+                 batch.to.value, plan_->process(here_).name);
+  if (!is_of(batch.from, from))
+    return error(Code::kCorrupt, "a batch said to be of group {}, which is not its sender's",
+                 batch.from.value);
   return ok();
 }
 
-Status ArrivalCheck::check(const Parcel& parcel, const ParcelMessage& message) const {
+Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& message) const {
   const Envelope& envelope = message.envelope;
   if (message.link.index() >= wiring_->links.size())
     return error(Code::kCorrupt, "a message of link {}, which there is not", message.link.value);
@@ -59,7 +59,7 @@ Status ArrivalCheck::check(const Parcel& parcel, const ParcelMessage& message) c
     return error(Code::kCorrupt, "a message of edge '{}' {} ({})", plan_->edge(link.edge).name,
                  what, found);
   };
-  if (link.sender_host != parcel.from || link.target_host != parcel.to ||
+  if (link.sender_group != batch.from || link.target_group != batch.to ||
       envelope.edge != link.edge || envelope.sender != link.sender ||
       envelope.target != link.target)
     return refused("has other ends than its link", message.link.value);
@@ -77,8 +77,8 @@ Status ArrivalCheck::check(const Parcel& parcel, const ParcelMessage& message) c
   };
   if (!is_known(envelope.origin) || !is_known(envelope.cause.instance))
     return refused("names an instance that there is not", envelope.origin.value);
-  if (envelope.epoch != parcel.epoch)
-    return refused("is of another incarnation than its parcel", envelope.epoch);
+  if (envelope.incarnation != batch.incarnation)
+    return refused("is of another incarnation than its batch", envelope.incarnation);
   return ok();
 }
 

@@ -1,11 +1,11 @@
-/// ArrivalCheck: what another process sent, held against the plan before any host sees it.
+/// ArrivalCheck: what another process sent, held against the plan before any group sees it.
 ///
-///   transport -> [ arrival check ] -> host -> inbox
+///   transport -> [ arrival check ] -> group -> inbox
 ///
-/// A process may speak for its own hosts, on links of the plan that begin there and end here, with
+/// A process may speak for its own groups, on links of the plan that begin there and end here, with
 /// messages of the link's type, for tenants that the link serves. What does not fit is taken out of
-/// its parcel; all else goes on. Numbers that need a host's state (sequences, grants) are the
-/// host's to check. Immutable after construction: any thread.
+/// its batch; all else goes on. Numbers that need a group's state (sequences, grants) are the
+/// group's to check. Immutable after construction: any thread.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ class ArrivalCheck {
   ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
                ProcessId here);
 
-  /// Leaves in the parcel what `from` may send. The first thing that it may not, or ok.
-  Status sift(ProcessId from, Parcel& parcel) const;
+  /// Leaves in the batch what `from` may send. The first thing that it may not, or ok.
+  Status sift(ProcessId from, MessageBatch& batch) const;
 
  private:
   /// What a link carries, beyond its Wiring.
@@ -30,8 +30,8 @@ class ArrivalCheck {
     const MessageType* type = nullptr;
     TenantSlot sender_tenant;  // of the sender instance; none when shared
   };
-  Status check_ends(ProcessId from, const Parcel& parcel) const;
-  Status check(const Parcel& parcel, const ParcelMessage& message) const;
+  Status check_ends(ProcessId from, const MessageBatch& batch) const;
+  Status check(const MessageBatch& batch, const BatchedMessage& message) const;
 
   const std::shared_ptr<const Plan> plan_;
   const std::shared_ptr<const Wiring> wiring_;

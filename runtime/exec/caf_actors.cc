@@ -39,7 +39,7 @@ class TurnActor final : public caf::event_based_actor {
       }
     }};
   }
-  const char* name() const override { return "primerl host"; }
+  const char* name() const override { return "primerl group"; }
 
  private:
   CafActors::Turn turn_;

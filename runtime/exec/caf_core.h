@@ -1,5 +1,5 @@
-/// The inside of a CafExecutor (caf_executor.h has the manual): hosts in their cells, the phases of
-/// a run, and the watch over them.
+/// The inside of a CafExecutor (caf_executor.h has the manual): groups in their cells, the phases
+/// of a run, and the watch over them.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 #include "runtime/exec/arrival_check.h"
 #include "runtime/exec/caf_actors.h"
-#include "runtime/exec/caf_cell.h"
 #include "runtime/exec/caf_executor.h"
+#include "runtime/exec/caf_group.h"
 #include "runtime/exec/caf_timers.h"
 #include "runtime/exec/drain.h"
 #include "runtime/exec/handler_watch.h"
@@ -28,19 +28,19 @@ class CafExecutor::Core final : private CellOwner {
 
   Status prepare();
   void go();
-  void go_live();
-  std::vector<PeerChange> returns_for(HostId host) const;
+  void resume_live();
+  std::vector<PeerChange> returns_for(GroupId group) const;
   bool is_live() const;
-  Status arrive(ProcessId from, Parcel&& parcel);
+  Status arrive(ProcessId from, MessageBatch&& batch);
   void finish(RunEnd end);
-  void peer_down(ProcessId process, uint32_t epoch);
-  Status peer_up(ProcessId process, uint32_t epoch, const std::function<Status()>& join);
+  void peer_down(ProcessId process, uint32_t incarnation);
+  Status peer_up(ProcessId process, uint32_t incarnation, const std::function<Status()>& join);
   StallReport stall_report() const;
   void request_drain();
   void request_stop();
   RunOutcome wait();
   RunStatus status() const;
-  std::vector<HostView> views() const;
+  std::vector<GroupView> views() const;
   ProcessLoad load() const;
   bool has_lost_threads() const;
   /// Ends what still runs and takes the ledger. Idempotent.
@@ -52,12 +52,12 @@ class CafExecutor::Core final : private CellOwner {
   // caf_executor.cc
   Status make_shared_resources();
   Status check_process() const;
-  Status start_hosts();
-  void spawn(const std::shared_ptr<HostCell>& cell);
+  Status start_groups();
+  void spawn(const std::shared_ptr<GroupCell>& cell);
   void begin_drain(RunEnd end);
   void end(RunEnd end, Status status, StallReport stall = {});
   Status collect_ended();
-  Error not_stopped(const Host& host) const;
+  Error not_stopped(const ActorGroup& group) const;
   std::vector<EdgeLedger> ledger() const;
 
   // caf_watch.cc: on the timer thread
@@ -66,33 +66,33 @@ class CafExecutor::Core final : private CellOwner {
   void watch_stall(Time now);
   void watch_record(Time now);
   void watch_drain(Time now);
-  void abandon(HostCell& cell, const HostView& view, Time now);
-  Duration handler_limit(const Host& host) const;
+  void abandon(GroupCell& cell, const GroupView& view, Time now);
+  Duration handler_limit(const ActorGroup& group) const;
 
   // caf_remote.cc
-  void carry(Parcel&& parcel);
-  void tell_neighbours(ProcessId process, bool is_up, uint32_t epoch);
-  std::atomic<uint32_t>& known_epoch(HostId host, ProcessId process) {
-    return known_epochs_[host.index() * live_epochs_.size() + process.index()];
+  void carry(MessageBatch&& batch);
+  void tell_neighbours(ProcessId process, bool is_up, uint32_t incarnation);
+  std::atomic<uint32_t>& known_incarnation(GroupId group, ProcessId process) {
+    return known_incarnations_[group.index() * live_incarnations_.size() + process.index()];
   }
   void note_stillness(bool is_waiting);
   void add_stillness(RunStatus& status) const;
 
   // CellOwner
-  void deliver(Parcel&& parcel) override {
-    const auto& cell = cells_[parcel.to.index()];
-    cell != nullptr ? cell->push(std::move(parcel)) : carry(std::move(parcel));
+  void deliver(MessageBatch&& batch) override {
+    const auto& cell = cells_[batch.to.index()];
+    cell != nullptr ? cell->push(std::move(batch)) : carry(std::move(batch));
   }
-  void arm(HostId host, Time at) override { timers_->arm(host, at); }
+  void arm(GroupId group, Time at) override { timers_->arm(group, at); }
   void tenant_finished(TenantSlot tenant) override;
-  void host_failed(HostId host, Error error) override;
-  void parcel_refused(HostId host, HostId from, const Error& why) override;
-  void host_started(HostId host, Status status) override;
-  void host_ended(HostId host) override;
-  void host_followed(HostId host) override;
-  void host_idle() override { timers_->notice(); }
+  void group_failed(GroupId group, Error error) override;
+  void batch_refused(GroupId group, GroupId from, const Error& why) override;
+  void group_started(GroupId group, Status status) override;
+  void group_ended(GroupId group) override;
+  void group_caught_up(GroupId group) override;
+  void group_idle() override { timers_->notice(); }
   bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
-  void peer_changed(HostId host, const PeerChange& change) override;
+  void peer_changed(GroupId group, const PeerChange& change) override;
 
   // Constant after start().
   const CafExecutorSetup setup_;
@@ -101,8 +101,8 @@ class CafExecutor::Core final : private CellOwner {
   const ArrivalCheck arrival_check_;
   HandlerWatch handler_watch_;                               // looks on the timer thread
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
-  std::vector<std::shared_ptr<HostCell>> cells_;             // by HostId; null in other processes
-  std::vector<HostCell*> here_;                              // those of this process
+  std::vector<std::shared_ptr<GroupCell>> cells_;            // by GroupId; null in other processes
+  std::vector<GroupCell*> here_;                             // those of this process
   std::unique_ptr<CafActors> actors_;
   std::unique_ptr<CafTimers> timers_;
 
@@ -112,10 +112,10 @@ class CafExecutor::Core final : private CellOwner {
   std::atomic<int64_t> still_since_ns_{0};
 
   // Incarnations of the other processes: the one linked up with (0: none), guarded by links_mutex_,
-  // and the one each host here knows of. A parcel for another than both is nobody's.
+  // and the one each group here knows of. A batch for another than both is nobody's.
   std::shared_mutex links_mutex_;
-  std::vector<uint32_t> live_epochs_;
-  std::vector<std::atomic<uint32_t>> known_epochs_;  // by host, then process
+  std::vector<uint32_t> live_incarnations_;
+  std::vector<std::atomic<uint32_t>> known_incarnations_;  // by group, then process
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -124,9 +124,9 @@ class CafExecutor::Core final : private CellOwner {
   RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds means
   Time draining_since_;
   std::set<TenantSlot> finished_;
-  std::vector<std::optional<Status>> started_;  // by HostId
-  std::vector<bool> ended_;                     // by HostId
-  size_t num_followed_ = 0;                     // hosts at the end of their record
+  std::vector<std::optional<Status>> started_;  // by GroupId
+  std::vector<bool> ended_;                     // by GroupId
+  size_t num_followed_ = 0;                     // groups at the end of their record
   bool is_live_ = true;
   RunOutcome outcome_;
 

@@ -31,15 +31,16 @@ CafExecutor::Core::Core(CafExecutorSetup setup)
       arrival_check_(setup_.plan, wiring_, setup_.process),
       handler_watch_(*setup_.plan, *wiring_, setup_.plan->settings.handler_alarm_after),
       shared_resources_(setup_.plan->resources.size()),
-      cells_(setup_.plan->hosts.size()),
-      live_epochs_(setup_.plan->processes.size(), setup_.epoch),
-      known_epochs_(setup_.plan->hosts.size() * setup_.plan->processes.size()),
-      started_(setup_.plan->hosts.size()),
-      ended_(setup_.plan->hosts.size(), false),
-      is_live_(setup_.guide == nullptr) {
-  for (const auto& [process, epoch] : setup_.peer_epochs) live_epochs_[process] = epoch;
-  for (size_t i = 0; i < known_epochs_.size(); ++i)
-    known_epochs_[i] = live_epochs_[i % live_epochs_.size()];
+      cells_(setup_.plan->groups.size()),
+      live_incarnations_(setup_.plan->processes.size(), setup_.incarnation),
+      known_incarnations_(setup_.plan->groups.size() * setup_.plan->processes.size()),
+      started_(setup_.plan->groups.size()),
+      ended_(setup_.plan->groups.size(), false),
+      is_live_(setup_.step_source == nullptr) {
+  for (const auto& [process, incarnation] : setup_.peer_incarnations)
+    live_incarnations_[process] = incarnation;
+  for (size_t i = 0; i < known_incarnations_.size(); ++i)
+    known_incarnations_[i] = live_incarnations_[i % live_incarnations_.size()];
 }
 
 CafExecutor::Core::~Core() {
@@ -62,11 +63,11 @@ Status CafExecutor::Core::make_shared_resources() {
   const Plan& plan = *setup_.plan;
   std::vector<bool> is_owned(plan.resources.size(), false);
   std::vector<bool> is_used(plan.resources.size(), false);
-  for (const auto& host : plan.hosts)
-    for (const int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
+  for (const auto& group : plan.groups)
+    for (const int32_t resource : group.resources) is_owned[static_cast<size_t>(resource)] = true;
   for (const auto& instance : plan.instances)
     for (const int32_t resource : instance.resources)
-      if (plan.host(instance.host).process == setup_.process)
+      if (plan.group(instance.group).process == setup_.process)
         is_used[static_cast<size_t>(resource)] = true;
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (is_owned[i] || !is_used[i]) continue;
@@ -78,9 +79,9 @@ Status CafExecutor::Core::make_shared_resources() {
   return ok();
 }
 
-void CafExecutor::Core::spawn(const std::shared_ptr<HostCell>& cell) {
+void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
   const uint32_t incarnation = cell->adopt();
-  const bool detached = setup_.plan->host(cell->host().id()).own_thread;
+  const bool detached = setup_.plan->group(cell->group().id()).own_thread;
   cell->set_poke(actors_->spawn([cell, incarnation] { return cell->turn(incarnation); }, detached));
 }
 
@@ -92,44 +93,46 @@ Status CafExecutor::Core::prepare() {
   ASSIGN_OR_RETURN(actors_, CafActors::make(pool_threads_of(plan)));
   timers_ = std::make_unique<CafTimers>(
       clock_, cells_.size(), tick_of(plan),
-      [this](HostId host) { cells_[host.index()]->order(HostCell::kWake); }, [this] { look(); });
+      [this](GroupId group) { cells_[group.index()]->order(GroupCell::kWake); },
+      [this] { look(); });
   std::vector<Resource*> shared;
   for (const auto& resource : shared_resources_) shared.push_back(resource.get());
-  for (const HostId id : plan.processes[setup_.process.index()].hosts) {
-    HostSetup host;
-    host.plan = setup_.plan;
-    host.wiring = wiring_;
-    host.host = id;
-    host.epoch = setup_.epoch;
-    host.surroundings = setup_.surroundings;
-    host.factory = setup_.factory;
-    host.shared_resources = shared;
-    host.observer = setup_.observer;
-    if (setup_.guide != nullptr) {
-      host.guide = &setup_.guide->guide(id);
-      host.epoch = setup_.guide->epoch();
+  for (const GroupId id : plan.processes[setup_.process.index()].groups) {
+    GroupSetup group;
+    group.plan = setup_.plan;
+    group.wiring = wiring_;
+    group.group = id;
+    group.incarnation = setup_.incarnation;
+    group.surroundings = setup_.surroundings;
+    group.factory = setup_.factory;
+    group.shared_resources = shared;
+    group.observer = setup_.observer;
+    if (setup_.step_source != nullptr) {
+      group.step_source = &setup_.step_source->step_source(id);
+      group.incarnation = setup_.step_source->incarnation();
     }
-    auto cell = std::make_shared<HostCell>(std::move(host), plan.host(id).own_thread,
-                                           static_cast<CellOwner*>(this), clock_, setup_.guide);
+    auto cell =
+        std::make_shared<GroupCell>(std::move(group), plan.group(id).own_thread,
+                                    static_cast<CellOwner*>(this), clock_, setup_.step_source);
     here_.push_back(cell.get());
     cells_[id.index()] = std::move(cell);
   }
   for (const auto& cell : cells_)
     if (cell != nullptr) spawn(cell);
-  return start_hosts();
+  return start_groups();
 }
 
-Status CafExecutor::Core::start_hosts() {
-  for (auto* cell : here_) cell->order(HostCell::kStart);
+Status CafExecutor::Core::start_groups() {
+  for (auto* cell : here_) cell->order(GroupCell::kStart);
   Status failure;
   {
     std::unique_lock lock(mutex_);
     for (auto* cell : here_) {
-      auto& status = started_[cell->host().id().index()];
+      auto& status = started_[cell->group().id().index()];
       changed_.wait(lock, [&status] { return status.has_value(); });
       if (failure.ok() && !status->ok())
         failure =
-            Error(status->error()).while_doing(fmt::format("starting '{}'", cell->host().name()));
+            Error(status->error()).while_doing(fmt::format("starting '{}'", cell->group().name()));
     }
     if (failure.ok() && phase_ == Phase::kNew) phase_ = Phase::kRunning;
   }
@@ -142,7 +145,7 @@ Status CafExecutor::Core::start_hosts() {
 }
 
 void CafExecutor::Core::go() {
-  for (auto* cell : here_) cell->order(HostCell::kGo);
+  for (auto* cell : here_) cell->order(GroupCell::kGo);
 }
 
 void CafExecutor::Core::request_drain() { begin_drain(RunEnd::kInterrupted); }
@@ -157,7 +160,7 @@ void CafExecutor::Core::begin_drain(RunEnd end) {
     drained_end_ = end;
     draining_since_ = clock_.now();
   }
-  for (auto* cell : here_) cell->order(HostCell::kDrain);
+  for (auto* cell : here_) cell->order(GroupCell::kDrain);
   timers_->notice();
 }
 
@@ -171,7 +174,7 @@ void CafExecutor::Core::end(RunEnd end, Status status, StallReport stall) {
     outcome_.stall = std::move(stall);
   }
   is_stopping_.store(true);
-  for (auto* cell : here_) cell->host().request_stop();
+  for (auto* cell : here_) cell->group().request_stop();
   changed_.notify_all();
 }
 
@@ -192,7 +195,7 @@ void CafExecutor::Core::shut_down() {
     if (phase_ == Phase::kEnded) return;
   }
   if (timers_ != nullptr) timers_->stop();
-  for (auto* cell : here_) cell->order(HostCell::kQuit);
+  for (auto* cell : here_) cell->order(GroupCell::kQuit);
   auto stuck = collect_ended();
   auto edges = ledger();
   for (auto* cell : here_) cell->set_poke(nullptr);
@@ -212,57 +215,57 @@ void CafExecutor::Core::shut_down() {
   phase_ = Phase::kEnded;
 }
 
-/// Waits until every host has been destroyed on its thread; names one that has not.
+/// Waits until every group has been destroyed on its thread; names one that has not.
 Status CafExecutor::Core::collect_ended() {
   const auto limit = std::chrono::nanoseconds(setup_.plan->settings.drain_max.to_nanoseconds());
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (auto* cell : here_) {
-    const Host& host = cell->host();
-    if (!host.may_run_apart()) continue;
+    const ActorGroup& group = cell->group();
+    if (!group.may_run_apart()) continue;
     // Such a handler owns nothing that others need: if it is in one now, it is left behind.
-    if (host.view().is_running && cell->take_over()) {
-      spawn(cells_[host.id().index()]);
-      cell->order(HostCell::kQuit);
+    if (group.view().is_running && cell->take_over()) {
+      spawn(cells_[group.id().index()]);
+      cell->order(GroupCell::kQuit);
     }
   }
-  std::vector<const Host*> late;
+  std::vector<const ActorGroup*> late;
   {
     std::unique_lock lock(mutex_);
     for (auto* cell : here_) {
-      const Host& host = cell->host();
+      const ActorGroup& group = cell->group();
       const bool has_ended = changed_.wait_until(
-          lock, deadline, [this, &host] { return static_cast<bool>(ended_[host.id().index()]); });
-      if (!has_ended) late.push_back(&host);
+          lock, deadline, [this, &group] { return static_cast<bool>(ended_[group.id().index()]); });
+      if (!has_ended) late.push_back(&group);
     }
   }
   if (late.empty()) return ok();
   // Others may only wait for the thread that one of them holds.
-  const auto culprit = std::find_if(late.begin(), late.end(),
-                                    [](const Host* host) { return host->view().is_running; });
+  const auto culprit = std::find_if(
+      late.begin(), late.end(), [](const ActorGroup* group) { return group->view().is_running; });
   return not_stopped(culprit == late.end() ? *late.front() : **culprit);
 }
 
-Error CafExecutor::Core::not_stopped(const Host& host) const {
-  const auto view = host.view();
+Error CafExecutor::Core::not_stopped(const ActorGroup& group) const {
+  const auto view = group.view();
   std::string last = "outside a handler";
   if (!view.handling.is_none() && view.handling_type != nullptr)
     last = fmt::format("'{}' handles a '{}'", setup_.plan->instance(view.handling).name,
                        view.handling_type->name);
   else if (view.is_running)
     last = "in a work turn";
-  return error(Code::kDeadline, "'{}' has not stopped within {} ({})", host.name(),
+  return error(Code::kDeadline, "'{}' has not stopped within {} ({})", group.name(),
                to_string(setup_.plan->settings.drain_max), last);
 }
 
 std::vector<EdgeLedger> CafExecutor::Core::ledger() const {
   std::vector<EdgeLedger> edges(setup_.plan->edges.size());
-  for (auto* cell : here_) cell->host().add_to(edges);
+  for (auto* cell : here_) cell->group().add_to(edges);
   return edges;
 }
 
 RunStatus CafExecutor::Core::status() const {
   RunStatus status;
-  for (auto* cell : here_) status.num_steps += cell->host().counts().num_steps;
+  for (auto* cell : here_) status.num_steps += cell->group().counts().num_steps;
   status.edges = ledger();
   add_stillness(status);
   const std::lock_guard lock(mutex_);
@@ -270,10 +273,10 @@ RunStatus CafExecutor::Core::status() const {
   return status;
 }
 
-std::vector<HostView> CafExecutor::Core::views() const {
-  std::vector<HostView> views;
+std::vector<GroupView> CafExecutor::Core::views() const {
+  std::vector<GroupView> views;
   for (auto* cell : here_) {
-    views.push_back(cell->host().view());
+    views.push_back(cell->group().view());
     views.back().busy = cell->busy();
   }
   return views;
@@ -291,37 +294,37 @@ void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
   begin_drain(RunEnd::kFinished);
 }
 
-void CafExecutor::Core::host_failed(HostId host, Error error) {
+void CafExecutor::Core::group_failed(GroupId group, Error error) {
   end(RunEnd::kFailed,
-      std::move(error).while_doing(fmt::format("in '{}'", setup_.plan->host(host).name)));
+      std::move(error).while_doing(fmt::format("in '{}'", setup_.plan->group(group).name)));
 }
 
-void CafExecutor::Core::host_started(HostId host, Status status) {
+void CafExecutor::Core::group_started(GroupId group, Status status) {
   {
     const std::lock_guard lock(mutex_);
-    started_[host.index()] = std::move(status);
+    started_[group.index()] = std::move(status);
   }
   changed_.notify_all();
 }
 
-void CafExecutor::Core::host_followed(HostId) {
+void CafExecutor::Core::group_caught_up(GroupId) {
   {
     const std::lock_guard lock(mutex_);
     if (++num_followed_ < here_.size()) return;
   }
   if (setup_.on_followed != nullptr) return setup_.on_followed();
-  go_live();
+  resume_live();
 }
 
-/// What a host is told as it goes live: those who did not follow have died, and are back.
-std::vector<PeerChange> CafExecutor::Core::returns_for(HostId host) const {
+/// What a group is told as it resumes: those who did not follow have died, and are back.
+std::vector<PeerChange> CafExecutor::Core::returns_for(GroupId group) const {
   std::vector<PeerChange> changes;
-  for (const ProcessId process : setup_.guide->absent()) {
-    const uint32_t epoch = live_epochs_[process.index()];
+  for (const ProcessId process : setup_.step_source->absent()) {
+    const uint32_t incarnation = live_incarnations_[process.index()];
     for (const bool is_up : {false, true})
-      for (const HostId peer : wiring_->hosts[host.index()].peers)
-        if (setup_.plan->host(peer).process == process)
-          changes.push_back({peer, is_up, is_up ? epoch : epoch - 1});
+      for (const GroupId peer : wiring_->groups[group.index()].peers)
+        if (setup_.plan->group(peer).process == process)
+          changes.push_back({peer, is_up, is_up ? incarnation : incarnation - 1});
   }
   return changes;
 }
@@ -331,25 +334,25 @@ bool CafExecutor::Core::is_live() const {
   return is_live_;
 }
 
-void CafExecutor::Core::go_live() {
+void CafExecutor::Core::resume_live() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_live_, true)) return;
     still_since_ns_ = 0;  // it was of the clock before
     // A drain that began meanwhile has its time from now on.
-    clock_.go_on_from(setup_.guide->ended());
+    clock_.go_on_from(setup_.step_source->ended());
     draining_since_ = clock_.now();
   }
-  setup_.guide->go_live();
-  for (auto* cell : here_) cell->go_live(returns_for(cell->host().id()));
+  setup_.step_source->resume_live();
+  for (auto* cell : here_) cell->resume_live(returns_for(cell->group().id()));
   timers_->notice();
   if (setup_.on_live != nullptr) setup_.on_live();
 }
 
-void CafExecutor::Core::host_ended(HostId host) {
+void CafExecutor::Core::group_ended(GroupId group) {
   {
     const std::lock_guard lock(mutex_);
-    ended_[host.index()] = true;
+    ended_[group.index()] = true;
   }
   changed_.notify_all();
 }
@@ -360,7 +363,7 @@ CafExecutor::CafExecutor(CafExecutorSetup setup)
 CafExecutor::~CafExecutor() {
   core_->request_stop();
   core_->shut_down();
-  // The stuck thread may still reach its host.
+  // The stuck thread may still reach its group.
   if (core_->has_lost_threads()) keep_for_ever(core_);
 }
 
@@ -371,15 +374,17 @@ Status CafExecutor::start() {
 }
 Status CafExecutor::prepare() { return core_->prepare(); }
 void CafExecutor::go() { core_->go(); }
-void CafExecutor::go_live() { core_->go_live(); }
+void CafExecutor::resume_live() { core_->resume_live(); }
 bool CafExecutor::is_live() const { return core_->is_live(); }
-Status CafExecutor::arrive(ProcessId from, Parcel&& parcel) {
-  return core_->arrive(from, std::move(parcel));
+Status CafExecutor::arrive(ProcessId from, MessageBatch&& batch) {
+  return core_->arrive(from, std::move(batch));
 }
-void CafExecutor::peer_down(ProcessId process, uint32_t epoch) { core_->peer_down(process, epoch); }
-Status CafExecutor::peer_up(ProcessId process, uint32_t epoch,
+void CafExecutor::peer_down(ProcessId process, uint32_t incarnation) {
+  core_->peer_down(process, incarnation);
+}
+Status CafExecutor::peer_up(ProcessId process, uint32_t incarnation,
                             const std::function<Status()>& join) {
-  return core_->peer_up(process, epoch, join);
+  return core_->peer_up(process, incarnation, join);
 }
 void CafExecutor::finish(RunEnd end) { core_->finish(end); }
 StallReport CafExecutor::stall_report() const { return core_->stall_report(); }
@@ -387,7 +392,7 @@ void CafExecutor::request_drain() { core_->request_drain(); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }
 RunStatus CafExecutor::status() const { return core_->status(); }
-std::vector<HostView> CafExecutor::views() const { return core_->views(); }
+std::vector<GroupView> CafExecutor::views() const { return core_->views(); }
 ProcessLoad CafExecutor::load() const { return core_->load(); }
 bool CafExecutor::has_lost_threads() const { return core_->has_lost_threads(); }
 

@@ -1,4 +1,4 @@
-// What a CafExecutor does for a run of several processes: parcels that leave and arrive, and the
+// What a CafExecutor does for a run of several processes: batches that leave and arrive, and the
 // looks that others take at it.
 #include <algorithm>
 
@@ -7,63 +7,65 @@
 
 namespace primerl {
 
-void CafExecutor::Core::carry(Parcel&& parcel) {
-  const ProcessId to = setup_.plan->host(parcel.to).process;
-  const HostId from = parcel.from;
+void CafExecutor::Core::carry(MessageBatch&& batch) {
+  const ProcessId to = setup_.plan->group(batch.to).process;
+  const GroupId from = batch.from;
   const std::shared_lock lock(links_mutex_);
-  const uint32_t live = live_epochs_[to.index()];
+  const uint32_t live = live_incarnations_[to.index()];
   // Said to one that has died: the sender gets it back when it hears of the death.
-  if (live == 0 || known_epoch(from, to).load(std::memory_order_relaxed) != live) {
-    parcel.messages.clear();
-    parcel.grants.clear();
+  if (live == 0 || known_incarnation(from, to).load(std::memory_order_relaxed) != live) {
+    batch.messages.clear();
+    batch.grants.clear();
     return;
   }
-  if (const Status carried = setup_.others->carry(to, std::move(parcel)); !carried.ok())
-    host_failed(from, Error(carried.error())
-                          .while_doing(fmt::format("sending to process '{}'",
-                                                   setup_.plan->process(to).name)));
+  if (const Status carried = setup_.others->carry(to, std::move(batch)); !carried.ok())
+    group_failed(from, Error(carried.error())
+                           .while_doing(fmt::format("sending to process '{}'",
+                                                    setup_.plan->process(to).name)));
 }
 
-Status CafExecutor::Core::arrive(ProcessId from, Parcel&& parcel) {
-  Status sifted = arrival_check_.sift(from, parcel);
-  if (!parcel.empty()) cells_[parcel.to.index()]->push(std::move(parcel));
+Status CafExecutor::Core::arrive(ProcessId from, MessageBatch&& batch) {
+  Status sifted = arrival_check_.sift(from, batch);
+  if (!batch.empty()) cells_[batch.to.index()]->push(std::move(batch));
   return sifted;
 }
 
 /// Of this process it is a mistake that ends the run; another one's is left out and told.
-void CafExecutor::Core::parcel_refused(HostId host, HostId from, const Error& why) {
-  const ProcessId process = setup_.plan->host(from).process;
-  if (process == setup_.process) return host_failed(host, why);
+void CafExecutor::Core::batch_refused(GroupId group, GroupId from, const Error& why) {
+  const ProcessId process = setup_.plan->group(from).process;
+  if (process == setup_.process) return group_failed(group, why);
   setup_.others->refused(process, why);
 }
 
-void CafExecutor::Core::peer_changed(HostId host, const PeerChange& change) {
-  known_epoch(host, setup_.plan->host(change.peer).process) = change.is_up ? change.epoch : 0;
+void CafExecutor::Core::peer_changed(GroupId group, const PeerChange& change) {
+  known_incarnation(group, setup_.plan->group(change.peer).process) =
+      change.is_up ? change.incarnation : 0;
 }
 
-void CafExecutor::Core::tell_neighbours(ProcessId process, bool is_up, uint32_t epoch) {
+void CafExecutor::Core::tell_neighbours(ProcessId process, bool is_up, uint32_t incarnation) {
   for (auto* cell : here_) {
-    const auto& peers = wiring_->hosts[cell->host().id().index()].peers;
-    for (const HostId peer : peers)
-      if (setup_.plan->host(peer).process == process) cell->push(PeerChange{peer, is_up, epoch});
+    const auto& peers = wiring_->groups[cell->group().id().index()].peers;
+    for (const GroupId peer : peers)
+      if (setup_.plan->group(peer).process == process)
+        cell->push(PeerChange{peer, is_up, incarnation});
   }
 }
 
-void CafExecutor::Core::peer_down(ProcessId process, uint32_t epoch) {
+void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
   {
     const std::unique_lock lock(links_mutex_);
-    live_epochs_[process.index()] = 0;
+    live_incarnations_[process.index()] = 0;
   }
-  tell_neighbours(process, false, epoch);
+  tell_neighbours(process, false, incarnation);
 }
 
-Status CafExecutor::Core::peer_up(ProcessId process, uint32_t epoch,
+Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
                                   const std::function<Status()>& join) {
-  // Hosts that hear of it at once wait here until their words can reach it.
+  // Groups that hear of it at once wait here until their words can reach it.
   const std::unique_lock lock(links_mutex_);
-  tell_neighbours(process, true, epoch);
+  tell_neighbours(process, true, incarnation);
   RETURN_IF_ERROR(join());
-  live_epochs_[process.index()] = epoch;
+  live_incarnations_[process.index()] = incarnation;
   return ok();
 }
 
@@ -83,19 +85,19 @@ void CafExecutor::Core::add_stillness(RunStatus& status) const {
   status.has_alarm = has_alarm_;
   status.is_idle = true;
   for (auto* cell : here_)
-    status.is_idle = status.is_idle && cell->is_draining() && cell->host().counts().is_idle;
+    status.is_idle = status.is_idle && cell->is_draining() && cell->group().counts().is_idle;
 }
 
 ProcessLoad CafExecutor::Core::load() const {
   const Time now = clock_.now();
   ProcessLoad load;
   load.edges.resize(setup_.plan->edges.size());
-  for (auto* cell : here_) cell->host().add_load(load.edges, load.instances, now);
-  for (const HostView& view : views()) {
-    HostReport& report = load.hosts.emplace_back(to_report(view, now));
-    const Time sign = std::max(handler_watch_.last_sign(view.host), view.running_since);
+  for (auto* cell : here_) cell->group().add_load(load.edges, load.instances, now);
+  for (const GroupView& view : views()) {
+    GroupReport& report = load.groups.emplace_back(to_report(view, now));
+    const Time sign = std::max(handler_watch_.last_sign(view.group), view.running_since);
     if (view.is_running) report.silent_ns = std::max<int64_t>((now - sign).to_nanoseconds(), 0);
-    report.num_alarms = handler_watch_.num_alarms(view.host);
+    report.num_alarms = handler_watch_.num_alarms(view.group);
   }
   return load;
 }

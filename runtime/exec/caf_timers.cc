@@ -10,24 +10,24 @@ constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 }  // namespace
 
-CafTimers::CafTimers(const RunClock& clock, size_t num_hosts, Duration tick,
-                     std::function<void(HostId)> ring, std::function<void()> look)
+CafTimers::CafTimers(const RunClock& clock, size_t num_groups, Duration tick,
+                     std::function<void(GroupId)> ring, std::function<void()> look)
     : clock_(clock),
       tick_(tick),
       ring_(std::move(ring)),
       look_(std::move(look)),
-      armed_(num_hosts, kNever) {
+      armed_(num_groups, kNever) {
   thread_ = std::thread([this] { run(); });
 }
 
-void CafTimers::arm(HostId host, Time at) {
+void CafTimers::arm(GroupId group, Time at) {
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
-    if (armed_[host.index()] == kNever) ++num_armed_;
-    armed_[host.index()] = at;
+    if (armed_[group.index()] == kNever) ++num_armed_;
+    armed_[group.index()] = at;
     is_first = alarms_.empty() || at < alarms_.top().at;
-    alarms_.push({at, host});
+    alarms_.push({at, group});
   }
   if (is_first) changed_.notify_one();
 }
@@ -54,16 +54,16 @@ void CafTimers::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::vector<HostId> CafTimers::take_due(Time now) {
-  std::vector<HostId> due;
+std::vector<GroupId> CafTimers::take_due(Time now) {
+  std::vector<GroupId> due;
   while (!alarms_.empty() && alarms_.top().at <= now) {
     const Alarm alarm = alarms_.top();
     alarms_.pop();
-    // A replaced alarm no longer is the host's.
-    if (armed_[alarm.host.index()] != alarm.at) continue;
-    armed_[alarm.host.index()] = kNever;
+    // A replaced alarm no longer is the group's.
+    if (armed_[alarm.group.index()] != alarm.at) continue;
+    armed_[alarm.group.index()] = kNever;
     --num_armed_;
-    due.push_back(alarm.host);
+    due.push_back(alarm.group);
   }
   return due;
 }
@@ -78,7 +78,7 @@ void CafTimers::run() {
     if (!due.empty() || looks) {
       is_noticed_ = false;
       lock.unlock();
-      for (const HostId host : due) ring_(host);
+      for (const GroupId group : due) ring_(group);
       if (looks) {
         look_();
         next_look = clock_.now() + tick_;

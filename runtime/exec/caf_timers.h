@@ -1,6 +1,6 @@
 /// CafTimers: the one timer service of a process: one thread, one heap, joined at the end.
 ///
-/// Every host has at most one alarm, its earliest; ring() is called for it once, on the service's
+/// Every group has at most one alarm, its earliest; ring() is called for it once, on the service's
 /// thread, at or after its time. look() is called every `tick`, and soon after notice(): that is
 /// where deadlines, stalls and the end of a drain are watched. Neither may block.
 #pragma once
@@ -19,13 +19,13 @@ namespace primerl {
 
 class CafTimers {
  public:
-  /// Times are of `clock`, which outlives it; notice() after it was set.
-  CafTimers(const RunClock& clock, size_t num_hosts, Duration tick,
-            std::function<void(HostId)> ring, std::function<void()> look);
+  /// Times are of `clock`, which outlives it; call notice() after that clock was set.
+  CafTimers(const RunClock& clock, size_t num_groups, Duration tick,
+            std::function<void(GroupId)> ring, std::function<void()> look);
   ~CafTimers() { stop(); }
 
-  /// Replaces the host's alarm. Any thread.
-  void arm(HostId host, Time at);
+  /// Replaces the group's alarm. Any thread.
+  void arm(GroupId group, Time at);
   bool has_alarm() const;
   /// Asks for a look() soon. Any thread.
   void notice();
@@ -35,22 +35,22 @@ class CafTimers {
  private:
   struct Alarm {
     Time at;
-    HostId host;
+    GroupId group;
     bool operator>(const Alarm& other) const { return at > other.at; }
   };
   void run();
-  std::vector<HostId> take_due(Time now);  // under mutex_
+  std::vector<GroupId> take_due(Time now);  // under mutex_
 
   const RunClock& clock_;
   const Duration tick_;
-  const std::function<void(HostId)> ring_;
+  const std::function<void(GroupId)> ring_;
   const std::function<void()> look_;
 
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::priority_queue<Alarm, std::vector<Alarm>, std::greater<>> alarms_;  // may hold replaced ones
-  std::vector<Time> armed_;  // by host; kNever when it has none
+  std::vector<Time> armed_;  // by group; kNever when it has none
   size_t num_armed_ = 0;
   bool is_noticed_ = false;
   bool is_stopping_ = false;

@@ -33,9 +33,9 @@ void CafExecutor::Core::look() {
 }
 
 /// A handler apart may take as long as its tenant allows an environment.
-Duration CafExecutor::Core::handler_limit(const Host& host) const {
+Duration CafExecutor::Core::handler_limit(const ActorGroup& group) const {
   const Plan& plan = *setup_.plan;
-  const auto slot = plan.instance(plan.host(host.id()).instances.front()).tenant;
+  const auto slot = plan.instance(plan.group(group.id()).instances.front()).tenant;
   if (!slot.is_none()) return plan.tenants[slot.index()].environment_timeout;
   Duration limit;
   for (const auto& tenant : plan.tenants) limit = std::max(limit, tenant.environment_timeout);
@@ -44,31 +44,31 @@ Duration CafExecutor::Core::handler_limit(const Host& host) const {
 
 void CafExecutor::Core::watch_handlers(Time now) {
   for (auto* cell : here_) {
-    const auto view = cell->host().view();
-    const bool is_apart = cell->host().may_run_apart();
+    const auto view = cell->group().view();
+    const bool is_apart = cell->group().may_run_apart();
     if (const auto news = handler_watch_.look(view, now, is_apart))
       setup_.surroundings->log(LogLevel::kWarning, news->name, news->text);
     // A work turn answers nobody, so there is nothing to refuse: the stall watch names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
-    if (now - handler_watch_.last_sign(view.host) > handler_limit(cell->host()))
+    if (now - handler_watch_.last_sign(view.group) > handler_limit(cell->group()))
       abandon(*cell, view, now);
   }
 }
 
-void CafExecutor::Core::abandon(HostCell& cell, const HostView& view, Time now) {
+void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now) {
   const auto& settings = setup_.plan->settings;
   if (num_abandoned_ >= settings.abandoned_max) {
     return end(RunEnd::kFailed,
                error(Code::kExhausted,
                      "'{}' has been in one handler for {}, and {} stuck handlers have been given "
                      "up already",
-                     cell.host().name(), to_string(now - view.running_since), num_abandoned_)
+                     cell.group().name(), to_string(now - view.running_since), num_abandoned_)
                    .note("[graph] abandoned_max says how many may be"));
   }
   if (!cell.take_over()) return;
   ++num_abandoned_;
-  spawn(cells_[cell.host().id().index()]);
-  cell.order(HostCell::kAbandon);
+  spawn(cells_[cell.group().id().index()]);
+  cell.order(GroupCell::kAbandon);
 }
 
 /// Following a record, nothing waits for anything but messages: who waits for one that nobody sends
@@ -77,7 +77,7 @@ void CafExecutor::Core::watch_record(Time now) {
   uint64_t steps = 0;
   bool is_running = false;
   for (auto* cell : here_) {
-    const auto view = cell->host().view();
+    const auto view = cell->group().view();
     steps += view.num_steps;
     is_running = is_running || view.is_running;
   }
@@ -89,7 +89,7 @@ void CafExecutor::Core::watch_record(Time now) {
   // What other processes send may take as long as it takes: all of them together tell.
   if (setup_.others != nullptr) return note_stillness(true);
   if (has_changed || now - last_change_ < kStuckAfter) return;
-  end(RunEnd::kFailed, setup_.guide->stuck());
+  end(RunEnd::kFailed, setup_.step_source->stuck());
 }
 
 void CafExecutor::Core::watch_stall(Time now) {
@@ -97,9 +97,9 @@ void CafExecutor::Core::watch_stall(Time now) {
   Time sign;  // the latest start of a handler, or progress() in one
   bool is_waiting = false;
   for (auto* cell : here_) {
-    const auto view = cell->host().view();
+    const auto view = cell->group().view();
     steps += view.num_steps;
-    if (view.is_running) sign = std::max(sign, handler_watch_.last_sign(view.host));
+    if (view.is_running) sign = std::max(sign, handler_watch_.last_sign(view.group));
     if (view.is_running || view.num_waiting > 0) is_waiting = true;
   }
   const bool has_changed = steps != last_steps_ || sign != last_sign_ || last_change_ == Time();
@@ -128,12 +128,12 @@ void CafExecutor::Core::watch_drain(Time now) {
     since = draining_since_;
     drained_end = drained_end_;
   }
-  std::vector<HostCounts> counts(here_.size());
+  std::vector<GroupCounts> counts(here_.size());
   // Twice, because a message may cross the first count.
   for (int i = 0; i < 2; ++i) {
     bool all_drain = true;
     for (size_t k = 0; k < here_.size(); ++k) {
-      counts[k] = here_[k]->host().counts();
+      counts[k] = here_[k]->group().counts();
       all_drain = all_drain && here_[k]->is_draining();
     }
     if (setup_.others == nullptr && drain_.is_over(counts) && all_drain)

@@ -2,14 +2,14 @@
 
 namespace primerl {
 
-bool DrainDetector::is_over(std::span<const HostCounts> hosts) {
+bool DrainDetector::is_over(std::span<const GroupCounts> groups) {
   uint64_t steps = 0, shipped = 0, received = 0;
   bool idle = true;
-  for (const HostCounts& host : hosts) {
-    steps += host.num_steps;
-    shipped += host.num_shipped;
-    received += host.num_received;
-    idle = idle && host.is_idle;
+  for (const GroupCounts& group : groups) {
+    steps += group.num_steps;
+    shipped += group.num_shipped;
+    received += group.num_received;
+    idle = idle && group.is_idle;
   }
   const bool quiet = idle && shipped == received;
   const bool over = quiet && was_quiet_ && steps == num_steps_ && shipped == num_shipped_;

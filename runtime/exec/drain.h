@@ -1,19 +1,19 @@
-/// DrainDetector: tells when a draining run is over: two successive counts over all hosts find
-/// every host idle, nothing under way, and nothing done in between. Shared by both executors. A
+/// DrainDetector: tells when a draining run is over: two successive counts over all groups find
+/// every group idle, nothing under way, and nothing done in between. Shared by both executors. A
 /// value.
 #pragma once
 
 #include <span>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 
 namespace primerl {
 
 class DrainDetector {
  public:
-  /// One count over all hosts. True = over. Counts may be taken while hosts run: a message that
+  /// One count over all groups. True = over. Counts may be taken while groups run: a message that
   /// crosses a count shows up as a step or a difference in the next one.
-  bool is_over(std::span<const HostCounts> hosts);
+  bool is_over(std::span<const GroupCounts> groups);
 
  private:
   bool was_quiet_ = false;

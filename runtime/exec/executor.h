@@ -1,6 +1,6 @@
-/// Executor: runs the hosts of one process of a Plan. Two exist: CafExecutor (real threads and
-/// time) and VirtualExecutor (one thread, seeded choice, virtual clock). Both drive the same Host
-/// class (host.h), so an actor cannot tell them apart.
+/// Executor: runs the groups of one process of a Plan. Two exist: CafExecutor (real threads and
+/// time) and VirtualExecutor (one thread, seeded choice, virtual clock). Both drive the same
+/// ActorGroup class (actor_group.h), so an actor cannot tell them apart.
 ///
 /// Order: make -> start() -> [request_drain() | request_stop()] -> wait() -> destroy. All methods
 /// but make/start/destroy may be called from any thread.
@@ -16,8 +16,8 @@
 
 namespace primerl {
 
-/// Makes the resource at `index` of plan.resources. Called on the thread of the host that owns it
-/// (a weight channel or tokenizer, which hosts share, on the starting thread).
+/// Makes the resource at `index` of plan.resources. Called on the thread of the group that owns it
+/// (a weight channel or tokenizer, which groups share, on the starting thread).
 using ResourceFactory =
     std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
@@ -25,7 +25,7 @@ using ResourceFactory =
 class Surroundings {
  public:
   virtual ~Surroundings() = default;
-  virtual RunFiles& files() = 0;  // called from one host at a time per file
+  virtual RunFiles& files() = 0;  // called from one group at a time per file
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
   virtual const ResumePoint* resume_point(TenantSlot tenant) const = 0;
@@ -38,7 +38,7 @@ struct EdgeLedger {
   uint64_t handled = 0;
   uint64_t in_flight = 0;
   uint64_t returned = 0;  // given back undelivered: the peer died
-  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old epoch
+  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old incarnation
   uint64_t failed = 0;    // of those handled: the handler returned an error
   uint64_t waiting_max =
       0;  // most ever waiting between one sender and one target; <= PlanEdge::bound
@@ -46,7 +46,7 @@ struct EdgeLedger {
 };
 
 /// One node that cannot go on, for the stall report.
-struct StalledHost {
+struct StalledGroup {
   std::string process;  // "" when the run has one alone
   std::string name;
   uint64_t num_waiting = 0;  // inputs in its inbox
@@ -57,16 +57,16 @@ struct StalledHost {
 };
 
 struct StallReport {
-  std::vector<StalledHost> hosts;
-  std::vector<std::string> wait_cycle;  // host names, first waits for second, ...; empty when none
+  std::vector<StalledGroup> groups;
+  std::vector<std::string> wait_cycle;  // group names, first waits for second, ...; empty when none
   std::string text() const;             // the table a person reads
 };
 
 /// A snapshot for the status line and heartbeats.
 struct RunStatus {
-  uint64_t num_steps = 0;  // host steps so far: rises while the run lives
+  uint64_t num_steps = 0;  // group steps so far: rises while the run lives
   bool is_draining = false;
-  bool is_idle = false;           // draining, and no host here has anything left to do
+  bool is_idle = false;           // draining, and no group here has anything left to do
   Duration still_for;             // since the last step or sign of life here
   bool is_waiting = false;        // an input waits here, or a handler runs
   bool has_alarm = false;         // a timer is set here
@@ -85,7 +85,7 @@ struct RunOutcome {
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Creates every host: resources, actors, start(). Any failure undoes the rest and is returned.
+  /// Creates every group: resources, actors, start(). Any failure undoes the rest and is returned.
   virtual Status start() = 0;
   /// Ends the run gently: sources stop, what is in flight ends, drain_max is the limit. Idempotent.
   virtual void request_drain() = 0;

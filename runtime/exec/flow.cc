@@ -27,10 +27,10 @@ uint64_t OutLink::blocked_until(Time now) const {
   }
 }
 
-Flow::Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
-    : num_slots_(wiring.num_slots), is_guided_(is_guided) {
-  const PlanHost& planned = plan.host(host);
-  const HostWiring& wires = wiring.hosts[host.index()];
+Flow::Flow(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying)
+    : num_slots_(wiring.num_slots), is_replaying_(is_replaying) {
+  const PlanGroup& planned = plan.group(group);
+  const GroupWiring& wires = wiring.groups[group.index()];
   num_full_.resize(planned.instances.size(), 0);
   outputs.resize(planned.instances.size());
   for (size_t a = 0; a < planned.instances.size(); ++a) {
@@ -91,7 +91,7 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
   }
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
-  const bool waits = !is_guided_ && waits_for_credit(*out.link) &&
+  const bool waits = !is_replaying_ && waits_for_credit(*out.link) &&
                      (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
   if (!waits) {
     count_shipped(out, envelope);
@@ -116,7 +116,7 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
 }
 
 void Flow::emit_known(OutLink& out, Envelope& envelope, bool is_overwritten) {
-  CHECK(is_guided_, "only a guided host knows what becomes of its messages");
+  CHECK(is_replaying_, "only a replaying group knows what becomes of its messages");
   if (is_overwritten) {
     out.num_emitted.add(1);
     out.num_overwritten.add(1);
@@ -131,13 +131,13 @@ void Flow::emit_known(OutLink& out, Envelope& envelope, bool is_overwritten) {
 
 bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_bytes) const {
   if (num_messages <= out.num_settled.get()) return true;
-  if (num_messages > out.num_shipped.get()) return is_guided_;
+  if (num_messages > out.num_shipped.get()) return is_replaying_;
   return num_bytes >= out.bytes_settled && num_bytes <= out.bytes_shipped;
 }
 
 bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
-  // The receiver may be further in its record than this host is: it has handled all that left.
-  if (is_guided_ && num_messages > out.num_shipped.get()) {
+  // The receiver may be further in its record than this group is: it has handled all that left.
+  if (is_replaying_ && num_messages > out.num_shipped.get()) {
     num_messages = out.num_shipped.get();
     num_bytes = out.bytes_shipped;
   }
@@ -230,8 +230,8 @@ void Flow::reopen(OutLink& out) {
   got_room_ = true;
 }
 
-void Flow::go_live() {
-  is_guided_ = false;
+void Flow::resume_live() {
+  is_replaying_ = false;
   for (OutLink& out : links) out.waiting_max.set(out.link->is_feedback ? 0 : out.unsettled());
 }
 

@@ -1,5 +1,5 @@
-/// Flow: the sending half of a host's links: credit, outbox, sequence numbers, ledger, and the gate
-/// that says which forward inputs and work turns may be handed over.
+/// Flow: the sending half of a group's links: credit, outbox, sequence numbers, ledger, and the
+/// gate that says which forward inputs and work turns may be handed over.
 ///
 /// A forward message is shipped while the link has credit (messages and Blob bytes; one message
 /// larger than the byte window passes when that window is empty) and waits in the outbox else. A
@@ -12,7 +12,7 @@
 /// keyed ones, where the key chooses and nobody can look first: with the rule of addressed outputs
 /// their bound could not hold.
 ///
-/// Threads: the host's, except room() and targets(), which a handler running apart may call, and
+/// Threads: the group's, except room() and targets(), which a handler running apart may call, and
 /// the counters, which anyone may read.
 #pragma once
 
@@ -23,14 +23,14 @@
 #include "runtime/exec/counter.h"
 #include "runtime/exec/ring.h"
 #include "runtime/exec/wiring.h"
-#include "runtime/wire/parcel.h"
+#include "runtime/wire/message_batch.h"
 
 namespace primerl {
 
 struct OutLink {
   const WiredLink* link = nullptr;
   LinkId id;
-  uint32_t actor = 0;  // index among the host's instances
+  uint32_t actor = 0;  // index among the group's instances
   bool is_live = true;
   bool is_full = false;
   // Of this incarnation of the peer.
@@ -50,7 +50,7 @@ struct OutLink {
   uint64_t blocked_until(Time now) const;
 };
 
-/// One output port of one actor of the host.
+/// One output port of one actor of the group.
 struct OutputFlow {
   const OutputPort* port = nullptr;
   std::vector<uint32_t> links;                   // indices into Flow::links, by target
@@ -63,14 +63,14 @@ struct OutputFlow {
 
 class Flow {
  public:
-  /// `is_guided`: a recording says what happens when, so nothing waits for credit.
-  Flow(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
+  /// `is_replaying`: a recording says what happens when, so nothing waits for credit.
+  Flow(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
-  /// this host or in a parcel. False: it was taken into the outbox, or (dead peer) is returned.
+  /// this group or in a batch. False: it was taken into the outbox, or (dead peer) is returned.
   bool emit(OutLink& link, Envelope& envelope);
-  /// Of a guided host: counts a message that does not leave, since it was handled (or overwritten)
-  /// in the run that is followed.
+  /// Of a replaying group: counts a message that does not leave, since it was handled (or
+  /// overwritten) in the run that is followed.
   void emit_known(OutLink& link, Envelope& envelope, bool is_overwritten);
   /// Whether these totals can be: not more than was shipped, and no bytes that were not. Before
   /// grant(), of what another process says.
@@ -81,15 +81,15 @@ class Flow {
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
-  /// The time of the step or parcel in hand.
+  /// The time of the step or batch in hand.
   void set_now(Time now) { now_ = now; }
   /// Credit counts from now on; what was emitted without it stays so.
-  void go_live();
+  void resume_live();
   void reopen(OutLink& link);
 
   /// Full forward outputs of each actor. An actor with one gets no forward input; while there is
-  /// any in the host, it gets no work turn. Not the whole host as one: a group that lies on a path
-  /// twice (a -> other host -> b, with a and b in one group) would wait for itself.
+  /// any in the group, it gets no work turn. Not the whole group as one: a group that lies on a
+  /// path twice (a -> other group -> b, with a and b in one group) would wait for itself.
   std::span<const uint32_t> num_full() const { return num_full_; }
   bool is_open() const { return num_blocked_ == 0; }
   /// Whether a link got room since the last call.
@@ -111,7 +111,7 @@ class Flow {
   void count_shipped(OutLink& link, Envelope& envelope);
 
   const uint32_t num_slots_;
-  bool is_guided_;
+  bool is_replaying_;
   std::vector<uint32_t> num_full_;  // by actor
   uint32_t num_blocked_ = 0;        // actors with full outputs
   uint64_t num_in_outboxes_ = 0;

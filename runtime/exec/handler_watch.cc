@@ -9,7 +9,7 @@ std::string told(Duration duration) {
   return to_string(Duration::milliseconds(ms < 1000 ? ms : ms / 1000 * 1000));
 }
 
-std::string handling_text(const Plan& plan, const Wiring& wiring, const HostView& view) {
+std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view) {
   if (view.handling.is_none()) return fmt::format("a work turn (step {})", view.num_steps);
   const Contract& contract = plan.contract_of(view.handling);
   switch (view.handling_kind) {
@@ -32,12 +32,12 @@ std::string handling_text(const Plan& plan, const Wiring& wiring, const HostView
 }
 
 HandlerWatch::HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after)
-    : plan_(plan), wiring_(wiring), alarm_after_(alarm_after), seen_(plan.hosts.size()) {}
+    : plan_(plan), wiring_(wiring), alarm_after_(alarm_after), seen_(plan.groups.size()) {}
 
-std::optional<HandlerWatch::News> HandlerWatch::look(const HostView& view, Time now,
+std::optional<HandlerWatch::News> HandlerWatch::look(const GroupView& view, Time now,
                                                      bool has_deadline) {
-  Seen& seen = seen_[view.host.index()];
-  Time sign = std::max(last_sign(view.host), view.running_since);
+  Seen& seen = seen_[view.group.index()];
+  Time sign = std::max(last_sign(view.group), view.running_since);
   if (view.num_progress != std::exchange(seen.num_progress, view.num_progress)) sign = now;
   seen.sign.set(static_cast<uint64_t>(sign.to_nanoseconds()));
   const bool is_same = view.is_running && view.num_steps == seen.alarmed_step;
@@ -52,7 +52,7 @@ std::optional<HandlerWatch::News> HandlerWatch::look(const HostView& view, Time 
   seen.alarmed_step = view.num_steps;
   seen.began = view.running_since;
   seen.alarm.name =
-      view.handling.is_none() ? plan_.host(view.host).name : plan_.instance(view.handling).name;
+      view.handling.is_none() ? plan_.group(view.group).name : plan_.instance(view.handling).name;
   seen.alarm.text = handling_text(plan_, wiring_, view);
   seen.num_alarms.add(1);
   std::string text = fmt::format("'{}' has been handling {} for {}", seen.alarm.name,

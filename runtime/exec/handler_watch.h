@@ -2,7 +2,7 @@
 /// that a person is told: once when a handler passes the limit, once when it has returned.
 ///
 /// A sign of life is the begin of a handler or its call of services().progress(). Knows what it is
-/// shown: look() at every host, now and then, with a clock that does not go back.
+/// shown: look() at every group, now and then, with a clock that does not go back.
 ///
 /// Threads: look() from one; last_sign() and num_alarms() from any.
 #pragma once
@@ -11,33 +11,33 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/counter.h"
-#include "runtime/exec/host.h"
 
 namespace primerl {
 
-/// What a running host is in: "message 812 of 'rollout.group -> trainer.group' (TrajectoryGroup,
+/// What a running group is in: "message 812 of 'rollout.group -> trainer.group' (TrajectoryGroup,
 /// step 4411)", "timer 'applied' (step 12)", "a work turn (step 90)".
-std::string handling_text(const Plan& plan, const Wiring& wiring, const HostView& view);
+std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view);
 
 class HandlerWatch {
  public:
   struct News {
-    std::string name;  // of the instance, or of the host in a work turn
+    std::string name;  // of the instance, or of the group in a work turn
     std::string text;
   };
 
   /// `alarm_after` 0: nothing is told, signs are kept. Plan and wiring outlive the watch.
   HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after);
 
-  /// `has_deadline`: who owns the host gives up its handlers by itself, and says so then.
-  std::optional<News> look(const HostView& view, Time now, bool has_deadline);
+  /// `has_deadline`: who owns the group gives up its handlers by itself, and says so then.
+  std::optional<News> look(const GroupView& view, Time now, bool has_deadline);
 
-  /// Of the handler that ran when the host was looked at last.
-  Time last_sign(HostId host) const {
-    return Time::from_nanoseconds(static_cast<int64_t>(seen_[host.index()].sign.get()));
+  /// Of the handler that ran when the group was looked at last.
+  Time last_sign(GroupId group) const {
+    return Time::from_nanoseconds(static_cast<int64_t>(seen_[group.index()].sign.get()));
   }
-  uint64_t num_alarms(HostId host) const { return seen_[host.index()].num_alarms.get(); }
+  uint64_t num_alarms(GroupId group) const { return seen_[group.index()].num_alarms.get(); }
 
  private:
   struct Seen {
@@ -51,7 +51,7 @@ class HandlerWatch {
   const Plan& plan_;
   const Wiring& wiring_;
   const Duration alarm_after_;
-  std::vector<Seen> seen_;  // by HostId
+  std::vector<Seen> seen_;  // by GroupId
 };
 
 /// A duration as it is told: whole seconds from one on, else milliseconds.

@@ -4,17 +4,17 @@
 
 namespace primerl {
 
-Inbox::Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided)
-    : num_slots_(wiring.num_slots), is_guided_(is_guided), lanes_(2) {
-  const auto& instances = plan.host(host).instances;
-  for (LinkId id : wiring.hosts[host.index()].in) {
+Inbox::Inbox(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying)
+    : num_slots_(wiring.num_slots), is_replaying_(is_replaying), lanes_(2) {
+  const auto& instances = plan.group(group).instances;
+  for (LinkId id : wiring.groups[group.index()].in) {
     const WiredLink& link = wiring.links[id.index()];
     InLink& in = links.emplace_back();
     in.link = &link;
     in.id = id;
     in.actor = static_cast<uint32_t>(std::find(instances.begin(), instances.end(), link.target) -
                                      instances.begin());
-    if (!is_guided_) {
+    if (!is_replaying_) {
       open_lane(in);
       continue;
     }
@@ -60,24 +60,24 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
   if (!envelope.tenant.is_none() && envelope.tenant.value >= num_slots_)
     return error(Code::kCorrupt, "message {} of link {} is for tenant slot {}, which there is not",
                  envelope.sequence, in.id.value, envelope.tenant.value);
-  if (envelope.epoch != in.epoch) {
-    if (envelope.epoch < in.epoch) {
-      in.num_refused_epochs.add(1);
+  if (envelope.incarnation != in.incarnation) {
+    if (envelope.incarnation < in.incarnation) {
+      in.num_refused_incarnations.add(1);
       return ok();
     }
-    reopen(in, envelope.epoch);
+    reopen(in, envelope.incarnation);
   }
   if (envelope.sequence <= in.last_sequence) {
     in.num_refused_duplicates.add(1);
     return ok();
   }
-  // A guided host gets those between from its record, and perhaps later.
-  const bool may_skip = in.link->latest_wins || (is_guided_ && in.link->is_remote);
+  // A replaying group gets those between from its record, and perhaps later.
+  const bool may_skip = in.link->latest_wins || (is_replaying_ && in.link->is_remote);
   if (envelope.sequence != in.last_sequence + 1 && !may_skip)
     return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
                  envelope.sequence, in.id.value, in.last_sequence);
   in.last_sequence = envelope.sequence;
-  in.num_received_epoch += 1;
+  in.num_received_incarnation += 1;
   in.num_received.add(1);
   queue(in, std::move(envelope), now);
   return ok();
@@ -123,27 +123,27 @@ uint32_t Inbox::pick(std::span<const uint32_t> num_full, uint64_t work) const {
   return best;
 }
 
-bool Inbox::holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const {
+bool Inbox::holds(uint32_t in_index, uint32_t incarnation, uint64_t sequence) const {
   const auto& ring = lanes_[links[in_index].lane].ring;
   for (uint64_t at = ring.head(); at != ring.tail(); ++at) {
     const Envelope& envelope = ring.at(at).envelope;
-    if (envelope.epoch == epoch && envelope.sequence == sequence) return true;
+    if (envelope.incarnation == incarnation && envelope.sequence == sequence) return true;
     if (!links[in_index].link->latest_wins) return false;
   }
   return false;
 }
 
-Input Inbox::take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence) {
+Input Inbox::take_message(uint32_t in_index, uint32_t incarnation, uint64_t sequence) {
   InLink& in = links[in_index];
   if (!in.link->latest_wins) {
     Input input = take(in.lane);
-    CHECK(input.envelope.epoch == epoch && input.envelope.sequence == sequence,
+    CHECK(input.envelope.incarnation == incarnation && input.envelope.sequence == sequence,
           "a recording asked for a message that does not come next");
     return input;
   }
   auto& ring = lanes_[in.lane].ring;
   const auto is_wanted = [&](const Envelope& envelope) {
-    return envelope.epoch == epoch && envelope.sequence == sequence;
+    return envelope.incarnation == incarnation && envelope.sequence == sequence;
   };
   uint64_t at = ring.head();
   while (!is_wanted(ring.at(at).envelope)) ++at;
@@ -166,11 +166,11 @@ Input Inbox::take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence) 
 
 Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   InLink& in = links[in_index];
-  if (envelope.epoch > in.epoch) reopen(in, envelope.epoch);
-  if (envelope.epoch == in.epoch) {
+  if (envelope.incarnation > in.incarnation) reopen(in, envelope.incarnation);
+  if (envelope.incarnation == in.incarnation) {
     // What its sender had under way when the run was cut off may be here already.
     in.last_sequence = std::max(in.last_sequence, envelope.sequence);
-    in.num_received_epoch += 1;
+    in.num_received_incarnation += 1;
   } else {
     in.sent_by_dead.add(1);
   }
@@ -204,13 +204,13 @@ void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {
       in.is_paused.set(paused ? 1 : 0);
 }
 
-void Inbox::go_live(Time now) {
+void Inbox::resume_live(Time now) {
   std::vector<Input> waiting;
   for (Lane& lane : lanes_)
     while (!lane.ring.empty()) waiting.push_back(lane.ring.pop());
   std::sort(waiting.begin(), waiting.end(),
             [](const Input& a, const Input& b) { return a.arrival < b.arrival; });
-  is_guided_ = false;
+  is_replaying_ = false;
   lanes_.clear();
   lanes_.resize(2);
   num_waiting_ = 0;
@@ -223,10 +223,10 @@ void Inbox::go_live(Time now) {
   for (Input& input : waiting) queue(links[input.in_index], std::move(input.envelope), now);
 }
 
-void Inbox::reopen(InLink& in, uint32_t epoch) {
-  in.epoch = epoch;
-  in.sent_by_dead.add(in.num_received_epoch);
-  in.last_sequence = in.num_received_epoch = 0;
+void Inbox::reopen(InLink& in, uint32_t incarnation) {
+  in.incarnation = incarnation;
+  in.sent_by_dead.add(in.num_received_incarnation);
+  in.last_sequence = in.num_received_incarnation = 0;
   in.settled_messages = in.settled_bytes = 0;
   in.granted_messages = in.granted_bytes = 0;
 }

@@ -1,28 +1,28 @@
-/// Inbox: the receiving half of a host: what waits to be handed over, and what has arrived, been
+/// Inbox: the receiving half of a group: what waits to be handed over, and what has arrived, been
 /// settled and been granted on every arriving link.
 ///
 /// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port,
 /// which waits while its actor pauses it or has a full output. Each lane is in order of arrival;
 /// among the fronts that may be handed over, control comes first, then the oldest arrival.
 ///
-/// Threads: the host's; counters may be read by anyone.
+/// Threads: the group's; counters may be read by anyone.
 #pragma once
 
 #include <span>
 #include <vector>
 
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/counter.h"
-#include "runtime/exec/host.h"
 #include "runtime/exec/ring.h"
 
 namespace primerl {
 
 struct Input {
   StepKind kind = StepKind::kMessage;
-  uint32_t actor = 0;     // index among the host's instances
+  uint32_t actor = 0;     // index among the group's instances
   uint32_t port = 0;      // input of a message, timer of a timer
   uint32_t in_index = 0;  // of a message
-  uint64_t arrival = 0;   // rises by one per input of the host
+  uint64_t arrival = 0;   // rises by one per input of the group
   Time arrived;
   Envelope envelope;        // of a message
   uint64_t generation = 0;  // of a timer: an older one no longer counts
@@ -35,20 +35,20 @@ struct InLink {
   LinkId id;
   uint32_t actor = 0;
   uint32_t lane = 0;
-  uint32_t epoch = 0;                                // of the sender; older messages are refused
-  uint64_t last_sequence = 0;                        // of this epoch
-  uint64_t num_received_epoch = 0;                   // likewise; fewer where latest_wins left gaps
-  uint64_t settled_messages = 0, settled_bytes = 0;  // of this epoch
+  uint32_t incarnation = 0;                          // of the sender; older messages are refused
+  uint64_t last_sequence = 0;                        // of this incarnation
+  uint64_t num_received_incarnation = 0;             // likewise; fewer where latest_wins left gaps
+  uint64_t settled_messages = 0, settled_bytes = 0;  // of this incarnation
   uint64_t granted_messages = 0, granted_bytes = 0;
   bool is_ungranted = false;          // stands in its peer's list
   bool is_unkept_promise = false;     // the bound was broken and reported
   std::vector<uint64_t> latest;       // latest_wins: position of the waiting input, by slot
   Counter num_received, num_handled;  // num_received: without those refused
-  Counter num_failed, num_overwritten, num_refused_duplicates, num_refused_epochs;
+  Counter num_failed, num_overwritten, num_refused_duplicates, num_refused_incarnations;
   Counter num_waiting, waiting_max;
   Counter num_in_hand;   // taken by a step that has not completed
   Counter is_paused;     // and messages wait for it
-  Counter sent_by_dead;  // received of earlier epochs: their senders' counts are gone
+  Counter sent_by_dead;  // received of earlier incarnations: their senders' counts are gone
 };
 
 class Inbox {
@@ -66,11 +66,11 @@ class Inbox {
     bool is_paused = false;
   };
 
-  /// `is_guided`: a recording chooses what is handed over (StepGuide), so every link has a lane of
-  /// its own and a newer latest_wins message overwrites nothing until the chosen one is known.
-  Inbox(const Plan& plan, const Wiring& wiring, HostId host, bool is_guided);
+  /// `is_replaying`: a recording chooses what is handed over (StepSource), so every link has a lane
+  /// of its own and a newer latest_wins message overwrites nothing until the chosen one is known.
+  Inbox(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
-  /// Checks tenant, epoch and sequence, then queues. ok = queued, overwritten or refused and
+  /// Checks tenant, incarnation and sequence, then queues. ok = queued, overwritten or refused and
   /// counted; an Error leaves everything as it was.
   Status receive(uint32_t in_index, Envelope&& envelope, Time now);
   void push_control(Input input, Time now) { push(kControl, std::move(input), now); }
@@ -81,21 +81,21 @@ class Inbox {
   uint32_t pick(std::span<const uint32_t> num_full, uint64_t work = kNoWork) const;
   /// Valid until the next arrival.
   Input&& take(uint32_t lane);
-  /// Of a guided inbox: whether this very message waits, and taking it. Older latest_wins messages
-  /// of the link were overwritten in the recorded run: they are settled and gone.
-  bool holds(uint32_t in_index, uint32_t epoch, uint64_t sequence) const;
-  Input take_message(uint32_t in_index, uint32_t epoch, uint64_t sequence);
-  /// Of a guided inbox: hands over a message that does not come by its link.
+  /// Of a replaying inbox: whether this very message waits, and taking it. Older latest_wins
+  /// messages of the link were overwritten in the recorded run: they are settled and gone.
+  bool holds(uint32_t in_index, uint32_t incarnation, uint64_t sequence) const;
+  Input take_message(uint32_t in_index, uint32_t incarnation, uint64_t sequence);
+  /// Of a replaying inbox: hands over a message that does not come by its link.
   Input take_stored(uint32_t in_index, Envelope&& envelope);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
 
   void pause(uint32_t actor, uint32_t port, bool paused);
-  /// From guided to its own choice: what waits is queued again in order of arrival, a newer
+  /// From replaying to its own choice: what waits is queued again in order of arrival, a newer
   /// latest_wins message overwrites an older one, pauses hold.
-  void go_live(Time now);
+  void resume_live(Time now);
   /// The sender of these links begins again at sequence 1.
-  void reopen(InLink& in, uint32_t epoch);
+  void reopen(InLink& in, uint32_t incarnation);
 
   bool empty() const { return num_waiting_ == 0; }
   uint64_t size() const { return num_waiting_; }
@@ -112,7 +112,7 @@ class Inbox {
   uint32_t lane_of(uint32_t actor, const WiredLink& link);
 
   const uint32_t num_slots_;
-  bool is_guided_;
+  bool is_replaying_;
   std::vector<Lane> lanes_;
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;

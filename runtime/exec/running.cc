@@ -4,10 +4,10 @@
 
 namespace primerl {
 
-Running::Running(std::shared_ptr<HostCommon> common, uint32_t actor)
+Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
     : common_(std::move(common)),
       index_(actor),
-      self_(common_->setup.plan->host(common_->setup.host).instances[actor]),
+      self_(common_->setup.plan->group(common_->setup.group).instances[actor]),
       instance_(&common_->setup.plan->instance(self_)),
       node_(&common_->setup.plan->node(instance_->node)),
       contract_(node_->contract) {
@@ -164,8 +164,9 @@ Progress Running::progress() {
   common_->num_progress.fetch_add(1, std::memory_order_relaxed);
   ++num_progress_calls_;
   bool stop = common_->stop_requested.load(std::memory_order_relaxed);
-  if (const StepGuide* guide = common_->setup.guide; guide != nullptr && guide->next() != nullptr) {
-    const uint64_t recorded = guide->next()->stopped_at_progress;
+  if (const StepSource* step_source = common_->setup.step_source;
+      step_source != nullptr && step_source->next() != nullptr) {
+    const uint64_t recorded = step_source->next()->stopped_at_progress;
     stop = recorded != 0 && num_progress_calls_ >= recorded;
   }
   if (stop && stopped_at_progress == 0) stopped_at_progress = num_progress_calls_;
@@ -215,15 +216,15 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
 
 int64_t Running::room(uint32_t output, InstanceId target) const {
   int64_t answer = 0;
-  if (StepGuide* guide = common_->setup.guide; guide != nullptr) {
-    const GuidedStep* step = guide->next();
-    const size_t at = common_->num_guided_answers++;
+  if (StepSource* step_source = common_->setup.step_source; step_source != nullptr) {
+    const GuidedStep* step = step_source->next();
+    const size_t at = common_->num_replayed_answers++;
     if (step != nullptr && at < step->room_answers.size())
       answer = step->room_answers[at];
     else
-      guide->diverged(fmt::format("'{}' asked {} times for room, in the recorded run {} times",
-                                  instance_->name, at + 1,
-                                  step != nullptr ? step->room_answers.size() : 0));
+      step_source->diverged(
+          fmt::format("'{}' asked {} times for room, in the recorded run {} times", instance_->name,
+                      at + 1, step != nullptr ? step->room_answers.size() : 0));
   } else {
     const int64_t free = common_->flow->room(index_, output, target);
     answer = std::max<int64_t>(free - num_emitted_[output], 0);
@@ -241,7 +242,7 @@ Resource* Running::find(std::string_view use) {
   for (size_t i = 0; i < contract_->resources.size(); ++i) {
     if (contract_->resources[i].name != use) continue;
     const int32_t wanted = setup.plan->instance(self()).resources[i];
-    const auto& owned = setup.plan->host(setup.host).resources;
+    const auto& owned = setup.plan->group(setup.group).resources;
     for (size_t k = 0; k < owned.size(); ++k)
       if (owned[k] == wanted) return common_->owned[k].get();
     return setup.shared_resources[static_cast<size_t>(wanted)];

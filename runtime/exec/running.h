@@ -1,9 +1,10 @@
-/// Running: one actor of a host with all that its handlers touch: services, outputs, resources, and
-/// the effects of the step it is in. A handler changes nothing else, so that it may run apart from
-/// its host and be abandoned; the host applies the effects when the step completes.
+/// Running: one actor of a group with all that its handlers touch: services, outputs, resources,
+/// and the effects of the step it is in. A handler changes nothing else, so that it may run apart
+/// from its group and be abandoned; the group applies the effects when the step completes.
 ///
-/// Threads: prepare() and the effects are the host's; run() and everything an actor calls belong to
-/// the thread of the step. After abandon() nobody waits for the step: what it still does is lost.
+/// Threads: prepare() and the effects are the group's; run() and everything an actor calls belong
+/// to the thread of the step. After abandon() nobody waits for the step: what it still does is
+/// lost.
 #pragma once
 
 #include <atomic>
@@ -12,20 +13,20 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/flow.h"
-#include "runtime/exec/host.h"
 #include "runtime/exec/inbox.h"
 
 namespace primerl {
 
-/// What the actors of one host share.
-struct HostCommon {
-  HostSetup setup;
+/// What the actors of one group share.
+struct GroupCommon {
+  GroupSetup setup;
   std::shared_ptr<Flow> flow;
-  std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanHost::resources
+  std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanGroup::resources
   std::atomic<bool> stop_requested{false};
   std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares
-  size_t num_guided_answers = 0;          // of the guide's room_answers that this step has used
+  size_t num_replayed_answers = 0;  // of the step_source's room_answers that this step has used
 };
 
 struct TimerChange {
@@ -43,12 +44,12 @@ struct PendingEmission {
   PendingEmission() {}  // not defaulted: that would zero all of it before the fields are set
   uint32_t output = 0;
   InstanceId target;  // of an addressed output
-  Envelope envelope;  // without what the link and the host add
+  Envelope envelope;  // without what the link and the group add
 };
 
 class Running final : public Services, public OutputSink, public Resources {
  public:
-  Running(std::shared_ptr<HostCommon> common, uint32_t actor);
+  Running(std::shared_ptr<GroupCommon> common, uint32_t actor);
 
   /// Actor::start(). May set timers, may not send.
   Status start(Time now);
@@ -66,13 +67,13 @@ class Running final : public Services, public OutputSink, public Resources {
   const Contract& contract() const { return *contract_; }
   const PlanNode& node() const { return *node_; }
   Input& input() { return input_; }
-  uint32_t index() const { return index_; }  // among the host's instances
+  uint32_t index() const { return index_; }  // among the group's instances
   const Status& status() const { return status_; }
   bool wants_more_work() const { return wants_more_work_; }
   void abandon() { is_abandoned_.store(true); }
   bool is_abandoned() const { return is_abandoned_.load(); }
 
-  // Effects of the step, for the host to apply and clear.
+  // Effects of the step, for the group to apply and clear.
   std::vector<PendingEmission> emissions;
   std::vector<TimerChange> timers;
   std::vector<PauseChange> pauses;
@@ -92,7 +93,7 @@ class Running final : public Services, public OutputSink, public Resources {
   void resume(std::string_view input) override;
   InstanceId self() const override { return self_; }
   std::string_view self_name() const override { return instance_->name; }
-  uint32_t epoch() const override { return common_->setup.epoch; }
+  uint32_t incarnation() const override { return common_->setup.incarnation; }
   std::span<const TenantSlot> tenants() const override { return tenants_; }
   const Tenant& tenant(TenantSlot slot) const override;
   const ResumePoint* resume_point(TenantSlot slot) const override;
@@ -116,8 +117,8 @@ class Running final : public Services, public OutputSink, public Resources {
   uint32_t input_index(std::string_view name) const;
 
   // Constant after construction.
-  const std::shared_ptr<HostCommon> common_;
-  const uint32_t index_;  // among the host's instances
+  const std::shared_ptr<GroupCommon> common_;
+  const uint32_t index_;  // among the group's instances
   const InstanceId self_;
   const PlanInstance* instance_;
   const PlanNode* node_;

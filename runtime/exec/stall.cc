@@ -5,15 +5,15 @@
 namespace primerl {
 namespace {
 
-/// Which hosts each host waits for, ascending.
+/// Which groups each group waits for, ascending.
 class WaitGraph {
  public:
-  WaitGraph(const Plan& plan, const Wiring& wiring, std::span<const HostView> views)
-      : waits_for_(plan.hosts.size()), is_stuck_(plan.hosts.size(), false) {
-    for (const HostView& view : views) add(wiring, view);
+  WaitGraph(const Plan& plan, const Wiring& wiring, std::span<const GroupView> views)
+      : waits_for_(plan.groups.size()), is_stuck_(plan.groups.size(), false) {
+    for (const GroupView& view : views) add(wiring, view);
   }
 
-  /// The first cycle with a stuck host in it; starts with its lowest host.
+  /// The first cycle with a stuck group in it; starts with its lowest group.
   std::vector<uint32_t> cycle() const {
     for (uint32_t start = 0; start < waits_for_.size(); ++start) {
       std::vector<uint32_t> path{start};
@@ -24,18 +24,18 @@ class WaitGraph {
   }
 
  private:
-  void add(const Wiring& wiring, const HostView& view) {
-    auto& waits = waits_for_[view.host.index()];
+  void add(const Wiring& wiring, const GroupView& view) {
+    auto& waits = waits_for_[view.group.index()];
     for (LinkId id : view.full) {
-      const HostId target = wiring.links[id.index()].target_host;
-      if (target != view.host) waits.push_back(target.value);
+      const GroupId target = wiring.links[id.index()].target_group;
+      if (target != view.group) waits.push_back(target.value);
     }
-    is_stuck_[view.host.index()] = !waits.empty() || !view.paused.empty();
+    is_stuck_[view.group.index()] = !waits.empty() || !view.paused.empty();
     if (waits.empty() && !view.is_running && !view.is_ready) {
-      for (LinkId id : wiring.hosts[view.host.index()].in) {
+      for (LinkId id : wiring.groups[view.group.index()].in) {
         if (std::find(view.paused.begin(), view.paused.end(), id) != view.paused.end()) continue;
-        const HostId sender = wiring.links[id.index()].sender_host;
-        if (sender != view.host) waits.push_back(sender.value);
+        const GroupId sender = wiring.links[id.index()].sender_group;
+        if (sender != view.group) waits.push_back(sender.value);
       }
     }
     std::sort(waits.begin(), waits.end());
@@ -64,8 +64,8 @@ class WaitGraph {
 };
 
 /// "decode (inference#1)" where there are processes to tell apart.
-std::string full_name(const Plan& plan, HostId host) {
-  const PlanHost& planned = plan.host(host);
+std::string full_name(const Plan& plan, GroupId group) {
+  const PlanGroup& planned = plan.group(group);
   if (plan.processes.size() < 2) return planned.name;
   return fmt::format("{} ({})", planned.name, plan.process(planned.process).name);
 }
@@ -84,14 +84,14 @@ std::string names_of(const Plan& plan, const Wiring& wiring, const std::vector<L
 }  // namespace
 
 StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
-                              std::span<const HostView> views, Time now) {
+                              std::span<const GroupView> views, Time now) {
   StallReport report;
-  for (const HostView& view : views) {
+  for (const GroupView& view : views) {
     if (view.num_waiting == 0 && view.full.empty() && !view.is_running && view.is_idle) continue;
-    StalledHost stalled;
-    stalled.name = plan.host(view.host).name;
+    StalledGroup stalled;
+    stalled.name = plan.group(view.group).name;
     if (plan.processes.size() > 1)
-      stalled.process = plan.process(plan.host(view.host).process).name;
+      stalled.process = plan.process(plan.group(view.group).process).name;
     stalled.num_waiting = view.num_waiting;
     stalled.full_edges = names_of(plan, wiring, view.full, true);
     stalled.paused_edges = names_of(plan, wiring, view.paused, false);
@@ -106,16 +106,16 @@ StallReport make_stall_report(const Plan& plan, const Wiring& wiring,
                                                                          : view.handling_type->name,
                                            since);
     }
-    report.hosts.push_back(std::move(stalled));
+    report.groups.push_back(std::move(stalled));
   }
-  for (uint32_t host : WaitGraph(plan, wiring, views).cycle())
-    report.wait_cycle.push_back(full_name(plan, HostId(host)));
+  for (uint32_t group : WaitGraph(plan, wiring, views).cycle())
+    report.wait_cycle.push_back(full_name(plan, GroupId(group)));
   return report;
 }
 
-HostReport to_report(const HostView& view, Time now) {
-  HostReport report;
-  report.host = view.host.value;
+GroupReport to_report(const GroupView& view, Time now) {
+  GroupReport report;
+  report.group = view.group.value;
   report.num_steps = view.num_steps;
   report.busy_ns = static_cast<uint64_t>(view.busy.to_nanoseconds());
   report.num_waiting = view.num_waiting;
@@ -134,15 +134,15 @@ HostReport to_report(const HostView& view, Time now) {
   return report;
 }
 
-std::optional<HostView> to_view(const Plan& plan, const Wiring& wiring, const HostReport& report,
-                                Time now) {
+std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const GroupReport& report,
+                                 Time now) {
   const auto is_link = [&](uint32_t link) { return link < wiring.links.size(); };
-  if (report.host >= plan.hosts.size() ||
+  if (report.group >= plan.groups.size() ||
       !std::all_of(report.full.begin(), report.full.end(), is_link) ||
       !std::all_of(report.paused.begin(), report.paused.end(), is_link))
     return std::nullopt;
-  HostView view;
-  view.host = HostId(report.host);
+  GroupView view;
+  view.group = GroupId(report.group);
   view.num_steps = report.num_steps;
   view.busy = Duration::nanoseconds(static_cast<int64_t>(report.busy_ns));
   view.num_waiting = report.num_waiting;
@@ -166,11 +166,11 @@ std::optional<HostView> to_view(const Plan& plan, const Wiring& wiring, const Ho
 }
 
 std::string StallReport::text() const {
-  if (hosts.empty()) return "every node is idle\n";
+  if (groups.empty()) return "every node is idle\n";
   size_t width = 4, process_width = 0;
-  for (const auto& host : hosts) {
-    width = std::max(width, host.name.size());
-    process_width = std::max(process_width, host.process.size());
+  for (const auto& group : groups) {
+    width = std::max(width, group.name.size());
+    process_width = std::max(process_width, group.process.size());
   }
   if (process_width > 0)
     process_width = std::max(process_width, std::string_view("process").size());
@@ -179,18 +179,18 @@ std::string StallReport::text() const {
   };
   std::string text = fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column("process"), "node",
                                  width, "waiting", "oldest", "stands at");
-  for (const auto& host : hosts) {
-    std::string at = host.handling;
+  for (const auto& group : groups) {
+    std::string at = group.handling;
     const auto add = [&](std::string_view what, const std::string& edges) {
       if (!edges.empty()) at += fmt::format("{}{}: {}", at.empty() ? "" : "; ", what, edges);
     };
-    add("full", host.full_edges);
-    add("paused", host.paused_edges);
-    const auto oldest = host.num_waiting == 0
+    add("full", group.full_edges);
+    add("paused", group.paused_edges);
+    const auto oldest = group.num_waiting == 0
                             ? std::string("-")
-                            : to_string(Duration::milliseconds(host.oldest.to_milliseconds()));
-    text += fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column(host.process), host.name,
-                        width, host.num_waiting, oldest, at.empty() ? "-" : at);
+                            : to_string(Duration::milliseconds(group.oldest.to_milliseconds()));
+    text += fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column(group.process), group.name,
+                        width, group.num_waiting, oldest, at.empty() ? "-" : at);
   }
   if (wait_cycle.empty()) return text;
   text += "wait cycle: ";

@@ -36,9 +36,9 @@ VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFacto
       apart_limit_(apart_handler_limit(*plan_)),
       choice_(mix(stable_hash("schedule"), options_.seed)),
       shared_(plan_->resources.size(), nullptr),
-      guests_(plan_->hosts.size()),
+      guests_(plan_->groups.size()),
       finished_(plan_->tenants.size(), false),
-      is_guided_(options_.guide != nullptr) {
+      is_replaying_(options_.step_source != nullptr) {
   repeat_line = fmt::format("virtual run with seed {}", options_.seed);
   if (!options_.repeat_with.empty()) repeat_line += "; repeat with: " + options_.repeat_with;
   set_check_observer(&print_repeat_line);
@@ -48,8 +48,8 @@ VirtualExecutor::~VirtualExecutor() { repeat_line.clear(); }
 
 Status VirtualExecutor::start() {
   std::vector<bool> is_owned(plan_->resources.size(), false);
-  for (const PlanHost& host : plan_->hosts)
-    for (int32_t resource : host.resources) is_owned[static_cast<size_t>(resource)] = true;
+  for (const PlanGroup& group : plan_->groups)
+    for (int32_t resource : group.resources) is_owned[static_cast<size_t>(resource)] = true;
   for (size_t i = 0; i < plan_->resources.size(); ++i) {
     if (is_owned[i]) continue;
     ASSIGN_OR_RETURN(auto made, factory_(*plan_, static_cast<int32_t>(i)));
@@ -57,63 +57,63 @@ Status VirtualExecutor::start() {
     shared_owned_.push_back(std::move(made));
   }
   for (uint32_t i = 0; i < guests_.size(); ++i) {
-    if (auto status = start_host(HostId(i)); !status.ok()) {
-      for (auto& guest : guests_) guest.host.reset();
+    if (auto status = start_group(GroupId(i)); !status.ok()) {
+      for (auto& guest : guests_) guest.group.reset();
       return status;
     }
   }
   return ok();
 }
 
-Status VirtualExecutor::start_host(HostId id) {
+Status VirtualExecutor::start_group(GroupId id) {
   Guest& guest = guests_[id.index()];
-  HostSetup setup;
+  GroupSetup setup;
   setup.plan = plan_;
   setup.wiring = wiring_;
-  setup.host = id;
-  setup.epoch = ++guest.epoch;
+  setup.group = id;
+  setup.incarnation = ++guest.incarnation;
   Time now = now_;
-  if (is_guided_) {
-    setup.guide = &options_.guide->guide(id);
-    setup.epoch = guest.epoch = options_.guide->epoch();
-    now = options_.guide->started(id);
+  if (is_replaying_) {
+    setup.step_source = &options_.step_source->step_source(id);
+    setup.incarnation = guest.incarnation = options_.step_source->incarnation();
+    now = options_.step_source->started(id);
   }
   setup.surroundings = &surroundings_;
   setup.executor = this;
   setup.factory = factory_;
   setup.shared_resources = shared_;
   setup.observer = this;
-  guest.host = std::make_unique<Host>(std::move(setup));
-  return guest.host->start(now);
+  guest.group = std::make_unique<ActorGroup>(std::move(setup));
+  return guest.group->start(now);
 }
 
-Host& VirtualExecutor::host(HostId id) {
-  CHECK(guests_[id.index()].host != nullptr, "a dead host was asked for");
-  return *guests_[id.index()].host;
+ActorGroup& VirtualExecutor::group(GroupId id) {
+  CHECK(guests_[id.index()].group != nullptr, "a dead group was asked for");
+  return *guests_[id.index()].group;
 }
 
-void VirtualExecutor::ship(Parcel&& parcel) {
-  const auto key = std::make_pair(parcel.from, parcel.to);
+void VirtualExecutor::ship(MessageBatch&& batch) {
+  const auto key = std::make_pair(batch.from, batch.to);
   const auto [found, is_new] = way_of_.try_emplace(key, ways_.size());
-  if (is_new) ways_.push_back({parcel.from, parcel.to, {}});
-  in_transit_ += parcel.messages.size();
-  ways_[found->second].parcels.push_back(std::move(parcel));
+  if (is_new) ways_.push_back({batch.from, batch.to, {}});
+  in_transit_ += batch.messages.size();
+  ways_[found->second].batches.push_back(std::move(batch));
 }
 
 void VirtualExecutor::tenant_finished(TenantSlot tenant) { finished_[tenant.index()] = true; }
 
-void VirtualExecutor::host_failed(HostId host, Error error) {
+void VirtualExecutor::group_failed(GroupId group, Error error) {
   finish_run(RunEnd::kFailed,
-             std::move(error).while_doing(fmt::format("node '{}'", plan_->host(host).name)));
+             std::move(error).while_doing(fmt::format("node '{}'", plan_->group(group).name)));
 }
 
-void VirtualExecutor::on_start(HostId host, Time now) {
-  if (options_.observer != nullptr) options_.observer->on_start(host, now);
+void VirtualExecutor::on_start(GroupId group, Time now) {
+  if (options_.observer != nullptr) options_.observer->on_start(group, now);
 }
 
 void VirtualExecutor::on_step(const StepRecord& record) {
   if (options_.observer != nullptr) options_.observer->on_step(record);
-  trace_hash_ = mix(trace_hash_, mix(record.host.value, record.step));
+  trace_hash_ = mix(trace_hash_, mix(record.group.value, record.step));
   trace_hash_ = mix(trace_hash_, mix(static_cast<uint64_t>(record.kind), record.instance.value));
   if (record.message != nullptr)
     trace_hash_ = mix(trace_hash_, mix(record.message->edge.value, record.message->sequence));
@@ -124,7 +124,7 @@ void VirtualExecutor::on_step(const StepRecord& record) {
 void VirtualExecutor::request_stop() {
   is_stop_requested_ = true;
   for (auto& guest : guests_)
-    if (guest.host) guest.host->request_stop();
+    if (guest.group) guest.group->request_stop();
 }
 
 void VirtualExecutor::finish_run(RunEnd end, Status status) {
@@ -146,7 +146,7 @@ RunStatus VirtualExecutor::status() const {
   RunStatus status;
   status.is_draining = drain_deadline_.has_value();
   for (const auto& guest : guests_)
-    if (guest.host) status.num_steps += guest.host->counts().num_steps;
+    if (guest.group) status.num_steps += guest.group->counts().num_steps;
   status.edges = ledger();
   return status;
 }
@@ -154,22 +154,22 @@ RunStatus VirtualExecutor::status() const {
 std::vector<EdgeLedger> VirtualExecutor::ledger() const {
   std::vector<EdgeLedger> ledger(plan_->edges.size());
   for (const auto& guest : guests_)
-    if (guest.host) guest.host->add_to(ledger);
+    if (guest.group) guest.group->add_to(ledger);
   return ledger;
 }
 
 StallReport VirtualExecutor::stall_report() const {
-  std::vector<HostView> views;
+  std::vector<GroupView> views;
   for (const auto& guest : guests_)
-    if (guest.host) views.push_back(guest.host->view());
+    if (guest.group) views.push_back(guest.group->view());
   return make_stall_report(*plan_, *wiring_, views, now_);
 }
 
 std::vector<std::pair<std::string, int64_t>> VirtualExecutor::counters() const {
   std::vector<std::pair<std::string, int64_t>> all;
   for (const auto& guest : guests_) {
-    if (!guest.host) continue;
-    auto own = guest.host->counters();
+    if (!guest.group) continue;
+    auto own = guest.group->counters();
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -189,41 +189,42 @@ void VirtualExecutor::settle() {
 }
 
 void VirtualExecutor::kill(ProcessId process) {
-  for (HostId id : plan_->processes[process.index()].hosts) {
+  for (GroupId id : plan_->processes[process.index()].groups) {
     Guest& guest = guests_[id.index()];
-    const HostCounts counts = guest.host->counts();
+    const GroupCounts counts = guest.group->counts();
     of_dead_.num_steps += counts.num_steps;
     of_dead_.num_shipped += counts.num_shipped;
     of_dead_.num_received += counts.num_received;
-    guest.host.reset();
+    guest.group.reset();
     guest.is_busy = guest.is_stuck = false;
     for (Way& way : ways_) {
       if (way.to != id && way.from != id) continue;
       const Guest& sender = guests_[way.from.index()];
-      for (const Parcel& parcel : way.parcels) {
-        const bool is_counted = way.from == id ? parcel.epoch == guest.epoch
-                                               : sender.host && parcel.epoch == sender.epoch;
-        if (is_counted) in_transit_ -= parcel.messages.size();
-        if (way.to == id) of_dead_.num_received += parcel.messages.size();
+      for (const MessageBatch& batch : way.batches) {
+        const bool is_counted = way.from == id
+                                    ? batch.incarnation == guest.incarnation
+                                    : sender.group && batch.incarnation == sender.incarnation;
+        if (is_counted) in_transit_ -= batch.messages.size();
+        if (way.to == id) of_dead_.num_received += batch.messages.size();
       }
-      if (way.to == id) way.parcels.clear();
+      if (way.to == id) way.batches.clear();
     }
   }
-  for (HostId dead : plan_->processes[process.index()].hosts)
+  for (GroupId dead : plan_->processes[process.index()].groups)
     for (Guest& guest : guests_)
-      if (guest.host) guest.host->peer_down(dead, guests_[dead.index()].epoch, now_);
+      if (guest.group) guest.group->peer_down(dead, guests_[dead.index()].incarnation, now_);
   check_invariants();
 }
 
 Status VirtualExecutor::revive(ProcessId process) {
-  for (HostId id : plan_->processes[process.index()].hosts) {
-    RETURN_IF_ERROR(start_host(id));
-    if (drain_deadline_) guests_[id.index()].host->begin_drain(now_);
+  for (GroupId id : plan_->processes[process.index()].groups) {
+    RETURN_IF_ERROR(start_group(id));
+    if (drain_deadline_) guests_[id.index()].group->begin_drain(now_);
   }
-  for (HostId id : plan_->processes[process.index()].hosts)
+  for (GroupId id : plan_->processes[process.index()].groups)
     for (Guest& guest : guests_)
-      if (guest.host && guest.host->id() != id)
-        guest.host->peer_up(id, guests_[id.index()].epoch, now_);
+      if (guest.group && guest.group->id() != id)
+        guest.group->peer_up(id, guests_[id.index()].incarnation, now_);
   return ok();
 }
 

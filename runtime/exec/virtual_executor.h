@@ -1,19 +1,19 @@
 /// VirtualExecutor: runs a whole plan on one thread with a virtual clock and a seeded choice among
-/// everything that could happen next: a step of a ready host, or the arrival of a parcel. The same
-/// Hosts as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
+/// everything that could happen next: a step of a ready group, or the arrival of a batch. The same
+/// Groups as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
 ///
 /// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the world adds;
-/// its effects leave when it ends, and the host is busy until then. When nothing can happen now the
-/// clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the limit
-/// (apart_handler_limit) is abandoned, as a stuck thread would be.
+/// its effects leave when it ends, and the group is busy until then. When nothing can happen now
+/// the clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the
+/// limit (apart_handler_limit) is abandoned, as a stuck thread would be.
 ///
 /// After every step the bounds of all edges, the balance of the ledger and the number of messages
 /// under way are checked. A broken one, or any CHECK that fails inside, prints the seed and the one
 /// command that repeats the run.
 ///
-/// With a RunGuide the hosts first take their recorded steps, in an order the seed chooses, without
-/// faults from the world and without time passing; then they go live and the clock goes on from
-/// where the record ends.
+/// With a ReplaySource the groups first take their recorded steps, in an order the seed chooses,
+/// without faults from the world and without time passing; then they resume and the clock goes on
+/// from where the record ends.
 ///
 /// All processes of the plan run here, so kill() and revive() can rehearse the death of one.
 /// Not thread-safe; request_drain() and request_stop() count from the next event on.
@@ -28,10 +28,10 @@
 #include <vector>
 
 #include "graph/base/random.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/drain.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/host.h"
-#include "runtime/exec/run_guide.h"
+#include "runtime/exec/replay_source.h"
 
 namespace primerl {
 
@@ -65,14 +65,14 @@ struct VirtualOptions {
   VirtualWorld* world = nullptr;
   DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
   uint64_t events_max = 50'000'000;      // a run that takes more does not end: a broken invariant
-  RunGuide* guide = nullptr;             // of a run taken up again; outlives the executor
+  ReplaySource* step_source = nullptr;   // of a run taken up again; outlives the executor
   std::string repeat_with;               // the command that repeats this run, for failures
 };
 
-/// The longest a handler may run apart from its host: the longest environment_timeout.
+/// The longest a handler may run apart from its group: the longest environment_timeout.
 Duration apart_handler_limit(const Plan& plan);
 
-class VirtualExecutor final : public Executor, private HostExecutor, private DeliveryObserver {
+class VirtualExecutor final : public Executor, private GroupExecutor, private DeliveryObserver {
  public:
   /// `factory` and `surroundings` outlive the executor.
   VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
@@ -95,48 +95,48 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
   void settle();
 
   Time now() const { return now_; }
-  /// Of every step: host, instance, kind, message.
+  /// Of every step: group, instance, kind, message.
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t num_late_answers() const { return num_late_; }
   int64_t num_abandoned() const { return num_abandoned_; }
-  Host& host(HostId id);
-  /// Hosts still follow their record.
-  bool is_guided() const { return is_guided_; }
+  ActorGroup& group(GroupId id);
+  /// Groups still follow their record.
+  bool is_replaying() const { return is_replaying_; }
   std::vector<EdgeLedger> ledger() const;
   StallReport stall_report() const;
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
-  /// The process dies now: its hosts with all they hold, and parcels on their way to them. The
+  /// The process dies now: its groups with all they hold, and batches on their way to them. The
   /// others hear of it at once.
   void kill(ProcessId process);
-  /// It starts again with the next epoch.
+  /// It starts again with the next incarnation.
   Status revive(ProcessId process);
 
  private:
   struct Guest {
-    std::unique_ptr<Host> host;
-    uint32_t epoch = 0;
+    std::unique_ptr<ActorGroup> group;
+    uint32_t incarnation = 0;
     bool is_busy = false;
     bool is_stuck = false;  // its handler will be abandoned at busy_until
     Time busy_until;
     Time stuck_until;  // when the abandoned handler returns
   };
-  struct Way {  // from one host to another, in order
-    HostId from, to;
-    std::deque<Parcel> parcels;
+  struct Way {  // from one group to another, in order
+    GroupId from, to;
+    std::deque<MessageBatch> batches;
   };
 
-  void ship(Parcel&& parcel) override;
+  void ship(MessageBatch&& batch) override;
   void tenant_finished(TenantSlot tenant) override;
-  void host_failed(HostId host, Error error) override;
-  void on_start(HostId host, Time now) override;
+  void group_failed(GroupId group, Error error) override;
+  void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
 
-  Status start_host(HostId id);
+  Status start_group(GroupId id);
   bool step_something();
   bool step_as_recorded(Guest& guest);
   bool is_at_end_of_record() const;
-  void go_live();
+  void resume_live();
   bool jump();
   void begin(Guest& guest);
   void end(Guest& guest);
@@ -158,25 +158,25 @@ class VirtualExecutor final : public Executor, private HostExecutor, private Del
   RandomStream choice_;
   std::vector<std::unique_ptr<Resource>> shared_owned_;
   std::vector<Resource*> shared_;
-  std::vector<Guest> guests_;  // index = HostId
+  std::vector<Guest> guests_;  // index = GroupId
   std::vector<Way> ways_;
-  std::map<std::pair<HostId, HostId>, size_t> way_of_;
-  std::vector<uint32_t> runnable_;  // of this choice: hosts, then ways
+  std::map<std::pair<GroupId, GroupId>, size_t> way_of_;
+  std::vector<uint32_t> runnable_;  // of this choice: groups, then ways
   std::vector<bool> finished_;      // by tenant
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;
   std::vector<Time> late_at_;
   DrainDetector drain_;
-  HostCounts of_dead_;  // keeps shipped = received when a host dies
+  GroupCounts of_dead_;  // keeps shipped = received when a group dies
   std::optional<Time> drain_deadline_;
   std::optional<RunOutcome> outcome_;
   Time now_;
   uint64_t num_events_ = 0;
   uint64_t trace_hash_ = 0;
   uint64_t num_late_ = 0;
-  uint64_t in_transit_ = 0;  // messages in parcels on their way
+  uint64_t in_transit_ = 0;  // messages in batches on their way
   int64_t num_abandoned_ = 0;
-  bool is_guided_ = false;
+  bool is_replaying_ = false;
   bool is_drain_requested_ = false;
   bool is_stop_requested_ = false;
 };

@@ -12,13 +12,13 @@ WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId t
   link.edge = id;
   link.sender = sender;
   link.target = target;
-  link.sender_host = plan.instance(sender).host;
-  link.target_host = plan.instance(target).host;
+  link.sender_group = plan.instance(sender).group;
+  link.target_group = plan.instance(target).group;
   link.output = edge.output;
   link.input = edge.input;
   link.is_feedback = edge.feedback;
   link.latest_wins = edge.latest_wins;
-  link.is_remote = plan.host(link.sender_host).process != plan.host(link.target_host).process;
+  link.is_remote = plan.group(link.sender_group).process != plan.group(link.target_group).process;
   link.bytes_max = edge.bytes_max;
   link.bound = edge.bound;
   link.capacity = edge.capacity;
@@ -34,13 +34,13 @@ WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId t
   return link;
 }
 
-void add_peer(HostWiring& host, HostId peer) { host.peers.push_back(peer); }
+void add_peer(GroupWiring& group, GroupId peer) { group.peers.push_back(peer); }
 
 }  // namespace
 
 std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
   auto wiring = std::make_shared<Wiring>();
-  wiring->hosts.resize(plan.hosts.size());
+  wiring->groups.resize(plan.groups.size());
   wiring->num_slots = static_cast<uint32_t>(plan.tenants.size());
   for (uint32_t e = 0; e < plan.edges.size(); ++e) {
     const PlanEdge& edge = plan.edges[e];
@@ -51,19 +51,19 @@ std::shared_ptr<const Wiring> make_wiring(const Plan& plan) {
   }
   for (uint32_t i = 0; i < wiring->links.size(); ++i) {
     WiredLink& link = wiring->links[i];
-    auto& from = wiring->hosts[link.sender_host.index()];
-    auto& to = wiring->hosts[link.target_host.index()];
+    auto& from = wiring->groups[link.sender_group.index()];
+    auto& to = wiring->groups[link.target_group.index()];
     link.out_index = static_cast<uint32_t>(from.out.size());
     from.out.push_back(LinkId(i));
     link.in_index = static_cast<uint32_t>(to.in.size());
     to.in.push_back(LinkId(i));
-    if (link.sender_host == link.target_host) continue;
-    add_peer(from, link.target_host);
-    add_peer(to, link.sender_host);
+    if (link.sender_group == link.target_group) continue;
+    add_peer(from, link.target_group);
+    add_peer(to, link.sender_group);
   }
-  for (auto& host : wiring->hosts) {
-    std::sort(host.peers.begin(), host.peers.end());
-    host.peers.erase(std::unique(host.peers.begin(), host.peers.end()), host.peers.end());
+  for (auto& group : wiring->groups) {
+    std::sort(group.peers.begin(), group.peers.end());
+    group.peers.erase(std::unique(group.peers.begin(), group.peers.end()), group.peers.end());
   }
   return wiring;
 }

@@ -1,5 +1,5 @@
 /// Wiring: the edges of a Plan cut into links, one per (edge, sender instance, target instance),
-/// with every number the hot path needs. Built once per process, immutable, shared by its hosts.
+/// with every number the hot path needs. Built once per process, immutable, shared by its groups.
 ///
 /// Which pairs an edge joins: per_tenant -> per_tenant nodes join equal slots; shared -> per_tenant
 /// and per_tenant -> shared join all (the envelope's tenant chooses); in a place with replicas a
@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "runtime/wire/parcel.h"
+#include "runtime/wire/message_batch.h"
 
 namespace primerl {
 
-/// One edge between two instances. (What carries many of them between two processes is a Link,
-/// runtime/transport/link.h.)
+/// One edge between two instances. (What carries many of them between two processes is a
+/// PeerConnection, runtime/transport/peer_connection.h.)
 struct WiredLink {
   EdgeId edge;
   InstanceId sender, target;
-  HostId sender_host, target_host;
+  GroupId sender_group, target_group;
   uint32_t output = 0;  // of the sender's contract
   uint32_t input = 0;   // of the target's contract
   bool is_feedback = false;
@@ -32,20 +32,20 @@ struct WiredLink {
   uint64_t grant_messages = 1;  // settled messages that send a grant by themselves: half a window
   uint64_t grant_bytes = 1;     // likewise
   TenantSlot target_tenant;     // of the target instance; none when shared
-  uint32_t out_index = 0;       // among the links that leave the sender's host
-  uint32_t in_index = 0;        // among the links that arrive at the target's host
+  uint32_t out_index = 0;       // among the links that leave the sender's group
+  uint32_t in_index = 0;        // among the links that arrive at the target's group
 };
 
-struct HostWiring {
-  std::vector<LinkId> out;    // by out_index
-  std::vector<LinkId> in;     // by in_index
-  std::vector<HostId> peers;  // other hosts with a link to or from this one, ascending
+struct GroupWiring {
+  std::vector<LinkId> out;     // by out_index
+  std::vector<LinkId> in;      // by in_index
+  std::vector<GroupId> peers;  // other groups with a link to or from this one, ascending
 };
 
 struct Wiring {
-  std::vector<WiredLink> links;   // index = LinkId
-  std::vector<HostWiring> hosts;  // index = HostId
-  uint32_t num_slots = 0;         // tenants
+  std::vector<WiredLink> links;     // index = LinkId
+  std::vector<GroupWiring> groups;  // index = GroupId
+  uint32_t num_slots = 0;           // tenants
 };
 
 std::shared_ptr<const Wiring> make_wiring(const Plan& plan);

@@ -30,9 +30,9 @@ struct HttpLimits {
 /// method too (405), what is no HTTP at all (400).
 ///
 /// Whoever connects is served, however many others are slow: beyond connections_max the connection
-/// that has waited longest for its client is closed. Answers go to this machine alone: a Host that
-/// is not localhost, 127.0.0.1 or [::1] (421) is a page of elsewhere whose name was pointed here.
-/// Its port is not looked at: behind a tunnel it is another.
+/// that has waited longest for its client is closed. Answers go to this machine alone: a ActorGroup
+/// that is not localhost, 127.0.0.1 or [::1] (421) is a page of elsewhere whose name was pointed
+/// here. Its port is not looked at: behind a tunnel it is another.
 ///
 /// Has one thread of its own, on which it calls the handler: that must be thread-safe, and quick.
 /// An exception that leaves the handler is a 500.

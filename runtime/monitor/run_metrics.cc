@@ -5,7 +5,7 @@
 #include <map>
 
 #include "runtime/monitor/prometheus.h"
-#include "runtime/monitor/run_board.h"
+#include "runtime/monitor/status_store.h"
 
 namespace primerl {
 namespace {
@@ -37,7 +37,7 @@ struct Said {
 
 class Metrics {
  public:
-  Metrics(const Plan& plan, const RunPicture& picture, Time now)
+  Metrics(const Plan& plan, const RunSnapshot& picture, Time now)
       : plan_(plan), picture_(picture), now_(now) {
     for (size_t i = 0; i < picture.processes.size(); ++i)
       if (const auto& process = picture.processes[i]; process.beat != nullptr)
@@ -57,7 +57,7 @@ class Metrics {
   }
 
   void processes();
-  void hosts();
+  void groups();
   void instances();
   void edges();
   void edge_totals();
@@ -85,7 +85,7 @@ class Metrics {
   }
 
   const Plan& plan_;
-  const RunPicture& picture_;
+  const RunSnapshot& picture_;
   const Time now_;
   std::vector<Said> said_;
   PrometheusText out_;
@@ -105,7 +105,7 @@ void Metrics::processes() {
       out_.sample({{"process", plan_.processes[i].name}}, family.value(picture_.processes[i]));
   }
   const Family<Heartbeat> reported[] = {
-      {true, "primerl_process_steps_total", "Steps of all its hosts: inputs and work turns.",
+      {true, "primerl_process_steps_total", "Steps of all its groups: inputs and work turns.",
        [](const Heartbeat& beat) { return as_number(beat.num_steps); }},
       {true, "primerl_process_dropped_reports_total", "Log and metric lines it had no room for.",
        [](const Heartbeat& beat) { return as_number(beat.num_dropped_reports); }}};
@@ -124,30 +124,31 @@ void Metrics::processes() {
     out_.sample({{"process", one.planned->name}}, age(now_, one.process->beat_at));
 }
 
-void Metrics::hosts() {
-  const Family<HostReport> families[] = {
-      {true, "primerl_host_steps_total", "Steps of the host: inputs and work turns.",
-       [](const HostReport& host) { return as_number(host.num_steps); }},
-      {true, "primerl_host_busy_seconds_total", "Time of its thread in handlers and work turns.",
-       [](const HostReport& host) { return as_number(host.busy_ns) * kNano; }},
-      {false, "primerl_host_waiting_inputs", "Inputs in its inbox: messages, timers, control.",
-       [](const HostReport& host) { return as_number(host.num_waiting); }},
-      {false, "primerl_host_oldest_input_age_seconds", "Age of the oldest of those.",
-       [](const HostReport& host) { return as_number(host.oldest_ns) * kNano; }},
-      {false, "primerl_host_handler_age_seconds", "How long the handler that runs has run; else 0.",
-       [](const HostReport& host) { return as_number(host.running_ns) * kNano; }},
-      {false, "primerl_host_handler_silent_seconds",
+void Metrics::groups() {
+  const Family<GroupReport> families[] = {
+      {true, "primerl_group_steps_total", "Steps of the group: inputs and work turns.",
+       [](const GroupReport& group) { return as_number(group.num_steps); }},
+      {true, "primerl_group_busy_seconds_total", "Time of its thread in handlers and work turns.",
+       [](const GroupReport& group) { return as_number(group.busy_ns) * kNano; }},
+      {false, "primerl_group_waiting_inputs", "Inputs in its inbox: messages, timers, control.",
+       [](const GroupReport& group) { return as_number(group.num_waiting); }},
+      {false, "primerl_group_oldest_input_age_seconds", "Age of the oldest of those.",
+       [](const GroupReport& group) { return as_number(group.oldest_ns) * kNano; }},
+      {false, "primerl_group_handler_age_seconds",
+       "How long the handler that runs has run; else 0.",
+       [](const GroupReport& group) { return as_number(group.running_ns) * kNano; }},
+      {false, "primerl_group_handler_silent_seconds",
        "Since the handler that runs began or gave a sign of life; else 0.",
-       [](const HostReport& host) { return as_number(host.silent_ns) * kNano; }},
-      {true, "primerl_host_handler_alarms_total", "Handlers that passed handler_alarm_after.",
-       [](const HostReport& host) { return as_number(host.num_alarms); }}};
+       [](const GroupReport& group) { return as_number(group.silent_ns) * kNano; }},
+      {true, "primerl_group_handler_alarms_total", "Handlers that passed handler_alarm_after.",
+       [](const GroupReport& group) { return as_number(group.num_alarms); }}};
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)
-      for (const HostReport& host : one.beat->hosts)
-        if (host.host < plan_.hosts.size())
-          out_.sample({{"process", one.planned->name}, {"host", plan_.hosts[host.host].name}},
-                      family.value(host));
+      for (const GroupReport& group : one.beat->groups)
+        if (group.group < plan_.groups.size())
+          out_.sample({{"process", one.planned->name}, {"group", plan_.groups[group.group].name}},
+                      family.value(group));
   }
 }
 
@@ -238,33 +239,33 @@ void Metrics::edge_totals() {
 }
 
 void Metrics::links() {
-  const Family<LinkReport> families[] = {
+  const Family<ConnectionReport> families[] = {
       {false, "primerl_link_up", "1 while the link to the peer is live.",
-       [](const LinkReport& link) { return link.is_up ? 1.0 : 0.0; }},
+       [](const ConnectionReport& link) { return link.is_up ? 1.0 : 0.0; }},
       {true, "primerl_link_sent_messages_total", "Messages given to the link.",
-       [](const LinkReport& link) { return as_number(link.sent_messages); }},
+       [](const ConnectionReport& link) { return as_number(link.sent_messages); }},
       {true, "primerl_link_sent_bytes_total", "Bytes given to the link, Blobs included.",
-       [](const LinkReport& link) { return as_number(link.sent_bytes); }},
+       [](const ConnectionReport& link) { return as_number(link.sent_bytes); }},
       {true, "primerl_link_received_messages_total", "Messages taken from the link.",
-       [](const LinkReport& link) { return as_number(link.received_messages); }},
+       [](const ConnectionReport& link) { return as_number(link.received_messages); }},
       {true, "primerl_link_received_bytes_total", "Bytes taken from the link, Blobs included.",
-       [](const LinkReport& link) { return as_number(link.received_bytes); }},
+       [](const ConnectionReport& link) { return as_number(link.received_bytes); }},
       {false, "primerl_link_unacknowledged_messages", "Messages the peer has not acknowledged.",
-       [](const LinkReport& link) { return as_number(link.unacknowledged_messages); }},
+       [](const ConnectionReport& link) { return as_number(link.unacknowledged_messages); }},
       {false, "primerl_link_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
-       [](const LinkReport& link) { return as_number(link.unacknowledged_bytes); }},
+       [](const ConnectionReport& link) { return as_number(link.unacknowledged_bytes); }},
       {true, "primerl_link_sent_stream_bytes_total", "Bytes of weights sent, beside the messages.",
-       [](const LinkReport& link) { return as_number(link.sent_stream_bytes); }},
+       [](const ConnectionReport& link) { return as_number(link.sent_stream_bytes); }},
       {true, "primerl_link_received_stream_bytes_total", "Bytes of weights received.",
-       [](const LinkReport& link) { return as_number(link.received_stream_bytes); }},
+       [](const ConnectionReport& link) { return as_number(link.received_stream_bytes); }},
       {true, "primerl_link_resent_frames_total", "Frames sent again.",
-       [](const LinkReport& link) { return as_number(link.num_frames_resent); }},
+       [](const ConnectionReport& link) { return as_number(link.num_frames_resent); }},
       {true, "primerl_link_breaks_total", "Times the link broke.",
-       [](const LinkReport& link) { return as_number(link.num_breaks); }}};
+       [](const ConnectionReport& link) { return as_number(link.num_breaks); }}};
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)
-      for (const LinkReport& link : one.beat->links)
+      for (const ConnectionReport& link : one.beat->links)
         if (link.peer < plan_.processes.size())
           out_.sample({{"process", one.planned->name}, {"peer", plan_.processes[link.peer].name}},
                       family.value(link));
@@ -286,9 +287,9 @@ void Metrics::engines() {
     begin(family);
     for (const Said& one : said_)
       for (const EngineReport& engine : one.beat->engines)
-        if (engine.resource < plan_.resources.size() && engine.host < plan_.hosts.size())
+        if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size())
           out_.sample({{"process", one.planned->name},
-                       {"host", plan_.hosts[engine.host].name},
+                       {"group", plan_.groups[engine.group].name},
                        {"engine", plan_.resources[engine.resource].name},
                        {"tenant", plan_.tenants.front().name}},
                       family.value(engine));
@@ -333,12 +334,12 @@ void Metrics::training() {
 
 }  // namespace
 
-std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunPicture& picture,
+std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnapshot& picture,
                          Time now) {
   Metrics metrics(plan, picture, now);
   metrics.run(facts);
   metrics.processes();
-  metrics.hosts();
+  metrics.groups();
   metrics.instances();
   metrics.edges();
   metrics.edge_totals();

@@ -12,8 +12,6 @@
 #include "runtime/monitor/prometheus.h"
 
 namespace primerl {
-namespace {}  // namespace
-
 Result<WatchPort> parse_watch_port(const std::string& text) {
   if (text == "off") return WatchPort{true, 0};
   uint16_t port = 0;
@@ -35,13 +33,13 @@ Result<std::unique_ptr<RunServer>> RunServer::open(const WatchPort& port) {
   return pages;
 }
 
-void RunServer::show(std::shared_ptr<const RunBoard> board) {
+void RunServer::show(std::shared_ptr<const StatusStore> board) {
   const std::lock_guard lock(mutex_);
   board_ = std::move(board);
 }
 
 std::unique_ptr<HttpReply> RunServer::page(std::string_view path) const {
-  std::shared_ptr<const RunBoard> board;
+  std::shared_ptr<const StatusStore> board;
   {
     const std::lock_guard lock(mutex_);
     board = board_;

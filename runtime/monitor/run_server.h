@@ -11,7 +11,7 @@
 
 #include "graph/base/json.h"
 #include "runtime/monitor/http.h"
-#include "runtime/monitor/run_board.h"
+#include "runtime/monitor/status_store.h"
 
 namespace primerl {
 
@@ -28,15 +28,15 @@ class RunServer {
   /// Null when off. kExists: another program has the port.
   static Result<std::unique_ptr<RunServer>> open(const WatchPort& port);
   /// What the pages show from now on; before, there is nothing to see (503).
-  void show(std::shared_ptr<const RunBoard> board);
+  void show(std::shared_ptr<const StatusStore> board);
   uint16_t port() const { return server_->port(); }
 
  private:
   std::unique_ptr<HttpReply> page(std::string_view path) const;
 
   mutable std::mutex mutex_;
-  std::shared_ptr<const RunBoard> board_;  // guarded by mutex_
-  std::unique_ptr<HttpServer> server_;     // ends first
+  std::shared_ptr<const StatusStore> board_;  // guarded by mutex_
+  std::unique_ptr<HttpServer> server_;        // ends first
 };
 
 /// Members of run.json: this process, and where its server listens (null: nowhere).

@@ -4,7 +4,7 @@
 
 #include "runtime/exec/handler_watch.h"
 #include "runtime/exec/stall.h"
-#include "runtime/monitor/run_board.h"
+#include "runtime/monitor/status_store.h"
 
 namespace primerl {
 namespace {
@@ -20,7 +20,7 @@ double seconds_of(double seconds) {
   return static_cast<double>(std::llround(seconds * 1e3)) * 1e-3;
 }
 
-Json tenants_json(const Plan& plan, const RunPicture& picture, Time now) {
+Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
   Json tenants = Json::array();
   for (size_t slot = 0; slot < picture.tenants.size(); ++slot) {
     const TenantPicture& tenant = picture.tenants[slot];
@@ -47,53 +47,53 @@ std::string names_of_links(const Plan& plan, const std::vector<uint32_t>& links,
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-Json host_json(const Plan& plan, const Wiring& wiring, const HostReport& host) {
+Json group_json(const Plan& plan, const Wiring& wiring, const GroupReport& group) {
   Json one = Json::object();
-  one.set("name", plan.hosts[host.host].name)
-      .set("steps", host.num_steps)
-      .set("busy_seconds", seconds_of(static_cast<double>(host.busy_ns) * kNano))
-      .set("waiting", host.num_waiting);
-  if (host.num_waiting > 0)
-    one.set("oldest_seconds", seconds_of(static_cast<double>(host.oldest_ns) * kNano));
-  if (host.is_running) {
-    const bool is_known = host.handling < plan.instances.size();
-    one.set("handling", is_known ? plan.instances[host.handling].name : "work")
-        .set("handling_seconds", seconds_of(static_cast<double>(host.running_ns) * kNano));
-    if (!host.handling_type.empty()) one.set("message", host.handling_type);
+  one.set("name", plan.groups[group.group].name)
+      .set("steps", group.num_steps)
+      .set("busy_seconds", seconds_of(static_cast<double>(group.busy_ns) * kNano))
+      .set("waiting", group.num_waiting);
+  if (group.num_waiting > 0)
+    one.set("oldest_seconds", seconds_of(static_cast<double>(group.oldest_ns) * kNano));
+  if (group.is_running) {
+    const bool is_known = group.handling < plan.instances.size();
+    one.set("handling", is_known ? plan.instances[group.handling].name : "work")
+        .set("handling_seconds", seconds_of(static_cast<double>(group.running_ns) * kNano));
+    if (!group.handling_type.empty()) one.set("message", group.handling_type);
   }
-  if (!host.full.empty()) one.set("full", names_of_links(plan, host.full, wiring));
-  if (!host.paused.empty()) one.set("paused", names_of_links(plan, host.paused, wiring));
+  if (!group.full.empty()) one.set("full", names_of_links(plan, group.full, wiring));
+  if (!group.paused.empty()) one.set("paused", names_of_links(plan, group.paused, wiring));
   return one;
 }
 
-/// An environment's, which has a deadline of its own (Host::may_run_apart()).
-bool runs_apart(const Plan& plan, const HostReport& report) {
-  const PlanHost& host = plan.hosts[report.host];
-  return host.own_thread && host.instances.size() == 1 && host.resources.empty();
+/// An environment's, which has a deadline of its own (ActorGroup::may_run_apart()).
+bool runs_apart(const Plan& plan, const GroupReport& report) {
+  const PlanGroup& group = plan.groups[report.group];
+  return group.own_thread && group.instances.size() == 1 && group.resources.empty();
 }
 
 /// A handler that shows no sign of life for longer than handler_alarm_after.
-bool is_alarming(const Plan& plan, const HostReport& host) {
+bool is_alarming(const Plan& plan, const GroupReport& group) {
   const Duration after = plan.settings.handler_alarm_after;
-  return after != Duration() && host.is_running && host.host < plan.hosts.size() &&
-         Duration::nanoseconds(host.silent_ns) >= after && !runs_apart(plan, host);
+  return after != Duration() && group.is_running && group.group < plan.groups.size() &&
+         Duration::nanoseconds(group.silent_ns) >= after && !runs_apart(plan, group);
 }
 
-Json alarms_json(const Plan& plan, const Wiring& wiring, const RunPicture& picture) {
+Json alarms_json(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture) {
   Json alarms = Json::array();
   for (size_t i = 0; i < picture.processes.size(); ++i) {
     if (picture.processes[i].beat == nullptr) continue;
-    for (const HostReport& host : picture.processes[i].beat->hosts) {
-      if (!is_alarming(plan, host)) continue;
-      const auto view = to_view(plan, wiring, host, Time());
+    for (const GroupReport& group : picture.processes[i].beat->groups) {
+      if (!is_alarming(plan, group)) continue;
+      const auto view = to_view(plan, wiring, group, Time());
       if (!view) continue;
       alarms.push_back(
           Json::object()
               .set("process", plan.processes[i].name)
-              .set("host", plan.hosts[host.host].name)
+              .set("group", plan.groups[group.group].name)
               .set("handling", handling_text(plan, wiring, *view))
-              .set("seconds", seconds_of(static_cast<double>(host.running_ns) * kNano))
-              .set("silent_seconds", seconds_of(static_cast<double>(host.silent_ns) * kNano)));
+              .set("seconds", seconds_of(static_cast<double>(group.running_ns) * kNano))
+              .set("silent_seconds", seconds_of(static_cast<double>(group.silent_ns) * kNano)));
     }
   }
   return alarms;
@@ -102,13 +102,13 @@ Json alarms_json(const Plan& plan, const Wiring& wiring, const RunPicture& pictu
 Json engine_json(const Plan& plan, const EngineReport& engine) {
   return Json::object()
       .set("name", plan.resources[engine.resource].name)
-      .set("host", plan.hosts[engine.host].name)
+      .set("group", plan.groups[engine.group].name)
       .set("policy_version", engine.version)
       .set("applied_versions", engine.num_applied)
       .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));
 }
 
-Json link_json(const Plan& plan, const LinkReport& link) {
+Json link_json(const Plan& plan, const ConnectionReport& link) {
   return Json::object()
       .set("peer", plan.processes[link.peer].name)
       .set("up", link.is_up)
@@ -139,9 +139,10 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       .set("incarnation", process.incarnation)
       .set("restarts", process.num_restarts)
       .set("state", state_of(plan, process));
-  Json nodes = Json::array(), hosts = Json::array(), links = Json::array(), engines = Json::array();
-  for (const HostId host : planned.hosts)
-    for (const InstanceId instance : plan.host(host).instances)
+  Json nodes = Json::array(), groups = Json::array(), links = Json::array(),
+       engines = Json::array();
+  for (const GroupId group : planned.groups)
+    for (const InstanceId instance : plan.group(group).instances)
       nodes.push_back(Json::object().set("name", plan.instance(instance).name));
   const Heartbeat* beat = process.beat.get();
   if (beat == nullptr) return one.set("nodes", std::move(nodes));
@@ -156,20 +157,20 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
         node.set("handled", load.num_handled)
             .set("failed", load.num_failed)
             .set("waiting", load.num_waiting);
-  for (const HostReport& host : beat->hosts)
-    if (host.host < plan.hosts.size()) hosts.push_back(host_json(plan, wiring, host));
-  for (const LinkReport& link : beat->links)
+  for (const GroupReport& group : beat->groups)
+    if (group.group < plan.groups.size()) groups.push_back(group_json(plan, wiring, group));
+  for (const ConnectionReport& link : beat->links)
     if (link.peer < plan.processes.size()) links.push_back(link_json(plan, link));
   for (const EngineReport& engine : beat->engines)
-    if (engine.resource < plan.resources.size() && engine.host < plan.hosts.size())
+    if (engine.resource < plan.resources.size() && engine.group < plan.groups.size())
       engines.push_back(engine_json(plan, engine));
   return one.set("nodes", std::move(nodes))
-      .set("hosts", std::move(hosts))
+      .set("groups", std::move(groups))
       .set("links", std::move(links))
       .set("engines", std::move(engines));
 }
 
-Json edge_json(const Plan& plan, const RunPicture& picture, size_t index) {
+Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
   const PlanEdge& edge = plan.edges[index];
   EdgeCounts sum;
   EdgeLoad load;
@@ -214,7 +215,7 @@ Json edge_json(const Plan& plan, const RunPicture& picture, size_t index) {
 }  // namespace
 
 Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
-                 const RunPicture& picture, Time now) {
+                 const RunSnapshot& picture, Time now) {
   Json processes = Json::array(), edges = Json::array();
   for (size_t i = 0; i < picture.processes.size(); ++i)
     processes.push_back(process_json(plan, wiring, picture.processes[i], i, now));

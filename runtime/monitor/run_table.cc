@@ -93,7 +93,7 @@ std::string alarms_of(const Json& status) {
   if (list_of(status, "alarms").empty()) return "";
   Table table({"process", "node", "for", "in one handler"}, 4);
   for (const Json& alarm : list_of(status, "alarms"))
-    table.add({text_of(alarm, "process"), text_of(alarm, "host"), seconds_text(alarm, "seconds"),
+    table.add({text_of(alarm, "process"), text_of(alarm, "group"), seconds_text(alarm, "seconds"),
                text_of(alarm, "handling")});
   return "\n" + table.text();
 }

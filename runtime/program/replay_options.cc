@@ -8,11 +8,11 @@ void ReplayArguments::declare(Arguments& arguments) {
   arguments.positional(run, "RUN", "a run folder with a trace");
   arguments.choice(depth, "--depth", {"full", "learner", "control"},
                    "what is computed: all; all but completions; nothing but control");
-  arguments.text(node, "--node", "NAME", "replays this node's host group alone");
+  arguments.text(node, "--node", "NAME", "replays this node's actor group alone");
   arguments.texts(sets, "--set", "K=V", "an option to change: shows what would have changed first");
-  arguments.integer(threads, "--threads", "N", "threads for hosts without compute resources", 1,
+  arguments.integer(threads, "--threads", "N", "threads for groups without compute resources", 1,
                     256);
-  arguments.integer(stop_at, "--stop-at", "STEP", "stops --node before this step of its host", 0,
+  arguments.integer(stop_at, "--stop-at", "STEP", "stops --node before this step of its group", 0,
                     INT64_MAX);
   arguments.flag(is_stepped, "--step", "steps by hand: next, back, show");
   arguments.text(out, "--out", "DIR", "keeps rollouts.jsonl and metrics.jsonl of the replay");
@@ -23,7 +23,7 @@ void ReplayArguments::declare(Arguments& arguments) {
 
 Status ReplayArguments::validate() const {
   if (stop_at > 0 && node.empty() && !is_stepped)
-    return error(Code::kInvalid, "--stop-at needs --node: steps are counted per host group");
+    return error(Code::kInvalid, "--stop-at needs --node: steps are counted per actor group");
   if (is_stepped && !fixture.empty())
     return error(Code::kInvalid, "--step plays by hand: there is no --fixture of that");
   if (is_stepped && threads != 1)

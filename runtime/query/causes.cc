@@ -14,14 +14,14 @@ namespace {
 constexpr uint64_t kTakenInMax = 64;
 
 struct Place {
-  HostId host;
+  GroupId group;
   uint64_t step = 0;
   friend auto operator<=>(const Place&, const Place&) = default;
 };
 
 std::optional<Place> place_of(const TraceCatalog& catalog, const StepRef& step) {
   if (step.is_none() || step.instance.index() >= catalog.instances.size()) return std::nullopt;
-  return Place{HostId(catalog.instances[step.instance.index()].host), step.step};
+  return Place{GroupId(catalog.instances[step.instance.index()].group), step.step};
 }
 
 /// Walks back.
@@ -35,17 +35,17 @@ class Walk {
   /// Breadth first, so that a limit cuts the far ends and never one of several causes; shown as a
   /// tree, depth first.
   Chain run(const TraceStep& first) {
-    std::vector<Node> nodes{{{{first.host, first.step}, CauseKind::kAsked, 0}, {}, {}}};
+    std::vector<Node> nodes{{{{first.group, first.step}, CauseKind::kAsked, 0}, {}, {}}};
     for (size_t at = 0; at < nodes.size(); ++at) {
       ChainEntry entry;
       entry.kind = nodes[at].open.kind;
       entry.depth = nodes[at].open.depth;
       const Place place = nodes[at].open.place;
-      const auto step = trace_.step(place.host, place.step);
+      const auto step = trace_.step(place.group, place.step);
       entry.is_missing = !step.has_value();
       entry.is_seen = !seen_.insert(place).second;
       entry.step = step.value_or(TraceStep{});
-      entry.step.host = place.host;
+      entry.step.group = place.group;
       entry.step.step = place.step;
       nodes[at].entry = entry;
       if (entry.is_missing || entry.is_seen) continue;
@@ -81,7 +81,7 @@ class Walk {
   };
   std::vector<std::pair<Place, CauseKind>> causes_of(const TraceStep& step) {
     std::vector<std::pair<Place, CauseKind>> causes;
-    std::set<Place> known{{step.host, step.step}};
+    std::set<Place> known{{step.group, step.step}};
     const auto add = [&](const StepRef& ref, CauseKind kind) {
       const auto place = place_of(trace_.catalog(), ref);
       if (place && known.insert(*place).second) causes.emplace_back(*place, kind);
@@ -92,38 +92,38 @@ class Walk {
       add_references(key_of(step), add);
     }
     // Each answer names what it answers.
-    for (const MessageKey& key : trace_.stored_emissions(step.host, step.step))
+    for (const MessageKey& key : trace_.stored_emissions(step.group, step.step))
       if (const auto payload = trace_.payload(key); payload.ok()) {
         const auto place = place_of(trace_.catalog(), payload->cause);
-        if (place && place->host == step.host && place->step <= step.step)
+        if (place && place->group == step.group && place->step <= step.step)
           add(payload->cause, CauseKind::kAnswers);
       }
     if (causes.empty() && step.kind != StepKind::kMessage && !is_source(step))
       add_taken_in(step, causes);
     for (uint64_t i = 1; i <= program_order_ && step.step > i; ++i)
-      if (known.insert({step.host, step.step - i}).second)
-        causes.emplace_back(Place{step.host, step.step - i}, CauseKind::kProgramOrder);
+      if (known.insert({step.group, step.step - i}).second)
+        causes.emplace_back(Place{step.group, step.step - i}, CauseKind::kProgramOrder);
     return causes;
   }
   /// What a work turn or a timer had to go by: the messages since the last turn that sent
   /// something.
   void add_taken_in(const TraceStep& step, std::vector<std::pair<Place, CauseKind>>& causes) {
     for (uint64_t i = 1; i <= kTakenInMax && step.step > i; ++i) {
-      const auto before = trace_.step(step.host, step.step - i);
+      const auto before = trace_.step(step.group, step.step - i);
       if (!before) return;
       if (before->kind == StepKind::kMessage)
-        causes.emplace_back(Place{step.host, before->step}, CauseKind::kProgramOrder);
+        causes.emplace_back(Place{step.group, before->step}, CauseKind::kProgramOrder);
       if (before->kind == StepKind::kWork && before->num_emissions > 0) break;
     }
     if (causes.empty() && step.step > 1)
-      causes.emplace_back(Place{step.host, step.step - 1}, CauseKind::kProgramOrder);
+      causes.emplace_back(Place{step.group, step.step - 1}, CauseKind::kProgramOrder);
   }
-  /// A work turn of a host that nothing is sent to.
+  /// A work turn of a group that nothing is sent to.
   bool is_source(const TraceStep& step) const {
     const TraceCatalog& catalog = trace_.catalog();
     return step.kind == StepKind::kWork &&
            std::ranges::none_of(catalog.links, [&](const auto& link) {
-             return catalog.instances[link.target].host == step.host.value && !link.is_feedback;
+             return catalog.instances[link.target].group == step.group.value && !link.is_feedback;
            });
   }
   template <class Add>
@@ -173,7 +173,7 @@ Chain why(const Trace& trace, const TraceStep& step, uint64_t limit, uint64_t pr
 Chain after(const Trace& trace, const TraceStep& step, uint64_t limit) {
   Chain chain;
   chain.limit = limit;
-  std::map<Place, int64_t> depths{{{step.host, step.step}, 0}};
+  std::map<Place, int64_t> depths{{{step.group, step.step}, 0}};
   const auto add = [&](const TraceStep& found, CauseKind kind, int64_t depth) {
     if (chain.entries.size() >= limit) {
       chain.is_cut = true;
@@ -197,7 +197,7 @@ Chain after(const Trace& trace, const TraceStep& step, uint64_t limit) {
         const auto known = cause ? depths.find(*cause) : depths.end();
         if (known == depths.end()) continue;
         const int64_t depth = known->second + 1;
-        if (!depths.try_emplace({found.host, found.step}, depth).second) continue;
+        if (!depths.try_emplace({found.group, found.step}, depth).second) continue;
         if (!add(found, CauseKind::kInput, depth)) return false;
         found.step = 0;
         grew = true;
@@ -222,7 +222,7 @@ std::string to_text(const Trace& trace, const Chain& chain) {
     const std::string indent(static_cast<size_t>(std::min<int64_t>(entry.depth, 40)) * 2, ' ');
     if (entry.is_missing) {
       text += fmt::format("{}{}  its record is not there\n", indent,
-                          step_text(trace.catalog(), entry.step.host, entry.step.step));
+                          step_text(trace.catalog(), entry.step.group, entry.step.step));
       continue;
     }
     text += fmt::format("{}{}  {}  at {} s", indent, step_name(trace, entry.step),
@@ -248,7 +248,7 @@ Json to_json(const Trace& trace, const Chain& chain) {
   for (const ChainEntry& entry : chain.entries) {
     Json json = entry.is_missing
                     ? Json::object()
-                          .set("at", step_text(trace.catalog(), entry.step.host, entry.step.step))
+                          .set("at", step_text(trace.catalog(), entry.step.group, entry.step.step))
                           .set("missing", true)
                     : step_json(trace, entry.step);
     json.set("relation", to_string(entry.kind)).set("depth", entry.depth);

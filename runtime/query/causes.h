@@ -2,7 +2,7 @@
 ///
 /// The causes of a step: the step its input names as its cause; the steps that its input or its
 /// stored emissions refer to (a batch answers each of its groups, so it names them all); and, where
-/// nothing else is known (a work turn, a timer), the messages its host took in since the last turn
+/// nothing else is known (a work turn, a timer), the messages its group took in since the last turn
 /// that sent something, at most 64, marked as program order. Pure functions over an open Trace.
 #pragma once
 
@@ -22,7 +22,7 @@ struct ChainEntry {
   CauseKind kind = CauseKind::kAsked;
   int64_t depth = 0;
   bool is_seen = false;     // its own chain is shown elsewhere, nearer to the step asked for
-  bool is_missing = false;  // its record is not there; only host and step are known
+  bool is_missing = false;  // its record is not there; only group and step are known
 };
 struct Chain {
   std::vector<ChainEntry> entries;
@@ -32,7 +32,7 @@ struct Chain {
 };
 
 /// At most `limit` entries, the nearest first; in the order of a tree. `program_order`: how many
-/// earlier steps of the host are shown of each step that has another cause too.
+/// earlier steps of the group are shown of each step that has another cause too.
 Chain why(const Trace& trace, const TraceStep& step, uint64_t limit, uint64_t program_order = 0);
 
 /// Deliveries caused by a step, then by those, in order of time; at most `limit` entries.

@@ -15,10 +15,10 @@ constexpr size_t kFlushBytes = size_t{64} << 10;
 
 std::string json_text(std::string_view text) { return Json(text).dump(); }
 
-/// A message's way to the host that handles it.
+/// A message's way to the group that handles it.
 struct Waiting {
   int64_t at_ns = 0;
-  uint32_t host = 0;
+  uint32_t group = 0;
   int32_t change = 0;
 };
 
@@ -46,13 +46,13 @@ class ChromeWriter {
   }
 
  private:
-  /// Of a work turn: the track of the host's first instance.
+  /// Of a work turn: the track of the group's first instance.
   uint32_t track_of(const TraceStep& step) const {
     if (!step.instance.is_none()) return step.instance.value;
-    const auto& instances = catalog_.hosts[step.host.index()].instances;
+    const auto& instances = catalog_.groups[step.group.index()].instances;
     return instances.empty() ? 0 : instances.front();
   }
-  uint32_t process_of(uint32_t host) const { return catalog_.hosts[host].process + 1; }
+  uint32_t process_of(uint32_t group) const { return catalog_.groups[group].process + 1; }
   std::string micros(int64_t ns) const {
     return fmt::format("{:.3f}", static_cast<double>(ns - catalog_.zero_ns) * 1e-3);
   }
@@ -74,7 +74,7 @@ class ChromeWriter {
                       json_text(catalog_.processes[p])));
     for (uint32_t i = 0; i < catalog_.instances.size(); ++i)
       add(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})",
-                      process_of(catalog_.instances[i].host), i + 1,
+                      process_of(catalog_.instances[i].group), i + 1,
                       json_text(catalog_.instances[i].name)));
   }
   void add_slice(const TraceStep& step) {
@@ -88,52 +88,52 @@ class ChromeWriter {
     if (step.is_failed()) facts += ",\"failed\":true";
     add(fmt::format(
         R"({{"ph":"X","name":{},"cat":{},"pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-        json_text(name), json_text(category), process_of(step.host.value), track_of(step) + 1,
+        json_text(name), json_text(category), process_of(step.group.value), track_of(step) + 1,
         micros(step.began.to_nanoseconds()),
         std::max<int64_t>(step.duration.to_nanoseconds() / 1000, 1), facts));
   }
   /// From the slice that emitted it, when that is known, to its own.
   void add_arrow(const TraceStep& step) {
     const auto& link = catalog_.links[step.link.index()];
-    const uint32_t sender_host = catalog_.instances[link.sender].host;
+    const uint32_t sender_group = catalog_.instances[link.sender].group;
     std::optional<TraceStep> from;
     const auto stored = trace_.payload(key_of(step));
-    if (stored.ok() && !stored->sender_host.is_none())
-      from = trace_.step(stored->sender_host, stored->step);
+    if (stored.ok() && !stored->sender_group.is_none())
+      from = trace_.step(stored->sender_group, stored->step);
     else if (!step.cause.is_none() &&
-             catalog_.instances[step.cause.instance.index()].host == sender_host)
-      from = trace_.step(HostId(sender_host), step.cause.step);
+             catalog_.instances[step.cause.instance.index()].group == sender_group)
+      from = trace_.step(GroupId(sender_group), step.cause.step);
     if (!from || from->began > step.began) return;
     const int64_t sent_ns = from->began.to_nanoseconds() + from->duration.to_nanoseconds();
     const int64_t began_ns = step.began.to_nanoseconds();
-    waiting_.push_back({std::min(sent_ns, began_ns), step.host.value, 1});
-    waiting_.push_back({began_ns, step.host.value, -1});
+    waiting_.push_back({std::min(sent_ns, began_ns), step.group.value, 1});
+    waiting_.push_back({began_ns, step.group.value, -1});
     const uint64_t id = ++num_arrows_;
     const std::string name = json_text(link.output);
     add(fmt::format(R"({{"ph":"s","id":{},"name":{},"cat":"flow","pid":{},"tid":{},"ts":{}}})", id,
-                    name, process_of(sender_host), track_of(*from) + 1,
+                    name, process_of(sender_group), track_of(*from) + 1,
                     micros(from->began.to_nanoseconds())));
     add(fmt::format(
         R"({{"ph":"f","bp":"e","id":{},"name":{},"cat":"flow","pid":{},"tid":{},"ts":{}}})", id,
-        name, process_of(step.host.value), track_of(step) + 1, micros(began_ns)));
+        name, process_of(step.group.value), track_of(step) + 1, micros(began_ns)));
   }
   void add_queues() {
     // What left before what came at the same moment: a queue never shows less than it held.
     std::ranges::sort(waiting_, [](const Waiting& a, const Waiting& b) {
-      return std::tuple(a.host, a.at_ns, -a.change) < std::tuple(b.host, b.at_ns, -b.change);
+      return std::tuple(a.group, a.at_ns, -a.change) < std::tuple(b.group, b.at_ns, -b.change);
     });
     int64_t depth = 0;
     for (size_t i = 0; i < waiting_.size(); ++i) {
       const Waiting& change = waiting_[i];
-      if (i == 0 || waiting_[i - 1].host != change.host) depth = 0;
+      if (i == 0 || waiting_[i - 1].group != change.group) depth = 0;
       depth += change.change;
       const bool is_last_of_moment = i + 1 == waiting_.size() ||
-                                     waiting_[i + 1].host != change.host ||
+                                     waiting_[i + 1].group != change.group ||
                                      waiting_[i + 1].at_ns != change.at_ns;
       if (!is_last_of_moment) continue;
       add(fmt::format(R"({{"ph":"C","name":{},"pid":{},"ts":{},"args":{{"messages":{}}}}})",
-                      json_text("waiting " + catalog_.hosts[change.host].name),
-                      process_of(change.host), micros(change.at_ns), depth));
+                      json_text("waiting " + catalog_.groups[change.group].name),
+                      process_of(change.group), micros(change.at_ns), depth));
       if (!flush(kFlushBytes)) return;
     }
   }

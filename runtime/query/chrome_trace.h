@@ -1,6 +1,6 @@
 /// export --format chrome: a trace as the JSON that Perfetto and chrome://tracing open: one track
 /// an instance, one slice a handler, arrows from emission to delivery, counters for the messages
-/// each host has waiting and for policy versions. Streamed, never held whole.
+/// each group has waiting and for policy versions. Streamed, never held whole.
 #pragma once
 
 #include <functional>

@@ -9,83 +9,83 @@
 namespace primerl {
 namespace {
 
-/// Which step of the sender's host emitted a message, as far as the record says: exactly when the
+/// Which step of the sender's group emitted a message, as far as the record says: exactly when the
 /// message was stored, else the delivery it answers or the step that emitted it. 0 = not known.
 uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
   if (const auto payload = trace.payload(key_of(step)); payload.ok()) return payload->step;
-  const uint32_t sender_host = catalog.instances[catalog.links[step.link.index()].sender].host;
+  const uint32_t sender_group = catalog.instances[catalog.links[step.link.index()].sender].group;
   if (step.cause.is_none() || step.cause.instance.is_none()) return 0;
-  return catalog.instances[step.cause.instance.index()].host == sender_host ? step.cause.step : 0;
+  return catalog.instances[step.cause.instance.index()].group == sender_group ? step.cause.step : 0;
 }
 
 struct Event {
-  HostDifference difference;
+  GroupDifference difference;
   bool is_derived = false;  // seen only in what others received
 };
 
 class Causes {
  public:
-  Causes(const Pair& pair, std::vector<HostDifference> found) : pair_(pair) {
+  Causes(const Pair& pair, std::vector<GroupDifference> found) : pair_(pair) {
     for (auto& difference : found) {
-      const uint32_t host = difference.host.value;
-      events_[host] = {std::move(difference), false};
+      const uint32_t group = difference.group.value;
+      events_[group] = {std::move(difference), false};
     }
   }
 
-  std::vector<HostDifference> judge() {
-    // A host that handed on something else without a difference of its own shows one there.
-    for (size_t turn = 0; turn <= pair_.a.catalog().hosts.size(); ++turn)
+  std::vector<GroupDifference> judge() {
+    // A group that handed on something else without a difference of its own shows one there.
+    for (size_t turn = 0; turn <= pair_.a.catalog().groups.size(); ++turn)
       if (!add_derived()) break;
-    std::vector<HostDifference> judged;
-    for (auto& [host, event] : events_) {
-      HostDifference difference = event.difference;
+    std::vector<GroupDifference> judged;
+    for (auto& [group, event] : events_) {
+      GroupDifference difference = event.difference;
       difference.victim_of = guilty_of(difference);
       difference.is_cause = difference.victim_of.empty();
       judged.push_back(std::move(difference));
     }
-    std::ranges::stable_sort(judged, [](const HostDifference& a, const HostDifference& b) {
-      return std::tuple(!a.is_cause, a.began, a.host) < std::tuple(!b.is_cause, b.began, b.host);
+    std::ranges::stable_sort(judged, [](const GroupDifference& a, const GroupDifference& b) {
+      return std::tuple(!a.is_cause, a.began, a.group) < std::tuple(!b.is_cause, b.began, b.group);
     });
     return judged;
   }
 
  private:
   /// The messages that a difference of inputs is about.
-  std::vector<TraceStep> messages_of(const HostDifference& difference) const {
+  std::vector<TraceStep> messages_of(const GroupDifference& difference) const {
     std::vector<TraceStep> messages;
-    const auto a = pair_.a.step(difference.host, difference.step);
+    const auto a = pair_.a.step(difference.group, difference.step);
     const auto b =
-        pair_.b.step(HostId(pair_.numbers.hosts[difference.host.index()]), difference.step);
+        pair_.b.step(GroupId(pair_.numbers.groups[difference.group.index()]), difference.step);
     if (a && a->kind == StepKind::kMessage) messages.push_back(*a);
     if (b && b->kind == StepKind::kMessage)
       if (const TraceStep in_a = pair_.in_a(*b); !in_a.link.is_none()) messages.push_back(in_a);
     return messages;
   }
-  static bool is_of_inputs(const HostDifference& difference) {
+  static bool is_of_inputs(const GroupDifference& difference) {
     return difference.kind == DifferenceKind::kContent ||
            difference.kind == DifferenceKind::kOrder ||
            difference.kind == DifferenceKind::kSchema || difference.kind == DifferenceKind::kCount;
   }
-  HostId sender_of(const TraceStep& message) const {
+  GroupId sender_of(const TraceStep& message) const {
     const TraceCatalog& catalog = pair_.a.catalog();
-    return HostId(catalog.instances[catalog.links[message.link.index()].sender].host);
+    return GroupId(catalog.instances[catalog.links[message.link.index()].sender].group);
   }
 
   bool add_derived() {
-    std::vector<HostDifference> derived;
-    for (const auto& [host, event] : events_) {
-      const HostDifference& difference = event.difference;
+    std::vector<GroupDifference> derived;
+    for (const auto& [group, event] : events_) {
+      const GroupDifference& difference = event.difference;
       if (difference.kind != DifferenceKind::kContent || event.is_derived) continue;
       for (const TraceStep& message : messages_of(difference)) {
-        const HostId sender = sender_of(message);
+        const GroupId sender = sender_of(message);
         const uint64_t step = emitting_step(pair_.a, message);
         const auto known = events_.find(sender.value);
         if (step == 0 || (known != events_.end() && known->second.difference.step <= step)) break;
         const auto emitted = pair_.a.step(sender, step);
-        HostDifference own;
+        GroupDifference own;
         own.kind = DifferenceKind::kOutput;
-        own.host = sender;
+        own.group = sender;
         own.step = step;
         if (emitted) own.began = emitted->began;
         own.what = fmt::format("it emitted {} with another content",
@@ -96,61 +96,61 @@ class Causes {
       }
     }
     for (auto& difference : derived) {
-      const uint32_t host = difference.host.value;
-      events_[host] = {std::move(difference), true};
+      const uint32_t group = difference.group.value;
+      events_[group] = {std::move(difference), true};
     }
     return !derived.empty();
   }
 
   /// The difference that led to this one; "" when nothing before it differs.
-  std::string guilty_of(const HostDifference& difference) const {
+  std::string guilty_of(const GroupDifference& difference) const {
     if (!is_of_inputs(difference)) return "";
     for (const TraceStep& message : messages_of(difference)) {
-      const HostId sender = sender_of(message);
+      const GroupId sender = sender_of(message);
       const auto known = events_.find(sender.value);
-      if (known == events_.end() || sender == difference.host) continue;
-      const HostDifference& other = known->second.difference;
+      if (known == events_.end() || sender == difference.group) continue;
+      const GroupDifference& other = known->second.difference;
       const uint64_t step = emitting_step(pair_.a, message);
       const bool is_earlier = step != 0 ? other.step <= step : other.began <= difference.began;
-      if (is_earlier) return step_text(pair_.a.catalog(), other.host, other.step);
+      if (is_earlier) return step_text(pair_.a.catalog(), other.group, other.step);
     }
     if (difference.kind != DifferenceKind::kCount && difference.kind != DifferenceKind::kOrder)
       return "";
-    // It waits for, or was handed, what only a host that differs can have sent or left out.
-    const HostDifference* first = nullptr;
-    for (const auto& [host, event] : events_)
-      if (event.difference.began < difference.began && event.difference.host != difference.host &&
-          sends_to(event.difference.host, difference) &&
+    // It waits for, or was handed, what only a group that differs can have sent or left out.
+    const GroupDifference* first = nullptr;
+    for (const auto& [group, event] : events_)
+      if (event.difference.began < difference.began && event.difference.group != difference.group &&
+          sends_to(event.difference.group, difference) &&
           (first == nullptr || event.difference.began < first->began))
         first = &event.difference;
-    return first == nullptr ? "" : step_text(pair_.a.catalog(), first->host, first->step);
+    return first == nullptr ? "" : step_text(pair_.a.catalog(), first->group, first->step);
   }
-  bool sends_to(HostId from, const HostDifference& difference) const {
+  bool sends_to(GroupId from, const GroupDifference& difference) const {
     const TraceCatalog& catalog = pair_.a.catalog();
     return std::ranges::any_of(catalog.links, [&](const auto& link) {
-      return catalog.instances[link.sender].host == from.value &&
-             catalog.instances[link.target].host == difference.host.value;
+      return catalog.instances[link.sender].group == from.value &&
+             catalog.instances[link.target].group == difference.group.value;
     });
   }
 
   const Pair& pair_;
-  std::map<uint32_t, Event> events_;  // by host
+  std::map<uint32_t, Event> events_;  // by group
 };
 
 /// The links between what was said of each other: who is missing what.
 std::string missing_line(const Trace& a, const MissingRecords& missing) {
-  const std::string& host = a.catalog().hosts[missing.host.index()].name;
+  const std::string& group = a.catalog().groups[missing.group.index()].name;
   const char* trace = missing.in_a ? "a" : "b";
   if (missing.kind == TraceFault::Kind::kCutTail)
     return fmt::format("{} is cut after step {} of '{}': steps {} to {} are in {} alone", trace,
-                       missing.first - 1, host, missing.first, missing.last,
+                       missing.first - 1, group, missing.first, missing.last,
                        missing.in_a ? "b" : "a");
   const std::string why =
       missing.text.empty() ? std::string(to_string(missing.kind)) : missing.text;
   return missing.first == missing.last
-             ? fmt::format("step {} of '{}' is not in {} ({})", missing.first, host, trace, why)
+             ? fmt::format("step {} of '{}' is not in {} ({})", missing.first, group, trace, why)
              : fmt::format("steps {} to {} of '{}' are not in {} ({})", missing.first, missing.last,
-                           host, trace, why);
+                           group, trace, why);
 }
 
 }  // namespace
@@ -185,9 +185,9 @@ TraceDiff diff_traces(const Trace& a, const Trace& b) {
     diff.notes.emplace_back(
         "edges are recorded otherwise (record = ...): stored content was not compared where only "
         "one has it");
-  for (uint32_t h = 0; h < a.catalog().hosts.size(); ++h) {
-    if (pair.numbers.hosts[h] == UINT32_MAX) continue;
-    if (auto found = first_difference(pair, HostId(h), diff))
+  for (uint32_t h = 0; h < a.catalog().groups.size(); ++h) {
+    if (pair.numbers.groups[h] == UINT32_MAX) continue;
+    if (auto found = first_difference(pair, GroupId(h), diff))
       diff.differences.push_back(std::move(*found));
   }
   find_causes(pair, diff);
@@ -211,7 +211,7 @@ std::string to_text(const Trace& a, const TraceDiff& diff) {
   for (const auto& difference : diff.differences) {
     text += fmt::format(
         "{}{} [{}] {}: {}\n", is_first ? "first difference: " : "",
-        step_text(catalog, difference.host, difference.step), to_string(difference.kind),
+        step_text(catalog, difference.group, difference.step), to_string(difference.kind),
         difference.is_cause ? "cause" : fmt::format("victim of {}", difference.victim_of),
         difference.what);
     for (const auto& detail : difference.details) text += fmt::format("    {}\n", detail);
@@ -220,7 +220,7 @@ std::string to_text(const Trace& a, const TraceDiff& diff) {
   for (const auto& note : diff.notes) text += fmt::format("note: {}\n", note);
   if (diff.is_equal())
     return text +
-           fmt::format("equal: {} steps of {} hosts\n", diff.num_steps, catalog.hosts.size());
+           fmt::format("equal: {} steps of {} groups\n", diff.num_steps, catalog.groups.size());
   if (diff.differences.empty())
     text += fmt::format("no step differs ({} compared)\n", diff.num_steps);
   return text;
@@ -231,8 +231,8 @@ Json to_json(const Trace& a, const TraceDiff& diff) {
   Json differences = Json::array(), missing = Json::array();
   for (const auto& difference : diff.differences) {
     Json entry = Json::object()
-                     .set("at", step_text(catalog, difference.host, difference.step))
-                     .set("host", catalog.hosts[difference.host.index()].name)
+                     .set("at", step_text(catalog, difference.group, difference.step))
+                     .set("group", catalog.groups[difference.group.index()].name)
                      .set("step", difference.step)
                      .set("kind", to_string(difference.kind))
                      .set("is_cause", difference.is_cause)
@@ -245,7 +245,7 @@ Json to_json(const Trace& a, const TraceDiff& diff) {
     missing.push_back(Json::object()
                           .set("kind", to_string(records.kind))
                           .set("missing_in", records.in_a ? "a" : "b")
-                          .set("host", catalog.hosts[records.host.index()].name)
+                          .set("group", catalog.groups[records.group.index()].name)
                           .set("first", records.first)
                           .set("last", records.last)
                           .set("text", missing_line(a, records)));

@@ -1,7 +1,7 @@
 /// diff: where two recorded runs part, told cause from victim.
 ///
-/// Hosts are matched by name and compared step by step: what came in (which message, with which
-/// content), then what went out. A host whose inputs were equal up to a step and whose output at
+/// Groups are matched by name and compared step by step: what came in (which message, with which
+/// content), then what went out. A group whose inputs were equal up to a step and whose output at
 /// that step differs is a cause; one that was handed something else is a victim of its sender.
 /// Records that are not there (a cut tail, a gap, damage, a missing segment) are said apart: they
 /// hide differences, they are none. Equal stretches are skipped by the digests of the indices.
@@ -26,10 +26,10 @@ enum class DifferenceKind {
 };
 std::string_view to_string(DifferenceKind kind);
 
-/// The first difference of one host.
-struct HostDifference {
+/// The first difference of one group.
+struct GroupDifference {
   DifferenceKind kind = DifferenceKind::kContent;
-  HostId host;  // of a
+  GroupId group;  // of a
   uint64_t step = 0;
   Time began;                        // in a, or in b when a has no such step
   std::string what;                  // one sentence
@@ -42,16 +42,16 @@ struct HostDifference {
 struct MissingRecords {
   TraceFault::Kind kind = TraceFault::Kind::kMissingStep;
   bool in_a = false;  // the trace that lacks them
-  HostId host;        // of a
+  GroupId group;      // of a
   uint64_t first = 0, last = 0;
   std::string text;
 };
 
 struct TraceDiff {
-  std::vector<std::string> options;         // "node.trainer.lr: 0.1 in a, 0.2 in b"
-  std::vector<std::string> schemas;         // "Group.reward: f64 in a, f32 in b"
-  std::vector<std::string> tables;          // "no node 'judge' in b"
-  std::vector<HostDifference> differences;  // causes first, then by time; at most one a host
+  std::vector<std::string> options;          // "node.trainer.lr: 0.1 in a, 0.2 in b"
+  std::vector<std::string> schemas;          // "Group.reward: f64 in a, f32 in b"
+  std::vector<std::string> tables;           // "no node 'judge' in b"
+  std::vector<GroupDifference> differences;  // causes first, then by time; at most one a group
   std::vector<MissingRecords> missing;
   std::vector<std::string> notes;  // what could not be compared
   uint64_t num_steps = 0;          // compared

@@ -1,4 +1,4 @@
-// The first difference of one host.
+// The first difference of one group.
 #include <algorithm>
 #include <tuple>
 
@@ -15,10 +15,10 @@ uint32_t mapped(const std::vector<uint32_t>& map, uint32_t number) {
   return number < map.size() ? map[number] : UINT32_MAX;
 }
 
-HostDifference difference(DifferenceKind kind, const TraceStep& step, std::string what) {
-  HostDifference found;
+GroupDifference difference(DifferenceKind kind, const TraceStep& step, std::string what) {
+  GroupDifference found;
   found.kind = kind;
-  found.host = step.host;
+  found.group = step.group;
   found.step = step.step;
   found.began = step.began;
   found.what = std::move(what);
@@ -53,12 +53,12 @@ std::vector<std::string> content_details(const Pair& pair, const MessageKey& key
 }
 
 /// Payloads that the step stored: the first that differs.
-std::optional<HostDifference> emission_difference(const Pair& pair, const TraceStep& a,
-                                                  const TraceStep& b) {
+std::optional<GroupDifference> emission_difference(const Pair& pair, const TraceStep& a,
+                                                   const TraceStep& b) {
   if (!pair.numbers.has_same_policies) return std::nullopt;
   const TraceCatalog& catalog = pair.a.catalog();
-  const HostId host_b(pair.numbers.hosts[a.host.index()]);
-  const auto keys_a = pair.a.stored_emissions(a.host, a.step);
+  const GroupId host_b(pair.numbers.groups[a.group.index()]);
+  const auto keys_a = pair.a.stored_emissions(a.group, a.step);
   const auto keys_b = pair.b.stored_emissions(host_b, b.step);
   for (size_t i = 0; i < std::min(keys_a.size(), keys_b.size()); ++i) {
     if (pair.in_b(keys_a[i]) != keys_b[i])
@@ -85,11 +85,12 @@ std::optional<HostDifference> emission_difference(const Pair& pair, const TraceS
       fmt::format("it stored {} messages in a, {} in b", keys_a.size(), keys_b.size()));
 }
 
-std::optional<HostDifference> input_difference(const Pair& pair, const TraceStep& a,
-                                               const TraceStep& b) {
+std::optional<GroupDifference> input_difference(const Pair& pair, const TraceStep& a,
+                                                const TraceStep& b) {
   const TraceCatalog& catalog = pair.a.catalog();
   const bool same_input = a.kind == b.kind && a.instance == b.instance && a.link == b.link &&
-                          a.epoch == b.epoch && a.sequence == b.sequence && a.subject == b.subject;
+                          a.incarnation == b.incarnation && a.sequence == b.sequence &&
+                          a.subject == b.subject;
   if (!same_input) {
     TraceStep shown = b;
     if (shown.kind == StepKind::kMessage && shown.link.is_none())
@@ -132,20 +133,21 @@ std::optional<HostDifference> input_difference(const Pair& pair, const TraceStep
 }
 
 /// Says that a trace lacks the record of a step, once per stretch.
-void note_missing(const Pair& pair, HostId host, uint64_t step, bool in_a, TraceDiff& diff) {
+void note_missing(const Pair& pair, GroupId group, uint64_t step, bool in_a, TraceDiff& diff) {
   for (auto& known : diff.missing)
-    if (known.host == host && known.in_a == in_a && known.last + 1 >= step && step >= known.first) {
+    if (known.group == group && known.in_a == in_a && known.last + 1 >= step &&
+        step >= known.first) {
       known.last = std::max(known.last, step);
       return;
     }
   MissingRecords missing;
-  missing.host = host;
+  missing.group = group;
   missing.in_a = in_a;
   missing.first = missing.last = step;
   const Trace& trace = in_a ? pair.a : pair.b;
-  const HostId own = in_a ? host : HostId(pair.numbers.hosts[host.index()]);
+  const GroupId own = in_a ? group : GroupId(pair.numbers.groups[group.index()]);
   for (const TraceFault& fault : trace.faults())
-    if (fault.host == own && fault.first <= step && step <= fault.last &&
+    if (fault.group == own && fault.first <= step && step <= fault.last &&
         fault.kind != TraceFault::Kind::kCutTail) {
       missing.kind = fault.kind;
       missing.text = fault.text;
@@ -154,26 +156,27 @@ void note_missing(const Pair& pair, HostId host, uint64_t step, bool in_a, Trace
 }
 
 /// What lies behind the last step that both have.
-std::optional<HostDifference> end_difference(const Pair& pair, HostId host, uint64_t last_a,
-                                             uint64_t last_b, TraceDiff& diff) {
+std::optional<GroupDifference> end_difference(const Pair& pair, GroupId group, uint64_t last_a,
+                                              uint64_t last_b, TraceDiff& diff) {
   if (last_a == last_b) return std::nullopt;
   const bool a_is_shorter = last_a < last_b;
   const Trace& shorter = a_is_shorter ? pair.a : pair.b;
-  const HostId own = a_is_shorter ? host : HostId(pair.numbers.hosts[host.index()]);
+  const GroupId own = a_is_shorter ? group : GroupId(pair.numbers.groups[group.index()]);
   const uint64_t common = std::min(last_a, last_b);
   for (const TraceFault& fault : shorter.faults())
-    if (fault.kind == TraceFault::Kind::kCutTail && fault.host == own) {
-      MissingRecords cut{fault.kind, a_is_shorter, host, common + 1, std::max(last_a, last_b),
+    if (fault.kind == TraceFault::Kind::kCutTail && fault.group == own) {
+      MissingRecords cut{fault.kind, a_is_shorter, group, common + 1, std::max(last_a, last_b),
                          fault.text};
       diff.missing.push_back(std::move(cut));
       return std::nullopt;
     }
-  HostDifference found;
+  GroupDifference found;
   found.kind = DifferenceKind::kCount;
-  found.host = host;
+  found.group = group;
   found.step = common + 1;
-  const auto next = a_is_shorter ? pair.b.step(HostId(pair.numbers.hosts[host.index()]), common + 1)
-                                 : pair.a.step(host, common + 1);
+  const auto next = a_is_shorter
+                        ? pair.b.step(GroupId(pair.numbers.groups[group.index()]), common + 1)
+                        : pair.a.step(group, common + 1);
   if (next) found.began = next->began;
   found.what = fmt::format("it took {} steps in a, {} in b", last_a, last_b);
   if (next)
@@ -209,8 +212,8 @@ MessageKey Pair::in_b(MessageKey key) const {
   return key;
 }
 
-std::optional<HostDifference> step_difference(const Pair& pair, const TraceStep& a,
-                                              const TraceStep& b) {
+std::optional<GroupDifference> step_difference(const Pair& pair, const TraceStep& a,
+                                               const TraceStep& b) {
   if (auto found = input_difference(pair, a, b)) return found;
   const TraceCatalog& catalog = pair.a.catalog();
   if ((a.flags & kOutcomeFlags) != (b.flags & kOutcomeFlags))
@@ -226,23 +229,23 @@ std::optional<HostDifference> step_difference(const Pair& pair, const TraceStep&
   return std::nullopt;
 }
 
-std::optional<HostDifference> first_difference(const Pair& pair, HostId host, TraceDiff& diff) {
-  const HostId host_b(pair.numbers.hosts[host.index()]);
-  const uint64_t first_a = pair.a.first_step(host), first_b = pair.b.first_step(host_b);
-  const uint64_t last_a = pair.a.last_step(host), last_b = pair.b.last_step(host_b);
-  if (first_a == 0 || first_b == 0) return end_difference(pair, host, last_a, last_b, diff);
+std::optional<GroupDifference> first_difference(const Pair& pair, GroupId group, TraceDiff& diff) {
+  const GroupId host_b(pair.numbers.groups[group.index()]);
+  const uint64_t first_a = pair.a.first_step(group), first_b = pair.b.first_step(host_b);
+  const uint64_t last_a = pair.a.last_step(group), last_b = pair.b.last_step(host_b);
+  if (first_a == 0 || first_b == 0) return end_difference(pair, group, last_a, last_b, diff);
   const uint64_t first = std::max(first_a, first_b);
   const uint64_t last = std::min(last_a, last_b);
   if (first_a != first_b)
     diff.notes.push_back(fmt::format("steps of '{}' before {} are in one of the two alone",
-                                     pair.a.catalog().hosts[host.index()].name, first));
+                                     pair.a.catalog().groups[group.index()].name, first));
   for (uint64_t step = first; step <= last;) {
     const uint64_t block = step / kDigestSteps;
     const uint64_t block_end = (block + 1) * kDigestSteps - 1;
     const bool is_whole = step % kDigestSteps == (block == 0 ? 1 : 0) && step >= first_a &&
                           step >= first_b && block_end <= last;
     if (is_whole && pair.numbers.is_identity) {
-      const auto digest_a = pair.a.digest(host, block);
+      const auto digest_a = pair.a.digest(group, block);
       const auto digest_b = pair.b.digest(host_b, block);
       if (digest_a && digest_b && digest_a->steps == digest_b->steps &&
           (digest_a->payloads == digest_b->payloads || !pair.numbers.has_same_policies)) {
@@ -252,16 +255,16 @@ std::optional<HostDifference> first_difference(const Pair& pair, HostId host, Tr
       }
     }
     for (const uint64_t end = std::min(block_end, last); step <= end; ++step) {
-      const auto a = pair.a.step(host, step);
+      const auto a = pair.a.step(group, step);
       const auto b = pair.b.step(host_b, step);
-      if (!a) note_missing(pair, host, step, true, diff);
-      if (!b) note_missing(pair, host, step, false, diff);
+      if (!a) note_missing(pair, group, step, true, diff);
+      if (!b) note_missing(pair, group, step, false, diff);
       if (!a || !b) continue;
       ++diff.num_steps;
       if (auto found = step_difference(pair, *a, pair.in_a(*b))) return found;
     }
   }
-  return end_difference(pair, host, last_a, last_b, diff);
+  return end_difference(pair, group, last_a, last_b, diff);
 }
 
 }  // namespace primerl

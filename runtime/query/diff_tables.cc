@@ -130,7 +130,7 @@ std::vector<std::string> option_differences(const std::string& a_toml, const std
 }
 
 Numbers::Numbers(const TraceCatalog& a, const TraceCatalog& b) {
-  hosts = map_names(a.hosts, b.hosts);
+  groups = map_names(a.groups, b.groups);
   instances = map_names(b.instances, a.instances);
   types = map_names(b.types, a.types);
   std::map<std::string, uint32_t> link_numbers;
@@ -150,7 +150,7 @@ Numbers::Numbers(const TraceCatalog& a, const TraceCatalog& b) {
       if (map[i] != i) return false;
     return map.size() == size;
   };
-  is_identity = is_same(hosts, b.hosts.size()) && is_same(instances, a.instances.size()) &&
+  is_identity = is_same(groups, b.groups.size()) && is_same(instances, a.instances.size()) &&
                 is_same(types, a.types.size()) && is_same(links, a.links.size()) &&
                 is_same(tenants, a.tenants.size());
   for (size_t i = 0; i < types.size(); ++i)
@@ -167,7 +167,7 @@ void compare_tables(const TraceCatalog& a, const TraceCatalog& b, TraceDiff& dif
         fmt::format("the graph's hash: {:016x} in a, {:016x} in b", a.graph_hash, b.graph_hash));
   if (a.seed != b.seed)
     diff.tables.push_back(fmt::format("seed: {} in a, {} in b", a.seed, b.seed));
-  compare_names("host", a.hosts, b.hosts, diff.tables);
+  compare_names("group", a.groups, b.groups, diff.tables);
   compare_names("instance", a.instances, b.instances, diff.tables);
   compare_names("message type", a.types, b.types, diff.tables);
   for (const auto& type : a.types)

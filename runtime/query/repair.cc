@@ -101,7 +101,7 @@ class Recovery {
     for (auto file = files.rbegin(); file != files.rend(); ++file) {
       if (file != files.rbegin())
         is_last = (is_last && was_removed_) || file->process != std::prev(file)->process ||
-                  file->epoch != std::prev(file)->epoch;
+                  file->incarnation != std::prev(file)->incarnation;
       was_removed_ = false;
       RETURN_IF_ERROR(recover(*file, is_last));
     }

@@ -46,14 +46,14 @@ class Samples {
 
  private:
   void take_link(LinkId link, uint64_t count) {
-    const HostId target(
-        trace_.catalog().instances[trace_.catalog().links[link.index()].target].host);
+    const GroupId target(
+        trace_.catalog().instances[trace_.catalog().links[link.index()].target].group);
     const auto& stats = trace_.summary().links[link.index()];
     const uint64_t last = stats.stats.num_messages + stats.num_skipped;
     const uint64_t stride = std::max<uint64_t>(last / count, 1);
     uint64_t num_absent = 0;
     for (uint64_t sequence = last; sequence > 0; sequence -= std::min(sequence, stride)) {
-      const MessageKey key{link, trace_.summary().newest_epoch, sequence};
+      const MessageKey key{link, trace_.summary().newest_incarnation, sequence};
       const auto at = trace_.delivery(key);
       const auto step = at ? trace_.step(target, at->step) : std::nullopt;
       // An older incarnation of the sender: its numbers are its own.
@@ -72,7 +72,7 @@ class Samples {
       const auto& link = catalog.links[step.link.index()];
       if (step.cause.instance.value == link.sender)
         if (const auto cause =
-                trace_.step(HostId(catalog.instances[link.sender].host), step.cause.step))
+                trace_.step(GroupId(catalog.instances[link.sender].group), step.cause.step))
           if (cause->kind == StepKind::kMessage) sent = cause->began;
     }
     if (sent && *sent <= step.began)
@@ -94,7 +94,7 @@ class Samples {
   std::vector<int64_t> lags_;
 };
 
-void add(HostStats& sum, const HostStats& more) {
+void add(GroupStats& sum, const GroupStats& more) {
   sum.num_steps += more.num_steps;
   sum.num_failed += more.num_failed;
   sum.num_abandoned += more.num_abandoned;
@@ -144,10 +144,10 @@ std::string replay_text(const Trace& trace, bool& from_start) {
   const TraceCatalog& catalog = trace.catalog();
   std::string text;
   from_start = true;
-  for (uint32_t h = 0; h < catalog.hosts.size(); ++h)
-    if (const uint64_t first = trace.first_step(HostId(h)); first > 1) {
+  for (uint32_t h = 0; h < catalog.groups.size(); ++h)
+    if (const uint64_t first = trace.first_step(GroupId(h)); first > 1) {
       from_start = false;
-      text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", catalog.hosts[h].name, first);
+      text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", catalog.groups[h].name, first);
     }
   if (!from_start)
     return "not from the start, whose records were retired: only from a checkpoint at or after " +
@@ -160,12 +160,12 @@ std::string replay_text(const Trace& trace, bool& from_start) {
   return trace.is_closed() ? "from the start to the end" : "from the start to the cut";
 }
 
-std::string host_line(const HostStat& host) {
-  HostStats all = host.messages;
-  for (const auto* more : {&host.timers, &host.turns, &host.others}) add(all, *more);
+std::string group_line(const GroupStat& group) {
+  GroupStats all = group.messages;
+  for (const auto* more : {&group.timers, &group.turns, &group.others}) add(all, *more);
   return fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n",
-                     host.host, host.first_step, host.last_step, host.messages.num_steps,
-                     host.timers.num_steps, host.turns.num_steps, all.num_failed,
+                     group.group, group.first_step, group.last_step, group.messages.num_steps,
+                     group.timers.num_steps, group.turns.num_steps, all.num_failed,
                      micros_text(static_cast<double>(all.handler_us.percentile(0.5))),
                      micros_text(static_cast<double>(all.handler_us.percentile(0.99))),
                      micros_text(static_cast<double>(all.busy_us)));
@@ -187,7 +187,7 @@ std::string edge_line(const EdgeStat& edge) {
   return line + "\n";
 }
 
-Json steps_json(const HostStats& stats) {
+Json steps_json(const GroupStats& stats) {
   return Json::object()
       .set("num_steps", stats.num_steps)
       .set("num_failed", stats.num_failed)
@@ -226,18 +226,18 @@ TraceStat stat_trace(const Trace& trace) {
   TraceStat stat;
   stat.seconds = static_cast<double>(summary.last_ns - summary.first_ns) * 1e-9;
   stat.edges = edge_stats(trace, stat.seconds);
-  for (uint32_t h = 0; h < trace.catalog().hosts.size(); ++h) {
-    HostStat host;
-    host.host = trace.catalog().hosts[h].name;
-    host.first_step = trace.first_step(HostId(h));
-    host.last_step = trace.last_step(HostId(h));
-    const auto& kinds = summary.hosts[h];
-    host.messages = kinds[static_cast<size_t>(StepKind::kMessage)];
-    host.timers = kinds[static_cast<size_t>(StepKind::kTimer)];
-    host.turns = kinds[static_cast<size_t>(StepKind::kWork)];
-    add(host.others, kinds[static_cast<size_t>(StepKind::kDrain)]);
-    add(host.others, kinds[static_cast<size_t>(StepKind::kPeer)]);
-    stat.hosts.push_back(std::move(host));
+  for (uint32_t h = 0; h < trace.catalog().groups.size(); ++h) {
+    GroupStat group;
+    group.group = trace.catalog().groups[h].name;
+    group.first_step = trace.first_step(GroupId(h));
+    group.last_step = trace.last_step(GroupId(h));
+    const auto& kinds = summary.groups[h];
+    group.messages = kinds[static_cast<size_t>(StepKind::kMessage)];
+    group.timers = kinds[static_cast<size_t>(StepKind::kTimer)];
+    group.turns = kinds[static_cast<size_t>(StepKind::kWork)];
+    add(group.others, kinds[static_cast<size_t>(StepKind::kDrain)]);
+    add(group.others, kinds[static_cast<size_t>(StepKind::kPeer)]);
+    stat.groups.push_back(std::move(group));
   }
   stat.versions = summary.versions;
   stat.replay = replay_text(trace, stat.replays_from_start);
@@ -249,16 +249,16 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
   const TraceSummary& summary = trace.summary();
   std::string text = incomplete_text(trace);
   text += fmt::format(
-      "{}: graph '{}', seed {}, {} steps of {} hosts in {:.3f} s{}, {} messages stored, {} in {} "
+      "{}: graph '{}', seed {}, {} steps of {} groups in {:.3f} s{}, {} messages stored, {} in {} "
       "segments\n",
       trace.folder().string(), catalog.graph_name, catalog.seed, summary.num_steps,
-      catalog.hosts.size(), stat.seconds, catalog.is_virtual ? " of virtual time" : "",
+      catalog.groups.size(), stat.seconds, catalog.is_virtual ? " of virtual time" : "",
       summary.num_payloads, bytes_text(summary.file_bytes), summary.num_segments);
   text += fmt::format("replay is possible {}\n\n", stat.replay);
   text +=
-      fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "host",
+      fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "group",
                   "first", "last", "messages", "timers", "turns", "failed", "p50", "p99", "busy");
-  for (const auto& host : stat.hosts) text += host_line(host);
+  for (const auto& group : stat.groups) text += group_line(group);
   text += fmt::format("\n  {:<44} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>9}\n", "edge", "messages",
                       "per s", "bytes", "p50", "p99", "queue p50", "p99");
   for (const auto& edge : stat.edges) text += edge_line(edge);
@@ -277,17 +277,17 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
 Json to_json(const Trace& trace, const TraceStat& stat) {
   const TraceCatalog& catalog = trace.catalog();
   const TraceSummary& summary = trace.summary();
-  Json faults = Json::array(), hosts = Json::array(), edges = Json::array();
+  Json faults = Json::array(), groups = Json::array(), edges = Json::array();
   for (const auto& fault : trace.faults()) faults.push_back(fault_json(catalog, fault));
-  for (const auto& host : stat.hosts)
-    hosts.push_back(Json::object()
-                        .set("host", host.host)
-                        .set("first_step", host.first_step)
-                        .set("last_step", host.last_step)
-                        .set("messages", steps_json(host.messages))
-                        .set("timers", steps_json(host.timers))
-                        .set("turns", steps_json(host.turns))
-                        .set("others", steps_json(host.others)));
+  for (const auto& group : stat.groups)
+    groups.push_back(Json::object()
+                         .set("group", group.group)
+                         .set("first_step", group.first_step)
+                         .set("last_step", group.last_step)
+                         .set("messages", steps_json(group.messages))
+                         .set("timers", steps_json(group.timers))
+                         .set("turns", steps_json(group.turns))
+                         .set("others", steps_json(group.others)));
   for (const auto& edge : stat.edges) edges.push_back(edge_json(edge));
   Json versions = Json::array();
   for (const VersionMark& mark : stat.versions)
@@ -310,7 +310,7 @@ Json to_json(const Trace& trace, const TraceStat& stat) {
       .set("file_bytes", summary.file_bytes)
       .set("num_segments", summary.num_segments)
       .set("faults", std::move(faults))
-      .set("hosts", std::move(hosts))
+      .set("groups", std::move(groups))
       .set("edges", std::move(edges))
       .set("versions", std::move(versions));
 }

@@ -1,5 +1,5 @@
-/// stat: what a trace adds up to, edge by edge and host by host, from the indices; queue times and
-/// version lags from at most kSamples messages an edge, taken evenly. Pure functions.
+/// stat: what a trace adds up to, edge by edge and group by group, from the indices; queue times
+/// and version lags from at most kSamples messages an edge, taken evenly. Pure functions.
 #pragma once
 
 #include <optional>
@@ -25,16 +25,16 @@ struct EdgeStat {
   int64_t lag_p50 = 0, lag_max = 0;
 };
 
-struct HostStat {
-  std::string host;
+struct GroupStat {
+  std::string group;
   uint64_t first_step = 0, last_step = 0;
-  HostStats messages, timers, turns, others;
+  GroupStats messages, timers, turns, others;
 };
 
 struct TraceStat {
   double seconds = 0;
   std::vector<EdgeStat> edges;
-  std::vector<HostStat> hosts;
+  std::vector<GroupStat> groups;
   /// Tenant and version, with the time of its first sight.
   std::vector<VersionMark> versions;
   bool replays_from_start = false;

@@ -167,17 +167,18 @@ Status StepFilter::choose_nodes(const TraceCatalog& catalog,
                                 const std::vector<std::string>& wanted) {
   for (const auto& name : wanted) {
     instances_.resize(catalog.instances.size());
-    hosts_.resize(catalog.hosts.size());
+    groups_.resize(catalog.groups.size());
     std::vector<std::string> names;
     bool is_known = false;
     for (size_t i = 0; i < catalog.instances.size(); ++i) {
       const auto& instance = catalog.instances[i];
-      names.insert(names.end(), {instance.name, instance.node, catalog.hosts[instance.host].name});
-      const bool is_host = catalog.hosts[instance.host].name == name;
+      names.insert(names.end(),
+                   {instance.name, instance.node, catalog.groups[instance.group].name});
+      const bool is_host = catalog.groups[instance.group].name == name;
       if (!is_host && instance.name != name && instance.node != name) continue;
       instances_[i] = is_known = true;
       // A work turn belongs to the whole group.
-      hosts_[instance.host] = true;
+      groups_[instance.group] = true;
     }
     if (!is_known) return unknown("node", name, names);
   }
@@ -254,7 +255,7 @@ StepFilter::Verdict StepFilter::matches(const Trace& trace, const TraceStep& ste
   if (is_failed_ && !step.is_failed()) return Verdict::kNo;
   if (!instances_.empty()) {
     const bool is_chosen =
-        step.instance.is_none() ? hosts_[step.host.index()] : instances_[step.instance.index()];
+        step.instance.is_none() ? groups_[step.group.index()] : instances_[step.instance.index()];
     if (!is_chosen) return Verdict::kNo;
   }
   const bool is_message = step.kind == StepKind::kMessage;

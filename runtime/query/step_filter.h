@@ -13,7 +13,7 @@ namespace primerl {
 /// What a person wrote. Empty lists let everything through; within a list one match is enough,
 /// across lists all must match.
 struct StepQuery {
-  std::vector<std::string> nodes = {};  // nodes, instances or hosts
+  std::vector<std::string> nodes = {};  // nodes, instances or groups
   std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
   std::vector<std::string> types = {};  // message types
   std::vector<std::string> tenants = {};
@@ -52,7 +52,7 @@ class StepFilter {
   Status choose_links(const TraceCatalog& catalog, const std::vector<std::string>& wanted);
   Status choose_fields(const TraceCatalog& catalog, const StepQuery& query);
 
-  std::vector<bool> instances_, hosts_, links_, types_, tenants_;  // empty = all
+  std::vector<bool> instances_, groups_, links_, types_, tenants_;  // empty = all
   /// All must match; of one inner list, one.
   std::vector<std::vector<FieldMatch>> fields_;
   std::vector<bool> may_match_;  // by type: whether its schema has all fields

@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-std::vector<int64_t> numbers_of(const TraceNote& note) {
+std::vector<int64_t> numbers_of(const NondeterministicInput& note) {
   std::vector<int64_t> numbers(note.bytes.size() / sizeof(int64_t));
   if (!numbers.empty())
     std::memcpy(numbers.data(), note.bytes.data(), numbers.size() * sizeof(int64_t));
@@ -15,12 +15,12 @@ std::vector<int64_t> numbers_of(const TraceNote& note) {
 }
 
 /// A code, then text.
-std::string error_text(const TraceNote& note) {
+std::string error_text(const NondeterministicInput& note) {
   if (note.bytes.empty()) return "";
   return {reinterpret_cast<const char*>(note.bytes.data()) + 1, note.bytes.size() - 1};
 }
 
-std::string note_text(const TraceNote& note) {
+std::string note_text(const NondeterministicInput& note) {
   switch (note.kind) {
     case NoteKind::kRoom:
       return fmt::format("room() answered {}", fmt::join(numbers_of(note), ", "));
@@ -34,7 +34,7 @@ std::string note_text(const TraceNote& note) {
   return fmt::format("note {} of {} bytes", static_cast<int>(note.kind), note.bytes.size());
 }
 
-Json note_json(const TraceNote& note) {
+Json note_json(const NondeterministicInput& note) {
   Json json = Json::object();
   switch (note.kind) {
     case NoteKind::kRoom:
@@ -98,13 +98,13 @@ std::string step_story_text(const Trace& trace, const TraceStep& step) {
     text += fmt::format("  input {} ({})", message_text(catalog, key_of(step)),
                         catalog.types[step.type].name);
     const Read input = read(trace, key_of(step));
-    if (input.payload.ok() && !input.payload->sender_host.is_none())
+    if (input.payload.ok() && !input.payload->sender_group.is_none())
       text += fmt::format(", sent by step {} at {} s",
-                          step_text(catalog, input.payload->sender_host, input.payload->step),
+                          step_text(catalog, input.payload->sender_group, input.payload->step),
                           time_text(catalog, input.payload->sent_at));
     text += "\n" + content_text(input);
   }
-  const auto keys = trace.stored_emissions(step.host, step.step);
+  const auto keys = trace.stored_emissions(step.group, step.step);
   text +=
       fmt::format("  emitted {} messages, {} of them stored\n", step.num_emissions, keys.size());
   for (const MessageKey& key : keys)
@@ -112,7 +112,7 @@ std::string step_story_text(const Trace& trace, const TraceStep& step) {
                         catalog.types[catalog.links[key.link.index()].type].name,
                         delivered_text(trace, key)) +
             content_text(read(trace, key));
-  for (const TraceNote& note : trace.notes(step.host, step.step))
+  for (const NondeterministicInput& note : trace.notes(step.group, step.step))
     text += fmt::format("  {}\n", note_text(note));
   return text;
 }
@@ -122,13 +122,14 @@ Json step_story_json(const Trace& trace, const TraceStep& step) {
   json.set("schema", "primerl.trace.step/1");
   if (step.kind == StepKind::kMessage) json.set("content", content_json(read(trace, key_of(step))));
   Json emissions = Json::array(), notes = Json::array();
-  for (const MessageKey& key : trace.stored_emissions(step.host, step.step)) {
+  for (const MessageKey& key : trace.stored_emissions(step.group, step.step)) {
     Json entry = Json::object().set("message", key_json(trace.catalog(), key));
     if (const auto at = trace.delivery(key))
       entry.set("delivered", step_name(trace.catalog(), *at));
     emissions.push_back(entry.set("content", content_json(read(trace, key))));
   }
-  for (const TraceNote& note : trace.notes(step.host, step.step)) notes.push_back(note_json(note));
+  for (const NondeterministicInput& note : trace.notes(step.group, step.step))
+    notes.push_back(note_json(note));
   return json.set("emissions", std::move(emissions)).set("notes", std::move(notes));
 }
 

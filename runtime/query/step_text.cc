@@ -19,7 +19,7 @@ std::string flags_text(const TraceStep& step) {
 
 std::string step_name(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
-  if (step.instance.is_none()) return step_text(catalog, step.host, step.step);
+  if (step.instance.is_none()) return step_text(catalog, step.group, step.step);
   return fmt::format("{}:{}", catalog.instances[step.instance.index()].name, step.step);
 }
 
@@ -51,9 +51,9 @@ std::string input_text(const TraceCatalog& catalog, const TraceStep& step) {
       return "drain";
     case StepKind::kPeer:
       return fmt::format(
-          "peer {} is {} (epoch {})",
+          "peer {} is {} (incarnation {})",
           step.subject < catalog.instances.size() ? catalog.instances[step.subject].name : "?",
-          step.sequence == 0 ? "down" : "up", step.epoch);
+          step.sequence == 0 ? "down" : "up", step.incarnation);
   }
   return "?";
 }
@@ -63,11 +63,12 @@ std::string message_text(const TraceCatalog& catalog, const MessageKey& key) {
   const auto& link = catalog.links[key.link.index()];
   const auto& sender = catalog.instances[link.sender].name;
   const auto& target = catalog.instances[link.target].name;
-  return fmt::format("{}.{} -> {}.{} #{}{}", sender, link.output, target, link.input, key.sequence,
-                     key.epoch > 1 ? fmt::format(" epoch {}", key.epoch) : std::string());
+  return fmt::format(
+      "{}.{} -> {}.{} #{}{}", sender, link.output, target, link.input, key.sequence,
+      key.incarnation > 1 ? fmt::format(" incarnation {}", key.incarnation) : std::string());
 }
 
-MessageKey key_of(const TraceStep& step) { return {step.link, step.epoch, step.sequence}; }
+MessageKey key_of(const TraceStep& step) { return {step.link, step.incarnation, step.sequence}; }
 
 std::string step_line(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
@@ -93,7 +94,7 @@ Json key_json(const TraceCatalog& catalog, const MessageKey& key) {
       .set("edge", link.edge)
       .set("sender", catalog.instances[link.sender].name)
       .set("target", catalog.instances[link.target].name)
-      .set("epoch", key.epoch)
+      .set("incarnation", key.incarnation)
       .set("sequence", key.sequence);
 }
 
@@ -101,7 +102,7 @@ Json step_json(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
   Json json = Json::object()
                   .set("at", step_name(trace, step))
-                  .set("host", catalog.hosts[step.host.index()].name)
+                  .set("group", catalog.groups[step.group.index()].name)
                   .set("step", step.step)
                   .set("kind", to_string(step.kind))
                   .set("seconds", seconds_of(catalog, step.began))
@@ -133,8 +134,8 @@ Json fault_json(const TraceCatalog& catalog, const TraceFault& fault) {
                   .set("text", fault.text)
                   .set("file", fault.file)
                   .set("is_fault", fault.is_fault());
-  if (!fault.host.is_none())
-    json.set("host", catalog.hosts[fault.host.index()].name)
+  if (!fault.group.is_none())
+    json.set("group", catalog.groups[fault.group.index()].name)
         .set("first", fault.first)
         .set("last", fault.last);
   return json;
@@ -204,20 +205,20 @@ std::string pretty_json(const Json& json, const std::string& indent) {
 
 Result<TraceStep> find_step(const Trace& trace, std::string_view text) {
   ASSIGN_OR_RETURN(const StepName name, parse_step_name(trace.catalog(), text));
-  const uint64_t first = trace.first_step(name.host);
-  const uint64_t last = trace.last_step(name.host);
-  const std::string& host = trace.catalog().hosts[name.host.index()].name;
+  const uint64_t first = trace.first_step(name.group);
+  const uint64_t last = trace.last_step(name.group);
+  const std::string& group = trace.catalog().groups[name.group.index()].name;
   if (!name.step)
     return error(Code::kInvalid, "'{}' names no step", text)
         .note(fmt::format("write '{}:N' with N from {} to {}", text, first, last));
-  if (first == 0) return error(Code::kNotFound, "no step of '{}' was recorded", host);
+  if (first == 0) return error(Code::kNotFound, "no step of '{}' was recorded", group);
   if (*name.step < first || *name.step > last)
-    return error(Code::kNotFound, "'{}' has no step {}", host, *name.step)
+    return error(Code::kNotFound, "'{}' has no step {}", group, *name.step)
         .note(fmt::format("its steps go from {} to {}", first, last));
-  if (auto step = trace.step(name.host, *name.step)) return *step;
+  if (auto step = trace.step(name.group, *name.step)) return *step;
   Error missing = error(Code::kCorrupt, "the record of {} is missing", text);
   for (const TraceFault& fault : trace.faults())
-    if (fault.host == name.host && fault.first <= *name.step && *name.step <= fault.last)
+    if (fault.group == name.group && fault.first <= *name.step && *name.step <= fault.last)
       return std::move(missing).note(fault.text);
   return missing;
 }

@@ -17,7 +17,7 @@ double seconds_of(const TraceCatalog& catalog, Time time);
 std::string time_text(const TraceCatalog& catalog, Time time);
 /// "group <- rollout.main #17", "timer stall", "work".
 std::string input_text(const TraceCatalog& catalog, const TraceStep& step);
-/// "rollout.group -> trainer.group epoch 1 #17".
+/// "rollout.group -> trainer.group incarnation 1 #17".
 std::string message_text(const TraceCatalog& catalog, const MessageKey& key);
 /// One line, without a newline.
 std::string step_line(const Trace& trace, const TraceStep& step);

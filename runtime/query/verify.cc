@@ -21,7 +21,7 @@ class Verifier {
 
   VerifyReport run(const std::vector<SegmentFile>& files) {
     for (const auto& file : files) {
-      if (last_.process != file.process || last_.epoch != file.epoch) {
+      if (last_.process != file.process || last_.incarnation != file.incarnation) {
         end_process();
         begin_process(file);
       }
@@ -46,7 +46,7 @@ class Verifier {
     num_gaps_ = 0;
     has_end_ = false;
     is_whole_ = true;
-    const uint64_t retired = retired_through(folder_, first.process, first.epoch);
+    const uint64_t retired = retired_through(folder_, first.process, first.incarnation);
     last_.number = std::min(retired, first.number - 1);
     if (last_.number == 0) return;
     is_whole_ = false;
@@ -57,13 +57,13 @@ class Verifier {
   void end_process() {
     if (last_.process.empty() || has_end_) return;
     report_.is_closed = false;
-    if (is_snapshot(folder_, last_.process, last_.epoch))
+    if (is_snapshot(folder_, last_.process, last_.incarnation))
       add(Kind::kSnapshot, name(), 0,
-          fmt::format("a snapshot: '{}' (epoch {}) was asked for it and went on", last_.process,
-                      last_.epoch));
+          fmt::format("a snapshot: '{}' (incarnation {}) was asked for it and went on",
+                      last_.process, last_.incarnation));
     add(Kind::kCutTail, name(), 0,
-        fmt::format("'{}' (epoch {}) did not close its trace: what came last may be missing",
-                    last_.process, last_.epoch));
+        fmt::format("'{}' (incarnation {}) did not close its trace: what came last may be missing",
+                    last_.process, last_.incarnation));
   }
 
   std::string name() const { return last_.path.filename().string(); }
@@ -73,7 +73,7 @@ class Verifier {
     if (file.number == expected) return;
     is_whole_ = false;
     seed_ = 0;
-    const auto missing = segment_path(folder_, file.process, file.epoch, expected);
+    const auto missing = segment_path(folder_, file.process, file.incarnation, expected);
     add(Kind::kMissingSegment, missing.filename().string(), 0,
         file.number == expected + 1
             ? fmt::format("segment {} of '{}' is missing", expected, file.process)
@@ -105,10 +105,10 @@ class Verifier {
   }
 
   void check_header(const SegmentFile& file, const SegmentHeader& header) {
-    if (header.number != file.number || header.epoch != file.epoch)
+    if (header.number != file.number || header.incarnation != file.incarnation)
       add(Kind::kDamage, name(), 0,
-          fmt::format("its header says segment {} of epoch {}: was it renamed?", header.number,
-                      header.epoch));
+          fmt::format("its header says segment {} of incarnation {}: was it renamed?",
+                      header.number, header.incarnation));
     if (seed_ != 0 && header.previous_seed != seed_)
       add(Kind::kDamage, name(), 0, "it does not follow the segment before it");
     seed_ = header.seed;
@@ -157,8 +157,8 @@ class Verifier {
     const auto& gap = frame.as<GapFrame>();
     num_gaps_ += gap.num_lost;
     add(Kind::kGap, name(), frame.offset,
-        fmt::format("{} frames of host {} were lost, from step {} to {}", gap.num_lost,
-                    gap.header.host, gap.first_step, gap.last_step));
+        fmt::format("{} frames of group {} were lost, from step {} to {}", gap.num_lost,
+                    gap.header.group, gap.first_step, gap.last_step));
   }
 
   void check_end(const Frame& frame) {
@@ -215,7 +215,7 @@ class Verifier {
   VerifyReport report_;
   std::map<ContentHash, uint64_t> blob_bytes_;
   std::optional<uint64_t> run_id_;
-  // Of the process and epoch at hand.
+  // Of the process and incarnation at hand.
   SegmentFile last_;
   uint64_t seed_ = 0;  // of the segment before; 0: not known
   std::string catalog_;

@@ -81,7 +81,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
   play.steps.resize(stage.plan->tenants.size());
   Listener listener(play);
   const Duration quiet = quiet_max(*stage.plan);
-  const uint64_t work_of_one = stage.plan->hosts.size() + stage.plan->edges.size();
+  const uint64_t work_of_one = stage.plan->groups.size() + stage.plan->edges.size();
   const uint64_t events_max = std::max<uint64_t>(work_max / std::max<uint64_t>(work_of_one, 1), 1);
   VirtualExecutor executor(stage.plan, stage.factory, listener,
                            {.seed = static_cast<uint64_t>(stage.plan->settings.seed),

@@ -28,7 +28,7 @@ struct RehearsalPlay {
   uint64_t num_events = 0;
 };
 
-/// Plays until the end, or until events times (host groups + edges) reach `work_max`.
+/// Plays until the end, or until events times (actor groups + edges) reach `work_max`.
 RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max);
 
 }  // namespace primerl

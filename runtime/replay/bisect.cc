@@ -40,7 +40,7 @@ void collect(const Json& at, std::string_view path, std::vector<double>& out) {
   collect(*member, dot == std::string_view::npos ? "" : path.substr(dot + 1), out);
 }
 
-Result<BisectResult> look_at_messages(const Trace& trace, HostId host, const Predicate& predicate,
+Result<BisectResult> look_at_messages(const Trace& trace, GroupId group, const Predicate& predicate,
                                       const std::string& output, const std::string& field) {
   BisectResult result;
   const TraceCatalog& catalog = trace.catalog();
@@ -53,8 +53,8 @@ Result<BisectResult> look_at_messages(const Trace& trace, HostId host, const Pre
                  predicate.node, output)
         .note("set record = \"payload\" on its edge and run again");
   PayloadReader contents(catalog);
-  for (uint64_t step = trace.first_step(host); step <= trace.last_step(host); ++step) {
-    for (const MessageKey& key : trace.stored_emissions(host, step)) {
+  for (uint64_t step = trace.first_step(group); step <= trace.last_step(group); ++step) {
+    for (const MessageKey& key : trace.stored_emissions(group, step)) {
       const auto& link = catalog.links[key.link.index()];
       if (link.output != output || catalog.instances[link.sender].node != predicate.node) continue;
       ASSIGN_OR_RETURN(const StoredPayload stored, trace.payload(key));
@@ -69,7 +69,7 @@ Result<BisectResult> look_at_messages(const Trace& trace, HostId host, const Pre
       for (double value : values) {
         if (!predicate.holds(value)) continue;
         result.found =
-            Found{host, step, value,
+            Found{group, step, value,
                   fmt::format("{} of message {} of '{}'", field, key.sequence, link.edge)};
         return result;
       }
@@ -97,7 +97,7 @@ Result<BisectResult> look_at_metrics(const std::string& run, const Predicate& pr
   BisectResult result;
   ASSIGN_OR_RETURN(const ReplaySession session,
                    open_replay(run, "control", predicate.node, {}, ""));
-  ASSIGN_OR_RETURN(const HostId host, find_host(*session.plan, predicate.node));
+  ASSIGN_OR_RETURN(const GroupId group, find_group(*session.plan, predicate.node));
   ASSIGN_OR_RETURN(const auto replay, Replay::make(session.setup(1)));
   // A training step's metrics are published with the delivery after it.
   uint64_t trained_at = 0;
@@ -111,12 +111,12 @@ Result<BisectResult> look_at_metrics(const std::string& run, const Predicate& pr
       result.num_looked_at += 1;
       if (!predicate.holds(*value)) continue;
       const uint64_t step = trained_at != 0 ? trained_at : upcoming->step;
-      result.found = Found{host, step, *value,
+      result.found = Found{group, step, *value,
                            fmt::format("{} of training step {}", predicate.path, line.step)};
       return result;
     }
-    if (!upcoming || upcoming->host != host) continue;
-    const auto notes = session.trace->notes(host, upcoming->step);
+    if (!upcoming || upcoming->group != group) continue;
+    const auto notes = session.trace->notes(group, upcoming->step);
     if (std::any_of(notes.begin(), notes.end(),
                     [](const auto& note) { return note.kind == NoteKind::kResource; }))
       trained_at = upcoming->step;
@@ -126,7 +126,7 @@ Result<BisectResult> look_at_metrics(const std::string& run, const Predicate& pr
   for (const auto& divergence : report.divergences)
     result.notes.push_back(fmt::format(
         "the replay diverged at {}, later steps were not looked at: {}",
-        step_text(session.trace->catalog(), divergence.host, divergence.step), divergence.what));
+        step_text(session.trace->catalog(), divergence.group, divergence.step), divergence.what));
   return result;
 }
 
@@ -172,7 +172,7 @@ Result<BisectResult> bisect(const std::string& run, const Predicate& predicate) 
   for (const auto& link : catalog.links) {
     const auto& sender = catalog.instances[link.sender];
     if (sender.node != predicate.node || link.output != first || dot == std::string::npos) continue;
-    return look_at_messages(*trace, HostId(sender.host), predicate, first,
+    return look_at_messages(*trace, GroupId(sender.group), predicate, first,
                             predicate.path.substr(dot + 1));
   }
   for (const auto& instance : catalog.instances)

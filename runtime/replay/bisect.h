@@ -24,8 +24,8 @@ struct Predicate {
 Result<Predicate> parse_predicate(const std::string& text);
 
 struct Found {
-  HostId host;
-  uint64_t step = 0;  // of the host: `trace why` goes on from here
+  GroupId group;
+  uint64_t step = 0;  // of the group: `trace why` goes on from here
   double value = 0;
   std::string what;  // "mismatch_kl/all/mean of training step 12"
 };

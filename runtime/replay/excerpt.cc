@@ -16,7 +16,7 @@ constexpr uint64_t kSegmentBytes = uint64_t{4} << 20;
 
 DeliveryFrame frame_of(const TraceStep& step) {
   DeliveryFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kDelivery, step.host.value);
+  frame.header = frame_head(TraceFrameKind::kDelivery, step.group.value);
   frame.header.flags = step.flags;
   frame.header.count = static_cast<uint16_t>(step.num_emissions);
   frame.step = step.step;
@@ -26,7 +26,7 @@ DeliveryFrame frame_of(const TraceStep& step) {
   frame.step_kind = static_cast<uint8_t>(step.kind);
   frame.subject = step.kind == StepKind::kMessage ? step.link.value : step.subject;
   frame.sequence = step.sequence;
-  frame.epoch = step.epoch;
+  frame.incarnation = step.incarnation;
   frame.tenant = step.tenant.value;
   frame.type = step.type;
   frame.cause_instance = step.cause.instance.value;
@@ -39,10 +39,10 @@ DeliveryFrame frame_of(const TraceStep& step) {
 
 PayloadFrame frame_of(const StoredPayload& stored) {
   PayloadFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kPayload, stored.sender_host.value);
+  frame.header = frame_head(TraceFrameKind::kPayload, stored.sender_group.value);
   frame.step = stored.step;
   frame.link = stored.key.link.value;
-  frame.epoch = stored.key.epoch;
+  frame.incarnation = stored.key.incarnation;
   frame.sequence = stored.key.sequence;
   frame.sent_at_ns = stored.sent_at.to_nanoseconds();
   frame.tenant = stored.tenant.value;
@@ -69,29 +69,29 @@ Status append(SegmentWriter& writer, const StoredPayload& stored) {
 
 }  // namespace
 
-ExcerptCollector::ExcerptCollector(const Trace& trace, const Wiring& wiring, HostId host,
+ExcerptCollector::ExcerptCollector(const Trace& trace, const Wiring& wiring, GroupId group,
                                    uint64_t last_step)
-    : trace_(trace), wiring_(wiring), host_(host), last_step_(last_step) {}
+    : trace_(trace), wiring_(wiring), group_(group), last_step_(last_step) {}
 
 void ExcerptCollector::on_step(const StepRecord& record) {
   const std::lock_guard lock(mutex_);
-  for (const ParcelMessage& emission : record.emissions) {
+  for (const BatchedMessage& emission : record.emissions) {
     const WiredLink& link = wiring_.links[emission.link.index()];
     const Envelope& envelope = emission.envelope;
-    const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
-    if (record.host == host_) {
-      auto& newest = sent_[{key.link, key.epoch}];
+    const MessageKey key{emission.link, envelope.incarnation, envelope.sequence};
+    if (record.group == group_) {
+      auto& newest = sent_[{key.link, key.incarnation}];
       newest = std::max(newest, key.sequence);
       continue;
     }
-    if (link.target_host != host_) continue;
+    if (link.target_group != group_) continue;
     const auto delivered = trace_.delivery(key);
     if (!delivered || delivered->step > last_step_) continue;
     auto encoded = encode_message(envelope.payload);
     if (!encoded.ok()) continue;  // larger than a message may be: missed when it is written
     StoredPayload& stored = inputs_[key];
     stored.key = key;
-    stored.sender_host = record.host;
+    stored.sender_group = record.group;
     stored.step = record.step;
     stored.sent_at = envelope.sent_at;
     stored.tenant = envelope.tenant;
@@ -110,8 +110,8 @@ TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
   catalog.resumed_from = std::move(places.resumed_from);
   catalog.recovers.clear();  // what its start followed stayed behind
   for (auto& link : catalog.links) {
-    const bool is_input = catalog.instances[link.target].host == host_.value &&
-                          catalog.instances[link.sender].host != host_.value;
+    const bool is_input = catalog.instances[link.target].group == group_.value &&
+                          catalog.instances[link.sender].group != group_.value;
     if (is_input) link.record = "payload";
   }
   return catalog;
@@ -119,11 +119,11 @@ TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
 
 Status ExcerptCollector::write_input(SegmentWriter& writer, const TraceStep& step) const {
   const WiredLink& link = wiring_.links[step.link.index()];
-  if (link.sender_host == host_) return ok();  // it sends it itself
-  const MessageKey key{step.link, step.epoch, step.sequence};
+  if (link.sender_group == group_) return ok();  // it sends it itself
+  const MessageKey key{step.link, step.incarnation, step.sequence};
   if (auto stored = trace_.payload(key); stored.ok()) {
-    if (stored->sender_host.is_none()) {  // it was stored with this step
-      stored->sender_host = host_;
+    if (stored->sender_group.is_none()) {  // it was stored with this step
+      stored->sender_group = group_;
       stored->step = step.step;
     }
     return append(writer, *stored);
@@ -139,9 +139,9 @@ Status ExcerptCollector::write_input(SegmentWriter& writer, const TraceStep& ste
 
 Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step) const {
   if (step.kind == StepKind::kMessage) RETURN_IF_ERROR(write_input(writer, step));
-  for (const TraceNote& note : trace_.notes(host_, step.step)) {
+  for (const NondeterministicInput& note : trace_.notes(group_, step.step)) {
     NoteFrame frame = {};
-    frame.header = frame_head(TraceFrameKind::kNote, host_.value);
+    frame.header = frame_head(TraceFrameKind::kNote, group_.value);
     frame.header.count = static_cast<uint16_t>(note.kind);
     frame.step = step.step;
     frame.instance = note.instance.value;
@@ -150,7 +150,7 @@ Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step
   }
   // What was sent instead can then be shown field by field.
   if (step.step == last_step_)
-    for (const MessageKey& key : trace_.stored_emissions(host_, last_step_)) {
+    for (const MessageKey& key : trace_.stored_emissions(group_, last_step_)) {
       const auto stored = trace_.payload(key);
       if (stored.ok()) RETURN_IF_ERROR(append(writer, *stored));
     }
@@ -159,15 +159,15 @@ Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step
   return written(writer, writer.append(bytes_of(frame)));
 }
 
-std::set<std::pair<HostId, uint64_t>> ExcerptCollector::deliveries_of_emissions() const {
-  std::set<std::pair<HostId, uint64_t>> deliveries;
-  const uint64_t num_more = trace_.step(host_, last_step_).value_or(TraceStep()).num_emissions;
+std::set<std::pair<GroupId, uint64_t>> ExcerptCollector::deliveries_of_emissions() const {
+  std::set<std::pair<GroupId, uint64_t>> deliveries;
+  const uint64_t num_more = trace_.step(group_, last_step_).value_or(TraceStep()).num_emissions;
   const std::lock_guard lock(mutex_);
   for (const auto& [link, newest] : sent_)
     for (uint64_t sequence = 1; sequence <= newest + num_more; ++sequence) {
       const auto delivered = trace_.delivery({link.first, link.second, sequence});
-      const HostId target = wiring_.links[link.first.index()].target_host;
-      if (delivered && (target != host_ || delivered->step > last_step_))
+      const GroupId target = wiring_.links[link.first.index()].target_group;
+      if (delivered && (target != group_ || delivered->step > last_step_))
         deliveries.insert({target, delivered->step});
     }
   return deliveries;
@@ -183,15 +183,15 @@ Status ExcerptCollector::write(const std::filesystem::path& folder, Places place
   options.segment_bytes = kSegmentBytes;
   ASSIGN_OR_RETURN(const auto writer, SegmentWriter::open(std::move(options)));
   LifecycleFrame start = {};
-  start.header = frame_head(TraceFrameKind::kLifecycle, host_.value);
-  start.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
-  start.at_ns = trace_.started(host_).value_or(Time()).to_nanoseconds();
+  start.header = frame_head(TraceFrameKind::kLifecycle, group_.value);
+  start.header.count = static_cast<uint16_t>(LifecycleKind::kGroupStarted);
+  start.at_ns = trace_.started(group_).value_or(Time()).to_nanoseconds();
   RETURN_IF_ERROR(written(*writer, writer->append(bytes_of(start))));
   for (uint64_t number = 1; number <= last_step_; ++number) {
-    const auto step = trace_.step(host_, number);
+    const auto step = trace_.step(group_, number);
     if (!step)
       return error(Code::kNotFound, "step {} of '{}' is not in the record", number,
-                   catalog.hosts[host_.index()].name);
+                   catalog.groups[group_.index()].name);
     RETURN_IF_ERROR(write_step(*writer, *step));
   }
   for (const auto& [target, number] : deliveries_of_emissions()) {
@@ -203,7 +203,7 @@ Status ExcerptCollector::write(const std::filesystem::path& folder, Places place
     RETURN_IF_ERROR(written(*writer, writer->append(bytes_of(frame))));
   }
   RETURN_IF_ERROR(writer->close());
-  const Json facts = Json::object().set("host", host_.value).set("last_step", last_step_);
+  const Json facts = Json::object().set("group", group_.value).set("last_step", last_step_);
   return system_files().write_file(folder / kExcerptFile, facts.dump() + "\n");
 }
 

@@ -1,9 +1,9 @@
-/// Excerpt: the part of a trace that replaying the first steps of one host group takes, as a trace
+/// Excerpt: the part of a trace that replaying the first steps of one actor group takes, as a trace
 /// of its own: its records up to a step, the contents of its inputs, and the deliveries of what it
 /// sent. A file beside its segments says that it is one.
 ///
 /// Contents that the trace does not hold are taken from a replay: the collector watches it
-/// (ReplaySetup::watcher) and keeps what real hosts sent to the host group.
+/// (ReplaySetup::watcher) and keeps what real groups sent to the actor group.
 ///
 /// Threads: on_step() from any; the rest from one, when the replay has ended.
 #pragma once
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/trace/read/trace.h"
 
@@ -26,7 +26,7 @@ class SegmentWriter;
 class ExcerptCollector final : public DeliveryObserver {
  public:
   /// Of steps 1 to `last_step`. `trace` and `wiring` outlive the collector.
-  ExcerptCollector(const Trace& trace, const Wiring& wiring, HostId host, uint64_t last_step);
+  ExcerptCollector(const Trace& trace, const Wiring& wiring, GroupId group, uint64_t last_step);
 
   void on_step(const StepRecord& record) override;
 
@@ -43,18 +43,18 @@ class ExcerptCollector final : public DeliveryObserver {
   TraceCatalog excerpt_catalog(Places places) const;
   Status write_step(SegmentWriter& writer, const TraceStep& step) const;
   Status write_input(SegmentWriter& writer, const TraceStep& step) const;
-  /// Where the messages of the host were handled, those of the last step as far as known: a
+  /// Where the messages of the group were handled, those of the last step as far as known: a
   /// program that sends others there must not find fewer to compare with.
-  std::set<std::pair<HostId, uint64_t>> deliveries_of_emissions() const;
+  std::set<std::pair<GroupId, uint64_t>> deliveries_of_emissions() const;
 
   const Trace& trace_;
   const Wiring& wiring_;
-  const HostId host_;
+  const GroupId group_;
   const uint64_t last_step_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::map<MessageKey, StoredPayload> inputs_;            // sent by real hosts
-  std::map<std::pair<LinkId, uint32_t>, uint64_t> sent_;  // newest sequence by link and epoch
+  std::map<MessageKey, StoredPayload> inputs_;            // sent by real groups
+  std::map<std::pair<LinkId, uint32_t>, uint64_t> sent_;  // newest sequence by link and incarnation
 };
 
 }  // namespace primerl

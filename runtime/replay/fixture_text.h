@@ -9,7 +9,7 @@
 namespace primerl {
 
 struct FixtureFacts {
-  HostId host;
+  GroupId group;
   std::string host_name;  // "rollout.main"
   uint64_t last_step = 0;
   std::string depth;

@@ -22,9 +22,9 @@ std::vector<bool> taken_from_record(std::vector<bool> is_real) {
 Player::Player(ReplaySetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
-      epoch_(recorded_epoch(*setup_.trace, taken_from_record(setup_.options.is_real))),
+      incarnation_(recorded_incarnation(*setup_.trace, taken_from_record(setup_.options.is_real))),
       shared_(setup_.plan->resources.size(), nullptr),
-      parts_(setup_.plan->hosts.size()) {}
+      parts_(setup_.plan->groups.size()) {}
 
 Player::~Player() {
   for (uint32_t worker = 0; worker < num_workers_; ++worker) destroy_parts(worker);
@@ -41,13 +41,13 @@ Status Player::prepare() {
     owned_.push_back(std::move(made));
   }
   if (!setup_.options.is_absent.empty())
-    inputs_ = std::make_unique<const RecordedInputs>(plan, *wiring_, *setup_.trace, epoch_,
+    inputs_ = std::make_unique<const RecordedInputs>(plan, *wiring_, *setup_.trace, incarnation_,
                                                      setup_.options.is_absent, false);
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
-    const HostId id(i);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const GroupId id(i);
     if (!is_real(id)) continue;
     auto part = std::make_unique<Part>();
-    const bool stops = setup_.options.stop_host == id;
+    const bool stops = setup_.options.stop_group == id;
     part->cursor = std::make_unique<ReplayCursor>(plan, *wiring_, *setup_.trace, id,
                                                   stops ? setup_.options.stop_step : UINT64_MAX,
                                                   setup_.watcher, inputs_.get());
@@ -57,17 +57,17 @@ Status Player::prepare() {
   return ok();
 }
 
-/// Which resources, by index, real hosts use and none owns.
+/// Which resources, by index, real groups use and none owns.
 std::vector<bool> Player::shared_resources() const {
   const Plan& plan = *setup_.plan;
   std::vector<bool> is_shared(plan.resources.size(), false);
   for (const PlanInstance& instance : plan.instances) {
-    if (!is_real(instance.host)) continue;
+    if (!is_real(instance.group)) continue;
     for (int32_t resource : instance.resources)
       if (resource >= 0) is_shared[static_cast<size_t>(resource)] = true;
   }
-  for (const PlanHost& host : plan.hosts)
-    for (int32_t resource : host.resources) is_shared[static_cast<size_t>(resource)] = false;
+  for (const PlanGroup& group : plan.groups)
+    for (int32_t resource : group.resources) is_shared[static_cast<size_t>(resource)] = false;
   return is_shared;
 }
 
@@ -75,9 +75,9 @@ void Player::assign_workers() {
   const Plan& plan = *setup_.plan;
   const uint32_t num_pooled = std::max(1U, setup_.options.num_threads);
   std::vector<int32_t> threads;  // of the compute resources
-  const auto threads_of = [&](HostId id) {
+  const auto threads_of = [&](GroupId id) {
     int32_t most = 0;
-    for (int32_t index : plan.host(id).resources) {
+    for (int32_t index : plan.group(id).resources) {
       const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
       if (resource.contract != nullptr && resource.contract->computes)
         most = std::max(most, resource.threads);
@@ -85,7 +85,7 @@ void Player::assign_workers() {
     return most;
   };
   for (uint32_t i = 0; i < parts_.size(); ++i)
-    if (parts_[i] && threads_of(HostId(i)) > 0) threads.push_back(threads_of(HostId(i)));
+    if (parts_[i] && threads_of(GroupId(i)) > 0) threads.push_back(threads_of(GroupId(i)));
   const bool all_equal =
       std::adjacent_find(threads.begin(), threads.end(), std::not_equal_to<>()) == threads.end();
   const bool shares_one = num_pooled == 1 && all_equal;
@@ -93,7 +93,7 @@ void Player::assign_workers() {
   uint32_t next = 0;
   for (uint32_t i = 0; i < parts_.size(); ++i) {
     if (!parts_[i]) continue;
-    if (!shares_one && !plan.hosts[i].resources.empty())
+    if (!shares_one && !plan.groups[i].resources.empty())
       parts_[i]->worker = num_workers_++;
     else
       parts_[i]->worker = next++ % num_pooled;
@@ -103,11 +103,11 @@ void Player::assign_workers() {
 Status Player::start_parts(uint32_t worker) {
   for (uint32_t i = 0; i < parts_.size(); ++i) {
     if (!parts_[i] || parts_[i]->worker != worker) continue;
-    HostSetup setup;
+    GroupSetup setup;
     setup.plan = setup_.plan;
     setup.wiring = wiring_;
-    setup.host = HostId(i);
-    setup.epoch = epoch_;
+    setup.group = GroupId(i);
+    setup.incarnation = incarnation_;
     setup.surroundings = setup_.surroundings;
     setup.executor = this;
     setup.factory = [this](const Plan& plan, int32_t index) {
@@ -115,37 +115,37 @@ Status Player::start_parts(uint32_t worker) {
     };
     setup.shared_resources = shared_;
     setup.observer = parts_[i]->cursor.get();
-    setup.guide = parts_[i]->cursor.get();
-    parts_[i]->host = std::make_unique<Host>(std::move(setup));
-    RETURN_IF_ERROR(parts_[i]->host->start(setup_.trace->started(HostId(i)).value_or(Time())));
+    setup.step_source = parts_[i]->cursor.get();
+    parts_[i]->group = std::make_unique<ActorGroup>(std::move(setup));
+    RETURN_IF_ERROR(parts_[i]->group->start(setup_.trace->started(GroupId(i)).value_or(Time())));
   }
   return ok();
 }
 
 void Player::destroy_parts(uint32_t worker) {
   for (auto& part : parts_)
-    if (part && part->worker == worker) part->host.reset();
+    if (part && part->worker == worker) part->group.reset();
 }
 
-void Player::ship(Parcel&& parcel) {
-  const auto& from = parts_[parcel.from.index()];
+void Player::ship(MessageBatch&& batch) {
+  const auto& from = parts_[batch.from.index()];
   if (from->cursor->divergence()) return;  // what follows from a difference is not compared
-  Part* to = parts_[parcel.to.index()].get();
+  Part* to = parts_[batch.to.index()].get();
   if (to == nullptr) return;
   num_pending_.fetch_add(1);
   {
     const std::lock_guard lock(to->mutex);
-    // What it is from and to stays: the host uses its parcels again.
-    Parcel& arrival = to->arrivals.emplace_back();
+    // What it is from and to stays: the group uses its batches again.
+    MessageBatch& arrival = to->arrivals.emplace_back();
     if (!to->spare.empty()) {
       arrival = std::move(to->spare.back());
       to->spare.pop_back();
     }
-    arrival.from = parcel.from;
-    arrival.to = parcel.to;
-    arrival.epoch = parcel.epoch;
-    std::swap(arrival.messages, parcel.messages);
-    std::swap(arrival.grants, parcel.grants);
+    arrival.from = batch.from;
+    arrival.to = batch.to;
+    arrival.incarnation = batch.incarnation;
+    std::swap(arrival.messages, batch.messages);
+    std::swap(arrival.grants, batch.grants);
     to->has_arrivals.store(true, std::memory_order_release);
   }
   if (to->worker == from->worker) return;
@@ -153,14 +153,14 @@ void Player::ship(Parcel&& parcel) {
   changed_.notify_all();
 }
 
-void Player::host_failed(HostId host, Error error) {
+void Player::group_failed(GroupId group, Error error) {
   const std::lock_guard lock(mutex_);
   failures_.push_back(
-      fmt::format("'{}' ended the run: {}", setup_.plan->host(host).name, error.text()));
+      fmt::format("'{}' ended the run: {}", setup_.plan->group(group).name, error.text()));
 }
 
 void Player::play(uint32_t worker) {
-  // A lone worker keeps to the order of the recorded run, also between hosts: what they share, a
+  // A lone worker keeps to the order of the recorded run, also between groups: what they share, a
   // weight channel, is then as far as the recorded steps found it.
   const int burst = num_workers_ == 1 ? 1 : kBurstSteps;
   while (true) {
@@ -173,7 +173,7 @@ void Player::play(uint32_t worker) {
       step(*part);
       if (part->cursor->next() == nullptr) break;
       accept(*part);
-      if (!part->host->ready() && (!bring_input(*part) || !part->host->ready())) break;
+      if (!part->group->ready() && (!bring_input(*part) || !part->group->ready())) break;
     }
   }
 }
@@ -284,22 +284,22 @@ ReplayReport Player::report() {
   return report;
 }
 
-Json Player::describe(HostId host) const {
-  const auto& part = parts_[host.index()];
+Json Player::describe(GroupId group) const {
+  const auto& part = parts_[group.index()];
   Json json = Json::object();
-  json.set("host", setup_.plan->host(host).name);
-  if (!part || part->host == nullptr) return json.set("real", false);
+  json.set("group", setup_.plan->group(group).name);
+  if (!part || part->group == nullptr) return json.set("real", false);
   Json queues = Json::array();
-  const auto& in = wiring_->hosts[host.index()].in;
+  const auto& in = wiring_->groups[group.index()].in;
   for (uint32_t i = 0; i < in.size(); ++i) {
-    const uint64_t waiting = part->host->num_waiting_in(i);
+    const uint64_t waiting = part->group->num_waiting_in(i);
     if (waiting == 0) continue;
     queues.push_back(Json::object()
                          .set("edge", setup_.plan->edge(wiring_->links[in[i].index()].edge).name)
                          .set("waiting", waiting));
   }
   json.set("steps", part->cursor->num_steps()).set("queues", std::move(queues));
-  return json.set("state", part->host->snapshot());
+  return json.set("state", part->group->snapshot());
 }
 
 std::string_view to_string(DivergenceKind kind) {

@@ -51,13 +51,13 @@ std::vector<std::string> json_differences(const Json& recorded, const Json& now,
   return differences;
 }
 
-ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
-                           uint64_t last_step, DeliveryObserver* watcher,
+ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace,
+                           GroupId group, uint64_t last_step, DeliveryObserver* watcher,
                            const RecordedInputs* inputs)
     : plan_(plan),
       wiring_(wiring),
       trace_(trace),
-      host_(host),
+      group_(group),
       last_step_(last_step),
       watcher_(watcher),
       inputs_(inputs),
@@ -67,40 +67,41 @@ ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& 
 
 void ReplayCursor::load(uint64_t step) {
   has_next_ = false;
-  guided_.injected.reset();
-  guided_.stored.reset();
+  replayed_.injected.reset();
+  replayed_.stored.reset();
   answers_.clear();
   num_answers_taken_ = 0;
   if (step > last_step_ || divergence_) return;
-  const auto found = trace_.step(host_, step);
+  const auto found = trace_.step(group_, step);
   if (!found) return;
   recorded_ = *found;
-  guided_.kind = recorded_.kind;
-  guided_.actor = 0;
-  guided_.room_answers.clear();
-  guided_.stopped_at_progress = 0;
-  const auto& instances = plan_.host(host_).instances;
+  replayed_.kind = recorded_.kind;
+  replayed_.actor = 0;
+  replayed_.room_answers.clear();
+  replayed_.stopped_at_progress = 0;
+  const auto& instances = plan_.group(group_).instances;
   if (!recorded_.instance.is_none())
-    guided_.actor = static_cast<uint32_t>(
+    replayed_.actor = static_cast<uint32_t>(
         std::find(instances.begin(), instances.end(), recorded_.instance) - instances.begin());
-  if (guided_.actor >= instances.size()) {
-    divergence_ = here(DivergenceKind::kUnreadable, "the record names an instance of another host");
+  if (replayed_.actor >= instances.size()) {
+    divergence_ =
+        here(DivergenceKind::kUnreadable, "the record names an instance of another group");
     return;
   }
-  guided_.began = recorded_.began;
-  guided_.lasted = recorded_.duration;
-  guided_.is_abandoned = (recorded_.flags & kAbandoned) != 0;
-  guided_.link = recorded_.link;
-  guided_.epoch = recorded_.epoch;
-  guided_.sequence = recorded_.sequence;
-  guided_.timer = recorded_.subject;
+  replayed_.began = recorded_.began;
+  replayed_.lasted = recorded_.duration;
+  replayed_.is_abandoned = (recorded_.flags & kAbandoned) != 0;
+  replayed_.link = recorded_.link;
+  replayed_.incarnation = recorded_.incarnation;
+  replayed_.sequence = recorded_.sequence;
+  replayed_.timer = recorded_.subject;
   if (recorded_.kind == StepKind::kPeer)
-    guided_.peer = {static_cast<PeerEvent::Kind>(recorded_.sequence), InstanceId(recorded_.subject),
-                    recorded_.epoch};
+    replayed_.peer = {static_cast<PeerEvent::Kind>(recorded_.sequence),
+                      InstanceId(recorded_.subject), recorded_.incarnation};
   has_next_ = true;
   if (inputs_ != nullptr && inputs_->has(recorded_)) load_input();
   if ((recorded_.flags & kHasNotes) == 0) return;
-  trace_.visit_notes(host_, step,
+  trace_.visit_notes(group_, step,
                      [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
                        load_note(kind, bytes);
                      });
@@ -109,7 +110,7 @@ void ReplayCursor::load(uint64_t step) {
 void ReplayCursor::load_input() {
   auto envelope = inputs_->of(recorded_);
   if (envelope.ok()) {
-    guided_.stored = std::move(envelope).value();
+    replayed_.stored = std::move(envelope).value();
     return;
   }
   stop(here(DivergenceKind::kUnreadable, "its input cannot be read: " + envelope.error().text()));
@@ -121,16 +122,16 @@ Resent ReplayCursor::resent(LinkId link, uint64_t sequence) const {
 
 void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
   if (kind == NoteKind::kRoom) {
-    guided_.room_answers.resize(bytes.size() / sizeof(int64_t));
-    if (!guided_.room_answers.empty())
-      std::memcpy(guided_.room_answers.data(), bytes.data(),
-                  guided_.room_answers.size() * sizeof(int64_t));
+    replayed_.room_answers.resize(bytes.size() / sizeof(int64_t));
+    if (!replayed_.room_answers.empty())
+      std::memcpy(replayed_.room_answers.data(), bytes.data(),
+                  replayed_.room_answers.size() * sizeof(int64_t));
   } else if (kind == NoteKind::kStop && bytes.size() == sizeof(uint64_t)) {
-    std::memcpy(&guided_.stopped_at_progress, bytes.data(), sizeof(uint64_t));
+    std::memcpy(&replayed_.stopped_at_progress, bytes.data(), sizeof(uint64_t));
   } else if (kind == NoteKind::kError && !bytes.empty()) {
     if ((recorded_.flags & kInjected) == 0) return;
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    guided_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
+    replayed_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
   } else if (kind == NoteKind::kResource) {
     answers_.emplace_back(bytes.begin(), bytes.end());
   }
@@ -144,7 +145,7 @@ const std::vector<std::byte>* ReplayCursor::take_answer() {
 Divergence ReplayCursor::here(DivergenceKind kind, std::string what) const {
   Divergence divergence;
   divergence.kind = kind;
-  divergence.host = host_;
+  divergence.group = group_;
   divergence.step = recorded_.step;
   divergence.began = recorded_.began;
   divergence.what = std::move(what);
@@ -187,7 +188,7 @@ void ReplayCursor::on_step(const StepRecord& record) {
   if (watcher_ != nullptr) watcher_->on_step(record);
   if (!divergence_ && compare(record)) {
     num_steps_ += 1;
-    for (const ParcelMessage& emission : record.emissions)
+    for (const BatchedMessage& emission : record.emissions)
       emitted_[emission.link.index()] = emission.envelope.sequence;
   }
   load(record.step + 1);
@@ -201,14 +202,14 @@ bool ReplayCursor::compare(const StepRecord& record) {
                                   : "the handler succeeded, in the recorded run it failed");
     return false;
   }
-  for (const ParcelMessage& emission : record.emissions)
+  for (const BatchedMessage& emission : record.emissions)
     if (!compare_emission(emission)) return false;
   const uint32_t now = std::min<uint32_t>(record.num_emissions, UINT16_MAX);
   if (now != recorded_.num_emissions) {
     divergence_ =
         here(DivergenceKind::kCount, fmt::format("{} messages were emitted, in the recorded run {}",
                                                  now, recorded_.num_emissions));
-    for (const ParcelMessage& emission : record.emissions)
+    for (const BatchedMessage& emission : record.emissions)
       divergence_->details.push_back(fmt::format("now emitted: message {} of '{}'",
                                                  emission.envelope.sequence,
                                                  plan_.edge(emission.envelope.edge).name));
@@ -217,12 +218,12 @@ bool ReplayCursor::compare(const StepRecord& record) {
   return true;
 }
 
-bool ReplayCursor::compare_emission(const ParcelMessage& emission) {
+bool ReplayCursor::compare_emission(const BatchedMessage& emission) {
   const Envelope& envelope = emission.envelope;
   // Each incarnation of an absent process had a message of this number.
-  if (inputs_ != nullptr && inputs_->is_absent(wiring_.links[emission.link.index()].target_host))
+  if (inputs_ != nullptr && inputs_->is_absent(wiring_.links[emission.link.index()].target_group))
     return true;
-  const MessageKey key{emission.link, envelope.epoch, envelope.sequence};
+  const MessageKey key{emission.link, envelope.incarnation, envelope.sequence};
   const auto then = trace_.delivered_step(key);
   // It was under way when the run ended, or overwritten; or its edge has record = "none".
   if (!then || (then->flags & kNotChecked) != 0) return true;

@@ -1,30 +1,30 @@
-/// ReplayCursor: where one real host of a replay stands in its record. Guides the host (what comes
+/// ReplayCursor: where one real group of a replay stands in its record. Leads the group (what comes
 /// next) and watches it (was it the same).
 ///
-/// Threads: the host's.
+/// Threads: the group's.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/replay/replay.h"
 
 namespace primerl {
 
 class RecordedInputs;
 
-class ReplayCursor final : public StepGuide, public DeliveryObserver {
+class ReplayCursor final : public StepSource, public DeliveryObserver {
  public:
   /// All outlive the cursor; `watcher` and `inputs` (of a run that is taken up) may be null.
   /// `last_step`: plays none beyond.
-  ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, HostId host,
+  ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, GroupId group,
                uint64_t last_step, DeliveryObserver* watcher = nullptr,
                const RecordedInputs* inputs = nullptr);
 
-  // StepGuide
-  const GuidedStep* next() const override { return has_next_ ? &guided_ : nullptr; }
+  // StepSource
+  const GuidedStep* next() const override { return has_next_ ? &replayed_ : nullptr; }
   void diverged(std::string what) override;
   Resent resent(LinkId link, uint64_t sequence) const override;
   // DeliveryObserver
@@ -32,10 +32,10 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
 
   const TraceStep& recorded() const { return recorded_; }  // of next()
   const std::vector<std::byte>* take_answer();
-  /// The host stops here for good.
+  /// The group stops here for good.
   void stop(Divergence divergence);
 
-  HostId host() const { return host_; }
+  GroupId group() const { return group_; }
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_compared() const { return num_compared_; }
   const std::optional<Divergence>& divergence() const { return divergence_; }
@@ -47,20 +47,20 @@ class ReplayCursor final : public StepGuide, public DeliveryObserver {
   void load_input();
   void load_note(NoteKind kind, std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
-  bool compare_emission(const ParcelMessage& emission);
+  bool compare_emission(const BatchedMessage& emission);
   Divergence here(DivergenceKind kind, std::string what) const;
   std::string input_text() const;
 
   const Plan& plan_;
   const Wiring& wiring_;
   const Trace& trace_;
-  const HostId host_;
+  const GroupId group_;
   const uint64_t last_step_;
   DeliveryObserver* const watcher_;
   const RecordedInputs* const inputs_;
   bool has_next_ = false;
   TraceStep recorded_;
-  GuidedStep guided_;
+  GuidedStep replayed_;
   std::vector<std::vector<std::byte>> answers_;
   size_t num_answers_taken_ = 0;
   uint64_t num_steps_ = 0;

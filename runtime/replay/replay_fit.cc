@@ -1,4 +1,4 @@
-// Which plan can play a trace, and which hosts of it can be taken from the record.
+// Which plan can play a trace, and which groups of it can be taken from the record.
 #include <algorithm>
 
 #include "runtime/exec/wiring.h"
@@ -38,23 +38,23 @@ Status same_schemas(const TraceCatalog& recorded, const TraceCatalog& now) {
   return ok();
 }
 
-bool uses_kind(const Plan& plan, const PlanHost& host, std::string_view kind) {
-  return std::any_of(host.resources.begin(), host.resources.end(), [&](int32_t index) {
+bool uses_kind(const Plan& plan, const PlanGroup& group, std::string_view kind) {
+  return std::any_of(group.resources.begin(), group.resources.end(), [&](int32_t index) {
     return plan.resources[static_cast<size_t>(index)].kind == kind;
   });
 }
 
-/// Weight channels that the nodes of a host name.
-std::vector<int32_t> channels_of(const Plan& plan, const PlanHost& host) {
+/// Weight channels that the nodes of a group name.
+std::vector<int32_t> channels_of(const Plan& plan, const PlanGroup& group) {
   std::vector<int32_t> channels;
-  for (InstanceId id : host.instances)
+  for (InstanceId id : group.instances)
     for (int32_t index : plan.instance(id).resources)
       if (index >= 0 && plan.resources[static_cast<size_t>(index)].kind == "weight_channel")
         channels.push_back(index);
   return channels;
 }
 
-bool share_channel(const Plan& plan, const PlanHost& a, const PlanHost& b) {
+bool share_channel(const Plan& plan, const PlanGroup& a, const PlanGroup& b) {
   const auto of_b = channels_of(plan, b);
   const auto of_a = channels_of(plan, a);
   return std::any_of(of_a.begin(), of_a.end(), [&](int32_t channel) {
@@ -62,16 +62,17 @@ bool share_channel(const Plan& plan, const PlanHost& a, const PlanHost& b) {
   });
 }
 
-/// Hosts that hear from one and speak to the other.
-std::vector<uint32_t> hosts_between(const TraceCatalog& catalog, uint32_t from, uint32_t to) {
+/// Groups that hear from one and speak to the other.
+std::vector<uint32_t> groups_between(const TraceCatalog& catalog, uint32_t from, uint32_t to) {
   const auto joins = [&](uint32_t a, uint32_t b) {
     return std::any_of(catalog.links.begin(), catalog.links.end(), [&](const auto& link) {
-      return catalog.instances[link.sender].host == a && catalog.instances[link.target].host == b;
+      return catalog.instances[link.sender].group == a && catalog.instances[link.target].group == b;
     });
   };
   std::vector<uint32_t> between;
-  for (uint32_t host = 0; host < catalog.hosts.size(); ++host)
-    if (host != from && host != to && joins(from, host) && joins(host, to)) between.push_back(host);
+  for (uint32_t group = 0; group < catalog.groups.size(); ++group)
+    if (group != from && group != to && joins(from, group) && joins(group, to))
+      between.push_back(group);
   return between;
 }
 
@@ -80,12 +81,12 @@ std::vector<uint32_t> hosts_between(const TraceCatalog& catalog, uint32_t from, 
 Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
   const TraceCatalog now = make_trace_catalog(plan, *make_wiring(plan));
   RETURN_IF_ERROR(same_schemas(catalog, now));
-  RETURN_IF_ERROR(same_count("host groups", catalog.hosts.size(), now.hosts.size()));
+  RETURN_IF_ERROR(same_count("actor groups", catalog.groups.size(), now.groups.size()));
   RETURN_IF_ERROR(same_count("instances", catalog.instances.size(), now.instances.size()));
   RETURN_IF_ERROR(same_count("links", catalog.links.size(), now.links.size()));
-  for (size_t i = 0; i < now.hosts.size(); ++i)
-    if (catalog.hosts[i].name != now.hosts[i].name)
-      return another(fmt::format("host group {}", i), catalog.hosts[i].name, now.hosts[i].name);
+  for (size_t i = 0; i < now.groups.size(); ++i)
+    if (catalog.groups[i].name != now.groups[i].name)
+      return another(fmt::format("actor group {}", i), catalog.groups[i].name, now.groups[i].name);
   for (size_t i = 0; i < now.instances.size(); ++i) {
     if (catalog.instances[i].name != now.instances[i].name)
       return another(fmt::format("instance {}", i), catalog.instances[i].name,
@@ -109,15 +110,16 @@ Status check_fits(const Plan& plan, const TraceCatalog& catalog) {
   return ok();
 }
 
-uint32_t recorded_epoch(const Trace& trace, const std::vector<bool>& is_absent) {
+uint32_t recorded_incarnation(const Trace& trace, const std::vector<bool>& is_absent) {
   const TraceCatalog& catalog = trace.catalog();
-  for (uint32_t i = 0; i < catalog.hosts.size(); ++i) {
-    const HostId host(i);
-    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number) {
-      const auto step = trace.step(host, number);
+  for (uint32_t i = 0; i < catalog.groups.size(); ++i) {
+    const GroupId group(i);
+    for (uint64_t number = trace.first_step(group); number <= trace.last_step(group); ++number) {
+      const auto step = trace.step(group, number);
       if (!step || step->kind != StepKind::kMessage) continue;
       const uint32_t sender = catalog.links[step->link.index()].sender;
-      if (is_absent.empty() || !is_absent[catalog.instances[sender].host]) return step->epoch;
+      if (is_absent.empty() || !is_absent[catalog.instances[sender].group])
+        return step->incarnation;
     }
   }
   return 1;
@@ -127,31 +129,32 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
                                     const std::vector<bool>& is_absent,
                                     std::vector<bool>& is_real) {
   std::vector<std::string> reasons;
-  const auto make_real = [&](uint32_t host, std::string why) {
-    is_real[host] = true;
-    reasons.push_back(fmt::format("'{}' is replayed too: {}", plan.hosts[host].name, why));
+  const auto make_real = [&](uint32_t group, std::string why) {
+    is_real[group] = true;
+    reasons.push_back(fmt::format("'{}' is replayed too: {}", plan.groups[group].name, why));
   };
   bool changed = true;
   while (changed) {
     changed = false;
     for (const auto& link : trace.catalog().links) {
-      const uint32_t sender = trace.catalog().instances[link.sender].host;
-      const uint32_t target = trace.catalog().instances[link.target].host;
+      const uint32_t sender = trace.catalog().instances[link.sender].group;
+      const uint32_t target = trace.catalog().instances[link.target].group;
       if (is_real[sender] || !is_real[target] || is_absent[sender]) continue;
       if (link.record == "payload" || link.record == "input") continue;
       make_real(sender, fmt::format("the messages of '{}' are not stored", link.edge));
       changed = true;
     }
-    for (uint32_t engine = 0; generates && engine < plan.hosts.size(); ++engine) {
-      if (!is_real[engine] || !uses_kind(plan, plan.hosts[engine], "engine")) continue;
-      for (uint32_t learner = 0; learner < plan.hosts.size(); ++learner) {
-        if (is_real[learner] || !uses_kind(plan, plan.hosts[learner], "learner")) continue;
-        if (!share_channel(plan, plan.hosts[engine], plan.hosts[learner])) continue;
-        make_real(learner, fmt::format("'{}' needs the weights it makes", plan.hosts[engine].name));
+    for (uint32_t engine = 0; generates && engine < plan.groups.size(); ++engine) {
+      if (!is_real[engine] || !uses_kind(plan, plan.groups[engine], "engine")) continue;
+      for (uint32_t learner = 0; learner < plan.groups.size(); ++learner) {
+        if (is_real[learner] || !uses_kind(plan, plan.groups[learner], "learner")) continue;
+        if (!share_channel(plan, plan.groups[engine], plan.groups[learner])) continue;
+        make_real(learner,
+                  fmt::format("'{}' needs the weights it makes", plan.groups[engine].name));
         // And who tells the engine of them, so that they are there when it hears of them.
-        for (uint32_t between : hosts_between(trace.catalog(), learner, engine))
+        for (uint32_t between : groups_between(trace.catalog(), learner, engine))
           if (!is_real[between])
-            make_real(between, fmt::format("it tells '{}' of weights", plan.hosts[engine].name));
+            make_real(between, fmt::format("it tells '{}' of weights", plan.groups[engine].name));
         changed = true;
       }
     }

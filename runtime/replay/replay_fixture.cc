@@ -24,11 +24,11 @@ bool is_computed(const PlanResource& resource, ReplayDepth depth) {
   return false;
 }
 
-/// The depth at which one host group can be played without weights from elsewhere.
-std::string depth_for(const Plan& plan, HostId host, ReplayDepth depth) {
-  for (int32_t index : plan.host(host).resources) {
+/// The depth at which one actor group can be played without weights from elsewhere.
+std::string depth_for(const Plan& plan, GroupId group, ReplayDepth depth) {
+  for (int32_t index : plan.group(group).resources) {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
-    // An engine generates with the weights that a learner makes: a host group of its own.
+    // An engine generates with the weights that a learner makes: an actor group of its own.
     if (resource.kind != "learner" || resource.backend != "scripted") continue;
     if (is_computed(resource, depth)) return "learner";
   }
@@ -36,28 +36,28 @@ std::string depth_for(const Plan& plan, HostId host, ReplayDepth depth) {
 }
 
 Result<FixtureFacts> choose(const ReplaySession& session, const ReplayReport& report,
-                            std::optional<HostId> chosen) {
+                            std::optional<GroupId> chosen) {
   FixtureFacts facts;
   if (!report.is_identical()) {
     facts.divergence = report.divergences.front();
-    facts.host = facts.divergence->host;
+    facts.group = facts.divergence->group;
     facts.last_step = facts.divergence->step;
     if (facts.divergence->kind == DivergenceKind::kMissing ||
         facts.divergence->kind == DivergenceKind::kUnreadable)
       return error(Code::kInvalid, "what differs lies in the record, no test of an actor shows it")
           .note(facts.divergence->what);
   } else if (chosen) {
-    facts.host = *chosen;
+    facts.group = *chosen;
     facts.last_step = report.num_steps[chosen->index()];
     if (facts.last_step == 0)
       return error(Code::kInvalid, "'{}' took no step: there is nothing to test",
-                   session.plan->host(*chosen).name);
+                   session.plan->group(*chosen).name);
   } else {
     return error(Code::kInvalid, "nothing diverged: say what to test with --node NAME")
         .note("and up to which step with --stop-at STEP");
   }
-  facts.host_name = session.plan->host(facts.host).name;
-  facts.depth = depth_for(*session.plan, facts.host, session.depth);
+  facts.host_name = session.plan->group(facts.group).name;
+  facts.depth = depth_for(*session.plan, facts.group, session.depth);
   facts.graph_name = session.trace->catalog().graph_name;
   facts.run_id = session.trace->catalog().run_id;
   facts.program_version = session.trace->catalog().program_version;
@@ -112,8 +112,8 @@ Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
 /// The graph's text, told where the files it names lie in the fixture.
 class GraphFiles {
  public:
-  GraphFiles(const Plan& plan, HostId host, fs::path folder)
-      : plan_(plan), host_(host), folder_(std::move(folder)), text_(plan.resolved_toml) {}
+  GraphFiles(const Plan& plan, GroupId group, fs::path folder)
+      : plan_(plan), group_(group), folder_(std::move(folder)), text_(plan.resolved_toml) {}
 
   Status copy() {
     for (size_t i = 0; i < plan_.models.size(); ++i)
@@ -142,7 +142,7 @@ class GraphFiles {
   }
 
   bool uses_tokenizer(int32_t model) const {
-    for (const InstanceId id : plan_.host(host_).instances)
+    for (const InstanceId id : plan_.group(group_).instances)
       for (const int32_t index : plan_.instance(id).resources) {
         if (index < 0) continue;
         const PlanResource& resource = plan_.resources[static_cast<size_t>(index)];
@@ -155,7 +155,7 @@ class GraphFiles {
     const fs::path to = fs::path("files") / node.name;
     const bool is_read =
         std::any_of(node.instances.begin(), node.instances.end(),
-                    [&](InstanceId id) { return plan_.instance(id).host == host_; });
+                    [&](InstanceId id) { return plan_.instance(id).group == group_; });
     if (is_read) {
       RETURN_IF_ERROR(copy_into(name, folder_ / to));
     } else {
@@ -175,26 +175,26 @@ class GraphFiles {
   }
 
   const Plan& plan_;
-  const HostId host_;
+  const GroupId group_;
   const fs::path folder_;
   std::string text_;
 };
 
-/// Plays once more up to the step, gathering what the host group is told.
+/// Plays once more up to the step, gathering what the actor group is told.
 Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const FixtureFacts& facts,
                      const fs::path& folder) {
-  GraphFiles files(*session.plan, facts.host, folder);
+  GraphFiles files(*session.plan, facts.group, folder);
   RETURN_IF_ERROR(files.copy());
   ASSIGN_OR_RETURN(auto checkpoints, copy_checkpoints(session, facts.depth, folder));
   const auto wiring = make_wiring(*session.plan);
-  ExcerptCollector collector(*session.trace, *wiring, facts.host, facts.last_step);
+  ExcerptCollector collector(*session.trace, *wiring, facts.group, facts.last_step);
   ReplaySurroundings quiet("", {});
   quiet.resume_from(session.surroundings->resume_points());
   RETURN_IF_ERROR(quiet.open());
   setup.surroundings = &quiet;
   setup.watcher = &collector;
   setup.options.num_threads = 1;
-  setup.options.stop_host = facts.host;
+  setup.options.stop_group = facts.group;
   setup.options.stop_step = facts.last_step;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   RETURN_IF_ERROR(replay->run());
@@ -212,7 +212,7 @@ Status write_texts(const FixtureFacts& facts, const fs::path& folder) {
 bool shows_the_same(const FixtureFacts& facts, const PlayedFixture& played) {
   if (!facts.divergence) return played.is_identical;
   const auto& then = *facts.divergence;
-  return played.first && played.first->host == then.host && played.first->step == then.step &&
+  return played.first && played.first->group == then.group && played.first->step == then.step &&
          played.first->kind == then.kind && played.first->what == then.what;
 }
 
@@ -249,7 +249,7 @@ uint64_t count_bytes(const fs::path& folder) {
 }  // namespace
 
 Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
-                                     const ReplayReport& report, std::optional<HostId> chosen,
+                                     const ReplayReport& report, std::optional<GroupId> chosen,
                                      const fs::path& folder) {
   ASSIGN_OR_RETURN(const FixtureFacts facts, choose(session, report, chosen));
   std::error_code failed;
@@ -264,7 +264,7 @@ Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplayS
   WrittenFixture fixture;
   fixture.folder = folder;
   fixture.test_file = folder / (facts.test_name() + ".cc");
-  fixture.host = facts.host_name;
+  fixture.group = facts.host_name;
   fixture.last_step = facts.last_step;
   fixture.depth = facts.depth;
   fixture.num_bytes = count_bytes(folder);
@@ -279,13 +279,13 @@ Result<PlayedFixture> play_fixture(const fs::path& folder, const std::string& de
   ASSIGN_OR_RETURN(const ReplayReport report, replay->run());
   PlayedFixture played;
   played.is_identical =
-      report.is_identical() && report.num_steps[excerpt->host.index()] == excerpt->last_step;
+      report.is_identical() && report.num_steps[excerpt->group.index()] == excerpt->last_step;
   if (!report.is_identical()) {
     played.first = report.divergences.front();
     played.text = divergence_text(*session.plan, *played.first);
   } else if (!played.is_identical) {
     played.text = fmt::format("only {} of {} steps were played",
-                              report.num_steps[excerpt->host.index()], excerpt->last_step);
+                              report.num_steps[excerpt->group.index()], excerpt->last_step);
   }
   return played;
 }

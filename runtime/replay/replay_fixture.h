@@ -1,6 +1,6 @@
 /// Fixtures: what a replay shows, as a test of its own. A folder with the excerpt of the trace that
-/// one host group needs up to one step (runtime/replay/excerpt.h), the model files its graph names,
-/// a GoogleTest case and a README that says how to add it.
+/// one actor group needs up to one step (runtime/replay/excerpt.h), the model files its graph
+/// names, a GoogleTest case and a README that says how to add it.
 ///
 /// Written by `primerl-graph replay --fixture`, played by the GoogleTest case. Nothing in it names
 /// a place on a machine.
@@ -16,7 +16,7 @@ namespace primerl {
 
 struct WrittenFixture {
   std::filesystem::path folder, test_file;
-  std::string host;
+  std::string group;
   uint64_t last_step = 0;
   std::string depth;
   uint64_t num_bytes = 0;  // of all files
@@ -26,7 +26,7 @@ struct WrittenFixture {
 /// played of `chosen`; then plays it and compares. `folder` must not exist or be empty.
 /// kInvalid when a test cannot show it, and why.
 Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
-                                     const ReplayReport& report, std::optional<HostId> chosen,
+                                     const ReplayReport& report, std::optional<GroupId> chosen,
                                      const std::filesystem::path& folder);
 
 struct PlayedFixture {

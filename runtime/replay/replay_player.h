@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/replay/replay.h"
 #include "runtime/replay/replay_cursor.h"
@@ -19,19 +19,19 @@
 
 namespace primerl {
 
-/// One real host with what has been sent to it.
+/// One real group with what has been sent to it.
 struct Part {
   std::unique_ptr<ReplayCursor> cursor;
-  std::unique_ptr<Host> host;
+  std::unique_ptr<ActorGroup> group;
   uint32_t worker = 0;
   std::mutex mutex;  // of arrivals and spare
-  std::vector<Parcel> arrivals;
-  std::vector<Parcel> spare;  // emptied, for the memory in them
+  std::vector<MessageBatch> arrivals;
+  std::vector<MessageBatch> spare;  // emptied, for the memory in them
   std::atomic<bool> has_arrivals{false};
-  std::vector<Parcel> taken;  // the worker's
+  std::vector<MessageBatch> taken;  // the worker's
 };
 
-class Player final : public Replay, private HostExecutor, private RecordedAnswers {
+class Player final : public Replay, private GroupExecutor, private ReplayedAnswers {
  public:
   explicit Player(ReplaySetup setup);
   ~Player() override;
@@ -41,19 +41,19 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   Result<bool> advance() override;
   std::optional<TraceStep> upcoming() override;
   ReplayReport report() override;
-  Json describe(HostId host) const override;
+  Json describe(GroupId group) const override;
 
  private:
-  void ship(Parcel&& parcel) override;
+  void ship(MessageBatch&& batch) override;
   void tenant_finished(TenantSlot) override {}
-  void host_failed(HostId host, Error error) override;
-  const std::vector<std::byte>* take(HostId host) override {
-    return parts_[host.index()]->cursor->take_answer();
+  void group_failed(GroupId group, Error error) override;
+  const std::vector<std::byte>* take(GroupId group) override {
+    return parts_[group.index()]->cursor->take_answer();
   }
   bool is_parallel() const override { return num_workers_ > 1; }
 
-  bool is_real(HostId host) const {
-    return setup_.options.is_real.empty() || setup_.options.is_real[host.index()];
+  bool is_real(GroupId group) const {
+    return setup_.options.is_real.empty() || setup_.options.is_real[group.index()];
   }
   std::vector<bool> shared_resources() const;
   void assign_workers();
@@ -74,11 +74,11 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
 
   const ReplaySetup setup_;
   const std::shared_ptr<const Wiring> wiring_;
-  const uint32_t epoch_;                          // of the recorded process
-  std::unique_ptr<const RecordedInputs> inputs_;  // null: no host is absent
-  std::vector<std::unique_ptr<Resource>> owned_;  // shared by hosts
+  const uint32_t incarnation_;                    // of the recorded process
+  std::unique_ptr<const RecordedInputs> inputs_;  // null: no group is absent
+  std::vector<std::unique_ptr<Resource>> owned_;  // shared by groups
   std::vector<Resource*> shared_;                 // index as Plan::resources
-  std::vector<std::unique_ptr<Part>> parts_;      // index = HostId; null: from the record
+  std::vector<std::unique_ptr<Part>> parts_;      // index = GroupId; null: from the record
   uint32_t num_workers_ = 1;
   bool is_started_ = false;
 
@@ -87,8 +87,8 @@ class Player final : public Replay, private HostExecutor, private RecordedAnswer
   uint32_t num_idle_ = 0, num_started_ = 0, num_left_ = 0;
   bool is_over_ = false;
   std::optional<Error> fault_;
-  std::vector<std::string> failures_;     // host_failed() texts
-  std::atomic<uint64_t> num_pending_{0};  // parcels shipped and not taken
+  std::vector<std::string> failures_;     // group_failed() texts
+  std::atomic<uint64_t> num_pending_{0};  // batches shipped and not taken
   std::atomic<uint64_t> num_steps_{0};
 };
 

@@ -13,8 +13,8 @@ namespace {
 constexpr std::string_view kHelp =
     "next [N]     takes one step, or N\n"
     "back [N]     goes back one step, or N (plays again from the start)\n"
-    "go NAME:N    plays until step N of that host is next\n"
-    "show [NAME]  prints state and queues of the host that moves next, or of NAME\n"
+    "go NAME:N    plays until step N of that group is next\n"
+    "show [NAME]  prints state and queues of the group that moves next, or of NAME\n"
     "quit         leaves\n";
 
 /// A replay with a count of the steps taken, so that it can be played again to any of them.
@@ -60,7 +60,7 @@ class Stepper {
       input = fmt::format("{} {} of '{}'", catalog.types[link.type].name, upcoming->sequence,
                           link.edge);
     }
-    fmt::print("next: {} <- {}\n", step_text(catalog, upcoming->host, upcoming->step), input);
+    fmt::print("next: {} <- {}\n", step_text(catalog, upcoming->group, upcoming->step), input);
   }
 
  private:
@@ -75,7 +75,7 @@ Status go_to(const ReplaySession& session, Stepper& stepper, const std::string& 
   if (!goal.step) return error(Code::kInvalid, "'{}' names no step: NAME:N", name);
   while (true) {
     const auto upcoming = stepper.replay().upcoming();
-    if (upcoming && upcoming->host == goal.host && upcoming->step >= *goal.step) return ok();
+    if (upcoming && upcoming->group == goal.group && upcoming->step >= *goal.step) return ok();
     ASSIGN_OR_RETURN(const bool moved, stepper.next());
     if (!moved) return ok();
   }
@@ -101,15 +101,15 @@ Status obey(const ReplaySession& session, Stepper& stepper, std::istringstream& 
   words >> name;
   if (verb == "go") return go_to(session, stepper, name);
   if (verb == "show" || verb == "s") {
-    HostId host;
+    GroupId group;
     if (!name.empty()) {
-      ASSIGN_OR_RETURN(host, find_host(*session.plan, name));
+      ASSIGN_OR_RETURN(group, find_group(*session.plan, name));
     } else if (const auto upcoming = stepper.replay().upcoming()) {
-      host = upcoming->host;
+      group = upcoming->group;
     } else {
       return error(Code::kInvalid, "nothing moves next: name a node");
     }
-    print_json(stepper.replay().describe(host));
+    print_json(stepper.replay().describe(group));
     return ok();
   }
   return error(Code::kInvalid, "no command '{}'; commands:\n{}", verb, kHelp);
@@ -121,14 +121,14 @@ int step_by_hand(const ReplaySession& session, const ReplaySetup& setup, std::is
   Stepper stepper(session, setup);
   if (const Status started = stepper.restart(); !started.ok())
     return fail(started.error(), kExitBadConfiguration);
-  // The hosts start with the first look.
+  // The groups start with the first look.
   print_text(kHelp);
   std::string line;
   while (true) {
     stepper.print_upcoming();
     for (const auto& divergence : stepper.replay().report().divergences)
       fmt::print("diverged at {}: {}\n",
-                 step_text(session.trace->catalog(), divergence.host, divergence.step),
+                 step_text(session.trace->catalog(), divergence.group, divergence.step),
                  divergence.what);
     if (!std::getline(input, line)) break;
     std::istringstream words(line);

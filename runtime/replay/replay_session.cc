@@ -38,23 +38,23 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
       .note(render(checked.diagnostics, checked.sources));
 }
 
-/// The host groups that were asked for.
-Result<std::vector<bool>> choose_hosts(const ReplaySession& session, const std::string& node) {
+/// The actor groups that were asked for.
+Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std::string& node) {
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
-  std::vector<bool> is_real(plan.hosts.size(), node.empty() && !excerpt);
+  std::vector<bool> is_real(plan.groups.size(), node.empty() && !excerpt);
   for (size_t i = 0; i < is_real.size(); ++i) is_real[i] = is_real[i] && !session.is_absent[i];
-  if (excerpt) is_real[excerpt->host.index()] = true;
+  if (excerpt) is_real[excerpt->group.index()] = true;
   if (node.empty()) return is_real;
-  ASSIGN_OR_RETURN(const HostId host, find_host(plan, node));
-  if (excerpt && excerpt->host != host)
+  ASSIGN_OR_RETURN(const GroupId group, find_group(plan, node));
+  if (excerpt && excerpt->group != group)
     return error(Code::kInvalid, "the trace is an excerpt for '{}': '{}' is not in it",
-                 plan.host(excerpt->host).name, node);
-  if (session.is_absent[host.index()])
+                 plan.group(excerpt->group).name, node);
+  if (session.is_absent[group.index()])
     return error(Code::kInvalid, "the process of '{}' died in the recorded run and came back",
-                 plan.host(host).name)
+                 plan.group(group).name)
         .note("what one incarnation after the other did is read (trace ls, why), not replayed");
-  is_real[host.index()] = true;
+  is_real[group.index()] = true;
   return is_real;
 }
 
@@ -148,21 +148,21 @@ std::vector<ReplayedMetrics> ReplaySurroundings::take_metrics() {
 }
 
 std::string divergence_text(const Plan& plan, const Divergence& divergence) {
-  std::string text = fmt::format("{}:{}: {}: {}\n", plan.host(divergence.host).name,
+  std::string text = fmt::format("{}:{}: {}: {}\n", plan.group(divergence.group).name,
                                  divergence.step, to_string(divergence.kind), divergence.what);
   for (const auto& detail : divergence.details) text += fmt::format("  {}\n", detail);
   return text;
 }
 
-Result<HostId> find_host(const Plan& plan, const std::string& name) {
+Result<GroupId> find_group(const Plan& plan, const std::string& name) {
   std::vector<std::string> known;
   for (const auto& instance : plan.instances) {
     const std::string& node = plan.node(instance.node).name;
-    if (instance.name == name || node == name) return instance.host;
+    if (instance.name == name || node == name) return instance.group;
     known.push_back(instance.name);
   }
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-    if (plan.hosts[i].name == name) return HostId(i);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i)
+    if (plan.groups[i].name == name) return GroupId(i);
   Error unknown = error(Code::kNotFound, "no node '{}' in the recorded graph", name);
   if (const std::string nearest = nearest_name(name, known); !nearest.empty())
     return std::move(unknown).note(fmt::format("did you mean '{}'?", nearest));
@@ -177,16 +177,16 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-    if (session.trace->first_step(HostId(i)) > 1 && (!excerpt || excerpt->host == HostId(i)))
+  for (uint32_t i = 0; i < plan.groups.size(); ++i)
+    if (session.trace->first_step(GroupId(i)) > 1 && (!excerpt || excerpt->group == GroupId(i)))
       return error(Code::kInvalid,
                    "the trace of '{}' begins with step {}: the steps before it were retired",
-                   plan.hosts[i].name, session.trace->first_step(HostId(i)))
+                   plan.groups[i].name, session.trace->first_step(GroupId(i)))
           .note("replay begins with the first step; trace commands read what is left");
   RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
   session.is_absent =
-      excerpt ? std::vector<bool>(plan.hosts.size(), false) : absent_hosts(plan, *session.trace);
-  ASSIGN_OR_RETURN(session.is_real, choose_hosts(session, node));
+      excerpt ? std::vector<bool>(plan.groups.size(), false) : absent_groups(plan, *session.trace);
+  ASSIGN_OR_RETURN(session.is_real, choose_groups(session, node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
                                        : ReplayDepth::kFull;
@@ -196,7 +196,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   for (size_t i = 0; i < session.is_absent.size(); ++i)
     if (session.is_absent[i])
       session.reasons.push_back(fmt::format(
-          "'{}' is taken from the record: its process died and came back", plan.hosts[i].name));
+          "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
   std::vector<std::string> tenants;
   for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
   session.surroundings = std::make_unique<ReplaySurroundings>(out, std::move(tenants));
@@ -224,7 +224,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.options.is_absent = is_absent;
   setup.options.num_threads = num_threads;
   if (const auto excerpt = trace->excerpt()) {
-    setup.options.stop_host = excerpt->host;
+    setup.options.stop_group = excerpt->group;
     setup.options.stop_step = excerpt->last_step;
   }
   return setup;

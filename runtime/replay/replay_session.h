@@ -1,5 +1,5 @@
 /// ReplaySession: a recorded run made ready to be played: its trace, the plan of the graph inside
-/// it, which hosts are real, and surroundings that keep what the actors say.
+/// it, which groups are real, and surroundings that keep what the actors say.
 ///
 /// The plan comes from the graph text in the trace, not from the run folder's file, so a trace
 /// moved elsewhere still replays as long as the model folders it names exist.
@@ -18,7 +18,7 @@
 
 namespace primerl {
 
-/// One line an actor published, with the step of its host that was in hand.
+/// One line an actor published, with the step of its group that was in hand.
 struct ReplayedMetrics {
   TenantSlot tenant;
   int64_t step = 0;
@@ -64,16 +64,16 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
 struct ReplaySession {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;
-  std::vector<bool> is_absent;       // by host: died in the run and came back
-  std::vector<bool> is_real;         // by host
-  std::vector<std::string> reasons;  // why a host is real although it need not be
+  std::vector<bool> is_absent;       // by group: died in the run and came back
+  std::vector<bool> is_real;         // by group
+  std::vector<std::string> reasons;  // why a group is real although it need not be
   ReplayDepth depth = ReplayDepth::kFull;
   std::unique_ptr<ReplaySurroundings> surroundings;
 
   ReplaySetup setup(uint32_t num_threads) const;
 };
 
-/// What is to be played; of an excerpt (a fixture), its host group alone. Errors say what is wrong
+/// What is to be played; of an excerpt (a fixture), its actor group alone. Errors say what is wrong
 /// with the trace, the graph in it or the options; findings of the graph check (a --set that is
 /// wrong) are part of the error's notes.
 Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
@@ -83,7 +83,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
 /// "env.main:7: emission: message 3 of ..." with its details, a line each.
 std::string divergence_text(const Plan& plan, const Divergence& divergence);
 
-/// The host group of a node, instance or host by name; the error names the nearest.
-Result<HostId> find_host(const Plan& plan, const std::string& name);
+/// The actor group of a node, instance or group by name; the error names the nearest.
+Result<GroupId> find_group(const Plan& plan, const std::string& name);
 
 }  // namespace primerl

@@ -3,7 +3,7 @@
 
 namespace primerl {
 
-constexpr size_t kSpareParcels = 16;
+constexpr size_t kSpareBatchs = 16;
 
 void Player::accept(Part& part) {
   if (!part.has_arrivals.load(std::memory_order_acquire)) return;
@@ -13,30 +13,30 @@ void Player::accept(Part& part) {
     part.has_arrivals.store(false, std::memory_order_relaxed);
   }
   num_pending_.fetch_sub(part.taken.size());
-  for (Parcel& parcel : part.taken) {
-    const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
-    CHECK(taken.ok(), "a replayed host refused a parcel");
+  for (MessageBatch& batch : part.taken) {
+    const Status taken = part.group->accept(std::move(batch), part.cursor->recorded().began);
+    CHECK(taken.ok(), "a replayed group refused a batch");
   }
   const std::lock_guard lock(part.mutex);
-  for (Parcel& parcel : part.taken) {
-    if (part.spare.size() == kSpareParcels) break;
-    parcel.messages.clear();
-    parcel.grants.clear();
-    part.spare.push_back(std::move(parcel));
+  for (MessageBatch& batch : part.taken) {
+    if (part.spare.size() == kSpareBatchs) break;
+    batch.messages.clear();
+    batch.grants.clear();
+    part.spare.push_back(std::move(batch));
   }
   part.taken.clear();
 }
 
-/// A message from a host that is taken from the record: reads it and hands it in.
+/// A message from a group that is taken from the record: reads it and hands it in.
 bool Player::bring_input(Part& part) {
   const GuidedStep& next = *part.cursor->next();
   if (next.kind != StepKind::kMessage) return true;
   const WiredLink& link = wiring_->links[next.link.index()];
-  if (parts_[link.sender_host.index()] != nullptr) return true;
+  if (parts_[link.sender_group.index()] != nullptr) return true;
   const auto unreadable = [&](const Error& why) {
     Divergence divergence;
     divergence.kind = DivergenceKind::kUnreadable;
-    divergence.host = part.host->id();
+    divergence.group = part.group->id();
     divergence.step = part.cursor->recorded().step;
     divergence.began = part.cursor->recorded().began;
     divergence.what = fmt::format("its input, message {} of '{}', cannot be read: {}",
@@ -46,12 +46,12 @@ bool Player::bring_input(Part& part) {
   };
   auto envelope = stored_envelope(*setup_.trace, *setup_.plan, link, part.cursor->recorded());
   if (!envelope.ok()) return unreadable(envelope.error());
-  Parcel parcel;
-  parcel.from = link.sender_host;
-  parcel.to = part.host->id();
-  parcel.epoch = next.epoch;
-  parcel.messages.push_back({next.link, std::move(envelope).value()});
-  const Status taken = part.host->accept(std::move(parcel), part.cursor->recorded().began);
+  MessageBatch batch;
+  batch.from = link.sender_group;
+  batch.to = part.group->id();
+  batch.incarnation = next.incarnation;
+  batch.messages.push_back({next.link, std::move(envelope).value()});
+  const Status taken = part.group->accept(std::move(batch), part.cursor->recorded().began);
   if (!taken.ok()) return unreadable(taken.error());
   return true;
 }
@@ -65,48 +65,48 @@ Part* Player::pick(uint32_t worker) {
     if (part->cursor->next() == nullptr) continue;
     if (best != nullptr && part->cursor->recorded().began >= best->cursor->recorded().began)
       continue;
-    if (!part->host->ready() && (!bring_input(*part) || !part->host->ready())) continue;
+    if (!part->group->ready() && (!bring_input(*part) || !part->group->ready())) continue;
     best = part.get();
   }
   return best;
 }
 
 void Player::step(Part& part) {
-  const StepEnd end = part.host->step(part.cursor->recorded().began);
-  CHECK(end.stepped, "a ready host did not step");
+  const StepEnd end = part.group->step(part.cursor->recorded().began);
+  CHECK(end.stepped, "a ready group did not step");
   num_steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool Player::has_stopped_early() const {
-  if (!setup_.options.stop_host) return false;
-  const ReplayCursor& cursor = *parts_[setup_.options.stop_host->index()]->cursor;
+  if (!setup_.options.stop_group) return false;
+  const ReplayCursor& cursor = *parts_[setup_.options.stop_group->index()]->cursor;
   return cursor.num_steps() >= setup_.options.stop_step;
 }
 
-/// Why a host cannot take its next step, or why it has none although its record goes on; nothing
+/// Why a group cannot take its next step, or why it has none although its record goes on; nothing
 /// when it is at its end or waits for one that diverged.
 std::optional<Divergence> Player::why_stuck(const Part& part) const {
   const Plan& plan = *setup_.plan;
   const ReplayCursor& cursor = *part.cursor;
-  const HostId host = cursor.host();
+  const GroupId group = cursor.group();
   if (cursor.divergence()) return std::nullopt;
-  if (setup_.options.stop_host == host && has_stopped_early()) return std::nullopt;
+  if (setup_.options.stop_group == group && has_stopped_early()) return std::nullopt;
   Divergence divergence;
-  divergence.host = host;
+  divergence.group = group;
   if (cursor.next() == nullptr) {
-    if (cursor.num_steps() >= setup_.trace->last_step(host)) return std::nullopt;
+    if (cursor.num_steps() >= setup_.trace->last_step(group)) return std::nullopt;
     divergence.kind = DivergenceKind::kUnreadable;
     divergence.step = cursor.num_steps() + 1;
     divergence.began = cursor.recorded().began;
     divergence.what =
         fmt::format("step {} of '{}' is not in the record, which goes on to step {}",
-                    divergence.step, plan.host(host).name, setup_.trace->last_step(host));
+                    divergence.step, plan.group(group).name, setup_.trace->last_step(group));
     return divergence;
   }
   const TraceStep& next = cursor.recorded();
   if (next.kind != StepKind::kMessage) return std::nullopt;
   const WiredLink& link = wiring_->links[next.link.index()];
-  const Part* sender = parts_[link.sender_host.index()].get();
+  const Part* sender = parts_[link.sender_group.index()].get();
   if (sender == nullptr || sender->cursor->divergence()) return std::nullopt;
   divergence.step = next.step;
   divergence.began = next.began;
@@ -125,15 +125,16 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   divergence.kind = DivergenceKind::kMissing;
   divergence.what = fmt::format("it waits for {}, which was never sent: ", message);
   if (sender->cursor->next() != nullptr)
-    divergence.what += fmt::format("'{}' waits itself at step {}", plan.host(link.sender_host).name,
-                                   sender->cursor->recorded().step);
+    divergence.what +=
+        fmt::format("'{}' waits itself at step {}", plan.group(link.sender_group).name,
+                    sender->cursor->recorded().step);
   else
     divergence.what += fmt::format("the record of '{}' ends with step {}",
-                                   plan.host(link.sender_host).name, sender->cursor->num_steps());
+                                   plan.group(link.sender_group).name, sender->cursor->num_steps());
   return divergence;
 }
 
-/// Nothing moves any more. A host that waits for one that is stuck itself is its victim.
+/// Nothing moves any more. A group that waits for one that is stuck itself is its victim.
 void Player::find_missing() {
   std::vector<std::optional<Divergence>> stuck(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i)
@@ -141,7 +142,7 @@ void Player::find_missing() {
   const auto is_victim = [&](size_t i) {
     if (stuck[i]->kind != DivergenceKind::kMissing) return false;
     const TraceStep& next = parts_[i]->cursor->recorded();
-    const HostId sender = wiring_->links[next.link.index()].sender_host;
+    const GroupId sender = wiring_->links[next.link.index()].sender_group;
     return parts_[sender.index()]->cursor->next() != nullptr || stuck[sender.index()].has_value() ||
            has_stopped_early();
   };
@@ -158,7 +159,7 @@ void Player::find_missing() {
   std::optional<Divergence>* first = nullptr;
   for (auto& each : stuck)
     if (each && (first == nullptr || each->began < (*first)->began)) first = &each;
-  if (first != nullptr) parts_[(*first)->host.index()]->cursor->stop(std::move(**first));
+  if (first != nullptr) parts_[(*first)->group.index()]->cursor->stop(std::move(**first));
 }
 
 }  // namespace primerl

@@ -5,22 +5,22 @@
 #include "graph/weight_backend.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
-#include "runtime/replay/recorded_channel.h"
-#include "runtime/replay/recorded_engine.h"
-#include "runtime/replay/recorded_learner.h"
-#include "runtime/replay/recovered_engine.h"
-#include "runtime/replay/recovered_learner.h"
+#include "runtime/replay/replayed_channel.h"
+#include "runtime/replay/replayed_engine.h"
+#include "runtime/replay/replayed_learner.h"
+#include "runtime/replay/resuming_engine.h"
+#include "runtime/replay/resuming_learner.h"
 
 namespace primerl {
 namespace {
 
-/// The host that owns a resource; none for those that hosts share.
-HostId owner_of(const Plan& plan, int32_t index) {
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
-    const auto& owned = plan.hosts[i].resources;
-    if (std::find(owned.begin(), owned.end(), index) != owned.end()) return HostId(i);
+/// The group that owns a resource; none for those that groups share.
+GroupId owner_of(const Plan& plan, int32_t index) {
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const auto& owned = plan.groups[i].resources;
+    if (std::find(owned.begin(), owned.end(), index) != owned.end()) return GroupId(i);
   }
-  return HostId::none();
+  return GroupId::none();
 }
 
 std::string_view kind_of(const Plan& plan, int32_t index) {
@@ -53,7 +53,7 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
                                              int32_t index) -> Result<std::unique_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    const HostId owner = owner_of(plan, index);
+    const GroupId owner = owner_of(plan, index);
     const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
       recorder.add_answer(owner, std::move(answer));
     };
@@ -61,8 +61,8 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
     if (kind == WeightChannel::kResourceKind)
       return std::unique_ptr<Resource>(
           make_recording_channel(take_as<WeightChannel>(std::move(*made)),
-                                 [&recorder](HostId host, std::vector<std::byte> answer) {
-                                   recorder.add_answer(host, std::move(answer));
+                                 [&recorder](GroupId group, std::vector<std::byte> answer) {
+                                   recorder.add_answer(group, std::move(answer));
                                  }));
     if (kind == Learner::kResourceKind)
       return std::unique_ptr<Resource>(
@@ -104,11 +104,11 @@ Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32
 
 std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
                                             Recovery& recovery) {
-  RecordedChannelSetup setup;
+  ReplayedChannelSetup setup;
   setup.channel = std::move(channel);
-  setup.next = [&recovery](HostId host) { return recovery.take(host); };
+  setup.next = [&recovery](GroupId group) { return recovery.take(group); };
   setup.without_tensors = true;  // versions before the checkpoint are not made again
-  return make_recorded_channel(std::move(setup));
+  return make_replayed_channel(std::move(setup));
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
   auto channel_of = std::make_shared<WeightChannel*>(nullptr);
   return [make = std::move(make), &recovery, points = std::move(points), channel_of](
              const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
-    const HostId owner = owner_of(plan, index);
+    const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&recovery, owner] { return recovery.take(owner); };
     const auto is_live = [&recovery] { return recovery.is_live(); };
     const std::string_view kind = kind_of(plan, index);
@@ -130,17 +130,17 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     auto made = make(plan, index);
     if (!made.ok()) return made;
     if (kind == Engine::kResourceKind) {
-      RecoveredEngineSetup setup;
+      ResumingEngineSetup setup;
       setup.engine = take_as<Engine>(std::move(*made));
       setup.next = next;
       setup.is_live = is_live;
       setup.weights_from = [channel_of](PolicyVersion version) {
         return weights_from(**channel_of, version);
       };
-      return std::unique_ptr<Resource>(make_recovered_engine(std::move(setup)));
+      return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
     if (kind == Learner::kResourceKind) {
-      const TenantSlot tenant = plan.instance(plan.host(owner).instances.front()).tenant;
+      const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
       const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
       if (const int64_t taken = num_recorded_steps(recovery.trace(), owner);
           taken < point.num_steps)
@@ -148,7 +148,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                      "its record ends after {} training steps, checkpoint '{}' "
                      "was made after {}",
                      taken, point.checkpoint.string(), point.num_steps);
-      RecoveredLearnerSetup setup;
+      ResumingLearnerSetup setup;
       setup.learner = take_as<Learner>(std::move(*made));
       setup.next = next;
       setup.is_live = is_live;
@@ -157,7 +157,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));
       };
-      return std::unique_ptr<Resource>(make_recovered_learner(std::move(setup)));
+      return std::unique_ptr<Resource>(make_resuming_learner(std::move(setup)));
     }
     return made;
   };
@@ -166,22 +166,22 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
 ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
   return [make = std::move(make), depth](
              const Plan& plan, int32_t index,
-             RecordedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
-    const HostId owner = owner_of(plan, index);
+             ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
+    const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&answers, owner] { return answers.take(owner); };
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
-      RecordedChannelSetup setup;
+      ReplayedChannelSetup setup;
       setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
-      setup.next = [&answers](HostId host) { return answers.take(host); };
+      setup.next = [&answers](GroupId group) { return answers.take(group); };
       setup.without_tensors = depth != ReplayDepth::kFull;
       setup.may_come = [&answers] { return answers.is_parallel(); };
-      return std::unique_ptr<Resource>(make_recorded_channel(std::move(setup)));
+      return std::unique_ptr<Resource>(make_replayed_channel(std::move(setup)));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
-      return std::unique_ptr<Resource>(make_recorded_learner(next));
+      return std::unique_ptr<Resource>(make_replayed_learner(next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
-      return std::unique_ptr<Resource>(make_recorded_engine(next));
+      return std::unique_ptr<Resource>(make_replayed_engine(next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
     // The answers of a real one are left in the record; they must not be taken for a channel's.

@@ -31,7 +31,7 @@ enum class ReplayDepth {
 };
 
 using ReplayFactory =
-    std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, RecordedAnswers&)>;
+    std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers&)>;
 /// For ReplaySetup::factory: what `make` makes, or players of the record.
 ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth);
 

@@ -121,8 +121,8 @@ Result<std::unique_ptr<RunFolder>> RunFolder::take(const fs::path& folder) {
 RunFolder::~RunFolder() { ::close(lock_); }
 
 int64_t RunFolder::num_starts() const {
-  const auto epoch = facts_.get_int("epoch");
-  return epoch.ok() ? *epoch : 0;
+  const auto incarnation = facts_.get_int("incarnation");
+  return incarnation.ok() ? *incarnation : 0;
 }
 
 Result<fs::path> RunFolder::set_trace_aside() {

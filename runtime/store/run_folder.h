@@ -43,10 +43,10 @@ class RunFolder {
   std::filesystem::path logs_folder() const { return path_ / "logs"; }
   std::filesystem::path trace_folder() const { return path_ / "trace"; }
 
-  /// What an earlier start recorded becomes `trace.<epoch>/`, so that `trace/` is free for the
-  /// next. Returns the folder; empty when there was none.
+  /// What an earlier start recorded becomes `trace.<incarnation>/`, so that `trace/` is free for
+  /// the next. Returns the folder; empty when there was none.
   Result<std::filesystem::path> set_trace_aside();
-  /// Starts of the run so far: the epoch of the newest.
+  /// Starts of the run so far: the incarnation of the newest.
   int64_t num_starts() const;
 
   Status write_graph(const std::string& resolved_toml);

@@ -125,23 +125,23 @@ void read_table(Members& members, std::string_view key, Status& fault, const Eac
 
 /// The tables whose numbers point into each other: their sizes are known before they are read.
 void read_tables(Members& members, TraceCatalog& catalog, Status& fault) {
-  const size_t num_hosts = members.array("hosts").size();
+  const size_t num_groups = members.array("groups").size();
   const size_t num_instances = members.array("instances").size();
   const size_t num_types = members.array("types").size();
-  read_table(members, "hosts", fault, [&](Members& row) {
-    TraceCatalog::TraceHost host{
+  read_table(members, "groups", fault, [&](Members& row) {
+    TraceCatalog::TraceGroup group{
         row.text("name"), row.index("process", catalog.processes.size()), {}};
     for (const auto& item : row.array("instances")) {
       const bool fits = item.is_integer() && item.as_int() >= 0 &&
                         static_cast<uint64_t>(item.as_int()) < num_instances;
       if (!fits) return row.fail("instances", "points outside the table of instances");
-      host.instances.push_back(static_cast<uint32_t>(item.as_int()));
+      group.instances.push_back(static_cast<uint32_t>(item.as_int()));
     }
-    catalog.hosts.push_back(std::move(host));
+    catalog.groups.push_back(std::move(group));
   });
   read_table(members, "instances", fault, [&](Members& row) {
     catalog.instances.push_back(
-        {row.text("name"), row.text("node"), row.text("actor"), row.index("host", num_hosts),
+        {row.text("name"), row.text("node"), row.text("actor"), row.index("group", num_groups),
          row.index_or_null("tenant", catalog.tenants.size()), row.texts("timers")});
   });
   read_table(members, "links", fault, [&](Members& row) {
@@ -169,18 +169,18 @@ void read_tables(Members& members, TraceCatalog& catalog, Status& fault) {
 }  // namespace
 
 Json TraceCatalog::to_json() const {
-  Json host_list = Json::array(), instance_list = Json::array();
-  for (const auto& host : hosts)
-    host_list.push_back(Json::object()
-                            .set("name", host.name)
-                            .set("process", host.process)
-                            .set("instances", Json::list(host.instances)));
+  Json group_list = Json::array(), instance_list = Json::array();
+  for (const auto& group : groups)
+    group_list.push_back(Json::object()
+                             .set("name", group.name)
+                             .set("process", group.process)
+                             .set("instances", Json::list(group.instances)));
   for (const auto& instance : instances)
     instance_list.push_back(Json::object()
                                 .set("name", instance.name)
                                 .set("node", instance.node)
                                 .set("actor", instance.actor)
-                                .set("host", instance.host)
+                                .set("group", instance.group)
                                 .set("tenant", number_or_null(instance.tenant))
                                 .set("timers", Json::list(instance.timers)));
   Json link_list = Json::array(), type_list = Json::array();
@@ -219,7 +219,7 @@ Json TraceCatalog::to_json() const {
       .set("zero_ns", zero_ns)
       .set("tenants", Json::list(tenants))
       .set("processes", Json::list(processes))
-      .set("hosts", std::move(host_list))
+      .set("groups", std::move(group_list))
       .set("instances", std::move(instance_list))
       .set("links", std::move(link_list))
       .set("types", std::move(type_list));
@@ -264,15 +264,15 @@ TraceCatalog make_trace_catalog(const Plan& plan, const Wiring& wiring) {
   catalog.seed = plan.settings.seed;
   for (const auto& tenant : plan.tenants) catalog.tenants.push_back(tenant.name);
   for (const auto& process : plan.processes) catalog.processes.push_back(process.name);
-  for (const auto& host : plan.hosts) {
-    TraceCatalog::TraceHost entry{host.name, host.process.value, {}};
-    for (const InstanceId id : host.instances) entry.instances.push_back(id.value);
-    catalog.hosts.push_back(std::move(entry));
+  for (const auto& group : plan.groups) {
+    TraceCatalog::TraceGroup entry{group.name, group.process.value, {}};
+    for (const InstanceId id : group.instances) entry.instances.push_back(id.value);
+    catalog.groups.push_back(std::move(entry));
   }
   for (const auto& instance : plan.instances) {
     const PlanNode& node = plan.node(instance.node);
-    TraceCatalog::Instance entry{instance.name,       node.name,  node.contract->name,
-                                 instance.host.value, UINT32_MAX, {}};
+    TraceCatalog::Instance entry{instance.name,        node.name,  node.contract->name,
+                                 instance.group.value, UINT32_MAX, {}};
     if (!instance.tenant.is_none()) entry.tenant = instance.tenant.value;
     for (const auto& timer : node.contract->timers) entry.timers.push_back(timer.name);
     catalog.instances.push_back(std::move(entry));

@@ -1,4 +1,4 @@
-/// TraceCatalog: what the numbers in a trace mean: hosts, instances, links, message types. Written
+/// TraceCatalog: what the numbers in a trace mean: groups, instances, links, message types. Written
 /// as JSON at the head of every segment, so that a trace is read without its graph and by other
 /// programs. A value.
 #pragma once
@@ -16,11 +16,11 @@ struct TraceCatalog {
   struct Instance {
     std::string name;  // "rollout.main"
     std::string node, actor;
-    uint32_t host = 0;
+    uint32_t group = 0;
     uint32_t tenant = UINT32_MAX;
     std::vector<std::string> timers;  // by index
   };
-  struct TraceHost {
+  struct TraceGroup {
     std::string name;
     uint32_t process = 0;
     std::vector<uint32_t> instances;
@@ -54,7 +54,7 @@ struct TraceCatalog {
   double wall_zero_seconds = 0;  // Unix time at began_ns = zero_ns
   int64_t zero_ns = 0;
   std::vector<std::string> tenants, processes;
-  std::vector<TraceHost> hosts;     // index = HostId
+  std::vector<TraceGroup> groups;   // index = GroupId
   std::vector<Instance> instances;  // index = InstanceId
   std::vector<TraceLink> links;     // index = LinkId
   std::vector<Type> types;          // index = `type` of the frames

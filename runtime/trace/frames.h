@@ -1,15 +1,15 @@
 /// Frames: what a trace segment is made of, byte for byte. docs/formats/trace.md says the same in
 /// prose; a reader can be written from that page alone.
 ///
-/// A segment is a file `<process>.<epoch>.<number>.ptr`: one SegmentHeader, then frames. All
+/// A segment is a file `<process>.<incarnation>.<number>.ptr`: one SegmentHeader, then frames. All
 /// numbers are little-endian; every frame begins at a multiple of 8 bytes and is padded with zeros
 /// to the next. A length of zero is a hole: room that was reserved and never filled (the process
 /// died), or the unused rest of the file. A reader looks for the next frame at every following
 /// multiple of 8: the CRC is seeded by the segment and the frame's offset, so neither chance nor
 /// the stale bytes of a recycled file pass for one.
 ///
-/// Threads append concurrently, so the frames of different hosts mix; those of one host are in the
-/// order of its steps.
+/// Threads append concurrently, so the frames of different groups mix; those of one group are in
+/// the order of its steps.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 namespace primerl {
 
 inline constexpr char kSegmentMagic[8] = {'P', 'R', 'M', 'L', 'T', 'R', 'C', '\n'};
-inline constexpr uint32_t kTraceFormatVersion = 1;
+inline constexpr uint32_t kTraceFormatVersion = 2;
 inline constexpr size_t kFrameAlignment = 8;
 inline constexpr size_t kSyncEveryBytes = size_t{64} << 10;
 /// A frame's own limit: a message's (1 MiB) and what stands around it. Larger ones are refused by
@@ -33,7 +33,7 @@ struct SegmentHeader {
   uint32_t header_bytes;   // sizeof(SegmentHeader)
   uint64_t run_id;         // of run.json
   uint32_t process;        // index in the plan
-  uint32_t epoch;          // incarnation of the process
+  uint32_t incarnation;    // incarnation of the process
   uint64_t number;         // of the segment, from 1
   uint64_t seed;           // seeds every CRC of the segment
   uint64_t previous_seed;  // of segment number - 1; 0 in the first
@@ -44,7 +44,7 @@ static_assert(sizeof(SegmentHeader) == 64);
 
 enum class TraceFrameKind : uint8_t {
   kCatalog = 1,    // JSON (catalog.h): who and what the numbers below mean; first of each segment
-  kDelivery = 2,   // DeliveryFrame: one step of one host
+  kDelivery = 2,   // DeliveryFrame: one step of one group
   kPayload = 3,    // PayloadFrame, body, blobs: a message stored when it was emitted
   kNote = 4,       // NoteFrame, bytes: what else a step was told that cannot be derived
   kLifecycle = 5,  // LifecycleFrame, text
@@ -59,7 +59,7 @@ struct TraceFrameHeader {
   uint8_t kind;     // TraceFrameKind
   uint8_t flags;    // per kind
   uint16_t count;   // per kind
-  uint32_t host;    // HostId; UINT32_MAX where no host is meant
+  uint32_t group;   // GroupId; UINT32_MAX where no group is meant
 };
 static_assert(sizeof(TraceFrameHeader) == 16);
 
@@ -69,24 +69,24 @@ enum DeliveryFlags : uint8_t {
   kAbandoned = 2,       // the handler was given up at its deadline
   kInjected = 4,        // the error was injected, the handler did not run (simulation)
   kHasNotes = 8,        // note frames of this step exist; they stand before it
-  kPayloadStored = 16,  // the input's payload frame exists (link, epoch, sequence)
+  kPayloadStored = 16,  // the input's payload frame exists (link, incarnation, sequence)
   kNotChecked = 32,     // record = "none": payload_check is 0 and says nothing
 };
 
 /// One finished step. TraceFrameHeader::count = messages it emitted (65535 = as many or more).
 struct DeliveryFrame {
   TraceFrameHeader header;
-  uint64_t step;         // of the host, dense from 1
+  uint64_t step;         // of the group, dense from 1
   int64_t began_ns;      // services().now() of the handler
   uint32_t instance;     // UINT32_MAX: a work turn, which is the group's
   uint32_t duration_us;  // of the handler, saturating
-  uint8_t step_kind;     // StepKind of host.h
+  uint8_t step_kind;     // StepKind of actor_group.h
   uint8_t reserved[3];
-  uint32_t subject;   // link of a message, timer of a timer, instance of a peer event
-  uint64_t sequence;  // of a message; a peer event's kind
-  uint32_t epoch;     // of the sender; a peer event's epoch
-  uint32_t tenant;    // UINT32_MAX: none
-  uint32_t type;      // index into the catalog's types; UINT32_MAX: no message
+  uint32_t subject;      // link of a message, timer of a timer, instance of a peer event
+  uint64_t sequence;     // of a message; a peer event's kind
+  uint32_t incarnation;  // of the sender; a peer event's incarnation
+  uint32_t tenant;       // UINT32_MAX: none
+  uint32_t type;         // index into the catalog's types; UINT32_MAX: no message
   uint32_t cause_instance;
   uint64_t cause_step;
   uint64_t payload_check;  // runtime/wire/payload_check.h
@@ -110,15 +110,15 @@ struct BlobWord {
 };
 static_assert(sizeof(BlobWord) == 8);
 
-/// A message at its birth, when TraceFrameHeader::host is its sender's, or where it was handled,
+/// A message at its birth, when TraceFrameHeader::group is its sender's, or where it was handled,
 /// when that is its target's. Then: body (msgpack of
 /// fields()), and for each of TraceFrameHeader::count Blobs: BlobWord, then its bytes, or its
 /// 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
 struct PayloadFrame {
   TraceFrameHeader header;
-  uint64_t step;  // of the header's host: which emitted it, or handled it
+  uint64_t step;  // of the header's group: which emitted it, or handled it
   uint32_t link;
-  uint32_t epoch;
+  uint32_t incarnation;
   uint64_t sequence;
   int64_t sent_at_ns;
   uint32_t tenant;
@@ -150,8 +150,8 @@ struct NoteFrame {
 static_assert(sizeof(NoteFrame) == 32);
 
 enum class LifecycleKind : uint16_t {
-  kHostStarted = 1,  // Host::start() with this time
-  kPeerDown = 2,     // value = process
+  kGroupStarted = 1,  // ActorGroup::start() with this time
+  kPeerDown = 2,      // value = process
   kPeerUp = 3,
   kRestarted = 4,  // an actor was replaced; text = why
 };
@@ -160,7 +160,7 @@ enum class LifecycleKind : uint16_t {
 struct LifecycleFrame {
   TraceFrameHeader header;
   int64_t at_ns;
-  uint64_t step;  // the host's last one before it
+  uint64_t step;  // the group's last one before it
   uint64_t value;
   uint64_t num_bytes;
 };
@@ -169,7 +169,7 @@ static_assert(sizeof(LifecycleFrame) == 48);
 struct GapFrame {
   TraceFrameHeader header;
   uint64_t num_lost;               // frames, since the last gap
-  uint64_t first_step, last_step;  // of the host that lost them
+  uint64_t first_step, last_step;  // of the group that lost them
 };
 
 struct SyncFrame {

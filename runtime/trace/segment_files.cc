@@ -28,19 +28,20 @@ std::optional<Number> take_number(std::string_view& text) {
 }
 
 std::filesystem::path retired_path(const std::filesystem::path& folder, const std::string& process,
-                                   uint32_t epoch) {
-  return folder / fmt::format("{}.{}.retired", process, epoch);
+                                   uint32_t incarnation) {
+  return folder / fmt::format("{}.{}.retired", process, incarnation);
 }
 
 auto place_of(const SegmentFile& file) {
-  return std::tie(file.process, file.epoch, file.number, file.is_packed);
+  return std::tie(file.process, file.incarnation, file.number, file.is_packed);
 }
 
 }  // namespace
 
 std::filesystem::path segment_path(const std::filesystem::path& folder, const std::string& process,
-                                   uint32_t epoch, uint64_t number, bool is_packed) {
-  return folder / fmt::format("{}.{}.{}.{}", process, epoch, number, is_packed ? "ptrz" : "ptr");
+                                   uint32_t incarnation, uint64_t number, bool is_packed) {
+  return folder /
+         fmt::format("{}.{}.{}.{}", process, incarnation, number, is_packed ? "ptrz" : "ptr");
 }
 
 std::filesystem::path unfinished_path(const std::filesystem::path& segment) {
@@ -53,11 +54,11 @@ std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path)
   const std::string stem = path.stem().string();
   std::string_view left = stem;
   const auto number = take_number<uint64_t>(left);
-  const auto epoch = number ? take_number<uint32_t>(left) : std::nullopt;
-  if (!epoch || *number == 0 || left.empty()) return std::nullopt;
+  const auto incarnation = number ? take_number<uint32_t>(left) : std::nullopt;
+  if (!incarnation || *number == 0 || left.empty()) return std::nullopt;
   return SegmentFile{.path = path,
                      .process = std::string(left),
-                     .epoch = *epoch,
+                     .incarnation = *incarnation,
                      .number = *number,
                      .is_packed = extension == ".ptrz"};
 }
@@ -79,7 +80,7 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
   std::sort(files.begin(), files.end(),
             [](const auto& a, const auto& b) { return place_of(a) < place_of(b); });
   const auto same = [](const SegmentFile& a, const SegmentFile& b) {
-    return a.process == b.process && a.epoch == b.epoch && a.number == b.number;
+    return a.process == b.process && a.incarnation == b.incarnation && a.number == b.number;
   };
   files.erase(std::unique(files.begin(), files.end(), same), files.end());
   return files;
@@ -105,21 +106,21 @@ Status make_trace_folder(const std::filesystem::path& folder) {
 }
 
 Status claim_trace_folder(const std::filesystem::path& folder, const std::string& process,
-                          uint32_t epoch) {
+                          uint32_t incarnation) {
   RETURN_IF_ERROR(make_trace_folder(folder));
   ASSIGN_OR_RETURN(const auto there, list_segments(folder));
   for (const auto& file : there)
-    if (file.process == process && file.epoch == epoch)
+    if (file.process == process && file.incarnation == incarnation)
       return error(Code::kExists, "'{}' is there already", file.path.string())
-          .note("a trace is never written over: choose another epoch or folder");
+          .note("a trace is never written over: choose another incarnation or folder");
   return ok();
 }
 
 Status sync_segments(const std::filesystem::path& folder, const std::string& process,
-                     uint32_t epoch) {
+                     uint32_t incarnation) {
   ASSIGN_OR_RETURN(const auto files, list_segments(folder));
   for (const auto& file : files) {
-    if (file.process != process || file.epoch != epoch || file.is_packed) continue;
+    if (file.process != process || file.incarnation != incarnation || file.is_packed) continue;
     Status synced = system_files().sync(file.path);
     // Packed or retired since it was listed: that was synced then.
     if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
@@ -128,24 +129,24 @@ Status sync_segments(const std::filesystem::path& folder, const std::string& pro
 }
 
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
-                         uint32_t epoch) {
-  std::ifstream in(retired_path(folder, process, epoch));
+                         uint32_t incarnation) {
+  std::ifstream in(retired_path(folder, process, incarnation));
   uint64_t number = 0;
   in >> number;
   return number;
 }
 
 Status set_retired_through(const std::filesystem::path& folder, const std::string& process,
-                           uint32_t epoch, uint64_t number) {
-  return replace_file(system_files(), retired_path(folder, process, epoch),
+                           uint32_t incarnation, uint64_t number) {
+  return replace_file(system_files(), retired_path(folder, process, incarnation),
                       fmt::format("{}\n", number));
 }
 
-void remove_segment(const std::filesystem::path& folder, const std::string& process, uint32_t epoch,
-                    uint64_t number) {
+void remove_segment(const std::filesystem::path& folder, const std::string& process,
+                    uint32_t incarnation, uint64_t number) {
   std::error_code ignored;
   for (const bool is_packed : {false, true}) {
-    const auto file = segment_path(folder, process, epoch, number, is_packed);
+    const auto file = segment_path(folder, process, incarnation, number, is_packed);
     std::filesystem::remove(file, ignored);
     std::filesystem::remove(file.string() + ".index", ignored);
     auto index = file;
@@ -154,13 +155,14 @@ void remove_segment(const std::filesystem::path& folder, const std::string& proc
 }
 
 std::filesystem::path snapshot_path(const std::filesystem::path& folder, const std::string& process,
-                                    uint32_t epoch) {
-  return folder / fmt::format("{}.{}.dump", process, epoch);
+                                    uint32_t incarnation) {
+  return folder / fmt::format("{}.{}.dump", process, incarnation);
 }
 
-bool is_snapshot(const std::filesystem::path& folder, const std::string& process, uint32_t epoch) {
+bool is_snapshot(const std::filesystem::path& folder, const std::string& process,
+                 uint32_t incarnation) {
   std::error_code fault;
-  return std::filesystem::exists(snapshot_path(folder, process, epoch), fault);
+  return std::filesystem::exists(snapshot_path(folder, process, incarnation), fault);
 }
 
 }  // namespace primerl

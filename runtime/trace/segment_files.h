@@ -1,7 +1,7 @@
-/// The files of a trace folder, by name: `<process>.<epoch>.<number>.ptr` is a segment as it was
-/// written, `.ptrz` the same packed, `<process>.<epoch>.retired` the number of the newest segment
-/// that was removed to make room, `.dump` the mark of a snapshot. Functions over a folder; they
-/// hold nothing open.
+/// The files of a trace folder, by name: `<process>.<incarnation>.<number>.ptr` is a segment as it
+/// was written, `.ptrz` the same packed, `<process>.<incarnation>.retired` the number of the newest
+/// segment that was removed to make room, `.dump` the mark of a snapshot. Functions over a folder;
+/// they hold nothing open.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace primerl {
 struct SegmentFile {
   std::filesystem::path path;
   std::string process;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   uint64_t number = 0;
   bool is_packed = false;
   uint64_t num_bytes = 0;  // of the file
@@ -25,13 +25,13 @@ struct SegmentFile {
 
 /// `number` of a segment, raw or packed.
 std::filesystem::path segment_path(const std::filesystem::path& folder, const std::string& process,
-                                   uint32_t epoch, uint64_t number, bool is_packed = false);
+                                   uint32_t incarnation, uint64_t number, bool is_packed = false);
 /// Where a segment is made before it has a header; left over when the process dies right then.
 std::filesystem::path unfinished_path(const std::filesystem::path& segment);
 /// Of "main.1.3.ptr" or "main.1.3.ptrz"; none when the name is not a segment's. Sizes are not read.
 std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path);
 
-/// Every segment of a folder in order of process, epoch, number. Where one lies there raw and
+/// Every segment of a folder in order of process, incarnation, number. Where one lies there raw and
 /// packed (the packer was stopped between the two), the raw one is meant.
 Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& folder);
 
@@ -44,26 +44,27 @@ Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& fol
 Status make_trace_folder(const std::filesystem::path& folder);
 /// Makes it for this incarnation; kExists when it has written there before.
 Status claim_trace_folder(const std::filesystem::path& folder, const std::string& process,
-                          uint32_t epoch);
+                          uint32_t incarnation);
 /// Syncs the segments of one incarnation that are not packed.
 Status sync_segments(const std::filesystem::path& folder, const std::string& process,
-                     uint32_t epoch);
+                     uint32_t incarnation);
 
 /// The newest segment number that was retired, 0 when none was: all up to it are not missing.
 uint64_t retired_through(const std::filesystem::path& folder, const std::string& process,
-                         uint32_t epoch);
+                         uint32_t incarnation);
 Status set_retired_through(const std::filesystem::path& folder, const std::string& process,
-                           uint32_t epoch, uint64_t number);
+                           uint32_t incarnation, uint64_t number);
 
 /// Removes a segment, packed or not, with what readers keep beside it. What cannot be removed
 /// stays: a file more does no harm.
-void remove_segment(const std::filesystem::path& folder, const std::string& process, uint32_t epoch,
-                    uint64_t number);
+void remove_segment(const std::filesystem::path& folder, const std::string& process,
+                    uint32_t incarnation, uint64_t number);
 
-/// `<process>.<epoch>.dump`: the segments of this incarnation are a snapshot of a flight recorder
-/// that recorded on. JSON, see docs/formats/trace.md.
+/// `<process>.<incarnation>.dump`: the segments of this incarnation are a snapshot of a flight
+/// recorder that recorded on. JSON, see docs/formats/trace.md.
 std::filesystem::path snapshot_path(const std::filesystem::path& folder, const std::string& process,
-                                    uint32_t epoch);
-bool is_snapshot(const std::filesystem::path& folder, const std::string& process, uint32_t epoch);
+                                    uint32_t incarnation);
+bool is_snapshot(const std::filesystem::path& folder, const std::string& process,
+                 uint32_t incarnation);
 
 }  // namespace primerl

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "graph/base/blob.h"
-#include "runtime/wire/link_frame.h"
+#include "runtime/wire/peer_frame.h"
 
 namespace primerl {
 

@@ -1,7 +1,7 @@
 /// ControlChannel: one end of the socketpair between primerl-graph and one primerl-worker.
 ///
 /// Carries control messages (control_messages.h) as wire frames, both ways, once and in order. Each
-/// channel has one thread of its own that alone touches the socket. send() never blocks, so a host
+/// channel has one thread of its own that alone touches the socket. send() never blocks, so a group
 /// thread may report through it: commands beyond outbox_bytes_max are an error, reports (log lines)
 /// beyond it are dropped and counted. Received messages go to a ControlInbox, which
 /// several channels may share; while it is full the channel stops reading, and the peer's outbox

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "graph/base/real_clock.h"
-#include "runtime/transport/link_transport.h"
+#include "runtime/transport/connection_transport.h"
 
 namespace primerl {
 namespace {
@@ -110,19 +110,19 @@ class Network final : public MemoryNetwork {
   std::set<std::pair<ProcessId, ProcessId>> cuts_;
 };
 
-class MemoryTransport final : public LinkTransport {
+class MemoryTransport final : public ConnectionTransport {
  public:
-  MemoryTransport(std::shared_ptr<Network> network, TransportIdentity identity, LinkLimits limits,
-                  TransportReceiver& receiver)
-      : LinkTransport(std::move(identity), limits, receiver),
+  MemoryTransport(std::shared_ptr<Network> network, TransportIdentity identity,
+                  ConnectionLimits limits, TransportReceiver& receiver)
+      : ConnectionTransport(std::move(identity), limits, receiver),
         network_(std::move(network)),
-        address_(memory_address(this->identity().process, this->identity().epoch)) {
+        address_(memory_address(this->identity().process, this->identity().incarnation)) {
     network_->attach(address_.frames, this->identity().process, inbox_);
     thread_ = std::thread([this] { run(); });
   }
   ~MemoryTransport() override { (void)close(Duration()); }
 
-  const LinkAddress& address() const override { return address_; }
+  const PeerAddress& address() const override { return address_; }
   Status close(Duration deadline) override;
 
  protected:
@@ -136,11 +136,11 @@ class MemoryTransport final : public LinkTransport {
 
  private:
   void run();
-  bool send_frames(Link& link);
+  bool send_frames(PeerConnection& link);
 
   // Constant after construction.
   const std::shared_ptr<Network> network_;
-  const LinkAddress address_;
+  const PeerAddress address_;
   const std::shared_ptr<MemoryInbox> inbox_ = std::make_shared<MemoryInbox>();
   // Guarded by mutex().
   std::condition_variable turned_;
@@ -157,20 +157,20 @@ void MemoryTransport::run() {
     for (MemoryFrame& frame : frames) {
       const ReceivedPart first = {frame.first, frame.first->size(), *frame.first};
       const auto second = std::make_shared<const Blob>(frame.second);
-      const Link* link = find(frame.from);
+      const PeerConnection* link = find(frame.from);
       const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
       arrive(frame.lane, frame.from, via, first, {second, second->size(), second->bytes()});
     }
     until = begin_turn();
     bool has_more = frames.size() == kFramesPerTurn;
-    each_link([&](Link& link) { has_more |= send_frames(link); });
+    each_link([&](PeerConnection& link) { has_more |= send_frames(link); });
     if (has_more) until = now();
     turned_.notify_all();
     if (is_stopping_) return;
   }
 }
 
-bool MemoryTransport::send_frames(Link& link) {
+bool MemoryTransport::send_frames(PeerConnection& link) {
   int num_sent = 0;
   for (const Lane lane : kLanes) {
     OutFrame frame;
@@ -195,14 +195,14 @@ Status MemoryTransport::close(Duration deadline) {
     turned_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline, kWaitMax).to_nanoseconds()),
                      [&] { return is_settled(); });
     closed_ = settled_or_deadline(deadline);
-    leave_links();
+    leave_peers();
     is_stopping_ = true;
   }
   wake();
   thread_.join();
   network_->detach(address_.frames);
   const std::lock_guard lock(mutex());
-  end_links();
+  end_connections();
   return closed_;
 }
 
@@ -210,13 +210,14 @@ Status MemoryTransport::close(Duration deadline) {
 
 std::shared_ptr<MemoryNetwork> make_memory_network() { return std::make_shared<Network>(); }
 
-LinkAddress memory_address(ProcessId process, uint32_t epoch) {
-  const std::string address = fmt::format("memory://{}.{}", process, epoch);
+PeerAddress memory_address(ProcessId process, uint32_t incarnation) {
+  const std::string address = fmt::format("memory://{}.{}", process, incarnation);
   return {address, address};
 }
 
 std::unique_ptr<Transport> make_memory_transport(std::shared_ptr<MemoryNetwork> network,
-                                                 TransportIdentity identity, LinkLimits limits,
+                                                 TransportIdentity identity,
+                                                 ConnectionLimits limits,
                                                  TransportReceiver& receiver) {
   return std::make_unique<MemoryTransport>(std::static_pointer_cast<Network>(std::move(network)),
                                            std::move(identity), limits, receiver);

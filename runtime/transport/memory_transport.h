@@ -1,5 +1,6 @@
-/// Two or more transports in one process, over queues of frames: the whole protocol of link.h
-/// without sockets. For tests, and for processes of a plan that share one operating system process.
+/// Two or more transports in one process, over queues of frames: the whole protocol of
+/// peer_connection.h without sockets. For tests, and for processes of a plan that share one
+/// operating system process.
 ///
 ///   auto network = make_memory_network();
 ///   auto transport = make_memory_transport(network, identity, limits, receiver);
@@ -25,12 +26,13 @@ class MemoryNetwork {
 
 std::shared_ptr<MemoryNetwork> make_memory_network();
 
-/// "memory://2.1": process and epoch.
-LinkAddress memory_address(ProcessId process, uint32_t epoch);
+/// "memory://2.1": process and incarnation.
+PeerAddress memory_address(ProcessId process, uint32_t incarnation);
 
-/// `receiver` outlives the transport. One transport per process and epoch on a network.
+/// `receiver` outlives the transport. One transport per process and incarnation on a network.
 std::unique_ptr<Transport> make_memory_transport(std::shared_ptr<MemoryNetwork> network,
-                                                 TransportIdentity identity, LinkLimits limits,
+                                                 TransportIdentity identity,
+                                                 ConnectionLimits limits,
                                                  TransportReceiver& receiver);
 
 }  // namespace primerl

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "runtime/transport/link_transport.h"
+#include "runtime/transport/connection_transport.h"
 
 namespace primerl {
 
@@ -62,21 +62,21 @@ struct SimulatedNetwork::Body {
   std::set<std::pair<ProcessId, ProcessId>> cuts;
 };
 
-class SimulatedTransport final : public LinkTransport {
+class SimulatedTransport final : public ConnectionTransport {
  public:
-  SimulatedTransport(SimulatedNetwork& network, TransportIdentity identity, LinkLimits limits,
+  SimulatedTransport(SimulatedNetwork& network, TransportIdentity identity, ConnectionLimits limits,
                      TransportReceiver& receiver)
-      : LinkTransport(std::move(identity), limits, receiver),
+      : ConnectionTransport(std::move(identity), limits, receiver),
         network_(network),
-        address_(simulated_address(this->identity().process, this->identity().epoch)) {
+        address_(simulated_address(this->identity().process, this->identity().incarnation)) {
     network_.body_->transports[address_.frames] = this;
   }
   ~SimulatedTransport() override {
-    end_links();
+    end_connections();
     network_.body_->transports.erase(address_.frames);
   }
 
-  const LinkAddress& address() const override { return address_; }
+  const PeerAddress& address() const override { return address_; }
   Time next_turn() const { return next_turn_; }
   ProcessId process() const { return identity().process; }
   void arrive_frame(SimulatedFrame& frame);
@@ -94,7 +94,7 @@ class SimulatedTransport final : public LinkTransport {
 
  private:
   SimulatedNetwork& network_;
-  const LinkAddress address_;
+  const PeerAddress address_;
   Time next_turn_;
   bool is_closed_ = false;
   Status closed_;
@@ -138,7 +138,7 @@ void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
   const auto first = std::make_shared<const std::vector<std::byte>>(frame.first);
   const auto second = std::make_shared<const Blob>(frame.second);
   const std::lock_guard lock(mutex());
-  const Link* link = find(frame.from);
+  const PeerConnection* link = find(frame.from);
   const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
   arrive(frame.lane, frame.from, via, {first, first->size(), *first},
          {second, second->size(), second->bytes()});
@@ -148,7 +148,7 @@ void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
 void SimulatedTransport::turn() {
   const std::lock_guard lock(mutex());
   next_turn_ = begin_turn();
-  each_link([&](Link& link) {
+  each_link([&](PeerConnection& link) {
     for (const Lane lane : kLanes) {
       OutFrame frame;
       while (link.next(lane, now(), frame))
@@ -174,11 +174,11 @@ Status SimulatedTransport::close(Duration deadline) {
   {
     const std::lock_guard lock(mutex());
     closed_ = settled_or_deadline(deadline);
-    leave_links();
+    leave_peers();
   }
   turn();
   const std::lock_guard lock(mutex());
-  end_links();
+  end_connections();
   is_closed_ = true;
   return closed_;
 }
@@ -188,7 +188,7 @@ SimulatedNetwork::SimulatedNetwork(SimulatedOptions options)
 SimulatedNetwork::~SimulatedNetwork() = default;
 
 std::unique_ptr<Transport> SimulatedNetwork::make_transport(TransportIdentity identity,
-                                                            LinkLimits limits,
+                                                            ConnectionLimits limits,
                                                             TransportReceiver& receiver) {
   return std::make_unique<SimulatedTransport>(*this, std::move(identity), limits, receiver);
 }
@@ -249,8 +249,8 @@ void SimulatedNetwork::run_for(Duration time) {
 Time SimulatedNetwork::now() const { return body_->now; }
 uint64_t SimulatedNetwork::num_lost() const { return body_->num_lost; }
 
-LinkAddress simulated_address(ProcessId process, uint32_t epoch) {
-  const std::string address = fmt::format("simulated://{}.{}", process, epoch);
+PeerAddress simulated_address(ProcessId process, uint32_t incarnation) {
+  const std::string address = fmt::format("simulated://{}.{}", process, incarnation);
   return {address, address};
 }
 

@@ -1,5 +1,6 @@
 /// Transports on a virtual clock, over a network that loses, repeats, reorders, delays and parts:
-/// the protocol of link.h under every fault, repeatable by its seed. One thread, no sockets.
+/// the protocol of peer_connection.h under every fault, repeatable by its seed. One thread, no
+/// sockets.
 ///
 ///   SimulatedNetwork network({.seed = 7, .faults = {.loss = 0.1}});
 ///   auto transport = network.make_transport(identity, limits, receiver);
@@ -43,8 +44,8 @@ class SimulatedNetwork {
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
   /// `receiver` outlives the transport, which does not outlive the network. One per process and
-  /// epoch; its address is that of simulated_address().
-  std::unique_ptr<Transport> make_transport(TransportIdentity identity, LinkLimits limits,
+  /// incarnation; its address is that of simulated_address().
+  std::unique_ptr<Transport> make_transport(TransportIdentity identity, ConnectionLimits limits,
                                             TransportReceiver& receiver);
 
   /// From now on; frames on their way keep their fate.
@@ -68,7 +69,7 @@ class SimulatedNetwork {
   std::unique_ptr<Body> body_;
 };
 
-/// "simulated://2.1": process and epoch.
-LinkAddress simulated_address(ProcessId process, uint32_t epoch);
+/// "simulated://2.1": process and incarnation.
+PeerAddress simulated_address(ProcessId process, uint32_t incarnation);
 
 }  // namespace primerl

@@ -2,23 +2,23 @@
 
 namespace primerl {
 
-std::string_view to_string(LinkState state) {
+std::string_view to_string(ConnectionState state) {
   switch (state) {
-    case LinkState::kConnecting:
+    case ConnectionState::kConnecting:
       return "connecting";
-    case LinkState::kUp:
+    case ConnectionState::kUp:
       return "up";
-    case LinkState::kBroken:
+    case ConnectionState::kBroken:
       return "broken";
-    case LinkState::kFailed:
+    case ConnectionState::kFailed:
       return "failed";
-    case LinkState::kEnded:
+    case ConnectionState::kEnded:
       return "ended";
   }
   return "none";
 }
 
-std::string LinkRefusal::text() const {
+std::string ConnectionRefusal::text() const {
   const std::string who = fmt::format("'{}' (process {})", peer_name, peer);
   const std::string what = fmt::format("{}: ours {}, theirs {}", field, ours, theirs);
   if (by_peer) return fmt::format("{} refused this process: {}", who, what);

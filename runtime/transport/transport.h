@@ -1,27 +1,30 @@
-/// Transport: carries Parcels between two live incarnations of processes, exactly once and in order
-/// per (from host, to host). Credit, sequences per edge and what a death returns to its sender are
-/// the hosts' (runtime/exec); a transport knows processes, epochs and frames.
+/// Transport: carries Batches between two live incarnations of processes, exactly once and
+/// in order per (from group, to group). The groups (runtime/exec) handle credit, sequences per edge
+/// and what is returned to its sender after a death; a transport handles only processes,
+/// incarnations and frames.
 ///
-///   host threads -- send() -->  [ I/O thread: links ]  -- frames --> peer
+///   group threads -- send() -->  [ I/O thread: links ]  -- frames --> peer
 ///   receiver     <-- deliver --            |           <-- frames --
 ///
-/// Three carry the same protocol (link.h): ZeroMQ over ipc and tcp (zmq_transport.h), memory inside
-/// one process (memory_transport.h) and a seeded simulation with faults (simulated_transport.h).
+/// Three carry the same protocol (peer_connection.h): ZeroMQ over ipc and tcp (zmq_transport.h),
+/// memory inside one process (memory_transport.h) and a seeded simulation with faults
+/// (simulated_transport.h).
 ///
 /// Order: make -> add_peer() for every process that shares an edge -> send() / deliver -> close().
 /// Of two processes the one with the greater ProcessId connects (its PeerSpec has the other's
 /// address), the other expects it (no address). Nothing reaches a peer that was not added.
 ///
-/// A break of the connection is healed by resending and only reported (on_link_down, on_link_up);
-/// send() goes on meanwhile. Death is declared by whoever started the process, through end_peer();
-/// its next incarnation is admitted by add_peer() with the greater epoch, and only then: call it
-/// when the hosts have handled peer_down, so that no parcel meant for the dead one reaches it.
+/// A break of the connection is healed by resending and only reported (on_connection_down,
+/// on_connection_up); send() goes on meanwhile. Death is declared by whoever started the process,
+/// through end_peer(); its next incarnation is admitted by add_peer() with the greater incarnation,
+/// and only then: call it when the groups have handled peer_down, so that no batch meant for the
+/// dead one reaches it.
 ///
-/// Streams travel beside the parcels, on the bulk connection: bytes in frames that whoever owns
+/// Streams travel beside the batches, on the bulk connection: bytes in frames that whoever owns
 /// them is asked for one by one, when there is room (next_stream), so that what is under way of
-/// them is bounded and Blobs pass between. They belong to no host and stand in no ledger.
+/// them is bounded and Blobs pass between. They belong to no group and stand in no ledger.
 ///
-/// Ledger, per link and in parcels: sent == acknowledged + unacknowledged + abandoned.
+/// Ledger, per link and in batches: sent == acknowledged + unacknowledged + abandoned.
 #pragma once
 
 #include <array>
@@ -31,18 +34,18 @@
 #include <vector>
 
 #include "graph/base/clock.h"
-#include "runtime/wire/parcel.h"
+#include "runtime/wire/message_batch.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {
 
 /// Where a process is reached: "ipc:///folder/p2.e1.frames", "tcp://127.0.0.1:40123", "memory://x".
 /// Bulk has a connection of its own, so that a grant never waits behind a Blob.
-struct LinkAddress {
+struct PeerAddress {
   std::string frames;
   std::string bulk;
   bool empty() const { return frames.empty(); }
-  friend bool operator==(const LinkAddress&, const LinkAddress&) = default;
+  friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
 };
 
 /// Longest run, name of a process, or other word of a greeting; in bytes.
@@ -55,8 +58,8 @@ struct TransportIdentity {
   uint64_t graph_hash = 0;                 // Plan::graph_hash
   std::shared_ptr<const WireTypes> types;  // its hash is compared
   ProcessId process;
-  std::string name;    // PlanProcess::name
-  uint32_t epoch = 1;  // incarnation, from 1, handed out by the launcher
+  std::string name;          // PlanProcess::name
+  uint32_t incarnation = 1;  // incarnation, from 1, handed out by the launcher
   /// What a peer must show in its greeting: drawn by this incarnation, and told by whoever tells
   /// peers of it. One that does not know it is a stranger. "" where nobody else can connect.
   std::string pass{};
@@ -65,8 +68,8 @@ struct TransportIdentity {
 struct PeerSpec {
   ProcessId process;
   std::string name;
-  uint32_t epoch = 1;
-  LinkAddress address;     // empty: it connects to us
+  uint32_t incarnation = 1;
+  PeerAddress address;     // empty: it connects to us
   std::string public_key;  // Z85: what the peer must prove to hold on each connection; "": no key
   std::string pass{};      // its TransportIdentity::pass
   std::vector<TenantSlot>
@@ -75,12 +78,12 @@ struct PeerSpec {
 };
 
 /// Bounds and times of every link of a transport.
-struct LinkLimits {
-  /// What may wait for acknowledgement per peer. The hosts' credits bound it long before; send()
+struct ConnectionLimits {
+  /// What may wait for acknowledgement per peer. The groups' credits bound it long before; send()
   /// beyond it is an error that ends a run, not flow control.
   uint64_t unacknowledged_bytes_max = uint64_t{4} << 30;
-  uint64_t unacknowledged_parcels_max = uint64_t{1} << 20;
-  uint64_t parcel_bytes_max = uint64_t{16} << 20;  // of one parcel, without what travels as bulk
+  uint64_t unacknowledged_batches_max = uint64_t{1} << 20;
+  uint64_t batch_bytes_max = uint64_t{16} << 20;  // of one batch, without what travels as bulk
   uint64_t blob_bytes_max = uint64_t{1} << 30;
   /// Blobs and bodies from this size on travel as bulk, in chunks.
   uint64_t bulk_bytes_min = uint64_t{64} << 10;
@@ -88,7 +91,7 @@ struct LinkLimits {
   /// Of what goes by shared memory, what the peer holds at a time; beyond, it goes in chunks. Only
   /// what is in use has memory.
   uint64_t pool_bytes_max = uint64_t{4} << 30;
-  /// Parcels that wait for one peer share a frame up to this size; 1 = one parcel a frame.
+  /// MessageBatches that wait for one peer share a frame up to this size; 1 = one batch a frame.
   uint64_t frame_bytes = uint64_t{64} << 10;
   /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
   uint32_t window_frames = 1024;
@@ -101,26 +104,26 @@ struct LinkLimits {
 };
 
 struct TransferCounts {
-  uint64_t num_parcels = 0;
+  uint64_t num_batches = 0;
   uint64_t num_messages = 0;
   uint64_t num_bytes = 0;  // encoded, Blobs included
   friend bool operator==(const TransferCounts&, const TransferCounts&) = default;
 };
 
-enum class LinkState {
+enum class ConnectionState {
   kConnecting,  // added, not greeted yet
   kUp,
   kBroken,  // was up; the connection is being made again
   kFailed,  // refused, or a protocol error: carries nothing more
   kEnded,   // end_peer() or close()
 };
-std::string_view to_string(LinkState state);
+std::string_view to_string(ConnectionState state);
 
-struct LinkStatus {
+struct ConnectionStatus {
   ProcessId peer;
   std::string name;
-  uint32_t epoch = 0;
-  LinkState state = LinkState::kConnecting;
+  uint32_t incarnation = 0;
+  ConnectionState state = ConnectionState::kConnecting;
   TransferCounts sent;            // taken by send()
   TransferCounts acknowledged;    // of those: the peer's receiver has them
   TransferCounts unacknowledged;  // queued, or on their way
@@ -141,10 +144,10 @@ struct LinkStatus {
 };
 
 /// Two processes that do not belong together, said on both sides.
-struct LinkRefusal {
+struct ConnectionRefusal {
   ProcessId peer;         // as it calls itself; none when unknown
   std::string peer_name;  // likewise
-  std::string field;      // "run", "graph hash", "message types", "version", "epoch", "process"
+  std::string field;  // "run", "graph hash", "message types", "version", "incarnation", "process"
   std::string ours;
   std::string theirs;
   bool by_peer = false;   // the peer refused us
@@ -154,7 +157,7 @@ struct LinkRefusal {
 };
 
 /// A frame of a stream. The body is shared, not copied, when it is sent; of one that arrives both
-/// views are valid in the call only. At most LinkLimits::parcel_bytes_max together.
+/// views are valid in the call only. At most ConnectionLimits::batch_bytes_max together.
 struct StreamFrame {
   uint32_t stream = 0;
   Blob head;
@@ -167,26 +170,26 @@ struct StreamFrame {
 class TransportReceiver {
  public:
   virtual ~TransportReceiver() = default;
-  /// Grants may come ahead of messages that wait for bulk: a parcel of grants alone.
-  virtual void deliver(ProcessId from, Parcel&& parcel) = 0;
-  virtual void on_link_up(ProcessId peer, uint32_t epoch) = 0;
-  virtual void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) = 0;
-  virtual void on_refused(const LinkRefusal& refusal) = 0;
+  /// Grants may come ahead of messages that wait for bulk: a batch of grants alone.
+  virtual void deliver(ProcessId from, MessageBatch&& batch) = 0;
+  virtual void on_connection_up(ProcessId peer, uint32_t incarnation) = 0;
+  virtual void on_connection_down(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
+  virtual void on_refused(const ConnectionRefusal& refusal) = 0;
   /// The link carries nothing more: refused, no greeting within greet_timeout, or a peer that
   /// breaks the protocol. What it had not acknowledged is abandoned.
-  virtual void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) = 0;
+  virtual void on_connection_failed(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
   /// The bulk connection has room: the next frame of any stream for the peer. False: none now; ask
   /// again after streams_ready(), or when something has arrived from it.
-  virtual bool next_stream(ProcessId peer, uint32_t epoch, StreamFrame& frame) {
+  virtual bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) {
     (void)peer;
-    (void)epoch;
+    (void)incarnation;
     (void)frame;
     return false;
   }
   /// In the order in which the peer's next_stream() gave them, each once.
-  virtual void receive_stream(ProcessId from, uint32_t epoch, const StreamFrame& frame) {
+  virtual void receive_stream(ProcessId from, uint32_t incarnation, const StreamFrame& frame) {
     (void)from;
-    (void)epoch;
+    (void)incarnation;
     (void)frame;
   }
 };
@@ -197,28 +200,29 @@ class Transport {
   virtual ~Transport() = default;
 
   /// Where peers reach this process; known from the beginning.
-  virtual const LinkAddress& address() const = 0;
+  virtual const PeerAddress& address() const = 0;
   /// All of them, where it listens in several ways.
-  virtual std::vector<LinkAddress> addresses() const { return {address()}; }
+  virtual std::vector<PeerAddress> addresses() const { return {address()}; }
 
   /// Begins a link. kInvalid: the address is none of this transport's, or it needs a key. kExists:
-  /// the epoch is not above the one that was added before. A greater epoch ends the older link as
-  /// end_peer() would. Any thread but the I/O thread.
+  /// the incarnation is not above the one that was added before. A greater incarnation ends the
+  /// older link as end_peer() would. Any thread but the I/O thread.
   virtual Status add_peer(PeerSpec peer) = 0;
-  /// The process is dead: abandons what it has not acknowledged; later arrivals of `epoch` and
-  /// below are refused. Nothing of it is delivered after the return. Any thread but the I/O thread.
-  virtual void end_peer(ProcessId peer, uint32_t epoch) = 0;
+  /// The process is dead: abandons what it has not acknowledged; later arrivals of `incarnation`
+  /// and below are refused. Nothing of it is delivered after the return. Any thread but the I/O
+  /// thread.
+  virtual void end_peer(ProcessId peer, uint32_t incarnation) = 0;
 
-  /// Queues a parcel for a live link and returns; order is kept per calling host. kExhausted: a
-  /// limit of LinkLimits was passed, nothing was taken. kUnavailable: the link failed or ended;
-  /// nothing was taken. kNotFound: no such peer. Any thread.
-  virtual Status send(ProcessId to, Parcel&& parcel) = 0;
+  /// Queues a batch for a live link and returns; order is kept per calling group. kExhausted: a
+  /// limit of ConnectionLimits was passed, nothing was taken. kUnavailable: the link failed or
+  /// ended; nothing was taken. kNotFound: no such peer. Any thread.
+  virtual Status send(ProcessId to, MessageBatch&& batch) = 0;
 
   /// next_stream() may have something. Any thread, not from within it.
   virtual void streams_ready() = 0;
 
   /// One entry per peer, by ProcessId. Any thread but the I/O thread.
-  virtual std::vector<LinkStatus> status() const = 0;
+  virtual std::vector<ConnectionStatus> status() const = 0;
 
   /// Frames of nobody that was added, and keys that were not let in, by FrameRefusal. Any thread
   /// but the I/O thread.

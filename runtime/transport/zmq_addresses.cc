@@ -49,7 +49,8 @@ Status private_folder(const std::string& folder) {
 
 Result<std::string> socket_file(const std::string& folder, const TransportIdentity& identity,
                                 std::string_view lane) {
-  std::string file = fmt::format("{}/p{}.e{}.{}", folder, identity.process, identity.epoch, lane);
+  std::string file =
+      fmt::format("{}/p{}.e{}.{}", folder, identity.process, identity.incarnation, lane);
   constexpr size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
   if (file.size() > kPathMax)
     return error(Code::kInvalid, "'{}' has {} characters, a socket's name may have {}", file,
@@ -91,12 +92,12 @@ Status check_identity(const TransportIdentity& identity) {
   return ok();
 }
 
-Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
+Result<PeerAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options) {
   if (listen.starts_with(kIpc)) {
     const std::string folder = listen.substr(kIpc.size());
     RETURN_IF_ERROR(private_folder(folder));
-    LinkAddress address;
+    PeerAddress address;
     ASSIGN_OR_RETURN(address.frames, socket_file(folder, identity, "frames"));
     ASSIGN_OR_RETURN(address.bulk, socket_file(folder, identity, "bulk"));
     return address;
@@ -109,7 +110,7 @@ Result<LinkAddress> listen_address(const std::string& listen, const TransportIde
   if (listen.find(':', host_end == std::string::npos ? kTcp.size() : host_end) != std::string::npos)
     return error(Code::kInvalid, "'{}' names a port: free ones are taken and exchanged", listen);
   RETURN_IF_ERROR(check_keys(listen, options));
-  return LinkAddress{listen + ":*", listen + ":*"};
+  return PeerAddress{listen + ":*", listen + ":*"};
 }
 
 Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options) {

@@ -10,7 +10,7 @@ Status check_identity(const TransportIdentity& identity);
 
 /// What to bind for one entry of `options.listen`, made safe: an ipc folder is there, ours alone,
 /// and short enough.
-Result<LinkAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
+Result<PeerAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options);
 
 /// Whether something may listen on, or connect to, this address beyond loopback: only with keys and

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "graph/base/bytes.h"
-#include "runtime/transport/link_transport.h"
+#include "runtime/transport/connection_transport.h"
 #include "runtime/transport/zmq_addresses.h"
 #include "runtime/transport/zmq_authenticator.h"
 #include "runtime/transport/zmq_socket.h"
@@ -37,16 +37,16 @@ Time to_time(Clock::time_point point) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count());
 }
 
-/// What a connection is called: 'P', process, epoch and count of connections say whose it is and
-/// which is the newer; 32 random characters make it a name that nobody else can have, not even when
-/// the connection has gone and ZeroMQ would give the name to another.
+/// What a connection is called: 'P', process, incarnation and count of connections say whose it is
+/// and which is the newer; 32 random characters make it a name that nobody else can have, not even
+/// when the connection has gone and ZeroMQ would give the name to another.
 constexpr size_t kRouteBytes = 13 + 32;
 
 std::string routing_id(const TransportIdentity& identity, uint32_t attempt) {
   std::string id(13, 'P');
   auto* at = reinterpret_cast<std::byte*>(id.data());
   put_number<uint32_t>(at + 1, identity.process.value);
-  put_number<uint32_t>(at + 5, identity.epoch);
+  put_number<uint32_t>(at + 5, identity.incarnation);
   put_number<uint32_t>(at + 9, attempt);
   return id + draw_word();
 }
@@ -58,9 +58,9 @@ ProcessId process_of(std::span<const std::byte> id) {
 
 /// Of a name that has a process.
 Via via_of(std::span<const std::byte> id) {
-  const uint64_t epoch = take_number<uint32_t>(id.data() + 5);
+  const uint64_t incarnation = take_number<uint32_t>(id.data() + 5);
   return {{reinterpret_cast<const char*>(id.data()), id.size()},
-          epoch << 32 | take_number<uint32_t>(id.data() + 9)};
+          incarnation << 32 | take_number<uint32_t>(id.data() + 9)};
 }
 
 /// Keeps a received part alive for as long as a Blob views it.
@@ -81,11 +81,11 @@ bool receive_rest(ZmqSocket& socket, std::array<ZmqMessage, 2>& parts) {
   return false;
 }
 
-class ZmqTransport final : public LinkTransport {
+class ZmqTransport final : public ConnectionTransport {
  public:
-  ZmqTransport(TransportIdentity identity, LinkLimits limits, ZmqOptions options,
+  ZmqTransport(TransportIdentity identity, ConnectionLimits limits, ZmqOptions options,
                TransportReceiver& receiver)
-      : LinkTransport(std::move(identity), limits, receiver),
+      : ConnectionTransport(std::move(identity), limits, receiver),
         options_(std::move(options)),
         event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     CHECK(event_ >= 0, "no event descriptor");
@@ -107,11 +107,11 @@ class ZmqTransport final : public LinkTransport {
     wake();
   }
 
-  const LinkAddress& address() const override {
-    static const LinkAddress nowhere;
+  const PeerAddress& address() const override {
+    static const PeerAddress nowhere;
     return addresses_.empty() ? nowhere : addresses_.front();
   }
-  std::vector<LinkAddress> addresses() const override { return addresses_; }
+  std::vector<PeerAddress> addresses() const override { return addresses_; }
   Status close(Duration deadline) override;
 
  protected:
@@ -127,7 +127,7 @@ class ZmqTransport final : public LinkTransport {
  private:
   using Sockets = std::array<ZmqSocket, kNumLanes>;
   struct Dealer {
-    uint32_t epoch = 0;
+    uint32_t incarnation = 0;
     Time opened;
     Sockets sockets;
   };
@@ -136,13 +136,13 @@ class ZmqTransport final : public LinkTransport {
   bool turn(Time& next);
   void wait(Time until);
   void open_dealers();
-  Status open_dealer(const Link& link);
+  Status open_dealer(const PeerConnection& link);
   KeyVerdict judge(const std::string& key);
   bool receive(Lane lane, Door door);
   bool receive(Lane lane, ZmqSocket& socket, ProcessId connected_to);
   std::optional<Via> greet(Lane lane, Door door, std::span<const std::byte> id,
                            const ZmqMessage& part);
-  bool send_frames(Link& link, Time& next);
+  bool send_frames(PeerConnection& link, Time& next);
   ZmqSent send_frame(ZmqSocket& socket, const std::string* route, const OutFrame& frame);
   Door door_of(const std::string& address) const;
   ZmqSocketSettings settings(Lane lane, Door door) const;
@@ -151,7 +151,7 @@ class ZmqTransport final : public LinkTransport {
   // Constant after listen().
   const ZmqOptions options_;
   const int event_;
-  std::vector<LinkAddress> addresses_;
+  std::vector<PeerAddress> addresses_;
   // Touched by the I/O thread, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
@@ -181,7 +181,7 @@ ZmqSocketSettings ZmqTransport::settings(Lane lane, Door door) const {
   // The window bounds what is under way; twice as much when it was sent again, and what has none.
   settings.high_water_mark = static_cast<int>(2 * window + 64);
   settings.message_bytes_max = static_cast<int64_t>(
-      std::max({limits().parcel_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
+      std::max({limits().batch_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
   if (door == kCurve) {
     settings.public_key = options_.keys->public_key;
     settings.secret_key = options_.keys->secret_key.reveal();
@@ -195,7 +195,7 @@ Status ZmqTransport::listen() {
     ASSIGN_OR_RETURN(authenticator_, ZmqAuthenticator::open(context_));
   }
   for (const std::string& each : options_.listen) {
-    ASSIGN_OR_RETURN(const LinkAddress wanted, listen_address(each, identity(), options_));
+    ASSIGN_OR_RETURN(const PeerAddress wanted, listen_address(each, identity(), options_));
     const Door door = door_of(each);
     Sockets& routers = routers_[door];
     for (const Lane lane : kLanes) {
@@ -205,7 +205,7 @@ Status ZmqTransport::listen() {
       made.is_server = true;
       ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
     }
-    LinkAddress& bound = addresses_.emplace_back();
+    PeerAddress& bound = addresses_.emplace_back();
     const auto frames = static_cast<size_t>(Lane::kFrames), bulk = static_cast<size_t>(Lane::kBulk);
     ASSIGN_OR_RETURN(bound.frames, routers[frames].bind(wanted.frames));
     ASSIGN_OR_RETURN(bound.bulk, routers[bulk].bind(wanted.bulk));
@@ -243,7 +243,7 @@ bool ZmqTransport::turn(Time& next) {
   }
   next = begin_turn();
   open_dealers();
-  each_link([&](Link& link) { has_more |= send_frames(link, next); });
+  each_link([&](PeerConnection& link) { has_more |= send_frames(link, next); });
   polled_.clear();
   if (authenticator_) polled_.push_back(&authenticator_->socket());
   for (Sockets& routers : routers_)
@@ -273,12 +273,13 @@ void ZmqTransport::wait(Time until) {
 void ZmqTransport::open_dealers() {
   const Time time = now();
   std::erase_if(dealers_, [&](const auto& each) {
-    const Link* link = find(each.first);
-    if (link == nullptr || link->is_over() || link->peer().epoch != each.second.epoch) return true;
+    const PeerConnection* link = find(each.first);
+    if (link == nullptr || link->is_over() || link->peer().incarnation != each.second.incarnation)
+      return true;
     const Time heard = std::max(each.second.opened, link->last_heard());
     return time - heard >= options_.reopen_after;
   });
-  each_link([&](Link& link) {
+  each_link([&](PeerConnection& link) {
     if (!link.connects() || link.is_over() || dealers_.contains(link.peer().process)) return;
     const Status opened = open_dealer(link);
     if (!opened.ok()) return link.fail(opened.error());
@@ -286,14 +287,14 @@ void ZmqTransport::open_dealers() {
   });
 }
 
-Status ZmqTransport::open_dealer(const Link& link) {
+Status ZmqTransport::open_dealer(const PeerConnection& link) {
   Dealer dealer;
-  dealer.epoch = link.peer().epoch;
+  dealer.incarnation = link.peer().incarnation;
   dealer.opened = now();
   const uint32_t attempt = ++num_attempts_;
   for (const Lane lane : kLanes) {
     auto& socket = dealer.sockets[static_cast<size_t>(lane)];
-    const LinkAddress& to = link.peer().address;
+    const PeerAddress& to = link.peer().address;
     const std::string& address = lane == Lane::kFrames ? to.frames : to.bulk;
     ZmqSocketSettings made = settings(lane, door_of(address));
     made.routing_id = routing_id(identity(), attempt);
@@ -313,7 +314,7 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
                          });
   if (!is_listed) return KeyVerdict::kNever;
   KeyVerdict verdict = KeyVerdict::kNotYet;
-  each_link([&](const Link& link) {
+  each_link([&](const PeerConnection& link) {
     if (link.peer().public_key == key) verdict = KeyVerdict::kLetIn;
   });
   return verdict;
@@ -323,7 +324,7 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
 /// at until the connection has greeted: from then on nobody else can have its name.
 std::optional<Via> ZmqTransport::greet(Lane lane, Door door, std::span<const std::byte> id,
                                        const ZmqMessage& part) {
-  const Link* link = find(process_of(id));
+  const PeerConnection* link = find(process_of(id));
   if (link == nullptr || link->connects()) return std::nullopt;
   Via via = via_of(id);
   if (link->is_bound(lane, via)) return via;
@@ -364,7 +365,7 @@ bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to)
   return true;
 }
 
-bool ZmqTransport::send_frames(Link& link, Time& next) {
+bool ZmqTransport::send_frames(PeerConnection& link, Time& next) {
   const ProcessId process = link.peer().process;
   const auto dealer = dealers_.find(process);
   bool has_more = false;
@@ -402,9 +403,10 @@ ZmqSent ZmqTransport::send_frame(ZmqSocket& socket, const std::string* route,
     std::memcpy(id.bytes().data(), route->data(), route->size());
   }
   const auto head = frame.head.bytes();
-  ZmqMessage& first = parts[count++] = ZmqMessage(kLinkHeaderBytes + head.size());
-  encode_link_header(frame.header, first.bytes().first<kLinkHeaderBytes>());
-  if (!head.empty()) std::memcpy(first.bytes().data() + kLinkHeaderBytes, head.data(), head.size());
+  ZmqMessage& first = parts[count++] = ZmqMessage(kPeerFrameHeaderBytes + head.size());
+  encode_peer_frame_header(frame.header, first.bytes().first<kPeerFrameHeaderBytes>());
+  if (!head.empty())
+    std::memcpy(first.bytes().data() + kPeerFrameHeaderBytes, head.data(), head.size());
   if (!frame.data.empty()) parts[count++] = ZmqMessage(frame.data);
   return socket.send(std::span(parts).first(count));
 }
@@ -427,25 +429,25 @@ Status ZmqTransport::close(Duration deadline) {
     turned_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline, kWaitMax).to_nanoseconds()),
                      [&] { return is_settled(); });
     closed_ = settled_or_deadline(deadline);
-    leave_links();
+    leave_peers();
     linger_ = std::min(deadline, kLingerMax);
     is_stopping_ = true;
   }
   wake();
   thread_.join();
   // ZeroMQ leaves its socket files where they were.
-  for (const LinkAddress& address : addresses_)
+  for (const PeerAddress& address : addresses_)
     for (const std::string& each : {address.frames, address.bulk})
       if (each.starts_with("ipc://")) ::unlink(each.c_str() + std::string_view("ipc://").size());
   const std::lock_guard lock(mutex());
-  end_links();
+  end_connections();
   return closed_;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity, LinkLimits limits,
-                                                      ZmqOptions options,
+Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity,
+                                                      ConnectionLimits limits, ZmqOptions options,
                                                       TransportReceiver& receiver) {
   auto transport =
       std::make_unique<ZmqTransport>(std::move(identity), limits, std::move(options), receiver);

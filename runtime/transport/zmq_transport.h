@@ -38,8 +38,8 @@ struct ZmqOptions {
 
 /// Listens before it returns. kInvalid: an address or folder that is refused; kIo: the system's
 /// word, e.g. a port in use. `receiver` outlives the transport.
-Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity, LinkLimits limits,
-                                                      ZmqOptions options,
+Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity,
+                                                      ConnectionLimits limits, ZmqOptions options,
                                                       TransportReceiver& receiver);
 
 /// Closes the sockets of all connections that this process made, with what is in them, and opens

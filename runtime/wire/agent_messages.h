@@ -47,21 +47,21 @@ struct PrepareRun {
   static constexpr uint32_t kVersion = 1;
 
   std::string run_id;
-  std::string graph;        // its name
-  uint64_t graph_hash = 0;  // Plan::graph_hash
-  uint32_t epoch = 0;       // start of the run, from 1
-  std::string host;         // the agent's name in the hosts file
-  std::string run_folder;   // the same path on every machine
-  std::string links;        // name of the folder of sockets, equal on every machine
-  std::string listen;       // where tcp links of its processes listen; "" = 127.0.0.1
+  std::string graph;         // its name
+  uint64_t graph_hash = 0;   // Plan::graph_hash
+  uint32_t incarnation = 0;  // start of the run, from 1
+  std::string host;          // the agent's name in the hosts file
+  std::string run_folder;    // the same path on every machine
+  std::string links;         // name of the folder of sockets, equal on every machine
+  std::string listen;        // where tcp links of its processes listen; "" = 127.0.0.1
   int64_t dead_after_ms = 0;
 
   template <class F>
   static void fields(F& f) {
     using P = PrepareRun;
-    f("run_id", &P::run_id)("graph", &P::graph)("graph_hash", &P::graph_hash)("epoch", &P::epoch)(
-        "host", &P::host)("run_folder", &P::run_folder)("links", &P::links)("listen", &P::listen)(
-        "dead_after_ms", &P::dead_after_ms);
+    f("run_id", &P::run_id)("graph", &P::graph)("graph_hash", &P::graph_hash)(
+        "incarnation", &P::incarnation)("host", &P::host)("run_folder", &P::run_folder)(
+        "links", &P::links)("listen", &P::listen)("dead_after_ms", &P::dead_after_ms);
   }
 };
 

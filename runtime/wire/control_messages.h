@@ -3,8 +3,8 @@
 ///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///   in runs of several processes also
-///   worker -> control: LinksLive, HostsReady, HostsFollowed, TenantFinished, HostsCounted
-///   control -> worker: ConnectPeers, GoRun, GoLive, CountHosts, EndRun, PeerDown, PeerUp
+///   worker -> control: PeersConnected, GroupsReady, GroupsCaughtUp, TenantFinished, GroupsCounted
+///   control -> worker: ConnectPeers, GoRun, ResumeLive, CountGroups, EndRun, PeerDown, PeerUp
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
 /// message. Control messages carry no Blobs. run_coordinator.h says what follows what.
@@ -25,7 +25,7 @@ namespace primerl {
 /// Raised when the meaning of a control message changes.
 inline constexpr uint32_t kControlVersion = 8;
 
-/// One way to reach a process: the two connections of its links (LinkAddress).
+/// One way to reach a process: the two connections of its links (PeerAddress).
 struct AddressEntry {
   std::string frames;
   std::string bulk;
@@ -46,7 +46,7 @@ struct WorkerHello {
   uint64_t graph_hash = 0;  // Plan::graph_hash of the Plan the worker built
   uint64_t types_hash = 0;  // WireTypes::hash() of the message catalog
   std::string process;      // PlanProcess::name
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   int64_t pid = 0;
   std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
   std::string public_key;               // Z85; "" without keys
@@ -57,7 +57,7 @@ struct WorkerHello {
     using W = WorkerHello;
     f("control_version", &W::control_version)("wire_version", &W::wire_version)(
         "graph_hash", &W::graph_hash)("types_hash", &W::types_hash)("process", &W::process)(
-        "epoch", &W::epoch)("pid", &W::pid)("addresses", &W::addresses)(
+        "incarnation", &W::incarnation)("pid", &W::pid)("addresses", &W::addresses)(
         "public_key", &W::public_key)("pass", &W::pass);
   }
 };
@@ -66,7 +66,7 @@ struct WorkerHello {
 struct PeerEntry {
   uint32_t process = 0;  // ProcessId
   std::string name;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   std::vector<AddressEntry> addresses;
   std::string public_key;
   std::string pass;
@@ -74,12 +74,12 @@ struct PeerEntry {
   template <class F>
   static void fields(F& f) {
     using P = PeerEntry;
-    f("process", &P::process)("name", &P::name)("epoch", &P::epoch)("addresses", &P::addresses)(
-        "public_key", &P::public_key)("pass", &P::pass);
+    f("process", &P::process)("name", &P::name)("incarnation", &P::incarnation)(
+        "addresses", &P::addresses)("public_key", &P::public_key)("pass", &P::pass);
   }
 };
 
-/// Link up with these: all that the worker shares an edge with.
+/// Connect to these: all that the worker shares an edge with.
 struct ConnectPeers {
   static constexpr std::string_view kName = "ConnectPeers";
   static constexpr uint32_t kVersion = 3;
@@ -95,10 +95,10 @@ struct PeerDown {
   static constexpr std::string_view kName = "PeerDown";
   static constexpr uint32_t kVersion = 1;
   uint32_t process = 0;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   template <class F>
   static void fields(F& f) {
-    f("process", &PeerDown::process)("epoch", &PeerDown::epoch);
+    f("process", &PeerDown::process)("incarnation", &PeerDown::incarnation);
   }
 };
 
@@ -114,24 +114,24 @@ struct PeerUp {
 };
 
 /// Every link of ConnectPeers has greeted.
-struct LinksLive {
-  static constexpr std::string_view kName = "LinksLive";
+struct PeersConnected {
+  static constexpr std::string_view kName = "PeersConnected";
   static constexpr uint32_t kVersion = 1;
   uint32_t num_links = 0;
   template <class F>
   static void fields(F& f) {
-    f("num_links", &LinksLive::num_links);
+    f("num_links", &PeersConnected::num_links);
   }
 };
 
-/// Every host has been made and takes no input yet.
-struct HostsReady {
-  static constexpr std::string_view kName = "HostsReady";
+/// Every group has been made and takes no input yet.
+struct GroupsReady {
+  static constexpr std::string_view kName = "GroupsReady";
   static constexpr uint32_t kVersion = 1;
-  uint32_t num_hosts = 0;
+  uint32_t num_groups = 0;
   template <class F>
   static void fields(F& f) {
-    f("num_hosts", &HostsReady::num_hosts);
+    f("num_groups", &GroupsReady::num_groups);
   }
 };
 
@@ -146,25 +146,25 @@ struct GoRun {
   }
 };
 
-/// All hosts of the worker are at the end of the record they follow, and wait for GoLive.
-struct HostsFollowed {
-  static constexpr std::string_view kName = "HostsFollowed";
+/// All groups of the worker are at the end of the record they follow, and wait for ResumeLive.
+struct GroupsCaughtUp {
+  static constexpr std::string_view kName = "GroupsCaughtUp";
   static constexpr uint32_t kVersion = 1;
-  uint32_t num_hosts = 0;
+  uint32_t num_groups = 0;
   template <class F>
   static void fields(F& f) {
-    f("num_hosts", &HostsFollowed::num_hosts);
+    f("num_groups", &GroupsCaughtUp::num_groups);
   }
 };
 
-/// The hosts of all processes have followed: they go on by themselves.
-struct GoLive {
-  static constexpr std::string_view kName = "GoLive";
+/// The groups of all processes have followed: they go on by themselves.
+struct ResumeLive {
+  static constexpr std::string_view kName = "ResumeLive";
   static constexpr uint32_t kVersion = 1;
   uint32_t num_processes = 0;
   template <class F>
   static void fields(F& f) {
-    f("num_processes", &GoLive::num_processes);
+    f("num_processes", &ResumeLive::num_processes);
   }
 };
 
@@ -179,27 +179,27 @@ struct TenantFinished {
 };
 
 /// A look at a draining run, answered by every worker.
-struct CountHosts {
-  static constexpr std::string_view kName = "CountHosts";
+struct CountGroups {
+  static constexpr std::string_view kName = "CountGroups";
   static constexpr uint32_t kVersion = 1;
   uint64_t round = 0;
   template <class F>
   static void fields(F& f) {
-    f("round", &CountHosts::round);
+    f("round", &CountGroups::round);
   }
 };
 
-struct HostsCounted {
-  static constexpr std::string_view kName = "HostsCounted";
+struct GroupsCounted {
+  static constexpr std::string_view kName = "GroupsCounted";
   static constexpr uint32_t kVersion = 1;
   uint64_t round = 0;
   uint64_t num_steps = 0;
-  bool is_idle = false;    // draining, and no host has anything left to do
+  bool is_idle = false;    // draining, and no group has anything left to do
   uint64_t in_flight = 0;  // sent minus settled, of all edges; only the sum over all workers counts
 
   template <class F>
   static void fields(F& f) {
-    using H = HostsCounted;
+    using H = GroupsCounted;
     f("round", &H::round)("num_steps", &H::num_steps)("is_idle", &H::is_idle)("in_flight",
                                                                               &H::in_flight);
   }
@@ -219,10 +219,10 @@ struct EndRun {
 struct StartRun {
   static constexpr std::string_view kName = "StartRun";
   static constexpr uint32_t kVersion = 1;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   template <class F>
   static void fields(F& f) {
-    f("epoch", &StartRun::epoch);
+    f("incarnation", &StartRun::incarnation);
   }
 };
 
@@ -279,11 +279,11 @@ struct Heartbeat {
   bool is_waiting = false;  // an input waits, or a handler runs
   bool has_alarm = false;   // a timer is set
   std::string stall;        // where it follows a record and does not get on: for what it waits
-  std::vector<EdgeCounts> edges;  // index = EdgeId
-  std::vector<EdgeLoad> loads;    // likewise
-  std::vector<HostReport> hosts;  // of this process
+  std::vector<EdgeCounts> edges;    // index = EdgeId
+  std::vector<EdgeLoad> loads;      // likewise
+  std::vector<GroupReport> groups;  // of this process
   std::vector<InstanceLoad> instances;
-  std::vector<LinkReport> links;  // to other processes
+  std::vector<ConnectionReport> links;  // to other processes
   std::vector<EngineReport> engines;
   uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
 
@@ -292,12 +292,12 @@ struct Heartbeat {
     using H = Heartbeat;
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
         "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
-        "edges", &H::edges)("loads", &H::loads)("hosts", &H::hosts)("instances", &H::instances)(
+        "edges", &H::edges)("loads", &H::loads)("groups", &H::groups)("instances", &H::instances)(
         "links", &H::links)("engines", &H::engines)("num_dropped_reports", &H::num_dropped_reports);
   }
 };
 
-/// Leaves out what only those who watch read (loads, hosts, instances, links, engines), if the
+/// Leaves out what only those who watch read (loads, groups, instances, links, engines), if the
 /// message would have more than `bytes_max` else: a sign of life must arrive, however large the
 /// graph.
 void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);

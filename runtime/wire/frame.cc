@@ -54,8 +54,8 @@ std::string_view to_string(FrameRefusal refusal) {
       return "kind";
     case FrameRefusal::kStranger:
       return "stranger";
-    case FrameRefusal::kEpoch:
-      return "epoch";
+    case FrameRefusal::kIncarnation:
+      return "incarnation";
     case FrameRefusal::kNotGreeted:
       return "not_greeted";
     case FrameRefusal::kDuplicate:
@@ -81,7 +81,7 @@ void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameH
   put<uint32_t>(bytes, 16, header.edge.value);
   put<uint32_t>(bytes, 20, header.source.value);
   put<uint32_t>(bytes, 24, header.destination.value);
-  put<uint32_t>(bytes, 28, header.epoch);
+  put<uint32_t>(bytes, 28, header.incarnation);
   put<uint64_t>(bytes, 32, header.sequence);
   put<uint64_t>(bytes, 40, header.lamport);
   put<uint32_t>(bytes, 48, header.cause.instance.value);
@@ -110,7 +110,7 @@ FrameRefusal decode_frame_header(std::span<const std::byte> bytes, uint64_t payl
   header.edge = EdgeId(take<uint32_t>(bytes, 16));
   header.source = InstanceId(take<uint32_t>(bytes, 20));
   header.destination = InstanceId(take<uint32_t>(bytes, 24));
-  header.epoch = take<uint32_t>(bytes, 28);
+  header.incarnation = take<uint32_t>(bytes, 28);
   header.sequence = take<uint64_t>(bytes, 32);
   header.lamport = take<uint64_t>(bytes, 40);
   header.cause.instance = InstanceId(take<uint32_t>(bytes, 48));

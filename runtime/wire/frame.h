@@ -39,7 +39,7 @@ struct FrameHeader {
   EdgeId edge{};
   InstanceId source{};
   InstanceId destination{};
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   uint64_t sequence = 0;
   uint64_t lamport = 0;
   StepRef cause{};
@@ -66,15 +66,15 @@ enum class FrameRefusal : uint8_t {
   kTenant,        // a tenant that does not belong to the connection
   kBody,          // the body is no message of its type
   kCheck,         // the message is not the one that was sent
-  // Of links between workers (link_frame.h):
-  kKind,        // a frame kind that does not exist, or not on this connection
-  kStranger,    // a process that was not added, or is not who its connection says
-  kEpoch,       // an older incarnation
-  kNotGreeted,  // a numbered frame before the greeting
-  kDuplicate,   // a numbered frame that is here already
-  kGap,         // a numbered frame whose predecessor is missing: asked for again
-  kChunk,       // a piece of a Blob that does not fit what came before
-  kPlan,        // parcels with messages or grants that the plan does not allow: those are left out
+  // Of links between workers (peer_frame.h):
+  kKind,         // a frame kind that does not exist, or not on this connection
+  kStranger,     // a process that was not added, or is not who its connection says
+  kIncarnation,  // an older incarnation
+  kNotGreeted,   // a numbered frame before the greeting
+  kDuplicate,    // a numbered frame that is here already
+  kGap,          // a numbered frame whose predecessor is missing: asked for again
+  kChunk,        // a piece of a Blob that does not fit what came before
+  kPlan,         // batches with messages or grants that the plan does not allow: those are left out
 };
 inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kPlan) + 1;
 std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...

@@ -1,6 +1,6 @@
-/// What one process says of itself in every heartbeat, beside its ledger: what its hosts do, what
+/// What one process says of itself in every heartbeat, beside its ledger: what its groups do, what
 /// its edges have to carry, how its links to other processes stand. Plain values, from each
-/// process for its own hosts alone; who adds them up sees the whole run.
+/// process for its own groups alone; who adds them up sees the whole run.
 ///
 /// Times are ages or sums, never clock readings: two processes need not share a clock.
 #pragma once
@@ -41,9 +41,9 @@ struct InstanceLoad {
   }
 };
 
-/// One host group: HostView (runtime/exec/host.h) on the wire.
-struct HostReport {
-  uint32_t host = 0;  // HostId
+/// One actor group: GroupView (runtime/exec/actor_group.h) on the wire.
+struct GroupReport {
+  uint32_t group = 0;  // GroupId
   uint64_t num_steps = 0;
   uint64_t busy_ns = 0;  // of its thread, in steps that have ended
   uint64_t num_waiting = 0;
@@ -64,8 +64,8 @@ struct HostReport {
 
   template <class F>
   static void fields(F& f) {
-    using H = HostReport;
-    f("host", &H::host)("num_steps", &H::num_steps)("busy_ns", &H::busy_ns)(
+    using H = GroupReport;
+    f("group", &H::group)("num_steps", &H::num_steps)("busy_ns", &H::busy_ns)(
         "num_waiting", &H::num_waiting)("oldest_ns", &H::oldest_ns)("is_idle", &H::is_idle)(
         "is_ready", &H::is_ready)("is_running", &H::is_running)("running_ns", &H::running_ns)(
         "handling", &H::handling)("handling_type", &H::handling_type)(
@@ -78,7 +78,7 @@ struct HostReport {
 /// One engine: the weights it holds.
 struct EngineReport {
   uint32_t resource = 0;     // index into Plan::resources
-  uint32_t host = 0;         // HostId
+  uint32_t group = 0;        // GroupId
   int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
   uint64_t num_applied = 0;  // versions it applied
   uint64_t apply_ns = 0;     // how long it stood still for them, in all
@@ -86,15 +86,15 @@ struct EngineReport {
   template <class F>
   static void fields(F& f) {
     using E = EngineReport;
-    f("resource", &E::resource)("host", &E::host)("version", &E::version)(
+    f("resource", &E::resource)("group", &E::group)("version", &E::version)(
         "num_applied", &E::num_applied)("apply_ns", &E::apply_ns);
   }
 };
 
-/// The link to one other process: LinkStatus (runtime/transport/transport.h) on the wire.
-struct LinkReport {
-  uint32_t peer = 0;   // ProcessId
-  uint32_t epoch = 0;  // of the peer
+/// The link to one other process: ConnectionStatus (runtime/transport/transport.h) on the wire.
+struct ConnectionReport {
+  uint32_t peer = 0;         // ProcessId
+  uint32_t incarnation = 0;  // of the peer
   bool is_up = false;
   uint64_t sent_messages = 0;
   uint64_t sent_bytes = 0;
@@ -110,10 +110,10 @@ struct LinkReport {
 
   template <class F>
   static void fields(F& f) {
-    using L = LinkReport;
-    f("peer", &L::peer)("epoch", &L::epoch)("is_up", &L::is_up)("sent_messages", &L::sent_messages)(
-        "sent_bytes", &L::sent_bytes)("received_messages", &L::received_messages)(
-        "received_bytes", &L::received_bytes)(
+    using L = ConnectionReport;
+    f("peer", &L::peer)("incarnation", &L::incarnation)("is_up", &L::is_up)(
+        "sent_messages", &L::sent_messages)("sent_bytes", &L::sent_bytes)(
+        "received_messages", &L::received_messages)("received_bytes", &L::received_bytes)(
         "unacknowledged_messages", &L::unacknowledged_messages)("unacknowledged_bytes",
                                                                 &L::unacknowledged_bytes)(
         "num_frames_resent", &L::num_frames_resent)("num_breaks", &L::num_breaks)(
@@ -125,7 +125,7 @@ struct LinkReport {
 /// All of it but for the links, as an executor tells it.
 struct ProcessLoad {
   std::vector<EdgeLoad> edges;  // index = EdgeId
-  std::vector<HostReport> hosts;
+  std::vector<GroupReport> groups;
   std::vector<InstanceLoad> instances;
 };
 

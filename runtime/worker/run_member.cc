@@ -14,16 +14,16 @@ bool is_ready(const std::future<T>& future) {
 
 }  // namespace
 
-RunMember::RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say)
+RunMember::RunMember(CafExecutorSetup executor, PeerConnections* links, Say say)
     : plan_(executor.plan),
       process_(executor.process),
       say_(std::move(say)),
       links_(links),
       setup_(std::move(executor)) {
   setup_.others = links;
-  if (links_ == nullptr || setup_.guide == nullptr) return;
-  const auto num_hosts = static_cast<uint32_t>(plan_->process(process_).hosts.size());
-  setup_.on_followed = [this, num_hosts] { say_(Payload::of(HostsFollowed{num_hosts})); };
+  if (links_ == nullptr || setup_.step_source == nullptr) return;
+  const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
+  setup_.on_followed = [this, num_groups] { say_(Payload::of(GroupsCaughtUp{num_groups})); };
 }
 
 RunMember::~RunMember() {
@@ -44,12 +44,12 @@ Status RunMember::obey(const Payload& message) {
   if (!has_begun()) return ok();
   if (links_ != nullptr) RETURN_IF_ERROR(change_peer(message));
   if (as_if<GoRun>(message) != nullptr) go();
-  if (as_if<GoLive>(message) != nullptr) executor_->go_live();
+  if (as_if<ResumeLive>(message) != nullptr) executor_->resume_live();
   if (as_if<DrainRun>(message) != nullptr) {
     drains_ = true;
     if (running_.valid()) executor_->request_drain();
   }
-  if (const auto* look = as_if<CountHosts>(message); look != nullptr && is_prepared_)
+  if (const auto* look = as_if<CountGroups>(message); look != nullptr && is_prepared_)
     count(look->round);
   if (const auto* end = as_if<EndRun>(message)) {
     if (!running_.valid()) {
@@ -76,7 +76,7 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   PeerSpec peer;
   peer.process = ProcessId(entry.process);
   peer.name = entry.name;
-  peer.epoch = entry.epoch;
+  peer.incarnation = entry.incarnation;
   const auto transport = transport_between(*plan_, process_, peer.process);
   peer.shares_memory = transport == EdgeTransport::kIpc;
   // The pair that a run draws for its tcp is none of ipc's business.
@@ -96,11 +96,11 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
 
 Status RunMember::change_peer(const Payload& message) {
   if (const auto* down = as_if<PeerDown>(message)) {
-    executor_->peer_down(ProcessId(down->process), down->epoch);
-    links_->end_peer(ProcessId(down->process), down->epoch);
+    executor_->peer_down(ProcessId(down->process), down->incarnation);
+    links_->end_peer(ProcessId(down->process), down->incarnation);
   } else if (const auto* up = as_if<PeerUp>(message)) {
     const PeerSpec peer = spec_of(up->peer);
-    return executor_->peer_up(peer.process, peer.epoch,
+    return executor_->peer_up(peer.process, peer.incarnation,
                               [this, &peer] { return links_->join(peer); });
   }
   return ok();
@@ -108,7 +108,8 @@ Status RunMember::change_peer(const Payload& message) {
 
 void RunMember::start() {
   if (has_begun()) return;
-  for (const PeerEntry& peer : peers_) setup_.peer_epochs.emplace_back(peer.process, peer.epoch);
+  for (const PeerEntry& peer : peers_)
+    setup_.peer_incarnations.emplace_back(peer.process, peer.incarnation);
   executor_ = std::make_unique<CafExecutor>(setup_);
   preparing_ = std::async(std::launch::async, [this] { return executor_->prepare(); });
 }
@@ -130,11 +131,11 @@ void RunMember::poll() {
     is_prepared_ = true;
     if (stops_) return stop();
     if (links_ == nullptr) return go();
-    links_->receive([this](ProcessId from, Parcel&& parcel) {
-      return executor_->arrive(from, std::move(parcel));
+    links_->receive([this](ProcessId from, MessageBatch&& batch) {
+      return executor_->arrive(from, std::move(batch));
     });
-    const auto num_hosts = plan_->process(process_).hosts.size();
-    say_(Payload::of(HostsReady{static_cast<uint32_t>(num_hosts)}));
+    const auto num_groups = plan_->process(process_).groups.size();
+    say_(Payload::of(GroupsReady{static_cast<uint32_t>(num_groups)}));
   }
   if (is_ready(running_)) outcome_ = running_.get();
 }
@@ -154,7 +155,7 @@ bool RunMember::has_lost_threads() const {
 
 void RunMember::count(uint64_t round) {
   const RunStatus status = executor_->status();
-  HostsCounted counted;
+  GroupsCounted counted;
   counted.round = round;
   counted.num_steps = status.num_steps;
   counted.is_idle = status.is_idle;
@@ -164,32 +165,32 @@ void RunMember::count(uint64_t round) {
 
 Heartbeat RunMember::heartbeat() const {
   Heartbeat beat;
-  if (!is_prepared_) return beat;  // it lives; hosts are not there to be asked
-  const RunStatus status = executor_->status();
+  if (!is_prepared_) return beat;  // it is alive; its actor groups are not made yet
+  RunStatus status = executor_->status();
   beat.num_steps = status.num_steps;
   beat.is_draining = status.is_draining;
   beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
-  // How hosts stand that follow no record is in their reports.
+  // How groups stand that follow no record is in their reports.
   if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
-    beat.stall = setup_.guide->stuck().text();
+    beat.stall = setup_.step_source->stuck().text();
   beat.edges = counts_of(status.edges);
   ProcessLoad load = executor_->load();
   beat.loads = std::move(load.edges);
-  beat.hosts = std::move(load.hosts);
+  beat.groups = std::move(load.groups);
   beat.instances = std::move(load.instances);
   if (links_ != nullptr)
-    for (const LinkStatus& link : links_->status()) beat.links.push_back(report_of(link));
+    for (const ConnectionStatus& link : links_->status()) beat.links.push_back(report_of(link));
   fit(beat);
   return beat;
 }
 
-LinkReport report_of(const LinkStatus& status) {
-  LinkReport report;
+ConnectionReport report_of(const ConnectionStatus& status) {
+  ConnectionReport report;
   report.peer = status.peer.value;
-  report.epoch = status.epoch;
-  report.is_up = status.state == LinkState::kUp;
+  report.incarnation = status.incarnation;
+  report.is_up = status.state == ConnectionState::kUp;
   report.sent_messages = status.sent.num_messages;
   report.sent_bytes = status.sent.num_bytes;
   report.received_messages = status.received.num_messages;
@@ -208,10 +209,10 @@ StallReport RunMember::stall_report() const {
   return is_prepared_ ? executor_->stall_report() : StallReport();
 }
 
-LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
-                       std::function<void(const std::string&)> changed) {
-  LinkEvents events;
-  events.all_live = [say] { say(Payload::of(LinksLive{})); };
+ConnectionEvents connection_events(RunMember::Say say, std::function<void(const Error&)> failed,
+                                   std::function<void(const std::string&)> changed) {
+  ConnectionEvents events;
+  events.all_live = [say] { say(Payload::of(PeersConnected{})); };
   events.tenant_finished = [say](TenantSlot tenant) { say(Payload::of(TenantFinished{tenant})); };
   events.failed = std::move(failed);
   events.changed = std::move(changed);

@@ -1,11 +1,11 @@
 /// RunMember: one process of a run, from StartRun to its outcome: an executor that obeys the
 /// messages of the control plane (control_messages.h, run_coordinator.h) and answers them.
 ///
-/// Alone it takes inputs as soon as its hosts are made; with links it waits for ConnectPeers before
-/// and for GoRun after, and reports instead of deciding what only all processes can tell.
+/// Alone it takes inputs as soon as its groups are made; with links it waits for ConnectPeers
+/// before and for GoRun after, and reports instead of deciding what only all processes can tell.
 ///
 /// Threads: everything from one thread; `say` is also called from the links' I/O thread and from
-/// hosts' threads. Making hosts may take minutes and has a thread of its own.
+/// groups' threads. Making groups may take minutes and has a thread of its own.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 #include "runtime/exec/caf_executor.h"
 #include "runtime/wire/control_messages.h"
-#include "runtime/worker/process_links.h"
+#include "runtime/worker/peer_connections.h"
 
 namespace primerl {
 
@@ -25,12 +25,12 @@ class RunMember {
 
   /// `executor.others` is set here. `links`, opened and connected by obey(), outlive it; null:
   /// alone.
-  RunMember(CafExecutorSetup executor, ProcessLinks* links, Say say);
+  RunMember(CafExecutorSetup executor, PeerConnections* links, Say say);
   ~RunMember();
 
   /// One message of the control plane; those that are not for it change nothing.
   Status obey(const Payload& message);
-  /// Now and then: says that the hosts are ready, takes the outcome.
+  /// Now and then: says that the groups are ready, takes the outcome.
   void poll();
   /// Ends the run now; before StartRun there is none.
   void stop();
@@ -54,7 +54,7 @@ class RunMember {
   const std::shared_ptr<const Plan> plan_;
   const ProcessId process_;
   const Say say_;
-  ProcessLinks* const links_;
+  PeerConnections* const links_;
   CafExecutorSetup setup_;
   std::unique_ptr<CafExecutor> executor_;
   std::future<Status> preparing_;
@@ -67,10 +67,10 @@ class RunMember {
 };
 
 /// The events of links that speak to the control plane through `say`.
-LinkEvents link_events(RunMember::Say say, std::function<void(const Error&)> failed,
-                       std::function<void(const std::string&)> changed);
+ConnectionEvents connection_events(RunMember::Say say, std::function<void(const Error&)> failed,
+                                   std::function<void(const std::string&)> changed);
 
-LinkReport report_of(const LinkStatus& status);
+ConnectionReport report_of(const ConnectionStatus& status);
 std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger);
 
 }  // namespace primerl

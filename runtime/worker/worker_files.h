@@ -2,7 +2,7 @@
 /// writes: append-only lines and checkpoints.
 ///
 /// Thread-safe. The first error of the disk is kept and told once through `on_fault`, which may be
-/// called from any host's thread; the caller also gets it, every time.
+/// called from any group's thread; the caller also gets it, every time.
 #pragma once
 
 #include <filesystem>
@@ -28,13 +28,13 @@ class WorkerFiles final : public RunFiles {
               const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
-  /// The run is taken up from a record: until go_live() lines that are there already are compared
-  /// and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again. Before
-  /// the hosts start. `bytes_before`: of each file when the recorded start began.
+  /// The run is taken up from a record: until resume_live() lines that are there already are
+  /// compared and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again.
+  /// Before the groups start. `bytes_before`: of each file when the recorded start began.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
   /// The record has ended: lines beyond it are cut. From any thread, once.
-  Status go_live();
+  Status resume_live();
 
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;

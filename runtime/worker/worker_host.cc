@@ -25,11 +25,11 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/transport/control_channel.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
-#include "runtime/worker/watched_engine.h"
-#include "runtime/worker/weight_links.h"
+#include "runtime/worker/weight_streams.h"
+#include "runtime/worker/worker_connections.h"
 #include "runtime/worker/worker_files.h"
-#include "runtime/worker/worker_links.h"
 #include "runtime/worker/worker_trace.h"
 
 namespace primerl {
@@ -45,13 +45,13 @@ struct HostArguments {
   std::string process;
   std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
   std::string recover;              // the record to follow first; empty: none
-  int64_t epoch = 1;
+  int64_t incarnation = 1;
   int64_t control = -1;
-  LinkKeyFiles link_keys;
+  PeerKeyFiles peer_keys;
   std::string links;  // folder of the run's sockets; empty when the process is alone
 };
 
-/// What the executor's hosts see of this process. Thread-safe.
+/// What the executor's groups see of this process. Thread-safe.
 class WorkerSurroundings final : public Surroundings {
  public:
   WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder,
@@ -68,15 +68,15 @@ class WorkerSurroundings final : public Surroundings {
     for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
   }
 
-  /// Until go_live() what is said was said before: it is not logged again.
+  /// Until resume_live() what is said was said before: it is not logged again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest) {
     files_.follow(std::move(bytes_before), std::move(newest));
     is_following_ = true;
   }
-  Status go_live() {
+  Status resume_live() {
     is_following_ = false;
-    return files_.go_live();
+    return files_.resume_live();
   }
 
   RunFiles& files() override { return files_; }
@@ -168,7 +168,7 @@ class WorkerHost {
   RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   RunEnded lead(RunMember& member);
-  bool hosts_rollout() const;
+  bool runs_rollout() const;
   void note_fault(const Error& fault);
   bool has_fault();
   void obey(const ControlEvent& event, RunMember& member);
@@ -187,9 +187,9 @@ class WorkerHost {
   std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
-  WeightLinks weight_links_;
-  std::unique_ptr<ProcessLinks> links_;  // null when alone; before log_: it may say something
-  std::mutex fault_mutex_;               // the disk's fault comes from any host's thread
+  WeightStreams weight_streams_;
+  std::unique_ptr<PeerConnections> links_;  // null when alone; before log_: it may say something
+  std::mutex fault_mutex_;                  // the disk's fault comes from any group's thread
   std::optional<Error> fault_;
 };
 
@@ -198,19 +198,19 @@ Status WorkerHost::say_hello() {
   hello.graph_hash = plan_->graph_hash;
   hello.types_hash = WireTypes(message_catalog()).hash();
   hello.process = arguments_.process;
-  hello.epoch = static_cast<uint32_t>(arguments_.epoch);
+  hello.incarnation = static_cast<uint32_t>(arguments_.incarnation);
   hello.pid = ::getpid();
   if (plan_->processes.size() > 1) {
-    links_ = std::make_unique<ProcessLinks>(
-        link_events([this](Payload message) { (void)control_->send(std::move(message)); },
-                    [this](const Error& fault) { note_fault(fault); },
-                    [this](const std::string& what) {
-                      control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
-                                               arguments_.process, what});
-                    }));
-    links_->carry_streams(&weight_links_);
+    links_ = std::make_unique<PeerConnections>(
+        connection_events([this](Payload message) { (void)control_->send(std::move(message)); },
+                          [this](const Error& fault) { note_fault(fault); },
+                          [this](const std::string& what) {
+                            control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
+                                                     arguments_.process, what});
+                          }));
+    links_->carry_streams(&weight_streams_);
     RETURN_IF_ERROR(
-        open_links(*links_, *plan_, process_, arguments_.links, arguments_.link_keys, hello));
+        open_connections(*links_, *plan_, process_, arguments_.links, arguments_.peer_keys, hello));
   }
   return control_->send(std::move(hello));
 }
@@ -230,7 +230,8 @@ RunEnded WorkerHost::run() {
   if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
   log_ = std::move(log).value();
   WorkerTrace::Setup recording{
-      plan_, process_, static_cast<uint32_t>(arguments_.epoch), folder, arguments_.resume, {}, {}};
+      plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume,
+      {},    {}};
   std::vector<ResumePoint> begun_from = *points;  // what the actors are told
   if (!arguments_.recover.empty()) {
     if (const Status opened = open_record(recording, begun_from); !opened.ok())
@@ -245,8 +246,8 @@ RunEnded WorkerHost::run() {
   if (record_ != nullptr) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
-    surroundings.follow(hosts_rollout() ? record_->catalog().bytes_before
-                                        : std::vector<std::pair<std::string, uint64_t>>(),
+    surroundings.follow(runs_rollout() ? record_->catalog().bytes_before
+                                         : std::vector<std::pair<std::string, uint64_t>>(),
                         newest);
     auto made =
         Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);
@@ -285,10 +286,10 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
 }
 
 /// The Rollout nodes of a run share a process, which writes rollouts.jsonl.
-bool WorkerHost::hosts_rollout() const {
+bool WorkerHost::runs_rollout() const {
   return std::any_of(plan_->instances.begin(), plan_->instances.end(), [this](const auto& one) {
     return plan_->node(one.node).contract->name == "rollout" &&
-           plan_->host(one.host).process == process_;
+           plan_->group(one.group).process == process_;
   });
 }
 
@@ -302,17 +303,17 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
   CafExecutorSetup setup;
   setup.plan = plan_;
   setup.process = process_;
-  setup.epoch = static_cast<uint32_t>(arguments_.epoch);
+  setup.incarnation = static_cast<uint32_t>(arguments_.incarnation);
   setup.surroundings = &surroundings;
   auto backends = backend_setup(arguments_.run, [&surroundings](std::string_view line) {
     surroundings.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
   if (links_ != nullptr) {
-    backends->links_have_news = [this] { links_->streams_ready(); };
-    backends->join_links = [this](uint32_t stream, std::vector<ProcessId> peers,
-                                  std::shared_ptr<LinkChannel> channel) {
-      weight_links_.add(stream, std::move(peers), std::move(channel));
+    backends->streams_have_news = [this] { links_->streams_ready(); };
+    backends->join_streams = [this](uint32_t stream, std::vector<ProcessId> peers,
+                                    std::shared_ptr<StreamChannel> channel) {
+      weight_streams_.add(stream, std::move(peers), std::move(channel));
       links_->streams_ready();
     };
   }
@@ -322,13 +323,14 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     std::vector<RecoveryPoint> from(plan_->tenants.size());
     for (size_t slot = 0; slot < newest.size(); ++slot)
       from[slot] = {newest[slot].folder, newest[slot].step - begun_steps_[slot]};
-    setup.guide = recovery_.get();
+    setup.step_source = recovery_.get();
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
     setup.on_live = [this, &surroundings] {
       // A file that is otherwise than recorded ends the run: then it was not recovered.
       if (has_fault()) return;
-      if (const Status live = surroundings.go_live(); !live.ok()) return note_fault(live.error());
+      if (const Status live = surroundings.resume_live(); !live.ok())
+        return note_fault(live.error());
       control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
     };
   }
@@ -439,19 +441,19 @@ int run_host(const HostArguments& arguments) {
 Command host_command() {
   auto arguments = std::make_shared<HostArguments>();
   return {"host", "runs one process of a graph",
-          "primerl-worker host --run runs/latest --process main --epoch 1 --control 3",
+          "primerl-worker host --run runs/latest --process main --incarnation 1 --control 3",
           [arguments](Arguments& flags) {
             flags.text(arguments->run, "--run", "DIR", "the run folder");
             flags.text(arguments->process, "--process", "NAME", "which process of the plan");
-            flags.integer(arguments->epoch, "--epoch", "N", "incarnation of this process", 0,
-                          INT32_MAX);
+            flags.integer(arguments->incarnation, "--incarnation", "N",
+                          "incarnation of this process", 0, INT32_MAX);
             flags.integer(arguments->control, "--control", "FD", "the control channel", 0,
                           INT32_MAX);
             flags.text(arguments->links, "--links", "DIR",
                        "where sockets to the run's other processes are");
-            flags.text(arguments->link_keys.keys, "--keys", "FILE", "its links' keys");
-            flags.text(arguments->link_keys.allow, "--allow", "FILE", "whose keys they let in");
-            flags.text(arguments->link_keys.listen, "--listen", "ADDRESS", "of links by tcp");
+            flags.text(arguments->peer_keys.keys, "--keys", "FILE", "its links' keys");
+            flags.text(arguments->peer_keys.allow, "--allow", "FILE", "whose keys they let in");
+            flags.text(arguments->peer_keys.listen, "--listen", "ADDRESS", "of links by tcp");
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
             flags.text(arguments->recover, "--recover", "DIR",

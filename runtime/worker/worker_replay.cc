@@ -22,15 +22,15 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 /// Of the recorded run, from its first step to its last.
-double recorded_seconds(const Trace& trace, size_t num_hosts) {
+double recorded_seconds(const Trace& trace, size_t num_groups) {
   Time first = Time::from_nanoseconds(INT64_MAX);
   Time last;
-  for (uint32_t i = 0; i < num_hosts; ++i) {
-    const HostId host(i);
-    if (trace.last_step(host) == 0) continue;
-    if (const auto step = trace.step(host, trace.first_step(host)))
+  for (uint32_t i = 0; i < num_groups; ++i) {
+    const GroupId group(i);
+    if (trace.last_step(group) == 0) continue;
+    if (const auto step = trace.step(group, trace.first_step(group)))
       first = std::min(first, step->began);
-    if (const auto step = trace.step(host, trace.last_step(host)))
+    if (const auto step = trace.step(group, trace.last_step(group)))
       last = std::max(last, step->began + step->duration);
   }
   return first > last ? 0 : (last - first).to_seconds();
@@ -39,7 +39,7 @@ double recorded_seconds(const Trace& trace, size_t num_hosts) {
 Json to_json(const Plan& plan, const Divergence& divergence) {
   return Json::object()
       .set("kind", to_string(divergence.kind))
-      .set("host", plan.host(divergence.host).name)
+      .set("group", plan.group(divergence.group).name)
       .set("step", divergence.step)
       .set("what", divergence.what)
       .set("details", Json::list(divergence.details));
@@ -47,13 +47,13 @@ Json to_json(const Plan& plan, const Divergence& divergence) {
 
 Json to_json(const ReplaySession& session, const ReplayReport& report, double seconds) {
   const Plan& plan = *session.plan;
-  Json hosts = Json::array();
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i)
-    hosts.push_back(Json::object()
-                        .set("host", plan.hosts[i].name)
-                        .set("real", bool{session.is_real[i]})
-                        .set("steps", report.num_steps[i])
-                        .set("recorded_steps", session.trace->last_step(HostId(i))));
+  Json groups = Json::array();
+  for (uint32_t i = 0; i < plan.groups.size(); ++i)
+    groups.push_back(Json::object()
+                         .set("group", plan.groups[i].name)
+                         .set("real", bool{session.is_real[i]})
+                         .set("steps", report.num_steps[i])
+                         .set("recorded_steps", session.trace->last_step(GroupId(i))));
   Json divergences = Json::array();
   for (const auto& divergence : report.divergences)
     divergences.push_back(to_json(plan, divergence));
@@ -63,8 +63,8 @@ Json to_json(const ReplaySession& session, const ReplayReport& report, double se
       .set("steps", report.total_steps())
       .set("messages_compared", report.num_messages_compared)
       .set("seconds", seconds)
-      .set("recorded_seconds", recorded_seconds(*session.trace, plan.hosts.size()))
-      .set("hosts", std::move(hosts))
+      .set("recorded_seconds", recorded_seconds(*session.trace, plan.groups.size()))
+      .set("groups", std::move(groups))
       .set("divergences", std::move(divergences))
       .set("notes", Json::list(report.notes));
 }
@@ -74,7 +74,7 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
   std::string text;
   for (const auto& reason : session.reasons) text += fmt::format("note: {}\n", reason);
   for (const auto& note : report.notes) text += fmt::format("note: {}\n", note);
-  const double recorded = recorded_seconds(*session.trace, plan.hosts.size());
+  const double recorded = recorded_seconds(*session.trace, plan.groups.size());
   text += fmt::format("{} steps, {} messages compared in {:.2f} s", report.total_steps(),
                       report.num_messages_compared, seconds);
   if (recorded > 0 && seconds > 0)
@@ -84,13 +84,13 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
   if (report.is_identical()) return text + "identical\n";
   text += "diverged, first here:\n" + divergence_text(plan, report.divergences.front());
   if (report.divergences.size() > 1)
-    text += fmt::format("and independently of it in {} more host groups:\n",
+    text += fmt::format("and independently of it in {} more actor groups:\n",
                         report.divergences.size() - 1);
   for (size_t i = 1; i < report.divergences.size(); ++i)
     text += divergence_text(plan, report.divergences[i]);
   return text + fmt::format("see `primerl-graph trace why {} {}:{}`\n",
                             session.trace->folder().parent_path().string(),
-                            plan.host(report.divergences.front().host).name,
+                            plan.group(report.divergences.front().group).name,
                             report.divergences.front().step);
 }
 
@@ -98,7 +98,7 @@ Json to_json(const WrittenFixture& fixture) {
   return Json::object()
       .set("folder", fixture.folder.string())
       .set("test", fixture.test_file.string())
-      .set("host", fixture.host)
+      .set("group", fixture.group)
       .set("last_step", fixture.last_step)
       .set("depth", fixture.depth)
       .set("bytes", fixture.num_bytes);
@@ -107,7 +107,7 @@ Json to_json(const WrittenFixture& fixture) {
 std::string text_of(const WrittenFixture& fixture) {
   return fmt::format(
       "fixture: steps 1 to {} of '{}' in {} ({} bytes); its README.md says how to add the test\n",
-      fixture.last_step, fixture.host, fixture.folder.string(), fixture.num_bytes);
+      fixture.last_step, fixture.group, fixture.folder.string(), fixture.num_bytes);
 }
 
 /// Prints the report, writes the fixture when one was asked for.
@@ -120,8 +120,8 @@ int finish(const ReplayArguments& arguments, const ReplaySession& session, const
   int code = report.is_identical() ? kExitDone : kExitDiverged;
   if (!fault.ok()) code = kExitFailed;
   if (!arguments.fixture.empty()) {
-    std::optional<HostId> chosen;
-    if (!arguments.node.empty()) chosen = *find_host(*session.plan, arguments.node);
+    std::optional<GroupId> chosen;
+    if (!arguments.node.empty()) chosen = *find_group(*session.plan, arguments.node);
     const auto fixture = write_fixture(session, setup, report, chosen, arguments.fixture);
     if (fixture.ok()) {
       json.set("fixture", to_json(*fixture));
@@ -146,15 +146,15 @@ int run_replay(const ReplayArguments& arguments) {
   const ReplaySession& session = *opened;
   ReplaySetup setup = session.setup(static_cast<uint32_t>(arguments.threads));
   if (!arguments.node.empty() && arguments.stop_at > 0) {
-    auto host = find_host(*session.plan, arguments.node);
+    auto group = find_group(*session.plan, arguments.node);
     const auto excerpt = session.trace->excerpt();
     const auto last =
-        static_cast<int64_t>(excerpt ? excerpt->last_step : session.trace->last_step(*host));
+        static_cast<int64_t>(excerpt ? excerpt->last_step : session.trace->last_step(*group));
     if (arguments.stop_at > last)
       return fail(error(Code::kInvalid, "--stop-at {} is beyond the record: '{}' has {} steps",
                         arguments.stop_at, arguments.node, last),
                   kExitBadCommandLine);
-    setup.options.stop_host = *host;
+    setup.options.stop_group = *group;
     setup.options.stop_step = static_cast<uint64_t>(arguments.stop_at) - 1;
   }
   if (arguments.is_stepped) return step_by_hand(session, setup, std::cin);
@@ -179,7 +179,7 @@ int run_bisect(const BisectArguments& arguments) {
   if (!trace.ok()) return fail(trace.error(), kExitBadConfiguration);
   const auto& found = result->found;
   const std::string name =
-      found ? step_text((*trace)->catalog(), found->host, found->step) : std::string();
+      found ? step_text((*trace)->catalog(), found->group, found->step) : std::string();
   if (arguments.json) {
     Json json = Json::object()
                     .set("schema", "primerl.bisect/1")

@@ -101,7 +101,7 @@ SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCata
   options.folder = setup.run_folder / "trace";
   options.process = setup.plan->processes[setup.process.index()].name;
   options.process_index = setup.process.value;
-  options.epoch = setup.epoch;
+  options.incarnation = setup.incarnation;
   options.run_id = catalog.run_id;
   options.catalog = catalog.to_json().dump();
   options.level = trace.level == "power"  ? TraceLevel::kPower
@@ -181,8 +181,8 @@ WorkerTrace::~WorkerTrace() { ring = nullptr; }
 
 Status WorkerTrace::become_ring(const SegmentWriterOptions& options) {
   is_ring_ = true;
-  ASSIGN_OR_RETURN(requests_,
-                   RingRequests::open(*writer_, options.folder, options.process, options.epoch));
+  ASSIGN_OR_RETURN(requests_, RingRequests::open(*writer_, options.folder, options.process,
+                                                 options.incarnation));
   dump_ring_before_death(*writer_);
   return ok();
 }

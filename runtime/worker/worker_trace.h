@@ -1,11 +1,11 @@
 /// WorkerTrace: the trace of one process of a run, in `trace/` of the run folder: opened before the
-/// executor is made, told of every step by its hosts, closed when they have ended.
+/// executor is made, told of every step by its groups, closed when they have ended.
 ///
-/// A step that a host has finished is in the trace before its messages leave: what `kill -9` leaves
-/// behind holds every finished step. At the level `ring` nothing is written before the run fails, a
-/// CHECK breaks, a deadly signal comes or somebody asks (ring_requests.h).
+/// A step that a group has finished is in the trace before its messages leave: what `kill -9`
+/// leaves behind holds every finished step. At the level `ring` nothing is written before the run
+/// fails, a CHECK breaks, a deadly signal comes or somebody asks (ring_requests.h).
 ///
-/// Threads: observer() is used by every host's, checkpoint_begun() and checkpoint_committed() by
+/// Threads: observer() is used by every group's, checkpoint_begun() and checkpoint_committed() by
 /// the trainer's; the rest by one.
 #pragma once
 
@@ -27,7 +27,7 @@ class WorkerTrace {
   struct Setup {
     std::shared_ptr<const Plan> plan;
     ProcessId process;
-    uint32_t epoch = 1;
+    uint32_t incarnation = 1;
     std::filesystem::path run_folder;       // with its run.json
     std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot
     std::string recovers;                   // as in TraceCatalog
@@ -51,9 +51,10 @@ class WorkerTrace {
   /// Why nothing is recorded any more; once it is an error it stays one.
   Status fault() const;
 
-  /// No host lives any more: writes the end of the trace (of a ring, all of it, if the run failed).
+  /// No group lives any more: writes the end of the trace (of a ring, all of it, if the run
+  /// failed).
   Status close(bool run_failed);
-  /// A host's thread did not come back and may still record: keeps what is there, without an end.
+  /// A group's thread did not come back and may still record: keeps what is there, without an end.
   void leave(bool run_failed);
   /// What a person should know of a trace that is not whole; empty when it is.
   std::vector<std::string> warnings() const;

@@ -112,7 +112,7 @@ TEST(Handover, SaysWhoHoldsTheKvAndForHowLong) {
   ASSERT_EQ(pair.num_underway(), 1U);
   pair.deliver([](const PrefillDone& done, const Given&) {
     EXPECT_EQ(done.kv.owner, NodeRunnerCore::kSelf);
-    EXPECT_EQ(done.kv.epoch, NodeRunnerCore::kEpoch);
+    EXPECT_EQ(done.kv.incarnation, NodeRunnerCore::kIncarnation);
     EXPECT_EQ(done.kv.lease, Duration::seconds(7));
   });
   EXPECT_EQ(engine->state().num_held, 0);
@@ -146,7 +146,7 @@ TEST(Handover, DecodeOnAnotherEngineRefusesOnceAndTheLeaseFreesTheBlocks) {
 TEST(Handover, AHandleOfAnotherOwnerIncarnationOrRequestIsRefused) {
   const std::vector<std::pair<std::string, std::function<void(PrefillDone&, Given&)>>> cases = {
       {"instance", [](PrefillDone& done, Given&) { done.kv.owner = InstanceId(77); }},
-      {"incarnation", [](PrefillDone& done, Given&) { ++done.kv.epoch; }},
+      {"incarnation", [](PrefillDone& done, Given&) { ++done.kv.incarnation; }},
       {"request", [](PrefillDone& done, Given&) { ++done.kv.id; }},
       {"request", [](PrefillDone&, Given& given) { given.tenant = TenantSlot(0); }}};
   for (const auto& [word, change] : cases) {

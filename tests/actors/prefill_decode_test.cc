@@ -26,7 +26,7 @@ GenerateRequest a_request(uint64_t request) {
   return made;
 }
 
-/// Prefill and Decode of one host group: they share an engine and a weight channel.
+/// Prefill and Decode of one actor group: they share an engine and a weight channel.
 struct EngineStory : ::testing::Test {
   EngineStory() : weights(make_memory_channel()) {
     for (NodeRunnerCore* node :
@@ -44,7 +44,7 @@ struct EngineStory : ::testing::Test {
   void ask(uint64_t request) {
     ASSERT_TRUE(prefill.give("request", a_request(request), rollout).ok());
   }
-  /// Runs both work turns and carries PrefillDone over, as the host group does.
+  /// Runs both work turns and carries PrefillDone over, as the actor group does.
   void turn() {
     ASSERT_TRUE(prefill.run_work().ok());
     for (const auto& emission : prefill.emissions("done"))

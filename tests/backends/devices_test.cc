@@ -16,12 +16,12 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
     PlanProcess process;
     process.name = names[i];
     process.device = devices[i];
-    process.hosts = {HostId(i)};
+    process.groups = {GroupId(i)};
     plan.processes.push_back(std::move(process));
-    PlanHost host;
-    host.process = ProcessId(i);
-    if (i > 0) host.resources = {static_cast<int32_t>(i - 1)};
-    plan.hosts.push_back(std::move(host));
+    PlanGroup group;
+    group.process = ProcessId(i);
+    if (i > 0) group.resources = {static_cast<int32_t>(i - 1)};
+    plan.groups.push_back(std::move(group));
   }
   for (const char* name : {"engine", "engine", "learner"}) {
     PlanResource resource;

@@ -1,4 +1,4 @@
-/// What the transport conformance suite stands on: a receiver that collects, parcels to send, and
+/// What the transport conformance suite stands on: a receiver that collects, batches to send, and
 /// the stage with two processes that each transport's test file provides.
 #pragma once
 
@@ -40,25 +40,25 @@ struct OtherNote {
 std::shared_ptr<const WireTypes> note_types();
 std::shared_ptr<const WireTypes> other_types();
 
-/// One Note from one host to another; the Blob's bytes follow from its number.
-Parcel note_parcel(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes = 0);
-Parcel text_parcel(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes);
-/// Every value of a parcel, as text.
-std::string describe(const Parcel& parcel);
+/// One Note from one group to another; the Blob's bytes follow from its number.
+MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes = 0);
+MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes);
+/// Every value of a batch, as text.
+std::string describe(const MessageBatch& batch);
 
 /// Without a pass.
-TransportIdentity identity_of(size_t side, uint32_t epoch);
+TransportIdentity identity_of(size_t side, uint32_t incarnation);
 std::string pass_of(size_t side);
 
 class CollectingReceiver final : public TransportReceiver {
  public:
-  void deliver(ProcessId from, Parcel&& parcel) override;
-  void on_link_up(ProcessId peer, uint32_t epoch) override;
-  void on_link_down(ProcessId peer, uint32_t epoch, const Error& why) override;
-  void on_refused(const LinkRefusal& refusal) override;
-  void on_link_failed(ProcessId peer, uint32_t epoch, const Error& why) override;
-  bool next_stream(ProcessId peer, uint32_t epoch, StreamFrame& frame) override;
-  void receive_stream(ProcessId from, uint32_t epoch, const StreamFrame& frame) override;
+  void deliver(ProcessId from, MessageBatch&& batch) override;
+  void on_connection_up(ProcessId peer, uint32_t incarnation) override;
+  void on_connection_down(ProcessId peer, uint32_t incarnation, const Error& why) override;
+  void on_refused(const ConnectionRefusal& refusal) override;
+  void on_connection_failed(ProcessId peer, uint32_t incarnation, const Error& why) override;
+  bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) override;
+  void receive_stream(ProcessId from, uint32_t incarnation, const StreamFrame& frame) override;
 
   /// What next_stream() gives from now on, in order.
   void give_streams(const std::vector<StreamFrame>& frames);
@@ -73,12 +73,12 @@ class CollectingReceiver final : public TransportReceiver {
   void clear();
 
   uint64_t num_messages() const;
-  std::vector<Parcel> parcels() const;
-  std::vector<uint64_t> numbers_from(HostId from) const;
+  std::vector<MessageBatch> batches() const;
+  std::vector<uint64_t> numbers_from(GroupId from) const;
   std::vector<size_t> blob_sizes() const;
   /// Every Blob is the one its number says.
   bool is_whole() const;
-  std::vector<LinkRefusal> refusals() const;
+  std::vector<ConnectionRefusal> refusals() const;
   std::vector<std::string> failures() const;
   std::vector<std::string> downs() const;
   size_t num_failed() const { return failures().size(); }
@@ -94,9 +94,9 @@ class CollectingReceiver final : public TransportReceiver {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool is_held_ = false;
-  std::vector<Parcel> parcels_;
+  std::vector<MessageBatch> batches_;
   uint64_t num_messages_ = 0;
-  std::vector<LinkRefusal> refusals_;
+  std::vector<ConnectionRefusal> refusals_;
   std::vector<std::string> failures_;
   std::vector<std::string> downs_;
   uint64_t num_ups_ = 0;
@@ -112,13 +112,13 @@ bool are_equal(const StreamFrame& one, const StreamFrame& other);
 class TransportStage {
  public:
   virtual ~TransportStage() = default;
-  virtual void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
+  virtual void open(size_t side, const TransportIdentity& identity, const ConnectionLimits& limits,
                     CollectingReceiver& receiver) = 0;
   Transport& transport(size_t side) { return *transports_[side]; }
   /// The process goes away without a word.
   virtual void kill(size_t side) = 0;
   /// The connection breaks, what is on its way is lost, and it comes back.
-  virtual void break_link() = 0;
+  virtual void break_connection() = 0;
   /// Until it is done; false after a long time without.
   virtual bool wait(const std::function<bool()>& done);
   /// Whether a frame that is said once may not arrive.
@@ -127,7 +127,7 @@ class TransportStage {
   virtual std::string describe() const;
 
   /// What `side` must know of the other.
-  PeerSpec peer_of(size_t side, uint32_t epoch) const;
+  PeerSpec peer_of(size_t side, uint32_t incarnation) const;
 
  protected:
   virtual std::string public_key_of(size_t side) const {
@@ -135,7 +135,7 @@ class TransportStage {
     return {};
   }
   std::unique_ptr<Transport> transports_[2];
-  LinkAddress address_of_0_;
+  PeerAddress address_of_0_;
   bool shares_memory_ = false;  // as if both were on one machine
 };
 

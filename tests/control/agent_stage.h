@@ -86,12 +86,12 @@ class AgentServerTest : public testing::Test {
                                             AgentGreeting own = own_greeting(5, "1.0")) const {
     return AgentClient::open({"x", address, std::move(keys)}, own, Duration::seconds(30));
   }
-  PrepareRun order(const std::string& run_id = "run1", uint32_t epoch = 1) const {
+  PrepareRun order(const std::string& run_id = "run1", uint32_t incarnation = 1) const {
     PrepareRun order;
     order.run_id = run_id;
     order.graph = "story";
     order.graph_hash = 11;
-    order.epoch = epoch;
+    order.incarnation = incarnation;
     order.run_folder = folder_.string();
     order.links = "links";
     order.dead_after_ms = 30'000;

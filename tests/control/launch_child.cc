@@ -24,7 +24,7 @@ int answer(int fd) {
   hello.graph_hash = 11;
   hello.types_hash = 12;
   hello.process = "main";
-  hello.epoch = 3;
+  hello.incarnation = 3;
   hello.pid = ::getpid();
   (*channel)->report(primerl::LogLine{1, "child", "before the hello"});
   if (!(*channel)->send(hello).ok()) return 1;

@@ -77,7 +77,7 @@ TEST_F(LaunchTest, RefusesAHelloThatDiffersAndShowsBothValues) {
             "the worker's graph hash is '000000000000000b', expected '000000000000000a'");
   EXPECT_THAT(refusal({11, 13, "main", 3}), HasSubstr("message table"));
   EXPECT_THAT(refusal({11, 12, "other", 3}), HasSubstr("'main', expected 'other'"));
-  EXPECT_THAT(refusal({11, 12, "main", 4}), HasSubstr("epoch is '3', expected '4'"));
+  EXPECT_THAT(refusal({11, 12, "main", 4}), HasSubstr("incarnation is '3', expected '4'"));
 }
 
 TEST_F(LaunchTest, KeepsTheLastWordsOfAWorkerThatGaveUp) {

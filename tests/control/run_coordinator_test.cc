@@ -25,14 +25,14 @@ class Stage {
     for (uint32_t i = 0; i < num_processes; ++i) {
       PlanProcess process;
       process.name = fmt::format("p{}", i);
-      process.hosts = {HostId(i)};
+      process.groups = {GroupId(i)};
       process.place = static_cast<int32_t>(i);
       plan_.processes.push_back(process);
-      plan_.hosts.push_back({process.name, ProcessId(i), {InstanceId(i)}, {}, false});
+      plan_.groups.push_back({process.name, ProcessId(i), {InstanceId(i)}, {}, false});
       PlanInstance instance;
       instance.name = process.name;
       instance.node = NodeId(i);
-      instance.host = HostId(i);
+      instance.group = GroupId(i);
       plan_.instances.push_back(instance);
       PlanNode node;
       node.instances = {InstanceId(i)};
@@ -55,7 +55,7 @@ class Stage {
     hello.graph_hash = plan_.graph_hash;
     hello.types_hash = kTypes;
     hello.process = plan_.processes[process].name;
-    hello.epoch = 3;
+    hello.incarnation = 3;
     hello.addresses = {{"here", "there"}};
     return hello;
   }
@@ -69,13 +69,13 @@ class Stage {
   }
   void bring_up() {
     for (uint32_t i = 0; i < plan_.processes.size(); ++i) ASSERT_TRUE(say(i, hello(i)).ok());
-    all_say(LinksLive{});
-    all_say(HostsReady{});
+    all_say(PeersConnected{});
+    all_say(GroupsReady{});
     sent_.clear();
   }
   /// What was sent since the last look.
   std::vector<std::string> sent() { return std::exchange(sent_, {}); }
-  HostsCounted counted(uint64_t round, uint64_t steps, bool is_idle, int64_t in_flight) {
+  GroupsCounted counted(uint64_t round, uint64_t steps, bool is_idle, int64_t in_flight) {
     return {round, steps, is_idle, static_cast<uint64_t>(in_flight)};
   }
 
@@ -101,49 +101,50 @@ TEST(RunCoordinator, StartsNobodyBeforeEverybodyIsThere) {
   EXPECT_EQ(peers[0].name, "p1");
   EXPECT_EQ(peers[0].addresses.at(0).frames, "here");
   EXPECT_EQ(peers[0].addresses.at(0).bulk, "there");
-  ASSERT_TRUE(stage.say(0, LinksLive{}).ok());
-  ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
+  ASSERT_TRUE(stage.say(0, PeersConnected{}).ok());
+  ASSERT_TRUE(stage.say(1, PeersConnected{}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
-  ASSERT_TRUE(stage.say(2, LinksLive{}).ok());
+  ASSERT_TRUE(stage.say(2, PeersConnected{}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 0", "StartRun to 1", "StartRun to 2"));
-  ASSERT_TRUE(stage.say(2, HostsReady{}).ok());
-  ASSERT_TRUE(stage.say(0, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(2, GroupsReady{}).ok());
+  ASSERT_TRUE(stage.say(0, GroupsReady{}).ok());
   EXPECT_FALSE(stage.coordinator_->is_up());
-  ASSERT_TRUE(stage.say(1, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(1, GroupsReady{}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 0", "GoRun to 1", "GoRun to 2"));
   EXPECT_TRUE(stage.coordinator_->is_up());
 }
 
 TEST(RunCoordinator, LetsNobodyGoLiveBeforeAllHaveFollowedTheirRecords) {
   Stage stage(3);
-  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // of a run that is not up
+  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // of a run that is not up
   stage.bring_up();
-  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
-  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  ASSERT_TRUE(stage.say(2, GroupsCaughtUp{1}).ok());
+  ASSERT_TRUE(stage.say(0, GroupsCaughtUp{1}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
-  EXPECT_FALSE(stage.say(0, HostsFollowed{1}).ok());  // once is enough
-  ASSERT_TRUE(stage.say(1, HostsFollowed{1}).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("GoLive to 0", "GoLive to 1", "GoLive to 2"));
+  EXPECT_FALSE(stage.say(0, GroupsCaughtUp{1}).ok());  // once is enough
+  ASSERT_TRUE(stage.say(1, GroupsCaughtUp{1}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("ResumeLive to 0", "ResumeLive to 1", "ResumeLive to 2"));
 }
 
 TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
   Stage stage(3);
   stage.coordinator_->set_absent(ProcessId(1), 5);
   auto later = stage.hello(1);
-  later.epoch = 5;
+  later.incarnation = 5;
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
   EXPECT_FALSE(Stage(3).say(1, later).ok());  // of one that is not known to come back as that
   ASSERT_TRUE(stage.say(1, later).ok());
   ASSERT_TRUE(stage.say(2, stage.hello(2)).ok());
-  stage.all_say(LinksLive{});
+  stage.all_say(PeersConnected{});
   stage.sent();
-  stage.all_say(HostsReady{});
+  stage.all_say(GroupsReady{});
   EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 0", "GoRun to 2"));
-  EXPECT_FALSE(stage.say(1, HostsFollowed{1}).ok());
-  ASSERT_TRUE(stage.say(0, HostsFollowed{1}).ok());
+  EXPECT_FALSE(stage.say(1, GroupsCaughtUp{1}).ok());
+  ASSERT_TRUE(stage.say(0, GroupsCaughtUp{1}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
-  ASSERT_TRUE(stage.say(2, HostsFollowed{1}).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 1", "GoLive to 0", "GoLive to 1", "GoLive to 2"));
+  ASSERT_TRUE(stage.say(2, GroupsCaughtUp{1}).ok());
+  EXPECT_THAT(stage.sent(),
+              ElementsAre("GoRun to 1", "ResumeLive to 0", "ResumeLive to 1", "ResumeLive to 2"));
 }
 
 TEST(RunCoordinator, OneAloneIsStartedAtOnce) {
@@ -172,13 +173,14 @@ TEST(RunCoordinator, RefusesAWorkerThatDisagreesWithBothValues) {
               HasSubstr("wire version is '99'"));
   EXPECT_THAT(refusal([](WorkerHello& hello) { hello.control_version = 3; }),
               HasSubstr("control version is '3'"));
-  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.epoch = 2; }), HasSubstr("epoch is '2'"));
+  EXPECT_THAT(refusal([](WorkerHello& hello) { hello.incarnation = 2; }),
+              HasSubstr("incarnation is '2'"));
 }
 
 TEST(RunCoordinator, RefusesWhatComesOutOfTurn) {
   Stage stage(2);
-  EXPECT_FALSE(stage.say(0, LinksLive{}).ok());
-  EXPECT_FALSE(stage.say(0, HostsReady{}).ok());
+  EXPECT_FALSE(stage.say(0, PeersConnected{}).ok());
+  EXPECT_FALSE(stage.say(0, GroupsReady{}).ok());
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());
   EXPECT_FALSE(stage.say(0, stage.hello(0)).ok());
   EXPECT_FALSE(stage.coordinator_->drain("asked", 1));
@@ -191,8 +193,8 @@ TEST(RunCoordinator, DrainsWhenEveryTenantHasFinished) {
   ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(1)}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
   ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0)}).ok());
-  EXPECT_THAT(stage.sent(),
-              ElementsAre("DrainRun to 0", "DrainRun to 1", "CountHosts to 0", "CountHosts to 1"));
+  EXPECT_THAT(stage.sent(), ElementsAre("DrainRun to 0", "DrainRun to 1", "CountGroups to 0",
+                                        "CountGroups to 1"));
 }
 
 TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
@@ -208,14 +210,14 @@ TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {
   EXPECT_THAT(stage.sent(), IsEmpty());
   stage.now = stage.now + Duration::seconds(1);
   ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
   // Quiet, but somebody took a step before the second look.
   ASSERT_TRUE(stage.say(0, stage.counted(2, 6, true, 3)).ok());
   ASSERT_TRUE(stage.say(1, stage.counted(2, 6, true, -3)).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
   ASSERT_TRUE(stage.say(0, stage.counted(3, 7, true, 4)).ok());
   ASSERT_TRUE(stage.say(1, stage.counted(3, 7, true, -4)).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+  EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
   ASSERT_TRUE(stage.say(0, stage.counted(4, 7, true, 4)).ok());
   ASSERT_TRUE(stage.say(0, stage.counted(3, 9, false, 9)).ok());  // of an older look
   ASSERT_TRUE(stage.say(1, stage.counted(4, 7, true, -4)).ok());
@@ -233,7 +235,7 @@ TEST(RunCoordinator, DoesNotEndWhileSomebodyIsBusy) {
     ASSERT_TRUE(stage.say(1, stage.counted(round, 5, true, 0)).ok());
     stage.now = stage.now + Duration::seconds(1);
     ASSERT_TRUE(stage.coordinator_->tick(stage.now).ok());
-    EXPECT_THAT(stage.sent(), ElementsAre("CountHosts to 0", "CountHosts to 1"));
+    EXPECT_THAT(stage.sent(), ElementsAre("CountGroups to 0", "CountGroups to 1"));
   }
 }
 
@@ -267,42 +269,42 @@ TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
   stage.bring_up();
   EXPECT_EQ(stage.coordinator_->process_died(ProcessId(2)), 4u);
   EXPECT_THAT(stage.sent(), ElementsAre("PeerDown to 1"));
-  EXPECT_EQ(stage.newest_.as<PeerDown>().epoch, 3u);
-  EXPECT_FALSE(stage.say(2, stage.hello(2)).ok());  // the dead one's epoch
+  EXPECT_EQ(stage.newest_.as<PeerDown>().incarnation, 3u);
+  EXPECT_FALSE(stage.say(2, stage.hello(2)).ok());  // the dead one's incarnation
   auto hello = stage.hello(2);
-  hello.epoch = 4;
+  hello.incarnation = 4;
   ASSERT_TRUE(stage.say(2, hello).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("PeerUp to 1", "ConnectPeers to 2"));
-  EXPECT_EQ(stage.newest_.as<ConnectPeers>().peers[0].epoch, 3u);
-  EXPECT_FALSE(stage.say(2, HostsReady{}).ok());
-  ASSERT_TRUE(stage.say(2, LinksLive{}).ok());
+  EXPECT_EQ(stage.newest_.as<ConnectPeers>().peers[0].incarnation, 3u);
+  EXPECT_FALSE(stage.say(2, GroupsReady{}).ok());
+  ASSERT_TRUE(stage.say(2, PeersConnected{}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("StartRun to 2"));
   // A drain that begins meanwhile waits for it.
   ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
   stage.sent();
-  ASSERT_TRUE(stage.say(2, HostsReady{}).ok());
-  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 2", "DrainRun to 2", "CountHosts to 0",
-                                        "CountHosts to 1", "CountHosts to 2"));
-  EXPECT_FALSE(stage.say(2, HostsReady{}).ok());
+  ASSERT_TRUE(stage.say(2, GroupsReady{}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("GoRun to 2", "DrainRun to 2", "CountGroups to 0",
+                                        "CountGroups to 1", "CountGroups to 2"));
+  EXPECT_FALSE(stage.say(2, GroupsReady{}).ok());
 }
 
 TEST(RunCoordinator, DoesNotEndADrainWhileAProcessIsBeingBroughtBack) {
   Stage stage(2);
   stage.bring_up();
-  const uint32_t epoch = stage.coordinator_->process_died(ProcessId(1));
+  const uint32_t incarnation = stage.coordinator_->process_died(ProcessId(1));
   ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
   WorkerHello hello = stage.hello(1);
-  hello.epoch = epoch;
+  hello.incarnation = incarnation;
   ASSERT_TRUE(stage.say(1, hello).ok());
-  ASSERT_TRUE(stage.say(1, LinksLive{}).ok());
-  // Its hosts are being made: that nothing is under way there says nothing.
+  ASSERT_TRUE(stage.say(1, PeersConnected{}).ok());
+  // Its groups are being made: that nothing is under way there says nothing.
   for (uint64_t round = 1; round <= 3; ++round) {
     ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
     ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
   }
   EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
-  ASSERT_TRUE(stage.say(1, HostsReady{}).ok());
-  const auto round = stage.newest_.as<CountHosts>().round;
+  ASSERT_TRUE(stage.say(1, GroupsReady{}).ok());
+  const auto round = stage.newest_.as<CountGroups>().round;
   for (uint64_t look = round; look <= round + 1; ++look) {
     ASSERT_TRUE(stage.say(0, stage.counted(look, 5, true, 0)).ok());
     ASSERT_TRUE(stage.say(1, stage.counted(look, 0, true, 0)).ok());
@@ -336,14 +338,14 @@ TEST(Heartbeat, LeavesOutWhatOnlyWatchersReadRatherThanGrowTooLong) {
   beat.num_steps = 7;
   beat.edges.resize(3);
   beat.loads.resize(3);
-  beat.hosts.resize(2);
+  beat.groups.resize(2);
   beat.instances.resize(2);
   beat.links.resize(1);
   const size_t size = body_bytes_max(beat);
   fit(beat, size);
-  EXPECT_EQ(beat.hosts.size(), 2u);
+  EXPECT_EQ(beat.groups.size(), 2u);
   fit(beat, size - 1);
-  EXPECT_TRUE(beat.loads.empty() && beat.hosts.empty() && beat.instances.empty() &&
+  EXPECT_TRUE(beat.loads.empty() && beat.groups.empty() && beat.instances.empty() &&
               beat.links.empty());
   EXPECT_EQ(beat.num_steps, 7u);
   EXPECT_EQ(beat.edges.size(), 3u);

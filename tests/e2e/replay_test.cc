@@ -62,8 +62,8 @@ TEST_F(ReplayOfTheDemo, IsIdenticalAtEveryDepthAndOnEightThreads) {
     EXPECT_EQ(*report.get_string("schema"), "primerl.replay/1");
     EXPECT_TRUE(*report.get_bool("identical")) << end.out;
     EXPECT_GT(*report.get_int("messages_compared"), 1000);
-    for (const auto& host : report.find("hosts")->as_array())
-      EXPECT_EQ(*host.get_int("steps"), *host.get_int("recorded_steps")) << end.out;
+    for (const auto& group : report.find("groups")->as_array())
+      EXPECT_EQ(*group.get_int("steps"), *group.get_int("recorded_steps")) << end.out;
     if (num_steps < 0) num_steps = *report.get_int("steps");
     EXPECT_EQ(*report.get_int("steps"), num_steps);
   }
@@ -95,7 +95,7 @@ TEST_F(ReplayOfTheDemo, SaysWhereAChangedOptionMakesItDiffer) {
   const Json report = json_of(json);
   EXPECT_FALSE(*report.get_bool("identical"));
   const Json first = report.find("divergences")->as_array().at(0);
-  EXPECT_EQ(*first.get_string("host"), "env.main");
+  EXPECT_EQ(*first.get_string("group"), "env.main");
   EXPECT_GE(*first.get_int("step"), 1);
   const auto wrong = replay({"--set", "tenant.main.environment.leters=xyz"});
   EXPECT_EQ(wrong.code, 2);
@@ -139,7 +139,7 @@ TEST_F(ReplayOfTheDemo, BecomesATestOfWhatDiverged) {
                            "--fixture", folder.string(), "--json"});
   EXPECT_EQ(end.code, 4) << end.err;
   const Json fixture = *json_of(end).find("fixture");
-  EXPECT_EQ(*fixture.get_string("host"), "env.main");
+  EXPECT_EQ(*fixture.get_string("group"), "env.main");
   EXPECT_LT(*fixture.get_int("bytes"), 16 << 10);
   const auto alone = run_graph_program({"replay", folder.string(), "--depth", "control"});
   EXPECT_EQ(alone.code, 4) << alone.err;
@@ -186,7 +186,7 @@ TEST_F(ReplayOfTheDemo, IsSteppedByHandForwardAndBack) {
   EXPECT_NE(upcoming[2], upcoming[3]) << "two steps back";
   EXPECT_THAT(upcoming[5], HasSubstr("next: trainer:5 <- "));
   EXPECT_EQ(upcoming[6], upcoming[5]) << "what is no command moves nothing";
-  EXPECT_THAT(end.out, AllOf(HasSubstr("\"host\": \"trainer\""), HasSubstr("no command 'fly'")));
+  EXPECT_THAT(end.out, AllOf(HasSubstr("\"group\": \"trainer\""), HasSubstr("no command 'fly'")));
   // Three steps forward end where five forward and two back do.
   const auto three = step_by_hand("next 3\nquit\n");
   EXPECT_THAT(three.out, HasSubstr(upcoming[3] + "\n"));

@@ -19,7 +19,7 @@ namespace primerl {
 struct TraceContent {
   std::vector<SegmentFile> segments;
   TraceCatalog catalog;                          // of the newest segment
-  std::map<uint32_t, std::set<uint64_t>> steps;  // delivered, by host
+  std::map<uint32_t, std::set<uint64_t>> steps;  // delivered, by group
   std::map<std::string, uint64_t> stored;        // payloads, by message name
   std::vector<GroupEnded> groups_ended;
   uint64_t num_deliveries = 0;
@@ -28,9 +28,9 @@ struct TraceContent {
   uint64_t num_ends = 0;
   uint64_t deliveries_at_end = 0;  // as the end frame says
 
-  /// Steps of every host from 1 to its last, none missing.
+  /// Steps of every group from 1 to its last, none missing.
   bool is_dense() const {
-    for (const auto& [host, done] : steps)
+    for (const auto& [group, done] : steps)
       if (*done.begin() != 1 || *done.rbegin() != done.size()) return false;
     return true;
   }
@@ -52,7 +52,7 @@ inline void add_frame(const Frame& frame, TraceContent& content) {
     }
     case TraceFrameKind::kDelivery:
       ++content.num_deliveries;
-      EXPECT_TRUE(content.steps[frame.header().host].insert(frame.as<DeliveryFrame>().step).second)
+      EXPECT_TRUE(content.steps[frame.header().group].insert(frame.as<DeliveryFrame>().step).second)
           << "a step stands twice";
       break;
     case TraceFrameKind::kPayload: {

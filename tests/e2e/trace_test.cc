@@ -54,7 +54,7 @@ TEST(Trace, OfARunThatEndedIsWholeAndClosed) {
   EXPECT_EQ(trace.num_bad_bytes, 0U);
   EXPECT_EQ(trace.num_gaps, 0U);
   EXPECT_TRUE(trace.is_dense());
-  EXPECT_EQ(trace.steps.size(), trace.catalog.hosts.size()) << "every host did something";
+  EXPECT_EQ(trace.steps.size(), trace.catalog.groups.size()) << "every group did something";
   const Json facts = json_file(folder / "run.json");
   EXPECT_EQ(fmt::format("{:016x}", trace.catalog.run_id), *facts.get_string("run_id"));
   EXPECT_EQ(fmt::format("{:016x}", trace.catalog.graph_hash), *facts.get_string("graph_hash"));
@@ -125,8 +125,8 @@ TEST(Trace, OfAnEarlierStartStaysBesideThatOfTheResumedRun) {
     EXPECT_TRUE(trace->is_dense());
     EXPECT_EQ(trace->catalog.run_id, first.catalog.run_id);
   }
-  EXPECT_EQ(third.segments.front().epoch, 3U);
-  EXPECT_EQ(*json_file(folder / "run.json").get_int("epoch"), 3);
+  EXPECT_EQ(third.segments.front().incarnation, 3U);
+  EXPECT_EQ(*json_file(folder / "run.json").get_int("incarnation"), 3);
   // Each knows the graph it was recorded of, and where it began.
   EXPECT_THAT(first.catalog.graph_text, HasSubstr("max_steps = 8\n"));
   EXPECT_THAT(second.catalog.graph_text, HasSubstr("max_steps = 10\n"));

@@ -110,7 +110,8 @@ TEST_F(WatchedRun, ServesMetricsThatCountWhatItDoes) {
   }
   while ((later = value_of(handled)) <= first) {
   }
-  EXPECT_GT(value_of("primerl_host_busy_seconds_total{process=\"training\",host=\"trainer\"}"), 0);
+  EXPECT_GT(value_of("primerl_group_busy_seconds_total{process=\"training\",group=\"trainer\"}"),
+            0);
   EXPECT_GT(value_of("primerl_link_sent_bytes_total{process=\"driver\",peer=\"training\"}"), 0);
   EXPECT_GT(value_of("primerl_tenant_policy_version{tenant=\"main\"}"), 0);
   EXPECT_GE(value_of("primerl_training_off_policy_max{tenant=\"main\",metric=\"off_policy/max\"}"),

@@ -1,4 +1,4 @@
-// What a process may send another, and what is taken out of its parcels.
+// What a process may send another, and what is taken out of its batches.
 #include "runtime/exec/arrival_check.h"
 
 #include <gmock/gmock.h>
@@ -48,39 +48,39 @@ class ArrivalCheckTest : public ::testing::Test {
     }
     return UINT32_MAX;
   }
-  Parcel parcel_on(uint32_t link, uint32_t tenant, uint64_t count = 1) const {
+  MessageBatch batch_on(uint32_t link, uint32_t tenant, uint64_t count = 1) const {
     const auto& wire = wiring_->links[link];
-    Parcel parcel;
-    parcel.from = wire.sender_host;
-    parcel.to = wire.target_host;
-    parcel.epoch = 1;
+    MessageBatch batch;
+    batch.from = wire.sender_group;
+    batch.to = wire.target_group;
+    batch.incarnation = 1;
     for (uint64_t i = 1; i <= count; ++i) {
       Envelope envelope;
       envelope.edge = wire.edge;
       envelope.sender = envelope.origin = wire.sender;
       envelope.target = wire.target;
       envelope.tenant = TenantSlot(tenant);
-      envelope.epoch = 1;
+      envelope.incarnation = 1;
       envelope.sequence = i;
       envelope.payload = Payload::of(Number{static_cast<int64_t>(i), {}});
-      parcel.messages.push_back({LinkId(link), envelope});
+      batch.messages.push_back({LinkId(link), envelope});
     }
-    return parcel;
+    return batch;
   }
-  /// The first fault in a parcel of `from` that arrives in `here`, "ok" when there is none.
-  std::string sift(Parcel& parcel, uint32_t from, uint32_t here) const {
+  /// The first fault in a batch of `from` that arrives in `here`, "ok" when there is none.
+  std::string sift(MessageBatch& batch, uint32_t from, uint32_t here) const {
     const ArrivalCheck check(plan_, wiring_, ProcessId(here));
-    const Status status = check.sift(ProcessId(from), parcel);
+    const Status status = check.sift(ProcessId(from), batch);
     return status.ok() ? "ok" : status.error().message();
   }
   /// Of a good message from rollout to server that `change` has made bad; nothing of it is left.
-  std::string fault_of(const std::function<void(ParcelMessage&)>& change) const {
-    Parcel parcel = parcel_on(link_of("rollout", 1, "server"), 1, 3);
-    change(parcel.messages[1]);
-    const std::string fault = sift(parcel, 0, 1);
-    EXPECT_EQ(parcel.messages.size(), 2u) << "the others stay";
-    EXPECT_EQ(parcel.messages[0].envelope.sequence, 1u);
-    EXPECT_EQ(parcel.messages.back().envelope.sequence, 3u);
+  std::string fault_of(const std::function<void(BatchedMessage&)>& change) const {
+    MessageBatch batch = batch_on(link_of("rollout", 1, "server"), 1, 3);
+    change(batch.messages[1]);
+    const std::string fault = sift(batch, 0, 1);
+    EXPECT_EQ(batch.messages.size(), 2u) << "the others stay";
+    EXPECT_EQ(batch.messages[0].envelope.sequence, 1u);
+    EXPECT_EQ(batch.messages.back().envelope.sequence, 3u);
     return fault;
   }
 
@@ -91,26 +91,26 @@ class ArrivalCheckTest : public ::testing::Test {
 
 TEST_F(ArrivalCheckTest, LetsWhatThePlanSaysThroughUntouched) {
   for (const uint32_t tenant : {0, 1}) {
-    Parcel parcel = parcel_on(link_of("rollout", tenant, "server"), tenant, 4);
-    parcel.grants.push_back({LinkId(0), 1, 0, 1});
-    EXPECT_EQ(sift(parcel, 0, 1), "ok");
-    EXPECT_EQ(parcel.messages.size(), 4u);
-    EXPECT_EQ(parcel.grants.size(), 1u);
+    MessageBatch batch = batch_on(link_of("rollout", tenant, "server"), tenant, 4);
+    batch.grants.push_back({LinkId(0), 1, 0, 1});
+    EXPECT_EQ(sift(batch, 0, 1), "ok");
+    EXPECT_EQ(batch.messages.size(), 4u);
+    EXPECT_EQ(batch.grants.size(), 1u);
   }
 }
 
 TEST_F(ArrivalCheckTest, TakesNothingOfHostsThatAreNotTheSenders) {
   const uint32_t link = link_of("rollout", 0, "server");
-  // Process 2 speaks for a host of process 0; and of a host that there is not.
-  Parcel posing = parcel_on(link, 0), unknown = parcel_on(link, 0), astray = parcel_on(link, 0);
+  // Process 2 speaks for a group of process 0; and of a group that there is not.
+  MessageBatch posing = batch_on(link, 0), unknown = batch_on(link, 0), astray = batch_on(link, 0);
   posing.grants.push_back({LinkId(0), 1, 0, 1});
   EXPECT_THAT(sift(posing, 2, 1), HasSubstr("which is not its sender's"));
   EXPECT_TRUE(posing.empty());
-  unknown.from = HostId(static_cast<uint32_t>(plan_->hosts.size()));
+  unknown.from = GroupId(static_cast<uint32_t>(plan_->groups.size()));
   EXPECT_THAT(sift(unknown, 0, 1), HasSubstr("which is not its sender's"));
   EXPECT_THAT(sift(astray, 0, 2), HasSubstr("arrived, which is not in 'p2'"));
-  Parcel beyond = parcel_on(link, 0);
-  beyond.to = HostId::none();
+  MessageBatch beyond = batch_on(link, 0);
+  beyond.to = GroupId::none();
   EXPECT_THAT(sift(beyond, 0, 1), HasSubstr("which is not in"));
 }
 
@@ -140,7 +140,7 @@ TEST_F(ArrivalCheckTest, TakesOutTenantsThatTheLinkDoesNotServe) {
     EXPECT_THAT(fault_of([&](auto& message) { message.envelope.tenant = slot; }), tenant);
   // A shared sender may speak for each, but to an instance of one tenant for that one alone.
   const uint32_t link = link_of("server", 0, "other");
-  Parcel fits = parcel_on(link, 0), differs = parcel_on(link, 1);
+  MessageBatch fits = batch_on(link, 0), differs = batch_on(link, 1);
   EXPECT_EQ(sift(fits, 1, 2), "ok");
   EXPECT_THAT(sift(differs, 1, 2), tenant);
 }
@@ -150,8 +150,8 @@ TEST_F(ArrivalCheckTest, TakesOutInstancesThatThereAreNot) {
   const auto past = InstanceId(static_cast<uint32_t>(plan_->instances.size()));
   EXPECT_THAT(fault_of([&](auto& message) { message.envelope.origin = past; }), instance);
   EXPECT_THAT(fault_of([&](auto& message) { message.envelope.cause.instance = past; }), instance);
-  EXPECT_THAT(fault_of([](auto& message) { message.envelope.epoch = 2; }),
-              HasSubstr("is of another incarnation than its parcel"));
+  EXPECT_THAT(fault_of([](auto& message) { message.envelope.incarnation = 2; }),
+              HasSubstr("is of another incarnation than its batch"));
 }
 
 }  // namespace

@@ -15,15 +15,15 @@ TEST(CafTimers, RingsInOrderOfTime) {
   const RunClock clock;
   CafTimers timers(
       clock, 3, kNoTick,
-      [&](HostId host) {
-        rung.push_back(host.value);
+      [&](GroupId group) {
+        rung.push_back(group.value);
         if (rung.size() == 3) done.set_value();
       },
       [] {});
   const Time now = clock.now();
-  timers.arm(HostId(0), now + Duration::milliseconds(15));
-  timers.arm(HostId(1), now + Duration::milliseconds(5));
-  timers.arm(HostId(2), now + Duration::milliseconds(10));
+  timers.arm(GroupId(0), now + Duration::milliseconds(15));
+  timers.arm(GroupId(1), now + Duration::milliseconds(5));
+  timers.arm(GroupId(2), now + Duration::milliseconds(10));
   EXPECT_TRUE(timers.has_alarm());
   done.get_future().wait();
   EXPECT_EQ(rung, (std::vector<uint32_t>{1, 2, 0}));
@@ -37,17 +37,17 @@ TEST(CafTimers, RingsOnceAtTheReplacedTime) {
   const RunClock clock;
   CafTimers timers(
       clock, 2, kNoTick,
-      [&](HostId host) {
-        if (host == HostId(1)) return done.set_value();
+      [&](GroupId group) {
+        if (group == GroupId(1)) return done.set_value();
         ++num_rung;
         EXPECT_GE(clock.now(), at);
       },
       [] {});
   const Time now = clock.now();
   at = now + Duration::milliseconds(10);
-  timers.arm(HostId(0), now + Duration::seconds(3600));
-  timers.arm(HostId(0), at);
-  timers.arm(HostId(1), now + Duration::milliseconds(20));
+  timers.arm(GroupId(0), now + Duration::seconds(3600));
+  timers.arm(GroupId(0), at);
+  timers.arm(GroupId(1), now + Duration::milliseconds(20));
   done.get_future().wait();
   timers.stop();
   EXPECT_EQ(num_rung, 1);
@@ -57,7 +57,7 @@ TEST(CafTimers, LooksSoonWhenNoticed) {
   std::promise<void> looked;
   const RunClock clock;
   CafTimers timers(
-      clock, 1, kNoTick, [](HostId) {}, [&] { looked.set_value(); });
+      clock, 1, kNoTick, [](GroupId) {}, [&] { looked.set_value(); });
   timers.notice();
   looked.get_future().wait();
 }
@@ -67,19 +67,19 @@ TEST(CafTimers, RingsByAClockThatWasSetBack) {
   clock.go_on_from(Time::from_nanoseconds(0));
   std::promise<Time> rung;
   CafTimers timers(
-      clock, 1, kNoTick, [&](HostId) { rung.set_value(clock.now()); }, [] {});
-  timers.arm(HostId(0), Time::from_nanoseconds(0) + Duration::milliseconds(5));
+      clock, 1, kNoTick, [&](GroupId) { rung.set_value(clock.now()); }, [] {});
+  timers.arm(GroupId(0), Time::from_nanoseconds(0) + Duration::milliseconds(5));
   EXPECT_GE(rung.get_future().get(), Time::from_nanoseconds(0) + Duration::milliseconds(5));
 }
 
 TEST(CafTimers, IsSilentAfterStop) {
   const RunClock clock;
   CafTimers timers(
-      clock, 1, kNoTick, [](HostId) { FAIL() << "rang after stop()"; },
+      clock, 1, kNoTick, [](GroupId) { FAIL() << "rang after stop()"; },
       [] { FAIL() << "looked after stop()"; });
   timers.stop();
   timers.stop();
-  timers.arm(HostId(0), clock.now());
+  timers.arm(GroupId(0), clock.now());
   timers.notice();
 }
 

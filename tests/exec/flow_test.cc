@@ -43,7 +43,7 @@ TEST(Flow, StopsASourceExactlyAtCapacity) {
   run->settle();
   EXPECT_EQ(run.edge("source.out -> sink.in").sent, 4u);
   EXPECT_EQ(run.edge("source.out -> sink.in").waiting_max, 4u);
-  EXPECT_FALSE(run->host(run.host("source")).ready());
+  EXPECT_FALSE(run->group(run.group("source")).ready());
   const auto outcome = run->wait();
   EXPECT_EQ(outcome.end, RunEnd::kFinished);
   EXPECT_EQ(taken.size(), 100u);
@@ -62,8 +62,8 @@ TEST(Flow, SaysWhatAnEdgeCarriesAndHowLongItWasFull) {
   const auto load_at = [&](Duration at) {
     std::vector<EdgeLoad> edges(1);
     instances.clear();
-    run->host(run.host("source")).add_load(edges, instances, Time() + at);
-    run->host(run.host("sink")).add_load(edges, instances, Time() + at);
+    run->group(run.group("source")).add_load(edges, instances, Time() + at);
+    run->group(run.group("sink")).add_load(edges, instances, Time() + at);
     return edges[0];
   };
   const auto seconds = [](const EdgeLoad& load) {
@@ -162,8 +162,8 @@ TEST(Flow, CountsBlobBytesAndLetsOneOversizeMessagePass) {
   SmallRun run(graph);
   ASSERT_TRUE(run->run_until([&] { return run.edge("sender.out -> sink.in").sent == 5; }));
   run->settle();
-  EXPECT_EQ(run->host(run.host("sink")).num_waiting_in(0), 2u);
-  EXPECT_EQ(run->host(run.host("sender")).num_waiting_out(0), 3u);
+  EXPECT_EQ(run->group(run.group("sink")).num_waiting_in(0), 2u);
+  EXPECT_EQ(run->group(run.group("sender")).num_waiting_out(0), 3u);
   EXPECT_TRUE(run->run_until([&] { return taken.size() == 5; }));
   EXPECT_THAT(taken, ElementsAre(40, 40, 40, 500, 10));
 }
@@ -349,7 +349,7 @@ TEST(Flow, WorkTurnsQueueBehindTheInboxAndAreNotStarved) {
 }
 
 TEST(Flow, ForwardEdgesInsideAHostDrainWhileTheyAreFull) {
-  // first -> second live in one host; first sends two for one, so their edge fills all the time.
+  // first -> second live in one group; first sends two for one, so their edge fills all the time.
   std::vector<int64_t> taken;
   Strings doubling;
   doubling.on_in = [](Puppet& puppet, const Number& number) {
@@ -366,8 +366,8 @@ TEST(Flow, ForwardEdgesInsideAHostDrainWhileTheyAreFull) {
   graph.node("source", {.strings = {.on_work = counts_to(10)}, .contract = make_source})
       .node("first", {.strings = doubling,
                       .contract = [](Contract& c) { c.outputs[0].burst = exactly(2); },
-                      .host = "pair"})
-      .node("second", {.strings = relaying, .host = "pair"})
+                      .group = "pair"})
+      .node("second", {.strings = relaying, .group = "pair"})
       .node("sink", {.strings = a_closed_sink(&taken)})
       .edge("source.out", "first.in", {.capacity = 4})
       .edge("first.out", "second.in", {.capacity = 1})

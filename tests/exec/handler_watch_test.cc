@@ -23,7 +23,7 @@ class HandlerWatchTest : public ::testing::Test {
     plan_ = graph_.plan();
     wiring_ = make_wiring(*plan_);
     watch_ = std::make_unique<HandlerWatch>(*plan_, *wiring_, kLimit);
-    view_.host = plan_->instances[1].host;
+    view_.group = plan_->instances[1].group;
     view_.num_steps = 4411;
     view_.is_running = true;
     view_.running_since = at(Duration::seconds(100));
@@ -46,7 +46,7 @@ class HandlerWatchTest : public ::testing::Test {
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<const Wiring> wiring_;
   std::unique_ptr<HandlerWatch> watch_;
-  HostView view_;
+  GroupView view_;
 };
 
 TEST_F(HandlerWatchTest, TellsAtTheLimitOnceAndOnceMoreWhenItReturned) {
@@ -55,7 +55,7 @@ TEST_F(HandlerWatchTest, TellsAtTheLimitOnceAndOnceMoreWhenItReturned) {
             "'b' has been handling message 812 of 'a.out -> b.in' (Number, step 4411) for 10s");
   EXPECT_EQ(told_after(kLimit + kMoment), "");
   EXPECT_EQ(told_after(Duration::seconds(1000)), "");
-  EXPECT_EQ(watch_->num_alarms(view_.host), 1u);
+  EXPECT_EQ(watch_->num_alarms(view_.group), 1u);
   view_.is_running = false;
   EXPECT_EQ(told_after(Duration::milliseconds(1'234'567)),
             "'b' has returned from message 812 of 'a.out -> b.in' (Number, step 4411) after 1234s");
@@ -69,14 +69,14 @@ TEST_F(HandlerWatchTest, TheNextHandlerOfTheHostIsAnotherOne) {
   EXPECT_THAT(told_after(kMoment), HasSubstr("returned from message 812"));
   EXPECT_EQ(told_after(Duration::seconds(9)), "");
   EXPECT_THAT(told_after(kLimit), HasSubstr("step 4412"));
-  EXPECT_EQ(watch_->num_alarms(view_.host), 2u);
+  EXPECT_EQ(watch_->num_alarms(view_.group), 2u);
 }
 
 TEST_F(HandlerWatchTest, AHandlerThatGivesSignsOfLifeIsNotStuck) {
   for (int i = 1; i <= 5; ++i) {
     view_.num_progress = static_cast<uint64_t>(i);
     EXPECT_EQ(told_after(Duration::seconds(9) * i), "");
-    EXPECT_EQ(watch_->last_sign(view_.host), view_.running_since + Duration::seconds(9) * i);
+    EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since + Duration::seconds(9) * i);
   }
   EXPECT_EQ(told_after(Duration::seconds(45) + kLimit),
             "'b' has been handling message 812 of 'a.out -> b.in' (Number, step 4411) for 55s, "
@@ -97,7 +97,7 @@ TEST_F(HandlerWatchTest, NamesTimersAndWorkTurns) {
 
 TEST_F(HandlerWatchTest, WhatIsGivenUpByItsDeadlineIsNotTold) {
   EXPECT_EQ(told_after(Duration::seconds(1000), true), "");
-  EXPECT_EQ(watch_->last_sign(view_.host), view_.running_since);
+  EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since);
 }
 
 TEST_F(HandlerWatchTest, NothingIsToldWithoutALimit) {
@@ -105,7 +105,7 @@ TEST_F(HandlerWatchTest, NothingIsToldWithoutALimit) {
   EXPECT_EQ(told_after(Duration::seconds(1000)), "");
   view_.num_progress = 1;
   EXPECT_EQ(told_after(Duration::seconds(2000)), "");
-  EXPECT_EQ(watch_->last_sign(view_.host), view_.running_since + Duration::seconds(2000));
+  EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since + Duration::seconds(2000));
 }
 
 TEST_F(HandlerWatchTest, AReportOfAnotherPlanHasWordsToo) {

@@ -1,4 +1,4 @@
-// The death and return of a process: returned messages, epochs, refused late arrivals.
+// The death and return of a process: returned messages, incarnations, refused late arrivals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST(Peers, ADeathReturnsWhatWasNotAcknowledgedAndTheLedgerBalances) {
   ASSERT_EQ(two.events.size(), 1u);
   EXPECT_EQ(two.events[0].kind, PeerEvent::Kind::kDown);
   EXPECT_EQ(two.events[0].instance, InstanceId(1));
-  EXPECT_EQ(two.events[0].epoch, 1u);
+  EXPECT_EQ(two.events[0].incarnation, 1u);
 }
 
 TEST(Peers, ANewIncarnationBeginsAtOneWithFullCredit) {
@@ -71,7 +71,7 @@ TEST(Peers, ANewIncarnationBeginsAtOneWithFullCredit) {
   run->settle();
   ASSERT_EQ(two.events.size(), 2u);
   EXPECT_EQ(two.events[1].kind, PeerEvent::Kind::kUp);
-  EXPECT_EQ(two.events[1].epoch, 2u);
+  EXPECT_EQ(two.events[1].incarnation, 2u);
   const auto asked = run.edge("driver.out -> server.in");
   EXPECT_EQ(asked.sent, 40u);
   EXPECT_EQ(asked.handled + asked.returned, 40u);
@@ -87,7 +87,7 @@ TEST(Peers, WithoutATargetAKeyedMessageIsCountedAndAToOneMessageReturned) {
   EXPECT_EQ(ledger.sent, ledger.returned);
 }
 
-TEST(Peers, LateArrivalsOfAnOldEpochAreRefusedAndCounted) {
+TEST(Peers, LateArrivalsOfAnOldIncarnationAreRefusedAndCounted) {
   // The server answers, dies while answers are on their way, and comes back: the driver learns of
   // the death before the answers arrive.
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -124,8 +124,8 @@ TEST(Peers, ManyDeathsAtAnyMomentKeepTheLedgerAtEverySeed) {
   }
 }
 
-/// A host alone, fed by hand.
-class Alone : public ::testing::Test, public HostExecutor {
+/// A group alone, fed by hand.
+class Alone : public ::testing::Test, public GroupExecutor {
  protected:
   void SetUp() override {
     Strings serving;
@@ -136,51 +136,51 @@ class Alone : public ::testing::Test, public HostExecutor {
     graph.node("driver").node("server", {.strings = serving, .process = 1});
     graph.edge("driver.out", "server.in", {.capacity = 4});
     plan = graph.plan();
-    HostSetup setup;
+    GroupSetup setup;
     setup.plan = plan;
     setup.wiring = make_wiring(*plan);
-    setup.host = HostId(1);
+    setup.group = GroupId(1);
     setup.surroundings = &surroundings;
     setup.executor = this;
-    host = std::make_unique<Host>(std::move(setup));
-    ASSERT_TRUE(host->start(Time()).ok());
+    group = std::make_unique<ActorGroup>(std::move(setup));
+    ASSERT_TRUE(group->start(Time()).ok());
   }
-  Parcel parcel(uint64_t sequence, uint32_t epoch = 1) {
-    Parcel parcel;
-    parcel.from = HostId(0);
-    parcel.to = HostId(1);
-    parcel.epoch = epoch;
+  MessageBatch batch(uint64_t sequence, uint32_t incarnation = 1) {
+    MessageBatch batch;
+    batch.from = GroupId(0);
+    batch.to = GroupId(1);
+    batch.incarnation = incarnation;
     Envelope envelope;
     envelope.edge = EdgeId(0);
     envelope.sender = InstanceId(0);
     envelope.target = InstanceId(1);
     envelope.tenant = kTenant;
     envelope.origin = InstanceId(0);
-    envelope.epoch = epoch;
+    envelope.incarnation = incarnation;
     envelope.sequence = sequence;
     envelope.payload = Payload::of(Number{static_cast<int64_t>(sequence), {}});
-    parcel.messages.push_back({LinkId(0), envelope});
-    return parcel;
+    batch.messages.push_back({LinkId(0), envelope});
+    return batch;
   }
-  Status give(uint64_t sequence, uint32_t epoch = 1) {
-    const Status status = host->accept(parcel(sequence, epoch), Time());
-    while (host->ready()) host->step(Time());
+  Status give(uint64_t sequence, uint32_t incarnation = 1) {
+    const Status status = group->accept(batch(sequence, incarnation), Time());
+    while (group->ready()) group->step(Time());
     return status;
   }
-  void ship(Parcel&& parcel) override { shipped.push_back(std::move(parcel)); }
+  void ship(MessageBatch&& batch) override { shipped.push_back(std::move(batch)); }
   void tenant_finished(TenantSlot) override {}
-  void host_failed(HostId, Error error) override { failures.push_back(error.message()); }
+  void group_failed(GroupId, Error error) override { failures.push_back(error.message()); }
 
   SmallGraph graph;
   MemorySurroundings surroundings;
   std::shared_ptr<const Plan> plan;
-  std::unique_ptr<Host> host;
+  std::unique_ptr<ActorGroup> group;
   std::vector<int64_t> taken;
-  std::vector<Parcel> shipped;
+  std::vector<MessageBatch> shipped;
   std::vector<std::string> failures;
 };
 
-TEST_F(Alone, RefusesDuplicatesAndOldEpochsAndReportsGaps) {
+TEST_F(Alone, RefusesDuplicatesAndOldIncarnationsAndReportsGaps) {
   EXPECT_TRUE(give(1).ok());
   EXPECT_TRUE(give(1).ok()) << "a duplicate is refused silently";
   EXPECT_TRUE(give(2).ok());
@@ -191,37 +191,38 @@ TEST_F(Alone, RefusesDuplicatesAndOldEpochsAndReportsGaps) {
   EXPECT_TRUE(give(1, 2).ok()) << "a new incarnation begins at 1";
   EXPECT_TRUE(give(3, 1).ok()) << "its forerunner is refused";
   EXPECT_THAT(taken, ElementsAre(1, 2, 1));
-  EXPECT_THAT(host->counters(), ElementsAre(::testing::Pair("driver.out -> server.in.refused", 2)));
+  EXPECT_THAT(group->counters(),
+              ElementsAre(::testing::Pair("driver.out -> server.in.refused", 2)));
 }
 
-TEST_F(Alone, LeavesOutWhatDoesNotFitAndTakesTheRestOfTheParcel) {
-  Parcel mixed = parcel(1);
+TEST_F(Alone, LeavesOutWhatDoesNotFitAndTakesTheRestOfTheBatch) {
+  MessageBatch mixed = batch(1);
   for (const uint64_t sequence : {9, 2}) {
-    Parcel more = parcel(sequence);
+    MessageBatch more = batch(sequence);
     mixed.messages.push_back(std::move(more.messages[0]));
   }
-  Parcel beyond = parcel(3), unknown = parcel(3), no_edge = parcel(3);
+  MessageBatch beyond = batch(3), unknown = batch(3), no_edge = batch(3);
   beyond.messages[0].envelope.tenant = TenantSlot(1);  // one past the last
   unknown.messages[0].link = LinkId(1);
-  no_edge.from = HostId(7);
-  const auto fault = [this](Parcel&& parcel) {
-    const Status status = host->accept(std::move(parcel), Time());
+  no_edge.from = GroupId(7);
+  const auto fault = [this](MessageBatch&& batch) {
+    const Status status = group->accept(std::move(batch), Time());
     return status.ok() ? "ok" : status.error().message();
   };
   EXPECT_THAT(fault(std::move(mixed)), HasSubstr("message 9 of link 0 arrived after message 1"));
   EXPECT_THAT(fault(std::move(beyond)), HasSubstr("is for tenant slot 1, which there is not"));
   EXPECT_THAT(fault(std::move(unknown)), HasSubstr("a message of link 1, which does not end here"));
   EXPECT_THAT(fault(std::move(no_edge)), HasSubstr("with which it shares no edge"));
-  EXPECT_EQ(fault(parcel(3)), "ok");
-  while (host->ready()) host->step(Time());
+  EXPECT_EQ(fault(batch(3)), "ok");
+  while (group->ready()) group->step(Time());
   EXPECT_THAT(taken, ElementsAre(1, 2, 3));
   EXPECT_THAT(failures, ElementsAre());
 }
 
 TEST_F(Alone, AMessageOfAnotherTypeIsAnErrorThatTheActorNeverSees) {
-  Parcel wrong = parcel(1);
+  MessageBatch wrong = batch(1);
   wrong.messages[0].envelope.payload = Payload::of(Other{5});
-  ASSERT_TRUE(host->accept(std::move(wrong), Time()).ok());
+  ASSERT_TRUE(group->accept(std::move(wrong), Time()).ok());
   ASSERT_TRUE(give(2).ok());
   EXPECT_THAT(taken, ElementsAre(2));
   EXPECT_THAT(surroundings.lines,
@@ -235,30 +236,30 @@ TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
   graph.node("driver", {.strings = {.on_work = counts_to(2, false)}, .contract = make_source})
       .node("server", {.process = 1})
       .edge("driver.out", "server.in", {.capacity = 4});
-  struct Ignore final : HostExecutor {
-    void ship(Parcel&& parcel) override { num_shipped += parcel.messages.size(); }
+  struct Ignore final : GroupExecutor {
+    void ship(MessageBatch&& batch) override { num_shipped += batch.messages.size(); }
     void tenant_finished(TenantSlot) override {}
-    void host_failed(HostId, Error) override {}
+    void group_failed(GroupId, Error) override {}
     size_t num_shipped = 0;
   } executor;
   MemorySurroundings surroundings;
-  HostSetup setup;
+  GroupSetup setup;
   setup.plan = graph.plan();
   setup.wiring = make_wiring(*setup.plan);
-  setup.host = HostId(0);
+  setup.group = GroupId(0);
   setup.surroundings = &surroundings;
   setup.executor = &executor;
-  Host host(std::move(setup));
-  ASSERT_TRUE(host.start(Time()).ok());
-  while (host.ready()) host.step(Time());
+  ActorGroup group(std::move(setup));
+  ASSERT_TRUE(group.start(Time()).ok());
+  while (group.ready()) group.step(Time());
   ASSERT_EQ(executor.num_shipped, 2u);
-  const auto grant = [&host](uint64_t num_messages, uint64_t num_bytes, uint32_t link = 0) {
-    Parcel parcel;
-    parcel.from = HostId(1);
-    parcel.to = HostId(0);
-    parcel.epoch = 1;
-    parcel.grants.push_back({LinkId(link), num_messages, num_bytes, 1});
-    const Status status = host.accept(std::move(parcel), Time());
+  const auto grant = [&group](uint64_t num_messages, uint64_t num_bytes, uint32_t link = 0) {
+    MessageBatch batch;
+    batch.from = GroupId(1);
+    batch.to = GroupId(0);
+    batch.incarnation = 1;
+    batch.grants.push_back({LinkId(link), num_messages, num_bytes, 1});
+    const Status status = group.accept(std::move(batch), Time());
     return status.ok() ? "ok" : status.error().message();
   };
   EXPECT_THAT(grant(3, 0), HasSubstr("a grant for 3 messages and 0 bytes of edge"));
@@ -283,10 +284,10 @@ TEST_F(Alone, GrantsRunningTotalsAtHalfAWindow) {
 }
 
 TEST_F(Alone, MoreThanTheBoundInTheInboxFailsTheRun) {
-  for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(host->accept(parcel(i), Time()).ok());
+  for (uint64_t i = 1; i <= 6; ++i) ASSERT_TRUE(group->accept(batch(i), Time()).ok());
   EXPECT_TRUE(failures.empty()) << "bound is 4 + 0 + two timers";
-  ASSERT_TRUE(host->accept(parcel(7), Time()).ok());
-  ASSERT_TRUE(host->accept(parcel(8), Time()).ok());
+  ASSERT_TRUE(group->accept(batch(7), Time()).ok());
+  ASSERT_TRUE(group->accept(batch(8), Time()).ok());
   ASSERT_EQ(failures.size(), 1u) << "said once";
   EXPECT_THAT(failures[0], ::testing::HasSubstr("messages waiting, its bound is"));
 }

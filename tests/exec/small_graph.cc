@@ -52,7 +52,7 @@ struct SmallGraph::Parts {
   Plan plan;
   std::deque<Contract> contracts;
   std::vector<NodeSetup> setups;
-  std::map<std::string, uint32_t> hosts;
+  std::map<std::string, uint32_t> groups;
 };
 
 SmallGraph::SmallGraph(int num_tenants) : parts_(std::make_shared<Parts>()) {
@@ -91,19 +91,19 @@ SmallGraph& SmallGraph::node(const std::string& name, NodeSetup setup) {
       instance.node = id;
       if (setup.per_tenant) instance.tenant = TenantSlot(static_cast<uint32_t>(slot));
       instance.replica = replica;
-      const auto key = setup.host.empty() ? instance.name : setup.host;
+      const auto key = setup.group.empty() ? instance.name : setup.group;
       const auto [found, is_new] =
-          parts_->hosts.try_emplace(key, static_cast<uint32_t>(plan.hosts.size()));
-      const HostId host(found->second);
+          parts_->groups.try_emplace(key, static_cast<uint32_t>(plan.groups.size()));
+      const GroupId group(found->second);
       if (is_new) {
-        plan.hosts.push_back({key, node.process, {}, {}, false});
-        plan.processes[node.process.index()].hosts.push_back(host);
+        plan.groups.push_back({key, node.process, {}, {}, false});
+        plan.processes[node.process.index()].groups.push_back(group);
       }
-      instance.host = host;
+      instance.group = group;
       const InstanceId number(static_cast<uint32_t>(plan.instances.size()));
-      plan.hosts[host.index()].instances.push_back(number);
+      plan.groups[group.index()].instances.push_back(number);
       if (contract.thread_class == ThreadClass::kOwnThread)
-        plan.hosts[host.index()].own_thread = true;
+        plan.groups[group.index()].own_thread = true;
       node.instances.push_back(number);
       plan.instances.push_back(instance);
     }
@@ -177,10 +177,10 @@ SmallRun::SmallRun(SmallGraph& graph, uint64_t seed, VirtualWorld* world)
   EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().text());
 }
 
-HostId SmallRun::host(std::string_view name) const {
-  for (uint32_t i = 0; i < plan->hosts.size(); ++i)
-    if (plan->hosts[i].name == name) return HostId(i);
-  CHECK(false, "no such host");
+GroupId SmallRun::group(std::string_view name) const {
+  for (uint32_t i = 0; i < plan->groups.size(); ++i)
+    if (plan->groups[i].name == name) return GroupId(i);
+  CHECK(false, "no such group");
   return {};
 }
 

@@ -83,7 +83,7 @@ struct NodeSetup {
   bool per_tenant = false;
   int32_t replicas = 1;
   int32_t process = 0;
-  std::string host = {};  // nodes with equal names share a host; empty = a host of its own
+  std::string group = {};  // nodes with equal names share a group; empty = a group of its own
   OnError on_error = OnError::kDrop;
   int32_t restarts_max = 5;
 };
@@ -138,7 +138,7 @@ class SmallRun {
  public:
   explicit SmallRun(SmallGraph& graph, uint64_t seed = 1, VirtualWorld* world = nullptr);
   VirtualExecutor* operator->() { return &executor; }
-  HostId host(std::string_view name) const;
+  GroupId group(std::string_view name) const;
   EdgeLedger edge(std::string_view name) const;
 
   std::shared_ptr<const Plan> plan;

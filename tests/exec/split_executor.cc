@@ -26,16 +26,16 @@ std::vector<EdgeLedger> ledger_of(const std::vector<EdgeCounts>& counts) {
 std::shared_ptr<const Plan> split_plan(const Plan& plan) {
   auto split = std::make_shared<Plan>(plan);
   split->processes.clear();
-  for (uint32_t i = 0; i < split->hosts.size(); ++i) {
+  for (uint32_t i = 0; i < split->groups.size(); ++i) {
     PlanProcess process;
     process.name = fmt::format("p{}", i);
-    process.hosts = {HostId(i)};
+    process.groups = {GroupId(i)};
     process.place = static_cast<int32_t>(i);
-    split->hosts[i].process = ProcessId(i);
+    split->groups[i].process = ProcessId(i);
     split->processes.push_back(std::move(process));
   }
   for (auto& node : split->nodes)
-    node.process = split->host(split->instance(node.instances.front()).host).process;
+    node.process = split->group(split->instance(node.instances.front()).group).process;
   return split;
 }
 
@@ -58,7 +58,8 @@ SplitExecutor::SplitExecutor(std::shared_ptr<const Plan> plan,
       ended.text = why.text();
       say(Payload::of(std::move(ended)));
     };
-    worker->links = std::make_unique<ProcessLinks>(link_events(say, failed, [](const auto&) {}));
+    worker->links =
+        std::make_unique<PeerConnections>(connection_events(say, failed, [](const auto&) {}));
     CafExecutorSetup setup;
     setup.plan = plan_;
     setup.process = ProcessId(i);
@@ -93,8 +94,8 @@ Status SplitExecutor::start() {
     hello.graph_hash = plan_->graph_hash;
     hello.types_hash = types_->hash();
     hello.process = plan_->processes[i].name;
-    hello.epoch = 1;
-    for (const LinkAddress& each : *addresses) hello.addresses.push_back({each.frames, each.bulk});
+    hello.incarnation = 1;
+    for (const PeerAddress& each : *addresses) hello.addresses.push_back({each.frames, each.bulk});
     const std::lock_guard lock(mutex_);
     said_.emplace_back(ProcessId(i), Payload::of(std::move(hello)));
   }
@@ -127,7 +128,7 @@ RunStatus SplitExecutor::status() const {
   return seen_;
 }
 
-void SplitExecutor::break_link(ProcessId one, ProcessId other) {
+void SplitExecutor::break_connection(ProcessId one, ProcessId other) {
   network_->cut(one, other);
   network_->heal(one, other);
 }
@@ -141,12 +142,12 @@ void SplitExecutor::end_as(RunOutcome outcome) {
   for (auto& worker : workers_) worker->member->stop();
 }
 
-/// As the control plane makes it: of what every process says of its own hosts.
+/// As the control plane makes it: of what every process says of its own groups.
 StallReport SplitExecutor::stall_report() const {
   const auto wiring = make_wiring(*plan_);
-  std::vector<HostView> views;
+  std::vector<GroupView> views;
   for (const auto& worker : workers_)
-    for (const HostReport& report : worker->member->heartbeat().hosts)
+    for (const GroupReport& report : worker->member->heartbeat().groups)
       if (auto view = to_view(*plan_, *wiring, report, now())) views.push_back(std::move(*view));
   return make_stall_report(*plan_, *wiring, views, now());
 }

@@ -1,5 +1,5 @@
-/// SplitExecutor: a plan with every host in a process of its own, all of them in this one: each has
-/// a CafExecutor and links over a memory transport, and a RunCoordinator ties them together as
+/// SplitExecutor: a plan with every group in a process of its own, all of them in this one: each
+/// has a CafExecutor and links over a memory transport, and a RunCoordinator ties them together as
 /// primerl-graph does. What an executor promises of one process it must promise of several.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace primerl {
 
-/// The plan with a process for every host.
+/// The plan with a process for every group.
 std::shared_ptr<const Plan> split_plan(const Plan& plan);
 
 class SplitExecutor final : public Executor {
@@ -33,12 +33,12 @@ class SplitExecutor final : public Executor {
   RunOutcome wait() override;
   RunStatus status() const override;
 
-  /// Loses all that is on its way between two hosts' processes, and heals the wire again.
-  void break_link(ProcessId one, ProcessId other);
+  /// Loses all that is on its way between two groups' processes, and heals the wire again.
+  void break_connection(ProcessId one, ProcessId other);
 
  private:
   struct Worker {
-    std::unique_ptr<ProcessLinks> links;
+    std::unique_ptr<PeerConnections> links;
     std::unique_ptr<RunMember> member;
     std::deque<Payload> orders;  // guarded by mutex_
   };

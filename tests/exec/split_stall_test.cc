@@ -1,4 +1,4 @@
-// Who waits for whom, when the hosts that wait are in processes of their own.
+// Who waits for whom, when the groups that wait are in processes of their own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What executors promise of one process, held over several: every host in one of its own.
+// What executors promise of one process, held over several: every group in one of its own.
 #include "tests/conformance/executor_conformance.h"
 #include "tests/exec/split_executor.h"
 

@@ -58,7 +58,7 @@ class RandomGraph final : public VirtualWorld {
       for (int i = 0; i < width; ++i) {
         NodeSetup setup{.strings = relaying()};
         setup.replicas = 1 + static_cast<int32_t>(random_.below(3));
-        if (random_.below(3) == 0) setup.host = fmt::format("group{}", random_.below(2));
+        if (random_.below(3) == 0) setup.group = fmt::format("group{}", random_.below(2));
         names[static_cast<size_t>(layer)].push_back(fmt::format("n{}_{}", layer, i));
         graph_.node(names[static_cast<size_t>(layer)].back(), setup);
       }

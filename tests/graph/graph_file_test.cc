@@ -67,7 +67,7 @@ TEST(GraphFile, AnOverlayMayAddTables) {
   EXPECT_EQ(graph.plan->tenants.size(), 2u);
   EXPECT_EQ(graph.plan->instances[1].name, "env.second");
   // Every router answers both; the slots of rollout stay apart.
-  EXPECT_EQ(graph.plan->hosts.size(), 8u);
+  EXPECT_EQ(graph.plan->groups.size(), 8u);
 }
 
 TEST(GraphFile, FlagErrorsPointIntoTheFlag) {

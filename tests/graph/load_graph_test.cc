@@ -44,10 +44,10 @@ TEST(LoadGraph, MakesAPlanOfTheDemo) {
 TEST(LoadGraph, PutsTheUsersOfAnEngineOnOneHost) {
   const auto graph = load_text(demo_text());
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
-  std::vector<std::string> hosts;
-  for (const auto& host : graph.plan->hosts)
-    hosts.push_back(host.name + (host.own_thread ? " (own thread)" : ""));
-  EXPECT_THAT(hosts,
+  std::vector<std::string> groups;
+  for (const auto& group : graph.plan->groups)
+    groups.push_back(group.name + (group.own_thread ? " (own thread)" : ""));
+  EXPECT_THAT(groups,
               ElementsAre("env.main (own thread)", "rollout.main", "router",
                           "prefill+decode (own thread)", "trainer (own thread)", "broadcaster"));
 }

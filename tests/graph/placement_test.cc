@@ -14,7 +14,7 @@ using ::testing::Not;
 
 std::string placed(const std::string& places) {
   return replaced(demo_text(), "kind = \"weight_channel\"",
-                  "kind = \"weight_channel\"\nbackend = \"link\"") +
+                  "kind = \"weight_channel\"\nbackend = \"stream\"") +
          "\n[place]\n" + places;
 }
 
@@ -84,8 +84,8 @@ TEST(Placement, EveryReplicaOfAPlaceIsAProcessWithItsOwnNodesAndResources) {
   EXPECT_EQ(place("decode#1"), "serving#1");
   EXPECT_EQ(engine_of(plan, "prefill#0"), engine_of(plan, "decode#0"));
   EXPECT_NE(engine_of(plan, "prefill#0"), engine_of(plan, "prefill#1"));
-  EXPECT_EQ(plan.instance(instance(plan, "prefill#1")).host,
-            plan.instance(instance(plan, "decode#1")).host);
+  EXPECT_EQ(plan.instance(instance(plan, "prefill#1")).group,
+            plan.instance(instance(plan, "decode#1")).group);
 }
 
 TEST(Placement, AnEdgeInsideAPlaceStaysInItsReplica) {
@@ -215,7 +215,7 @@ TEST(Placement, AWrittenTransportIsPartOfTheGraph) {
 TEST(Placement, ThePlanSaysWhatCrosses) {
   const Loaded loaded(serving(", replicas = 2"));
   const std::string text = render_plan(loaded.plan());
-  EXPECT_THAT(text, HasSubstr("process serving#1 on cpu: 1 host groups"));
+  EXPECT_THAT(text, HasSubstr("process serving#1 on cpu: 1 actor groups"));
   EXPECT_THAT(text, HasSubstr("edges cross processes"));
   EXPECT_THAT(text, HasSubstr("  ipc "));
   EXPECT_THAT(render_plan(Loaded(demo_text()).plan()), Not(HasSubstr("cross processes")));

@@ -238,7 +238,7 @@ TEST(Rules, PlacesCutTheGraphIntoProcesses) {
   ASSERT_EQ(plan.processes.size(), 2u);
   EXPECT_EQ(plan.processes[0].name, "driver");
   EXPECT_EQ(plan.processes[1].device, "cuda:0");
-  EXPECT_EQ(plan.processes[1].hosts.size(), 2u);
+  EXPECT_EQ(plan.processes[1].groups.size(), 2u);
   const auto again = load_text(plan.resolved_toml);
   ASSERT_EQ(again.plan, nullptr) << "the model's temporary folder is gone";
   EXPECT_THAT(findings(again), HasSubstr("error[G044]"));
@@ -258,11 +258,12 @@ TEST(Rules, EveryProcessHasItsOwnCopyOfAnEngine) {
   const auto graph = load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
   ASSERT_NE(graph.plan, nullptr) << findings(graph);
   std::vector<std::string> copies;
-  for (const auto& host : graph.plan->hosts)
-    for (const int32_t resource : host.resources) {
+  for (const auto& group : graph.plan->groups)
+    for (const int32_t resource : group.resources) {
       const auto& used = graph.plan->resources[static_cast<size_t>(resource)];
-      copies.push_back(fmt::format("{} of {} in {}: {} threads", used.name, host.name,
-                                   graph.plan->processes[host.process.index()].name, used.threads));
+      copies.push_back(fmt::format("{} of {} in {}: {} threads", used.name, group.name,
+                                   graph.plan->processes[group.process.index()].name,
+                                   used.threads));
     }
   // 8 cores, 3 processes that compute.
   EXPECT_THAT(copies, ElementsAre("engine of prefill#0+decode#0 in a#0: 2 threads",

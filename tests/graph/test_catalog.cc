@@ -364,7 +364,7 @@ Catalog make_catalog() {
   catalog.resources = {engine("torch", true),    engine("scripted", false),
                        learner("torch", true),   learner("scripted", false),
                        weight_channel("memory"), weight_channel("shm"),
-                       weight_channel("link")};
+                       weight_channel("stream")};
   EnvironmentContract letters;
   letters.name = "reverse_text";
   letters.doc = "reverse the letters";

@@ -19,11 +19,11 @@ Plan plan_on(const std::vector<std::string>& machines, const std::string& backen
     process.name = fmt::format("p{}", number);
     process.machine = machine;
     plan.processes.push_back(std::move(process));
-    PlanHost host;
-    host.process = ProcessId(number);
-    plan.hosts.push_back(std::move(host));
+    PlanGroup group;
+    group.process = ProcessId(number);
+    plan.groups.push_back(std::move(group));
     PlanInstance instance;
-    instance.host = HostId(number);
+    instance.group = GroupId(number);
     instance.resources = {1};
     plan.instances.push_back(std::move(instance));
   }
@@ -39,7 +39,7 @@ TEST(WeightBackend, AutoIsTheFirstThatReachesAll) {
   EXPECT_EQ(chosen({""}, "auto"), "memory");
   EXPECT_EQ(chosen({"", ""}, "auto"), "shm");
   EXPECT_EQ(chosen({"far", "far"}, "auto"), "shm");
-  EXPECT_EQ(chosen({"", "far"}, "auto"), "link");
+  EXPECT_EQ(chosen({"", "far"}, "auto"), "stream");
 }
 
 TEST(WeightBackend, OthersAreNotCounted) {
@@ -52,8 +52,8 @@ TEST(WeightBackend, WhatIsWrittenStandsIfItReaches) {
   EXPECT_EQ(chosen({""}, "files"), "files");
   EXPECT_EQ(chosen({""}, "shm"), "shm");
   EXPECT_EQ(chosen({"", "far"}, "files"), "files");
-  EXPECT_EQ(chosen({""}, "link"), "link");
-  EXPECT_EQ(chosen({"", "far"}, "link"), "link");
+  EXPECT_EQ(chosen({""}, "stream"), "stream");
+  EXPECT_EQ(chosen({"", "far"}, "stream"), "stream");
   EXPECT_THAT(chosen({"", ""}, "memory"),
               testing::HasSubstr("'weights' by memory cannot join the processes p0 and p1"));
   EXPECT_THAT(chosen({"", "far"}, "shm"), testing::HasSubstr("by shm cannot join"));
@@ -68,8 +68,8 @@ TEST(WeightBackend, LinksJoinWhoSharesAChannelByLink) {
   plan.resources.push_back({});
   plan.resources[2].kind = "learner";
   plan.instances[2].resources = {1};
-  for (uint32_t i = 0; i < 3; ++i) plan.processes[i].hosts = {HostId(i)};
-  plan.hosts[0].resources = {2};
+  for (uint32_t i = 0; i < 3; ++i) plan.processes[i].groups = {GroupId(i)};
+  plan.groups[0].resources = {2};
   EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(0), ProcessId(1)));
   EXPECT_TRUE(are_joined_by_weights(plan, ProcessId(2), ProcessId(0)));
   EXPECT_FALSE(are_joined_by_weights(plan, ProcessId(1), ProcessId(2)));

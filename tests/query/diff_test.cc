@@ -1,4 +1,4 @@
-// Every planted difference is found at its host and step and called what it is.
+// Every planted difference is found at its group and step and called what it is.
 #include "runtime/query/diff.h"
 
 #include <fstream>
@@ -38,7 +38,7 @@ struct TwoRuns {
   }
   std::string at(size_t i) const {
     return i < diff.differences.size()
-               ? step_text(a->catalog(), diff.differences[i].host, diff.differences[i].step)
+               ? step_text(a->catalog(), diff.differences[i].group, diff.differences[i].step)
                : "none";
   }
   std::string text() const { return to_text(*a, diff); }
@@ -126,7 +126,7 @@ TEST(Diff, AByteFlippedOnDiskIsDamageAndNoDivergence) {
     ASSERT_TRUE(reader.ok());
     for (auto frame = (*reader)->next(0); frame;
          frame = (*reader)->next(SegmentReader::next_offset(*frame)))
-      if (frame->kind() == TraceFrameKind::kDelivery && frame->header().host == kRollout &&
+      if (frame->kind() == TraceFrameKind::kDelivery && frame->header().group == kRollout &&
           frame->as<DeliveryFrame>().step == 12)
         offset = frame->offset;
   }
@@ -138,7 +138,7 @@ TEST(Diff, AByteFlippedOnDiskIsDamageAndNoDivergence) {
   EXPECT_THAT(runs.diff.differences, IsEmpty()) << runs.text();
   ASSERT_EQ(runs.diff.missing.size(), 1u);
   EXPECT_EQ(runs.diff.missing[0].kind, TraceFault::Kind::kDamage);
-  EXPECT_EQ(runs.diff.missing[0].host, HostId(kRollout));
+  EXPECT_EQ(runs.diff.missing[0].group, GroupId(kRollout));
   EXPECT_EQ(runs.diff.missing[0].first, 12u);
   EXPECT_EQ(runs.diff.missing[0].last, 12u);
 }
@@ -151,7 +151,7 @@ TEST(Diff, ARemovedRecordIsMissingNotDifferent) {
   ASSERT_EQ(runs.diff.missing.size(), 1u);
   EXPECT_EQ(runs.diff.missing[0].kind, TraceFault::Kind::kMissingStep);
   EXPECT_FALSE(runs.diff.missing[0].in_a);
-  EXPECT_EQ(runs.diff.missing[0].host, HostId(kTrainer));
+  EXPECT_EQ(runs.diff.missing[0].group, GroupId(kTrainer));
   EXPECT_EQ(runs.diff.missing[0].first, 12u);
   EXPECT_THAT(runs.text(), HasSubstr("step 12 of 'trainer' is not in b"));
 }
@@ -245,9 +245,9 @@ TEST(Diff, ATailTornAtEveryByteIsACut) {
       ASSERT_THAT(runs.diff.differences, IsEmpty()) << size - begin << "\n" << runs.text();
       ASSERT_EQ(runs.diff.missing.size(), 1u) << size - begin << "\n" << runs.text();
       EXPECT_EQ(runs.diff.missing[0].kind, TraceFault::Kind::kCutTail);
-      EXPECT_EQ(runs.diff.missing[0].host, HostId(kRollout));
+      EXPECT_EQ(runs.diff.missing[0].group, GroupId(kRollout));
       EXPECT_EQ(runs.diff.missing[0].first, 50u);
-      EXPECT_EQ(runs.b->last_step(HostId(kRollout)), 49u);
+      EXPECT_EQ(runs.b->last_step(GroupId(kRollout)), 49u);
     }
   }
 }

@@ -116,8 +116,8 @@ TEST_F(Queries, StatCountsEveryEdge) {
   EXPECT_TRUE(stat.edges[kGroupLink].has_lag);
   EXPECT_EQ(stat.edges[kGroupLink].lag_max, 0);
   EXPECT_FALSE(stat.edges[kTaskLink].has_lag);
-  EXPECT_EQ(stat.hosts[kTrainer].messages.num_steps, 40u);
-  EXPECT_EQ(stat.hosts[kTrainer].turns.num_steps, 10u);
+  EXPECT_EQ(stat.groups[kTrainer].messages.num_steps, 40u);
+  EXPECT_EQ(stat.groups[kTrainer].turns.num_steps, 10u);
   EXPECT_TRUE(stat.replays_from_start);
   EXPECT_EQ(stat.versions.back().version, 10);
   EXPECT_THAT(to_text(*trace_, stat), Not(HasSubstr("INCOMPLETE")));
@@ -132,8 +132,8 @@ TEST(Stat, OverwrittenAndAbsentMessagesAreToldApart) {
   const auto trace = open_trace(folder.path());
   ASSERT_NE(trace, nullptr);
   const TraceStat stat = stat_trace(*trace);
-  EXPECT_EQ(stat.edges[kLiveLink].num_overwritten, 1u);
-  EXPECT_EQ(stat.edges[kLiveLink].num_absent, 0u);
+  EXPECT_EQ(stat.edges[kLiveConnection].num_overwritten, 1u);
+  EXPECT_EQ(stat.edges[kLiveConnection].num_absent, 0u);
   EXPECT_EQ(stat.edges[kGroupLink].num_overwritten, 0u);
   EXPECT_EQ(stat.edges[kGroupLink].num_absent, 1u);
   const std::string text = to_text(*trace, stat);

@@ -18,10 +18,10 @@ Result<WrittenFixture> make(const fs::path& run, const fs::path& to, const std::
                             uint64_t last_step, const std::vector<std::string>& sets) {
   ASSIGN_OR_RETURN(const ReplaySession session, open_replay(run.string(), "full", node, sets, ""));
   ReplaySetup setup = session.setup(1);
-  std::optional<HostId> chosen;
+  std::optional<GroupId> chosen;
   if (last_step > 0) {
-    ASSIGN_OR_RETURN(chosen, find_host(*session.plan, node));
-    setup.options.stop_host = chosen;
+    ASSIGN_OR_RETURN(chosen, find_group(*session.plan, node));
+    setup.options.stop_group = chosen;
     setup.options.stop_step = last_step;
   }
   ASSIGN_OR_RETURN(const auto replay, Replay::make(setup));

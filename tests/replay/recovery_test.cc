@@ -1,4 +1,4 @@
-// A run that was killed is taken up from its record: it follows every recorded step, goes live, and
+// A run that was killed is taken up from its record: it follows every recorded step, resumes, and
 // ends as if nothing had happened.
 //
 // PRIMERL_RECOVERY_SEEDS=2 is a quicker look than the two hundred; PRIMERL_SEED runs one.
@@ -30,7 +30,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-/// A recorded run as far as its first steps of all hosts: what a kill leaves.
+/// A recorded run as far as its first steps of all groups: what a kill leaves.
 class CutTrace final : public Trace {
  public:
   CutTrace(std::shared_ptr<const Trace> whole, std::vector<uint64_t> last)
@@ -40,37 +40,37 @@ class CutTrace final : public Trace {
   bool is_closed() const override { return false; }
   bool is_complete() const override { return whole_->is_complete(); }
   const std::vector<TraceFault>& faults() const override { return whole_->faults(); }
-  uint64_t first_step(HostId host) const override { return last_step(host) == 0 ? 0 : 1; }
-  uint64_t last_step(HostId host) const override { return last_[host.index()]; }
+  uint64_t first_step(GroupId group) const override { return last_step(group) == 0 ? 0 : 1; }
+  uint64_t last_step(GroupId group) const override { return last_[group.index()]; }
   uint64_t num_steps() const override {
     uint64_t sum = 0;
     for (uint64_t last : last_) sum += last;
     return sum;
   }
-  std::optional<TraceStep> step(HostId host, uint64_t step) const override {
-    if (step > last_step(host)) return std::nullopt;
-    return whole_->step(host, step);
+  std::optional<TraceStep> step(GroupId group, uint64_t step) const override {
+    if (step > last_step(group)) return std::nullopt;
+    return whole_->step(group, step);
   }
-  std::vector<TraceNote> notes(HostId host, uint64_t step) const override {
-    return whole_->notes(host, step);
+  std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const override {
+    return whole_->notes(group, step);
   }
-  std::optional<Time> started(HostId host) const override { return whole_->started(host); }
+  std::optional<Time> started(GroupId group) const override { return whole_->started(group); }
   std::optional<StepRef> delivery(const MessageKey& key) const override {
     const auto found = whole_->delivery(key);
     if (!found) return found;
     const auto& instance = catalog().instances[found->instance.index()];
-    return found->step > last_[instance.host] ? std::nullopt : found;
+    return found->step > last_[instance.group] ? std::nullopt : found;
   }
   Result<StoredPayload> payload(const MessageKey& key) const override {
     return whole_->payload(key);
   }
   bool has_payload(const MessageKey& key) const override { return whole_->has_payload(key); }
-  std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const override {
-    return whole_->stored_emissions(host, step);
+  std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override {
+    return whole_->stored_emissions(group, step);
   }
   const TraceSummary& summary() const override { return whole_->summary(); }
-  std::optional<Digest> digest(HostId host, uint64_t block) const override {
-    return whole_->digest(host, block);
+  std::optional<Digest> digest(GroupId group, uint64_t block) const override {
+    return whole_->digest(group, block);
   }
   void visit(Time from, Time to,
              const std::function<bool(const TraceStep&)>& visitor) const override {
@@ -82,7 +82,7 @@ class CutTrace final : public Trace {
   const std::vector<uint64_t> last_;
 };
 
-/// What a whole run did, with the order of its steps over all hosts.
+/// What a whole run did, with the order of its steps over all groups.
 class Uninterrupted {
  public:
   explicit Uninterrupted(DemoCase demo) : demo_(demo), plan_(demo_plan(demo)) {
@@ -136,7 +136,7 @@ class Uninterrupted {
   /// it was recorded. `newest`: a checkpoint that is there although the record does not say so.
   Resumed resume(size_t num_steps, bool between, ResourceFactory make = resource_factory(),
                  int64_t newest = 0) const {
-    std::vector<uint64_t> last(plan_->hosts.size(), 0);
+    std::vector<uint64_t> last(plan_->groups.size(), 0);
     for (size_t i = 0; i < num_steps; ++i) last[steps_[i].index()] += 1;
     auto recovery =
         Recovery::make(plan_, std::make_shared<CutTrace>(trace_, std::move(last)), nullptr).value();
@@ -146,7 +146,7 @@ class Uninterrupted {
     fs::remove_all(again);
     DemoHooks hooks;
     hooks.observer = recovery.get();
-    hooks.guide = recovery.get();
+    hooks.step_source = recovery.get();
     hooks.factory = recovery_factory(std::move(make), *recovery,
                                      {{newest == 0 ? fs::path() : checkpoint(newest), newest}});
     hooks.checkpoint_folder = [&](int64_t step) {
@@ -166,24 +166,24 @@ class Uninterrupted {
   /// Remembers whose step came when.
   class Order final : public DeliveryObserver {
    public:
-    Order(DeliveryObserver& next, std::vector<HostId>& steps) : next_(next), steps_(steps) {}
-    void on_start(HostId host, Time now) override { next_.on_start(host, now); }
+    Order(DeliveryObserver& next, std::vector<GroupId>& steps) : next_(next), steps_(steps) {}
+    void on_start(GroupId group, Time now) override { next_.on_start(group, now); }
     void on_step(const StepRecord& record) override {
       next_.on_step(record);
-      steps_.push_back(record.host);
+      steps_.push_back(record.group);
     }
     bool wants_emissions(LinkId link) const override { return next_.wants_emissions(link); }
 
    private:
     DeliveryObserver& next_;
-    std::vector<HostId>& steps_;
+    std::vector<GroupId>& steps_;
   };
 
   const DemoCase demo_;
   const std::shared_ptr<const Plan> plan_;
   fs::path checkpoints_;
-  std::vector<HostId> steps_;
-  std::vector<std::pair<int64_t, size_t>> committed_;  // step, and steps of all hosts before
+  std::vector<GroupId> steps_;
+  std::vector<std::pair<int64_t, size_t>> committed_;  // step, and steps of all groups before
   std::shared_ptr<const Trace> trace_;
   DemoResult result_;
 };

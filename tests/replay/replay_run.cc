@@ -73,9 +73,9 @@ fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tam
   return folder;
 }
 
-HostId host_of(const Plan& plan, std::string_view node) {
+GroupId host_of(const Plan& plan, std::string_view node) {
   for (const auto& instance : plan.instances)
-    if (plan.node(instance.node).name == node) return instance.host;
+    if (plan.node(instance.node).name == node) return instance.group;
   CHECK(false, "the demo has no such node");
   return {};
 }
@@ -89,11 +89,11 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
   setup.factory = replay_factory(resource_factory(), choice.depth);
   setup.surroundings = &surroundings;
   setup.options.num_threads = choice.num_threads;
-  setup.options.is_real.assign(setup.plan->hosts.size(), choice.real_nodes.empty());
+  setup.options.is_real.assign(setup.plan->groups.size(), choice.real_nodes.empty());
   for (const auto& node : choice.real_nodes)
     setup.options.is_real[host_of(*setup.plan, node).index()] = true;
   close_over(*setup.plan, *setup.trace, choice.depth == ReplayDepth::kFull,
-             std::vector<bool>(setup.plan->hosts.size(), false), setup.options.is_real);
+             std::vector<bool>(setup.plan->groups.size(), false), setup.options.is_real);
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   return replay->run();
 }

@@ -28,7 +28,7 @@ struct ReplayChoice {
 Result<ReplayReport> replay_demo(const DemoCase& demo, const std::filesystem::path& folder,
                                  const ReplayChoice& choice = {});
 
-/// The host group of a node.
-HostId host_of(const Plan& plan, std::string_view node);
+/// The actor group of a node.
+GroupId host_of(const Plan& plan, std::string_view node);
 
 }  // namespace primerl::sim

@@ -19,8 +19,8 @@ std::string told(const Result<ReplayReport>& report) {
   if (!report.ok()) return report.error().text();
   std::string text;
   for (const auto& divergence : report->divergences) {
-    text += fmt::format("{} at step {} of host {}: {}\n", to_string(divergence.kind),
-                        divergence.step, divergence.host.value, divergence.what);
+    text += fmt::format("{} at step {} of group {}: {}\n", to_string(divergence.kind),
+                        divergence.step, divergence.group.value, divergence.what);
     for (const auto& detail : divergence.details) text += "  " + detail + "\n";
   }
   for (const auto& note : report->notes) text += "note: " + note + "\n";
@@ -95,8 +95,8 @@ TEST(Replay, TakesTheTrainerAloneWithoutTheOthers) {
   const auto report = replay_demo(demo, folder, choice);
   ASSERT_TRUE(report.ok() && report->is_identical()) << told(report);
   const auto plan = demo_plan(demo);
-  for (uint32_t i = 0; i < plan->hosts.size(); ++i)
-    EXPECT_EQ(report->num_steps[i] > 0, HostId(i) == host_of(*plan, "trainer"));
+  for (uint32_t i = 0; i < plan->groups.size(); ++i)
+    EXPECT_EQ(report->num_steps[i] > 0, GroupId(i) == host_of(*plan, "trainer"));
 }
 
 // Negative controls -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ struct Changed {
   bool is_delivery_of(std::span<std::byte> head, std::string_view node, uint64_t step) const {
     const auto& frame = *reinterpret_cast<const DeliveryFrame*>(head.data());
     return frame.header.kind == static_cast<uint8_t>(TraceFrameKind::kDelivery) &&
-           frame.header.host == host_of(*plan, node).value && frame.step == step;
+           frame.header.group == host_of(*plan, node).value && frame.step == step;
   }
   void record(const Tamper& tamper) {
     DemoResult run;
@@ -123,7 +123,7 @@ void expect_first(const Result<ReplayReport>& report, const Plan& plan, std::str
   ASSERT_TRUE(report.ok()) << told(report);
   ASSERT_FALSE(report->is_identical());
   const Divergence& first = report->divergences.front();
-  EXPECT_EQ(first.host, host_of(plan, node)) << told(report);
+  EXPECT_EQ(first.group, host_of(plan, node)) << told(report);
   EXPECT_EQ(first.step, step) << told(report);
   EXPECT_EQ(to_string(first.kind), to_string(kind)) << told(report);
   EXPECT_THAT(first.what, HasSubstr(words)) << told(report);
@@ -136,10 +136,10 @@ TEST(Replay, FindsAFlippedByteOfAPayloadWhereItIsRead) {
   changed.record([&](std::span<std::byte> head, std::vector<std::byte>& tail) {
     auto& frame = *reinterpret_cast<PayloadFrame*>(head.data());
     if (frame.header.kind != static_cast<uint8_t>(TraceFrameKind::kPayload)) return true;
-    if (frame.header.host != host_of(*changed.plan, "rollout").value || ++num_groups != 3)
+    if (frame.header.group != host_of(*changed.plan, "rollout").value || ++num_groups != 3)
       return true;
     tail[frame.body_bytes / 2] ^= std::byte{1};
-    flipped = {LinkId(frame.link), frame.epoch, frame.sequence};
+    flipped = {LinkId(frame.link), frame.incarnation, frame.sequence};
     return true;
   });
   ASSERT_EQ(flipped.sequence, 3U);
@@ -173,7 +173,7 @@ TEST(Replay, FindsTwoDeliveriesThatWereSwapped) {
   changed.record([&](std::span<std::byte> head, std::vector<std::byte>&) {
     auto& frame = *reinterpret_cast<DeliveryFrame*>(head.data());
     if (frame.header.kind != static_cast<uint8_t>(TraceFrameKind::kDelivery) ||
-        frame.header.host != host_of(*changed.plan, "router").value || swapped_at != 0)
+        frame.header.group != host_of(*changed.plan, "router").value || swapped_at != 0)
       return true;
     if (is_held && frame.subject == held.subject && frame.step_kind == held.step_kind &&
         frame.step > 10) {
@@ -203,7 +203,7 @@ TEST(Replay, FindsTheFirstMessageThatAChangedActorSendsOtherwise) {
   ASSERT_TRUE(report.ok()) << told(report);
   ASSERT_EQ(report->divergences.size(), 1U) << told(report);
   const Divergence& first = report->divergences.front();
-  EXPECT_EQ(first.host, host_of(*choice.plan, "env"));
+  EXPECT_EQ(first.group, host_of(*choice.plan, "env"));
   EXPECT_EQ(to_string(first.kind), to_string(DivergenceKind::kEmission));
   EXPECT_THAT(first.what, HasSubstr("env.observation -> rollout.observation"));
   EXPECT_THAT(first.details, ::testing::Contains(HasSubstr("reward: recorded")));
@@ -231,7 +231,7 @@ TEST(Replay, ShowsWhatAnotherOptionWouldHaveChanged) {
   const auto report = replay_demo(demo, folder, choice);
   ASSERT_TRUE(report.ok()) << told(report);
   ASSERT_FALSE(report->is_identical());
-  EXPECT_EQ(report->divergences.front().host, host_of(*choice.plan, "rollout")) << told(report);
+  EXPECT_EQ(report->divergences.front().group, host_of(*choice.plan, "rollout")) << told(report);
 }
 
 TEST(Replay, RefusesATraceOfAnotherGraph) {

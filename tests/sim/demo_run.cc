@@ -227,7 +227,7 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
                             .world = &world,
                             .observer = hooks.observer,
                             .events_max = 2'000'000,
-                            .guide = hooks.guide,
+                            .step_source = hooks.step_source,
                             .repeat_with = repeat_command(demo)});
   if (const Status started = executor.start(); !started.ok()) {
     result.violations.push_back(started.error().text());

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/host.h"
-#include "runtime/exec/run_guide.h"
+#include "runtime/exec/replay_source.h"
 
 namespace primerl::sim {
 
@@ -53,7 +53,7 @@ struct DemoCase {
 struct DemoHooks {
   DeliveryObserver* observer = nullptr;  // sees every step: a recorder
   ResourceFactory factory;               // null = the program's
-  RunGuide* guide = nullptr;             // the run is taken up again
+  ReplaySource* step_source = nullptr;   // the run is taken up again
   /// Where the checkpoint of a step goes; null = one folder that every one fills anew.
   std::function<std::filesystem::path(int64_t step)> checkpoint_folder;
   std::function<void(int64_t step)> on_checkpoint;  // committed; may be null

@@ -36,11 +36,11 @@ TEST(Layers, RefuseEveryArrowTheTableForbids) {
       {"kernels/torch/engine.cc", "#include \"actors/messages/generation.h\""},
       {"actors/env/env.h", "#include \"kernels/torch/make.h\""},
       {"actors/env/env.h", "#include \"kernels/scripted/options.h\""},
-      {"runtime/exec/host.cc", "#include \"actors/router/router.h\""},
+      {"runtime/exec/actor_group.cc", "#include \"actors/router/router.h\""},
       {"actors/env/env.cc", "#include \"graph/base/real_clock.h\""},
-      {"runtime/exec/host.cc", "#include \"kernels/engine/engine.h\""},
-      {"runtime/exec/host.cc", "#include \"runtime/store/checkpoint.h\""},
-      {"runtime/exec/host.cc", "#include \"runtime/transport/transport.h\""},
+      {"runtime/exec/actor_group.cc", "#include \"kernels/engine/engine.h\""},
+      {"runtime/exec/actor_group.cc", "#include \"runtime/store/checkpoint.h\""},
+      {"runtime/exec/actor_group.cc", "#include \"runtime/transport/transport.h\""},
       {"runtime/trace/frames.h", "#include \"runtime/trace/read/trace.h\""},
       {"runtime/trace/read/trace.h", "#include \"runtime/trace/record/recorder.h\""},
       {"runtime/worker/worker_host.cc", "#include \"runtime/control/run_session.h\""},
@@ -51,7 +51,7 @@ TEST(Layers, RefuseEveryArrowTheTableForbids) {
 
 TEST(Layers, RefuseThirdPartiesOutsideTheirFence) {
   const std::vector<std::pair<std::string, std::string>> illegal = {
-      {"runtime/exec/host.cc", "#include <caf/all.hpp>"},
+      {"runtime/exec/actor_group.cc", "#include <caf/all.hpp>"},
       {"graph/base/result.cc", "#include <nlohmann/json.hpp>"},
       {"graph/config/graph_file.cc", "#include <toml++/toml.h>"},
       {"runtime/store/checkpoint.cc", "#include <msgpack.hpp>"},

@@ -79,15 +79,15 @@ void ask_everything(const Trace& trace) {
   uint64_t num_seen = 0;
   trace.visit(Time::from_nanoseconds(INT64_MIN), Time::from_nanoseconds(INT64_MAX),
               [&](const TraceStep&) { return ++num_seen < 1000; });
-  for (uint32_t h = 0; h < trace.catalog().hosts.size(); ++h) {
-    const HostId host(h);
-    (void)trace.started(host);
-    (void)trace.digest(host, 0);
-    const uint64_t first = trace.first_step(host);
-    for (uint64_t step = first; step <= trace.last_step(host) && step < first + 60; ++step) {
-      (void)trace.step(host, step);
-      (void)trace.notes(host, step);
-      for (const MessageKey& key : trace.stored_emissions(host, step)) {
+  for (uint32_t h = 0; h < trace.catalog().groups.size(); ++h) {
+    const GroupId group(h);
+    (void)trace.started(group);
+    (void)trace.digest(group, 0);
+    const uint64_t first = trace.first_step(group);
+    for (uint64_t step = first; step <= trace.last_step(group) && step < first + 60; ++step) {
+      (void)trace.step(group, step);
+      (void)trace.notes(group, step);
+      for (const MessageKey& key : trace.stored_emissions(group, step)) {
         (void)trace.payload(key);
         (void)trace.delivery(key);
       }

@@ -21,15 +21,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One host of one instance, and a link for every type of message there is.
+// One group of one instance, and a link for every type of message there is.
 TraceCatalog catalog() {
   TraceCatalog catalog;
   catalog.tenants = catalog.processes = {"main"};
-  catalog.hosts.push_back({.name = "actor", .process = 0, .instances = {0}});
+  catalog.groups.push_back({.name = "actor", .process = 0, .instances = {0}});
   catalog.instances.push_back({.name = "actor.main",
                                .node = "actor",
                                .actor = "actor",
-                               .host = 0,
+                               .group = 0,
                                .tenant = 0,
                                .timers = {}});
   for (const auto* type : message_catalog()) {

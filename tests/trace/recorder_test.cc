@@ -29,17 +29,17 @@ struct OneGroup {
     Envelope message;
     message.payload = Payload::of(std::move(group));
     message.tenant = TenantSlot(0);
-    message.epoch = 3;
+    message.incarnation = 3;
     message.sequence = 1;
     message.blob_bytes = blob_bytes;
     StepRecord step;
-    step.host = HostId(kTrainer);
+    step.group = GroupId(kTrainer);
     step.instance = InstanceId(kTrainer);
     step.step = 1;
     step.message = &message;
     step.link = LinkId(kGroupLink);
     step.is_from_record = is_from_record;
-    recorder.on_start(step.host, Time());
+    recorder.on_start(step.group, Time());
     recorder.on_step(step);
     EXPECT_TRUE(writer->close().ok());
     trace = open_trace(folder.path());
@@ -53,9 +53,9 @@ TEST(Recorder, KeepsAnInputWhereItIsHandled) {
   const OneGroup one("input");
   const auto stored = one.trace->payload(one.key);
   ASSERT_TRUE(stored.ok()) << stored.error().text();
-  EXPECT_TRUE(stored->sender_host.is_none());  // nobody has said which step sent it
-  EXPECT_THAT(one.trace->stored_emissions(HostId(kTrainer), 1), IsEmpty());
-  EXPECT_NE(one.trace->step(HostId(kTrainer), 1)->flags & kPayloadStored, 0);
+  EXPECT_TRUE(stored->sender_group.is_none());  // nobody has said which step sent it
+  EXPECT_THAT(one.trace->stored_emissions(GroupId(kTrainer), 1), IsEmpty());
+  EXPECT_NE(one.trace->step(GroupId(kTrainer), 1)->flags & kPayloadStored, 0);
   const auto type = one.trace->catalog().types[stored->type];
   EXPECT_TRUE(check_payload(type, *stored).ok());
   EXPECT_EQ(payload_json(type, *stored)->get_int("ordinal").value(), 5);
@@ -65,7 +65,7 @@ TEST(Recorder, LeavesInputsWithLargeBlobsOut) {
   EXPECT_TRUE(OneGroup("input", 65536).trace->has_payload({LinkId(kGroupLink), 3, 1}));
   const OneGroup one("input", 65537);
   EXPECT_FALSE(one.trace->has_payload(one.key));
-  EXPECT_EQ(one.trace->step(HostId(kTrainer), 1)->flags & kPayloadStored, 0);
+  EXPECT_EQ(one.trace->step(GroupId(kTrainer), 1)->flags & kPayloadStored, 0);
 }
 
 TEST(Recorder, KeepsNothingTwiceOfWhatItsSenderStores) {

@@ -126,13 +126,13 @@ TEST(Snapshot, NeverHoldsAnEffectWithoutItsCause) {
   const auto writer = open_writer(ring_of_four(trace));
   std::atomic<uint64_t> newest[2] = {0, 0};
   std::atomic<bool> stops = false;
-  const auto record = [&](uint32_t host) {
+  const auto record = [&](uint32_t group) {
     for (uint64_t step = 1; !stops.load(); ++step) {
       // Each is at most one step ahead of the other.
-      while (newest[1 - host].load() + 1 < step)
+      while (newest[1 - group].load() + 1 < step)
         if (stops.load()) return;
-      ASSERT_TRUE(append_delivery(*writer, host, step));
-      newest[host].store(step);
+      ASSERT_TRUE(append_delivery(*writer, group, step));
+      newest[group].store(step);
     }
   };
   std::thread first(record, 0), second(record, 1);
@@ -280,11 +280,13 @@ TEST(RingRequests, AreNotSentToAnotherMachineNorToAnyNumber) {
     const auto dumped = request_dump(trace, kPatience);
     return dumped.ok() ? "answered" : dumped.error().text();
   };
-  EXPECT_THAT(ask_with(R"({"process":"main","epoch":1,"pid":4711,"host":"elsewhere.invalid"})"),
-              HasSubstr("is on the machine 'elsewhere.invalid'"));
+  EXPECT_THAT(
+      ask_with(R"({"process":"main","incarnation":1,"pid":4711,"host":"elsewhere.invalid"})"),
+      HasSubstr("is on the machine 'elsewhere.invalid'"));
   for (const char* pid : {"0", "1", "-1", "-4711", "4294967296"})
-    EXPECT_THAT(ask_with(fmt::format(R"({{"process":"main","epoch":1,"pid":{},"host":""}})", pid)),
-                HasSubstr("names process"));
+    EXPECT_THAT(
+        ask_with(fmt::format(R"({{"process":"main","incarnation":1,"pid":{},"host":""}})", pid)),
+        HasSubstr("names process"));
   EXPECT_THAT(ask_with("{"), HasSubstr("main.1.live"));
 }
 

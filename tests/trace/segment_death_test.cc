@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kHosts = 2;
 
-/// How far each host has come, in memory that outlives the child.
+/// How far each group has come, in memory that outlives the child.
 struct Progress {
   std::atomic<uint64_t> step[kHosts];
 };
@@ -27,13 +27,13 @@ struct Progress {
 [[noreturn]] void append_for_ever(const SegmentWriterOptions& options, Progress& progress) {
   auto writer = SegmentWriter::open(options);
   if (!writer.ok()) ::_exit(1);
-  const auto append_all = [&](uint32_t host) {
+  const auto append_all = [&](uint32_t group) {
     for (uint64_t step = 1;; ++step) {
       // Odd sizes too: a frame's place is not always a multiple of 32.
-      if (step % 7 == 0 && !append_note(**writer, host, step, std::string(step % 100, 'x')))
+      if (step % 7 == 0 && !append_note(**writer, group, step, std::string(step % 100, 'x')))
         ::_exit(1);
-      if (!append_delivery(**writer, host, step)) ::_exit(1);
-      progress.step[host].store(step);
+      if (!append_delivery(**writer, group, step)) ::_exit(1);
+      progress.step[group].store(step);
     }
   };
   std::thread other(append_all, 1);
@@ -64,10 +64,10 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
     ::kill(child, SIGKILL);
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     const auto contents = read_all(folder.path());
-    for (uint32_t host = 0; host < kHosts; ++host) {
-      const auto found = contents.steps.find(host);
+    for (uint32_t group = 0; group < kHosts; ++group) {
+      const auto found = contents.steps.find(group);
       const uint64_t num_found = found == contents.steps.end() ? 0 : found->second.size();
-      ASSERT_GE(num_found, progress.step[host].load()) << "round " << round;
+      ASSERT_GE(num_found, progress.step[group].load()) << "round " << round;
       if (num_found > 0) {
         ASSERT_EQ(found->second, steps_to(num_found)) << "round " << round;
       }
@@ -103,11 +103,11 @@ SegmentWriter* ring_writer = nullptr;
     ::signal(signal, SIG_DFL);
     ::raise(signal);
   });
-  const auto append_all = [&](uint32_t host) {
+  const auto append_all = [&](uint32_t group) {
     for (uint64_t step = 1;; ++step) {
-      if (!append_delivery(**writer, host, step)) ::_exit(1);
-      progress.step[host].store(step);
-      if (host == 0 && step == target) ::raise(deadly);
+      if (!append_delivery(**writer, group, step)) ::_exit(1);
+      progress.step[group].store(step);
+      if (group == 0 && step == target) ::raise(deadly);
     }
   };
   std::thread other(append_all, 1);

@@ -33,16 +33,16 @@ SegmentWriterOptions small_segments(const std::filesystem::path& folder) {
   return options;
 }
 
-DeliveryFrame delivery(uint32_t host, uint64_t step) {
+DeliveryFrame delivery(uint32_t group, uint64_t step) {
   DeliveryFrame frame{};
   frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kDelivery);
-  frame.header.host = host;
+  frame.header.group = group;
   frame.step = step;
   frame.began_ns = static_cast<int64_t>(1'000 * step);
-  frame.instance = host;
+  frame.instance = group;
   frame.sequence = step;
-  frame.epoch = 1;
-  frame.payload_check = step * 0x9e3779b97f4a7c15ULL + host;
+  frame.incarnation = 1;
+  frame.payload_check = step * 0x9e3779b97f4a7c15ULL + group;
   return frame;
 }
 
@@ -50,27 +50,27 @@ bool append(SegmentWriter& writer, DeliveryFrame frame) {
   return writer.append(std::as_writable_bytes(std::span(&frame, 1)));
 }
 
-bool append_delivery(SegmentWriter& writer, uint32_t host, uint64_t step) {
-  return append(writer, delivery(host, step));
+bool append_delivery(SegmentWriter& writer, uint32_t group, uint64_t step) {
+  return append(writer, delivery(group, step));
 }
 
-bool append_note(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& text) {
+bool append_note(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& text) {
   NoteFrame frame{};
   frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kNote);
   frame.header.count = static_cast<uint16_t>(NoteKind::kError);
-  frame.header.host = host;
+  frame.header.group = group;
   frame.step = step;
   frame.num_bytes = static_cast<uint32_t>(text.size());
   return writer.append(std::as_writable_bytes(std::span(&frame, 1)),
                        std::as_bytes(std::span(text)));
 }
 
-bool append_payload(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& body,
+bool append_payload(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& body,
                     const std::vector<std::string>& blobs) {
   PayloadFrame frame{};
   frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kPayload);
   frame.header.count = static_cast<uint16_t>(blobs.size());
-  frame.header.host = host;
+  frame.header.group = group;
   frame.step = step;
   frame.sequence = step;
   frame.body_bytes = static_cast<uint32_t>(body.size());
@@ -106,7 +106,7 @@ void read_into(SegmentReader& reader, Contents& contents) {
     ++contents.num_frames;
     ++contents.count[frame->kind()];
     if (frame->kind() == TraceFrameKind::kDelivery)
-      contents.steps[frame->header().host].push_back(frame->as<DeliveryFrame>().step);
+      contents.steps[frame->header().group].push_back(frame->as<DeliveryFrame>().step);
     if (frame->kind() == TraceFrameKind::kGap) contents.gaps.push_back(frame->as<GapFrame>());
     offset = SegmentReader::next_offset(*frame);
   }

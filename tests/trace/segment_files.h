@@ -26,14 +26,14 @@ class TestFolder {
 /// Options with the smallest segments and no packing.
 SegmentWriterOptions small_segments(const std::filesystem::path& folder);
 
-DeliveryFrame delivery(uint32_t host, uint64_t step);
+DeliveryFrame delivery(uint32_t group, uint64_t step);
 bool append(SegmentWriter& writer, DeliveryFrame frame);
-/// Delivery `step` of `host`, whose fields follow from both.
-bool append_delivery(SegmentWriter& writer, uint32_t host, uint64_t step);
+/// Delivery `step` of `group`, whose fields follow from both.
+bool append_delivery(SegmentWriter& writer, uint32_t group, uint64_t step);
 /// A note whose text is `text`.
-bool append_note(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& text);
+bool append_note(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& text);
 /// A payload with `body` and inline Blobs.
-bool append_payload(SegmentWriter& writer, uint32_t host, uint64_t step, const std::string& body,
+bool append_payload(SegmentWriter& writer, uint32_t group, uint64_t step, const std::string& body,
                     const std::vector<std::string>& blobs);
 
 std::vector<std::byte> file_bytes(const std::filesystem::path& file);
@@ -41,7 +41,7 @@ void write_bytes(const std::filesystem::path& file, std::span<const std::byte> b
 
 /// Everything in a folder, read to the end.
 struct Contents {
-  std::map<uint32_t, std::vector<uint64_t>> steps;  // deliveries by host, in file order
+  std::map<uint32_t, std::vector<uint64_t>> steps;  // deliveries by group, in file order
   std::map<TraceFrameKind, uint64_t> count;
   std::vector<GapFrame> gaps;
   std::vector<Damage> damage;

@@ -73,7 +73,7 @@ TEST(SegmentWriter, CountsWhatItCannotWriteAndSaysSoInAGap) {
   EXPECT_EQ(steps_in(contents.gaps), lost);
   uint64_t num_lost = 0;
   for (const auto& gap : contents.gaps) {
-    EXPECT_EQ(gap.header.host, 5U);
+    EXPECT_EQ(gap.header.group, 5U);
     num_lost += gap.num_lost;
   }
   EXPECT_EQ(num_lost, lost.size());
@@ -212,7 +212,7 @@ TEST(SealedSegments, RetiresTheOldestOnePastTheLimitAndNoneThatIsNeeded) {
       write_bytes(segment_path(folder.path(), "main", 1, number), content);
     SealedSegments sealed({.folder = folder.path(),
                            .process = "main",
-                           .epoch = 1,
+                           .incarnation = 1,
                            .bytes_max = 300,
                            .packs = false,
                            .keep_from = [keep_from] { return keep_from; }});

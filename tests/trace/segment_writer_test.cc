@@ -18,7 +18,7 @@ TEST(SegmentWriter, RefusesSegmentsThatAreTooSmallOrThereAlready) {
   options = small_segments(folder.path());
   { ASSERT_TRUE(SegmentWriter::open(options).ok()); }
   EXPECT_EQ(SegmentWriter::open(options).error().code(), Code::kExists);
-  options.epoch = 2;
+  options.incarnation = 2;
   EXPECT_TRUE(SegmentWriter::open(options).ok());
 }
 
@@ -52,15 +52,16 @@ TEST(SegmentWriter, EightThreadsLoseNothingAndKeepTheOrderOfEachHost) {
   const uint64_t num_steps = 100'000;
   {
     std::vector<std::jthread> threads;
-    for (uint32_t host = 0; host < 8; ++host)
-      threads.emplace_back([&, host] {
+    for (uint32_t group = 0; group < 8; ++group)
+      threads.emplace_back([&, group] {
         for (uint64_t step = 1; step <= num_steps; ++step)
-          if (!append_delivery(**writer, host, step)) return;
+          if (!append_delivery(**writer, group, step)) return;
       });
   }
   ASSERT_TRUE((*writer)->close().ok()) << (*writer)->fault().error().text();
   const auto contents = read_all(folder.path());
-  for (uint32_t host = 0; host < 8; ++host) EXPECT_EQ(contents.steps.at(host), steps_to(num_steps));
+  for (uint32_t group = 0; group < 8; ++group)
+    EXPECT_EQ(contents.steps.at(group), steps_to(num_steps));
   EXPECT_TRUE(contents.damage.empty());
   const auto files = list_segments(folder.path());
   ASSERT_TRUE(files.ok());

@@ -43,7 +43,7 @@ class Teller {
       : options_(options), take_(take), random_(options.seed) {}
 
   void tell() {
-    for (uint32_t host = 0; host < 3; ++host) started(host);
+    for (uint32_t group = 0; group < 3; ++group) started(group);
     for (uint64_t round = 1; round <= options_.num_rounds; ++round) {
       now_ns_ += 1'000'000;
       Task task{round, "task " + std::to_string(random_.below(1000))};
@@ -64,7 +64,8 @@ class Teller {
   void publish() {
     const auto version = static_cast<int64_t>(steps_of_trainer_ += 1);
     const Live live{PolicyVersion(reward_ > 1e6 ? version + 1000 : version)};
-    const Sent sent = send(kLiveLink, kTrainer, live, {InstanceId(kTrainer), steps_[kTrainer] + 1});
+    const Sent sent =
+        send(kLiveConnection, kTrainer, live, {InstanceId(kTrainer), steps_[kTrainer] + 1});
     step(kTrainer, StepKind::kWork, 1, nullptr);
     step(kRollout, StepKind::kMessage, 0, &sent);
     version_ = live.version;
@@ -87,26 +88,26 @@ class Teller {
     if (options_.change) options_.change(group);
     return group;
   }
-  void started(uint32_t host) {
+  void started(uint32_t group) {
     LifecycleFrame frame{};
     frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kLifecycle);
-    frame.header.host = host;
-    frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
+    frame.header.group = group;
+    frame.header.count = static_cast<uint16_t>(LifecycleKind::kGroupStarted);
     frame.at_ns = 500;
     auto made = frame_of(frame);
     take_(made);
   }
   template <class T>
-  Sent send(uint32_t link, uint32_t host, const T& message, StepRef cause) {
+  Sent send(uint32_t link, uint32_t group, const T& message, StepRef cause) {
     const Payload payload = Payload::of(message);
     const auto encoded = encode_message(payload);
     PayloadFrame frame{};
     frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kPayload);
-    frame.header.host = host;
+    frame.header.group = group;
     frame.header.count = static_cast<uint16_t>(encoded->blobs.size());
-    frame.step = steps_[host] + 1;
+    frame.step = steps_[group] + 1;
     frame.link = link;
-    frame.epoch = 1;
+    frame.incarnation = 1;
     frame.sequence = ++sequences_[link];
     frame.sent_at_ns = now_ns_ + kTick;  // when the step that sends it begins
     frame.tenant = 0;
@@ -126,14 +127,14 @@ class Teller {
     take_(made);
     return {link, frame.sequence, frame.payload_check, frame.body_bytes, cause, frame.origin};
   }
-  void step(uint32_t host, StepKind kind, uint16_t num_emissions, const Sent* input) {
+  void step(uint32_t group, StepKind kind, uint16_t num_emissions, const Sent* input) {
     DeliveryFrame frame{};
     frame.header.kind = static_cast<uint8_t>(TraceFrameKind::kDelivery);
-    frame.header.host = host;
+    frame.header.group = group;
     frame.header.count = num_emissions;
-    frame.step = ++steps_[host];
+    frame.step = ++steps_[group];
     frame.began_ns = now_ns_ += kTick;
-    frame.instance = kind == StepKind::kWork ? UINT32_MAX : host;
+    frame.instance = kind == StepKind::kWork ? UINT32_MAX : group;
     frame.duration_us = static_cast<uint32_t>(5 + random_.below(20));
     frame.step_kind = static_cast<uint8_t>(kind);
     frame.tenant = frame.type = frame.cause_instance = frame.origin = UINT32_MAX;
@@ -141,7 +142,7 @@ class Teller {
       frame.header.flags = kPayloadStored;
       frame.subject = input->link;
       frame.sequence = input->sequence;
-      frame.epoch = 1;
+      frame.incarnation = 1;
       frame.tenant = 0;
       frame.type = input->link;
       frame.cause_instance = input->cause.instance.value;
@@ -182,7 +183,7 @@ TraceCatalog story_catalog() {
   catalog.is_virtual = true;
   catalog.tenants = {"main"};
   catalog.processes = {"main"};
-  catalog.hosts = {{"env", 0, {0}}, {"rollout.main", 0, {1}}, {"trainer", 0, {2}}};
+  catalog.groups = {{"env", 0, {0}}, {"rollout.main", 0, {1}}, {"trainer", 0, {2}}};
   catalog.instances = {{"env", "env", "env", 0, UINT32_MAX, {}},
                        {"rollout.main", "rollout", "rollout", 1, 0, {"stall"}},
                        {"trainer", "trainer", "trainer", 2, UINT32_MAX, {}}};
@@ -202,9 +203,9 @@ Story::Story(StoryOptions options) : catalog(story_catalog()) {
   tell(options, [this](StoryFrame& frame) { frames.push_back(frame); });
 }
 
-StoryFrame& Story::delivery(uint32_t host, uint64_t step) {
+StoryFrame& Story::delivery(uint32_t group, uint64_t step) {
   for (auto& frame : frames)
-    if (frame.kind() == TraceFrameKind::kDelivery && frame.header().host == host &&
+    if (frame.kind() == TraceFrameKind::kDelivery && frame.header().group == group &&
         frame.delivery().step == step)
       return frame;
   CHECK(false, "the story has no such step");
@@ -224,9 +225,9 @@ void Story::remove(const StoryFrame& frame) {
   frames.erase(frames.begin() + (&frame - frames.data()));
 }
 
-void Story::swap_steps(uint32_t host, uint64_t step) {
-  StoryFrame& first = delivery(host, step);
-  StoryFrame& second = delivery(host, step + 1);
+void Story::swap_steps(uint32_t group, uint64_t step) {
+  StoryFrame& first = delivery(group, step);
+  StoryFrame& second = delivery(group, step + 1);
   std::swap(first.delivery().step, second.delivery().step);
   std::swap(first.delivery().began_ns, second.delivery().began_ns);
   std::swap(first, second);

@@ -64,8 +64,8 @@ struct Live {
   }
 };
 
-inline constexpr uint32_t kEnv = 0, kRollout = 1, kTrainer = 2;  // hosts and instances
-inline constexpr uint32_t kTaskLink = 0, kGroupLink = 1, kLiveLink = 2;
+inline constexpr uint32_t kEnv = 0, kRollout = 1, kTrainer = 2;  // groups and instances
+inline constexpr uint32_t kTaskLink = 0, kGroupLink = 1, kLiveConnection = 2;
 inline constexpr uint64_t kBatch = 4;  // groups of a policy
 /// About the smallest a writer takes: 8000 rounds fill four or more.
 inline constexpr uint64_t kStorySegmentBytes = 1'310'720;
@@ -95,12 +95,12 @@ class Story {
   std::vector<StoryFrame> frames;
 
   /// The delivery of a step; CHECKs that it is there.
-  StoryFrame& delivery(uint32_t host, uint64_t step);
+  StoryFrame& delivery(uint32_t group, uint64_t step);
   /// The payload of the nth message of a link.
   StoryFrame& payload(uint32_t link, uint64_t sequence);
   void remove(const StoryFrame& frame);
-  /// Two neighbouring steps of a host take place in the other order.
-  void swap_steps(uint32_t host, uint64_t step);
+  /// Two neighbouring steps of a group take place in the other order.
+  void swap_steps(uint32_t group, uint64_t step);
 
   /// Into `folder`/trace; `ends` = false leaves the end frame away, as a death does.
   void write(const std::filesystem::path& folder, bool ends = true,

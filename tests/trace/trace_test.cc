@@ -48,27 +48,27 @@ TEST(Trace, FindsEveryStepAndPayloadAgain) {
     for (StoryFrame& frame : story.frames) {
       if (frame.kind() == TraceFrameKind::kDelivery) {
         const auto& delivery = frame.delivery();
-        const auto step = trace->step(HostId(delivery.header.host), delivery.step);
-        ASSERT_TRUE(step.has_value()) << delivery.header.host << ":" << delivery.step;
+        const auto step = trace->step(GroupId(delivery.header.group), delivery.step);
+        ASSERT_TRUE(step.has_value()) << delivery.header.group << ":" << delivery.step;
         ++num_steps;
         EXPECT_EQ(step->payload_check, delivery.payload_check);
         EXPECT_EQ(step->began.to_nanoseconds(), delivery.began_ns);
         if (step->kind != StepKind::kMessage) continue;
-        const auto at = trace->delivery({step->link, step->epoch, step->sequence});
+        const auto at = trace->delivery({step->link, step->incarnation, step->sequence});
         ASSERT_TRUE(at.has_value());
         EXPECT_EQ(at->step, delivery.step);
       } else if (frame.kind() == TraceFrameKind::kPayload) {
         const auto& fixed = frame.payload();
-        const MessageKey key{LinkId(fixed.link), fixed.epoch, fixed.sequence};
+        const MessageKey key{LinkId(fixed.link), fixed.incarnation, fixed.sequence};
         const auto payload = trace->payload(key);
         ASSERT_TRUE(payload.ok()) << payload.error().text();
         EXPECT_TRUE(check_payload(trace->catalog().types[fixed.type], *payload).ok());
-        EXPECT_THAT(trace->stored_emissions(HostId(fixed.header.host), fixed.step),
+        EXPECT_THAT(trace->stored_emissions(GroupId(fixed.header.group), fixed.step),
                     ::testing::ElementsAre(key));
       }
     }
     EXPECT_EQ(trace->num_steps(), num_steps);
-    EXPECT_EQ(trace->started(HostId(1)), Time::from_nanoseconds(500));
+    EXPECT_EQ(trace->started(GroupId(1)), Time::from_nanoseconds(500));
   }
 }
 
@@ -77,12 +77,12 @@ TEST(Trace, NothingIsFoundBeyondItsEnds) {
   Story({.num_rounds = 8}).write(folder.path());
   const auto trace = open_trace(folder.path());
   ASSERT_NE(trace, nullptr);
-  EXPECT_EQ(trace->first_step(HostId(kEnv)), 1u);
-  EXPECT_EQ(trace->last_step(HostId(kEnv)), 8u);
-  EXPECT_FALSE(trace->step(HostId(kEnv), 0).has_value());
-  EXPECT_TRUE(trace->step(HostId(kEnv), 8).has_value());
-  EXPECT_FALSE(trace->step(HostId(kEnv), 9).has_value());
-  EXPECT_FALSE(trace->step(HostId(77), 1).has_value());
+  EXPECT_EQ(trace->first_step(GroupId(kEnv)), 1u);
+  EXPECT_EQ(trace->last_step(GroupId(kEnv)), 8u);
+  EXPECT_FALSE(trace->step(GroupId(kEnv), 0).has_value());
+  EXPECT_TRUE(trace->step(GroupId(kEnv), 8).has_value());
+  EXPECT_FALSE(trace->step(GroupId(kEnv), 9).has_value());
+  EXPECT_FALSE(trace->step(GroupId(77), 1).has_value());
   EXPECT_FALSE(trace->delivery({LinkId(kTaskLink), 1, 9}).has_value());
   EXPECT_FALSE(trace->delivery({LinkId(kTaskLink), 2, 1}).has_value());
   const auto none = trace->payload({LinkId(kTaskLink), 1, 9});
@@ -137,8 +137,8 @@ TEST(Trace, AMissingRecordIsNamed) {
   const auto missing = faults_of(*trace, TraceFault::Kind::kMissingStep);
   ASSERT_EQ(missing.size(), 1u);
   EXPECT_EQ(missing[0].text, "step 7 of 'trainer' missing, although nothing around is damaged");
-  EXPECT_FALSE(trace->step(HostId(kTrainer), 7).has_value());
-  EXPECT_TRUE(trace->step(HostId(kTrainer), 8).has_value());
+  EXPECT_FALSE(trace->step(GroupId(kTrainer), 7).has_value());
+  EXPECT_TRUE(trace->step(GroupId(kTrainer), 8).has_value());
   EXPECT_FALSE(trace->is_complete());
 }
 
@@ -150,16 +150,16 @@ TEST(Trace, AMissingSegmentIsNamedWithItsSteps) {
   fs::remove(segment(folder, 2));
   const auto trace = open_trace(folder.path());
   ASSERT_NE(trace, nullptr);
-  EXPECT_EQ(trace->first_step(HostId(kEnv)), 1u);
-  EXPECT_EQ(trace->last_step(HostId(kEnv)), whole->last_step(HostId(kEnv)));
+  EXPECT_EQ(trace->first_step(GroupId(kEnv)), 1u);
+  EXPECT_EQ(trace->last_step(GroupId(kEnv)), whole->last_step(GroupId(kEnv)));
   const auto missing = faults_of(*trace, TraceFault::Kind::kMissingSegment);
-  ASSERT_EQ(missing.size(), 4u);  // the segment, and the steps of each host
-  EXPECT_THAT(missing[0].text, HasSubstr("segment 2 of process 'main' (epoch 1) missing"));
-  EXPECT_EQ(missing[1].host, HostId(kEnv));
-  EXPECT_FALSE(trace->step(HostId(kEnv), missing[1].first).has_value());
-  EXPECT_TRUE(trace->step(HostId(kEnv), missing[1].first - 1).has_value());
-  EXPECT_FALSE(trace->step(HostId(kEnv), missing[1].last).has_value());
-  EXPECT_TRUE(trace->step(HostId(kEnv), missing[1].last + 1).has_value());
+  ASSERT_EQ(missing.size(), 4u);  // the segment, and the steps of each group
+  EXPECT_THAT(missing[0].text, HasSubstr("segment 2 of process 'main' (incarnation 1) missing"));
+  EXPECT_EQ(missing[1].group, GroupId(kEnv));
+  EXPECT_FALSE(trace->step(GroupId(kEnv), missing[1].first).has_value());
+  EXPECT_TRUE(trace->step(GroupId(kEnv), missing[1].first - 1).has_value());
+  EXPECT_FALSE(trace->step(GroupId(kEnv), missing[1].last).has_value());
+  EXPECT_TRUE(trace->step(GroupId(kEnv), missing[1].last + 1).has_value());
 }
 
 TEST(Trace, RetiredSegmentsAreNoFaultButNoWholeTraceEither) {
@@ -171,7 +171,7 @@ TEST(Trace, RetiredSegmentsAreNoFaultButNoWholeTraceEither) {
   ASSERT_NE(trace, nullptr);
   EXPECT_FALSE(faults_of(*trace, TraceFault::Kind::kRetired).empty());
   for (const auto& fault : trace->faults()) EXPECT_FALSE(fault.is_fault()) << fault.text;
-  EXPECT_GT(trace->first_step(HostId(kEnv)), 1u);
+  EXPECT_GT(trace->first_step(GroupId(kEnv)), 1u);
   EXPECT_FALSE(trace->is_complete());
 }
 
@@ -184,7 +184,7 @@ TEST(Trace, AFlippedByteIsDamageAtItsStep) {
   uint64_t offset = 0;
   for (auto frame = (*reader)->next(0); frame;
        frame = (*reader)->next(SegmentReader::next_offset(*frame)))
-    if (frame->kind() == TraceFrameKind::kDelivery && frame->header().host == kTrainer &&
+    if (frame->kind() == TraceFrameKind::kDelivery && frame->header().group == kTrainer &&
         frame->as<DeliveryFrame>().step == 5)
       offset = frame->offset;
   ASSERT_GT(offset, 0u);
@@ -247,12 +247,12 @@ TEST(Trace, AHostileIndexCannotDoHarm) {
     const auto trace = Trace::open(folder.path());
     if (!trace.ok()) continue;
     for (uint64_t step = 1; step < 60; ++step)
-      if (const auto found = (*trace)->step(HostId(kTrainer), step)) {
-        EXPECT_EQ(found->payload_check, honest->step(HostId(kTrainer), step)->payload_check);
+      if (const auto found = (*trace)->step(GroupId(kTrainer), step)) {
+        EXPECT_EQ(found->payload_check, honest->step(GroupId(kTrainer), step)->payload_check);
       }
     (void)(*trace)->payload({LinkId(kGroupLink), 1, 7});
     (void)(*trace)->delivery({LinkId(kGroupLink), 1, 7});
-    (void)(*trace)->stored_emissions(HostId(kRollout), 7);
+    (void)(*trace)->stored_emissions(GroupId(kRollout), 7);
     uint64_t num_seen = 0;
     (*trace)->visit(Time(), Time::from_nanoseconds(INT64_MAX),
                     [&](const TraceStep&) { return ++num_seen < 1000; });
@@ -287,7 +287,7 @@ TEST(Trace, AnotherFormatVersionIsNamed) {
   write_bytes(segment(folder, 1), bytes);
   const auto trace = Trace::open(folder.path());
   ASSERT_FALSE(trace.ok());
-  EXPECT_THAT(trace.error().message(), HasSubstr("format version 9; this program reads 1"));
+  EXPECT_THAT(trace.error().message(), HasSubstr("format version 9; this program reads 2"));
 }
 
 TEST(StepNames, NameInstancesHostsAndNodes) {

@@ -10,7 +10,7 @@ namespace {
 
 class MemoryStage final : public TransportStage {
  public:
-  void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
+  void open(size_t side, const TransportIdentity& identity, const ConnectionLimits& limits,
             CollectingReceiver& receiver) override {
     transports_[side] = make_memory_transport(network_, identity, limits, receiver);
     if (side == 0) address_of_0_ = transports_[0]->address();
@@ -21,7 +21,7 @@ class MemoryStage final : public TransportStage {
     transports_[side].reset();
     network_->heal(ProcessId(0), ProcessId(1));
   }
-  void break_link() override {
+  void break_connection() override {
     network_->cut(ProcessId(0), ProcessId(1));
     network_->heal(ProcessId(0), ProcessId(1));
   }
@@ -36,7 +36,7 @@ class ZmqStage : public TransportStage {
     shares_memory_ = shares_memory;
     if (listen_.empty()) listen_ = "ipc://" + folder_.path().string() + "/sockets";
   }
-  void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
+  void open(size_t side, const TransportIdentity& identity, const ConnectionLimits& limits,
             CollectingReceiver& receiver) override {
     transports_[side].reset();
     auto made = make_zmq_transport(identity, limits, options(side), receiver);
@@ -45,7 +45,7 @@ class ZmqStage : public TransportStage {
     if (side == 0) address_of_0_ = transports_[0]->address();
   }
   void kill(size_t side) override { transports_[side].reset(); }
-  void break_link() override { break_connections(*transports_[1]); }
+  void break_connection() override { break_connections(*transports_[1]); }
 
  protected:
   virtual ZmqOptions options(size_t side) const {
@@ -90,14 +90,14 @@ class SimulatedStage final : public TransportStage {
   ~SimulatedStage() override {
     for (auto& transport : transports_) transport.reset();
   }
-  void open(size_t side, const TransportIdentity& identity, const LinkLimits& limits,
+  void open(size_t side, const TransportIdentity& identity, const ConnectionLimits& limits,
             CollectingReceiver& receiver) override {
     receiver.never_hold();
     transports_[side] = network_.make_transport(identity, limits, receiver);
     if (side == 0) address_of_0_ = transports_[0]->address();
   }
   void kill(size_t side) override { transports_[side].reset(); }
-  void break_link() override {
+  void break_connection() override {
     network_.run_for(Duration::microseconds(300));
     network_.cut(ProcessId(0), ProcessId(1));
     network_.heal(ProcessId(0), ProcessId(1));

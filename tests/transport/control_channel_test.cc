@@ -62,7 +62,7 @@ TEST_F(ControlChannelTest, CarriesMessagesBothWaysInOrder) {
     EXPECT_EQ(as_if<LogLine>(up.message), nullptr);
     const auto down = next(*right_inbox_);
     ASSERT_NE(as_if<StartRun>(down.message), nullptr);
-    EXPECT_EQ(as_if<StartRun>(down.message)->epoch, i);
+    EXPECT_EQ(as_if<StartRun>(down.message)->incarnation, i);
   }
 }
 
@@ -102,7 +102,7 @@ TEST_F(ControlChannelTest, StopsReadingWhileTheInboxIsFull) {
   for (uint32_t i = 0; i < 2000; ++i) {
     const auto event = next(*inbox_);
     ASSERT_NE(as_if<StartRun>(event.message), nullptr);
-    ASSERT_EQ(as_if<StartRun>(event.message)->epoch, i);
+    ASSERT_EQ(as_if<StartRun>(event.message)->incarnation, i);
   }
 }
 
@@ -117,7 +117,7 @@ TEST_F(ControlChannelTest, RefusesAMessageThatIsTooLarge) {
 TEST_F(ControlChannelTest, ReadsAMessageThatArrivesByteByByte) {
   connect();
   for (const std::byte byte : bytes_of(Payload::of(StartRun{5}))) write_raw({&byte, 1});
-  EXPECT_EQ(as_if<StartRun>(next(*inbox_).message)->epoch, 5u);
+  EXPECT_EQ(as_if<StartRun>(next(*inbox_).message)->incarnation, 5u);
 }
 
 TEST_F(ControlChannelTest, EndsOnNoise) {

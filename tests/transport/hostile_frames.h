@@ -16,26 +16,26 @@
 #include "graph/base/random.h"
 #include "runtime/transport/keys.h"
 #include "runtime/transport/zmq_socket.h"
-#include "runtime/wire/link_frame.h"
 #include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/peer_frame.h"
 
 namespace primerl {
 
 /// What an attacker may know; all but the pass and the keys can be guessed or read somewhere.
 struct KnownLink {
-  LinkGreeting greeting;  // right but for its pass
+  PeerGreeting greeting;  // right but for its pass
   ProcessId process;      // whom it claims to be
-  uint32_t epoch = 1;
-  uint32_t peer_epoch = 1;
+  uint32_t incarnation = 1;
+  uint32_t peer_incarnation = 1;
 };
 
 /// Header and payload as one part, its check right.
-inline std::vector<std::byte> hostile_frame(LinkFrameHeader header,
+inline std::vector<std::byte> hostile_frame(PeerFrameHeader header,
                                             std::span<const std::byte> payload) {
   header.payload_bytes = payload.size();
   header.check = link_check(header, link_payload_hash(payload, {}));
-  std::vector<std::byte> bytes(kLinkHeaderBytes);
-  encode_link_header(header, std::span(bytes).first<kLinkHeaderBytes>());
+  std::vector<std::byte> bytes(kPeerFrameHeaderBytes);
+  encode_peer_frame_header(header, std::span(bytes).first<kPeerFrameHeaderBytes>());
   bytes.insert(bytes.end(), payload.begin(), payload.end());
   return bytes;
 }
@@ -47,38 +47,39 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
     auto& garbage = all.emplace_back(size);
     for (std::byte& each : garbage) each = static_cast<std::byte>(random.next());
   }
-  LinkFrameHeader header;
-  header.epoch = known.epoch;
-  header.peer_epoch = known.peer_epoch;
+  PeerFrameHeader header;
+  header.incarnation = known.incarnation;
+  header.peer_incarnation = known.peer_incarnation;
   header.process = known.process;
-  const auto greet = [&](uint32_t epoch, const auto& change) {
-    LinkGreeting greeting = known.greeting;
+  const auto greet = [&](uint32_t incarnation, const auto& change) {
+    PeerGreeting greeting = known.greeting;
     change(greeting);
     const auto body = encode_message(Payload::of(std::move(greeting)));
-    header.kind = LinkFrameKind::kHello;
+    header.kind = PeerFrameKind::kHello;
     header.sequence = 0;
-    header.epoch = epoch;
+    header.incarnation = incarnation;
     all.push_back(hostile_frame(header, body->body));
-    header.epoch = known.epoch;
+    header.incarnation = known.incarnation;
   };
-  const auto nothing = [](LinkGreeting&) {};
-  greet(known.epoch, nothing);  // all right but the pass
-  greet(known.epoch, [](auto& it) { it.pass = std::string(32, '0'); });
-  greet(known.epoch, [](auto& it) { it.run = "another"; });
-  greet(known.epoch, [](auto& it) { it.run = std::string(3900, 'r'); });
-  greet(known.epoch, [](auto& it) { it.name = std::string(3900, 'n'); });
-  greet(known.epoch, [](auto& it) { it.received = UINT64_MAX; });
-  for (const uint32_t epoch : {0u, known.epoch + 1, UINT32_MAX}) greet(epoch, nothing);
+  const auto nothing = [](PeerGreeting&) {};
+  greet(known.incarnation, nothing);  // all right but the pass
+  greet(known.incarnation, [](auto& it) { it.pass = std::string(32, '0'); });
+  greet(known.incarnation, [](auto& it) { it.run = "another"; });
+  greet(known.incarnation, [](auto& it) { it.run = std::string(3900, 'r'); });
+  greet(known.incarnation, [](auto& it) { it.name = std::string(3900, 'n'); });
+  greet(known.incarnation, [](auto& it) { it.received = UINT64_MAX; });
+  for (const uint32_t incarnation : {0u, known.incarnation + 1, UINT32_MAX})
+    greet(incarnation, nothing);
   // Every kind, numbered as it must be, without a greeting before; the first ones again: replayed.
   for (int round = 0; round < 2; ++round)
     for (uint8_t kind = 1; kind <= 13; ++kind) {
-      header.kind = static_cast<LinkFrameKind>(kind);
+      header.kind = static_cast<PeerFrameKind>(kind);
       header.sequence = is_numbered(header.kind) ? 1 : 0;
       header.acknowledged = UINT64_MAX;
       all.push_back(hostile_frame(header, std::vector<std::byte>(kind >= 8 ? 48 : 0)));
     }
   // Frames that are damaged, more than enough of them to end a link; another version, too.
-  header.kind = LinkFrameKind::kProbe;
+  header.kind = PeerFrameKind::kProbe;
   header.sequence = header.acknowledged = 0;
   auto damaged = hostile_frame(header, {}), other_version = damaged;
   damaged[40] ^= std::byte{1};
@@ -89,11 +90,11 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
 }
 
 /// The name that a connection of a process has, as far as others can know it.
-inline std::string hostile_route(ProcessId process, uint32_t epoch, uint32_t attempt) {
+inline std::string hostile_route(ProcessId process, uint32_t incarnation, uint32_t attempt) {
   std::string id(13, 'P');
   auto* at = reinterpret_cast<std::byte*>(id.data());
   put_number<uint32_t>(at + 1, process.value);
-  put_number<uint32_t>(at + 5, epoch);
+  put_number<uint32_t>(at + 5, incarnation);
   put_number<uint32_t>(at + 9, attempt);
   return id + draw_word();
 }

@@ -15,7 +15,7 @@ namespace {
 /// A network with processes 0 .. n-1, all of them linked.
 class Mesh {
  public:
-  Mesh(SimulatedOptions options, uint32_t num_processes, const LinkLimits& limits = {})
+  Mesh(SimulatedOptions options, uint32_t num_processes, const ConnectionLimits& limits = {})
       : network(options), receivers(num_processes) {
     for (uint32_t i = 0; i < num_processes; ++i) {
       receivers[i].never_hold();
@@ -33,11 +33,11 @@ class Mesh {
     ASSERT_TRUE(transports[i]->add_peer(peer).ok());
   }
   void send(uint32_t from, uint32_t to, uint64_t number, size_t bytes = 0) {
-    const auto sent = transports[from]->send(ProcessId(to), note_parcel(from, to, number, bytes));
+    const auto sent = transports[from]->send(ProcessId(to), note_batch(from, to, number, bytes));
     ASSERT_TRUE(sent.ok()) << sent.error().text();
   }
-  LinkStatus status(uint32_t from, uint32_t to) const {
-    for (const LinkStatus& status : transports[from]->status())
+  ConnectionStatus status(uint32_t from, uint32_t to) const {
+    for (const ConnectionStatus& status : transports[from]->status())
       if (status.peer == ProcessId(to)) return status;
     return {};
   }
@@ -66,10 +66,10 @@ TEST(SimulatedTransport, HealsAPartitionOfFiveSecondsWithoutLoss) {
   EXPECT_EQ(run.receivers[0].num_messages(), 0u);
   EXPECT_EQ(run.receivers[0].num_downs(), 1u);
   EXPECT_EQ(run.receivers[1].num_downs(), 1u);
-  EXPECT_EQ(run.status(1, 0).state, LinkState::kBroken);
+  EXPECT_EQ(run.status(1, 0).state, ConnectionState::kBroken);
   run.network.heal(ProcessId(0), ProcessId(1));
   ASSERT_TRUE(run.network.run_until([&] { return run.receivers[0].num_messages() == 500; }));
-  EXPECT_TRUE(is_in_order(run.receivers[0].numbers_from(HostId(1)), 500));
+  EXPECT_TRUE(is_in_order(run.receivers[0].numbers_from(GroupId(1)), 500));
   EXPECT_TRUE(run.receivers[0].is_whole());
   EXPECT_EQ(run.receivers[0].num_ups(), 2u);
   EXPECT_EQ(run.status(1, 0).num_breaks, 1u);
@@ -106,7 +106,7 @@ TEST(SimulatedTransport, DeliversOnceAndInOrderUnderEveryFault) {
   constexpr uint64_t kCount = 60;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    LinkLimits limits;
+    ConnectionLimits limits;
     limits.bulk_bytes_min = 500;
     limits.chunk_bytes = 300;
     limits.window_frames = 8;
@@ -134,12 +134,12 @@ TEST(SimulatedTransport, DeliversOnceAndInOrderUnderEveryFault) {
       ASSERT_TRUE(run.receivers[to].is_whole());
       for (uint32_t from = 0; from < 3; ++from)
         ASSERT_TRUE(from == to ||
-                    is_in_order(run.receivers[to].numbers_from(HostId(from)), kCount));
+                    is_in_order(run.receivers[to].numbers_from(GroupId(from)), kCount));
     }
     // Quiet again, the ledger closes.
     run.network.set_faults({});
     const auto is_settled = [&](uint32_t from, uint32_t to) {
-      const LinkStatus status = run.status(from, to);
+      const ConnectionStatus status = run.status(from, to);
       return status.acknowledged == status.sent && status.unacknowledged == TransferCounts();
     };
     ASSERT_TRUE(run.network.run_until([&] {

@@ -15,20 +15,20 @@ Blob blob_of(uint64_t number, size_t size) {
   return Blob(std::move(bytes));
 }
 
-Parcel parcel_of(uint32_t from, uint32_t to, Note note) {
-  Parcel parcel;
-  parcel.from = HostId(from);
-  parcel.to = HostId(to);
-  parcel.epoch = 1;
-  ParcelMessage message;
+MessageBatch batch_of(uint32_t from, uint32_t to, Note note) {
+  MessageBatch batch;
+  batch.from = GroupId(from);
+  batch.to = GroupId(to);
+  batch.incarnation = 1;
+  BatchedMessage message;
   message.link = LinkId(from);
   message.envelope.edge = EdgeId(from);
   message.envelope.sequence = note.number;
-  message.envelope.epoch = 1;
+  message.envelope.incarnation = 1;
   message.envelope.blob_bytes = note.blob.size();
   message.envelope.payload = Payload::of(std::move(note));
-  parcel.messages.push_back(std::move(message));
-  return parcel;
+  batch.messages.push_back(std::move(message));
+  return batch;
 }
 
 }  // namespace
@@ -44,24 +44,26 @@ std::shared_ptr<const WireTypes> other_types() {
   return types;
 }
 
-Parcel note_parcel(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes) {
-  return parcel_of(from, to, {number, "a note", blob_of(number, blob_bytes)});
+MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes) {
+  return batch_of(from, to, {number, "a note", blob_of(number, blob_bytes)});
 }
 
-Parcel text_parcel(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes) {
-  return parcel_of(from, to, {number, std::string(text_bytes, 'x'), blob_of(number, 0)});
+MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes) {
+  return batch_of(from, to, {number, std::string(text_bytes, 'x'), blob_of(number, 0)});
 }
 
-std::string describe(const Parcel& parcel) {
-  std::string text = fmt::format("{} -> {} epoch {}", parcel.from, parcel.to, parcel.epoch);
-  for (const Grant& grant : parcel.grants)
+std::string describe(const MessageBatch& batch) {
+  std::string text =
+      fmt::format("{} -> {} incarnation {}", batch.from, batch.to, batch.incarnation);
+  for (const Grant& grant : batch.grants)
     text += fmt::format(" grant {} {} {} {}", grant.link, grant.num_messages, grant.num_bytes,
-                        grant.epoch);
-  for (const ParcelMessage& message : parcel.messages) {
+                        grant.incarnation);
+  for (const BatchedMessage& message : batch.messages) {
     const Envelope& envelope = message.envelope;
-    text += fmt::format(" message {} edge {} from {} to {} tenant {} origin {} epoch {} seq {}",
-                        message.link, envelope.edge, envelope.sender, envelope.target,
-                        envelope.tenant, envelope.origin, envelope.epoch, envelope.sequence);
+    text +=
+        fmt::format(" message {} edge {} from {} to {} tenant {} origin {} incarnation {} seq {}",
+                    message.link, envelope.edge, envelope.sender, envelope.target, envelope.tenant,
+                    envelope.origin, envelope.incarnation, envelope.sequence);
     text += fmt::format(" cause {} {} at {} blobs {} note {}", envelope.cause.instance,
                         envelope.cause.step, envelope.sent_at.to_nanoseconds(), envelope.blob_bytes,
                         envelope.payload.as<Note>().number);
@@ -69,41 +71,44 @@ std::string describe(const Parcel& parcel) {
   return text;
 }
 
-TransportIdentity identity_of(size_t side, uint32_t epoch) {
-  return {
-      "a run", 7, note_types(), ProcessId(static_cast<uint32_t>(side)), fmt::format("side{}", side),
-      epoch};
+TransportIdentity identity_of(size_t side, uint32_t incarnation) {
+  return {"a run",
+          7,
+          note_types(),
+          ProcessId(static_cast<uint32_t>(side)),
+          fmt::format("side{}", side),
+          incarnation};
 }
 
 std::string pass_of(size_t side) { return fmt::format("the pass of side {}", side); }
 
-void CollectingReceiver::deliver(ProcessId, Parcel&& parcel) {
+void CollectingReceiver::deliver(ProcessId, MessageBatch&& batch) {
   std::unique_lock lock(mutex_);
   if (may_hold_) changed_.wait(lock, [this] { return !is_held_; });
-  num_messages_ += parcel.messages.size();
-  parcels_.push_back(std::move(parcel));
+  num_messages_ += batch.messages.size();
+  batches_.push_back(std::move(batch));
   changed_.notify_all();
 }
 
-void CollectingReceiver::on_link_up(ProcessId, uint32_t) {
+void CollectingReceiver::on_connection_up(ProcessId, uint32_t) {
   const std::lock_guard lock(mutex_);
   ++num_ups_;
   changed_.notify_all();
 }
 
-void CollectingReceiver::on_link_down(ProcessId, uint32_t, const Error& why) {
+void CollectingReceiver::on_connection_down(ProcessId, uint32_t, const Error& why) {
   const std::lock_guard lock(mutex_);
   downs_.push_back(why.message());
   changed_.notify_all();
 }
 
-void CollectingReceiver::on_refused(const LinkRefusal& refusal) {
+void CollectingReceiver::on_refused(const ConnectionRefusal& refusal) {
   const std::lock_guard lock(mutex_);
   refusals_.push_back(refusal);
   changed_.notify_all();
 }
 
-void CollectingReceiver::on_link_failed(ProcessId, uint32_t, const Error& why) {
+void CollectingReceiver::on_connection_failed(ProcessId, uint32_t, const Error& why) {
   const std::lock_guard lock(mutex_);
   failures_.push_back(why.message());
   changed_.notify_all();
@@ -157,7 +162,7 @@ void CollectingReceiver::hold(bool is_held) {
 
 void CollectingReceiver::clear() {
   const std::lock_guard lock(mutex_);
-  parcels_.clear();
+  batches_.clear();
   num_messages_ = 0;
   refusals_.clear();
   failures_.clear();
@@ -170,17 +175,17 @@ uint64_t CollectingReceiver::num_messages() const {
   return num_messages_;
 }
 
-std::vector<Parcel> CollectingReceiver::parcels() const {
+std::vector<MessageBatch> CollectingReceiver::batches() const {
   const std::lock_guard lock(mutex_);
-  return parcels_;
+  return batches_;
 }
 
-std::vector<uint64_t> CollectingReceiver::numbers_from(HostId from) const {
+std::vector<uint64_t> CollectingReceiver::numbers_from(GroupId from) const {
   const std::lock_guard lock(mutex_);
   std::vector<uint64_t> numbers;
-  for (const Parcel& parcel : parcels_)
-    if (parcel.from == from)
-      for (const ParcelMessage& message : parcel.messages)
+  for (const MessageBatch& batch : batches_)
+    if (batch.from == from)
+      for (const BatchedMessage& message : batch.messages)
         numbers.push_back(message.envelope.payload.as<Note>().number);
   return numbers;
 }
@@ -188,16 +193,16 @@ std::vector<uint64_t> CollectingReceiver::numbers_from(HostId from) const {
 std::vector<size_t> CollectingReceiver::blob_sizes() const {
   const std::lock_guard lock(mutex_);
   std::vector<size_t> sizes;
-  for (const Parcel& parcel : parcels_)
-    for (const ParcelMessage& message : parcel.messages)
+  for (const MessageBatch& batch : batches_)
+    for (const BatchedMessage& message : batch.messages)
       sizes.push_back(message.envelope.payload.as<Note>().blob.size());
   return sizes;
 }
 
 bool CollectingReceiver::is_whole() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(parcels_.begin(), parcels_.end(), [](const Parcel& parcel) {
-    return std::all_of(parcel.messages.begin(), parcel.messages.end(), [](const auto& message) {
+  return std::all_of(batches_.begin(), batches_.end(), [](const MessageBatch& batch) {
+    return std::all_of(batch.messages.begin(), batch.messages.end(), [](const auto& message) {
       const Note& note = message.envelope.payload.template as<Note>();
       return note.blob == blob_of(note.number, note.blob.size()) &&
              message.envelope.blob_bytes == note.blob.size();
@@ -205,7 +210,7 @@ bool CollectingReceiver::is_whole() const {
   });
 }
 
-std::vector<LinkRefusal> CollectingReceiver::refusals() const {
+std::vector<ConnectionRefusal> CollectingReceiver::refusals() const {
   const std::lock_guard lock(mutex_);
   return refusals_;
 }
@@ -245,13 +250,13 @@ std::string TransportStage::describe() const {
   std::string text;
   for (const auto& transport : transports_) {
     if (transport == nullptr) continue;
-    for (const LinkStatus& status : transport->status()) {
+    for (const ConnectionStatus& status : transport->status()) {
       text += fmt::format(
           "to '{}' {}: sent {} acknowledged {} abandoned {} received {} frames {} resent {} "
           "breaks {}",
-          status.name, to_string(status.state), status.sent.num_parcels,
-          status.acknowledged.num_parcels, status.abandoned.num_parcels,
-          status.received.num_parcels, status.num_frames_sent, status.num_frames_resent,
+          status.name, to_string(status.state), status.sent.num_batches,
+          status.acknowledged.num_batches, status.abandoned.num_batches,
+          status.received.num_batches, status.num_frames_sent, status.num_frames_resent,
           status.num_breaks);
       for (size_t i = 0; i < status.refused.size(); ++i)
         if (status.refused[i] > 0)
@@ -262,11 +267,11 @@ std::string TransportStage::describe() const {
   return text;
 }
 
-PeerSpec TransportStage::peer_of(size_t side, uint32_t epoch) const {
+PeerSpec TransportStage::peer_of(size_t side, uint32_t incarnation) const {
   PeerSpec peer;
   peer.process = ProcessId(static_cast<uint32_t>(1 - side));
   peer.name = fmt::format("side{}", 1 - side);
-  peer.epoch = epoch;
+  peer.incarnation = incarnation;
   peer.public_key = public_key_of(1 - side);
   peer.pass = pass_of(1 - side);
   peer.shares_memory = shares_memory_;

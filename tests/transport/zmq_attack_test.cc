@@ -23,7 +23,7 @@ class ZmqAttack : public ::testing::Test {
         options.allowed.push_back({keys_[k].public_key, ProcessId(k), {}});
       TransportIdentity identity = identity_of(i, 1);
       identity.pass = pass_of(i);
-      LinkLimits limits;
+      ConnectionLimits limits;
       limits.silent_after = limits.greet_timeout = kPatience;
       auto made = make_zmq_transport(identity, limits, options, got_[i]);
       ASSERT_TRUE(made.ok()) << made.error().text();
@@ -45,7 +45,7 @@ class ZmqAttack : public ::testing::Test {
     if (has_keys) peer.public_key = keys_[process].public_key;
     return peer;
   }
-  const LinkAddress& victim() const { return transports_[0]->address(); }
+  const PeerAddress& victim() const { return transports_[0]->address(); }
   /// Process 1's word with the victim, but for the pass.
   static KnownLink known() {
     KnownLink known;
@@ -71,8 +71,8 @@ class ZmqAttack : public ::testing::Test {
       if (number % 10 == 1) attack();
       for (uint32_t i = 1; i < 3; ++i) {
         const size_t bytes = number % 25 == 0 ? 100'000 : 10;
-        ASSERT_TRUE(transports_[0]->send(ProcessId(i), note_parcel(0, i, number, bytes)).ok());
-        ASSERT_TRUE(transports_[i]->send(ProcessId(0), note_parcel(i, 0, number, bytes)).ok());
+        ASSERT_TRUE(transports_[0]->send(ProcessId(i), note_batch(0, i, number, bytes)).ok());
+        ASSERT_TRUE(transports_[i]->send(ProcessId(0), note_batch(i, 0, number, bytes)).ok());
       }
     }
     wait_until([&] {
@@ -83,13 +83,14 @@ class ZmqAttack : public ::testing::Test {
       EXPECT_TRUE(got_[i].is_whole());
       EXPECT_EQ(got_[i].num_failed() + got_[i].num_downs() + got_[i].refusals().size(), 0u) << i;
     }
-    for (const LinkStatus& status : transports_[0]->status())
-      EXPECT_EQ(status.state, LinkState::kUp);
+    for (const ConnectionStatus& status : transports_[0]->status())
+      EXPECT_EQ(status.state, ConnectionState::kUp);
   }
   /// Of what the victim refused, at its links and at none.
   uint64_t num_refused(FrameRefusal refusal) const {
     uint64_t sum = transports_[0]->refused_strangers()[static_cast<size_t>(refusal)];
-    for (const LinkStatus& status : transports_[0]->status()) sum += status.num_refused(refusal);
+    for (const ConnectionStatus& status : transports_[0]->status())
+      sum += status.num_refused(refusal);
     return sum;
   }
 
@@ -114,7 +115,7 @@ TEST_F(ZmqAttack, StrangersWithoutAPassAtASocketFile) {
   EXPECT_GT(num_sent, frames.size());
   for (const FrameRefusal each :
        {FrameRefusal::kStranger, FrameRefusal::kNotGreeted, FrameRefusal::kCheck,
-        FrameRefusal::kEpoch, FrameRefusal::kVersion, FrameRefusal::kMagic})
+        FrameRefusal::kIncarnation, FrameRefusal::kVersion, FrameRefusal::kMagic})
     EXPECT_GT(num_refused(each), 0u) << to_string(each);
 }
 
@@ -173,7 +174,7 @@ TEST_F(ZmqAttack, ASecondConnectionOfThePeersOwnKey) {
   speak([&] { num_sent += attacker.send(frames); });
   wait_until([&] { return (num_sent += attacker.send(frames)) > frames.size(); });
   wait_until([&] { return num_refused(FrameRefusal::kCheck) > 0; });
-  EXPECT_EQ(transports_[0]->status()[0].state, LinkState::kUp);
+  EXPECT_EQ(transports_[0]->status()[0].state, ConnectionState::kUp);
 }
 
 }  // namespace

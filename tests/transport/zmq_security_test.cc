@@ -187,14 +187,14 @@ class Pair {
     const auto added = transport0->add_peer(peer);
     ASSERT_TRUE(added.ok()) << added.error().text();
   }
-  static LinkLimits patient() {
-    LinkLimits limits;
+  static ConnectionLimits patient() {
+    ConnectionLimits limits;
     limits.silent_after = limits.greet_timeout = kPatience;
     return limits;
   }
   /// For those that never get in: their deadline is what the test waits for.
-  static LinkLimits impatient() {
-    LinkLimits limits = patient();
+  static ConnectionLimits impatient() {
+    ConnectionLimits limits = patient();
     limits.greet_timeout = Duration::milliseconds(300);
     return limits;
   }
@@ -234,7 +234,7 @@ TEST(ZmqSecurity, LetsNoPlaintextIn) {
   options.keys = known;
   options.allowed = {{keys0.public_key, ProcessId(0), {}}};
   pair.open1(options, keys0.public_key);
-  const std::vector<std::vector<std::byte>> frame(1, std::vector<std::byte>(kLinkHeaderBytes));
+  const std::vector<std::vector<std::byte>> frame(1, std::vector<std::byte>(kPeerFrameHeaderBytes));
   size_t num_sent = 0;
   ASSERT_TRUE(wait_until([&] {
     num_sent += plain.send(frame);

@@ -25,8 +25,8 @@ bool wait_until(const std::function<bool()>& done) {
   return true;
 }
 
-LinkLimits patient() {
-  LinkLimits limits;
+ConnectionLimits patient() {
+  ConnectionLimits limits;
   limits.silent_after = limits.greet_timeout = kPatience;
   return limits;
 }
@@ -37,7 +37,7 @@ std::unique_ptr<Transport> make(size_t side, ZmqOptions options, TransportReceiv
   return made.ok() ? std::move(made).value() : nullptr;
 }
 
-PeerSpec peer_of(size_t side, LinkAddress address = {}) {
+PeerSpec peer_of(size_t side, PeerAddress address = {}) {
   PeerSpec peer;
   peer.process = ProcessId(static_cast<uint32_t>(side));
   peer.name = fmt::format("side{}", side);
@@ -53,8 +53,8 @@ TEST(ZmqTransport, FindsAListenerThatComesLater) {
   options.reopen_after = Duration::milliseconds(5);  // several times before anybody listens
   const auto first = make(1, options, got1);
   ASSERT_TRUE(first->add_peer(peer_of(0, {base + "/p0.e1.frames", base + "/p0.e1.bulk"})).ok());
-  ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1)).ok());
-  EXPECT_EQ(first->status()[0].state, LinkState::kConnecting);
+  ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1)).ok());
+  EXPECT_EQ(first->status()[0].state, ConnectionState::kConnecting);
   ZmqOptions listening;
   listening.listen = {base};
   const auto second = make(0, listening, got0);
@@ -75,7 +75,7 @@ TEST(ZmqTransport, ByTcpLetsInWhoIsExpectedLaterWithoutMakingItsConnectionAnew) 
   to.public_key = listening.keys->public_key;
   from.public_key = connecting.keys->public_key;
   ASSERT_TRUE(first->add_peer(to).ok());
-  ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1)).ok());
+  ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1)).ok());
   const auto turned_away = [&] {
     return second->refused_strangers()[static_cast<size_t>(FrameRefusal::kStranger)];
   };
@@ -120,10 +120,10 @@ TEST(ZmqTransport, IgnoresWhatStrangersSend) {
   const auto first = make(1, {}, got1);
   ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());
   for (uint64_t number = 1; number <= 50; ++number)
-    ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, number)).ok());
+    ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, number)).ok());
   ASSERT_TRUE(wait_until([&] { return got0.num_messages() == 50; }));
   uint64_t num_refused = 0;
-  const LinkStatus status = second->status()[0];
+  const ConnectionStatus status = second->status()[0];
   for (const uint64_t count : status.refused) num_refused += count;
   EXPECT_GT(num_refused, 0u);  // of the one with our name
   EXPECT_EQ(got0.num_failed(), 0u);
@@ -159,8 +159,8 @@ TEST(ZmqTransport, ListensInTwoWaysAtOnce) {
     peers[i] = make(i + 1, options, *got[i]);
     ASSERT_TRUE(middle->add_peer(peer).ok());
     ASSERT_TRUE(peers[i]->add_peer(back).ok());
-    ASSERT_TRUE(peers[i]->send(ProcessId(0), note_parcel(i, 1, 1, 100'000)).ok());
-    ASSERT_TRUE(middle->send(peer.process, note_parcel(0, 1, 1)).ok());
+    ASSERT_TRUE(peers[i]->send(ProcessId(0), note_batch(i, 1, 1, 100'000)).ok());
+    ASSERT_TRUE(middle->send(peer.process, note_batch(0, 1, 1)).ok());
   }
   EXPECT_TRUE(wait_until([&] {
     return got0.num_messages() == 2 && got1.num_messages() == 1 && got2.num_messages() == 1;
@@ -182,7 +182,7 @@ TEST(ZmqTransport, GivesEveryDescriptorBack) {
     const auto first = make(1, {}, got1);
     ASSERT_TRUE(second->add_peer(peer_of(1)).ok());
     ASSERT_TRUE(first->add_peer(peer_of(0, second->address())).ok());
-    ASSERT_TRUE(first->send(ProcessId(0), note_parcel(0, 1, 1, 100'000)).ok());
+    ASSERT_TRUE(first->send(ProcessId(0), note_batch(0, 1, 1, 100'000)).ok());
     EXPECT_TRUE(first->close(kPatience).ok());
     EXPECT_EQ(got0.num_messages(), 1u);
     EXPECT_TRUE(second->close(kPatience).ok());

@@ -31,13 +31,13 @@ ChannelUnderTest together(const std::string& kind) {
 /// Ends joined by a wire on which everything moves at once.
 ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
   return {name, [receiver](const ChannelSetup& setup) {
-            LinkChannelSetup made;
+            StreamChannelSetup made;
             made.resource = setup.resource;
             made.versions_max = setup.versions_max;
             made.chunk_bytes = 512;
             struct Wire {
-              LinkWire wire;
-              std::vector<std::shared_ptr<LinkChannel>> ends;
+              ConnectionWire wire;
+              std::vector<std::shared_ptr<StreamChannel>> ends;
             };
             const auto joined = std::make_shared<Wire>();
             for (int i = 0; i < 2; ++i) joined->ends.push_back(joined->wire.add(made, true));
@@ -51,7 +51,7 @@ ChannelUnderTest linked(const std::string& name, uint32_t receiver) {
 
 INSTANTIATE_TEST_SUITE_P(Every, ChannelConformance,
                          testing::Values(memory(), apart("shm"), together("shm"), apart("files"),
-                                         together("files"), linked("link", 1),
+                                         together("files"), linked("stream", 1),
                                          linked("link_in_one", 0)),
                          [](const auto& one) { return one.param.name; });
 

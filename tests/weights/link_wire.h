@@ -7,19 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "kernels/weights/link_channel.h"
+#include "kernels/weights/stream_channel.h"
 
 namespace primerl {
 
-class LinkWire {
+class ConnectionWire {
  public:
   /// A frame on its way; false: it is lost for good, which only a death explains.
-  using OnFrame = std::function<bool(uint32_t from, uint32_t to, LinkFrame& frame)>;
+  using OnFrame = std::function<bool(uint32_t from, uint32_t to, PeerFrame& frame)>;
 
   /// The end with the next number. With `is_prompt` everything moves as soon as there is news.
-  std::shared_ptr<LinkChannel> add(LinkChannelSetup setup, bool is_prompt = false) {
+  std::shared_ptr<StreamChannel> add(StreamChannelSetup setup, bool is_prompt = false) {
     if (is_prompt) setup.has_news = [this] { carry_all(); };
-    ends_.push_back({make_link_channel(std::move(setup)), 1});
+    ends_.push_back({make_stream_channel(std::move(setup)), 1});
     return ends_.back().channel;
   }
 
@@ -27,11 +27,11 @@ class LinkWire {
   size_t carry(uint32_t from, uint32_t to, size_t frames_max = SIZE_MAX) {
     size_t count = 0;
     for (; count < frames_max; ++count) {
-      auto frame = ends_[from].channel->next(to, ends_[to].epoch);
+      auto frame = ends_[from].channel->next(to, ends_[to].incarnation);
       if (!frame) break;
       num_bytes += frame->body.size();
       if (on_frame == nullptr || on_frame(from, to, *frame))
-        ends_[to].channel->handle(from, ends_[from].epoch, *frame);
+        ends_[to].channel->handle(from, ends_[from].incarnation, *frame);
     }
     return count;
   }
@@ -45,10 +45,10 @@ class LinkWire {
     }
   }
   /// It dies and comes back as the next incarnation, with nothing.
-  std::shared_ptr<LinkChannel> restart(uint32_t number, LinkChannelSetup setup) {
+  std::shared_ptr<StreamChannel> restart(uint32_t number, StreamChannelSetup setup) {
     for (uint32_t other = 0; other < ends_.size(); ++other)
-      if (other != number) ends_[other].channel->peer_ended(number, ends_[number].epoch);
-    ends_[number] = {make_link_channel(std::move(setup)), ends_[number].epoch + 1};
+      if (other != number) ends_[other].channel->peer_ended(number, ends_[number].incarnation);
+    ends_[number] = {make_stream_channel(std::move(setup)), ends_[number].incarnation + 1};
     return ends_[number].channel;
   }
 
@@ -57,8 +57,8 @@ class LinkWire {
 
  private:
   struct End {
-    std::shared_ptr<LinkChannel> channel;
-    uint32_t epoch = 1;
+    std::shared_ptr<StreamChannel> channel;
+    uint32_t incarnation = 1;
   };
   std::vector<End> ends_;
 };

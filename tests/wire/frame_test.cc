@@ -26,7 +26,7 @@ FrameHeader random_header(uint64_t seed) {
   header.edge = EdgeId(number());
   header.source = InstanceId(number());
   header.destination = InstanceId(number());
-  header.epoch = number();
+  header.incarnation = number();
   header.sequence = random.next();
   header.lamport = random.next();
   header.cause = {InstanceId(number()), random.next()};
@@ -121,11 +121,11 @@ TEST(Frame, HoldsThePayloadToTheLimit) {
 }
 
 TEST(Frame, LeavesTheHeaderAloneWhenItRefuses) {
-  FrameHeader header{.epoch = 7};
-  auto bytes = encoded({.epoch = 9});
+  FrameHeader header{.incarnation = 7};
+  auto bytes = encoded({.incarnation = 9});
   bytes[0] = std::byte{0};
   decode_frame_header(bytes, 1 << 20, header);
-  EXPECT_EQ(header, FrameHeader{.epoch = 7});
+  EXPECT_EQ(header, FrameHeader{.incarnation = 7});
 }
 
 TEST(Frame, GivesEveryRefusalANameOfItsOwn) {

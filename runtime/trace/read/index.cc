@@ -32,8 +32,8 @@ size_t item_bytes(IndexKind kind) {
       return 8;
     case IndexKind::kLinkStats:
       return sizeof(LinkStats);
-    case IndexKind::kHostStats:
-      return sizeof(HostStats);
+    case IndexKind::kGroupStats:
+      return sizeof(GroupStats);
     case IndexKind::kDamage:
       return sizeof(IndexDamage);
     case IndexKind::kVersions:

@@ -1,10 +1,11 @@
 /// SegmentIndex: where the frames of one segment lie, and what they add up to, so that a trace is
 /// opened, counted and compared without reading it.
 ///
-/// A file `<process>.<epoch>.<number>.index` beside a sealed segment, written by whoever opens the
-/// trace first. It is never authoritative: what it points to is checked when it is read, it is made
-/// anew when it is absent, damaged or of another version of the segment's file, and it may be
-/// deleted at any time. Its layout is ours alone and may change with every version of the program.
+/// A file `<process>.<incarnation>.<number>.index` beside a sealed segment, written by whoever
+/// opens the trace first. It is never authoritative: what it points to is checked when it is read,
+/// it is made anew when it is absent, damaged or of another version of the segment's file, and it
+/// may be deleted at any time. Its layout is ours alone and may change with every version of the
+/// program.
 ///
 /// Immutable; safe to read from several threads.
 #pragma once
@@ -15,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/trace/catalog.h"
 #include "runtime/trace/read/histogram.h"
 #include "runtime/trace/segment_reader.h"
@@ -23,7 +24,7 @@
 namespace primerl {
 
 inline constexpr uint32_t kIndexVersion = 1;
-/// Steps of a host whose digests are one sum: those with equal step / kDigestSteps.
+/// Steps of a group whose digests are one sum: those with equal step / kDigestSteps.
 inline constexpr uint64_t kDigestSteps = 1024;
 
 /// Steps and sequence numbers above this are no numbers anyone has counted to.
@@ -31,17 +32,17 @@ inline constexpr uint64_t kCountMax = uint64_t{1} << 62;
 
 /// What a section holds. Positions are offsets in the raw segment divided by 8, in file order.
 enum class IndexKind : uint32_t {
-  kSteps = 1,       // u32 position of each step of a host; 0 = not there
-  kDeliveries,      // u32 positions of a link's deliveries, by (epoch, sequence)
-  kPayloads,        // u32 positions of a link's payloads, by (epoch, sequence)
-  kEmissions,       // u32 positions of a sending host's payloads, by step
-  kNotes,           // u32 positions of a host's notes, by step
-  kLifecycle,       // u32 positions of a host's lifecycle frames
+  kSteps = 1,       // u32 position of each step of a group; 0 = not there
+  kDeliveries,      // u32 positions of a link's deliveries, by (incarnation, sequence)
+  kPayloads,        // u32 positions of a link's payloads, by (incarnation, sequence)
+  kEmissions,       // u32 positions of a sending group's payloads, by step
+  kNotes,           // u32 positions of a group's notes, by step
+  kLifecycle,       // u32 positions of a group's lifecycle frames
   kGaps,            // u32 positions of gap frames
-  kStepDigests,     // u64 of a host: sums of digest_of(delivery), by step / kDigestSteps
-  kPayloadDigests,  // u64 of a host: sums of digest_of(payload), likewise
+  kStepDigests,     // u64 of a group: sums of digest_of(delivery), by step / kDigestSteps
+  kPayloadDigests,  // u64 of a group: sums of digest_of(payload), likewise
   kLinkStats,       // LinkStats
-  kHostStats,       // HostStats, by StepKind
+  kGroupStats,      // GroupStats, by StepKind
   kDamage,          // IndexDamage
   kVersions,        // VersionMark
   kBlobs,           // 32-byte hashes into the content store
@@ -49,8 +50,8 @@ enum class IndexKind : uint32_t {
 
 struct IndexSection {
   IndexKind kind;
-  uint32_t id;  // host or link
-  uint32_t first_epoch, last_epoch;
+  uint32_t id;  // group or link
+  uint32_t first_incarnation, last_incarnation;
   uint64_t first, last;  // steps, blocks or sequences
   uint64_t offset;       // in the index
   uint64_t count;        // of items
@@ -66,7 +67,7 @@ struct IndexHeader {
   int64_t source_mtime_ns;  // of the segment's file
   uint64_t source_bytes;
   uint64_t run_id, seed, previous_seed, number;
-  uint32_t process, epoch;
+  uint32_t process, incarnation;
   uint64_t catalog_hash;  // of the catalog frame's bytes; 0 = it has none
   uint64_t num_deliveries;
   int64_t first_ns, last_ns;
@@ -84,7 +85,7 @@ struct LinkStats {
   Histogram handler_us;
 };
 
-struct HostStats {
+struct GroupStats {
   uint64_t num_steps = 0, num_failed = 0, num_abandoned = 0, num_emissions = 0, busy_us = 0;
   Histogram handler_us;
 };

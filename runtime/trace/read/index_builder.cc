@@ -80,8 +80,8 @@ std::pair<IndexSection, std::vector<uint32_t>> by_sequence(IndexKind kind, uint3
   for (const auto& item : items) positions.push_back(item.position);
   IndexSection section{kind, link, 0, 0, 0, 0, 0, 0, 0};
   if (!items.empty()) {
-    section.first_epoch = items.front().epoch;
-    section.last_epoch = items.back().epoch;
+    section.first_incarnation = items.front().incarnation;
+    section.last_incarnation = items.back().incarnation;
     const auto sequence = [](const Keyed& item) { return item.sequence; };
     section.first = std::ranges::min(items, {}, sequence).sequence;
     section.last = std::ranges::max(items, {}, sequence).sequence;
@@ -90,12 +90,12 @@ std::pair<IndexSection, std::vector<uint32_t>> by_sequence(IndexKind kind, uint3
 }
 
 template <class Stepped>
-std::pair<IndexSection, std::vector<uint32_t>> by_step(IndexKind kind, uint32_t host,
+std::pair<IndexSection, std::vector<uint32_t>> by_step(IndexKind kind, uint32_t group,
                                                        std::vector<Stepped> items) {
   if (!std::is_sorted(items.begin(), items.end())) std::sort(items.begin(), items.end());
   std::vector<uint32_t> positions;
   for (const auto& item : items) positions.push_back(item.position);
-  IndexSection section{kind, host, 0, 0, 0, 0, 0, 0, 0};
+  IndexSection section{kind, group, 0, 0, 0, 0, 0, 0, 0};
   if (!items.empty()) {
     section.first = items.front().step;
     section.last = items.back().step;
@@ -103,14 +103,14 @@ std::pair<IndexSection, std::vector<uint32_t>> by_step(IndexKind kind, uint32_t 
   return {section, std::move(positions)};
 }
 
-void write_digests(Writer& writer, IndexKind kind, uint32_t host,
+void write_digests(Writer& writer, IndexKind kind, uint32_t group,
                    const std::map<uint64_t, uint64_t>& sums) {
   // One section per stretch of blocks without a hole.
   std::vector<uint64_t> stretch;
   uint64_t first = 0;
   const auto flush = [&] {
     if (stretch.empty()) return;
-    writer.add(IndexSection{kind, host, 0, 0, first, first + stretch.size() - 1, 0, 0, 0},
+    writer.add(IndexSection{kind, group, 0, 0, first, first + stretch.size() - 1, 0, 0, 0},
                std::span<const uint64_t>(stretch));
     stretch.clear();
   };
@@ -127,7 +127,7 @@ void write_digests(Writer& writer, IndexKind kind, uint32_t host,
 uint64_t digest_of(const DeliveryFrame& frame) {
   struct {
     uint64_t step, sequence, cause_step, check;
-    uint32_t instance, subject, epoch, tenant, type, cause_instance, bytes, origin;
+    uint32_t instance, subject, incarnation, tenant, type, cause_instance, bytes, origin;
     uint32_t kind, flags, count, zero;
   } same{};
   same.step = frame.step;
@@ -136,7 +136,7 @@ uint64_t digest_of(const DeliveryFrame& frame) {
   same.check = frame.payload_check;
   same.instance = frame.instance;
   same.subject = frame.subject;
-  same.epoch = frame.epoch;
+  same.incarnation = frame.incarnation;
   same.tenant = frame.tenant;
   same.type = frame.type;
   same.cause_instance = frame.cause_instance;
@@ -145,21 +145,21 @@ uint64_t digest_of(const DeliveryFrame& frame) {
   same.kind = frame.step_kind;
   same.flags = frame.header.flags & (kFailed | kAbandoned | kInjected | kNotChecked);
   same.count = frame.header.count;
-  return hash_bytes(std::as_bytes(std::span(&same, 1)), frame.header.host);
+  return hash_bytes(std::as_bytes(std::span(&same, 1)), frame.header.group);
 }
 
 uint64_t digest_of(const Frame& payload) {
   const auto& frame = payload.as<PayloadFrame>();
   struct {
     uint64_t step, sequence, cause_step, check;
-    uint32_t link, epoch, tenant, type, cause_instance, origin, flags, count;
+    uint32_t link, incarnation, tenant, type, cause_instance, origin, flags, count;
   } same{};
   same.step = frame.step;
   same.sequence = frame.sequence;
   same.cause_step = frame.cause_step;
   same.check = frame.payload_check;
   same.link = frame.link;
-  same.epoch = frame.epoch;
+  same.incarnation = frame.incarnation;
   same.tenant = frame.tenant;
   same.type = frame.type;
   same.cause_instance = frame.cause_instance;
@@ -167,12 +167,12 @@ uint64_t digest_of(const Frame& payload) {
   same.flags = frame.header.flags;
   same.count = frame.header.count;
   return hash_bytes(payload.after<PayloadFrame>(),
-                    hash_bytes(std::as_bytes(std::span(&same, 1)), frame.header.host));
+                    hash_bytes(std::as_bytes(std::span(&same, 1)), frame.header.group));
 }
 
 bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
   const size_t num_instances = catalog.instances.size();
-  if (!is_index(frame.header.host, catalog.hosts.size()) || frame.step == 0 ||
+  if (!is_index(frame.header.group, catalog.groups.size()) || frame.step == 0 ||
       frame.step > kCountMax || frame.step_kind > static_cast<uint8_t>(StepKind::kPeer) ||
       !is_index_or_none(frame.instance, num_instances) ||
       !is_index_or_none(frame.origin, num_instances) ||
@@ -180,7 +180,7 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
       !is_index_or_none(frame.tenant, catalog.tenants.size()) ||
       !is_index_or_none(frame.type, catalog.types.size()))
     return false;
-  if (frame.instance != UINT32_MAX && catalog.instances[frame.instance].host != frame.header.host)
+  if (frame.instance != UINT32_MAX && catalog.instances[frame.instance].group != frame.header.group)
     return false;
   switch (static_cast<StepKind>(frame.step_kind)) {
     case StepKind::kMessage:
@@ -201,18 +201,18 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
 
 bool is_of(const TraceCatalog& catalog, const PayloadFrame& frame) {
   const size_t num_instances = catalog.instances.size();
-  return is_index(frame.header.host, catalog.hosts.size()) && frame.step > 0 &&
+  return is_index(frame.header.group, catalog.groups.size()) && frame.step > 0 &&
          frame.step <= kCountMax && frame.sequence <= kCountMax &&
          is_index(frame.link, catalog.links.size()) && is_index(frame.type, catalog.types.size()) &&
          is_index_or_none(frame.tenant, catalog.tenants.size()) &&
          is_index_or_none(frame.origin, num_instances) &&
          is_index_or_none(frame.cause_instance, num_instances) &&
-         (catalog.instances[catalog.links[frame.link].sender].host == frame.header.host ||
-          catalog.instances[catalog.links[frame.link].target].host == frame.header.host);
+         (catalog.instances[catalog.links[frame.link].sender].group == frame.header.group ||
+          catalog.instances[catalog.links[frame.link].target].group == frame.header.group);
 }
 
 IndexBuilder::IndexBuilder(const TraceCatalog& catalog)
-    : catalog_(catalog), hosts_(catalog.hosts.size()), links_(catalog.links.size()) {
+    : catalog_(catalog), groups_(catalog.groups.size()), links_(catalog.links.size()) {
   for (const auto& type : catalog.types) {
     auto& entry = version_schemas_.emplace_back();
     auto schema = read_schema(type.schema);
@@ -224,7 +224,7 @@ IndexBuilder::IndexBuilder(const TraceCatalog& catalog)
 
 void IndexBuilder::add(const Frame& frame) {
   header_.end_offset = SegmentReader::next_offset(frame);
-  const uint32_t host = frame.header().host;
+  const uint32_t group = frame.header().group;
   switch (frame.kind()) {
     case TraceFrameKind::kDelivery:
       return add_delivery(frame);
@@ -243,23 +243,23 @@ void IndexBuilder::add(const Frame& frame) {
     case TraceFrameKind::kSync:
       return;
     case TraceFrameKind::kNote:
-      if (host >= hosts_.size() || frame.as<NoteFrame>().step > kCountMax) break;
-      hosts_[host].notes.push_back({frame.as<NoteFrame>().step, position_of(frame)});
+      if (group >= groups_.size() || frame.as<NoteFrame>().step > kCountMax) break;
+      groups_[group].notes.push_back({frame.as<NoteFrame>().step, position_of(frame)});
       return;
     case TraceFrameKind::kLifecycle:
-      if (host >= hosts_.size() || frame.as<LifecycleFrame>().step > kCountMax) break;
-      hosts_[host].lifecycle.push_back({frame.as<LifecycleFrame>().step, position_of(frame)});
+      if (group >= groups_.size() || frame.as<LifecycleFrame>().step > kCountMax) break;
+      groups_[group].lifecycle.push_back({frame.as<LifecycleFrame>().step, position_of(frame)});
       return;
   }
   ++header_.num_strange;
 }
 
-void IndexBuilder::add_step(OfHost& host, uint64_t step, uint32_t position) {
-  const bool goes_on = !host.runs.empty() &&
-                       step >= host.runs.back().first + host.runs.back().positions.size() &&
-                       step < host.runs.back().first + host.runs.back().positions.size() + kJumpMax;
-  if (!goes_on) host.runs.push_back({step, {}});
-  auto& run = host.runs.back();
+void IndexBuilder::add_step(OfGroup& group, uint64_t step, uint32_t position) {
+  const bool goes_on =
+      !group.runs.empty() && step >= group.runs.back().first + group.runs.back().positions.size() &&
+      step < group.runs.back().first + group.runs.back().positions.size() + kJumpMax;
+  if (!goes_on) group.runs.push_back({step, {}});
+  auto& run = group.runs.back();
   run.positions.resize(step - run.first);
   run.positions.push_back(position);
 }
@@ -270,11 +270,11 @@ void IndexBuilder::add_delivery(const Frame& frame) {
     ++header_.num_strange;
     return;
   }
-  OfHost& host = hosts_[delivery.header.host];
-  add_step(host, delivery.step, position_of(frame));
-  add_digest(host.step_digests, delivery.step, digest_of(delivery));
+  OfGroup& group = groups_[delivery.header.group];
+  add_step(group, delivery.step, position_of(frame));
+  add_digest(group.step_digests, delivery.step, digest_of(delivery));
   const bool is_failed = (delivery.header.flags & kFailed) != 0;
-  HostStats& steps = host.stats[delivery.step_kind];
+  GroupStats& steps = group.stats[delivery.step_kind];
   ++steps.num_steps;
   steps.num_failed += is_failed;
   steps.num_abandoned += (delivery.header.flags & kAbandoned) != 0;
@@ -287,10 +287,10 @@ void IndexBuilder::add_delivery(const Frame& frame) {
   if (delivery.step_kind != static_cast<uint8_t>(StepKind::kMessage)) return;
   OfLink& link = links_[delivery.subject];
   LinkStats& stats = link.stats;
-  if (!link.deliveries.empty() && link.deliveries.back().epoch == delivery.epoch &&
+  if (!link.deliveries.empty() && link.deliveries.back().incarnation == delivery.incarnation &&
       link.deliveries.back().sequence < delivery.sequence)
     stats.num_skipped += delivery.sequence - link.deliveries.back().sequence - 1;
-  link.deliveries.push_back({delivery.epoch, delivery.sequence, position_of(frame)});
+  link.deliveries.push_back({delivery.incarnation, delivery.sequence, position_of(frame)});
   if (stats.num_messages++ == 0) stats.first_ns = delivery.began_ns;
   stats.last_ns = delivery.began_ns;
   stats.num_bytes += delivery.payload_bytes;
@@ -305,10 +305,11 @@ void IndexBuilder::add_payload(const Frame& frame) {
     ++header_.num_strange;
     return;
   }
-  OfHost& host = hosts_[payload.header.host];
-  host.emissions.push_back({payload.step, position_of(frame)});
-  add_digest(host.payload_digests, payload.step, digest_of(frame));
-  links_[payload.link].payloads.push_back({payload.epoch, payload.sequence, position_of(frame)});
+  OfGroup& group = groups_[payload.header.group];
+  group.emissions.push_back({payload.step, position_of(frame)});
+  add_digest(group.payload_digests, payload.step, digest_of(frame));
+  links_[payload.link].payloads.push_back(
+      {payload.incarnation, payload.sequence, position_of(frame)});
   ++header_.num_payloads;
   header_.payload_bytes += frame.bytes.size() - sizeof(PayloadFrame);
   note_versions(frame);
@@ -356,7 +357,7 @@ IndexHeader IndexBuilder::finish(SegmentReader& reader) {
   header_.previous_seed = segment.previous_seed;
   header_.number = segment.number;
   header_.process = segment.process;
-  header_.epoch = segment.epoch;
+  header_.incarnation = segment.incarnation;
   return header_;
 }
 
@@ -365,21 +366,21 @@ void IndexBuilder::write(IndexHeader header, std::vector<uint64_t>& out) const {
   const auto add = [&](const std::pair<IndexSection, std::vector<uint32_t>>& part) {
     writer.add(part.first, std::span<const uint32_t>(part.second));
   };
-  for (uint32_t h = 0; h < hosts_.size(); ++h) {
-    const OfHost& host = hosts_[h];
-    for (const Run& run : host.runs) {
+  for (uint32_t h = 0; h < groups_.size(); ++h) {
+    const OfGroup& group = groups_[h];
+    for (const Run& run : group.runs) {
       IndexSection section{IndexKind::kSteps, h, 0, 0, run.first, 0, 0, 0, 0};
       section.last = run.first + run.positions.size() - 1;
       section.num_missing = static_cast<uint64_t>(std::ranges::count(run.positions, 0U));
       writer.add(section, std::span<const uint32_t>(run.positions));
     }
-    add(by_step(IndexKind::kEmissions, h, host.emissions));
-    add(by_step(IndexKind::kNotes, h, host.notes));
-    add(by_step(IndexKind::kLifecycle, h, host.lifecycle));
-    write_digests(writer, IndexKind::kStepDigests, h, host.step_digests);
-    write_digests(writer, IndexKind::kPayloadDigests, h, host.payload_digests);
-    const bool has_steps = !host.runs.empty();
-    if (has_steps) writer.add(IndexKind::kHostStats, h, std::span<const HostStats>(host.stats));
+    add(by_step(IndexKind::kEmissions, h, group.emissions));
+    add(by_step(IndexKind::kNotes, h, group.notes));
+    add(by_step(IndexKind::kLifecycle, h, group.lifecycle));
+    write_digests(writer, IndexKind::kStepDigests, h, group.step_digests);
+    write_digests(writer, IndexKind::kPayloadDigests, h, group.payload_digests);
+    const bool has_steps = !group.runs.empty();
+    if (has_steps) writer.add(IndexKind::kGroupStats, h, std::span<const GroupStats>(group.stats));
   }
   for (uint32_t l = 0; l < links_.size(); ++l) {
     const OfLink& link = links_[l];

@@ -32,7 +32,7 @@ class IndexBuilder {
     std::vector<uint32_t> positions;
   };
   struct Keyed {
-    uint32_t epoch;
+    uint32_t incarnation;
     uint64_t sequence;
     uint32_t position;
     friend auto operator<=>(const Keyed&, const Keyed&) = default;
@@ -42,11 +42,11 @@ class IndexBuilder {
     uint32_t position;
     friend auto operator<=>(const Stepped&, const Stepped&) = default;
   };
-  struct OfHost {
+  struct OfGroup {
     std::vector<Run> runs;
     std::vector<Stepped> emissions, notes, lifecycle;
     std::map<uint64_t, uint64_t> step_digests, payload_digests;  // by block
-    HostStats stats[5];                                          // by StepKind
+    GroupStats stats[5];                                         // by StepKind
   };
   struct OfLink {
     std::vector<Keyed> deliveries, payloads;
@@ -55,13 +55,13 @@ class IndexBuilder {
 
   void add_delivery(const Frame& frame);
   void add_payload(const Frame& frame);
-  void add_step(OfHost& host, uint64_t step, uint32_t position);
+  void add_step(OfGroup& group, uint64_t step, uint32_t position);
   void note_versions(const Frame& frame);
   void note_blobs(const Frame& frame);
 
   const TraceCatalog& catalog_;
   std::vector<std::optional<FieldSchema>> version_schemas_;  // by type; only those with versions
-  std::vector<OfHost> hosts_;
+  std::vector<OfGroup> groups_;
   std::vector<OfLink> links_;
   std::vector<uint32_t> gaps_;
   std::vector<VersionMark> versions_;

@@ -13,7 +13,7 @@ namespace {
 /// The index may be wrong: what a frame says counts.
 TraceStep step_of(const DeliveryFrame& frame) {
   TraceStep step;
-  step.host = HostId(frame.header.host);
+  step.group = GroupId(frame.header.group);
   step.step = frame.step;
   step.kind = static_cast<StepKind>(frame.step_kind);
   step.flags = frame.header.flags;
@@ -25,7 +25,7 @@ TraceStep step_of(const DeliveryFrame& frame) {
   step.origin = InstanceId(frame.origin);
   step.cause = {InstanceId(frame.cause_instance), frame.cause_step};
   step.sequence = frame.sequence;
-  step.epoch = frame.epoch;
+  step.incarnation = frame.incarnation;
   if (step.kind == StepKind::kMessage)
     step.link = LinkId(frame.subject);
   else
@@ -38,28 +38,28 @@ TraceStep step_of(const DeliveryFrame& frame) {
 
 /// Or else it was stored where it was handled.
 bool is_sent_by(const TraceCatalog& catalog, const PayloadFrame& frame) {
-  return catalog.instances[catalog.links[frame.link].sender].host == frame.header.host;
+  return catalog.instances[catalog.links[frame.link].sender].group == frame.header.group;
 }
 
 struct FrameKey {
   uint32_t link = 0;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   uint64_t sequence = 0;
   bool matches(const MessageKey& key) const {
-    return link == key.link.value && epoch == key.epoch && sequence == key.sequence;
+    return link == key.link.value && incarnation == key.incarnation && sequence == key.sequence;
   }
   bool is_before(const MessageKey& key) const {
-    return std::pair(epoch, sequence) < std::pair(key.epoch, key.sequence);
+    return std::pair(incarnation, sequence) < std::pair(key.incarnation, key.sequence);
   }
 };
 
 FrameKey key_of(const Frame& frame) {
   if (frame.kind() == TraceFrameKind::kDelivery) {
     const auto& delivery = frame.as<DeliveryFrame>();
-    return {delivery.subject, delivery.epoch, delivery.sequence};
+    return {delivery.subject, delivery.incarnation, delivery.sequence};
   }
   const auto& payload = frame.as<PayloadFrame>();
-  return {payload.link, payload.epoch, payload.sequence};
+  return {payload.link, payload.incarnation, payload.sequence};
 }
 
 uint64_t step_in(const Frame& frame) {
@@ -85,7 +85,7 @@ std::optional<Frame> find_in(const KeyPiece& piece, TraceFrameKind kind, const M
   };
   size_t low = 0;
   size_t high = piece.positions.size();
-  if (piece.first_epoch == piece.last_epoch) {
+  if (piece.first_incarnation == piece.last_incarnation) {
     if (key.sequence < piece.first || key.sequence > piece.last) return std::nullopt;
     const uint64_t guess = key.sequence - piece.first;
     if (guess < high) {
@@ -109,8 +109,8 @@ std::optional<Frame> find_in(const KeyPiece& piece, TraceFrameKind kind, const M
 }
 
 bool may_hold(const KeyPiece& piece, const MessageKey& key) {
-  return key.epoch >= piece.first_epoch && key.epoch <= piece.last_epoch &&
-         (piece.first_epoch != piece.last_epoch ||
+  return key.incarnation >= piece.first_incarnation && key.incarnation <= piece.last_incarnation &&
+         (piece.first_incarnation != piece.last_incarnation ||
           (key.sequence >= piece.first && key.sequence <= piece.last));
 }
 
@@ -118,9 +118,10 @@ bool may_hold(const KeyPiece& piece, const MessageKey& key) {
 template <class Visit>
 void newest_first(const std::vector<KeyPiece>& pieces, const MessageKey& key, const Visit& visit) {
   auto end = std::partition_point(pieces.begin(), pieces.end(), [&](const KeyPiece& piece) {
-    return std::pair(piece.first_epoch, piece.first) <= std::pair(key.epoch, key.sequence);
+    return std::pair(piece.first_incarnation, piece.first) <=
+           std::pair(key.incarnation, key.sequence);
   });
-  // A piece of several epochs says little of its sequences: look at its neighbours too.
+  // A piece of several incarnations says little of its sequences: look at its neighbours too.
   for (size_t i = 0; i < 2 && end != pieces.end(); ++i) ++end;
   for (auto it = end; it != pieces.begin();) {
     --it;
@@ -153,45 +154,46 @@ Result<std::vector<std::byte>> read_part(const std::filesystem::path& folder,
 bool OpenTrace::is_complete() const {
   for (const TraceFault& fault : faults_)
     if (fault.is_fault()) return false;
-  return std::ranges::all_of(
-      hosts_, [](const OfHost& host) { return host.steps.empty() || host.steps[0].first == 1; });
+  return std::ranges::all_of(groups_, [](const OfGroup& group) {
+    return group.steps.empty() || group.steps[0].first == 1;
+  });
 }
 
-uint64_t OpenTrace::first_step(HostId host) const {
-  const auto& steps = hosts_[host.index()].steps;
+uint64_t OpenTrace::first_step(GroupId group) const {
+  const auto& steps = groups_[group.index()].steps;
   return steps.empty() ? 0 : steps.front().first;
 }
 
-uint64_t OpenTrace::last_step(HostId host) const {
-  const auto& steps = hosts_[host.index()].steps;
+uint64_t OpenTrace::last_step(GroupId group) const {
+  const auto& steps = groups_[group.index()].steps;
   return steps.empty() ? 0 : steps.back().last;
 }
 
-const StepPiece* OpenTrace::piece_of(HostId host, uint64_t step) const {
-  if (host.index() >= hosts_.size()) return nullptr;
-  const auto& steps = hosts_[host.index()].steps;
+const StepPiece* OpenTrace::piece_of(GroupId group, uint64_t step) const {
+  if (group.index() >= groups_.size()) return nullptr;
+  const auto& steps = groups_[group.index()].steps;
   const auto after = std::ranges::upper_bound(steps, step, {}, &StepPiece::first);
   if (after == steps.begin()) return nullptr;
   const StepPiece& piece = *std::prev(after);
   return step <= piece.last ? &piece : nullptr;
 }
 
-std::optional<Frame> OpenTrace::frame_of(HostId host, uint64_t step,
+std::optional<Frame> OpenTrace::frame_of(GroupId group, uint64_t step,
                                          const TraceSegment** where) const {
-  const StepPiece* piece = piece_of(host, step);
+  const StepPiece* piece = piece_of(group, step);
   if (piece == nullptr) return std::nullopt;
   const uint32_t position = piece->positions[step - piece->positions_first];
   if (position == 0) return std::nullopt;
   const auto frame = piece->segment->frame(position, TraceFrameKind::kDelivery);
   if (!frame.ok()) return std::nullopt;
   const auto& delivery = frame->as<DeliveryFrame>();
-  if (delivery.step != step || delivery.header.host != host.value) return std::nullopt;
+  if (delivery.step != step || delivery.header.group != group.value) return std::nullopt;
   if (where != nullptr) *where = piece->segment;
   return *frame;
 }
 
-std::optional<TraceStep> OpenTrace::step(HostId host, uint64_t step) const {
-  const auto frame = frame_of(host, step, nullptr);
+std::optional<TraceStep> OpenTrace::step(GroupId group, uint64_t step) const {
+  const auto frame = frame_of(group, step, nullptr);
   if (!frame || !is_of(files_.catalog, frame->as<DeliveryFrame>())) return std::nullopt;
   return step_of(frame->as<DeliveryFrame>());
 }
@@ -199,25 +201,26 @@ std::optional<TraceStep> OpenTrace::step(HostId host, uint64_t step) const {
 std::optional<TraceStep> Trace::delivered_step(const MessageKey& key) const {
   const auto handled = delivery(key);
   if (!handled) return std::nullopt;
-  return step(HostId(catalog().instances[handled->instance.index()].host), handled->step);
+  return step(GroupId(catalog().instances[handled->instance.index()].group), handled->step);
 }
 
 void Trace::visit_notes(
-    HostId host, uint64_t step,
+    GroupId group, uint64_t step,
     const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
-  for (const TraceNote& note : notes(host, step)) visitor(note.kind, note.instance, note.bytes);
+  for (const NondeterministicInput& note : notes(group, step))
+    visitor(note.kind, note.instance, note.bytes);
 }
 
 template <class Visit>
 void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind,
-                                   HostId host, uint64_t step, const Visit& visit) const {
-  const StepPiece* of_step = piece_of(host, step);
+                                   GroupId group, uint64_t step, const Visit& visit) const {
+  const StepPiece* of_step = piece_of(group, step);
   for (const KeyPiece& piece : pieces) {
     if (step < piece.first || step > piece.last) continue;
-    if (of_step != nullptr && of_step->segment->epoch != piece.segment->epoch) continue;
+    if (of_step != nullptr && of_step->segment->incarnation != piece.segment->incarnation) continue;
     const auto frame_of_step = [&](uint32_t position) -> std::optional<Frame> {
       auto frame = piece.segment->frame(position, kind);
-      if (!frame.ok() || step_in(*frame) != step || frame->header().host != host.value)
+      if (!frame.ok() || step_in(*frame) != step || frame->header().group != group.value)
         return std::nullopt;
       return *frame;
     };
@@ -246,10 +249,10 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
 }
 
 void OpenTrace::visit_notes(
-    HostId host, uint64_t step,
+    GroupId group, uint64_t step,
     const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {
-  if (host.index() >= hosts_.size()) return;
-  for_frames_of_step(hosts_[host.index()].notes, TraceFrameKind::kNote, host, step,
+  if (group.index() >= groups_.size()) return;
+  for_frames_of_step(groups_[group.index()].notes, TraceFrameKind::kNote, group, step,
                      [&](const Frame& frame) {
                        const auto bytes = frame.after<NoteFrame>();
                        const auto& note = frame.as<NoteFrame>();
@@ -258,22 +261,22 @@ void OpenTrace::visit_notes(
                      });
 }
 
-std::vector<TraceNote> OpenTrace::notes(HostId host, uint64_t step) const {
-  std::vector<TraceNote> notes;
-  visit_notes(host, step,
+std::vector<NondeterministicInput> OpenTrace::notes(GroupId group, uint64_t step) const {
+  std::vector<NondeterministicInput> notes;
+  visit_notes(group, step,
               [&](NoteKind kind, InstanceId instance, std::span<const std::byte> bytes) {
                 notes.push_back({kind, instance, {bytes.begin(), bytes.end()}});
               });
   return notes;
 }
 
-std::optional<Time> OpenTrace::started(HostId host) const {
-  if (host.index() >= hosts_.size()) return std::nullopt;
-  for (const KeyPiece& piece : hosts_[host.index()].lifecycle)
+std::optional<Time> OpenTrace::started(GroupId group) const {
+  if (group.index() >= groups_.size()) return std::nullopt;
+  for (const KeyPiece& piece : groups_[group.index()].lifecycle)
     for (const uint32_t position : piece.positions) {
       const auto frame = piece.segment->frame(position, TraceFrameKind::kLifecycle);
-      if (!frame.ok() || frame->header().host != host.value) continue;
-      if (frame->header().count == static_cast<uint16_t>(LifecycleKind::kHostStarted))
+      if (!frame.ok() || frame->header().group != group.value) continue;
+      if (frame->header().count == static_cast<uint16_t>(LifecycleKind::kGroupStarted))
         return Time::from_nanoseconds(frame->as<LifecycleFrame>().at_ns);
     }
   return std::nullopt;
@@ -288,7 +291,7 @@ std::optional<Frame> OpenTrace::find_delivery(const MessageKey& key) const {
     const auto& delivery = frame->as<DeliveryFrame>();
     if (!is_of(files_.catalog, delivery)) return false;
     // Recorded again by a later incarnation: what the table of steps holds counts.
-    const StepPiece* counted = piece_of(HostId(delivery.header.host), delivery.step);
+    const StepPiece* counted = piece_of(GroupId(delivery.header.group), delivery.step);
     if (counted == nullptr || counted->segment != piece.segment) return false;
     const uint64_t position = counted->positions[delivery.step - counted->positions_first];
     if (position * kFrameAlignment != frame->offset) return false;
@@ -337,7 +340,7 @@ Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
   StoredPayload payload;
   payload.key = key;
   if (is_sent_by(files_.catalog, fixed)) {
-    payload.sender_host = HostId(fixed.header.host);
+    payload.sender_group = GroupId(fixed.header.group);
     payload.step = fixed.step;
   }
   payload.sent_at = Time::from_nanoseconds(fixed.sent_at_ns);
@@ -354,20 +357,21 @@ Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
   return payload;
 }
 
-std::vector<MessageKey> OpenTrace::stored_emissions(HostId host, uint64_t step) const {
+std::vector<MessageKey> OpenTrace::stored_emissions(GroupId group, uint64_t step) const {
   std::vector<MessageKey> keys;
-  if (host.index() >= hosts_.size()) return keys;
-  for_frames_of_step(hosts_[host.index()].emissions, TraceFrameKind::kPayload, host, step,
-                     [&](const Frame& frame) {
-                       const auto& payload = frame.as<PayloadFrame>();
-                       if (is_of(files_.catalog, payload) && is_sent_by(files_.catalog, payload))
-                         keys.push_back({LinkId(payload.link), payload.epoch, payload.sequence});
-                     });
+  if (group.index() >= groups_.size()) return keys;
+  for_frames_of_step(
+      groups_[group.index()].emissions, TraceFrameKind::kPayload, group, step,
+      [&](const Frame& frame) {
+        const auto& payload = frame.as<PayloadFrame>();
+        if (is_of(files_.catalog, payload) && is_sent_by(files_.catalog, payload))
+          keys.push_back({LinkId(payload.link), payload.incarnation, payload.sequence});
+      });
   return keys;
 }
 
-std::optional<Trace::Digest> OpenTrace::digest(HostId host, uint64_t block) const {
-  const OfHost& of = hosts_[host.index()];
+std::optional<Trace::Digest> OpenTrace::digest(GroupId group, uint64_t block) const {
+  const OfGroup& of = groups_[group.index()];
   if (!of.has_digests) return std::nullopt;
   if (block < of.first_block || block - of.first_block >= of.digests.size()) return Digest{};
   return of.digests[block - of.first_block];
@@ -375,41 +379,41 @@ std::optional<Trace::Digest> OpenTrace::digest(HostId host, uint64_t block) cons
 
 void OpenTrace::visit(Time from, Time to,
                       const std::function<bool(const TraceStep&)>& visitor) const {
-  /// The next step of one host that is there.
-  const auto next_of = [&](HostId host, uint64_t step) -> std::optional<TraceStep> {
-    const auto& pieces = hosts_[host.index()].steps;
+  /// The next step of one group that is there.
+  const auto next_of = [&](GroupId group, uint64_t step) -> std::optional<TraceStep> {
+    const auto& pieces = groups_[group.index()].steps;
     for (auto it = std::ranges::lower_bound(pieces, step, {}, &StepPiece::last); it != pieces.end();
          ++it)
       for (uint64_t at = std::max(step, it->first); at <= it->last; ++at)
-        if (auto found = this->step(host, at)) return found;
+        if (auto found = this->step(group, at)) return found;
     return std::nullopt;
   };
   const auto later = [](const TraceStep& a, const TraceStep& b) {
-    return std::tuple(a.began, a.host, a.step) > std::tuple(b.began, b.host, b.step);
+    return std::tuple(a.began, a.group, a.step) > std::tuple(b.began, b.group, b.step);
   };
   std::priority_queue<TraceStep, std::vector<TraceStep>, decltype(later)> heads(later);
-  for (uint32_t h = 0; h < hosts_.size(); ++h) {
-    const HostId host(h);
-    if (hosts_[h].steps.empty()) continue;
-    // The clock of a host never goes back: halve to the first step at or after `from`.
-    uint64_t low = first_step(host);
-    uint64_t high = last_step(host) + 1;
+  for (uint32_t h = 0; h < groups_.size(); ++h) {
+    const GroupId group(h);
+    if (groups_[h].steps.empty()) continue;
+    // The clock of a group never goes back: halve to the first step at or after `from`.
+    uint64_t low = first_step(group);
+    uint64_t high = last_step(group) + 1;
     while (low < high) {
       const uint64_t middle = low + (high - low) / 2;
-      const auto found = next_of(host, middle);
+      const auto found = next_of(group, middle);
       if (found && found->began < from)
         low = found->step + 1;
       else
         high = middle;
     }
-    if (const auto found = next_of(host, low)) heads.push(*found);
+    if (const auto found = next_of(group, low)) heads.push(*found);
   }
   while (!heads.empty()) {
     const TraceStep step = heads.top();
     heads.pop();
     if (step.began > to) continue;
     if (!visitor(step)) return;
-    if (const auto found = next_of(step.host, step.step + 1)) heads.push(*found);
+    if (const auto found = next_of(step.group, step.step + 1)) heads.push(*found);
   }
 }
 

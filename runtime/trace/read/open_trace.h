@@ -17,7 +17,7 @@ namespace primerl {
 /// One file and what is known of it.
 struct TraceSegment {
   std::filesystem::path file;
-  uint32_t process = 0, epoch = 0;
+  uint32_t process = 0, incarnation = 0;
   uint64_t number = 0;
   std::shared_ptr<const SegmentIndex> index;
 
@@ -34,7 +34,7 @@ struct TraceSegment {
 struct TraceFiles {
   std::filesystem::path folder;  // of the segments
   TraceCatalog catalog;
-  std::vector<std::shared_ptr<const TraceSegment>> segments;  // by process, epoch, number
+  std::vector<std::shared_ptr<const TraceSegment>> segments;  // by process, incarnation, number
   std::vector<TraceFault> faults;                             // unreadable files
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
@@ -42,7 +42,7 @@ struct TraceFiles {
 /// `folder` as Trace::open() takes it.
 Result<TraceFiles> find_trace_files(const std::filesystem::path& folder);
 
-/// Steps [first, last] of a host, in one segment.
+/// Steps [first, last] of a group, in one segment.
 struct StepPiece {
   uint64_t first = 0, last = 0;
   const TraceSegment* segment = nullptr;
@@ -52,7 +52,7 @@ struct StepPiece {
 };
 /// Deliveries, payloads, emissions or notes of one segment, sorted by their key.
 struct KeyPiece {
-  uint32_t first_epoch = 0, last_epoch = 0;
+  uint32_t first_incarnation = 0, last_incarnation = 0;
   uint64_t first = 0, last = 0;
   const TraceSegment* segment = nullptr;
   std::span<const uint32_t> positions;
@@ -68,27 +68,27 @@ class OpenTrace final : public Trace {
   bool is_closed() const override { return is_closed_; }
   bool is_complete() const override;
   const std::vector<TraceFault>& faults() const override { return faults_; }
-  uint64_t first_step(HostId host) const override;
-  uint64_t last_step(HostId host) const override;
+  uint64_t first_step(GroupId group) const override;
+  uint64_t last_step(GroupId group) const override;
   uint64_t num_steps() const override { return summary_.num_steps; }
-  std::optional<TraceStep> step(HostId host, uint64_t step) const override;
-  std::vector<TraceNote> notes(HostId host, uint64_t step) const override;
-  void visit_notes(HostId host, uint64_t step,
+  std::optional<TraceStep> step(GroupId group, uint64_t step) const override;
+  std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const override;
+  void visit_notes(GroupId group, uint64_t step,
                    const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>&
                        visitor) const override;
-  std::optional<Time> started(HostId host) const override;
+  std::optional<Time> started(GroupId group) const override;
   std::optional<StepRef> delivery(const MessageKey& key) const override;
   std::optional<TraceStep> delivered_step(const MessageKey& key) const override;
   Result<StoredPayload> payload(const MessageKey& key) const override;
   bool has_payload(const MessageKey& key) const override;
-  std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const override;
+  std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override;
   const TraceSummary& summary() const override { return summary_; }
-  std::optional<Digest> digest(HostId host, uint64_t block) const override;
+  std::optional<Digest> digest(GroupId group, uint64_t block) const override;
   void visit(Time from, Time to,
              const std::function<bool(const TraceStep&)>& visitor) const override;
 
  private:
-  struct OfHost {
+  struct OfGroup {
     std::vector<StepPiece> steps;
     std::vector<KeyPiece> emissions, notes, lifecycle;
     std::vector<Digest> digests;  // by block - first_block
@@ -101,7 +101,7 @@ class OpenTrace final : public Trace {
 
   // Once, by the constructor.
   void add(const TraceSegment& segment);
-  void add_steps(OfHost& host, StepPiece piece);
+  void add_steps(OfGroup& group, StepPiece piece);
   void add_summary(const TraceSegment& segment);
   void add_digests();
   void count_skipped();
@@ -112,24 +112,24 @@ class OpenTrace final : public Trace {
   void find_gaps(const TraceSegment& segment);
   void find_snapshot(const TraceSegment& newest);
   bool is_damaged(const TraceSegment& segment) const;
-  void find_missing_steps(HostId host);
+  void find_missing_steps(GroupId group);
   void find_cut_tails();
   void find_missing_blobs();
-  TraceFault::Kind why_missing(const StepPiece* before, const StepPiece* after, HostId host,
+  TraceFault::Kind why_missing(const StepPiece* before, const StepPiece* after, GroupId group,
                                uint64_t first) const;
 
-  const StepPiece* piece_of(HostId host, uint64_t step) const;
-  std::optional<Frame> frame_of(HostId host, uint64_t step, const TraceSegment** where) const;
+  const StepPiece* piece_of(GroupId group, uint64_t step) const;
+  std::optional<Frame> frame_of(GroupId group, uint64_t step, const TraceSegment** where) const;
   std::optional<Frame> find_payload(const MessageKey& key, Status* fault) const;
   /// The frame that delivered a message, as the table of steps has it.
   std::optional<Frame> find_delivery(const MessageKey& key) const;
   /// Frames of one step among pieces sorted by step, of the incarnation that recorded the step.
   template <class Visit>
-  void for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind, HostId host,
+  void for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFrameKind kind, GroupId group,
                           uint64_t step, const Visit& visit) const;
 
   const TraceFiles files_;
-  std::vector<OfHost> hosts_;
+  std::vector<OfGroup> groups_;
   std::vector<OfLink> links_;
   std::vector<TraceFault> faults_;
   TraceSummary summary_;

@@ -37,12 +37,12 @@ Result<StepName> parse_step_name(const TraceCatalog& catalog, std::string_view t
   for (uint32_t i = 0; i < catalog.instances.size(); ++i)
     if (catalog.instances[i].name == name) {
       found.instance = InstanceId(i);
-      found.host = HostId(catalog.instances[i].host);
+      found.group = GroupId(catalog.instances[i].group);
       return found;
     }
-  for (uint32_t h = 0; h < catalog.hosts.size(); ++h)
-    if (catalog.hosts[h].name == name) {
-      found.host = HostId(h);
+  for (uint32_t h = 0; h < catalog.groups.size(); ++h)
+    if (catalog.groups[h].name == name) {
+      found.group = GroupId(h);
       return found;
     }
   std::vector<std::string> names, of_node;
@@ -52,23 +52,23 @@ Result<StepName> parse_step_name(const TraceCatalog& catalog, std::string_view t
     if (instance.node != name) continue;
     of_node.push_back(instance.name);
     found.instance = InstanceId(i);
-    found.host = HostId(instance.host);
+    found.group = GroupId(instance.group);
   }
   if (of_node.size() == 1) return found;
   if (of_node.size() > 1)
     return error(Code::kInvalid, "'{}' has several instances", name)
         .note(fmt::format("name one of {}", some_names(of_node)));
-  for (const auto& host : catalog.hosts)
-    if (std::ranges::find(names, host.name) == names.end()) names.push_back(host.name);
+  for (const auto& group : catalog.groups)
+    if (std::ranges::find(names, group.name) == names.end()) names.push_back(group.name);
   const std::string near = nearest_name(name, names);
   return error(Code::kNotFound, "no node '{}' in this trace", name)
       .note(near.empty() ? fmt::format("it has {}", some_names(names))
                          : fmt::format("did you mean '{}'?", near));
 }
 
-std::string step_text(const TraceCatalog& catalog, HostId host, uint64_t step) {
-  if (host.index() >= catalog.hosts.size()) return fmt::format("?:{}", step);
-  return fmt::format("{}:{}", catalog.hosts[host.index()].name, step);
+std::string step_text(const TraceCatalog& catalog, GroupId group, uint64_t step) {
+  if (group.index() >= catalog.groups.size()) return fmt::format("?:{}", step);
+  return fmt::format("{}:{}", catalog.groups[group.index()].name, step);
 }
 
 Result<Json> payload_json(const TraceCatalog::Type& type, const StoredPayload& payload) {

@@ -10,7 +10,7 @@ namespace primerl {
 Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
                                  const TraceStep& step) {
   ASSIGN_OR_RETURN(const StoredPayload stored,
-                   trace.payload({step.link, step.epoch, step.sequence}));
+                   trace.payload({step.link, step.incarnation, step.sequence}));
   const MessageType& type = *plan.contract_of(link.sender).outputs[link.output].type;
   if (trace.catalog().types[stored.type].name != type.name)
     return error(Code::kCorrupt, "it is a '{}', not a '{}'",
@@ -23,7 +23,7 @@ Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Wir
   envelope.sender = link.sender;
   envelope.target = link.target;
   envelope.tenant = stored.tenant;
-  envelope.epoch = step.epoch;
+  envelope.incarnation = step.incarnation;
   envelope.sequence = step.sequence;
   envelope.cause = stored.cause;
   envelope.origin = stored.origin;
@@ -34,21 +34,21 @@ Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Wir
 }
 
 RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace,
-                               uint32_t epoch, std::vector<bool> is_absent, bool is_alone)
+                               uint32_t incarnation, std::vector<bool> is_absent, bool is_alone)
     : plan_(plan),
       wiring_(wiring),
       trace_(trace),
-      epoch_(epoch),
+      incarnation_(incarnation),
       is_absent_(std::move(is_absent)),
       is_alone_(is_alone),
       last_handled_(wiring.links.size(), 0) {
   if (!is_alone_) return;
-  for (uint32_t i = 0; i < plan.hosts.size(); ++i) {
-    const HostId host(i);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const GroupId group(i);
     if (is_absent_[i]) continue;
-    for (uint64_t number = trace.first_step(host); number <= trace.last_step(host); ++number) {
-      const auto step = trace.step(host, number);
-      if (!step || step->kind != StepKind::kMessage || step->epoch != epoch_) continue;
+    for (uint64_t number = trace.first_step(group); number <= trace.last_step(group); ++number) {
+      const auto step = trace.step(group, number);
+      if (!step || step->kind != StepKind::kMessage || step->incarnation != incarnation_) continue;
       uint64_t& last = last_handled_[step->link.index()];
       last = std::max(last, step->sequence);
     }
@@ -59,8 +59,8 @@ bool RecordedInputs::has(const TraceStep& step) const {
   if (step.kind != StepKind::kMessage) return false;
   const WiredLink& link = wiring_.links[step.link.index()];
   if (!link.is_remote) return false;
-  return is_absent(link.sender_host) ||
-         (is_alone_ && trace_.has_payload({step.link, step.epoch, step.sequence}));
+  return is_absent(link.sender_group) ||
+         (is_alone_ && trace_.has_payload({step.link, step.incarnation, step.sequence}));
 }
 
 Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
@@ -69,9 +69,9 @@ Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
 
 Resent RecordedInputs::resent(LinkId id, uint64_t sequence) const {
   const WiredLink& link = wiring_.links[id.index()];
-  if (is_absent(link.target_host)) return Resent::kHandled;
+  if (is_absent(link.target_group)) return Resent::kHandled;
   if (!is_alone_ || sequence > last_handled_[id.index()]) return Resent::kSend;
-  const MessageKey key{id, epoch_, sequence};
+  const MessageKey key{id, incarnation_, sequence};
   if (!trace_.delivery(key)) return link.latest_wins ? Resent::kOverwritten : Resent::kSend;
   return trace_.has_payload(key) ? Resent::kHandled : Resent::kSend;
 }

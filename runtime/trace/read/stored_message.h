@@ -1,4 +1,4 @@
-/// What a trace has stored of the messages between hosts, in place of their senders.
+/// What a trace has stored of the messages between groups, in place of their senders.
 ///
 /// RecordedInputs: which messages between processes a run that is taken up gets from its record.
 /// Every process follows its own steps (recovery.h) with what the others had sent it, so none waits
@@ -14,7 +14,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/trace/read/trace.h"
 
@@ -27,22 +27,22 @@ Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Wir
 
 class RecordedInputs {
  public:
-  /// All outlive it. `epoch`: of the messages of those that follow; `is_absent`: index = HostId;
-  /// `is_alone`: hosts of each process are played without those of the others.
-  RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace, uint32_t epoch,
+  /// All outlive it. `incarnation`: of the messages of those that follow; `is_absent`: index =
+  /// GroupId; `is_alone`: groups of each process are played without those of the others.
+  RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace, uint32_t incarnation,
                  std::vector<bool> is_absent, bool is_alone);
 
   /// Whether nobody will send what this step handles.
   bool has(const TraceStep& step) const;
   Result<Envelope> of(const TraceStep& step) const;
   Resent resent(LinkId link, uint64_t sequence) const;
-  bool is_absent(HostId host) const { return is_absent_[host.index()]; }
+  bool is_absent(GroupId group) const { return is_absent_[group.index()]; }
 
  private:
   const Plan& plan_;
   const Wiring& wiring_;
   const Trace& trace_;
-  const uint32_t epoch_;
+  const uint32_t incarnation_;
   const std::vector<bool> is_absent_;
   const bool is_alone_;
   std::vector<uint64_t> last_handled_;  // by link between processes: sequence number

@@ -1,5 +1,5 @@
 /// Trace: a recorded run, read: the segments of every process of `runs/x/trace`, as one table of
-/// steps per host, with the payloads, notes and gaps beside it.
+/// steps per group, with the payloads, notes and gaps beside it.
 ///
 /// Opening maps the segments and loads or rebuilds their indices (`*.index`, never authoritative).
 /// Numbers from the files are checked against the catalog before they are handed out. Everything
@@ -18,7 +18,7 @@
 #include "graph/base/ids.h"
 #include "graph/base/result.h"
 #include "graph/message_type.h"
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/trace/catalog.h"
 #include "runtime/trace/frames.h"
 
@@ -26,7 +26,7 @@ namespace primerl {
 
 /// One step, decoded. Plain numbers; names are in the catalog.
 struct TraceStep {
-  HostId host;
+  GroupId group;
   uint64_t step = 0;
   StepKind kind = StepKind::kMessage;
   uint8_t flags = 0;    // DeliveryFlags
@@ -37,7 +37,7 @@ struct TraceStep {
   // kMessage
   LinkId link;
   uint64_t sequence = 0;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   TenantSlot tenant;
   InstanceId origin;
   StepRef cause;
@@ -52,15 +52,15 @@ struct TraceStep {
 /// Names a message: what a delivery has in common with the emission it came from.
 struct MessageKey {
   LinkId link;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   uint64_t sequence = 0;
   friend auto operator<=>(const MessageKey&, const MessageKey&) = default;
 };
 
 struct StoredPayload {
   MessageKey key;
-  HostId sender_host;  // none, like `step`, when it was stored where it was handled
-  uint64_t step = 0;   // which emitted it
+  GroupId sender_group;  // none, like `step`, when it was stored where it was handled
+  uint64_t step = 0;     // which emitted it
   Time sent_at;
   TenantSlot tenant;
   InstanceId origin;
@@ -71,7 +71,7 @@ struct StoredPayload {
   std::vector<Blob> blobs;
 };
 
-struct TraceNote {
+struct NondeterministicInput {
   NoteKind kind = NoteKind::kRoom;
   InstanceId instance;
   std::vector<std::byte> bytes;
@@ -89,13 +89,13 @@ struct TraceFault {
     kMissingBlob,
     kMissingStep,  // a record is not there although nothing around it is damaged
     kReplaced,     // steps recorded again by a later incarnation of the process: those count
-    kExcerpt,      // all but what one host group needs was left out on purpose (excerpt.h)
+    kExcerpt,      // all but what one actor group needs was left out on purpose (excerpt.h)
     kSnapshot,     // a flight recorder was asked for it and recorded on (ring_files.h)
   } kind;
   std::string file;
   uint64_t offset = 0;
   std::string text;    // for people: "tail cut after step 412 of 'trainer'"
-  HostId host = {};    // none when it is not about one host
+  GroupId group = {};  // none when it is not about one group
   uint64_t first = 0;  // missing steps of it; of a cut tail, both are the last step
   uint64_t last = 0;
   bool is_fault() const {
@@ -105,12 +105,12 @@ struct TraceFault {
 };
 std::string_view to_string(TraceFault::Kind kind);  // "cut_tail", ...
 
-/// {"host": index, "last_step": step}
+/// {"group": index, "last_step": step}
 inline constexpr std::string_view kExcerptFile = "excerpt.json";
 
 /// What an excerpt (excerpt.h) was cut for.
 struct TraceExcerpt {
-  HostId host;
+  GroupId group;
   uint64_t last_step = 0;
 };
 
@@ -130,19 +130,19 @@ class Trace {
   virtual bool is_complete() const = 0;  // no faults, from step 1
   virtual const std::vector<TraceFault>& faults() const = 0;
 
-  /// Steps of a host run from first_step to last_step, dense unless a gap or damage is reported;
+  /// Steps of a group run from first_step to last_step, dense unless a gap or damage is reported;
   /// both 0 when there are none.
-  virtual uint64_t first_step(HostId host) const = 0;
-  virtual uint64_t last_step(HostId host) const = 0;
-  virtual uint64_t num_steps() const = 0;  // of all hosts
-  virtual std::optional<TraceStep> step(HostId host, uint64_t step) const = 0;
-  virtual std::vector<TraceNote> notes(HostId host, uint64_t step) const = 0;
+  virtual uint64_t first_step(GroupId group) const = 0;
+  virtual uint64_t last_step(GroupId group) const = 0;
+  virtual uint64_t num_steps() const = 0;  // of all groups
+  virtual std::optional<TraceStep> step(GroupId group, uint64_t step) const = 0;
+  virtual std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const = 0;
   /// The same without a copy: in order, `bytes` valid in the call.
   virtual void visit_notes(
-      HostId host, uint64_t step,
+      GroupId group, uint64_t step,
       const std::function<void(NoteKind kind, InstanceId instance,
                                std::span<const std::byte> bytes)>& visitor) const;
-  virtual std::optional<Time> started(HostId host) const = 0;
+  virtual std::optional<Time> started(GroupId group) const = 0;
 
   /// Where a message was handled; none when it never was (or not recorded).
   virtual std::optional<StepRef> delivery(const MessageKey& key) const = 0;
@@ -152,33 +152,33 @@ class Trace {
   virtual Result<StoredPayload> payload(const MessageKey& key) const = 0;
   virtual bool has_payload(const MessageKey& key) const = 0;
   /// Messages a step emitted and stored, in order of emission.
-  virtual std::vector<MessageKey> stored_emissions(HostId host, uint64_t step) const = 0;
+  virtual std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const = 0;
 
   /// Counts of everything, without reading it (summary.h).
   virtual const TraceSummary& summary() const = 0;
-  /// A number that says what steps [block * 1024, block * 1024 + 1023] of a host did, and, apart
+  /// A number that says what steps [block * 1024, block * 1024 + 1023] of a group did, and, apart
   /// from it, what they stored; equal for equal content. None when steps were recorded twice.
   struct Digest {
     uint64_t steps = 0, payloads = 0;
     friend bool operator==(const Digest&, const Digest&) = default;
   };
-  virtual std::optional<Digest> digest(HostId host, uint64_t block) const = 0;
+  virtual std::optional<Digest> digest(GroupId group, uint64_t block) const = 0;
 
-  /// Every step of all hosts in order of time, ties by host and step, from `from` to `to`
+  /// Every step of all groups in order of time, ties by group and step, from `from` to `to`
   /// inclusive. The visitor returns false to stop.
   virtual void visit(Time from, Time to,
                      const std::function<bool(const TraceStep&)>& visitor) const = 0;
 };
 
-/// "trainer:412", "rollout.main:88", or "router" (the whole host). Names an instance or a host.
+/// "trainer:412", "rollout.main:88", or "router" (the whole group). Names an instance or a group.
 struct StepName {
-  HostId host;
-  InstanceId instance;  // none when a host was named
+  GroupId group;
+  InstanceId instance;  // none when a group was named
   std::optional<uint64_t> step;
 };
 Result<StepName> parse_step_name(const TraceCatalog& catalog, std::string_view text);
 /// "trainer:412".
-std::string step_text(const TraceCatalog& catalog, HostId host, uint64_t step);
+std::string step_text(const TraceCatalog& catalog, GroupId group, uint64_t step);
 
 /// A body as JSON by the schema in the catalog, without the C++ struct. Blobs as their sizes; long
 /// token lists are whole. kCorrupt when body and schema do not fit.

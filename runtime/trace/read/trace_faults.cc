@@ -17,9 +17,9 @@ TraceFault fault_of(TraceFault::Kind kind, const TraceSegment* segment, std::str
   return fault;
 }
 
-std::string steps_text(uint64_t first, uint64_t last, const std::string& host) {
-  return first == last ? fmt::format("step {} of '{}'", first, host)
-                       : fmt::format("steps {} to {} of '{}'", first, last, host);
+std::string steps_text(uint64_t first, uint64_t last, const std::string& group) {
+  return first == last ? fmt::format("step {} of '{}'", first, group)
+                       : fmt::format("steps {} to {} of '{}'", first, last, group);
 }
 
 std::string segments_text(uint64_t first, uint64_t last) {
@@ -67,15 +67,15 @@ void OpenTrace::find_faults() {
   find_segment_faults();
   if (const auto& excerpt = files_.excerpt) {
     auto fault = fault_of(TraceFault::Kind::kExcerpt, nullptr, "");
-    fault.host = excerpt->host;
+    fault.group = excerpt->group;
     fault.first = 1;
     fault.last = excerpt->last_step;
     fault.text = fmt::format(
         "an excerpt: {}, and where its messages were handled",
-        steps_text(1, excerpt->last_step, files_.catalog.hosts[excerpt->host.index()].name));
+        steps_text(1, excerpt->last_step, files_.catalog.groups[excerpt->group.index()].name));
     faults_.push_back(std::move(fault));
   }
-  for (uint32_t h = 0; h < hosts_.size(); ++h) find_missing_steps(HostId(h));
+  for (uint32_t h = 0; h < groups_.size(); ++h) find_missing_steps(GroupId(h));
   find_cut_tails();
   find_missing_blobs();
 }
@@ -86,11 +86,11 @@ void OpenTrace::find_segment_faults() {
   for (size_t i = 0; i < files_.segments.size(); ++i) {
     const TraceSegment& segment = *files_.segments[i];
     const bool is_same_process = before != nullptr && before->process == segment.process;
-    find_order_faults(is_same_process && before->epoch == segment.epoch ? before : nullptr,
-                      segment);
+    find_order_faults(
+        is_same_process && before->incarnation == segment.incarnation ? before : nullptr, segment);
     const bool is_last = i + 1 == files_.segments.size() ||
                          files_.segments[i + 1]->process != segment.process ||
-                         files_.segments[i + 1]->epoch != segment.epoch;
+                         files_.segments[i + 1]->incarnation != segment.incarnation;
     find_damage(segment, is_last);
     find_gaps(segment);
     if (is_last) find_snapshot(segment);
@@ -102,18 +102,18 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
   const std::string process = name_of(files_.catalog, segment.process);
   const std::string file = segment.file.filename().string();
   const uint64_t expected = before != nullptr ? before->number + 1 : 1;
-  const uint64_t retired = retired_through(files_.folder, process, segment.epoch);
+  const uint64_t retired = retired_through(files_.folder, process, segment.incarnation);
   if (expected <= retired && segment.number > expected)
     faults_.push_back(
         fault_of(TraceFault::Kind::kRetired, &segment,
-                 fmt::format("{} of process '{}' (epoch {}) retired to make room",
+                 fmt::format("{} of process '{}' (incarnation {}) retired to make room",
                              segments_text(expected, std::min(retired, segment.number - 1)),
-                             process, segment.epoch)));
+                             process, segment.incarnation)));
   if (const uint64_t from = std::max(expected, retired + 1); segment.number > from)
     faults_.push_back(fault_of(
         TraceFault::Kind::kMissingSegment, &segment,
-        fmt::format("{} of process '{}' (epoch {}) missing before '{}'",
-                    segments_text(from, segment.number - 1), process, segment.epoch, file)));
+        fmt::format("{} of process '{}' (incarnation {}) missing before '{}'",
+                    segments_text(from, segment.number - 1), process, segment.incarnation, file)));
   if (before != nullptr && segment.number == before->number + 1 &&
       segment.index->header().previous_seed != before->index->header().seed)
     faults_.push_back(fault_of(
@@ -123,11 +123,12 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
 
 void OpenTrace::find_snapshot(const TraceSegment& newest) {
   const std::string process = name_of(files_.catalog, newest.process);
-  if (!is_snapshot(files_.folder, process, newest.epoch)) return;
-  faults_.push_back(fault_of(TraceFault::Kind::kSnapshot, &newest,
-                             fmt::format("a snapshot: process '{}' (epoch {}) was asked for it "
-                                         "and went on",
-                                         process, newest.epoch)));
+  if (!is_snapshot(files_.folder, process, newest.incarnation)) return;
+  faults_.push_back(
+      fault_of(TraceFault::Kind::kSnapshot, &newest,
+               fmt::format("a snapshot: process '{}' (incarnation {}) was asked for it "
+                           "and went on",
+                           process, newest.incarnation)));
 }
 
 void OpenTrace::find_damage(const TraceSegment& segment, bool is_last) {
@@ -162,12 +163,12 @@ void OpenTrace::find_gaps(const TraceSegment& segment) {
       auto fault = fault_of(TraceFault::Kind::kGap, &segment, "");
       fault.offset = frame->offset;
       fault.text = fmt::format("the recorder could not keep up and lost {} records", gap.num_lost);
-      if (gap.header.host < hosts_.size()) {
-        fault.host = HostId(gap.header.host);
+      if (gap.header.group < groups_.size()) {
+        fault.group = GroupId(gap.header.group);
         fault.first = gap.first_step;
         fault.last = gap.last_step;
         fault.text += ", " + steps_text(gap.first_step, gap.last_step,
-                                        files_.catalog.hosts[gap.header.host].name);
+                                        files_.catalog.groups[gap.header.group].name);
       }
       faults_.push_back(std::move(fault));
     }
@@ -182,13 +183,13 @@ bool OpenTrace::is_damaged(const TraceSegment& segment) const {
   return false;
 }
 
-/// Why steps of a host from `first` on are missing between two of its pieces.
+/// Why steps of a group from `first` on are missing between two of its pieces.
 TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece* after,
-                                        HostId host, uint64_t first) const {
+                                        GroupId group, uint64_t first) const {
   for (const TraceFault& fault : faults_)
     if (fault.kind == TraceFault::Kind::kGap &&
-        (fault.host.is_none() ||
-         (fault.host == host && fault.first <= first && first <= fault.last)))
+        (fault.group.is_none() ||
+         (fault.group == group && fault.first <= first && first <= fault.last)))
       return TraceFault::Kind::kGap;
   const TraceSegment* const to = after->segment;
   const TraceSegment* const from = before == nullptr ? nullptr : before->segment;
@@ -196,18 +197,18 @@ TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece
   bool is_between = from == nullptr;
   bool has_damage = false;
   uint64_t expected = 1;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   for (const auto& segment : files_.segments) {
     if (segment->process != to->process) continue;
     if (segment.get() == from) {
       is_between = true;
       expected = segment->number;
-      epoch = segment->epoch;
+      incarnation = segment->incarnation;
     }
     if (!is_between) continue;
-    if (segment->epoch != epoch) expected = 1;
-    epoch = segment->epoch;
-    const uint64_t retired = retired_through(files_.folder, process, segment->epoch);
+    if (segment->incarnation != incarnation) expected = 1;
+    incarnation = segment->incarnation;
+    const uint64_t retired = retired_through(files_.folder, process, segment->incarnation);
     if (segment->number > std::max(expected, retired + 1)) return TraceFault::Kind::kMissingSegment;
     if (segment->number > expected) return TraceFault::Kind::kRetired;
     expected = segment->number + 1;
@@ -217,13 +218,13 @@ TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece
   return has_damage ? TraceFault::Kind::kDamage : TraceFault::Kind::kMissingStep;
 }
 
-void OpenTrace::find_missing_steps(HostId host) {
-  const std::string& name = files_.catalog.hosts[host.index()].name;
+void OpenTrace::find_missing_steps(GroupId group) {
+  const std::string& name = files_.catalog.groups[group.index()].name;
   const auto report = [&](const StepPiece* before, const StepPiece& after, uint64_t first,
                           uint64_t last) {
     if (const auto& excerpt = files_.excerpt)
-      if (excerpt->host != host || first > excerpt->last_step) return;
-    auto fault = fault_of(why_missing(before, &after, host, first), after.segment, "");
+      if (excerpt->group != group || first > excerpt->last_step) return;
+    auto fault = fault_of(why_missing(before, &after, group, first), after.segment, "");
     const char* why = "";
     if (fault.kind == TraceFault::Kind::kGap) why = ": lost by the recorder";
     if (fault.kind == TraceFault::Kind::kMissingSegment) why = ": in a segment that is not there";
@@ -231,13 +232,13 @@ void OpenTrace::find_missing_steps(HostId host) {
     if (fault.kind == TraceFault::Kind::kRetired) why = ": in a retired segment";
     if (fault.kind == TraceFault::Kind::kMissingStep) why = ", although nothing around is damaged";
     fault.text = fmt::format("{} missing{}", steps_text(first, last, name), why);
-    fault.host = host;
+    fault.group = group;
     fault.first = first;
     fault.last = last;
     faults_.push_back(std::move(fault));
   };
   const StepPiece* before = nullptr;
-  for (const StepPiece& piece : hosts_[host.index()].steps) {
+  for (const StepPiece& piece : groups_[group.index()].steps) {
     const uint64_t expected = before == nullptr ? 1 : before->last + 1;
     if (piece.first > expected) report(before, piece, expected, piece.first - 1);
     if (piece.num_missing > 0) {
@@ -261,19 +262,20 @@ void OpenTrace::find_cut_tails() {
     const TraceSegment& segment = *files_.segments[i];
     const TraceSegment* next =
         i + 1 < files_.segments.size() ? files_.segments[i + 1].get() : nullptr;
-    if (next != nullptr && next->process == segment.process && next->epoch == segment.epoch)
+    if (next != nullptr && next->process == segment.process &&
+        next->incarnation == segment.incarnation)
       continue;
     if (segment.index->header().has_end != 0) continue;
     // An incarnation that died and has a successor ended where that one goes on.
     if (next != nullptr && next->process == segment.process) continue;
     is_closed_ = false;
-    for (uint32_t h = 0; h < hosts_.size(); ++h) {
-      if (files_.catalog.hosts[h].process != segment.process) continue;
-      const uint64_t last = last_step(HostId(h));
+    for (uint32_t h = 0; h < groups_.size(); ++h) {
+      if (files_.catalog.groups[h].process != segment.process) continue;
+      const uint64_t last = last_step(GroupId(h));
       auto fault = fault_of(
           TraceFault::Kind::kCutTail, &segment,
-          fmt::format("tail cut after step {} of '{}'", last, files_.catalog.hosts[h].name));
-      fault.host = HostId(h);
+          fmt::format("tail cut after step {} of '{}'", last, files_.catalog.groups[h].name));
+      fault.group = GroupId(h);
       fault.offset = segment.index->header().end_offset;
       fault.first = fault.last = last;
       faults_.push_back(std::move(fault));

@@ -56,13 +56,13 @@ Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
   if (!fs::exists(file, fault)) return std::optional<TraceExcerpt>();
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const Json json, parse_json(text, file.string()));
-  ASSIGN_OR_RETURN(const int64_t host, json.get_int("host"));
+  ASSIGN_OR_RETURN(const int64_t group, json.get_int("group"));
   ASSIGN_OR_RETURN(const int64_t last_step, json.get_int("last_step"));
-  if (host < 0 || std::cmp_greater_equal(host, catalog.hosts.size()) || last_step < 1)
-    return error(Code::kCorrupt, "'{}' names host {} of {} and step {}", file.string(), host,
-                 catalog.hosts.size(), last_step);
+  if (group < 0 || std::cmp_greater_equal(group, catalog.groups.size()) || last_step < 1)
+    return error(Code::kCorrupt, "'{}' names group {} of {} and step {}", file.string(), group,
+                 catalog.groups.size(), last_step);
   return std::optional(
-      TraceExcerpt{HostId(static_cast<uint32_t>(host)), static_cast<uint64_t>(last_step)});
+      TraceExcerpt{GroupId(static_cast<uint32_t>(group)), static_cast<uint64_t>(last_step)});
 }
 
 /// Whether numbers mean the same in both.
@@ -70,7 +70,7 @@ bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
   const auto tables = [](const TraceCatalog& catalog) {
     const Json json = catalog.to_json();
     Json kept = Json::object();
-    for (const char* table : {"tenants", "processes", "hosts", "instances", "links", "types"})
+    for (const char* table : {"tenants", "processes", "groups", "instances", "links", "types"})
       kept.set(table, *json.find(table));
     return kept;
   };
@@ -102,7 +102,7 @@ Opening open_segments(const std::vector<SegmentFile>& files) {
     segment->index = SegmentIndex::load(file);
     if (segment->index != nullptr) {
       segment->process = segment->index->header().process;
-      segment->epoch = segment->index->header().epoch;
+      segment->incarnation = segment->index->header().incarnation;
       segment->number = segment->index->header().number;
     } else {
       const auto reader = segment->reader();
@@ -111,13 +111,13 @@ Opening open_segments(const std::vector<SegmentFile>& files) {
         continue;
       }
       segment->process = (*reader)->header().process;
-      segment->epoch = (*reader)->header().epoch;
+      segment->incarnation = (*reader)->header().incarnation;
       segment->number = (*reader)->header().number;
     }
     opening.segments.push_back(std::move(segment));
   }
   std::ranges::stable_sort(opening.segments, {}, [](const auto& segment) {
-    return std::tuple(segment->process, segment->epoch, segment->number);
+    return std::tuple(segment->process, segment->incarnation, segment->number);
   });
   return opening;
 }
@@ -198,10 +198,11 @@ Result<TraceFiles> find_trace_files(const fs::path& given) {
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
   // Of a first incarnation: what a process that came back later says of the start is not all.
-  auto by_epoch = opening.segments;
-  std::ranges::stable_sort(by_epoch, {}, [](const auto& segment) { return segment->epoch; });
-  for (size_t i = 0; i < by_epoch.size() && !catalog; ++i) {
-    const auto reader = by_epoch[i]->reader();
+  auto by_incarnation = opening.segments;
+  std::ranges::stable_sort(by_incarnation, {},
+                           [](const auto& segment) { return segment->incarnation; });
+  for (size_t i = 0; i < by_incarnation.size() && !catalog; ++i) {
+    const auto reader = by_incarnation[i]->reader();
     if (reader.ok()) catalog = catalog_of(**reader, opening.first_fault);
   }
   if (!catalog) {

@@ -8,15 +8,15 @@ namespace primerl {
 
 OpenTrace::OpenTrace(TraceFiles files)
     : files_(std::move(files)),
-      hosts_(files_.catalog.hosts.size()),
+      groups_(files_.catalog.groups.size()),
       links_(files_.catalog.links.size()) {
   summary_.links.resize(links_.size());
-  summary_.hosts.resize(hosts_.size());
+  summary_.groups.resize(groups_.size());
   for (const auto& segment : files_.segments) add(*segment);
   for (OfLink& link : links_)
     for (auto* pieces : {&link.deliveries, &link.payloads})
       std::ranges::stable_sort(*pieces, {}, [](const KeyPiece& piece) {
-        return std::pair(piece.first_epoch, piece.first);
+        return std::pair(piece.first_incarnation, piece.first);
       });
   add_digests();
   count_skipped();
@@ -31,44 +31,48 @@ void OpenTrace::add(const TraceSegment& segment) {
         section.kind == IndexKind::kNotes || section.kind == IndexKind::kLifecycle;
     const bool is_link_section =
         section.kind == IndexKind::kDeliveries || section.kind == IndexKind::kPayloads;
-    if ((is_host_section && section.id >= hosts_.size()) ||
+    if ((is_host_section && section.id >= groups_.size()) ||
         (is_link_section && section.id >= links_.size()) || (!is_host_section && !is_link_section))
       continue;
     const auto positions = index.items<uint32_t>(section);
-    const KeyPiece piece{section.first_epoch, section.last_epoch, section.first,
-                         section.last,        &segment,           positions};
+    const KeyPiece piece{section.first_incarnation,
+                         section.last_incarnation,
+                         section.first,
+                         section.last,
+                         &segment,
+                         positions};
     if (section.kind == IndexKind::kSteps)
-      add_steps(hosts_[section.id], {section.first, section.last, &segment, positions,
-                                     section.first, section.num_missing});
-    if (section.kind == IndexKind::kEmissions) hosts_[section.id].emissions.push_back(piece);
-    if (section.kind == IndexKind::kNotes) hosts_[section.id].notes.push_back(piece);
-    if (section.kind == IndexKind::kLifecycle) hosts_[section.id].lifecycle.push_back(piece);
+      add_steps(groups_[section.id], {section.first, section.last, &segment, positions,
+                                      section.first, section.num_missing});
+    if (section.kind == IndexKind::kEmissions) groups_[section.id].emissions.push_back(piece);
+    if (section.kind == IndexKind::kNotes) groups_[section.id].notes.push_back(piece);
+    if (section.kind == IndexKind::kLifecycle) groups_[section.id].lifecycle.push_back(piece);
     if (section.kind == IndexKind::kDeliveries) links_[section.id].deliveries.push_back(piece);
     if (section.kind == IndexKind::kPayloads) links_[section.id].payloads.push_back(piece);
   }
   add_summary(segment);
 }
 
-void OpenTrace::add_steps(OfHost& host, StepPiece piece) {
-  if (!host.steps.empty() && host.steps.back().last >= piece.first) {
+void OpenTrace::add_steps(OfGroup& group, StepPiece piece) {
+  if (!group.steps.empty() && group.steps.back().last >= piece.first) {
     TraceFault fault;
-    fault.kind = piece.segment->epoch == host.steps.back().segment->epoch
+    fault.kind = piece.segment->incarnation == group.steps.back().segment->incarnation
                      ? TraceFault::Kind::kDamage
                      : TraceFault::Kind::kReplaced;
     fault.file = piece.segment->file.filename().string();
-    fault.host = HostId(static_cast<uint32_t>(&host - hosts_.data()));
+    fault.group = GroupId(static_cast<uint32_t>(&group - groups_.data()));
     fault.first = piece.first;
-    fault.last = host.steps.back().last;
+    fault.last = group.steps.back().last;
     fault.text =
         fmt::format("steps {} to {} of '{}' were recorded again in '{}': those count", fault.first,
-                    fault.last, files_.catalog.hosts[fault.host.index()].name, fault.file);
+                    fault.last, files_.catalog.groups[fault.group.index()].name, fault.file);
     faults_.push_back(std::move(fault));
-    host.has_digests = false;
-    while (!host.steps.empty() && host.steps.back().first >= piece.first) host.steps.pop_back();
-    if (!host.steps.empty())
-      host.steps.back().last = std::min(host.steps.back().last, piece.first - 1);
+    group.has_digests = false;
+    while (!group.steps.empty() && group.steps.back().first >= piece.first) group.steps.pop_back();
+    if (!group.steps.empty())
+      group.steps.back().last = std::min(group.steps.back().last, piece.first - 1);
   }
-  host.steps.push_back(piece);
+  group.steps.push_back(piece);
 }
 
 void OpenTrace::add_summary(const TraceSegment& segment) {
@@ -84,7 +88,7 @@ void OpenTrace::add_summary(const TraceSegment& segment) {
   summary_.payload_bytes += header.payload_bytes;
   summary_.file_bytes += header.source_bytes;
   summary_.num_segments += 1;
-  summary_.newest_epoch = std::max(summary_.newest_epoch, header.epoch);
+  summary_.newest_incarnation = std::max(summary_.newest_incarnation, header.incarnation);
   for (const IndexSection& section : index.sections(IndexKind::kLinkStats)) {
     if (section.id >= links_.size()) continue;
     const LinkStats& more = index.items<LinkStats>(section).front();
@@ -100,11 +104,12 @@ void OpenTrace::add_summary(const TraceSegment& segment) {
   }
   for (const IndexSection& section : index.sections(IndexKind::kPayloads))
     if (section.id < links_.size()) summary_.links[section.id].num_stored += section.count;
-  for (const IndexSection& section : index.sections(IndexKind::kHostStats)) {
-    const auto kinds = index.items<HostStats>(section);
-    if (section.id >= hosts_.size() || kinds.size() != summary_.hosts[section.id].size()) continue;
+  for (const IndexSection& section : index.sections(IndexKind::kGroupStats)) {
+    const auto kinds = index.items<GroupStats>(section);
+    if (section.id >= groups_.size() || kinds.size() != summary_.groups[section.id].size())
+      continue;
     for (size_t i = 0; i < kinds.size(); ++i) {
-      HostStats& sum = summary_.hosts[section.id][i];
+      GroupStats& sum = summary_.groups[section.id][i];
       sum.num_steps += kinds[i].num_steps;
       sum.num_failed += kinds[i].num_failed;
       sum.num_abandoned += kinds[i].num_abandoned;
@@ -119,26 +124,26 @@ void OpenTrace::add_summary(const TraceSegment& segment) {
 }
 
 void OpenTrace::add_digests() {
-  for (OfHost& host : hosts_) {
-    if (host.steps.empty() || !host.has_digests) continue;
-    host.first_block = host.steps.front().first / kDigestSteps;
-    const uint64_t num_blocks = host.steps.back().last / kDigestSteps - host.first_block + 1;
+  for (OfGroup& group : groups_) {
+    if (group.steps.empty() || !group.has_digests) continue;
+    group.first_block = group.steps.front().first / kDigestSteps;
+    const uint64_t num_blocks = group.steps.back().last / kDigestSteps - group.first_block + 1;
     // One step number far away is not worth a table; what a header counts may be made up.
     uint64_t num_steps = 0;
-    for (const StepPiece& piece : host.steps) num_steps += piece.last - piece.first + 1;
-    host.has_digests = num_blocks <= num_steps;
-    if (host.has_digests) host.digests.resize(num_blocks);
+    for (const StepPiece& piece : group.steps) num_steps += piece.last - piece.first + 1;
+    group.has_digests = num_blocks <= num_steps;
+    if (group.has_digests) group.digests.resize(num_blocks);
   }
   for (const auto& segment : files_.segments)
     for (const IndexKind kind : {IndexKind::kStepDigests, IndexKind::kPayloadDigests})
       for (const IndexSection& section : segment->index->sections(kind)) {
-        if (section.id >= hosts_.size()) continue;
-        OfHost& host = hosts_[section.id];
+        if (section.id >= groups_.size()) continue;
+        OfGroup& group = groups_[section.id];
         const auto sums = segment->index->items<uint64_t>(section);
         for (size_t i = 0; i < sums.size(); ++i) {
-          const uint64_t block = section.first + i - host.first_block;
-          if (block >= host.digests.size()) continue;
-          Digest& digest = host.digests[block];
+          const uint64_t block = section.first + i - group.first_block;
+          if (block >= group.digests.size()) continue;
+          Digest& digest = group.digests[block];
           (kind == IndexKind::kStepDigests ? digest.steps : digest.payloads) += sums[i];
         }
       }
@@ -158,11 +163,13 @@ void OpenTrace::count_skipped() {
   for (size_t l = 0; l < links_.size(); ++l) {
     const KeyPiece* before = nullptr;
     for (const KeyPiece& piece : links_[l].deliveries) {
-      const bool follows = before != nullptr && before->last_epoch == piece.first_epoch &&
+      const bool follows = before != nullptr &&
+                           before->last_incarnation == piece.first_incarnation &&
                            before->last < piece.first;
       if (follows) summary_.links[l].num_skipped += piece.first - before->last - 1;
       // Sequences begin at 1.
-      if (before == nullptr && piece.segment->number == 1 && piece.first_epoch == piece.last_epoch)
+      if (before == nullptr && piece.segment->number == 1 &&
+          piece.first_incarnation == piece.last_incarnation)
         summary_.links[l].num_skipped += piece.first - 1;
       before = &piece;
     }

@@ -36,11 +36,11 @@ class FolderLock {
 
 }  // namespace
 
-BlobLedger::BlobLedger(std::filesystem::path folder, const std::string& process, uint32_t epoch,
-                       bool syncs)
+BlobLedger::BlobLedger(std::filesystem::path folder, const std::string& process,
+                       uint32_t incarnation, bool syncs)
     : folder_(std::move(folder)),
       store_(folder_ / "blobs", syncs),
-      mark_ending_(fmt::format(".{}.{}", process, epoch)) {}
+      mark_ending_(fmt::format(".{}.{}", process, incarnation)) {}
 
 std::filesystem::path BlobLedger::mark_of(const ContentHash& hash) const {
   return store_.path_of(hash).string() + mark_ending_;

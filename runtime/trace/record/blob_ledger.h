@@ -1,9 +1,9 @@
 /// BlobLedger: which blobs of the content store the segments of one process name, so that a blob
 /// goes with the last segment that named it.
 ///
-/// Beside a blob lies a mark for each process that names it, `<hash>.<process>.<epoch>`, a second
-/// name of the same file: who removes its mark and finds no other removes the blob. That, and
-/// storing with marking, happens under a lock (flock) of the trace's folder, since several
+/// Beside a blob lies a mark for each process that names it, `<hash>.<process>.<incarnation>`, a
+/// second name of the same file: who removes its mark and finds no other removes the blob. That,
+/// and storing with marking, happens under a lock (flock) of the trace's folder, since several
 /// processes share one. Where the disk knows no second names, blobs stay.
 ///
 /// Exact within the process: a blob counts as named from store() on, until the segment that its
@@ -27,7 +27,8 @@ namespace primerl {
 class BlobLedger {
  public:
   /// `folder`: of the trace. `syncs` as of ContentStore.
-  BlobLedger(std::filesystem::path folder, const std::string& process, uint32_t epoch, bool syncs);
+  BlobLedger(std::filesystem::path folder, const std::string& process, uint32_t incarnation,
+             bool syncs);
 
   Result<ContentHash> store(std::span<const std::byte> bytes);
   /// Counts what a full segment names; returns the bytes of blobs that none before it named.

@@ -16,23 +16,23 @@ uint64_t step_of(std::span<const std::byte> head, const TraceFrameHeader& header
 
 }  // namespace
 
-TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t host) {
+TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t group) {
   return {.length = 0,
           .crc = 0,
           .kind = static_cast<uint8_t>(kind),
           .flags = 0,
           .count = 0,
-          .host = host};
+          .group = group};
 }
 
 void GapLedger::lose(std::span<const std::byte> head) {
   TraceFrameHeader header{};
   std::memcpy(&header, head.data(), sizeof(header));
   const uint64_t step = step_of(head, header);
-  auto [place, is_first] = gaps_.try_emplace(header.host);
+  auto [place, is_first] = gaps_.try_emplace(header.group);
   GapFrame& gap = place->second;
   if (is_first)
-    gap = {.header = frame_head(TraceFrameKind::kGap, header.host),
+    gap = {.header = frame_head(TraceFrameKind::kGap, header.group),
            .num_lost = 0,
            .first_step = step,
            .last_step = step};
@@ -43,7 +43,7 @@ void GapLedger::lose(std::span<const std::byte> head) {
 
 std::vector<GapFrame> GapLedger::take() {
   std::vector<GapFrame> gaps;
-  for (const auto& [host, gap] : gaps_) gaps.push_back(gap);
+  for (const auto& [group, gap] : gaps_) gaps.push_back(gap);
   gaps_.clear();
   return gaps;
 }

@@ -1,4 +1,4 @@
-/// GapLedger: which frames could not be written since the last gap frames, by host. A value; its
+/// GapLedger: which frames could not be written since the last gap frames, by group. A value; its
 /// owner guards it.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace primerl {
 
 /// The head of a frame of ours; length and CRC are filled in when it is written.
-TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t host = UINT32_MAX);
+TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t group = UINT32_MAX);
 /// Of a frame without a tail.
 template <class F>
 std::span<std::byte> bytes_of(F& frame) {
@@ -24,7 +24,7 @@ class GapLedger {
  public:
   /// `head` is the fixed part of the frame that is lost.
   void lose(std::span<const std::byte> head);
-  /// What to write, by host; the ledger is empty afterwards.
+  /// What to write, by group; the ledger is empty afterwards.
   std::vector<GapFrame> take();
 
  private:

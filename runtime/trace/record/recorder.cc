@@ -21,7 +21,7 @@ constexpr uint64_t kInputBlobsMax = uint64_t{64} << 10;
 }  // namespace
 
 Recorder::Recorder(const TraceCatalog& catalog, SegmentWriter& writer)
-    : writer_(writer), scratch_(catalog.hosts.size()) {
+    : writer_(writer), scratch_(catalog.groups.size()) {
   for (const auto& link : catalog.links) {
     const RecordPolicy policy = link.record == "none"      ? RecordPolicy::kNone
                                 : link.record == "input"   ? RecordPolicy::kInput
@@ -37,23 +37,23 @@ bool Recorder::wants_emissions(LinkId link) const {
   return links_[link.index()].policy == RecordPolicy::kPayload;
 }
 
-void Recorder::on_start(HostId host, Time now) {
+void Recorder::on_start(GroupId group, Time now) {
   LifecycleFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kLifecycle, host.value);
-  frame.header.count = static_cast<uint16_t>(LifecycleKind::kHostStarted);
+  frame.header = frame_head(TraceFrameKind::kLifecycle, group.value);
+  frame.header.count = static_cast<uint16_t>(LifecycleKind::kGroupStarted);
   frame.at_ns = now.to_nanoseconds();
   (void)writer_.append(bytes_of(frame));
 }
 
 void Recorder::on_step(const StepRecord& record) {
   DeliveryFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kDelivery, record.host.value);
+  frame.header = frame_head(TraceFrameKind::kDelivery, record.group.value);
   uint8_t flags = 0;
   if (record.error != nullptr) flags |= kFailed;
   if (record.is_abandoned) flags |= kAbandoned;
   if (record.is_injected) flags |= kInjected;
   if (write_notes(record)) flags |= kHasNotes;
-  for (const ParcelMessage& emission : record.emissions)
+  for (const BatchedMessage& emission : record.emissions)
     if (links_[emission.link.index()].policy == RecordPolicy::kPayload)
       write_payload(record, emission.link, emission.envelope);
   if (keeps_input(record) && write_payload(record, record.link, *record.message))
@@ -74,7 +74,7 @@ void Recorder::on_step(const StepRecord& record) {
     const LinkFacts& link = links_[record.link.index()];
     frame.subject = record.link.value;
     frame.sequence = message.sequence;
-    frame.epoch = message.epoch;
+    frame.incarnation = message.incarnation;
     frame.tenant = message.tenant.value;
     frame.type = link.type;
     frame.cause_instance = message.cause.instance.value;
@@ -94,7 +94,7 @@ void Recorder::on_step(const StepRecord& record) {
   } else if (record.kind == StepKind::kPeer) {
     frame.subject = record.peer.instance.value;
     frame.sequence = static_cast<uint64_t>(record.peer.kind);
-    frame.epoch = record.peer.epoch;
+    frame.incarnation = record.peer.incarnation;
   }
   frame.header.flags = flags;
   (void)writer_.append(bytes_of(frame));
@@ -122,7 +122,7 @@ bool Recorder::write_notes(const StepRecord& record) {
     note(NoteKind::kError,
          std::as_bytes(std::span(text)).first(std::min(text.size(), kInlineBytesMax)));
   }
-  auto& answers = scratch_[record.host.index()].answers;
+  auto& answers = scratch_[record.group.index()].answers;
   for (const auto& answer : answers) note(NoteKind::kResource, answer);
   answers.clear();
   return any;
@@ -131,7 +131,7 @@ bool Recorder::write_notes(const StepRecord& record) {
 void Recorder::write_note(const StepRecord& record, NoteKind kind,
                           std::span<const std::byte> bytes) {
   NoteFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kNote, record.host.value);
+  frame.header = frame_head(TraceFrameKind::kNote, record.group.value);
   frame.header.count = static_cast<uint16_t>(kind);
   frame.step = record.step;
   frame.instance = record.instance.value;
@@ -140,17 +140,17 @@ void Recorder::write_note(const StepRecord& record, NoteKind kind,
 }
 
 bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelope& envelope) {
-  HostScratch& scratch = scratch_[record.host.index()];
+  HostScratch& scratch = scratch_[record.group.index()];
   auto encoded = encode_message(envelope.payload);
   if (!encoded.ok() || encoded->blobs.size() > kFrameCountMax - kFrameCountMin) {
     scratch.num_unstored += 1;
     return false;
   }
   PayloadFrame frame = {};
-  frame.header = frame_head(TraceFrameKind::kPayload, record.host.value);
+  frame.header = frame_head(TraceFrameKind::kPayload, record.group.value);
   frame.step = record.step;
   frame.link = link.value;
-  frame.epoch = envelope.epoch;
+  frame.incarnation = envelope.incarnation;
   frame.sequence = envelope.sequence;
   frame.sent_at_ns = envelope.sent_at.to_nanoseconds();
   frame.tenant = envelope.tenant.value;
@@ -162,8 +162,8 @@ bool Recorder::write_payload(const StepRecord& record, LinkId link, const Envelo
   return append_payload(writer_, frame, encoded->body, encoded->blobs, scratch.bytes);
 }
 
-void Recorder::add_answer(HostId host, std::vector<std::byte> answer) {
-  scratch_[host.index()].answers.push_back(std::move(answer));
+void Recorder::add_answer(GroupId group, std::vector<std::byte> answer) {
+  scratch_[group.index()].answers.push_back(std::move(answer));
 }
 
 uint64_t Recorder::num_unstored() const {

@@ -1,20 +1,20 @@
-/// Recorder: writes what every host of a process does to the trace. The DeliveryObserver of a
+/// Recorder: writes what every group of a process does to the trace. The DeliveryObserver of a
 /// recorded run.
 ///
 /// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
 /// resources), the payloads of those emissions whose edge says record = "payload" and of the input
 /// where it says "input", then the delivery itself. A step is in the trace once its delivery is:
 /// notes and payloads without one belong to a step that was cut. All of it is written before the
-/// step's messages leave the host, so whatever a trace says was received, it also says was sent.
+/// step's messages leave the group, so whatever a trace says was received, it also says was sent.
 ///
-/// Threads: on_start(), on_step() and add_answer() on the thread of the host they are about, of
-/// different hosts at once; the rest from one.
+/// Threads: on_start(), on_step() and add_answer() on the thread of the group they are about, of
+/// different groups at once; the rest from one.
 #pragma once
 
 #include <span>
 #include <vector>
 
-#include "runtime/exec/host.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/trace/catalog.h"
 #include "runtime/trace/record/segment_writer.h"
 
@@ -26,11 +26,11 @@ class Recorder final : public DeliveryObserver {
   Recorder(const TraceCatalog& catalog, SegmentWriter& writer);
   ~Recorder() override;
 
-  void on_start(HostId host, Time now) override;
+  void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
   bool wants_emissions(LinkId link) const override;
-  /// What a resource of `host` answered within the step in hand: a note of kind kResource.
-  void add_answer(HostId host, std::vector<std::byte> answer);
+  /// What a resource of `group` answered within the step in hand: a note of kind kResource.
+  void add_answer(GroupId group, std::vector<std::byte> answer);
   /// Messages that could not be stored because they exceed the limit of a message.
   uint64_t num_unstored() const;
 
@@ -51,7 +51,7 @@ class Recorder final : public DeliveryObserver {
 
   SegmentWriter& writer_;
   std::vector<LinkFacts> links_;      // index = LinkId
-  std::vector<HostScratch> scratch_;  // index = HostId
+  std::vector<HostScratch> scratch_;  // index = GroupId
 };
 
 }  // namespace primerl

@@ -106,21 +106,21 @@ std::vector<SegmentBuffer*> newest_without_gap(std::vector<SegmentBuffer*> buffe
   return buffers;
 }
 
-RingFiles::RingFiles(std::filesystem::path folder, std::string process, uint32_t epoch,
+RingFiles::RingFiles(std::filesystem::path folder, std::string process, uint32_t incarnation,
                      const std::vector<std::unique_ptr<SegmentBuffer>>& buffers, BlobLedger& blobs)
     : folder_(std::move(folder)),
       process_(std::move(process)),
-      epoch_(epoch),
+      incarnation_(incarnation),
       blobs_(blobs),
       folder_text_(folder_.string()),
-      prefix_((folder_ / fmt::format("{}.{}.", process_, epoch_)).string()),
+      prefix_((folder_ / fmt::format("{}.{}.", process_, incarnation_)).string()),
       path_(prefix_.size() + kNameBytesMax, '\0'),
       other_path_(path_) {
   for (const auto& buffer : buffers) buffers_.push_back(buffer.get());
 }
 
 Status RingFiles::mark(const Json& facts) const {
-  return replace_file(system_files(), snapshot_path(folder_, process_, epoch_),
+  return replace_file(system_files(), snapshot_path(folder_, process_, incarnation_),
                       facts.dump() + "\n");
 }
 
@@ -134,7 +134,7 @@ Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool
   auto written = write_segments(kept, wait_max, on_written);
   if (!is_snapshot && written.ok()) {
     std::error_code ignored;
-    std::filesystem::remove(snapshot_path(folder_, process_, epoch_), ignored);
+    std::filesystem::remove(snapshot_path(folder_, process_, incarnation_), ignored);
   }
   is_writing_.store(false);
   if (!is_snapshot) return written;
@@ -155,11 +155,13 @@ Result<RingSnapshot> RingFiles::write_segments(std::span<SegmentBuffer* const> k
   RingSnapshot snapshot;
   snapshot.first_segment = kept.front()->header().number;
   if (snapshot.first_segment > 1)
-    RETURN_IF_ERROR(set_retired_through(folder_, process_, epoch_, snapshot.first_segment - 1));
+    RETURN_IF_ERROR(
+        set_retired_through(folder_, process_, incarnation_, snapshot.first_segment - 1));
   for (size_t i = 0; i < kept.size(); ++i) {
     const uint64_t number = kept[i]->header().number;
     const auto bytes = kept[i]->live_bytes().first(ends[i]);
-    RETURN_IF_ERROR(replace_file(system_files(), segment_path(folder_, process_, epoch_, number),
+    RETURN_IF_ERROR(replace_file(system_files(),
+                                 segment_path(folder_, process_, incarnation_, number),
                                  {reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     {
       const std::lock_guard lock(mutex_);
@@ -185,7 +187,7 @@ void RingFiles::remove_before(uint64_t first) {
     oldest_on_disk_.store(*on_disk_.begin());
   }
   for (const uint64_t number : older) {
-    remove_segment(folder_, process_, epoch_, number);
+    remove_segment(folder_, process_, incarnation_, number);
     blobs_.retire(number);  // the ring has written over it long ago
   }
 }

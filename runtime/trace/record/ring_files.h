@@ -3,7 +3,8 @@
 ///
 /// A snapshot is a beginning of what was recorded, up to one moment: each frame in it is finished,
 /// so what it says was received it also says was sent. It takes the place of an older one. While
-/// `<process>.<epoch>.dump` lies beside the segments they are one, and the run went on after them.
+/// `<process>.<incarnation>.dump` lies beside the segments they are one, and the run went on after
+/// them.
 ///
 /// From a handler no lock may be taken and no memory asked for: other threads may hold the one and
 /// be in the middle of the other, and they go on recording. So a frame that is being written then
@@ -36,7 +37,7 @@ std::vector<SegmentBuffer*> newest_without_gap(std::vector<SegmentBuffer*> buffe
 class RingFiles {
  public:
   /// `buffers` outlive it, all that the ring will ever use, and so does `blobs`.
-  RingFiles(std::filesystem::path folder, std::string process, uint32_t epoch,
+  RingFiles(std::filesystem::path folder, std::string process, uint32_t incarnation,
             const std::vector<std::unique_ptr<SegmentBuffer>>& buffers, BlobLedger& blobs);
 
   using OnWritten = std::function<void(uint64_t number)>;
@@ -61,7 +62,7 @@ class RingFiles {
 
   const std::filesystem::path folder_;
   const std::string process_;
-  const uint32_t epoch_;
+  const uint32_t incarnation_;
   BlobLedger& blobs_;
   std::mutex mutex_;
   std::set<uint64_t> on_disk_;  // guarded by mutex_: segments of the newest write()

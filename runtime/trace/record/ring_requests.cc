@@ -64,16 +64,17 @@ Result<LiveRecorder> read_live_file(const fs::path& file) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
   ASSIGN_OR_RETURN(const Json facts, parse_json(text, file.string()));
   ASSIGN_OR_RETURN(const int64_t pid, facts.get_int("pid"));
-  ASSIGN_OR_RETURN(const int64_t epoch, facts.get_int("epoch"));
+  ASSIGN_OR_RETURN(const int64_t incarnation, facts.get_int("incarnation"));
   ASSIGN_OR_RETURN(recorder.facts.process, facts.get_string("process"));
   ASSIGN_OR_RETURN(recorder.machine, facts.get_string("host"));
   // 0 and below mean groups of processes, and 1 is nobody's worker.
-  if (pid <= 1 || pid > INT32_MAX || epoch < 0 || epoch > UINT32_MAX)
-    return error(Code::kCorrupt, "'{}' names process {} of epoch {}", file.string(), pid, epoch);
+  if (pid <= 1 || pid > INT32_MAX || incarnation < 0 || incarnation > UINT32_MAX)
+    return error(Code::kCorrupt, "'{}' names process {} of incarnation {}", file.string(), pid,
+                 incarnation);
   recorder.facts.pid = static_cast<pid_t>(pid);
-  recorder.facts.epoch = static_cast<uint32_t>(epoch);
+  recorder.facts.incarnation = static_cast<uint32_t>(incarnation);
   recorder.answer_file =
-      snapshot_path(file.parent_path(), recorder.facts.process, recorder.facts.epoch);
+      snapshot_path(file.parent_path(), recorder.facts.process, recorder.facts.incarnation);
   return recorder;
 }
 
@@ -144,14 +145,14 @@ void block_dump_signal() {
 Result<std::unique_ptr<RingRequests>> RingRequests::open(SegmentWriter& writer,
                                                          const fs::path& folder,
                                                          const std::string& process,
-                                                         uint32_t epoch) {
+                                                         uint32_t incarnation) {
   RETURN_IF_ERROR(make_trace_folder(folder));
-  const fs::path file = folder / fmt::format("{}.{}{}", process, epoch, kLiveEnding);
+  const fs::path file = folder / fmt::format("{}.{}{}", process, incarnation, kLiveEnding);
   const int lock = ::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (lock < 0) return io_error("creating", file, errno);
   const Json facts = Json::object()
                          .set("process", process)
-                         .set("epoch", epoch)
+                         .set("incarnation", incarnation)
                          .set("pid", static_cast<int64_t>(::getpid()))
                          .set("host", machine_name());
   // Written before it is locked: who finds the lock finds all of it.

@@ -1,9 +1,9 @@
 /// A flight recorder asked for what it holds, from outside its process: by SIGUSR1, which
 /// `primerl-graph trace dump` sends.
 ///
-/// The process that records keeps `<process>.<epoch>.live` in the folder of its trace, its id in it
-/// and a lock (flock) on it, which nobody else can hold: whoever finds the file locked has found a
-/// living recorder, and not one whose id now belongs to another process.
+/// The process that records keeps `<process>.<incarnation>.live` in the folder of its trace, its id
+/// in it and a lock (flock) on it, which nobody else can hold: whoever finds the file locked has
+/// found a living recorder, and not one whose id now belongs to another process.
 ///
 /// There is no signal handler: SIGUSR1 is blocked in every thread and taken from a descriptor by
 /// one that may lock, ask for memory and write. The run goes on meanwhile.
@@ -34,7 +34,8 @@ class RingRequests {
   /// blocked, that of the writer too: one that has not would die of it.
   static Result<std::unique_ptr<RingRequests>> open(SegmentWriter& writer,
                                                     const std::filesystem::path& folder,
-                                                    const std::string& process, uint32_t epoch);
+                                                    const std::string& process,
+                                                    uint32_t incarnation);
   RingRequests(const RingRequests&) = delete;
   RingRequests& operator=(const RingRequests&) = delete;
   /// No snapshot is taken afterwards. Removes the file, and the folder when nothing else is in it.
@@ -53,7 +54,7 @@ class RingRequests {
 /// One process that has answered.
 struct DumpedProcess {
   std::string process;
-  uint32_t epoch = 0;
+  uint32_t incarnation = 0;
   pid_t pid = 0;
   RingSnapshot snapshot;
 };

@@ -86,7 +86,7 @@ void SealedSegments::serve() {
 
 void SealedSegments::count_blobs(uint64_t number) {
   if (options_.blobs == nullptr || !counted_.insert(number).second) return;
-  const auto file = segment_path(options_.folder, options_.process, options_.epoch, number);
+  const auto file = segment_path(options_.folder, options_.process, options_.incarnation, number);
   const uint64_t num_bytes = options_.blobs->count_file(number, file);
   if (num_bytes == 0) return;
   const std::lock_guard lock(mutex_);
@@ -108,9 +108,9 @@ void SealedSegments::retire() {
     if (oldest >= keep_from) return;
     count_blobs(oldest);  // it may be retired before its turn came
     // First the mark: a segment that is gone without one is a missing segment.
-    if (!set_retired_through(options_.folder, options_.process, options_.epoch, oldest).ok())
+    if (!set_retired_through(options_.folder, options_.process, options_.incarnation, oldest).ok())
       return;
-    remove_segment(options_.folder, options_.process, options_.epoch, oldest);
+    remove_segment(options_.folder, options_.process, options_.incarnation, oldest);
     if (options_.blobs != nullptr) options_.blobs->retire(oldest);
     counted_.erase(oldest);
     const std::lock_guard lock(mutex_);
@@ -126,8 +126,8 @@ bool SealedSegments::is_kept(uint64_t number) {
 
 void SealedSegments::pack(uint64_t number) {
   if (!is_kept(number)) return;
-  const auto packed =
-      pack_segment_file(segment_path(options_.folder, options_.process, options_.epoch, number));
+  const auto packed = pack_segment_file(
+      segment_path(options_.folder, options_.process, options_.incarnation, number));
   if (!packed.ok()) return;
   std::error_code fault;
   const auto size = std::filesystem::file_size(*packed, fault);

@@ -31,7 +31,7 @@ class SealedSegments {
   struct Options {
     std::filesystem::path folder;
     std::string process;
-    uint32_t epoch = 1;
+    uint32_t incarnation = 1;
     uint64_t bytes_max = 0;
     bool packs = true;
     std::function<uint64_t()> keep_from;

@@ -102,7 +102,7 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
                         .kind = static_cast<uint8_t>(TraceFrameKind::kCatalog),
                         .flags = 0,
                         .count = 0,
-                        .host = UINT32_MAX};
+                        .group = UINT32_MAX};
   write(sizeof(header), std::as_writable_bytes(std::span(&head, 1)),
         std::as_bytes(std::span(catalog)));
   first_free_ = sizeof(header) + aligned_to_frames(sizeof(head) + catalog.size());

@@ -33,8 +33,7 @@ constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full 
 constexpr Duration kPackMax = Duration::seconds(20);  // of close(), for what is not packed
 
 Clock::time_point after(Duration duration) {
-  // A deadline beyond a day is none that a test or a person waits for.
-  const Duration most = Duration::seconds(24 * 3600);
+  const Duration most = Duration::seconds(24 * 3600);  // nobody waits longer
   return Clock::now() + std::chrono::nanoseconds(std::min(duration, most).to_nanoseconds());
 }
 
@@ -42,7 +41,7 @@ class Writer final : public SegmentWriter {
  public:
   explicit Writer(SegmentWriterOptions options)
       : options_(std::move(options)),
-        blobs_(options_.folder, options_.process, options_.epoch,
+        blobs_(options_.folder, options_.process, options_.incarnation,
                options_.level == TraceLevel::kPower) {}
   ~Writer() override { stop(); }
 
@@ -120,7 +119,7 @@ class Writer final : public SegmentWriter {
   std::deque<SegmentBuffer*> free_, ready_, to_seal_, kept_;  // kept_: the ring, oldest first
   SegmentBuffer* sealing_ = nullptr;                          // in none of them meanwhile
   size_t num_sealing_ = 0;                                    // handed over and not sealed yet
-  GapLedger losses_;                                          // by host, since the last gap frames
+  GapLedger losses_;                                          // by group, since the last gap frames
   Status fault_;
   std::optional<Error> prepare_fault_;
   Clock::time_point prepare_at_, sync_at_;
@@ -141,7 +140,7 @@ Status Writer::start() {
     return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", options_.catalog.size(),
                  kFrameBytesMax - sizeof(TraceFrameHeader));
   if (!is_ring())
-    RETURN_IF_ERROR(claim_trace_folder(options_.folder, options_.process, options_.epoch));
+    RETURN_IF_ERROR(claim_trace_folder(options_.folder, options_.process, options_.incarnation));
   const size_t num_buffers =
       is_ring() ? std::max<size_t>(4, options_.ring_bytes / capacity_ + 2) : kFileBuffers;
   for (size_t i = 0; i < num_buffers; ++i) {
@@ -149,8 +148,8 @@ Status Writer::start() {
     free_.push_back(buffers_.back().get());
   }
   if (is_ring())
-    ring_files_ = std::make_unique<RingFiles>(options_.folder, options_.process, options_.epoch,
-                                              buffers_, blobs_);
+    ring_files_ = std::make_unique<RingFiles>(options_.folder, options_.process,
+                                              options_.incarnation, buffers_, blobs_);
   SegmentBuffer* first = take_free();
   RETURN_IF_ERROR(prepare(first));
   first->open();
@@ -159,7 +158,7 @@ Status Writer::start() {
     sealed_ = std::make_unique<SealedSegments>(
         SealedSegments::Options{.folder = options_.folder,
                                 .process = options_.process,
-                                .epoch = options_.epoch,
+                                .incarnation = options_.incarnation,
                                 .bytes_max = options_.trace_bytes_max,
                                 .packs = options_.packs,
                                 .keep_from = options_.keep_from,
@@ -247,7 +246,7 @@ void Writer::install_next() {
 void Writer::write_gaps(SegmentBuffer* buffer) {
   for (GapFrame& gap : losses_.take()) {
     const uint64_t at = buffer->reserve(sizeof(gap));
-    CHECK(buffer->fits(at, sizeof(gap)), "a segment holds a gap for every host");
+    CHECK(buffer->fits(at, sizeof(gap)), "a segment holds a gap for every group");
     buffer->write(at, bytes_of(gap), {});
   }
 }
@@ -308,15 +307,16 @@ SegmentBuffer* Writer::take_free() {
 }
 
 Status Writer::prepare(SegmentBuffer* buffer) {
-  const auto file = segment_path(options_.folder, options_.process, options_.epoch, next_number_);
+  const auto file =
+      segment_path(options_.folder, options_.process, options_.incarnation, next_number_);
   RETURN_IF_ERROR(is_ring() ? buffer->map_memory() : buffer->map_file(file));
   SegmentHeader header{};
   header.run_id = options_.run_id;
   header.process = options_.process_index;
-  header.epoch = options_.epoch;
+  header.incarnation = options_.incarnation;
   header.number = next_number_;
-  header.seed = mix(mix(options_.run_id, (uint64_t{options_.process_index} << 32) | options_.epoch),
-                    next_number_);
+  const uint64_t start = (uint64_t{options_.process_index} << 32) | options_.incarnation;
+  header.seed = mix(mix(options_.run_id, start), next_number_);
   header.previous_seed = last_seed_;
   buffer->begin(header, options_.catalog);
   if (!is_ring()) RETURN_IF_ERROR(buffer->publish(file));
@@ -409,7 +409,7 @@ void Writer::end_current() {
 }
 
 Status Writer::dump() {
-  if (!is_ring()) return sync_segments(options_.folder, options_.process, options_.epoch);
+  if (!is_ring()) return sync_segments(options_.folder, options_.process, options_.incarnation);
   const auto written = write_ring(false);
   return written.ok() ? ok() : Status(written.error());
 }

@@ -1,4 +1,4 @@
-/// SegmentWriter: appends frames to the segments of one process, from every host's thread.
+/// SegmentWriter: appends frames to the segments of one process, from every group's thread.
 ///
 /// append() is the hot path: it reserves room in a mapped, pre-faulted file by one atomic step,
 /// copies, checks and publishes the length last. No lock, no system call, no allocation. What it
@@ -37,7 +37,7 @@ struct SegmentWriterOptions {
   std::filesystem::path folder;  // runs/x/trace; made with mode 0700
   std::string process = "main";
   uint32_t process_index = 0;
-  uint32_t epoch = 1;
+  uint32_t incarnation = 1;
   uint64_t run_id = 0;
   std::string catalog;  // JSON, the first frame of every segment
   TraceLevel level = TraceLevel::kProcess;

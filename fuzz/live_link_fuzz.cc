@@ -1,9 +1,0 @@
-/// libFuzzer target: somebody between a working link and its peer.
-#include "fuzz/live_link_fuzz.h"
-
-#include <cstdint>
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  (void)primerl::fuzz_live_link(std::as_bytes(std::span(data, size)));
-  return 0;
-}

@@ -1,0 +1,320 @@
+#include "kernels/weights/stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "graph/base/random.h"
+#include "kernels/weights/byte_codec.h"
+
+namespace primerl {
+namespace {
+
+constexpr uint8_t kFrameVersion = 1;
+constexpr uint64_t kAlignment = 64;
+constexpr size_t kRecordBytesMax = 32 + kManifestTensorsMax * sizeof(uint32_t);
+
+using Kind = WeightFrameKind;
+
+ByteWriter begin_frame(Kind kind, PolicyVersion version) {
+  ByteWriter writer;
+  writer.number(kFrameVersion);
+  writer.number(static_cast<uint8_t>(kind));
+  writer.number(version.value);
+  return writer;
+}
+
+struct FrameStart {
+  Kind kind;
+  PolicyVersion version;
+};
+
+/// Tells records apart. (The CRC of bytes that end with their own CRC is the same for all.)
+uint64_t name_of(std::span<const std::byte> record) {
+  return stable_hash({reinterpret_cast<const char*>(record.data()), record.size()});
+}
+
+Error bad_frame(std::string_view why) {
+  return error(Code::kCorrupt, "a frame of weights that cannot be one: {}", why);
+}
+
+Result<FrameStart> read_start(ByteReader& reader) {
+  const auto version = reader.number<uint8_t>();
+  const auto kind = reader.number<uint8_t>();
+  const PolicyVersion policy(reader.number<int64_t>());
+  if (!reader.is_good()) return bad_frame("its check is wrong");
+  if (version != kFrameVersion)
+    return bad_frame(fmt::format("format {}, this program reads {}", version, kFrameVersion));
+  if (kind > static_cast<uint8_t>(Kind::kRefusal)) return bad_frame(fmt::format("kind {}", kind));
+  return FrameStart{static_cast<Kind>(kind), policy};
+}
+
+}  // namespace
+
+WeightFrameKind kind_of(const PeerFrame& frame) {
+  if (frame.head.size() < 2 || frame.head[1] > static_cast<std::byte>(Kind::kRefusal))
+    return Kind::kRefusal;
+  return static_cast<Kind>(frame.head[1]);
+}
+
+Status StreamLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
+  if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
+  ASSIGN_OR_RETURN(const auto manifest, manifest_of(*snapshot));
+  VersionRecord record{snapshot->version, manifest.hash(), {}};
+  for (const auto& tensor : snapshot->tensors)
+    record.checks.push_back(crc32c(tensor.bytes.bytes()));
+  auto version = std::make_shared<PeerProtocolVersion>();
+  version->manifest_hash = record.manifest_hash;
+  version->manifest = std::make_shared<const std::vector<std::byte>>(encode(manifest));
+  version->record = encode(record);
+  version->snapshot = std::move(snapshot);
+  const PolicyVersion published = version->snapshot->version;
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(handshake_.offer(manifest, published));
+  if (!versions_.empty() && published <= versions_.back()->snapshot->version)
+    return error(Code::kInvalid, "version {} was published after version {}", published.value,
+                 versions_.back()->snapshot->version.value)
+        .note("published versions rise");
+  versions_.push_back(std::move(version));
+  if (versions_.size() > versions_max_) versions_.erase(versions_.begin());
+  return ok();
+}
+
+std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find(PolicyVersion version) const {
+  const std::lock_guard lock(mutex_);
+  if (versions_.empty()) return nullptr;
+  if (version.is_none()) return versions_.back();
+  for (const auto& one : versions_)
+    if (one->snapshot->version == version) return one;
+  return nullptr;
+}
+
+PolicyVersion StreamLibrary::newest() const {
+  const std::lock_guard lock(mutex_);
+  return versions_.empty() ? PolicyVersion() : versions_.back()->snapshot->version;
+}
+
+WeightStreamSender::WeightStreamSender(std::shared_ptr<const StreamLibrary> library,
+                                       size_t chunk_bytes)
+    : library_(std::move(library)), chunk_bytes_(chunk_bytes) {
+  CHECK(chunk_bytes_ >= 1 && chunk_bytes_ <= kStreamChunkBytesMax, "chunks of an impossible size");
+}
+
+Status WeightStreamSender::handle(const PeerFrame& frame) {
+  ByteReader reader(frame.head);
+  ASSIGN_OR_RETURN(const FrameStart start, read_start(reader));
+  Want want;
+  want.above = PolicyVersion(reader.number<int64_t>());
+  want.manifest = reader.number<uint64_t>();
+  want.record = reader.number<uint64_t>();
+  want.tensor = reader.number<uint32_t>();
+  want.offset = reader.number<uint64_t>();
+  if (start.kind != Kind::kWant || !reader.is_done() || !frame.body.empty())
+    return bad_frame("a receiver only asks");
+  reset();
+  if (start.version.is_none()) {
+    kept_ = want;
+    return ok();
+  }
+  if (auto version = library_->find(start.version)) {
+    begin(std::move(version), want);
+    return ok();
+  }
+  ByteWriter refusal = begin_frame(Kind::kRefusal, start.version);
+  refusal.number(library_->newest().value);
+  transfer_.emplace().head = refusal.take();
+  return ok();
+}
+
+void WeightStreamSender::begin(std::shared_ptr<const PeerProtocolVersion> found, const Want& want) {
+  const PeerProtocolVersion& version = *found;
+  const auto& tensors = version.snapshot->tensors;
+  Transfer transfer;
+  // On at the receiver's place, if it has the beginning of these very bytes.
+  if (want.record == name_of(version.record) && want.manifest == version.manifest_hash &&
+      want.tensor < tensors.size() && want.offset <= tensors[want.tensor].bytes.size()) {
+    transfer.tensor = want.tensor;
+    transfer.offset = want.offset;
+  }
+  ByteWriter offer = begin_frame(Kind::kOffer, version.snapshot->version);
+  offer.bytes(want.manifest == version.manifest_hash ? std::span<const std::byte>()
+                                                     : std::span(*version.manifest));
+  offer.bytes(version.record);
+  offer.number(static_cast<uint32_t>(transfer.tensor));
+  offer.number(transfer.offset);
+  transfer.head = offer.take();
+  transfer.version = std::move(found);
+  transfer_ = std::move(transfer);
+}
+
+std::optional<PeerFrame> WeightStreamSender::next() {
+  if (kept_ && library_->newest() > kept_->above) {
+    if (auto version = library_->find({})) begin(std::move(version), *std::exchange(kept_, {}));
+  }
+  if (!transfer_) return std::nullopt;
+  if (!transfer_->head.empty()) {
+    PeerFrame frame{std::exchange(transfer_->head, {}), {}};
+    if (transfer_->version == nullptr) transfer_.reset();
+    return frame;
+  }
+  const auto& snapshot = transfer_->version->snapshot;
+  const auto& tensors = snapshot->tensors;
+  while (transfer_->tensor < tensors.size() &&
+         transfer_->offset == tensors[transfer_->tensor].bytes.size()) {
+    ++transfer_->tensor;
+    transfer_->offset = 0;
+  }
+  if (transfer_->tensor == tensors.size()) {
+    transfer_.reset();
+    return std::nullopt;
+  }
+  const auto bytes = tensors[transfer_->tensor].bytes.bytes().subspan(transfer_->offset);
+  const auto piece = bytes.first(std::min(bytes.size(), chunk_bytes_));
+  ByteWriter chunk = begin_frame(Kind::kChunk, snapshot->version);
+  chunk.number(static_cast<uint32_t>(transfer_->tensor));
+  chunk.number(transfer_->offset);
+  transfer_->offset += piece.size();
+  return PeerFrame{chunk.take(), Blob(snapshot, piece)};
+}
+
+PeerFrame WeightStreamReceiver::ask(PolicyVersion version, PolicyVersion above) {
+  if (!record_bytes_.empty() && record_.version != version && !version.is_none()) forget();
+  ByteWriter want = begin_frame(Kind::kWant, version);
+  want.number(above.value);
+  want.number(has_manifest_ ? manifest_hash_ : uint64_t{0});
+  want.number(record_bytes_.empty() ? uint64_t{0} : name_of(record_bytes_));
+  want.number(static_cast<uint32_t>(tensor_));
+  want.number(offset_);
+  return {want.take(), {}};
+}
+
+Status WeightStreamReceiver::handle(const PeerFrame& frame) {
+  ByteReader reader(frame.head);
+  ASSIGN_OR_RETURN(const FrameStart start, read_start(reader));
+  Status handled = bad_frame("a sender does not ask");
+  if (start.kind == Kind::kRefusal) {
+    const auto newest = reader.number<int64_t>();
+    forget();
+    if (!reader.is_done()) return bad_frame("a refusal of another size");
+    return error(Code::kNotFound, "version {} is not with the publisher", start.version.value)
+        .note(newest < 0 ? std::string("nothing was published yet")
+                         : fmt::format("its newest is version {}", newest));
+  }
+  if (start.kind == Kind::kOffer) {
+    offered_ = start.version;
+    const auto manifest = reader.bytes(kManifestBytesMax);
+    const auto record = reader.bytes(kRecordBytesMax);
+    const auto tensor = reader.number<uint32_t>();
+    const auto offset = reader.number<uint64_t>();
+    handled = reader.is_done() ? handle_offer(manifest, record, tensor, offset)
+                               : Status(bad_frame("an offer of another size"));
+  } else if (start.kind == Kind::kChunk) {
+    const auto tensor = reader.number<uint32_t>();
+    const auto offset = reader.number<uint64_t>();
+    handled = reader.is_done() ? handle_chunk(start.version, tensor, offset, frame.body)
+                               : Status(bad_frame("a chunk of another size"));
+  }
+  if (!handled.ok()) forget();
+  return handled;
+}
+
+Status WeightStreamReceiver::handle_offer(std::span<const std::byte> manifest,
+                                          std::span<const std::byte> record, size_t tensor,
+                                          uint64_t offset) {
+  if (!manifest.empty()) {
+    has_manifest_ = false;
+    ASSIGN_OR_RETURN(manifest_, decode_manifest(manifest));
+    manifest_hash_ = manifest_.hash();
+    has_manifest_ = true;
+  }
+  ASSIGN_OR_RETURN(const auto decoded, decode_version_record(record));
+  if (!has_manifest_ || decoded.manifest_hash != manifest_hash_ ||
+      decoded.checks.size() != manifest_.tensors.size())
+    return error(Code::kCorrupt, "version {} was offered by another manifest",
+                 decoded.version.value);
+  RETURN_IF_ERROR(handshake_.accept(manifest_, manifest_hash_));
+  const bool goes_on =
+      std::equal(record.begin(), record.end(), record_bytes_.begin(), record_bytes_.end()) &&
+      tensor == tensor_ && offset == offset_;
+  if (goes_on) return ok();
+  if (tensor != 0 || offset != 0) return bad_frame("an offer to go on where nobody was");
+  return prepare(record);
+}
+
+Status WeightStreamReceiver::prepare(std::span<const std::byte> record) {
+  forget();
+  uint64_t end = 0;
+  for (const auto& facts : manifest_.tensors) {
+    ASSIGN_OR_RETURN(const uint64_t size, num_bytes(facts));
+    begins_.push_back(end);
+    sizes_.push_back(size);
+    if (size > bytes_max_ || end > bytes_max_ - size)
+      return error(Code::kExhausted, "the offered version needs more than the limit of {} bytes",
+                   bytes_max_);
+    end += (size + kAlignment - 1) / kAlignment * kAlignment;
+    num_expected_ += size;
+  }
+  auto* const data = new (std::align_val_t(kAlignment), std::nothrow) std::byte[end];
+  if (data == nullptr)
+    return error(Code::kExhausted, "there is no memory for the {} bytes of the offered version",
+                 end);
+  data_ = std::shared_ptr<std::byte[]>(
+      data, [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t(kAlignment)); });
+  ASSIGN_OR_RETURN(record_, decode_version_record(record));
+  record_bytes_.assign(record.begin(), record.end());
+  return settle();
+}
+
+Status WeightStreamReceiver::handle_chunk(PolicyVersion version, size_t tensor, uint64_t offset,
+                                          const Blob& body) {
+  if (record_bytes_.empty() || version != record_.version)
+    return bad_frame(fmt::format("a chunk of version {} that was not offered", version.value));
+  if (tensor != tensor_ || offset != offset_ || tensor_ >= sizes_.size() || body.empty() ||
+      body.size() > sizes_[tensor_] - offset_)
+    return bad_frame(fmt::format("a chunk of {} bytes at {} of tensor {}, due was {} of tensor {}",
+                                 body.size(), offset, tensor, offset_, tensor_));
+  // The check reads what the copy has just brought near.
+  check_ = crc32c(body.bytes(), check_);
+  std::memcpy(data_.get() + begins_[tensor_] + offset_, body.bytes().data(), body.size());
+  offset_ += body.size();
+  num_received_ += body.size();
+  return settle();
+}
+
+Status WeightStreamReceiver::settle() {
+  while (tensor_ < sizes_.size() && offset_ == sizes_[tensor_]) {
+    if (check_ != record_.checks[tensor_])
+      return wrong_check(record_.version, manifest_.tensors[tensor_], check_,
+                         record_.checks[tensor_]);
+    ++tensor_;
+    offset_ = 0;
+    check_ = 0;
+  }
+  return ok();
+}
+
+std::shared_ptr<const WeightSnapshot> WeightStreamReceiver::take() {
+  if (record_bytes_.empty() || tensor_ < sizes_.size()) return nullptr;
+  auto snapshot = std::make_shared<WeightSnapshot>();
+  snapshot->version = record_.version;
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    const auto& facts = manifest_.tensors[i];
+    snapshot->tensors.push_back(
+        {facts.name, facts.type, facts.shape, Blob(data_, {data_.get() + begins_[i], sizes_[i]})});
+  }
+  forget();
+  return snapshot;
+}
+
+void WeightStreamReceiver::forget() {
+  record_bytes_.clear();
+  record_ = {};
+  begins_.clear();
+  sizes_.clear();
+  data_.reset();
+  tensor_ = 0;
+  offset_ = num_received_ = num_expected_ = 0;
+  check_ = 0;
+}
+
+}  // namespace primerl

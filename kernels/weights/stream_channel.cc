@@ -1,0 +1,276 @@
+#include "kernels/weights/stream_channel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+
+namespace primerl {
+namespace {
+
+using Snapshot = std::shared_ptr<const WeightSnapshot>;
+
+constexpr int kCorruptMax = 3;     // transfers of one version
+constexpr size_t kRetiredMax = 1;  // version that waits to be freed by another thread
+constexpr Duration kWaitMax = Duration::seconds(24 * 3600);  // what a clock can add
+constexpr PolicyVersion kNothingIsAbove(INT64_MAX);
+
+class ConnectionEnd final : public StreamChannel {
+ public:
+  explicit ConnectionEnd(StreamChannelSetup setup)
+      : setup_(std::move(setup)), library_(std::make_shared<StreamLibrary>(setup_.versions_max)) {
+    CHECK(setup_.versions_max > 0, "a weight channel that keeps no version");
+  }
+
+  // WeightChannel
+  Status publish(Snapshot snapshot) override;
+  Result<Snapshot> fetch(PolicyVersion version) override;
+  PolicyVersion newest() const override {
+    const std::lock_guard lock(mutex_);
+    return newest_here();
+  }
+  bool wait_for(PolicyVersion version, Duration at_most) override;
+  Status expect(const WeightManifest& wanted) override;
+  std::string describe() const override;
+
+  // StreamChannel
+  std::optional<PeerFrame> next(uint32_t peer, uint32_t incarnation) override;
+  void handle(uint32_t peer, uint32_t incarnation, const PeerFrame& frame) override;
+  void peer_ended(uint32_t peer, uint32_t incarnation) override;
+
+ private:
+  struct Peer {
+    Peer(uint32_t number, std::shared_ptr<const StreamLibrary> library,
+         const StreamChannelSetup& setup)
+        : incarnation(number),
+          sender(std::move(library), setup.chunk_bytes),
+          receiver(setup.bytes_max) {}
+    uint32_t incarnation;
+    WeightStreamSender sender;
+    WeightStreamReceiver receiver;
+    PolicyVersion above;  // what it is asked for
+    bool owes_want = true;
+    bool is_publisher = false;  // it has offered something
+    bool is_refusing = false;   // what it still sends of the version that was not taken
+    int num_corrupt = 0;        // transfers of the version in hand
+  };
+  struct Fault {
+    PolicyVersion version;
+    Error why;
+  };
+
+  // With mutex_ held:
+  Peer* peer_of(uint32_t number, uint32_t incarnation);
+  PolicyVersion newest_here() const {
+    if (publishes_) return library_->newest();
+    return versions_.empty() ? PolicyVersion() : versions_.back()->version;
+  }
+  Snapshot find(PolicyVersion version) const;
+  Error not_here(PolicyVersion version) const;
+  void take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped);
+  void refuse(uint32_t number, Peer& peer, const Error& why);
+  void note_offer(uint32_t number, Peer& peer);
+  std::string name_of(uint32_t number) const {
+    return number < setup_.names.size() ? fmt::format("'{}'", setup_.names[number])
+                                        : fmt::format("process {}", number);
+  }
+  void say(const std::string& words) const {
+    if (setup_.log != nullptr) setup_.log(words);
+  }
+
+  const StreamChannelSetup setup_;
+  const std::shared_ptr<StreamLibrary> library_;  // has a lock of its own
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable has_come_;
+  bool publishes_ = false;
+  std::map<uint32_t, Peer> peers_;
+  WeightManifest wanted_;
+  Handshake handshake_;
+  std::pair<uint32_t, uint32_t> source_{};  // peer and incarnation that versions_ are of
+  std::deque<Snapshot> versions_;           // that came, oldest first
+  std::vector<Snapshot> retired_;           // freed by whoever fetches next
+  std::optional<Fault> fault_;              // of the newest offer, when it was not taken
+};
+
+Status ConnectionEnd::publish(Snapshot snapshot) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, peer] : peers_)
+      if (peer.is_publisher)
+        return error(Code::kExists, "weight channel '{}' has a publisher already: {}",
+                     setup_.resource, name_of(number));
+  }
+  if (snapshot != nullptr) {
+    ASSIGN_OR_RETURN(const auto manifest, manifest_of(*snapshot));
+    if (const size_t size = encode(manifest).size(); size > kStreamManifestBytesMax)
+      return error(Code::kExhausted,
+                   "the names and shapes of {} tensors need {} bytes, a link carries {}",
+                   manifest.tensors.size(), size, kStreamManifestBytesMax)
+          .note("backend 'files' carries more");
+  }
+  RETURN_IF_ERROR(library_->publish(std::move(snapshot)));
+  std::deque<Snapshot> of_another;  // freed without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    publishes_ = true;
+    of_another.swap(versions_);
+    has_come_.notify_all();
+  }
+  if (setup_.has_news != nullptr) setup_.has_news();
+  return ok();
+}
+
+Snapshot ConnectionEnd::find(PolicyVersion version) const {
+  if (publishes_) {
+    const auto published = library_->find(version);
+    return published == nullptr ? nullptr : published->snapshot;
+  }
+  for (const Snapshot& one : versions_)
+    if (one->version == version) return one;
+  return nullptr;
+}
+
+Result<Snapshot> ConnectionEnd::fetch(PolicyVersion version) {
+  std::vector<Snapshot> retired;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  retired.swap(retired_);
+  if (version.is_none()) return error(Code::kNotFound, "no version was asked for");
+  const Snapshot found = find(version);
+  if (found == nullptr) return not_here(version);
+  // What came before the engine said what it holds was not compared yet.
+  ASSIGN_OR_RETURN(const auto manifest, manifest_of(*found));
+  RETURN_IF_ERROR(handshake_.accept(manifest, manifest.hash()));
+  return found;
+}
+
+Error ConnectionEnd::not_here(PolicyVersion version) const {
+  const PolicyVersion newest = newest_here();
+  if (publishes_ || newest > version)
+    return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
+        .note(fmt::format("its newest is version {}", newest.value));
+  if (fault_ && fault_->version >= version) return fault_->why;
+  Error later = error(Code::kUnavailable, "version {} has not come yet", version.value);
+  for (const auto& [number, peer] : peers_)
+    if (peer.receiver.num_expected() > 0)
+      return std::move(later).note(fmt::format(
+          "{} of {} bytes of version {} have come from {}", peer.receiver.num_received(),
+          peer.receiver.num_expected(), peer.receiver.offered().value, name_of(number)));
+  return std::move(later).note("nothing is on its way");
+}
+
+bool ConnectionEnd::wait_for(PolicyVersion version, Duration at_most) {
+  std::unique_lock lock(mutex_);
+  const auto most = std::chrono::nanoseconds(std::min(at_most, kWaitMax).to_nanoseconds());
+  has_come_.wait_for(lock, most, [&] {
+    return newest_here() >= version || (fault_ && fault_->version >= version);
+  });
+  return newest_here() >= version;
+}
+
+Status ConnectionEnd::expect(const WeightManifest& wanted) {
+  const std::lock_guard lock(mutex_);
+  RETURN_IF_ERROR(handshake_.expect(wanted));
+  if (wanted.empty()) return ok();
+  wanted_ = wanted;
+  for (auto& [number, peer] : peers_) RETURN_IF_ERROR(peer.receiver.expect(wanted_));
+  return ok();
+}
+
+std::string ConnectionEnd::describe() const {
+  const std::lock_guard lock(mutex_);
+  return fmt::format("newest version {}", newest_here().value);
+}
+
+ConnectionEnd::Peer* ConnectionEnd::peer_of(uint32_t number, uint32_t incarnation) {
+  auto found = peers_.find(number);
+  if (found != peers_.end() && found->second.incarnation > incarnation) return nullptr;
+  if (found != peers_.end() && found->second.incarnation == incarnation) return &found->second;
+  if (found != peers_.end()) peers_.erase(found);
+  Peer& peer = peers_.try_emplace(number, incarnation, library_, setup_).first->second;
+  // Only what it holds may differ from what others said, and that was refused.
+  CHECK(peer.receiver.expect(wanted_).ok(), "a receiver expects what it was not told");
+  return &peer;
+}
+
+std::optional<PeerFrame> ConnectionEnd::next(uint32_t number, uint32_t incarnation) {
+  const std::lock_guard lock(mutex_);
+  Peer* peer = peer_of(number, incarnation);
+  if (peer == nullptr) return std::nullopt;
+  if (std::exchange(peer->owes_want, false)) return peer->receiver.ask({}, peer->above);
+  return peer->sender.next();
+}
+
+void ConnectionEnd::handle(uint32_t number, uint32_t incarnation, const PeerFrame& frame) {
+  std::vector<Snapshot> dropped;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  Peer* peer = peer_of(number, incarnation);
+  if (peer == nullptr) return;
+  if (kind_of(frame) == WeightFrameKind::kWant) {
+    if (const Status wanted = peer->sender.handle(frame); !wanted.ok())
+      say(fmt::format("weight channel '{}': {} asked for something strange: {}", setup_.resource,
+                      name_of(number), wanted.error().text()));
+    return;
+  }
+  if (kind_of(frame) != WeightFrameKind::kChunk) peer->is_refusing = false;
+  if (peer->is_refusing) return;
+  const PolicyVersion offered = peer->receiver.offered();
+  const Status handled = peer->receiver.handle(frame);
+  if (peer->receiver.offered() != offered) note_offer(number, *peer);
+  if (!handled.ok()) return refuse(number, *peer, handled.error());
+  take(number, *peer, dropped);
+}
+
+void ConnectionEnd::note_offer(uint32_t number, Peer& peer) {
+  peer.num_corrupt = 0;
+  if (std::exchange(peer.is_publisher, true) || !publishes_) return;
+  say(fmt::format("weight channel '{}': {} publishes too; its versions are not taken",
+                  setup_.resource, name_of(number)));
+}
+
+void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped) {
+  Snapshot snapshot = peer.receiver.take();
+  if (snapshot == nullptr) return;
+  peer.above = publishes_ ? kNothingIsAbove : snapshot->version;
+  peer.owes_want = true;
+  if (publishes_) return;
+  const std::pair<uint32_t, uint32_t> source(number, peer.incarnation);
+  const auto retire = [&] {
+    (retired_.size() < kRetiredMax ? retired_ : dropped).push_back(std::move(versions_.front()));
+    versions_.pop_front();
+  };
+  // Whoever publishes now may have begun anywhere: it goes on from a checkpoint.
+  const bool is_of_another = std::exchange(source_, source) != source;
+  while (!versions_.empty() && (is_of_another || versions_.size() >= setup_.versions_max)) retire();
+  versions_.push_back(std::move(snapshot));
+  fault_.reset();
+  has_come_.notify_all();
+}
+
+void ConnectionEnd::refuse(uint32_t number, Peer& peer, const Error& why) {
+  peer.owes_want = true;
+  peer.is_refusing = true;
+  if (why.code() == Code::kCorrupt && ++peer.num_corrupt <= kCorruptMax) {
+    return say(fmt::format("weight channel '{}': version {} from {} is asked for again: {}",
+                           setup_.resource, peer.receiver.offered().value, name_of(number),
+                           why.text()));
+  }
+  peer.above = peer.receiver.offered();
+  fault_ = Fault{peer.above, why};
+  has_come_.notify_all();
+}
+
+void ConnectionEnd::peer_ended(uint32_t number, uint32_t incarnation) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(number);
+  if (found != peers_.end() && found->second.incarnation <= incarnation) peers_.erase(found);
+}
+
+}  // namespace
+
+std::shared_ptr<StreamChannel> make_stream_channel(StreamChannelSetup setup) {
+  return std::make_shared<ConnectionEnd>(std::move(setup));
+}
+
+}  // namespace primerl

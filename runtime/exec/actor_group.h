@@ -1,0 +1,308 @@
+/// ActorGroup: one actor group at run time: its actors, their inbox, credits, ledger and step
+/// counter. The unit of scheduling: an executor owns Groups and decides when each takes its next
+/// step.
+///
+/// How an executor uses it (CafExecutor: one group actor per ActorGroup; VirtualExecutor: one
+/// loop):
+///
+///   ActorGroup group(setup);            // any thread
+///   group.start(now);             // on the group's thread: resources, actors, Actor::start()
+///   group.accept(batch);         // what another group shipped; in order per sending group
+///   group.wake(now);              // at or after next_timer(); early, late or repeated is harmless
+///   while (group.ready()) group.step(now);     // one input or one work turn each
+///
+/// Everything a step causes leaves through the GroupExecutor given in the setup, inside step(),
+/// accept(), end_burst(), peer_down() or peer_up(): batches for other groups, tenants that
+/// finished, failures that end the run. A batch must not be delivered inside ship(): queue it.
+///
+/// A step may be cut in three, so that a handler can run on another thread (an own_thread group
+/// without resources) or for some virtual time:
+///
+///   if (group.begin_step(now)) { group.run_step(); group.complete_step(now); }
+///
+/// Between begin_step and complete_step the group takes accept(), wake(), begin_drain(),
+/// peer_down() and peer_up() as usual, but no second begin_step. run_step() touches only the actor
+/// (with its buffered emissions) and may run on any one thread; when it is stuck, abandon_step()
+/// takes complete_step()'s place: the actor is replaced, the message is refused, and whatever the
+/// late run_step() still does reaches nobody (it must keep running on its own thread until it
+/// returns; the Running it holds keeps the old actor alive).
+///
+/// Threads: methods are called by one thread at a time, except those under "From any thread".
+/// Order of inputs: control (drain, peers), then arrival over feedback, timers, forward and the
+/// work turn. A forward input waits while a forward output of its actor is full, a
+/// work turn while one of the group is (flow.h says why not the whole group as one).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+#include "runtime/exec/wiring.h"
+#include "runtime/wire/message_batch.h"
+#include "runtime/wire/process_report.h"
+
+namespace primerl {
+
+class ActorGroup;
+
+/// What a ActorGroup needs from the executor that runs it. Called on the thread that drives the
+/// group.
+class GroupExecutor {
+ public:
+  virtual ~GroupExecutor() = default;
+  /// Carries a batch to batch.to. Never blocks, never loses, keeps the order per pair. Takes the
+  /// vectors or what is in them; the group uses again what memory is left or put in their place.
+  virtual void ship(MessageBatch&& batch) = 0;
+  /// services().finish(tenant): once per tenant and actor that says so; repeated is harmless.
+  virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
+  virtual void group_failed(GroupId group, Error error) = 0;
+};
+
+enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer };
+std::string_view to_string(StepKind kind);
+
+/// One finished delivery: the single place where metrics and the recorder look. Valid in the call.
+struct StepRecord {
+  GroupId group;
+  InstanceId instance;  // none for a work turn, which is the group's
+  StepKind kind = StepKind::kMessage;
+  uint64_t step = 0;                  // of the group, dense from 1
+  Time began;                         // services().now() of the handler
+  Time ended;                         // when the executor saw it end
+  const Envelope* message = nullptr;  // of kMessage
+  LinkId link;                        // of kMessage
+  uint32_t timer = 0;                 // of kTimer: index in the contract
+  PeerEvent peer;                     // of kPeer
+  const Error* error = nullptr;       // the handler's, null when it succeeded
+  /// Released by this step (after an error: what the refusal said), of the links the observer
+  /// wants; num_emissions counts all.
+  std::span<const BatchedMessage> emissions;
+  uint32_t num_emissions = 0;
+  /// What the handlers were told that nothing else determines: answers of room(), in order, and the
+  /// ordinal of the progress() call that first said kStopRequested (0 = none did).
+  std::span<const int64_t> room_answers;
+  uint64_t stopped_at_progress = 0;
+  bool is_abandoned = false;
+  bool is_injected = false;     // fail_step(): the handler did not run
+  bool is_from_record = false;  // the message, which nobody sent in this run (GuidedStep::stored)
+};
+
+class DeliveryObserver {
+ public:
+  virtual ~DeliveryObserver() = default;
+  /// The group's actors have started; `now` was their services().now().
+  virtual void on_start(GroupId group, Time now) {
+    (void)group;
+    (void)now;
+  }
+  virtual void on_step(const StepRecord& record) = 0;
+  /// Asked once per link: whether StepRecord::emissions shall hold what is sent on it.
+  virtual bool wants_emissions(LinkId link) const {
+    (void)link;
+    return true;
+  }
+};
+
+/// A step as a recording has it: what a replaying group does next.
+struct GuidedStep {
+  StepKind kind = StepKind::kMessage;
+  uint32_t actor = 0;  // index among the group's instances; of a work turn 0
+  LinkId link;         // kMessage, with incarnation and sequence
+  uint32_t incarnation = 0;
+  uint64_t sequence = 0;
+  uint32_t timer = 0;  // kTimer
+  PeerEvent peer;      // kPeer
+  Time began;          // services().now()
+  Duration lasted;     // the recorded handler time: what an observer is told again
+  bool is_abandoned = false;
+  std::optional<Error> injected;   // in place of the handler
+  std::optional<Envelope> stored;  // kMessage: its content, where nobody will send it
+  std::vector<int64_t> room_answers;
+  uint64_t stopped_at_progress = 0;
+};
+
+/// What a message to another process shall do that is emitted again.
+enum class Resent {
+  kSend,         // it may not have been handled: it goes on its way
+  kHandled,      // it was, and its receiver has its content: it counts as settled
+  kOverwritten,  // a newer one was handled in its place
+};
+
+/// Chooses a group's steps in place of the group: replay, and the way back after a crash. The group
+/// takes exactly these steps in this order, each as soon as its message is here, whatever is full
+/// or paused, at the recorded times; it keeps timers but takes none by itself. Used on the group's
+/// thread.
+class StepSource {
+ public:
+  virtual ~StepSource() = default;
+  /// The step that comes next, or that is in hand; null: none is known (any more). Stays the same
+  /// until the group's observer was told of it (on_step).
+  virtual const GuidedStep* next() const = 0;
+  /// The group cannot do, or did otherwise than, what the recording says of the step in hand.
+  virtual void diverged(std::string what) = 0;
+  /// Of a message to another process.
+  virtual Resent resent(LinkId link, uint64_t sequence) const {
+    (void)link;
+    (void)sequence;
+    return Resent::kSend;
+  }
+};
+
+struct GroupSetup {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Wiring> wiring;
+  GroupId group;
+  uint32_t incarnation = 1;              // incarnation of this process
+  Surroundings* surroundings = nullptr;  // outlives the group
+  GroupExecutor* executor = nullptr;     // outlives the group
+  ResourceFactory factory;               // makes the resources the group owns, in start()
+  /// Resources no group owns (weight channel, tokenizer), by index of Plan::resources; null at
+  /// those that a group owns. Outlive the group.
+  std::vector<Resource*> shared_resources;
+  DeliveryObserver* observer = nullptr;
+  StepSource* step_source = nullptr;  // outlives the group; null: the group chooses
+};
+
+/// What one step was and how it ended.
+struct StepEnd {
+  bool stepped = false;  // false: nothing was eligible
+};
+
+/// Message counts of one group, for finding the end of a drain (drain.h). Each only grows.
+struct GroupCounts {
+  uint64_t num_steps = 0;
+  uint64_t num_shipped = 0;   // messages handed to ship()
+  uint64_t num_received = 0;  // messages taken by accept(), refused ones included
+  bool is_idle = false;       // no input waits, no outbox, no work, no actor waits for an answer
+};
+
+/// A look at one group for the stall report and the virtual executor's checks.
+struct GroupView {
+  GroupId group;
+  uint64_t num_steps = 0;
+  uint64_t num_waiting = 0;  // inputs in the inbox
+  Time oldest_arrival;       // of those, if any
+  InstanceId handling;       // in a handler now; none if not, or in a work turn
+  const MessageType* handling_type = nullptr;
+  StepKind handling_kind = StepKind::kWork;  // of the step in hand
+  uint32_t handling_link = 0;                // kMessage: LinkId; kTimer: index in the contract
+  uint64_t handling_sequence = 0;            // kMessage
+  bool is_running = false;                   // between begin_step and complete_step
+  Time running_since;                        // when the handler began
+  uint64_t num_progress = 0;  // progress() calls so far: a handler that makes some lives
+  Duration busy;              // of its thread in turns that have ended; 0: nobody measures it
+  bool is_idle = false;
+  bool is_ready = false;
+  std::vector<LinkId> full;    // outgoing forward links at capacity
+  std::vector<LinkId> paused;  // arriving links whose input is paused and waited for
+};
+
+/// The handler between begin_step() and complete_step(); keeps an abandoned actor alive.
+class Running;
+
+class ActorGroup {
+ public:
+  explicit ActorGroup(GroupSetup setup);
+  ~ActorGroup();
+  ActorGroup(const ActorGroup&) = delete;
+  ActorGroup& operator=(const ActorGroup&) = delete;
+
+  /// Makes owned resources and actors, wires them, calls Actor::start() in instance order.
+  Status start(Time now);
+
+  /// Takes a batch: its grants, its messages into the inbox. Duplicates and old incarnations are
+  /// counted; what its sender may not say (a gap, an unknown link or tenant, a grant for nothing
+  /// sent) is left out, and the first of it returned. May ship (an outbox that got room). The
+  /// vectors stay with the caller, with what is left in them.
+  Status accept(MessageBatch&& batch, Time now);
+
+  /// The earliest pending timer, or none.
+  std::optional<Time> next_timer() const;
+  /// Moves timers that are due at `now` into the inbox.
+  void wake(Time now);  // not of a replaying group
+
+  /// Whether step() would do something now.
+  bool ready() const;
+  /// A replaying group takes its recorded time, not `now`, and never runs apart.
+  StepEnd step(Time now);
+  /// Between the two, batches fill up instead of leaving with every step, and counts() and view()
+  /// lag behind, but never call a group idle that is not. Not around a step that may take long.
+  void begin_burst();
+  void end_burst();
+
+  bool begin_step(Time now);
+  void run_step();
+  /// As if the handler had returned `error` without running: injected faults, and those replayed.
+  void fail_step(Error error);
+  /// Resource::take_cost() of the owned resources, between run_step() and complete_step().
+  Duration step_cost();
+  StepEnd complete_step(Time now);
+  /// The actor in the handler is given up and replaced by a fresh or restored one; the message is
+  /// refused with kDeadline. An Error when the actor's contract is not restartable: end the run.
+  Status abandon_step(Time now);
+  /// Hand this to the thread of run_step() to keep what it touches alive: run(*group.running()).
+  std::shared_ptr<Running> running() const;
+  /// False: it was abandoned meanwhile, nobody waits for its end.
+  static bool run(Running& running);
+  /// Whether a handler may run apart from the group: own_thread, one actor, no resources.
+  bool may_run_apart() const;
+  /// A StepSource still chooses: use step() alone.
+  bool is_replaying() const;
+
+  /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
+  void begin_drain(Time now);
+  /// The step_source knows no further step and shall choose no longer: what has arrived, the
+  /// timers, the pauses and the credit are as the recorded steps left them, and the group goes on
+  /// from there by itself. `now` is not before any recorded time.
+  void resume_live(Time now);
+  /// `peer`'s process died: what it had not acknowledged is returned, its targets leave every
+  /// output, later arrivals of incarnations <= `incarnation` are refused, neighbours get
+  /// on_peer(kDown).
+  void peer_down(GroupId peer, uint32_t incarnation, Time now);
+  /// `peer` is back as `incarnation`: links begin again at sequence 1 with full credit.
+  void peer_up(GroupId peer, uint32_t incarnation, Time now);
+
+  /// Ends resources and actors, on the group's thread. The destructor does it too.
+  void destroy();
+
+  /// Counters of services().count(), summed over the group's actors, by "instance.name".
+  std::vector<std::pair<std::string, int64_t>> counters() const;
+
+  /// Actor::snapshot() of each actor that has one, by instance name. Between steps.
+  Json snapshot() const;
+
+  /// The group whose step the calling thread runs; none outside of steps. What groups share (a
+  /// weight channel) tells by it who asks.
+  static GroupId running_here();
+
+  // From any thread ------------------------------------------------------------------------------
+
+  /// progress() answers kStopRequested from now on.
+  void request_stop();
+  GroupId id() const;
+  const std::string& name() const;
+  GroupCounts counts() const;
+  /// Approximate while the group runs on another thread; exact otherwise.
+  GroupView view() const;
+  /// Adds this group's half of every edge: what its senders sent and its receivers handled.
+  void add_to(std::span<EdgeLedger> ledger) const;
+  /// Adds its half of the load of every edge, and one entry per instance. `now`: of its clock.
+  void add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances, Time now) const;
+  /// Exact only between steps: messages of an arriving (in_index) link that wait in the inbox, and
+  /// of a leaving (out_index) link that wait in the outbox.
+  uint64_t num_waiting_in(uint32_t in_index) const;
+  uint64_t num_waiting_out(uint32_t out_index) const;
+  /// Messages in the inbox, in hand and in outboxes; timers and control do not count.
+  uint64_t num_held() const;
+
+ private:
+  class Body;
+  std::unique_ptr<Body> body_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,284 @@
+#include "runtime/exec/caf_group.h"
+
+#include <algorithm>
+
+#include "runtime/exec/caf_timers.h"
+#include "runtime/exec/running.h"
+
+namespace primerl {
+namespace {
+
+// A burst ends after this many steps or this long, whichever is first: long enough to pay for a
+// turn, short enough that an arrival does not wait.
+constexpr int kBurstSteps = 64;
+constexpr int kStepsPerReading = 8;
+constexpr Duration kQuick = Duration::microseconds(5);  // of those steps together
+constexpr Duration kBurstTime = Duration::microseconds(20);
+
+constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
+
+}  // namespace
+
+GroupCell::GroupCell(GroupSetup setup, bool has_own_thread, CellOwner* owner, const RunClock& clock,
+                     ReplaySource* step_source)
+    : owner_(owner),
+      clock_(clock),
+      step_source_(step_source),
+      group_([this, &setup] {
+        setup.executor = this;
+        return std::move(setup);
+      }()),
+      runs_apart_(group_.may_run_apart()),
+      has_own_thread_(has_own_thread),
+      armed_(kNever) {}
+
+uint32_t GroupCell::adopt() {
+  const std::lock_guard lock(mutex_);
+  return incarnation_;
+}
+
+void GroupCell::set_poke(CafActors::Poke poke) {
+  auto shared = poke ? std::make_shared<const CafActors::Poke>(std::move(poke)) : nullptr;
+  // The old one dies after the lock: its actor may end with it.
+  const std::lock_guard lock(mutex_);
+  std::swap(poke_, shared);
+  is_due_ = false;
+}
+
+void GroupCell::push(MessageBatch&& batch) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    if (num_arrivals_ == arrivals_.size()) arrivals_.emplace_back();
+    MessageBatch& arrival = arrivals_[num_arrivals_++];
+    arrival.from = batch.from;
+    arrival.to = batch.to;
+    arrival.incarnation = batch.incarnation;
+    arrival.messages.swap(batch.messages);
+    arrival.grants.swap(batch.grants);
+    if (is_due_ || !has_gone_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
+void GroupCell::push(const PeerChange& change) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    changes_.push_back(change);
+    if (is_due_ || !has_gone_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
+void GroupCell::order(uint32_t orders) { order(orders, {}); }
+
+/// In one piece: a turn in between would let the group speak to one that it has not heard of.
+void GroupCell::resume_live(std::span<const PeerChange> changes) { order(kLive, changes); }
+
+void GroupCell::order(uint32_t orders, std::span<const PeerChange> changes) {
+  std::shared_ptr<const CafActors::Poke> poke;
+  {
+    const std::lock_guard lock(mutex_);
+    orders_ |= orders;
+    changes_.insert(changes_.end(), changes.begin(), changes.end());
+    if (is_due_) return;
+    is_due_ = true;
+    poke = poke_;
+  }
+  if (poke != nullptr) (*poke)();
+}
+
+bool GroupCell::take_over() {
+  const std::lock_guard lock(mutex_);
+  if (!is_in_handler_) return false;
+  ++incarnation_;
+  ++num_lost_;
+  is_in_handler_ = false;
+  was_taken_over_ = true;
+  return true;
+}
+
+int64_t GroupCell::num_lost() const {
+  const std::lock_guard lock(mutex_);
+  return num_lost_;
+}
+
+TurnEnd GroupCell::turn(uint32_t incarnation) {
+  uint32_t orders = 0;
+  bool may_step = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (incarnation != incarnation_) return TurnEnd::kQuit;
+    orders = std::exchange(orders_, 0);
+    has_gone_ = has_gone_ || (orders & kGo) != 0;
+    may_step = has_gone_;
+    if (may_step) {
+      std::swap(taken_, arrivals_);
+      std::swap(taken_changes_, changes_);
+      num_taken_ = std::exchange(num_arrivals_, 0);
+    }
+  }
+  const Time now = clock_.now();
+  if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
+  if (may_step && !owner_->is_stopping() && !has_failed_) {
+    // A step of a thread of its own may be long: nobody shall wait for its end who waits for what
+    // came before.
+    take_changes(now);
+    if (!has_own_thread_) group_.begin_burst();
+    accept(now);
+    if (group_.is_replaying()) {
+      follow_record(now);
+    } else {
+      if (const auto at = group_.next_timer(); at && *at <= now) group_.wake(now);
+      if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
+    }
+    if (!has_own_thread_) group_.end_burst();
+    if (!group_.is_replaying()) rearm();
+    // The clock may have gone back to the end of a record.
+    busy_ns_.add(
+        static_cast<uint64_t>(std::max<int64_t>((clock_.now() - now).to_nanoseconds(), 0)));
+  }
+  bool is_idle = false;
+  {
+    const std::lock_guard lock(mutex_);
+    may_step = has_gone_ && !has_failed_ && !owner_->is_stopping();
+    if (orders_ != 0 || (may_step && (num_arrivals_ > 0 || !changes_.empty() || group_.ready())))
+      return TurnEnd::kMore;
+    is_due_ = false;
+    is_idle = may_step;
+  }
+  if (is_idle && is_draining_) owner_->group_idle();
+  return TurnEnd::kIdle;
+}
+
+/// Before what arrived in the same turn: a dead peer's last batches are then of an old incarnation.
+void GroupCell::take_changes(Time now) {
+  for (const PeerChange& change : taken_changes_) {
+    if (change.is_up) {
+      group_.peer_up(change.peer, change.incarnation, now);
+    } else {
+      group_.peer_down(change.peer, change.incarnation, now);
+    }
+    owner_->peer_changed(group_.id(), change);
+  }
+  taken_changes_.clear();
+}
+
+bool GroupCell::obey(uint32_t orders, Time now) {
+  if ((orders & kStart) != 0) {
+    auto status = group_.start(step_source_ != nullptr ? step_source_->started(group_.id()) : now);
+    has_failed_ = !status.ok();
+    owner_->group_started(group_.id(), std::move(status));
+  }
+  if ((orders & kQuit) != 0) {
+    // What a handler left behind still does shall reach nobody.
+    if (was_taken_over_) group_.running()->abandon();
+    group_.destroy();
+    owner_->group_ended(group_.id());
+    return false;
+  }
+  if ((orders & kAbandon) != 0) {
+    was_taken_over_ = false;
+    if (auto status = group_.abandon_step(now); !status.ok()) {
+      has_failed_ = true;
+      owner_->group_failed(group_.id(), status.error());
+    }
+  }
+  if ((orders & kLive) != 0 && !has_failed_) group_.resume_live(now);
+  drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
+  if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
+    drain_waits_ = false;
+    is_draining_ = true;
+    group_.begin_drain(now);
+  }
+  if ((orders & kWake) != 0) armed_ = kNever;
+  return true;
+}
+
+void GroupCell::accept(Time now) {
+  for (size_t i = 0; i < num_taken_; ++i) {
+    MessageBatch& batch = taken_[i];
+    auto status = has_failed_ ? ok() : group_.accept(std::move(batch), now);
+    batch.messages.clear();
+    batch.grants.clear();
+    if (!status.ok()) owner_->batch_refused(group_.id(), batch.from, status.error());
+  }
+  num_taken_ = 0;
+}
+
+bool GroupCell::run_burst(uint32_t incarnation, Time now) {
+  const Time until = now + kBurstTime;
+  for (int i = 0; i < kBurstSteps && now < until; ++i) {
+    if (owner_->is_stopping() || has_failed_) break;
+    if (runs_apart_) {
+      if (!group_.ready()) break;
+      if (!run_apart(incarnation, now)) return false;
+    } else if (has_own_thread_) {
+      // Long steps: their end is worth a reading of the clock, which the record keeps.
+      if (!group_.begin_step(now)) break;
+      group_.run_step();
+      group_.complete_step(clock_.now());
+    } else if (!group_.step(now).stepped) {
+      break;
+    }
+    // Quick handlers share a reading of the clock, a few at a time; resources are not quick.
+    if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
+    if (!group_.ready()) break;
+    const Time last = std::exchange(now, clock_.now());
+    if (now - last > kQuick) break;
+  }
+  return true;
+}
+
+void GroupCell::follow_record(Time now) {
+  for (int i = 0; i < kBurstSteps; ++i) {
+    if (owner_->is_stopping() || has_failed_ || !group_.step(now).stepped) break;
+    if (auto fault = step_source_->fault(group_.id())) {
+      has_failed_ = true;
+      return owner_->group_failed(group_.id(), std::move(*fault));
+    }
+  }
+  if (has_failed_ || has_followed_ || step_source_->step_source(group_.id()).next() != nullptr)
+    return;
+  if (auto fault = step_source_->fault(group_.id())) {  // of the first step
+    has_failed_ = true;
+    return owner_->group_failed(group_.id(), std::move(*fault));
+  }
+  has_followed_ = true;
+  owner_->group_caught_up(group_.id());
+}
+
+bool GroupCell::run_apart(uint32_t incarnation, Time now) {
+  if (!group_.begin_step(now)) return true;
+  // Keeps the actor alive while this thread is in it, whatever becomes of the group.
+  const auto running = group_.running();
+  {
+    const std::lock_guard lock(mutex_);
+    is_in_handler_ = true;
+  }
+  ActorGroup::run(*running);
+  {
+    const std::lock_guard lock(mutex_);
+    if (incarnation != incarnation_) {
+      --num_lost_;
+      return false;
+    }
+    is_in_handler_ = false;
+  }
+  group_.complete_step(clock_.now());
+  return true;
+}
+
+void GroupCell::rearm() {
+  const auto next = group_.next_timer();
+  if (!next || *next >= armed_) return;
+  armed_ = *next;
+  owner_->arm(group_.id(), armed_);
+}
+
+}  // namespace primerl

@@ -1,0 +1,156 @@
+/// The inside of a ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
+/// queries), group_step.cc (steps) and group_links.cc (batches, peers, ledger).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/exec/actor_group.h"
+#include "runtime/exec/flow.h"
+#include "runtime/exec/inbox.h"
+#include "runtime/exec/running.h"
+
+namespace primerl {
+
+class ActorGroup::Body {
+ public:
+  static thread_local uint32_t here;  // GroupId of the step this thread runs
+
+  explicit Body(GroupSetup setup);
+  ~Body() { destroy(); }
+
+  // actor_group.cc
+  Status start(Time now);
+  void destroy();
+  void begin_drain(Time now);
+  void resume_live(Time now);
+  void choose_observed();
+  bool may_run_apart() const;
+  GroupCounts counts() const;
+  GroupView view() const;
+  void update_gauge();
+
+  // group_step.cc
+  bool ready() const;
+  bool begin_step(Time now);
+  void run_step();
+  void run_actors();
+  void fail_step(Error error);
+  StepEnd complete_step(Time now);
+  Status abandon_step(Time now);
+  void wake(Time now);
+
+  // group_links.cc
+  Status accept(MessageBatch&& batch, Time now);
+  void peer_down(GroupId peer, uint32_t incarnation, Time now);
+  void peer_up(GroupId peer, uint32_t incarnation, Time now);
+  void add_to(std::span<EdgeLedger> ledger) const;
+  void add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances, Time now) const;
+
+  const GroupSetup& setup() const { return common_->setup; }
+
+  struct PendingTimer {
+    Time due;
+    uint32_t actor = 0;
+    uint32_t timer = 0;
+    uint64_t generation = 0;
+  };
+  /// What stays when an actor is replaced.
+  struct Seat {
+    std::shared_ptr<Running> running;
+    std::vector<uint64_t> timer_generations;
+    bool keeps_snapshot = false;
+    bool has_drained = false;    // its drain is queued or done
+    Json snapshot;               // after the last step that succeeded
+    std::vector<Time> restarts;  // within the window
+  };
+  struct OpenBatch {
+    MessageBatch batch;
+    std::vector<uint32_t> ungranted;  // in_index of links with settled messages not yet granted
+    bool is_due = false;              // ships at the end of this step
+    bool is_touched = false;          // stands in touched_
+    uint32_t peer_incarnation = 0;    // grants of older incarnations are nobody's
+  };
+
+  // Between the parts.
+  void complete_actor(Running& running, Time now);
+  void complete_failed(Running& running, Time now);
+  void apply_effects(Running& running, Time now);
+  void release(Running& running, Time now);
+  void route(Running& running, PendingEmission& emission, Time now);
+  void emit_on(OutLink& out, Envelope&& envelope, Time now);
+  void ship(OutLink& out, Envelope&& envelope);
+  void grant(OutLink& out, uint64_t num_messages, uint64_t num_bytes);
+  Status accept_grant(GroupId from, const Grant& given);
+  Status accept_message(GroupId from, BatchedMessage&& message, Time now);
+  void settle(const Input& input);
+  void grant_when_due(uint32_t in_index);
+  void flush();
+  void touch(uint32_t peer);
+  void mark_due(uint32_t peer);
+  uint32_t peer_index(GroupId group) const;
+  void supervise(Running& running, const Error& error, Time now);
+  Status replace(uint32_t actor, bool restore, Time now);
+  void take_snapshot(Seat& seat);
+  void set_timer(uint32_t actor, const TimerChange& change, Time now);
+  void cancel_timers(uint32_t actor);
+  void arm_work();
+  void check_bound(InLink& in);
+  void record(Running& running, bool is_abandoned, Time ended);
+  bool replayed_ready() const;
+  StepEnd replayed_step();
+  void begin_work(Time now);
+  void begin_input(Input&& input, Time now);
+  void mark_running(Time now);
+  void set_now(Time now) {
+    now_ = now;
+    common_->flow->set_now(now);
+  }
+  Input replayed_input(const GuidedStep& step);
+  void after_change();
+  void follow_peer(uint32_t actor, const PeerEvent& event);
+  void set_peer_incarnation(GroupId peer, uint32_t incarnation);
+  void tell_peer_event(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation, Time now);
+
+  const std::shared_ptr<GroupCommon> common_;
+  const PlanGroup& planned_;
+  const GroupWiring& wires_;
+  Inbox inbox_;
+  std::vector<Seat> seats_;
+  std::vector<OpenBatch> batches_;  // parallel to wires_.peers
+  std::vector<uint32_t> touched_;   // peers with something in their batch
+  std::vector<uint32_t> in_peer_;   // peer of each arriving link, or none
+  std::vector<uint32_t> out_peer_;  // of each leaving link
+  std::vector<PendingTimer> timers_;
+  /// Of a group that follows a record: what each actor last heard of a neighbour's process.
+  std::map<std::pair<uint32_t, InstanceId>, PeerEvent::Kind> told_;
+  std::vector<bool> observes_;            // by out_index: the observer wants its emissions
+  std::vector<BatchedMessage> recorded_;  // emissions of this step, of those links
+  uint32_t num_step_emissions_ = 0;
+  std::vector<int64_t> room_answers_;  // of all actors of a work turn
+  Time now_;                           // of the step or batch in hand
+
+  bool works_ = false;  // some actor works()
+  bool work_armed_ = false;
+  uint64_t work_arrival_ = 0;
+  bool is_started_ = false;
+  bool is_in_burst_ = false;  // batches and gauges wait for its end
+  bool is_draining_ = false;
+
+  // The step in hand.
+  enum class Step { kNone, kInput, kWork } step_ = Step::kNone;
+  uint32_t current_ = 0;  // its actor
+  bool is_injected_ = false;
+  Status resource_status_;
+
+  // Read by anyone.
+  Counter num_steps_, num_shipped_, num_received_, num_restarts_, num_abandoned_;
+  Counter waiting_, oldest_arrival_, running_since_;
+  Counter handling_, handling_type_, handling_kind_, handling_link_, handling_sequence_;
+  Counter is_idle_, is_running_, is_ready_;
+};
+
+}  // namespace primerl

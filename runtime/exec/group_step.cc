@@ -1,0 +1,407 @@
+// The steps of a group: choosing, running, completing, abandoning; supervision of its actors.
+#include <algorithm>
+
+#include "runtime/exec/group_body.h"
+
+namespace primerl {
+
+bool ActorGroup::Body::ready() const {
+  if (step_ != Step::kNone) return false;
+  if (setup().step_source != nullptr) return replayed_ready();
+  const Flow& flow = *common_->flow;
+  if (work_armed_ && flow.is_open()) return true;
+  return inbox_.pick(flow.num_full()) != Inbox::kNone;
+}
+
+void ActorGroup::Body::arm_work() {
+  if (work_armed_) return;
+  bool has_work = works_;
+  for (const auto& resource : common_->owned) has_work = has_work || resource->has_work();
+  if (!has_work) return;
+  work_armed_ = true;
+  work_arrival_ = inbox_.next_arrival();
+}
+
+bool ActorGroup::Body::replayed_ready() const {
+  const GuidedStep* next = setup().step_source->next();
+  if (next == nullptr) return false;
+  if (next->kind != StepKind::kMessage || next->stored) return true;
+  const WiredLink& link = setup().wiring->links[next->link.index()];
+  return inbox_.holds(link.in_index, next->incarnation, next->sequence);
+}
+
+Input ActorGroup::Body::replayed_input(const GuidedStep& step) {
+  if (step.kind == StepKind::kMessage) {
+    const uint32_t in_index = setup().wiring->links[step.link.index()].in_index;
+    if (step.stored) return inbox_.take_stored(in_index, Envelope(*step.stored));
+    return inbox_.take_message(in_index, step.incarnation, step.sequence);
+  }
+  if (step.kind == StepKind::kPeer) follow_peer(step.actor, step.peer);
+  Input input;
+  input.kind = step.kind;
+  input.actor = step.actor;
+  input.peer = step.peer;
+  if (step.kind == StepKind::kDrain) is_draining_ = seats_[step.actor].has_drained = true;
+  if (step.kind != StepKind::kTimer) return input;
+  input.port = step.timer;
+  const auto num_armed = std::erase_if(timers_, [&](const PendingTimer& timer) {
+    return timer.actor == step.actor && timer.timer == step.timer;
+  });
+  if (num_armed == 0) {
+    const Contract& contract = seats_[step.actor].running->contract();
+    setup().step_source->diverged(
+        fmt::format("timer '{}' of '{}' came due in the recorded run, but is not armed here",
+                    contract.timers[step.timer].name, seats_[step.actor].running->self_name()));
+  }
+  return input;
+}
+
+StepEnd ActorGroup::Body::replayed_step() {
+  const GuidedStep* next = setup().step_source->next();
+  if (next == nullptr || !begin_step(next->began)) return {};
+  // The step_source moves on when it is told of the step.
+  const Time began = next->began;
+  const Time ended = began + next->lasted;
+  StepEnd end;
+  end.stepped = true;
+  if (next->is_abandoned) {
+    if (const Status status = abandon_step(began); !status.ok())
+      setup().executor->group_failed(setup().group, status.error());
+  } else {
+    if (next->injected)
+      fail_step(*next->injected);
+    else
+      run_step();
+    end = complete_step(ended);
+  }
+  return end;
+}
+
+bool ActorGroup::Body::begin_step(Time now) {
+  CHECK(step_ == Step::kNone, "a step began before the last one was completed");
+  set_now(now);
+  num_step_emissions_ = 0;
+  is_injected_ = false;
+  if (setup().step_source != nullptr) {
+    if (!replayed_ready()) return false;
+    const GuidedStep& next = *setup().step_source->next();
+    num_steps_.add(1);
+    common_->num_replayed_answers = 0;
+    if (next.kind == StepKind::kWork) {
+      begin_work(now);
+    } else {
+      begin_input(replayed_input(next), now);
+    }
+    mark_running(now);
+    return true;
+  }
+  while (true) {
+    const Flow& flow = *common_->flow;
+    const bool may_work = work_armed_ && flow.is_open();
+    const uint32_t lane = inbox_.pick(flow.num_full(), may_work ? work_arrival_ : Inbox::kNoWork);
+    if (lane == Inbox::kNone && !may_work) {
+      after_change();
+      return false;
+    }
+    num_steps_.add(1);
+    if (lane == Inbox::kNone) {
+      begin_work(now);
+      break;
+    }
+    Input&& input = inbox_.take(lane);
+    if (input.kind == StepKind::kTimer &&
+        input.generation != seats_[input.actor].timer_generations[input.port]) {
+      num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
+      continue;
+    }
+    begin_input(std::move(input), now);
+    break;
+  }
+  mark_running(now);
+  return true;
+}
+
+void ActorGroup::Body::begin_work(Time now) {
+  step_ = Step::kWork;
+  current_ = 0;
+  work_armed_ = false;
+  handling_.set(InstanceId::kNone);
+  handling_type_.set(0);
+  handling_kind_.set(static_cast<uint64_t>(StepKind::kWork));
+  for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
+}
+
+void ActorGroup::Body::begin_input(Input&& input, Time now) {
+  step_ = Step::kInput;
+  current_ = input.actor;
+  handling_.set(planned_.instances[current_].value);
+  handling_type_.set(reinterpret_cast<uint64_t>(input.envelope.payload.type));
+  handling_kind_.set(static_cast<uint64_t>(input.kind));
+  const bool is_message = input.kind == StepKind::kMessage;
+  handling_link_.set(is_message ? inbox_.links[input.in_index].id.value : input.port);
+  handling_sequence_.set(input.envelope.sequence);
+  seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
+}
+
+void ActorGroup::Body::mark_running(Time now) {
+  running_since_.set(static_cast<uint64_t>(now.to_nanoseconds()));
+  is_running_.set(1);
+}
+
+void ActorGroup::Body::run_step() {
+  CHECK(step_ != Step::kNone, "run_step() without begin_step()");
+  here = setup().group.value;
+  run_actors();
+  here = GroupId::kNone;
+}
+
+void ActorGroup::Body::run_actors() {
+  if (step_ == Step::kInput) {
+    seats_[current_].running->run();
+    return;
+  }
+  resource_status_ = ok();
+  for (const auto& resource : common_->owned) {
+    if (!resource->has_work()) continue;
+    try {
+      resource_status_ = resource->step();
+    } catch (const std::exception& exception) {
+      resource_status_ =
+          error(Code::kInternal, "an exception left a resource: {}", exception.what());
+    }
+    if (!resource_status_.ok()) return;
+  }
+  for (auto& seat : seats_) seat.running->run();
+}
+
+void ActorGroup::Body::fail_step(Error error) {
+  CHECK(step_ == Step::kInput, "only an input can be failed");
+  is_injected_ = true;
+  seats_[current_].running->fail(std::move(error));
+}
+
+StepEnd ActorGroup::Body::complete_step(Time now) {
+  CHECK(step_ != Step::kNone, "complete_step() without begin_step()");
+  set_now(now);
+  StepEnd end;
+  end.stepped = true;
+  recorded_.clear();
+  const Step step = std::exchange(step_, Step::kNone);
+  if (step == Step::kInput) {
+    Running& running = *seats_[current_].running;
+    // Only an actor that failed may be replaced before this step is over.
+    const auto kept = running.status().ok() ? nullptr : seats_[current_].running;
+    complete_actor(running, now);
+    arm_work();
+    if (common_->setup.observer != nullptr) record(running, false, now);
+    running.input().envelope.payload = {};
+  } else {
+    bool more = false;
+    for (size_t i = 0; i < seats_.size(); ++i) {
+      Running& running = *seats_[i].running;
+      const auto kept = running.status().ok() ? nullptr : seats_[i].running;
+      complete_actor(running, now);
+      more = more || running.wants_more_work();
+    }
+    for (const auto& resource : common_->owned) more = more || resource->has_work();
+    if (more) arm_work();
+    if (!resource_status_.ok())
+      setup().executor->group_failed(
+          setup().group,
+          Error(resource_status_.error())
+              .while_doing(fmt::format("stepping the resources of '{}'", planned_.name)));
+    if (common_->setup.observer != nullptr) record(*seats_.front().running, false, now);
+  }
+  is_running_.set(0);
+  after_change();
+  return end;
+}
+
+void ActorGroup::Body::complete_actor(Running& running, Time now) {
+  Input& input = running.input();
+  if (input.kind == StepKind::kMessage) settle(input);
+  if (!running.status().ok()) return complete_failed(running, now);
+  apply_effects(running, now);
+  release(running, now);
+  take_snapshot(seats_[running.index()]);
+}
+
+void ActorGroup::Body::complete_failed(Running& running, Time now) {
+  const Input& input = running.input();
+  const Error error = running.status().error();
+  running.emissions.clear();
+  if (input.kind == StepKind::kMessage) {
+    inbox_.links[input.in_index].num_failed.add(1);
+    running.refuse(error);
+  }
+  running.log(LogLevel::kWarning,
+              fmt::format("{} failed: {}", to_string(input.kind), error.text()));
+  running.count("errors", 1);
+  apply_effects(running, now);
+  release(running, now);
+  supervise(running, error, running.now());
+}
+
+void ActorGroup::Body::supervise(Running& running, const Error& error, Time now) {
+  const PlanNode& node = running.node();
+  if (node.on_error == OnError::kDrop) return;
+  const std::string_view name = running.self_name();
+  if (node.on_error == OnError::kStop)
+    return setup().executor->group_failed(
+        setup().group, Error(error).while_doing(fmt::format("'{}' (on_error = \"stop\")", name)));
+  auto& restarts = seats_[running.index()].restarts;
+  std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
+  if (std::cmp_greater_equal(restarts.size(), node.restarts_max))
+    return setup().executor->group_failed(
+        setup().group,
+        Error(error).while_doing(fmt::format("'{}' failed again after {} restarts within {}", name,
+                                             restarts.size(), to_string(node.restart_window))));
+  restarts.push_back(now);
+  num_restarts_.add(1);
+  if (auto status = replace(running.index(), true, now); !status.ok())
+    setup().executor->group_failed(
+        setup().group, Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+}
+
+Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
+  Seat& seat = seats_[actor];
+  const Contract& contract = seat.running->contract();
+  if (!contract.is_restartable)
+    return error(Code::kInvalid, "actor '{}' cannot be restarted: its contract does not say so",
+                 contract.name);
+  cancel_timers(actor);
+  auto fresh = std::make_shared<Running>(common_, actor);
+  // A stuck handler may still count; an actor that failed has finished.
+  if (!seat.running->is_abandoned()) fresh->counters = seat.running->counters;
+  seat.running = fresh;
+  for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
+  RETURN_IF_ERROR(fresh->start(now));
+  if (restore && seat.keeps_snapshot && !seat.snapshot.is_null())
+    RETURN_IF_ERROR(fresh->actor().restore(seat.snapshot));
+  apply_effects(*fresh, now);
+  return ok();
+}
+
+void ActorGroup::Body::take_snapshot(Seat& seat) {
+  if (seat.keeps_snapshot) seat.snapshot = seat.running->actor().snapshot();
+}
+
+Status ActorGroup::Body::abandon_step(Time now) {
+  CHECK(step_ != Step::kNone && may_run_apart(), "only a handler that runs apart is abandoned");
+  step_ = Step::kNone;
+  set_now(now);
+  recorded_.clear();
+  const auto stuck = seats_[current_].running;
+  // No measured time in the text: it is part of answers, which a replay makes again.
+  const Error late = error(Code::kDeadline, "the handler did not return before its deadline");
+  stuck->abandon();
+  num_abandoned_.add(1);
+  Input input = stuck->input();
+  if (input.kind == StepKind::kMessage) {
+    settle(input);
+    inbox_.links[input.in_index].num_failed.add(1);
+  }
+  RETURN_IF_ERROR(replace(current_, true, now));
+  auto& fresh = *seats_[current_].running;
+  fresh.log(LogLevel::kWarning,
+            fmt::format("gave up a handler that was stuck for {}", to_string(now - stuck->now())));
+  fresh.prepare(std::move(input), num_steps_.get(), now);
+  fresh.fail(late);
+  if (fresh.input().kind == StepKind::kMessage) fresh.refuse(late);
+  apply_effects(fresh, now);
+  release(fresh, now);
+  arm_work();
+  if (common_->setup.observer != nullptr) record(fresh, true, now);
+  is_running_.set(0);
+  after_change();
+  return ok();
+}
+
+void ActorGroup::Body::apply_effects(Running& running, Time now) {
+  for (const auto& change : running.timers) set_timer(running.index(), change, running.now());
+  running.timers.clear();
+  for (const auto& change : running.pauses)
+    inbox_.pause(running.index(), change.input, change.is_paused);
+  running.pauses.clear();
+  for (TenantSlot tenant : running.finished) setup().executor->tenant_finished(tenant);
+  running.finished.clear();
+  (void)now;
+}
+
+void ActorGroup::Body::set_timer(uint32_t actor, const TimerChange& change, Time now) {
+  ++seats_[actor].timer_generations[change.timer];
+  std::erase_if(timers_, [&](const PendingTimer& timer) {
+    return timer.actor == actor && timer.timer == change.timer;
+  });
+  if (!change.is_set) return;
+  timers_.push_back(
+      {now + change.delay, actor, change.timer, seats_[actor].timer_generations[change.timer]});
+}
+
+void ActorGroup::Body::cancel_timers(uint32_t actor) {
+  for (auto& generation : seats_[actor].timer_generations) ++generation;
+  std::erase_if(timers_, [&](const PendingTimer& timer) { return timer.actor == actor; });
+}
+
+void ActorGroup::Body::wake(Time now) {
+  std::vector<PendingTimer> due;
+  std::erase_if(timers_, [&](const PendingTimer& timer) {
+    if (timer.due > now) return false;
+    due.push_back(timer);
+    return true;
+  });
+  if (due.empty()) return;
+  std::stable_sort(due.begin(), due.end(),
+                   [](const auto& a, const auto& b) { return a.due < b.due; });
+  for (const PendingTimer& timer : due) {
+    Input input;
+    input.kind = StepKind::kTimer;
+    input.actor = timer.actor;
+    input.port = timer.timer;
+    input.generation = timer.generation;
+    inbox_.push_timer(std::move(input), now);
+  }
+  after_change();
+}
+
+void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
+  const Input& input = running.input();
+  StepRecord record;
+  record.group = setup().group;
+  record.kind = input.kind;
+  if (record.kind != StepKind::kWork) record.instance = running.self();
+  record.step = num_steps_.get();
+  record.began = running.now();
+  record.ended = ended;
+  if (record.kind == StepKind::kMessage) {
+    record.message = &input.envelope;
+    record.link = inbox_.links[input.in_index].id;
+  }
+  record.timer = input.port;
+  record.peer = input.peer;
+  if (!running.status().ok()) record.error = &running.status().error();
+  record.emissions = recorded_;
+  record.num_emissions = num_step_emissions_;
+  record.room_answers = running.room_answers;
+  record.stopped_at_progress = running.stopped_at_progress;
+  if (record.kind == StepKind::kWork && seats_.size() > 1) {
+    room_answers_.clear();
+    for (const Seat& seat : seats_)
+      room_answers_.insert(room_answers_.end(), seat.running->room_answers.begin(),
+                           seat.running->room_answers.end());
+    record.room_answers = room_answers_;
+  }
+  record.is_abandoned = is_abandoned;
+  record.is_injected = is_injected_;
+  record.is_from_record = input.is_stored;
+  setup().observer->on_step(record);
+}
+
+void ActorGroup::Body::after_change() {
+  if (common_->flow->take_got_room()) arm_work();
+  if (is_in_burst_) return;
+  flush();
+  update_gauge();
+}
+
+}  // namespace primerl

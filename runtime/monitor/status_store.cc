@@ -1,0 +1,124 @@
+#include "runtime/monitor/status_store.h"
+
+#include <algorithm>
+
+#include "runtime/exec/stall.h"
+
+namespace primerl {
+
+std::string_view to_string(ProcessState state) {
+  switch (state) {
+    case ProcessState::kStarting:
+      return "starting";
+    case ProcessState::kRunning:
+      return "running";
+    case ProcessState::kRestarting:
+      return "restarting";
+    case ProcessState::kEnded:
+      return "ended";
+  }
+  return "unknown";
+}
+
+StatusStore::StatusStore(std::shared_ptr<const Plan> plan, Time now, const StatusStore* before)
+    : plan_(std::move(plan)) {
+  picture_.began = now;
+  picture_.processes.resize(plan_->processes.size());
+  picture_.tenants.resize(plan_->tenants.size());
+  if (before == nullptr) return;
+  const RunSnapshot last = before->picture();
+  picture_.began = last.began;
+  for (size_t i = 0; i < std::min(last.processes.size(), picture_.processes.size()); ++i)
+    picture_.processes[i].num_restarts = last.processes[i].num_restarts + 1;
+  for (size_t i = 0; i < std::min(last.tenants.size(), picture_.tenants.size()); ++i)
+    picture_.tenants[i] = last.tenants[i];
+}
+
+void StatusStore::set_facts(RunFacts facts) {
+  const std::lock_guard lock(mutex_);
+  facts_ = std::move(facts);
+}
+
+void StatusStore::set_phase(const std::string& phase) {
+  const std::lock_guard lock(mutex_);
+  if (picture_.phase != phase) picture_.phase = phase;
+}
+
+void StatusStore::process_started(ProcessId process, uint32_t incarnation, int64_t pid) {
+  const std::lock_guard lock(mutex_);
+  ProcessPicture& one = picture_.processes[process.index()];
+  if (one.incarnation != 0) ++one.num_restarts;
+  one.state = ProcessState::kStarting;
+  one.incarnation = incarnation;
+  one.pid = pid;
+  one.beat.reset();
+}
+
+void StatusStore::process_said(ProcessId process, const Payload& message, Time now) {
+  const bool is_beat = as_if<Heartbeat>(message) != nullptr;
+  if (!is_beat && as_if<RunEnded>(message) == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  ProcessPicture& one = picture_.processes[process.index()];
+  one.state = is_beat ? ProcessState::kRunning : ProcessState::kEnded;
+  if (!is_beat) return;
+  one.beat = std::static_pointer_cast<const Heartbeat>(message.message);
+  one.beat_at = now;
+}
+
+void StatusStore::process_gone(ProcessId process, bool comes_back) {
+  const std::lock_guard lock(mutex_);
+  picture_.processes[process.index()].state =
+      comes_back ? ProcessState::kRestarting : ProcessState::kEnded;
+}
+
+void StatusStore::step_taken(TenantSlot tenant, const StepFacts& facts, Time now) {
+  auto newest = std::make_shared<const StepFacts>(facts);
+  const std::lock_guard lock(mutex_);
+  picture_.tenants[tenant.index()] = {std::move(newest), now};
+}
+
+RunSnapshot StatusStore::picture() const {
+  const std::lock_guard lock(mutex_);
+  return picture_;
+}
+
+RunFacts StatusStore::facts() const {
+  const std::lock_guard lock(mutex_);
+  return facts_;
+}
+
+std::shared_ptr<const Wiring> StatusStore::wiring() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (wiring_ != nullptr) return wiring_;
+  }
+  // Outside of the lock: the session shall not wait for it.
+  auto made = make_wiring(*plan_);
+  const std::lock_guard lock(mutex_);
+  wiring_ = std::move(made);
+  return wiring_;
+}
+
+StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture) {
+  std::vector<GroupView> views;
+  // Ages count back from here; a clock that the processes share is not needed.
+  const Time now = Time::from_nanoseconds(INT64_MAX / 2);
+  for (const ProcessPicture& process : picture.processes) {
+    if (process.beat == nullptr) continue;
+    for (const GroupReport& report : process.beat->groups)
+      if (auto view = to_view(plan, wiring, report, now)) views.push_back(std::move(*view));
+  }
+  return make_stall_report(plan, wiring, views, now);
+}
+
+bool is_still(const RunSnapshot& picture, Duration still_for) {
+  bool is_waiting = false;
+  for (const ProcessPicture& process : picture.processes) {
+    if (process.beat == nullptr) return false;
+    if (Duration::milliseconds(process.beat->still_ms) < still_for) return false;
+    is_waiting = is_waiting || process.beat->is_waiting;
+  }
+  return is_waiting;
+}
+
+}  // namespace primerl

@@ -1,0 +1,246 @@
+#include "runtime/replay/resuming_engine.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "runtime/replay/replayed_engine.h"
+
+namespace primerl {
+namespace {
+
+class ResumingEngine final : public Engine {
+ public:
+  explicit ResumingEngine(ResumingEngineSetup setup)
+      : setup_(std::move(setup)), recorded_(make_replayed_engine(setup_.next)) {}
+
+  Status submit(SequenceRequest request) override {
+    RETURN_IF_ERROR(look());
+    if (is_live_) return setup_.engine->submit(std::move(request));
+    const SequenceId id = request.id;
+    Flight flight;
+    flight.request = request;
+    RETURN_IF_ERROR(recorded_->submit(std::move(request)));
+    flights_.insert_or_assign(id, std::move(flight));
+    return ok();
+  }
+
+  Status take_over(SequenceId id) override {
+    RETURN_IF_ERROR(look());
+    const auto flight = flights_.find(id);
+    if (is_live_ && flight == flights_.end()) return setup_.engine->take_over(id);
+    if (!is_live_) RETURN_IF_ERROR(recorded_->take_over(id));
+    if (flight == flights_.end()) return ok();
+    // Live: its prompt is being computed again, and is taken over when that is done.
+    flight->second.is_taken = true;
+    if (flight->second.refusal) end(id, FinishReason::kRefused, *flight->second.refusal);
+    return ok();
+  }
+
+  void abort(SequenceId id) override {
+    if (!look().ok()) return;
+    const auto flight = flights_.find(id);
+    if (!is_live_) {
+      if (flight != flights_.end() && !flight->second.ended)
+        flight->second.ended = FinishReason::kCancelled;
+      return recorded_->abort(id);
+    }
+    if (const auto waiting = std::find(backlog_.begin(), backlog_.end(), id);
+        waiting != backlog_.end()) {
+      backlog_.erase(waiting);
+      return end(id, FinishReason::kCancelled, {});
+    }
+    if (flight != flights_.end() && flight->second.refusal)
+      return end(id, FinishReason::kCancelled, {});
+    setup_.engine->abort(id);
+  }
+
+  void expire(SequenceId id) override {
+    if (!look().ok()) return;
+    if (!is_live_) {
+      if (const auto flight = flights_.find(id); flight != flights_.end() &&
+                                                 flight->second.was_told &&
+                                                 !flight->second.is_taken && !flight->second.ended)
+        flight->second.ended = FinishReason::kRefused;
+      return;
+    }
+    // What is being computed again is taken over when Decode asks: its lease counted before.
+    if (flights_.count(id) == 0) setup_.engine->expire(id);
+  }
+
+  std::vector<PrefillEvent> take_prefilled() override {
+    if (!look().ok()) return {};
+    if (!is_live_) {
+      auto events = recorded_->take_prefilled();
+      for (const auto& event : events)
+        if (const auto flight = flights_.find(event.id); flight != flights_.end())
+          flight->second.was_told = true;
+      return events;
+    }
+    auto events = setup_.engine->take_prefilled();
+    std::erase_if(events, [this](const PrefillEvent& event) { return settle(event.id); });
+    for (auto& [id, flight] : flights_)
+      if (flight.refusal && !std::exchange(flight.was_told, true)) events.push_back({id, 0});
+    return events;
+  }
+
+  std::vector<FinishEvent> take_finished() override {
+    if (!look().ok()) return {};
+    auto events = is_live_ ? setup_.engine->take_finished() : recorded_->take_finished();
+    for (auto& event : events)
+      if (const auto flight = flights_.find(event.id); flight != flights_.end()) {
+        event.was_prefilled = event.was_prefilled || flight->second.was_told;
+        flights_.erase(flight);
+      }
+    events.insert(events.begin(), std::make_move_iterator(ended_.begin()),
+                  std::make_move_iterator(ended_.end()));
+    ended_.clear();
+    return events;
+  }
+
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    RETURN_IF_ERROR(look());
+    if (is_live_) return setup_.engine->apply(snapshot);
+    auto applied = recorded_->apply(snapshot);
+    if (applied.ok()) applied_ = snapshot;
+    return applied;
+  }
+
+  EngineState state() const override {
+    if (!is_live_) return recorded_->state();
+    EngineState state = setup_.engine->state();
+    state.num_waiting += static_cast<int32_t>(backlog_.size());
+    state.num_room = std::max(state.num_room - static_cast<int32_t>(backlog_.size()), 0);
+    return state;
+  }
+  WeightManifest manifest() const override { return setup_.engine->manifest(); }
+  int32_t max_sequence_tokens() const override {
+    return is_live_ ? setup_.engine->max_sequence_tokens() : recorded_->max_sequence_tokens();
+  }
+  Status step() override {
+    RETURN_IF_ERROR(look());
+    if (!is_live_) return recorded_->step();
+    submit_waiting();
+    return setup_.engine->step();
+  }
+  /// At the end of the record there is something to do: what was in flight.
+  bool has_work() const override {
+    if (!is_live_) return setup_.is_live() || recorded_->has_work();
+    return !fault_.ok() || has_news() || !backlog_.empty() || setup_.engine->has_work();
+  }
+  Duration take_cost() override { return is_live_ ? setup_.engine->take_cost() : Duration(); }
+  std::string describe() const override { return setup_.engine->describe(); }
+
+ private:
+  /// A sequence of the record that has not finished.
+  struct Flight {
+    SequenceRequest request;
+    bool was_told = false;               // Prefill has heard that its prompt is complete
+    bool is_taken = false;               // Decode has taken it over
+    std::optional<FinishReason> ended;   // it was aborted, or its lease ended
+    std::optional<std::string> refusal;  // of the real engine
+  };
+
+  /// Something that Prefill or Decode has yet to hear from here.
+  bool has_news() const {
+    return !ended_.empty() || std::any_of(flights_.begin(), flights_.end(), [](const auto& each) {
+      return each.second.refusal && !each.second.was_told;
+    });
+  }
+
+  /// Becomes real when the run has gone live; the fault of that, which the caller of some function
+  /// cannot be told, is that of every call from then on.
+  Status look() {
+    if (is_live_ || !setup_.is_live()) return fault_;
+    is_live_ = true;
+    fault_ = take_weights();
+    if (!fault_.ok()) return fault_;
+    std::vector<std::pair<SequenceId, FinishReason>> ended;
+    for (const auto& [id, flight] : flights_) {
+      if (flight.ended)
+        ended.emplace_back(id, *flight.ended);
+      else
+        backlog_.push_back(id);
+    }
+    for (const auto& [id, reason] : ended)
+      end(id, reason, reason == FinishReason::kRefused ? std::string(kLeaseEnded) : "");
+    submit_waiting();
+    return ok();
+  }
+
+  Status take_weights() {
+    if (!applied_) return ok();
+    if (!applied_->tensors.empty()) return applied_to_real(*applied_);
+    ASSIGN_OR_RETURN(const auto weights, setup_.weights_from(applied_->version));
+    return applied_to_real(*weights);
+  }
+
+  Status applied_to_real(const WeightSnapshot& weights) {
+    RETURN_IF_ERROR(setup_.engine->apply(weights));
+    applied_.reset();
+    return ok();
+  }
+
+  void submit_waiting() {
+    while (!backlog_.empty()) {
+      const SequenceId id = backlog_.front();
+      Flight& flight = flights_.at(id);
+      const Status submitted = setup_.engine->submit(SequenceRequest(flight.request));
+      if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
+      backlog_.pop_front();
+      if (submitted.ok()) continue;
+      // Whoever has not heard of its prompt yet hears that it is complete: Decode answers its end.
+      flight.refusal = submitted.error().text();
+      if (flight.is_taken) end(id, FinishReason::kRefused, *flight.refusal);
+    }
+  }
+
+  void end(SequenceId id, FinishReason reason, std::string detail) {
+    FinishEvent event;
+    event.id = id;
+    event.reason = reason;
+    if (const auto flight = flights_.find(id); flight != flights_.end())
+      event.was_prefilled = flight->second.was_told;
+    event.detail = std::move(detail);
+    ended_.push_back(std::move(event));
+    flights_.erase(id);
+  }
+
+  /// True when Prefill had heard of this prompt before; what came after that is caught up with.
+  bool settle(SequenceId id) {
+    const auto found = flights_.find(id);
+    if (found == flights_.end()) return false;
+    if (!found->second.was_told) {
+      flights_.erase(found);
+      return false;
+    }
+    if (!found->second.is_taken) {
+      // Decode has yet to take it over, and will find the engine ready.
+      flights_.erase(found);
+      return true;
+    }
+    flights_.erase(found);
+    // It is held and not aborted: an error can only be the engine's own, and then it ends the run.
+    const Status taken = setup_.engine->take_over(id);
+    CHECK(taken.ok(), "a sequence whose prompt is complete could not be taken over");
+    return true;
+  }
+
+  const ResumingEngineSetup setup_;
+  const std::unique_ptr<Engine> recorded_;
+  bool is_live_ = false;
+  Status fault_;                          // of becoming live
+  std::map<SequenceId, Flight> flights_;  // live: those whose prompt is not complete again
+  std::optional<WeightSnapshot> applied_;
+  std::deque<SequenceId> backlog_;  // live: waiting for room in the engine's queue
+  std::vector<FinishEvent> ended_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_resuming_engine(ResumingEngineSetup setup) {
+  return std::make_unique<ResumingEngine>(std::move(setup));
+}
+
+}  // namespace primerl

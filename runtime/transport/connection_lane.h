@@ -1,0 +1,67 @@
+/// ConnectionLane: one of the two numbered streams of a link, both directions. Keeps what was sent
+/// until it is acknowledged, limits what is under way to a window, and knows which arrivals are
+/// new.
+///
+/// Not thread-safe: lives on the I/O thread. Sequences count from 1; 0 means none yet.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+
+#include "graph/base/blob.h"
+#include "runtime/wire/peer_frame.h"
+
+namespace primerl {
+
+/// A numbered frame without its header. Both parts are shared, so sending again copies nothing.
+struct LaneFrame {
+  PeerFrameKind kind = PeerFrameKind::kBatches;
+  Blob head;  // follows the header in the first part
+  Blob data;  // a part of its own; may be empty
+  bool has_hash = false;
+  uint64_t hash = 0;  // link_payload_hash(), made when it is sent for the first time
+  uint64_t num_bytes() const { return head.size() + data.size(); }
+};
+
+class ConnectionLane {
+ public:
+  explicit ConnectionLane(uint32_t window) : window_(window) {}
+
+  // Sending -------------------------------------------------------------------------------------
+  /// The number the frame got.
+  uint64_t push(LaneFrame frame);
+  /// The next frame to send and its number, or null: nothing is left, or the window is full.
+  LaneFrame* next(uint64_t& sequence);
+  bool has_next() const;
+  /// The peer has everything up to `sequence`. False: that was never sent.
+  bool acknowledge(uint64_t sequence);
+  /// Sends again what follows `sequence`, when that is not acknowledged. False: it was never sent.
+  bool rewind(uint64_t sequence);
+  /// `sequence` did not leave after all.
+  void unsend(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
+
+  uint64_t acknowledged() const { return base_ - 1; }
+  bool is_all_acknowledged() const { return frames_.empty(); }
+  bool has_unanswered() const { return cursor_ > base_; }
+  uint64_t num_sent() const { return num_sent_; }
+  uint64_t num_resent() const { return num_resent_; }
+
+  // Receiving -----------------------------------------------------------------------------------
+  /// kNone: it is the next one. kDuplicate, kGap: it is not.
+  FrameRefusal classify(uint64_t sequence) const;
+  void accept() { ++received_; }
+  uint64_t received() const { return received_; }
+
+ private:
+  const uint32_t window_;
+  std::deque<LaneFrame> frames_;  // of base_, base_ + 1, ...
+  uint64_t base_ = 1;             // the oldest that is not acknowledged
+  uint64_t cursor_ = 1;           // the next to send
+  uint64_t sent_max_ = 0;
+  uint64_t num_sent_ = 0;
+  uint64_t num_resent_ = 0;
+  uint64_t received_ = 0;
+};
+
+}  // namespace primerl

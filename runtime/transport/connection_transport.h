@@ -1,0 +1,88 @@
+/// ConnectionTransport: what all transports share: the table of links, send(), status and the two
+/// ends of a link's life. A transport derives from it and moves frames between the links and its
+/// wires.
+///
+/// Threads: send() copies into an outbox and asks for a turn of the I/O thread with wake(). That
+/// thread holds mutex() during a turn and is the only one to call arrive() and to take frames;
+/// add_peer(), end_peer() and status() hold it for a moment. Callbacks come with it held.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "runtime/transport/peer_connection.h"
+
+namespace primerl {
+
+class ConnectionTransport : public Transport {
+ public:
+  /// `receiver` outlives the transport.
+  ConnectionTransport(TransportIdentity identity, ConnectionLimits limits,
+                      TransportReceiver& receiver);
+
+  Status add_peer(PeerSpec peer) final;
+  void end_peer(ProcessId peer, uint32_t incarnation) final;
+  Status send(ProcessId to, MessageBatch&& batch) final;
+  void streams_ready() final { wake(); }
+  std::vector<ConnectionStatus> status() const final;
+  std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
+
+ protected:
+  /// Asks for a turn soon. Any thread; cheap when one is due already.
+  virtual void wake() = 0;
+  /// Whether this transport can reach the peer.
+  virtual Status check_peer(const PeerSpec& peer) const = 0;
+  virtual Time now() const = 0;
+
+  const TransportIdentity& identity() const { return identity_; }
+  const ConnectionLimits& limits() const { return limits_; }
+  std::mutex& mutex() const { return mutex_; }
+
+  // With mutex() held ---------------------------------------------------------------------------
+  /// A frame: its first part (header and what follows), and the second, if any. `from` is the
+  /// process that the connection says it is of.
+  void arrive(Lane lane, ProcessId from, const Via& via, const ReceivedPart& first,
+              const ReceivedPart& second);
+  void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
+  PeerConnection* find(ProcessId process);
+  void each_link(const std::function<void(PeerConnection&)>& visit);
+  /// Takes what was sent, wakes links whose time has come; the earliest time of the next turn.
+  Time begin_turn();
+  /// Whether all that was sent is acknowledged, or never will be.
+  bool is_settled() const;
+  /// kDeadline that names the peers of is_settled(), or ok.
+  Status settled_or_deadline(Duration deadline) const;
+  void leave_peers();
+  void end_connections();
+
+ private:
+  struct Entry {
+    std::shared_ptr<ConnectionOutbox> outbox;
+    std::unique_ptr<PeerConnection> link;
+  };
+  std::shared_ptr<ConnectionOutbox> outbox_of(ProcessId process) const;
+
+  // Constant after construction.
+  const TransportIdentity identity_;
+  const ConnectionLimits limits_;
+  const BatchEncoderLimits encoder_limits_;
+  TransportReceiver& receiver_;
+  // Guarded by mutex_.
+  mutable std::mutex mutex_;
+  std::map<ProcessId, Entry> links_;
+  std::array<uint64_t, kNumFrameRefusals> refused_strangers_{};
+  // Guarded by outboxes_mutex_; the same as in links_, for send().
+  mutable std::shared_mutex outboxes_mutex_;
+  std::map<ProcessId, std::shared_ptr<ConnectionOutbox>> outboxes_;
+};
+
+/// What a condition variable can wait for at most.
+inline constexpr Duration kWaitMax = Duration::seconds(24 * 3600);
+
+/// Header and first part of a frame, as one run of bytes.
+std::vector<std::byte> first_part(const OutFrame& frame);
+
+}  // namespace primerl

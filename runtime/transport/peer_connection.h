@@ -1,0 +1,222 @@
+/// PeerConnection: this process's end of the protocol with one incarnation of one peer. Every
+/// transport uses it; none has a protocol of its own.
+///
+/// Two lanes, frames and bulk, each a connection. The connecting side says hello on each until it
+/// is welcomed; both compare run, graph hash, types, names and incarnations. Then numbered frames
+/// flow, acknowledged cumulatively. A gap is answered with a position, from which the sender goes
+/// on; silence is probed, and the answer is a position too. So whatever a connection loses, repeats
+/// or reorders, each frame is accepted once and in order.
+///
+/// No threads, no clocks, no sockets: the I/O thread of a transport (or a simulation) calls it with
+/// the time, takes frames to send from next(), and hands in what arrived. Calls the receiver.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/transport/bulk_assembly.h"
+#include "runtime/transport/connection_lane.h"
+#include "runtime/transport/connection_memory.h"
+#include "runtime/transport/connection_outbox.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+/// MessageBatches of at most so many bytes are copied behind the header, larger ones are a part of
+/// their own, shared.
+inline constexpr size_t kHeadBytesMax = size_t{8} << 10;
+
+/// A frame to send: the header with what follows it in the first part, and the second part.
+struct OutFrame {
+  PeerFrameHeader header;
+  Blob head;
+  Blob data;
+};
+
+/// A frame that arrived: what follows the header in the first part, and the second part.
+struct InFrame {
+  PeerFrameHeader header;
+  ReceivedPart head;
+  ReceivedPart data;
+};
+
+/// The connection that a frame came by, as its transport knows it.
+struct Via {
+  std::string_view route{};  // its name, unlike any other's
+  uint64_t order = 0;        // of two connections of a process the greater is the newer
+  bool is_own = false;       // this end made it
+  bool is_proven = false;    // the peer's key was proved on it
+};
+
+class PeerConnection {
+ public:
+  /// `identity`, `limits`, `outbox` and `receiver` outlive the link.
+  PeerConnection(const TransportIdentity& identity, PeerSpec peer, const ConnectionLimits& limits,
+                 ConnectionOutbox& outbox, TransportReceiver& receiver, Time now);
+
+  const PeerSpec& peer() const { return peer_; }
+  bool connects() const { return !peer_.address.empty(); }
+  ConnectionState state() const { return state_; }
+  bool is_over() const {
+    return state_ == ConnectionState::kFailed || state_ == ConnectionState::kEnded;
+  }
+
+  /// Moves what the outbox holds into frames.
+  void take_outbox();
+
+  /// The next frame to send on this lane, in the order of urgency; false: none now.
+  bool next(Lane lane, Time now, OutFrame& frame);
+  /// The connection did not take it: it will come again.
+  void unsend(Lane lane, const OutFrame& frame);
+
+  /// A frame whose header decoded. Until a connection has greeted with everything right, nothing
+  /// but that greeting is taken from it; then the lane is bound to it, and a frame of any other
+  /// connection is refused and counted, whatever it says. A newer connection of the peer takes its
+  /// place by a greeting. So only who is bound can make the link fail.
+  void receive(Lane lane, const Via& via, InFrame frame, Time now);
+  /// Whether what comes by this connection is the peer's word.
+  bool is_bound(Lane lane, const Via& via) const {
+    return connects() ? via.is_own
+                      : channel(lane).is_greeted && !via.is_own && channel(lane).route == via.route;
+  }
+  /// The connection by which a frame of next() leaves, where the peer made it.
+  const std::string& route_of(Lane lane, const OutFrame& frame) const {
+    return frame.header.kind == PeerFrameKind::kRefusal ? refusal_route_ : channel(lane).route;
+  }
+  /// This end made new connections: they begin with hello.
+  void connect_again(Time now);
+  /// Something that is no frame came from the peer's connection.
+  void refuse(FrameRefusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
+  /// The peer speaks another version of these frames.
+  void refuse_version(uint8_t theirs);
+
+  /// When wake() has something to do next.
+  Time next_timer() const { return next_timer_; }
+  void wake(Time now);
+
+  /// Says bye on both lanes once everything else has been sent.
+  void leave();
+  /// The peer said bye: it acknowledges nothing more.
+  bool has_left() const { return has_left_; }
+  void fail(const Error& why);
+  /// Ends quietly: declared dead, or closed.
+  void end(std::string_view why);
+
+  /// Of the lane that was heard of least lately.
+  Time last_heard() const { return std::min(channels_[0].last_heard, channels_[1].last_heard); }
+
+  /// All but the outbox's numbers.
+  void add_to(ConnectionStatus& status) const;
+
+ private:
+  struct Channel {
+    explicit Channel(uint32_t window) : lane(window) {}
+    ConnectionLane lane;
+    bool is_greeted = false;  // the peer's greeting was accepted
+    std::string route;        // of the connection it came by, where the peer made it
+    uint64_t order = 0;       // likewise
+    bool owes_hello = false;
+    bool owes_welcome = false;
+    bool owes_probe = false;
+    bool owes_position = false;
+    bool owes_ack = false;
+    bool owes_bye = false;
+    bool has_gap = false;         // a position was sent for it
+    int64_t hello_at_ns = 0;      // of the hello to echo
+    uint32_t num_bad_checks = 0;  // in a row
+    Time next_hello;
+    Time last_heard;
+    Time last_progress;  // an acknowledgement, or nothing was unanswered
+    Time last_probe;
+  };
+  /// Of one numbered frame of batches: acknowledged when both lanes are that far.
+  struct Receipt {
+    uint64_t frame = 0;
+    uint64_t bulk = 0;
+    TransferCounts counts;
+  };
+  /// A batch that waits for its bulk, or behind one that does.
+  struct Waiting {
+    BatchShape shape;
+    ReceivedPart bytes;
+  };
+  using GroupPair = std::pair<GroupId, GroupId>;
+
+  Channel& channel(Lane lane) { return channels_[static_cast<size_t>(lane)]; }
+  const Channel& channel(Lane lane) const { return channels_[static_cast<size_t>(lane)]; }
+
+  // peer_connection.cc: sending
+  void push_bulk(const BulkPiece& piece);
+  void push_reference(const ShmBlobRef& ref);
+  void pull_stream();
+  bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
+  Blob greeting(const Channel& from, Time now) const;
+  PeerFrameHeader header(PeerFrameKind kind, const Channel& from) const;
+  void let_go();
+  void settle_receipts();
+
+  // peer_connection_receive.cc
+  bool check_incarnations(Lane lane, const Via& via, const InFrame& frame);
+  void receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now);
+  bool has_greeted() const;
+  void receive_refusal(const InFrame& frame);
+  void receive_numbered(Lane lane, const InFrame& frame, Time now);
+  void receive_batches(const InFrame& frame);
+  void receive_chunk(const InFrame& frame);
+  void receive_reference(const InFrame& frame);
+  void receive_reads(const InFrame& frame);
+  void receive_stream(const InFrame& frame);
+  void deliver(const BatchShape& shape, const ReceivedPart& bytes, bool with_grants);
+  void deliver_waiting();
+  void deliver_grants(const BatchShape& shape, const ReceivedPart& bytes);
+  void refuse_peer(ConnectionRefusal refusal);
+  void owe_refusal(RefusedGreeting refusal, std::string_view route);
+  void acknowledge(Lane lane, uint64_t sequence, Time now);
+  void note_alive(Lane lane, Time now);
+  void go_up();
+  void fail_frame(FrameRefusal refusal, std::string_view what);
+
+  // Constant after construction.
+  const TransportIdentity& identity_;
+  const PeerSpec peer_;
+  const ConnectionLimits& limits_;
+  ConnectionOutbox& outbox_;
+  TransportReceiver& receiver_;
+
+  ConnectionState state_ = ConnectionState::kConnecting;
+  ConnectionMemory memory_;
+  bool owes_reads_ = false;
+  bool has_left_ = false;  // the peer said bye
+  std::array<Channel, kNumLanes> channels_;
+  Time greet_until_;
+  Time next_timer_;
+  std::optional<RefusedGreeting> refusal_;  // said again to every hello
+  bool owes_refusal_ = false;
+  std::string refusal_route_;  // to whom
+  bool has_told_of_outdated_ = false;
+  uint32_t num_other_versions_ = 0;
+  // Sending.
+  std::deque<Receipt> receipts_;
+  uint64_t next_object_ = 0;
+  uint64_t num_chunks_ = 0;        // the last one's number
+  std::deque<uint64_t> streamed_;  // numbers of stream frames under way
+  bool is_leaving_ = false;
+  uint64_t num_stream_bytes_sent_ = 0, num_stream_bytes_received_ = 0;
+  // Receiving.
+  BulkAssembly bulk_;
+  uint64_t next_bulk_ = 0;  // number of the next batch's first piece
+  std::map<GroupPair, std::deque<Waiting>> waiting_;
+  uint64_t waiting_bytes_ = 0;  // of the batches in it
+  std::vector<Blob> pieces_;    // of the batch in hand
+  TransferCounts received_;
+  std::array<uint64_t, kNumFrameRefusals> refused_{};
+  uint64_t num_breaks_ = 0;
+  Duration round_trip_;
+  Duration clock_offset_;
+};
+
+}  // namespace primerl

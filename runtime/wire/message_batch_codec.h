@@ -1,0 +1,99 @@
+/// A MessageBatch as bytes: what the frames of a link carry. docs/formats/wire.md has the layout.
+///
+/// Encoding reuses its memory, so that a message of a few fields costs no allocation; decoding
+/// costs one for the message and one per Blob. Large pieces (Blobs and bodies from bulk_bytes_min
+/// on) are left out and handed over beside the bytes, to travel as bulk; the bytes name them by
+/// their order. Values, one thread each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/wire/message_batch.h"
+#include "runtime/wire/msgpack_codec.h"
+#include "runtime/wire/wire_message.h"
+
+namespace primerl {
+
+inline constexpr size_t kBatchHeaderBytes = 40;
+inline constexpr size_t kGrantBytes = 24;
+inline constexpr size_t kMessageHeaderBytes = 64;
+/// Once a batch has so many bytes, pieces of a KiB and more travel as bulk too.
+inline constexpr size_t kBatchInlineBytes = size_t{256} << 10;
+
+/// The header of an encoded batch.
+struct BatchShape {
+  uint32_t num_bytes = 0;  // of the encoded batch, this header included
+  GroupId from;
+  GroupId to;
+  uint32_t incarnation = 0;
+  uint32_t num_messages = 0;
+  uint32_t num_grants = 0;
+  uint32_t num_bulk = 0;    // pieces that travel as bulk
+  uint64_t first_bulk = 0;  // number of the first of them
+};
+
+struct BatchEncoderLimits {
+  uint64_t bulk_bytes_min = uint64_t{64} << 10;
+  uint64_t batch_bytes_max = uint64_t{16} << 20;
+  uint64_t blob_bytes_max = uint64_t{1} << 30;
+};
+
+class BatchEncoder {
+ public:
+  /// Replaces what was encoded before. kExhausted: a limit was passed; nothing is kept.
+  Status encode(const MessageBatch& batch, const WireTypes& types,
+                const BatchEncoderLimits& limits);
+
+  /// Valid until the next encode(). The number of the first bulk piece is zero: see number_bulk().
+  std::span<const std::byte> bytes() const { return bytes_; }
+  std::vector<Blob>& bulk() { return bulk_; }
+  uint64_t bulk_bytes() const { return bulk_bytes_; }
+
+ private:
+  Status add(const BatchedMessage& message, const WireTypes& types,
+             const BatchEncoderLimits& limits);
+  bool goes_inline(size_t size, const BatchEncoderLimits& limits) const;
+  void add_bulk(Blob piece);
+  std::byte* grow(size_t size);
+  void append(std::span<const std::byte> piece);
+
+  MsgpackWriter writer_;
+  std::vector<std::byte> bytes_;
+  std::vector<Blob> bulk_;
+  uint64_t bulk_bytes_ = 0;
+};
+
+/// Writes the number of a batch's first bulk piece into its encoded bytes.
+void number_bulk(std::span<std::byte> batch, uint64_t first_bulk);
+
+/// The batch at the front of `bytes`: kNone only when it fits, with everything it announces.
+FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& shape);
+
+/// What a decoder holds a batch against.
+struct BatchRules {
+  const WireTypes* types = nullptr;
+  std::span<const TenantSlot> tenants;  // allowed besides shared traffic; empty: all
+  uint64_t blob_bytes_max = uint64_t{1} << 30;
+};
+
+struct DecodedBatch {
+  FrameRefusal refusal = FrameRefusal::kNone;
+  std::optional<Error> error;  // the words, of kTenant and kBody
+  MessageBatch batch;
+};
+
+/// Decodes exactly one batch. `owner` keeps `bytes` alive and is `owner_bytes` large: a Blob that
+/// is a good part of it shares it, a small one is copied, so that it does not hold a whole frame.
+/// `bulk` are the pieces that came beside it, in order; they are moved from.
+DecodedBatch decode_batch(const BatchShape& shape, std::span<const std::byte> bytes,
+                          const std::shared_ptr<const void>& owner, size_t owner_bytes,
+                          std::span<Blob> bulk, const BatchRules& rules);
+
+/// The grants alone: they may be delivered before the messages, whose bulk is on its way.
+std::vector<Grant> decode_grants(const BatchShape& shape, std::span<const std::byte> bytes);
+
+}  // namespace primerl

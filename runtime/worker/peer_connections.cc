@@ -1,0 +1,181 @@
+#include "runtime/worker/peer_connections.h"
+
+#include <algorithm>
+
+#include "graph/weight_backend.h"
+
+namespace primerl {
+
+EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other) {
+  const auto has = [&plan](const PlanNode& node, ProcessId process) {
+    return std::any_of(node.instances.begin(), node.instances.end(),
+                       [&](InstanceId each) { return plan.process_of(each) == process; });
+  };
+  for (const PlanEdge& edge : plan.edges) {
+    // One that stays in its place joins no two replicas of it.
+    if (one == other || edge.transport == EdgeTransport::kMemory) continue;
+    const PlanNode &from = plan.node(edge.from), &to = plan.node(edge.to);
+    if ((has(from, one) && has(to, other)) || (has(from, other) && has(to, one)))
+      return edge.transport;
+  }
+  if (one == other || !are_joined_by_weights(plan, one, other)) return EdgeTransport::kMemory;
+  const bool is_one_machine = plan.process(one).machine == plan.process(other).machine;
+  return is_one_machine ? EdgeTransport::kIpc : EdgeTransport::kTcp;
+}
+
+PeerConnections::~PeerConnections() { close(); }
+
+Result<std::vector<PeerAddress>> PeerConnections::open(const Make& make) {
+  ASSIGN_OR_RETURN(transport_, make(*this));
+  return transport_->addresses();
+}
+
+void PeerConnections::vouch(PeerSpec& peer) const {
+  const auto entry = std::find_if(allowed_.begin(), allowed_.end(), [&](const AllowedKey& each) {
+    return each.process == peer.process && each.public_key == peer.public_key;
+  });
+  if (entry != allowed_.end()) peer.tenants = entry->tenants;
+}
+
+Status PeerConnections::connect(std::vector<PeerSpec> peers) {
+  for (PeerSpec& peer : peers) vouch(peer);
+  {
+    const std::lock_guard lock(mutex_);
+    for (const PeerSpec& peer : peers) {
+      names_[peer.process] = peer.name;
+      waiting_.insert(peer.process);
+    }
+  }
+  for (const PeerSpec& peer : peers)
+    if (const Status added = transport_->add_peer(peer); !added.ok())
+      return Error(added.error()).while_doing(fmt::format("linking up with '{}'", peer.name));
+  if (peers.empty()) events_.all_live();
+  return ok();
+}
+
+void PeerConnections::end_peer(ProcessId peer, uint32_t incarnation) {
+  transport_->end_peer(peer, incarnation);
+  if (streams_ != nullptr) streams_->ended(peer, incarnation);
+}
+
+Status PeerConnections::join(PeerSpec peer) {
+  vouch(peer);
+  return transport_->add_peer(std::move(peer));
+}
+
+void PeerConnections::receive(Take take) {
+  const std::lock_guard lock(mutex_);
+  take_ = std::move(take);
+  for (auto& [from, batch] : early_) {
+    const Status taken = take_(from, std::move(batch));
+    if (!taken.ok()) note_refused(from, taken.error());
+  }
+  early_.clear();
+}
+
+void PeerConnections::refused(ProcessId from, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  note_refused(from, why);
+}
+
+/// With mutex_ held. Told once a peer, whatever else it sends: what is told is bounded.
+void PeerConnections::note_refused(ProcessId from, const Error& why) {
+  if (++num_refused_[from] > 1 || is_leaving_) return;
+  events_.changed(
+      fmt::format("'{}' sent what it may not: that is left out, and so is more of it without a "
+                  "word: {}",
+                  name_of(from), why.message()));
+}
+
+void PeerConnections::leave() {
+  const std::lock_guard lock(mutex_);
+  is_leaving_ = true;
+}
+
+void PeerConnections::close() {
+  leave();
+  {
+    const std::lock_guard lock(mutex_);
+    take_ = nullptr;
+  }
+  // A run that ended well has drained, so only credit that nobody needs is under way.
+  if (transport_ != nullptr) (void)transport_->close(Duration());
+}
+
+std::vector<ConnectionStatus> PeerConnections::status() const {
+  auto all = transport_ == nullptr ? std::vector<ConnectionStatus>() : transport_->status();
+  const std::lock_guard lock(mutex_);
+  for (ConnectionStatus& status : all)
+    if (const auto found = num_refused_.find(status.peer); found != num_refused_.end())
+      status.refused[static_cast<size_t>(FrameRefusal::kPlan)] += found->second;
+  return all;
+}
+
+Status PeerConnections::carry(ProcessId to, MessageBatch&& batch) {
+  return transport_->send(to, std::move(batch));
+}
+
+void PeerConnections::tenant_finished(TenantSlot tenant) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!finished_.insert(tenant).second) return;
+  }
+  events_.tenant_finished(tenant);
+}
+
+void PeerConnections::deliver(ProcessId from, MessageBatch&& batch) {
+  const std::lock_guard lock(mutex_);
+  if (!take_) {
+    if (!is_leaving_) early_.emplace_back(from, std::move(batch));
+    return;
+  }
+  const Status taken = take_(from, std::move(batch));
+  if (!taken.ok()) note_refused(from, taken.error());
+}
+
+void PeerConnections::on_connection_up(ProcessId peer, uint32_t) {
+  bool are_all_live = false;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_first = waiting_.erase(peer) > 0;
+    are_all_live = is_first && waiting_.empty();
+    if (!is_first && !is_leaving_)
+      events_.changed(fmt::format("the link with '{}' is back", name_of(peer)));
+  }
+  if (are_all_live) events_.all_live();
+}
+
+void PeerConnections::on_connection_down(ProcessId peer, uint32_t, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  if (!is_leaving_)
+    events_.changed(fmt::format("the link with '{}' broke: {}", name_of(peer), why.message()));
+}
+
+void PeerConnections::on_refused(const ConnectionRefusal& refusal) {
+  if (!refusal.ends_link) {
+    const std::lock_guard lock(mutex_);
+    if (!is_leaving_) events_.changed(refusal.text());
+    return;
+  }
+  fail(error(Code::kInvalid, "{}", refusal.text()));
+}
+
+void PeerConnections::on_connection_failed(ProcessId peer, uint32_t, const Error& why) {
+  fail(Error(why).while_doing(fmt::format("the link with '{}'", name_of(peer))));
+}
+
+void PeerConnections::fail(const Error& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_leaving_ || std::exchange(has_failed_, true)) return;
+  }
+  events_.failed(why);
+}
+
+/// Also with mutex_ held: names are set before their links exist.
+std::string PeerConnections::name_of(ProcessId peer) const {
+  const auto found = names_.find(peer);
+  return found == names_.end() ? fmt::format("process {}", peer.value) : found->second;
+}
+
+}  // namespace primerl

@@ -1,0 +1,117 @@
+/// PeerConnections: the other processes of a run as one process reaches them: a Transport between
+/// an executor and its peers, from the first address to the last batch.
+///
+/// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). What
+/// arrives before receive() waits in order; the peers' credit bounds it.
+///
+/// Threads: carry() from any group's thread, events from the transport's I/O thread or a group's
+/// (they must return quickly and may not call back); everything else from one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "graph/plan.h"
+#include "runtime/exec/other_processes.h"
+#include "runtime/transport/keys.h"
+#include "runtime/transport/transport.h"
+
+namespace primerl {
+
+/// How what two processes share travels: their edges, and weights by link; kMemory: nothing.
+EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
+
+struct ConnectionEvents {
+  std::function<void()> all_live;                   // every peer of connect() has greeted; once
+  std::function<void(TenantSlot)> tenant_finished;  // once per tenant
+  std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
+  std::function<void(const std::string&)> changed;  // a link broke or is back, for the log
+};
+
+/// What travels beside the batches (Transport: streams). next() and arrive() come from the I/O
+/// thread; ended() from the thread of end_peer(), when neither comes for that incarnation any more.
+class StreamEnds {
+ public:
+  virtual ~StreamEnds() = default;
+  virtual bool next(ProcessId to, uint32_t incarnation, StreamFrame& frame) = 0;
+  virtual void arrive(ProcessId from, uint32_t incarnation, const StreamFrame& frame) = 0;
+  virtual void ended(ProcessId peer, uint32_t incarnation) = 0;
+};
+
+class PeerConnections final : public OtherProcesses, private TransportReceiver {
+ public:
+  using Make = std::function<Result<std::unique_ptr<Transport>>(TransportReceiver&)>;
+
+  explicit PeerConnections(ConnectionEvents events) : events_(std::move(events)) {}
+  ~PeerConnections() override;
+
+  /// Where peers reach this process from now on.
+  Result<std::vector<PeerAddress>> open(const Make& make);
+  /// Before connect(): with keys, the tenants that each peer may speak for.
+  void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
+  /// Whether every link proves a key of that list, ipc too.
+  bool has_key_list() const { return !allowed_.empty(); }
+  /// Before open(); `streams` outlives the links.
+  void carry_streams(StreamEnds* streams) { streams_ = streams; }
+  /// StreamEnds::next() may have something. Between open() and close(), any thread.
+  void streams_ready() { transport_->streams_ready(); }
+  /// Without peers all is live at once.
+  Status connect(std::vector<PeerSpec> peers);
+  /// A peer died; what it has not acknowledged is nobody's.
+  void end_peer(ProcessId peer, uint32_t incarnation);
+  /// The next incarnation of one that died.
+  Status join(PeerSpec peer);
+  /// What has arrived and will arrive goes to `take`, one batch at a time; it says what of it was
+  /// left out because the peer may not send it.
+  using Take = std::function<Status(ProcessId from, MessageBatch&& batch)>;
+  void receive(Take take);
+  /// The run ends: links may break now, and nothing more is taken.
+  void leave();
+  void close();
+
+  std::vector<ConnectionStatus> status() const;
+
+  // OtherProcesses
+  Status carry(ProcessId to, MessageBatch&& batch) override;
+  void refused(ProcessId from, const Error& why) override;
+  void tenant_finished(TenantSlot tenant) override;
+
+ private:
+  void deliver(ProcessId from, MessageBatch&& batch) override;
+  void on_connection_up(ProcessId peer, uint32_t incarnation) override;
+  void on_connection_down(ProcessId peer, uint32_t incarnation, const Error& why) override;
+  void on_refused(const ConnectionRefusal& refusal) override;
+  void on_connection_failed(ProcessId peer, uint32_t incarnation, const Error& why) override;
+  bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) override {
+    return streams_ != nullptr && streams_->next(peer, incarnation, frame);
+  }
+  void receive_stream(ProcessId from, uint32_t incarnation, const StreamFrame& frame) override {
+    if (streams_ != nullptr) streams_->arrive(from, incarnation, frame);
+  }
+  void fail(const Error& why);
+  void note_refused(ProcessId from, const Error& why);
+  std::string name_of(ProcessId peer) const;
+  void vouch(PeerSpec& peer) const;
+
+  const ConnectionEvents events_;
+  std::vector<AllowedKey> allowed_;       // constant after connect()
+  StreamEnds* streams_ = nullptr;         // constant after open()
+  std::unique_ptr<Transport> transport_;  // constant between open() and close()
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<ProcessId, std::string> names_;
+  std::set<ProcessId> waiting_;  // peers that have not greeted yet
+  std::vector<std::pair<ProcessId, MessageBatch>> early_;
+  Take take_;
+  std::map<ProcessId, uint64_t> num_refused_;  // batches with something that was left out
+  std::set<TenantSlot> finished_;
+  bool is_leaving_ = false;
+  bool has_failed_ = false;
+};
+
+}  // namespace primerl

@@ -1,0 +1,468 @@
+// What a run shows of itself, on data: metrics that promtool passes, the wait cycle across
+// processes, the tables of `ps`.
+#include "runtime/monitor/status_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/exec/stall.h"
+#include "runtime/monitor/run_server.h"
+#include "runtime/monitor/run_table.h"
+#include "tests/monitor/promtool.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr Time kNow = Time::from_nanoseconds(1'000'000'000'000);
+
+std::shared_ptr<const Plan> split_plan() {
+  const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/tests/cli/graphs/split.toml";
+  auto checked = load_graph(file, {}, full_catalog());
+  EXPECT_NE(checked.plan, nullptr) << render(checked.diagnostics, checked.sources);
+  return checked.plan;
+}
+
+/// A board of tests/cli/graphs/split.toml, told what each of its processes says.
+class Board {
+ public:
+  Board() : plan_(split_plan()), board_(plan_, kNow), wiring_(make_wiring(*plan_)) {
+    board_.set_facts({"1f2e", "0.1.0", "/runs/split"});
+    for (uint32_t i = 0; i < plan_->processes.size(); ++i)
+      board_.process_started(ProcessId(i), 1, 100 + i);
+  }
+
+  const Plan& plan() const { return *plan_; }
+  StatusStore& operator*() { return board_; }
+  StatusStore* operator->() { return &board_; }
+
+  ProcessId process(const std::string& name) const {
+    return ProcessId(index_of(plan_->processes, name));
+  }
+  uint32_t group(const std::string& name) const { return index_of(plan_->groups, name); }
+  uint32_t edge(const std::string& name) const { return index_of(plan_->edges, name); }
+  /// The link of an edge between two groups.
+  uint32_t link(const std::string& edge_name, uint32_t from, uint32_t to) const {
+    for (uint32_t i = 0; i < wiring_->links.size(); ++i) {
+      const WiredLink& link = wiring_->links[i];
+      if (link.edge.value == edge(edge_name) && link.sender_group.value == from &&
+          link.target_group.value == to)
+        return i;
+    }
+    ADD_FAILURE() << "no link of " << edge_name;
+    return 0;
+  }
+
+  /// A heartbeat with every group of the process at rest.
+  Heartbeat beat_of(const std::string& name) const {
+    Heartbeat beat;
+    beat.edges.resize(plan_->edges.size());
+    beat.loads.resize(plan_->edges.size());
+    for (const GroupId id : plan_->process(process(name)).groups) {
+      GroupReport report;
+      report.group = id.value;
+      report.handling = InstanceId::kNone;
+      report.is_idle = true;
+      beat.groups.push_back(report);
+      for (const InstanceId instance : plan_->group(id).instances)
+        beat.instances.push_back({instance.value, 0, 0, 0});
+    }
+    return beat;
+  }
+  static GroupReport& report_of(Heartbeat& beat, uint32_t group) {
+    for (GroupReport& report : beat.groups)
+      if (report.group == group) return report;
+    ADD_FAILURE() << "the group is elsewhere";
+    return beat.groups.front();
+  }
+  void say(const std::string& name, Heartbeat beat) {
+    board_.process_said(process(name), Payload::of(std::move(beat)), kNow);
+  }
+  void all_say_something() {
+    for (const auto& planned : plan_->processes) say(planned.name, beat_of(planned.name));
+  }
+
+  std::string metrics(Time now = kNow) const {
+    return metrics_text(*plan_, board_.facts(), board_.picture(), now);
+  }
+  Json status(Time now = kNow) const {
+    return status_json(*plan_, *wiring_, board_.facts(), board_.picture(), now);
+  }
+
+ private:
+  template <class Things>
+  static uint32_t index_of(const Things& things, const std::string& name) {
+    for (uint32_t i = 0; i < things.size(); ++i)
+      if (things[i].name == name) return i;
+    ADD_FAILURE() << "there is no '" << name << "'";
+    return 0;
+  }
+
+  const std::shared_ptr<const Plan> plan_;
+  StatusStore board_;
+  const std::shared_ptr<const Wiring> wiring_;
+};
+
+/// A heartbeat of a process whose one engine holds `version`.
+Heartbeat with_engine(const Board& board, const std::string& process, int64_t version) {
+  auto beat = board.beat_of(process);
+  const auto& plan = board.plan();
+  for (const GroupId id : plan.process(board.process(process)).groups)
+    for (const int32_t resource : plan.group(id).resources)
+      if (plan.resources[static_cast<size_t>(resource)].kind == "engine")
+        beat.engines.push_back({static_cast<uint32_t>(resource), id.value, version,
+                                static_cast<uint64_t>(version), 250'000'000});
+  EXPECT_EQ(beat.engines.size(), 1u);
+  return beat;
+}
+
+TEST(RunMetrics, PassPromtool) {
+  Board board;
+  EXPECT_EQ(promtool_says(board.metrics()), "");  // before anyone has said anything
+  board.all_say_something();
+  auto beat = board.beat_of("driver");
+  beat.links.push_back(
+      {board.process("training").value, 1, true, 5, 600, 7, 800, 1, 90, 2, 1, 0, 3, 4});
+  beat.engines = {{0, 0, 7, 3, 1'500'000'000}};
+  board.say("driver", beat);
+  StepFacts step;
+  step.step = 3;
+  // Names of metrics are anyone's: like a counter's, like another's, none at all.
+  step.values = {{"reward/all/mean", 0.5},
+                 {"reward_all_mean", 0.25},
+                 {"tokens/total", 1},
+                 {"time/step", 1.5},
+                 {"", 2},
+                 {"says \"hi\"\n", std::nan("")}};
+  board->step_taken(TenantSlot(0), step, kNow);
+  const std::string text = board.metrics();
+  EXPECT_EQ(promtool_says(text), "");
+  EXPECT_THAT(text, AllOf(HasSubstr("primerl_training_reward_all_mean{tenant=\"main\",metric=\""
+                                    "reward/all/mean\"} 0.5\n"),
+                          HasSubstr("primerl_training_reward_all_mean{tenant=\"main\",metric=\""
+                                    "reward_all_mean\"} 0.25\n"),
+                          HasSubstr("primerl_tenant_policy_version{tenant=\"main\"} 3\n")));
+}
+
+TEST(RunMetrics, PromtoolWouldHaveSaidSo) {
+  EXPECT_THAT(promtool_says("broken{ 1\n"), HasSubstr("error while linting"));
+  EXPECT_THAT(promtool_says("# HELP a_total help\n# TYPE a_total gauge\na_total 1\n"),
+              HasSubstr("non-counter metrics should not have \"_total\" suffix"));
+}
+
+TEST(RunMetrics, NeverSaysTheSameThingTwice) {
+  Board board;
+  board.all_say_something();
+  for (const char* name : {"inference#0", "inference#1"})
+    board.say(name, with_engine(board, name, 5));
+  std::istringstream lines(board.metrics());
+  std::set<std::string> seen;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string name = line.starts_with("#") ? line : line.substr(0, line.rfind(' '));
+    EXPECT_TRUE(seen.insert(name).second) << line;
+  }
+  EXPECT_GT(seen.size(), 100u);
+}
+
+TEST(RunMetrics, TellEachProcessItsOwnPartOfAnEdge) {
+  Board board;
+  board.all_say_something();
+  const std::string name = "rollout.generate -> router.generate";
+  auto beat = board.beat_of("driver");
+  beat.edges[board.edge(name)].sent = 40;
+  beat.edges[board.edge(name)].handled = 38;
+  beat.loads[board.edge(name)] = {2, 1, 5, 1'500'000'000};
+  beat.instances[0].num_handled = 12;
+  board.say("driver", beat);
+  const std::string text = board.metrics();
+  const std::string labels = "{edge=\"" + name + "\",process=\"driver\"}";
+  const auto capacity = board.plan().edges[board.edge(name)].capacity;
+  EXPECT_THAT(text, AllOf(HasSubstr("primerl_edge_sent_messages_total" + labels + " 40\n"),
+                          HasSubstr("primerl_edge_handled_messages_total" + labels + " 38\n"),
+                          HasSubstr("primerl_edge_waiting_messages" + labels + " 2\n"),
+                          HasSubstr("primerl_edge_held_back_messages" + labels + " 1\n"),
+                          HasSubstr("primerl_edge_blocked_seconds_total" + labels + " 1.5\n"),
+                          HasSubstr(fmt::format("primerl_edge_credit_messages{{edge=\"{}\"}} {}\n",
+                                                name, capacity - 5)),
+                          // The edge has no end there.
+                          Not(HasSubstr("primerl_edge_sent_messages_total{edge=\"" + name +
+                                        "\",process=\"training\"}"))));
+}
+
+TEST(RunMetrics, AProcessThatCameBackKeepsItsCountOfRestarts) {
+  Board board;
+  board.all_say_something();
+  board->process_gone(board.process("inference#1"), true);
+  EXPECT_THAT(board.metrics(), HasSubstr("primerl_process_up{process=\"inference#1\"} 0\n"));
+  board->process_started(board.process("inference#1"), 2, 777);
+  board.say("inference#1", board.beat_of("inference#1"));
+  EXPECT_THAT(board.metrics(),
+              AllOf(HasSubstr("primerl_process_up{process=\"inference#1\"} 1\n"),
+                    HasSubstr("primerl_process_incarnation{process=\"inference#1\"} 2\n"),
+                    HasSubstr("primerl_process_restarts_total{process=\"inference#1\"} 1\n"),
+                    HasSubstr("primerl_process_restarts_total{process=\"inference#0\"} 0\n")));
+}
+
+TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
+  Board board;
+  board.say("inference#0", with_engine(board, "inference#0", 12));
+  board.say("inference#1", with_engine(board, "inference#1", 11));
+  const std::string text = board.metrics();
+  for (const auto& [process, group, version] :
+       {std::tuple("inference#0", "prefill#0+decode#0", 12),
+        std::tuple("inference#1", "prefill#1+decode#1", 11)}) {
+    const std::string labels = fmt::format(
+        "{{process=\"{}\",group=\"{}\",engine=\"engine\",tenant=\"main\"}}", process, group);
+    EXPECT_THAT(
+        text, AllOf(HasSubstr(fmt::format("primerl_engine_policy_version{} {}\n", labels, version)),
+                    HasSubstr(fmt::format("primerl_engine_applied_versions_total{} {}\n", labels,
+                                          version)),
+                    HasSubstr(fmt::format("primerl_engine_apply_seconds_total{} 0.25\n", labels))));
+  }
+  EXPECT_THAT(run_table(board.status()),
+              HasSubstr("\ninference#1  running   prefill#1 decode#1            102            1 "
+                        "      11      0      0.0s\n"));
+}
+
+TEST(RunMetrics, AgesGrowWhileNobodySpeaks) {
+  Board board;
+  auto beat = board.beat_of("driver");
+  beat.still_ms = 500;
+  board.say("driver", beat);
+  const auto later = kNow + Duration::seconds(2);
+  EXPECT_THAT(board.metrics(later),
+              AllOf(HasSubstr("last_progress_age_seconds{process=\"driver\"} 2.5\n"),
+                    HasSubstr("heartbeat_age_seconds{process=\"driver\"} 2\n")));
+}
+
+/// rollout is full towards trainer, which is full towards broadcaster, which waits for engines to
+/// apply, which wait for the router, which waits for rollout: no process sees it alone.
+void stand_still(Board& board) {
+  const uint32_t rollout = board.group("rollout.main"), trainer = board.group("trainer"),
+                 broadcaster = board.group("broadcaster");
+  for (const auto& planned : board.plan().processes) {
+    auto beat = board.beat_of(planned.name);
+    beat.still_ms = 70'000;
+    beat.is_waiting = true;
+    if (planned.name == "driver") {
+      auto& group = Board::report_of(beat, rollout);
+      group.is_idle = false;
+      group.num_waiting = 3;
+      group.oldest_ns = 65'000'000'000;
+      group.full = {board.link("rollout.group -> trainer.group", rollout, trainer)};
+    }
+    if (planned.name == "training") {
+      auto& group = Board::report_of(beat, trainer);
+      group.is_idle = false;
+      group.full = {board.link("trainer.weights -> broadcaster.weights", trainer, broadcaster)};
+    }
+    board.say(planned.name, beat);
+  }
+}
+
+TEST(StallAcrossProcesses, NamesTheCycleThatNoProcessSeesAlone) {
+  Board board;
+  stand_still(board);
+  const StallReport report = board->stall_report();
+  EXPECT_THAT(report.wait_cycle,
+              ElementsAre("rollout.main (driver)", "trainer (training)", "broadcaster (training)",
+                          "prefill#0+decode#0 (inference#0)", "router (driver)"));
+  EXPECT_EQ(report.text(),
+            "process   node          waiting    oldest  stands at\n"
+            "driver    rollout.main        3       65s  full: rollout.group -> trainer.group (64)\n"
+            "training  trainer             0         -  full: trainer.weights -> "
+            "broadcaster.weights (64)\n"
+            "wait cycle: rollout.main (driver) -> trainer (training) -> broadcaster (training) -> "
+            "prefill#0+decode#0 (inference#0) -> router (driver) -> rollout.main (driver)\n");
+}
+
+TEST(StallAcrossProcesses, AnOpenChainIsNoCycle) {
+  Board board;
+  stand_still(board);
+  // The trainer does something: it waits for nobody.
+  auto training = board.beat_of("training");
+  auto& trainer = Board::report_of(training, board.group("trainer"));
+  trainer.is_running = true;
+  trainer.running_ns = 61'000'000'000;
+  trainer.handling_type = "TrajectoryGroup";
+  trainer.handling = board.plan().groups[board.group("trainer")].instances.front().value;
+  board.say("training", training);
+  const StallReport report = board->stall_report();
+  EXPECT_TRUE(report.wait_cycle.empty()) << report.text();
+  EXPECT_THAT(report.text(), HasSubstr("trainer: TrajectoryGroup for 61s"));
+}
+
+TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreNobodys) {
+  Board board;
+  auto beat = board.beat_of("driver");
+  beat.groups[0].group = 10'000;
+  beat.groups[1].full = {10'000'000};
+  beat.instances[0].instance = 10'000;
+  beat.links.push_back({10'000, 1, true, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  beat.edges.resize(10'000);
+  beat.loads.resize(10'000);
+  board.say("driver", beat);
+  EXPECT_TRUE(board->stall_report().wait_cycle.empty());
+  EXPECT_EQ(promtool_says(board.metrics()), "");
+  EXPECT_EQ(*board.status().get_string("state"), "running");
+}
+
+TEST(RunStatus, SaysWhoNobodyGetsOnWithout) {
+  Board board;
+  board.all_say_something();
+  EXPECT_EQ(board.status().find("wait_cycle"), nullptr);
+  stand_still(board);
+  const Json status = board.status();
+  ASSERT_NE(status.find("wait_cycle"), nullptr);
+  EXPECT_EQ(status.find("wait_cycle")->as_array().size(), 5u);
+  EXPECT_THAT(run_table(status), HasSubstr("nobody gets on:\nprocess"));
+  EXPECT_EQ(*status.find("processes")->as_array()[0].get_string("state"), "stalled");
+}
+
+/// The trainer has been in one handler for 12 s.
+Heartbeat with_long_handler(const Board& board, int64_t silent_ns) {
+  auto beat = board.beat_of("training");
+  const uint32_t rollout = board.group("rollout.main"), trainer = board.group("trainer");
+  auto& report = Board::report_of(beat, trainer);
+  report.is_idle = false;
+  report.is_running = true;
+  report.running_ns = 12'345'000'000;
+  report.silent_ns = silent_ns;
+  report.num_alarms = 1;
+  report.num_steps = 4411;
+  report.handling = board.plan().groups[trainer].instances.front().value;
+  report.handling_type = "TrajectoryGroup";
+  report.handling_kind = static_cast<uint8_t>(StepKind::kMessage);
+  report.handling_link = board.link("rollout.group -> trainer.group", rollout, trainer);
+  report.handling_sequence = 812;
+  return beat;
+}
+
+TEST(RunStatus, NamesAHandlerThatIsStuckWhileOthersGoOn) {
+  Board board;
+  const int64_t limit = board.plan().settings.handler_alarm_after.to_nanoseconds();
+  board.say("training", with_long_handler(board, limit - 1));  // it gave a sign of life since
+  EXPECT_EQ(board.status().find("alarms"), nullptr);
+  board.say("training", with_long_handler(board, limit));
+  const Json status = board.status();
+  ASSERT_NE(status.find("alarms"), nullptr);
+  ASSERT_EQ(status.find("alarms")->as_array().size(), 1u);
+  EXPECT_EQ(*status.find("alarms")->as_array()[0].get_string("handling"),
+            "message 812 of 'rollout.group -> trainer.group' (TrajectoryGroup, step 4411)");
+  EXPECT_THAT(run_table(status),
+              HasSubstr("\nprocess   node     for  in one handler\n"
+                        "training  trainer  12s  message 812 of 'rollout.group -> trainer.group' "
+                        "(TrajectoryGroup, step 4411)\n"));
+  EXPECT_THAT(board.metrics(),
+              AllOf(HasSubstr("primerl_group_handler_age_seconds{process=\"training\",group=\""
+                              "trainer\"} 12.345\n"),
+                    HasSubstr("primerl_group_handler_alarms_total{process=\"training\",group=\""
+                              "trainer\"} 1\n")));
+}
+
+TEST(RunTable, ShowsProcessesAndEdges) {
+  Board board;
+  board.all_say_something();
+  auto beat = board.beat_of("training");
+  beat.num_steps = 4711;
+  beat.still_ms = 250;
+  beat.edges[board.edge("rollout.group -> trainer.group")].handled = 12;
+  board.say("training", beat);
+  StepFacts step;
+  step.step = 3;
+  board->step_taken(TenantSlot(0), step, kNow);
+  const std::string text = run_table(board.status(kNow + Duration::seconds(75)));
+  EXPECT_THAT(
+      text,
+      StartsWith("split is training, up for 1m15s\n"
+                 "tenant main: step 3 of 8, the last 1m15s ago\n"
+                 "\n"
+                 "process      state    nodes                         pid  incarnation  weights  "
+                 "steps  progress\n"
+                 "driver       running  env.main rollout.main router  100            1        -  "
+                 "    0     1m15s\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\ntraining     running  trainer broadcaster           103            "
+                        "1        -   4711     1m15s\n"));
+  EXPECT_THAT(text, HasSubstr("\n\n"
+                              "edge                                               sent  handled  "
+                              "waiting  credit  blocked\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nrollout.group -> trainer.group                        0       12   "
+                        "     0   64/64     0.0s\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\nrouter.abort -> decode.abort             feedback     0        0   "
+                        "     0   64/64        -\n"));
+}
+
+TEST(RunTable, SaysHowARunEndedAndWhatALostOneLeft) {
+  Json ended = Json::object();
+  ended.set("state", "ended").set("name", "split").set("end", "failed").set("exit_code", 1);
+  ended.set("ended", "2026-11-21T06:24:45Z").set("why", "process 'training' was killed");
+  EXPECT_EQ(run_table(ended),
+            "split: failed, exit code 1, at 2026-11-21T06:24:45Z\n"
+            "process 'training' was killed\n");
+  Json lost = Json::object();
+  lost.set("state", "lost").set("name", "split").set("folder", "/runs/x").set("pid", 41);
+  lost.set("processes", Json::array());
+  EXPECT_EQ(run_table(lost),
+            "split: its control plane is gone without a word (pid 41)\n"
+            "nothing of it is left\n"
+            "to go on with it: primerl-graph run --resume /runs/x\n");
+  Json process = Json::object();
+  process.set("name", "training").set("pid", 42);
+  lost.set("processes", Json(Json::Array{process})).set("sockets", "/tmp/s");
+  EXPECT_THAT(run_table(lost), HasSubstr("left behind: process 'training' (pid 42) lives\n"
+                                         "left behind: sockets in /tmp/s, which the next run"));
+}
+
+TEST(RunServer, TakesAPortOrOff) {
+  EXPECT_TRUE(parse_watch_port("off")->is_off);
+  EXPECT_EQ(parse_watch_port("0")->port, 0);
+  EXPECT_EQ(parse_watch_port("65535")->port, 65535);
+  for (const char* wrong : {"", "65536", "-1", "80x", "on", " 80"}) {
+    const auto port = parse_watch_port(wrong);
+    ASSERT_FALSE(port.ok()) << wrong;
+    EXPECT_THAT(port.error().text(), HasSubstr("ports are 1 to 65535"));
+  }
+}
+
+TEST(RunServer, ShowsTheBoardItIsGiven) {
+  auto server = RunServer::open({});
+  ASSERT_TRUE(server.ok());
+  const uint16_t port = (*server)->port();
+  EXPECT_EQ(http_get(port, "/metrics")->status, 503);
+  EXPECT_EQ(http_get(port, "/healthz")->body, "ok\n");
+  auto board = std::make_shared<StatusStore>(split_plan(), kNow);
+  board->set_facts({"1f2e", "0.1.0", "/runs/split"});
+  (*server)->show(board);
+  const auto metrics = http_get(port, "/metrics");
+  EXPECT_EQ(metrics->type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_THAT(metrics->body, HasSubstr("run_id=\"1f2e\""));
+  const auto status = parse_json(http_get(port, "/status")->body, "status");
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(*status->get_string("run_id"), "1f2e");
+  EXPECT_EQ(http_get(port, "/other")->status, 404);
+}
+
+TEST(StartTicks, TellAProcessFromAnotherWithItsNumber) {
+  EXPECT_GT(start_ticks(::getpid()), 0);
+  EXPECT_GT(start_ticks(1), 0);
+  EXPECT_NE(start_ticks(1), start_ticks(::getpid()));
+  EXPECT_EQ(start_ticks(0x7fffffff), 0);  // above any process number
+}
+
+}  // namespace
+}  // namespace primerl

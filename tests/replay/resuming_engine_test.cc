@@ -1,0 +1,422 @@
+// The engine of a run that was cut off and goes on: the record answers until the run resumes,
+// then a real engine takes over what was in flight, and nobody hears anything twice.
+#include "runtime/replay/resuming_engine.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+#include "kernels/weights/snapshot.h"
+#include "runtime/replay/replayed_engine.h"
+
+namespace primerl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// Does what a test tells it to and remembers what it was asked for.
+class FakeEngine final : public Engine {
+ public:
+  Status submit(SequenceRequest request) override {
+    if (refused.contains(request.id.value))
+      return error(Code::kInvalid, "sequence {} is too long", request.id.value);
+    if (waiting.size() >= room) return error(Code::kExhausted, "{} sequences wait", room);
+    waiting.push_back(request.id.value);
+    calls.push_back(fmt::format("submit {}", request.id.value));
+    return ok();
+  }
+  Status take_over(SequenceId id) override {
+    calls.push_back(fmt::format("take_over {}", id.value));
+    return ok();
+  }
+  void abort(SequenceId id) override { calls.push_back(fmt::format("abort {}", id.value)); }
+  void expire(SequenceId id) override { calls.push_back(fmt::format("expire {}", id.value)); }
+  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
+  std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    calls.push_back(fmt::format("apply {}", snapshot.version.value));
+    if (!apply_fault.ok()) return apply_fault.error();
+    return snapshot.tensors.size();
+  }
+  EngineState state() const override {
+    EngineState state;
+    state.num_waiting = static_cast<int32_t>(waiting.size());
+    return state;
+  }
+  int32_t max_sequence_tokens() const override { return longest; }
+  Status step() override {
+    calls.push_back("step");
+    return ok();
+  }
+  bool has_work() const override { return !waiting.empty(); }
+
+  /// The prompt of a waiting sequence is complete.
+  void complete(uint64_t id) {
+    std::erase(waiting, id);
+    prefilled.push_back({SequenceId(id), 3});
+  }
+  void finish(uint64_t id) {
+    FinishEvent event;
+    event.id = SequenceId(id);
+    event.tokens = {7};
+    finished.push_back(event);
+  }
+
+  std::vector<uint64_t> waiting;
+  size_t room = 100;
+  std::set<uint64_t> refused;
+  Status apply_fault;
+  int32_t longest = 64;
+  std::vector<PrefillEvent> prefilled;
+  std::vector<FinishEvent> finished;
+  std::vector<std::string> calls;
+};
+
+std::vector<uint64_t> ids(const std::vector<PrefillEvent>& events) {
+  std::vector<uint64_t> ids;
+  for (const auto& event : events) ids.push_back(event.id.value);
+  return ids;
+}
+
+std::vector<std::string> ends(const std::vector<FinishEvent>& events) {
+  std::vector<std::string> ends;
+  for (const auto& event : events)
+    ends.push_back(fmt::format("{} {}{}{}", event.id.value, to_string(event.reason),
+                               event.detail.empty() ? "" : ": ", event.detail));
+  return ends;
+}
+
+class ResumingEngine : public ::testing::Test {
+ protected:
+  ResumingEngine() {
+    auto original = std::make_unique<FakeEngine>();
+    original_ = original.get();
+    recording_ = make_recording_engine(std::move(original), [this](std::vector<std::byte> answer) {
+      tape_.push_back(std::move(answer));
+    });
+    auto real = std::make_unique<FakeEngine>();
+    real_ = real.get();
+    engine_ = make_resuming_engine(
+        {.engine = std::move(real),
+         .next = [this]() -> const std::vector<std::byte>* {
+           if (tape_.empty()) return nullptr;
+           answer_ = std::move(tape_.front());
+           tape_.pop_front();
+           return &answer_;
+         },
+         .is_live = [this] { return is_live_; },
+         .weights_from =
+             [this](PolicyVersion version) -> Result<std::shared_ptr<const WeightSnapshot>> {
+           asked_versions_.push_back(version.value);
+           if (!weights_) return error(Code::kNotFound, "version {} was retired", version.value);
+           return weights_;
+         }});
+  }
+
+  /// The same calls in the recorded run, where `world` is the engine, and in the run that follows.
+  template <class Calls>
+  void in_both(const Calls& calls) {
+    calls(*recording_, original_);
+    calls(*engine_, nullptr);
+    EXPECT_TRUE(tape_.empty()) << "the record was not used up";
+  }
+
+  static SequenceRequest request(uint64_t id) {
+    SequenceRequest request;
+    request.id = SequenceId(id);
+    request.prompt_tokens = {1, 2, 3};
+    return request;
+  }
+
+  /// Sequence 1 is decoding, 2 has its prompt complete, 3 and 4 wait: submitted out of order.
+  void put_four_in_flight() {
+    in_both([](Engine& engine, FakeEngine* world) {
+      for (const uint64_t id : {2, 1, 4, 3}) EXPECT_TRUE(engine.submit(request(id)).ok());
+      if (world != nullptr) {
+        world->complete(1);
+        world->complete(2);
+      }
+      EXPECT_THAT(ids(engine.take_prefilled()), ElementsAre(1, 2));
+      EXPECT_TRUE(engine.take_over(SequenceId(1)).ok());
+    });
+  }
+
+  void resume_live() {
+    is_live_ = true;
+    EXPECT_TRUE(engine_->has_work()) << "or nobody would call step()";
+  }
+
+  FakeEngine* original_ = nullptr;
+  FakeEngine* real_ = nullptr;
+  std::deque<std::vector<std::byte>> tape_;
+  std::vector<std::byte> answer_;
+  std::unique_ptr<Engine> recording_, engine_;
+  bool is_live_ = false;
+  std::shared_ptr<const WeightSnapshot> weights_;
+  std::vector<int64_t> asked_versions_;
+};
+
+TEST_F(ResumingEngine, GivesBackKeptSetsOfAnySizeFromTheRecord) {
+  const auto kept_of = [](uint64_t id) {
+    const size_t sizes[] = {0, 1, size_t{512} << 10, (size_t{512} << 10) + 1, size_t{3} << 20};
+    std::vector<std::byte> bytes(sizes[id]);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + id);
+    return Blob(std::move(bytes));
+  };
+  in_both([&](Engine& engine, FakeEngine* world) {
+    for (uint64_t id = 0; id < 5; ++id) EXPECT_TRUE(engine.submit(request(id)).ok());
+    for (uint64_t id = 0; id < 5 && world != nullptr; ++id) {
+      world->finish(id);
+      world->finished.back().kept = kept_of(id);
+    }
+    const auto events = engine.take_finished();
+    ASSERT_EQ(events.size(), 5U);
+    for (uint64_t id = 0; id < 5; ++id) EXPECT_EQ(events[id].kept, kept_of(id)) << id;
+  });
+}
+
+TEST_F(ResumingEngine, AnswersFromTheRecordAndLeavesTheRealOneAlone) {
+  original_->refused = {9};
+  original_->longest = 512;
+  in_both([](Engine& engine, FakeEngine* world) {
+    EXPECT_TRUE(engine.submit(request(5)).ok());
+    const Status refused = engine.submit(request(9));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().text(), "sequence 9 is too long");
+    EXPECT_EQ(engine.state().num_waiting, 1);
+    EXPECT_EQ(engine.max_sequence_tokens(), 512);
+    if (world != nullptr) world->complete(5);
+    EXPECT_THAT(ids(engine.take_prefilled()), ElementsAre(5));
+    EXPECT_TRUE(engine.take_over(SequenceId(5)).ok());
+    if (world != nullptr) world->finish(5);
+    EXPECT_THAT(ends(engine.take_finished()), ElementsAre("5 stop"));
+    EXPECT_TRUE(engine.step().ok());
+  });
+  EXPECT_THAT(real_->calls, IsEmpty());
+}
+
+TEST_F(ResumingEngine, WithoutAnythingInFlightIsTheRealOne) {
+  in_both([](Engine& engine, FakeEngine* world) {
+    EXPECT_TRUE(engine.submit(request(5)).ok());
+    if (world != nullptr) world->finish(5);
+    EXPECT_THAT(ends(engine.take_finished()), ElementsAre("5 stop"));
+  });
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_FALSE(engine_->has_work());
+  EXPECT_TRUE(engine_->submit(request(6)).ok());
+  EXPECT_TRUE(engine_->take_over(SequenceId(6)).ok());
+  engine_->abort(SequenceId(6));
+  EXPECT_EQ(engine_->max_sequence_tokens(), 64);
+  EXPECT_THAT(real_->calls, ElementsAre("step", "submit 6", "take_over 6", "abort 6"));
+}
+
+TEST_F(ResumingEngine, SubmitsWhatWasInFlightAgainAndTellsNobodyTwice) {
+  put_four_in_flight();
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "submit 4", "step"));
+  real_->calls.clear();
+  for (const uint64_t id : {1, 2, 3}) real_->complete(id);
+  // 1 and 2 were told of then; 1 was taken over then, and is again, by nobody's hand.
+  EXPECT_THAT(ids(engine_->take_prefilled()), ElementsAre(3));
+  EXPECT_THAT(real_->calls, ElementsAre("take_over 1"));
+  EXPECT_TRUE(engine_->take_over(SequenceId(2)).ok());
+  EXPECT_TRUE(engine_->take_over(SequenceId(3)).ok());
+  EXPECT_THAT(real_->calls, ElementsAre("take_over 1", "take_over 2", "take_over 3"));
+  real_->finish(1);
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("1 stop"));
+}
+
+TEST_F(ResumingEngine, TakesOverWhatIsBeingComputedAgainWhenItIsReady) {
+  put_four_in_flight();
+  resume_live();
+  EXPECT_TRUE(engine_->take_over(SequenceId(2)).ok());  // Decode had it in its inbox
+  EXPECT_THAT(real_->calls, testing::Not(testing::Contains("take_over 2"))) << "not ready yet";
+  real_->complete(2);
+  EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty());
+  EXPECT_THAT(real_->calls, testing::Contains("take_over 2"));
+}
+
+TEST_F(ResumingEngine, KeepsWhatTheQueueOfTheRealOneHasNoRoomFor) {
+  put_four_in_flight();
+  real_->room = 3;
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "step"));
+  EXPECT_EQ(engine_->state().num_waiting, 4) << "one of them here";
+  real_->waiting.clear();
+  EXPECT_TRUE(engine_->has_work()) << "the last one still waits";
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->calls,
+              ElementsAre("submit 1", "submit 2", "submit 3", "step", "submit 4", "step"));
+  EXPECT_EQ(engine_->state().num_waiting, 1);
+}
+
+TEST_F(ResumingEngine, WithJustEnoughRoomKeepsNothing) {
+  put_four_in_flight();
+  real_->room = 4;
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(engine_->state().num_waiting, 4);
+}
+
+TEST_F(ResumingEngine, EndsWhatWasAbortedBeforeItWentLive) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) {
+    engine.abort(SequenceId(1));
+    engine.abort(SequenceId(3));
+  });
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(2, 4));
+  EXPECT_TRUE(engine_->has_work()) << "Decode has yet to hear of two ends";
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("1 cancelled", "3 cancelled"));
+  EXPECT_THAT(ends(engine_->take_finished()), IsEmpty()) << "each once";
+}
+
+TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
+  put_four_in_flight();
+  real_->room = 3;
+  resume_live();
+  engine_->abort(SequenceId(4));  // in the backlog
+  engine_->abort(SequenceId(1));  // in the real engine
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled"));
+  EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "abort 1"));
+  real_->room = 100;
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(1, 2, 3)) << "4 is over";
+}
+
+TEST_F(ResumingEngine, TellsOfWhatTheRealOneRefusesWhereTheSequenceStood) {
+  put_four_in_flight();
+  real_->refused = {1, 2, 3};
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(4));
+  real_->waiting.clear();
+  EXPECT_TRUE(engine_->has_work());
+  // 1 was decoding: its end is told. 3 must be announced first, so that Decode can be told.
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("1 refused: sequence 1 is too long"));
+  EXPECT_THAT(ids(engine_->take_prefilled()), ElementsAre(3));
+  EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty()) << "once";
+  EXPECT_TRUE(engine_->take_over(SequenceId(2)).ok());
+  EXPECT_TRUE(engine_->take_over(SequenceId(3)).ok());
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("2 refused: sequence 2 is too long",
+                                                          "3 refused: sequence 3 is too long"));
+  EXPECT_FALSE(engine_->has_work());
+  EXPECT_THAT(real_->calls, ElementsAre("submit 4", "step"));
+}
+
+TEST_F(ResumingEngine, SaysOfAnEndWhetherPrefillHadHeardOfThePrompt) {
+  put_four_in_flight();
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  real_->finish(2);  // aborted while it was computed again
+  real_->finish(3);
+  const auto events = engine_->take_finished();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_TRUE(events[0].was_prefilled);
+  EXPECT_FALSE(events[1].was_prefilled);
+}
+
+TEST_F(ResumingEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) {
+    engine.expire(SequenceId(1));  // taken over
+    engine.expire(SequenceId(2));
+    engine.expire(SequenceId(3));  // nobody has heard of its prompt
+  });
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->waiting, ElementsAre(1, 3, 4));
+  const auto events = engine_->take_finished();
+  EXPECT_THAT(ends(events), ElementsAre(fmt::format("2 refused: {}", kLeaseEnded)));
+  EXPECT_TRUE(events.at(0).was_prefilled);
+}
+
+TEST_F(ResumingEngine, ALeaseEndsNothingThatIsBeingComputedAgain) {
+  put_four_in_flight();
+  resume_live();
+  engine_->expire(SequenceId(2));
+  EXPECT_THAT(real_->calls, testing::Not(testing::Contains("expire 2")));
+  real_->complete(2);
+  EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty());
+  engine_->expire(SequenceId(2));
+  EXPECT_THAT(real_->calls, testing::Contains("expire 2"));
+}
+
+TEST_F(ResumingEngine, CancelsWhatWasRefusedAndThenAborted) {
+  put_four_in_flight();
+  real_->refused = {2};
+  resume_live();
+  engine_->abort(SequenceId(2));
+  EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("2 cancelled"));
+}
+
+WeightSnapshot snapshot_of(int64_t version, size_t num_tensors) {
+  WeightSnapshot snapshot;
+  snapshot.version = PolicyVersion(version);
+  snapshot.tensors.resize(num_tensors);
+  return snapshot;
+}
+
+TEST_F(ResumingEngine, HasTheNewestWeightsBeforeAnythingIsSubmitted) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) {
+    for (const int64_t version : {1, 2})
+      EXPECT_EQ(engine.apply(snapshot_of(version, 5)).value(), 5U);
+  });
+  EXPECT_THAT(real_->calls, IsEmpty());
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_EQ(real_->calls.front(), "apply 2");
+  EXPECT_EQ(std::count(real_->calls.begin(), real_->calls.end(), "apply 1"), 0);
+  EXPECT_EQ(real_->calls[1], "submit 1");
+  EXPECT_THAT(asked_versions_, IsEmpty());
+  EXPECT_TRUE(engine_->apply(snapshot_of(3, 5)).ok());
+  EXPECT_EQ(real_->calls.back(), "apply 3");
+}
+
+TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsNobodyKept) {
+  in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
+  weights_ = std::make_shared<WeightSnapshot>(snapshot_of(8, 5));
+  resume_live();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(asked_versions_, ElementsAre(7));
+  EXPECT_THAT(real_->calls, ElementsAre("apply 8", "step"));
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(asked_versions_, ElementsAre(7)) << "once";
+}
+
+TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
+  put_four_in_flight();
+  in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
+  resume_live();
+  engine_->abort(SequenceId(3));  // which has nobody to tell the fault to
+  EXPECT_TRUE(engine_->has_work()) << "or nobody would ever be told";
+  for (int i = 0; i < 2; ++i) {
+    const Status stepped = engine_->step();
+    ASSERT_FALSE(stepped.ok());
+    EXPECT_THAT(stepped.error().text(), HasSubstr("version 7 was retired"));
+  }
+  EXPECT_FALSE(engine_->submit(request(10)).ok());
+  EXPECT_THAT(real_->calls, IsEmpty());
+}
+
+TEST_F(ResumingEngine, WhoseWeightsDoNotFitFailsAtEveryCall) {
+  in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 5)).ok()); });
+  real_->apply_fault = error(Code::kInvalid, "no tensor 'x'");
+  resume_live();
+  EXPECT_FALSE(engine_->step().ok());
+  EXPECT_FALSE(engine_->step().ok());
+  EXPECT_THAT(real_->calls, ElementsAre("apply 7"));
+}
+
+}  // namespace
+}  // namespace primerl

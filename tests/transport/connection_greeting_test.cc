@@ -1,0 +1,171 @@
+// Which connection may speak for a peer: greetings, what they must say, and who is never heard.
+#include <gmock/gmock.h>
+
+#include "tests/transport/connection_ends.h"
+
+namespace primerl {
+namespace {
+
+using ConnectionGreetingTest = PeerConnectionTest;
+
+TEST_F(ConnectionGreetingTest, TakesNothingOfAConnectionThatHasNotGreeted) {
+  open();
+  send(1, note_batch(0, 1, 1));
+  const auto sent = frames(1, Lane::kFrames);
+  ASSERT_EQ(sent.size(), 1u);
+  // Right in every byte, but by another connection: a stranger that saw it go by.
+  const Via stranger = {"another", 7};
+  arrive(0, Lane::kFrames, sent[0], stranger);
+  OutFrame bye = numbered(PeerFrameKind::kBye, 0, {}), refusal = bye, damaged = sent[0];
+  refusal.header.kind = PeerFrameKind::kRefusal;
+  refusal.header.check = link_check(refusal.header, link_payload_hash({}, {}));
+  damaged.header.check ^= 1;
+  arrive(0, Lane::kFrames, bye, stranger);
+  arrive(0, Lane::kFrames, refusal, stranger);
+  for (int i = 0; i < 1000; ++i) arrive(0, Lane::kFrames, damaged, stranger);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kNotGreeted), 3u);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kCheck), 1000u);
+  EXPECT_EQ(at(0).state(), ConnectionState::kUp);
+  EXPECT_EQ(got(0).num_messages(), 0u);
+  arrive(0, Lane::kFrames, sent[0]);
+  EXPECT_EQ(got(0).num_messages(), 1u);
+  EXPECT_EQ(got(0).num_failed() + got(0).num_downs() + got(0).refusals().size(), 0u);
+}
+
+/// A hello of side 1 for lane frames, with what a test changes in it.
+OutFrame hello_of(const std::function<void(PeerGreeting&)>& change, uint32_t incarnation = 1) {
+  PeerGreeting greeting;
+  greeting.run = "a run";
+  greeting.graph_hash = 7;
+  greeting.types_hash = note_types()->hash();
+  greeting.name = "side1";
+  change(greeting);
+  OutFrame frame;
+  frame.header.kind = PeerFrameKind::kHello;
+  frame.header.incarnation = incarnation;
+  frame.header.peer_incarnation = 1;
+  frame.header.process = ProcessId(1);
+  frame.head = Blob(encode_message(Payload::of(std::move(greeting)))->body);
+  frame.header.payload_bytes = frame.head.size();
+  frame.header.check = link_check(frame.header, link_payload_hash(frame.head.bytes(), {}));
+  return frame;
+}
+
+TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection) {
+  open();
+  const Via newer = {"another", 7};
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), newer);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.graph_hash = 8; }), newer);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.types_hash = 8; }), newer);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.name = "someone"; }), newer);
+  // Not newer than the one that is bound.
+  arrive(0, Lane::kFrames, hello_of([](auto&) {}), {"another", 0});
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
+  EXPECT_EQ(at(0).state(), ConnectionState::kUp);
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u) << "nobody is answered";
+  EXPECT_EQ(got(0).refusals().size(), 0u);
+}
+
+TEST_F(ConnectionGreetingTest, ANewerConnectionTakesThePlaceOfTheOneBefore) {
+  open();
+  const Via newer = {"another", 1};
+  arrive(0, Lane::kFrames, hello_of([](auto&) {}), newer);
+  const auto answers = frames(0, Lane::kFrames);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].header.kind, PeerFrameKind::kWelcome);
+  EXPECT_EQ(at(0).route_of(Lane::kFrames, answers[0]), "another");
+  // What the older one still says is nobody's.
+  const OutFrame late = numbered(PeerFrameKind::kProbe, 0, {});
+  arrive(0, Lane::kFrames, late);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kNotGreeted), 1u);
+  arrive(0, Lane::kFrames, late, newer);
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
+}
+
+TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothing) {
+  limits_ = {};
+  ends_[0] = std::make_unique<End>(0, limits_, false, "what only peers know");
+  const Via via = {"somebody", 1};
+  for (const char* pass : {"", "what only peers knoW", "what only peers know and more"})
+    arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.pass = pass; }), via);
+  // Nor does it learn what would have been right, or that it comes too late.
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), via);
+  arrive(0, Lane::kFrames, hello_of([](auto&) {}, 0), via);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u);
+  EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.pass = "what only peers know"; }), via);
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
+}
+
+TEST_F(ConnectionGreetingTest, SendsAnOlderIncarnationAwayAndTellsOfItOnce) {
+  open();
+  ends_[0] = std::make_unique<End>(0, limits_, false, "", 3);
+  for (const uint32_t incarnation : {1, 2}) {
+    arrive(0, Lane::kFrames, hello_of([](auto&) {}, incarnation), {"older", incarnation});
+    const auto answers = frames(0, Lane::kFrames);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].header.kind, PeerFrameKind::kRefusal);
+    EXPECT_EQ(at(0).route_of(Lane::kFrames, answers[0]), "older");
+  }
+  ASSERT_EQ(got(0).refusals().size(), 1u);
+  EXPECT_FALSE(got(0).refusals()[0].ends_link);
+  EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
+}
+
+TEST_F(ConnectionGreetingTest, RefusesGreetingsWithWordsBeyondTheirLimit) {
+  limits_ = {};
+  ends_[0] = std::make_unique<End>(0, limits_);
+  const std::string longest(kGreetingWordBytesMax + 1, 'x'), huge(3900, 'x');
+  for (const std::string& word : {longest, huge}) {
+    arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.run = word; }));
+    arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.name = word; }));
+  }
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kBody), 4u);
+  EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
+  // At the limit it is a run, if another one; what is said of it has no control characters.
+  const std::string word = "\x1b[2J" + std::string(kGreetingWordBytesMax - 4, 'x');
+  arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.run = word; }));
+  ASSERT_EQ(got(0).refusals().size(), 1u);
+  EXPECT_EQ(got(0).refusals()[0].theirs, "?" + word.substr(1));
+  EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
+}
+
+TEST_F(ConnectionGreetingTest, HelloIsForWhoListensAndWelcomeForWhoConnects) {
+  open();
+  OutFrame welcome = hello_of([](auto&) {});
+  welcome.header.kind = PeerFrameKind::kWelcome;
+  welcome.header.check = link_check(welcome.header, link_payload_hash(welcome.head.bytes(), {}));
+  arrive(0, Lane::kFrames, welcome);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kKind), 1u);
+  // And a connection that this end made is not one that somebody made to it.
+  Via own;
+  own.is_own = true;
+  arrive(0, Lane::kFrames, hello_of([](auto&) {}), own);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 1u);
+}
+
+TEST_F(ConnectionGreetingTest, HoldsNoMoreForBulkThanThePeerMayHaveUnderWay) {
+  ConnectionLimits limits;
+  limits.bulk_bytes_min = 1000;
+  limits.unacknowledged_bytes_max = 4000;
+  open(limits);
+  // Batches whose bulk never comes.
+  uint64_t sequence = 0;
+  BatchEncoder encoder;
+  for (int i = 0; i < 40 && !at(0).is_over(); ++i) {
+    ASSERT_TRUE(encoder
+                    .encode(note_batch(0, 1, 1, 1000), *note_types(),
+                            {1000, limits.batch_bytes_max, limits.blob_bytes_max})
+                    .ok());
+    std::vector<std::byte> bytes(encoder.bytes().begin(), encoder.bytes().end());
+    number_bulk(bytes, sequence);
+    arrive(0, Lane::kFrames, numbered(PeerFrameKind::kBatches, ++sequence, std::move(bytes)));
+  }
+  EXPECT_EQ(at(0).state(), ConnectionState::kFailed);
+  EXPECT_EQ(status(0).num_refused(FrameRefusal::kTooLong), 1u);
+  EXPECT_EQ(got(0).num_messages(), 0u);
+}
+
+}  // namespace
+}  // namespace primerl
