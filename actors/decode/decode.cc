@@ -10,22 +10,6 @@ namespace {
 constexpr int64_t kAnswersPerTurn = 64;
 constexpr size_t kAbortedMax = 4096;  // remembered; the oldest are forgotten
 
-CompletionEnd end_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return CompletionEnd::kStop;
-    case FinishReason::kLength:
-      return CompletionEnd::kLength;
-    case FinishReason::kCancelled:
-      return CompletionEnd::kCancelled;
-    case FinishReason::kRefused:
-      return CompletionEnd::kRefused;
-    case FinishReason::kEngineLost:
-      return CompletionEnd::kEngineLost;
-  }
-  return CompletionEnd::kRefused;
-}
-
 }  // namespace
 
 Contract Decode::contract() {
@@ -180,12 +164,11 @@ void Decode::answer(const FinishEvent& event, RequestName name, const Known& kno
   completion.request = name.request;
   completion.session = known.session;
   completion.attempt = known.attempt;
-  completion.end = end_of(event.reason);
+  completion.end = event.reason;
   completion.detail = event.detail;
   completion.tokens = event.tokens;
   completion.logprobs = event.logprobs;
-  for (const auto& span : event.spans)
-    completion.spans.push_back({span.version, span.begin, span.end});
+  completion.spans = event.spans;
   completion.kept = event.kept;
   completion.num_cached_tokens = event.num_cached_tokens;
   services().count("decode_tokens", static_cast<int64_t>(event.tokens.size()));

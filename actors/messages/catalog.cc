@@ -20,22 +20,6 @@ std::vector<const MessageType*> message_catalog() {
   };
 }
 
-std::string_view to_string(CompletionEnd end) {
-  switch (end) {
-    case CompletionEnd::kStop:
-      return "stop";
-    case CompletionEnd::kLength:
-      return "length";
-    case CompletionEnd::kCancelled:
-      return "cancelled";
-    case CompletionEnd::kRefused:
-      return "refused";
-    case CompletionEnd::kEngineLost:
-      return "engine_lost";
-  }
-  return "refused";
-}
-
 std::string_view to_string(RolloutEnd end) {
   switch (end) {
     case RolloutEnd::kTrained:

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/message.h"
+#include "kernels/engine/finish.h"
 
 namespace primerl {
 
@@ -88,22 +89,6 @@ struct PrefillDone {
   }
 };
 
-enum class CompletionEnd : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
-std::string_view to_string(CompletionEnd end);  // "stop", "length", ...
-
-/// Tokens [begin, end) were made by `version`.
-struct TokenSpan {
-  PolicyVersion version;
-  int32_t begin = 0;
-  int32_t end = 0;
-
-  template <class F>
-  static void fields(F& f) {
-    f("version", &TokenSpan::version)("begin", &TokenSpan::begin)("end", &TokenSpan::end);
-  }
-  friend bool operator==(const TokenSpan&, const TokenSpan&) = default;
-};
-
 /// The one answer to a GenerateRequest.
 struct Completion {
   static constexpr std::string_view kName = "Completion";
@@ -112,12 +97,12 @@ struct Completion {
   uint64_t request = 0;
   uint64_t session = 0;
   uint32_t attempt = 0;
-  CompletionEnd end = CompletionEnd::kRefused;
-  std::string detail;            // why, when refused or lost
-  std::vector<int32_t> tokens;   // [num_new_tokens], with the token that stopped it
-  std::vector<float> logprobs;   // [num_new_tokens], of the processed distribution
-  std::vector<TokenSpan> spans;  // cover [0, num_new_tokens)
-  Blob kept;                     // kernels/engine/kept_sets.h: what each token was drawn from
+  FinishReason end = FinishReason::kRefused;
+  std::string detail;              // why, when refused or lost
+  std::vector<int32_t> tokens;     // [num_new_tokens], with the token that stopped it
+  std::vector<float> logprobs;     // [num_new_tokens], of the processed distribution
+  std::vector<VersionSpan> spans;  // cover [0, num_new_tokens)
+  Blob kept;                       // kernels/engine/kept_sets.h: what each token was drawn from
   int32_t num_cached_tokens = 0;
 
   template <class F>

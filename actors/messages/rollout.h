@@ -81,10 +81,10 @@ struct Trajectory {
   uint64_t trajectory = 0;
   bool is_failed = false;  // then the arrays are empty and `fault` says why
   std::string fault;
-  std::vector<int32_t> tokens;   // prompts, completions and observations, as seen by the engine
-  std::vector<uint8_t> sampled;  // 1 where the policy sampled the token
-  std::vector<float> logprobs;   // at sampling; 0 where not sampled
-  std::vector<TokenSpan> spans;  // of sampled tokens, positions in `tokens`
+  std::vector<int32_t> tokens;     // prompts, completions and observations, as seen by the engine
+  std::vector<uint8_t> sampled;    // 1 where the policy sampled the token
+  std::vector<float> logprobs;     // at sampling; 0 where not sampled
+  std::vector<VersionSpan> spans;  // of sampled tokens, positions in `tokens`
   Blob kept;  // kernels/engine/kept_sets.h, one entry a sampled token; empty: all were kept
   double reward = 0;
   int32_t num_turns = 0;

@@ -67,7 +67,7 @@ Status Prefill::on_request(const GenerateRequest& request) {
   const auto& delivery = services().delivery();
   const RequestName name{delivery.tenant, request.request};
   if (cancelled_.contains(name)) {
-    answer(request, CompletionEnd::kCancelled, "cancelled before it reached the engine");
+    answer(request, FinishReason::kCancelled, "cancelled before it reached the engine");
     return ok();
   }
   if (!is_nameable(name))
@@ -93,7 +93,7 @@ void Prefill::submit_parked() {
   const Status submitted = submit(parked_->request, parked_->name, parked_->cause, parked_->origin);
   if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
   const Parked parked = unpark();
-  if (!submitted.ok()) answer_parked(parked, CompletionEnd::kRefused, submitted.error().text());
+  if (!submitted.ok()) answer_parked(parked, FinishReason::kRefused, submitted.error().text());
 }
 
 Prefill::Parked Prefill::unpark() {
@@ -105,10 +105,10 @@ Prefill::Parked Prefill::unpark() {
 
 void Prefill::refuse_request(const GenerateRequest& request, const Error& error) {
   services().count("requests_refused", 1);
-  answer(request, CompletionEnd::kRefused, error.text());
+  answer(request, FinishReason::kRefused, error.text());
 }
 
-void Prefill::answer(const GenerateRequest& request, CompletionEnd end, std::string detail,
+void Prefill::answer(const GenerateRequest& request, FinishReason end, std::string detail,
                      const SendOptions& options) {
   Completion completion;
   completion.request = request.request;
@@ -119,7 +119,7 @@ void Prefill::answer(const GenerateRequest& request, CompletionEnd end, std::str
   refused_.send(std::move(completion), options);
 }
 
-void Prefill::answer_parked(const Parked& parked, CompletionEnd end, std::string detail) {
+void Prefill::answer_parked(const Parked& parked, FinishReason end, std::string detail) {
   answer(parked.request, end, std::move(detail),
          for_tenant(parked.name.tenant).answering(parked.cause).to_origin_of(parked.origin));
 }
@@ -128,7 +128,7 @@ Status Prefill::on_abort(const Abort& abort) {
   const RequestName name{services().delivery().tenant, abort.request};
   if (!is_nameable(name)) return ok();
   if (parked_ && parked_->name == name) {
-    answer_parked(unpark(), CompletionEnd::kCancelled, "cancelled before the engine had room");
+    answer_parked(unpark(), FinishReason::kCancelled, "cancelled before the engine had room");
     return ok();
   }
   cancelled_.add(name);

@@ -80,9 +80,9 @@ class Prefill final : public Actor {
   void submit_parked();
   Parked unpark();
   void pass_on(const Done& done);
-  void answer(const GenerateRequest& request, CompletionEnd end, std::string detail,
+  void answer(const GenerateRequest& request, FinishReason end, std::string detail,
               const SendOptions& options = {});
-  void answer_parked(const Parked& parked, CompletionEnd end, std::string detail);
+  void answer_parked(const Parked& parked, FinishReason end, std::string detail);
   EngineLoad load(const EngineState& state) const;
   void tell_load(const EngineState& state);
 

@@ -99,15 +99,15 @@ Status Rollout::on_completion(const Completion& completion) {
   requests_.erase(found);
   unwatch(place);
   switch (completion.end) {
-    case CompletionEnd::kStop:
-    case CompletionEnd::kLength:
+    case FinishReason::kStop:
+    case FinishReason::kLength:
       take_tokens(place, completion);
       break;
-    case CompletionEnd::kEngineLost:
+    case FinishReason::kEngineLost:
       issue_again(place, completion.detail);
       break;
-    case CompletionEnd::kRefused:
-    case CompletionEnd::kCancelled:
+    case FinishReason::kRefused:
+    case FinishReason::kCancelled:
       fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
       break;
   }
@@ -138,7 +138,7 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
     trajectory.spans.push_back({span.version, span.begin + offset, span.end + offset});
   member.kept.push_back(completion.kept);
   ++trajectory.num_turns;
-  trajectory.is_truncated = completion.end == CompletionEnd::kLength;
+  trajectory.is_truncated = completion.end == FinishReason::kLength;
   member.texts.push_back(std::move(*text));
   member.state = Member::State::kActing;
   member.environment_deadline = services().now() + tenant().environment_timeout;

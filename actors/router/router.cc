@@ -68,7 +68,7 @@ Status Router::on_generate(const GenerateRequest& request) {
   HeldRequest held{request, delivery.tenant, delivery.ref, delivery.origin};
   held.request.answered.clear();
   if (cancelled_.contains(held.name())) {
-    refuse(std::move(held), CompletionEnd::kCancelled, "cancelled before it reached the router");
+    refuse(std::move(held), FinishReason::kCancelled, "cancelled before it reached the router");
     return ok();
   }
   // Held ones go first: a session's requests keep their order.
@@ -81,7 +81,7 @@ Status Router::on_generate(const GenerateRequest& request) {
 
 void Router::refuse_generate(const GenerateRequest& request, const Error& error) {
   const auto& delivery = services().delivery();
-  refuse({request, delivery.tenant, delivery.ref, delivery.origin}, CompletionEnd::kRefused,
+  refuse({request, delivery.tenant, delivery.ref, delivery.origin}, FinishReason::kRefused,
          error.text());
 }
 
@@ -272,13 +272,13 @@ bool Router::answer_refused(int64_t most) {
   return most == 0 && !refusals_.empty();
 }
 
-void Router::refuse_later(HeldRequest held, CompletionEnd end, std::string detail) {
+void Router::refuse_later(HeldRequest held, FinishReason end, std::string detail) {
   const InstanceId origin = held.origin;
   held.request.prompt_tokens.clear();
   refusals_[origin].push_back({std::move(held), end, std::move(detail)});
 }
 
-void Router::refuse(HeldRequest held, CompletionEnd end, std::string detail) {
+void Router::refuse(HeldRequest held, FinishReason end, std::string detail) {
   refuse_later(std::move(held), end, std::move(detail));
   arm(answer_refused(1));
 }
@@ -291,8 +291,7 @@ Status Router::on_cancel(const Cancel& cancel) {
   for (const uint64_t request : cancel.requests) {
     const RequestName name{delivery.tenant, request};
     if (auto held = held_.take(name)) {
-      refuse(*std::move(held), CompletionEnd::kCancelled,
-             "cancelled while it waited for an engine");
+      refuse(*std::move(held), FinishReason::kCancelled, "cancelled while it waited for an engine");
     } else if (const auto owed = requests_.find(name); owed != requests_.end()) {
       send_abort(name, owed->second);
     } else {
@@ -340,7 +339,7 @@ Status Router::on_peer(const PeerEvent& event) {
     held.cause = owed->second.cause;
     held.origin = owed->second.origin;
     owed = requests_.erase(owed);
-    refuse_later(std::move(held), CompletionEnd::kEngineLost,
+    refuse_later(std::move(held), FinishReason::kEngineLost,
                  "the engine that had the request is gone");
   }
   const uint64_t incarnation = found->second.incarnation + 1;

@@ -75,7 +75,7 @@ class Router final : public Actor {
   /// An answer from here. Without prompt tokens.
   struct Refusal {
     HeldRequest held;
-    CompletionEnd end = CompletionEnd::kRefused;
+    FinishReason end = FinishReason::kRefused;
     std::string detail;
   };
 
@@ -100,8 +100,8 @@ class Router final : public Actor {
   bool release_held();
   /// Sends refusals for which there is room, at most `most`. True when more could go.
   bool answer_refused(int64_t most);
-  void refuse_later(HeldRequest held, CompletionEnd end, std::string detail);
-  void refuse(HeldRequest held, CompletionEnd end, std::string detail);
+  void refuse_later(HeldRequest held, FinishReason end, std::string detail);
+  void refuse(HeldRequest held, FinishReason end, std::string detail);
   void arm(bool has_more);
   void remember(const HeldRequest& held, InstanceId engine);
   void forget_session(std::map<SessionName, Session>::iterator session);

@@ -24,6 +24,7 @@
 #include "graph/base/blob.h"
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
+#include "kernels/engine/finish.h"
 #include "kernels/weights/manifest.h"
 
 namespace primerl {
@@ -62,17 +63,6 @@ struct SequenceRequest {
   SamplingParams sampling;
   uint64_t seed = 0;
   std::string salt;  // cache identity: tenant and policy version of the group
-};
-
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
-std::string_view to_string(FinishReason reason);  // "stop", "length", ...
-
-/// Tokens [begin, end) of a completion were made by `version`.
-struct VersionSpan {
-  PolicyVersion version;
-  int32_t begin = 0;
-  int32_t end = 0;
-  friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
 };
 
 /// The prompt's KV is complete; the sequence waits for take_over().

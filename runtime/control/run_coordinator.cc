@@ -256,7 +256,7 @@ std::string RunCoordinator::waits_for() const {
   return fmt::format("{}", fmt::join(late, ", "));
 }
 
-const std::vector<EdgeCounts>& RunCoordinator::edges_of(ProcessId process) const {
+const std::vector<EdgeLedger>& RunCoordinator::edges_of(ProcessId process) const {
   return members_[process.index()].beat.edges;
 }
 
@@ -264,11 +264,11 @@ const Heartbeat& RunCoordinator::heartbeat_of(ProcessId process) const {
   return members_[process.index()].beat;
 }
 
-std::vector<EdgeCounts> RunCoordinator::total_edges() const {
-  std::vector<EdgeCounts> total(plan_.edges.size());
+std::vector<EdgeLedger> RunCoordinator::total_edges() const {
+  std::vector<EdgeLedger> total(plan_.edges.size());
   for (const Member& member : members_)
     for (size_t e = 0; e < std::min(total.size(), member.beat.edges.size()); ++e) {
-      const EdgeCounts& part = member.beat.edges[e];
+      const EdgeLedger& part = member.beat.edges[e];
       total[e].sent += part.sent;
       total[e].handled += part.handled;
       total[e].in_flight += part.in_flight;
@@ -280,9 +280,9 @@ std::vector<EdgeCounts> RunCoordinator::total_edges() const {
   return total;
 }
 
-Status check_ledger(const Plan& plan, const std::vector<EdgeCounts>& total) {
+Status check_ledger(const Plan& plan, const std::vector<EdgeLedger>& total) {
   for (size_t e = 0; e < total.size(); ++e) {
-    const EdgeCounts& edge = total[e];
+    const EdgeLedger& edge = total[e];
     if (edge.in_flight == 0 && edge.sent == edge.handled + edge.returned + edge.dropped) continue;
     return error(Code::kInternal,
                  "edge '{}' does not balance: {} sent, {} handled, {} returned, {} dropped, {} "

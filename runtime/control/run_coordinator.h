@@ -58,10 +58,10 @@ class RunCoordinator {
   std::string waits_for() const;
 
   /// Of the newest heartbeats or, where it has ended, of its last word.
-  const std::vector<EdgeCounts>& edges_of(ProcessId process) const;
+  const std::vector<EdgeLedger>& edges_of(ProcessId process) const;
   const Heartbeat& heartbeat_of(ProcessId process) const;
   /// Summed over all processes; waiting_max is the greatest.
-  std::vector<EdgeCounts> total_edges() const;
+  std::vector<EdgeLedger> total_edges() const;
 
  private:
   struct Member {
@@ -107,6 +107,6 @@ class RunCoordinator {
 };
 
 /// Whether every message of a run that ended cleanly is accounted for, edge by edge.
-Status check_ledger(const Plan& plan, const std::vector<EdgeCounts>& total);
+Status check_ledger(const Plan& plan, const std::vector<EdgeLedger>& total);
 
 }  // namespace primerl

@@ -13,6 +13,7 @@
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
+#include "runtime/wire/process_report.h"
 
 namespace primerl {
 
@@ -29,20 +30,6 @@ class Surroundings {
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;
   virtual const ResumePoint* resume_point(TenantSlot tenant) const = 0;
-};
-
-/// What happened to every message of one edge, summed over its instances. Balanced when
-/// sent == handled + in_flight + returned + dropped.
-struct EdgeLedger {
-  uint64_t sent = 0;
-  uint64_t handled = 0;
-  uint64_t in_flight = 0;
-  uint64_t returned = 0;  // given back undelivered: the peer died
-  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old incarnation
-  uint64_t failed = 0;    // of those handled: the handler returned an error
-  uint64_t waiting_max =
-      0;  // most ever waiting between one sender and one target; <= PlanEdge::bound
-  bool balances() const { return sent == handled + in_flight + returned + dropped; }
 };
 
 /// One node that cannot go on, for the stall report.

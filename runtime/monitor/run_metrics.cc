@@ -187,20 +187,20 @@ void Metrics::edges() {
       }
     }
   };
-  const Family<EdgeCounts> counts[] = {
+  const Family<EdgeLedger> counts[] = {
       {true, "primerl_edge_sent_messages_total", "Messages emitted over the edge.",
-       [](const EdgeCounts& edge) { return as_number(edge.sent); }},
+       [](const EdgeLedger& edge) { return as_number(edge.sent); }},
       {true, "primerl_edge_handled_messages_total", "Messages handled.",
-       [](const EdgeCounts& edge) { return as_number(edge.handled); }},
+       [](const EdgeLedger& edge) { return as_number(edge.handled); }},
       {true, "primerl_edge_failed_messages_total", "Of those, messages whose handler failed.",
-       [](const EdgeCounts& edge) { return as_number(edge.failed); }},
+       [](const EdgeLedger& edge) { return as_number(edge.failed); }},
       {true, "primerl_edge_returned_messages_total", "Messages given back: the receiver died.",
-       [](const EdgeCounts& edge) { return as_number(edge.returned); }},
+       [](const EdgeLedger& edge) { return as_number(edge.returned); }},
       {true, "primerl_edge_dropped_messages_total",
        "Messages overtaken on a latest_wins edge, or of a sender that died.",
-       [](const EdgeCounts& edge) { return as_number(edge.dropped); }},
+       [](const EdgeLedger& edge) { return as_number(edge.dropped); }},
       {false, "primerl_edge_waiting_max_messages", "Most ever waiting between two instances.",
-       [](const EdgeCounts& edge) { return as_number(edge.waiting_max); }}};
+       [](const EdgeLedger& edge) { return as_number(edge.waiting_max); }}};
   each(
       counts, [](const Heartbeat& beat) -> const auto& { return beat.edges; });
   const Family<EdgeLoad> loads[] = {

@@ -172,12 +172,12 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
 
 Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
   const PlanEdge& edge = plan.edges[index];
-  EdgeCounts sum;
+  EdgeLedger sum;
   EdgeLoad load;
   for (const ProcessPicture& process : picture.processes) {
     if (process.beat == nullptr) continue;
     if (index < process.beat->edges.size()) {
-      const EdgeCounts& part = process.beat->edges[index];
+      const EdgeLedger& part = process.beat->edges[index];
       sum.sent += part.sent;
       sum.handled += part.handled;
       sum.failed += part.failed;

@@ -248,25 +248,6 @@ struct StopRun {
   }
 };
 
-/// EdgeLedger (runtime/exec/executor.h) on the wire.
-struct EdgeCounts {
-  uint64_t sent = 0;
-  uint64_t handled = 0;
-  uint64_t in_flight = 0;
-  uint64_t returned = 0;
-  uint64_t dropped = 0;
-  uint64_t failed = 0;
-  uint64_t waiting_max = 0;
-
-  template <class F>
-  static void fields(F& f) {
-    using E = EdgeCounts;
-    f("sent", &E::sent)("handled", &E::handled)("in_flight", &E::in_flight)(
-        "returned", &E::returned)("dropped", &E::dropped)("failed", &E::failed)("waiting_max",
-                                                                                &E::waiting_max);
-  }
-};
-
 /// The worker lives, and how far it is. Sent every second; `num_steps` that no longer rises while
 /// the process lives is a stall, a silence of dead_after is a death.
 struct Heartbeat {
@@ -279,7 +260,7 @@ struct Heartbeat {
   bool is_waiting = false;  // an input waits, or a handler runs
   bool has_alarm = false;   // a timer is set
   std::string stall;        // where it follows a record and does not get on: for what it waits
-  std::vector<EdgeCounts> edges;    // index = EdgeId
+  std::vector<EdgeLedger> edges;    // index = EdgeId
   std::vector<EdgeLoad> loads;      // likewise
   std::vector<GroupReport> groups;  // of this process
   std::vector<InstanceLoad> instances;
@@ -349,7 +330,7 @@ struct RunEnded {
   uint8_t code = 0;   // Code, when text is not empty
   std::string text;   // why, when failed or stalled
   std::string stall;  // StallReport::text(), when stalled
-  std::vector<EdgeCounts> edges;
+  std::vector<EdgeLedger> edges;
 
   template <class F>
   static void fields(F& f) {

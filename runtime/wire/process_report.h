@@ -11,6 +11,28 @@
 
 namespace primerl {
 
+/// What happened to every message of one edge, summed over its instances. Balanced when
+/// sent == handled + in_flight + returned + dropped.
+struct EdgeLedger {
+  uint64_t sent = 0;
+  uint64_t handled = 0;
+  uint64_t in_flight = 0;
+  uint64_t returned = 0;  // given back undelivered: the peer died
+  uint64_t dropped = 0;   // latest_wins overwrites, arrivals of an old incarnation
+  uint64_t failed = 0;    // of those handled: the handler returned an error
+  /// Most ever waiting between one sender and one target; <= PlanEdge::bound.
+  uint64_t waiting_max = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EdgeLedger;
+    f("sent", &E::sent)("handled", &E::handled)("in_flight", &E::in_flight)(
+        "returned", &E::returned)("dropped", &E::dropped)("failed", &E::failed)("waiting_max",
+                                                                                &E::waiting_max);
+  }
+  bool balances() const { return sent == handled + in_flight + returned + dropped; }
+};
+
 /// The load of one edge, summed over its links that begin or end in this process.
 struct EdgeLoad {
   uint64_t num_waiting = 0;    // in inboxes here

@@ -165,7 +165,7 @@ void RunMember::count(uint64_t round) {
 
 Heartbeat RunMember::heartbeat() const {
   Heartbeat beat;
-  if (!is_prepared_) return beat;  // it is alive; its actor groups are not made yet
+  if (!is_prepared_) return beat;  // it lives; groups are not there to be asked
   RunStatus status = executor_->status();
   beat.num_steps = status.num_steps;
   beat.is_draining = status.is_draining;
@@ -175,7 +175,7 @@ Heartbeat RunMember::heartbeat() const {
   // How groups stand that follow no record is in their reports.
   if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
     beat.stall = setup_.step_source->stuck().text();
-  beat.edges = counts_of(status.edges);
+  beat.edges = std::move(status.edges);
   ProcessLoad load = executor_->load();
   beat.loads = std::move(load.edges);
   beat.groups = std::move(load.groups);
@@ -217,14 +217,6 @@ ConnectionEvents connection_events(RunMember::Say say, std::function<void(const 
   events.failed = std::move(failed);
   events.changed = std::move(changed);
   return events;
-}
-
-std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger) {
-  std::vector<EdgeCounts> counts;
-  for (const auto& edge : ledger)
-    counts.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,
-                      edge.failed, edge.waiting_max});
-  return counts;
 }
 
 }  // namespace primerl

@@ -71,6 +71,5 @@ ConnectionEvents connection_events(RunMember::Say say, std::function<void(const 
                                    std::function<void(const std::string&)> changed);
 
 ConnectionReport report_of(const ConnectionStatus& status);
-std::vector<EdgeCounts> counts_of(const std::vector<EdgeLedger>& ledger);
 
 }  // namespace primerl

@@ -134,7 +134,7 @@ RunEnded to_message(const RunOutcome& outcome) {
   if (!outcome.status.ok()) message = ended_by(outcome.end, outcome.status.error());
   message.end = static_cast<uint8_t>(outcome.end);
   if (outcome.end == RunEnd::kStalled) message.stall = outcome.stall.text();
-  message.edges = counts_of(outcome.ledger);
+  message.edges = outcome.ledger;
   return message;
 }
 
@@ -247,7 +247,7 @@ RunEnded WorkerHost::run() {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
     surroundings.follow(runs_rollout() ? record_->catalog().bytes_before
-                                         : std::vector<std::pair<std::string, uint64_t>>(),
+                                       : std::vector<std::pair<std::string, uint64_t>>(),
                         newest);
     auto made =
         Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);

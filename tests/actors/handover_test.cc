@@ -129,7 +129,7 @@ TEST(Handover, DecodeOnAnotherEngineRefusesOnceAndTheLeaseFreesTheBlocks) {
   const auto answers = pair.answers();
   ASSERT_THAT(answers, SizeIs(3));
   for (const auto& answer : answers) {
-    EXPECT_EQ(answer.end, CompletionEnd::kRefused);
+    EXPECT_EQ(answer.end, FinishReason::kRefused);
     EXPECT_EQ(answer.session, 70 + answer.request);
     EXPECT_EQ(answer.attempt, 2U);
     EXPECT_THAT(answer.detail, HasSubstr("decode cannot take the prompt over"));
@@ -157,7 +157,7 @@ TEST(Handover, AHandleOfAnotherOwnerIncarnationOrRequestIsRefused) {
     pair.work_prefill();
     pair.deliver(change);
     ASSERT_THAT(pair.answers(), SizeIs(1)) << word;
-    EXPECT_EQ(pair.answers()[0].end, CompletionEnd::kRefused);
+    EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);
     EXPECT_THAT(pair.answers()[0].detail, HasSubstr(word));
     EXPECT_EQ(engine->state().num_running, 0) << word;
     pair.advance(Duration::seconds(30));
@@ -177,7 +177,7 @@ TEST(Handover, ALeaseThatEndsBeforeTheHandoverComesIsAnsweredOnce) {
   EXPECT_THAT(pair.answers(), IsEmpty()) << "whoever gets the handle answers";
   pair.deliver();
   ASSERT_THAT(pair.answers(), SizeIs(1));
-  EXPECT_EQ(pair.answers()[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);
   EXPECT_EQ(pair.answers()[0].detail, kLeaseEnded);
   EXPECT_EQ(pair.answers()[0].session, 74U);
   EXPECT_TRUE(pair.decode.idle());
@@ -214,7 +214,7 @@ TEST(Handover, AFullQueueIsWaitedForAndRefusesNobody) {
   ASSERT_THAT(answers, SizeIs(9));
   for (size_t i = 0; i < answers.size(); ++i) {
     EXPECT_EQ(answers[i].request, i) << "in order";
-    EXPECT_NE(answers[i].end, CompletionEnd::kRefused);
+    EXPECT_NE(answers[i].end, FinishReason::kRefused);
   }
   EXPECT_FALSE(pair.prefill.is_paused("request"));
   EXPECT_TRUE(pair.prefill.idle());
@@ -244,7 +244,7 @@ TEST(Handover, AnAbortOfTheRequestThatWaitsForRoomIsAnsweredHere) {
   const auto answers = pair.answers();
   ASSERT_THAT(answers, SizeIs(1));
   EXPECT_EQ(answers[0].request, 2U);
-  EXPECT_EQ(answers[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers[0].end, FinishReason::kCancelled);
   EXPECT_TRUE(pair.prefill.is_paused("request")) << "the third waits now";
 }
 
@@ -257,7 +257,7 @@ TEST(Handover, WhatIsImpossibleStaysRefusedAlsoWhenItWaited) {
   impossible.prompt_tokens.assign(5000, 2);
   EXPECT_FALSE(pair.prefill.give("request", impossible, kRollout).ok());
   ASSERT_THAT(pair.answers(), SizeIs(1));
-  EXPECT_EQ(pair.answers()[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(pair.answers()[0].end, FinishReason::kRefused);
 }
 
 /// Requests, aborts (at both halves, or at one), steps, work turns, arrivals of PrefillDone and

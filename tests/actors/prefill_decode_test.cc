@@ -94,7 +94,7 @@ TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
   EXPECT_FALSE(prefill.give("request", request, rollout).ok());
   const auto refused = prefill.sent<Completion>("refused");
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(refused[0].end, FinishReason::kRefused);
   EXPECT_EQ(refused[0].session, 71U);
   EXPECT_EQ(refused[0].attempt, 2U);
   EXPECT_THAT(refused[0].detail, HasSubstr("too long"));
@@ -133,9 +133,9 @@ TEST_F(EngineStory, ARequestIsPrefilledTakenOverAndAnswered) {
   EXPECT_EQ(answer.session, 71U);
   EXPECT_EQ(answer.kept, kept);
   EXPECT_EQ(answer.attempt, 2U);
-  EXPECT_EQ(answer.end, CompletionEnd::kStop);
+  EXPECT_EQ(answer.end, FinishReason::kStop);
   EXPECT_THAT(answer.tokens, ElementsAre(65, 66));
-  EXPECT_THAT(answer.spans, ElementsAre(TokenSpan{PolicyVersion(0), 0, 2}));
+  EXPECT_THAT(answer.spans, ElementsAre(VersionSpan{PolicyVersion(0), 0, 2}));
   const auto& options = decode.emissions("completion")[0].options;
   EXPECT_EQ(options.tenant, TenantSlot(1));
   EXPECT_EQ(options.origin, InstanceId(3));
@@ -150,7 +150,7 @@ TEST_F(EngineStory, AnAbortDuringPrefillIsAnsweredOnce) {
   turn();
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
-  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
   EXPECT_EQ(answers()[0].attempt, 2U);
   EXPECT_THAT(prefill.sent<Completion>("refused"), IsEmpty());
   EXPECT_TRUE(prefill.idle());
@@ -165,7 +165,7 @@ TEST_F(EngineStory, AnAbortBetweenPrefillAndDecodeIsAnsweredOnce) {
   turn();
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
-  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
   EXPECT_EQ(answers()[0].session, 71U);
   EXPECT_TRUE(decode.idle());
 }
@@ -188,7 +188,7 @@ TEST_F(EngineStory, AnAbortWhileDecodingIsAnsweredOnce) {
   abort(1);
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
-  EXPECT_EQ(answers()[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(answers()[0].end, FinishReason::kCancelled);
   EXPECT_EQ(answers()[0].session, 71U);
 }
 
@@ -201,7 +201,7 @@ TEST_F(EngineStory, AnAbortThatCrossesTheEndChangesNothing) {
   turn();
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
-  EXPECT_EQ(answers()[0].end, CompletionEnd::kLength);
+  EXPECT_EQ(answers()[0].end, FinishReason::kLength);
 }
 
 TEST_F(EngineStory, AnAbortMayOvertakeItsRequest) {
@@ -210,7 +210,7 @@ TEST_F(EngineStory, AnAbortMayOvertakeItsRequest) {
   EXPECT_THAT(engine.submitted, IsEmpty());
   const auto refused = prefill.sent<Completion>("refused");
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(refused[0].end, FinishReason::kCancelled);
   turn();
   EXPECT_THAT(answers(), IsEmpty());
 }
@@ -221,7 +221,7 @@ TEST_F(EngineStory, ASequenceThatTheEngineGivesUpDuringPrefillIsAnsweredOnce) {
   turn();
   ASSERT_THAT(answers(), SizeIs(1));
   EXPECT_EQ(answers()[0].request, 1U);
-  EXPECT_EQ(answers()[0].end, CompletionEnd::kRefused);
+  EXPECT_EQ(answers()[0].end, FinishReason::kRefused);
   EXPECT_EQ(decode.emissions("completion")[0].options.tenant, TenantSlot(1));
   EXPECT_TRUE(prefill.idle());
 }

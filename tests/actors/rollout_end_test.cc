@@ -52,7 +52,7 @@ TEST_F(RolloutEndTest, AFailedMemberIsWrittenAtOnceAndNotAgain) {
   live(0);
   task(0);
   const auto made = requests();
-  end_without_tokens(made[0], CompletionEnd::kRefused);
+  end_without_tokens(made[0], FinishReason::kRefused);
   EXPECT_THAT(end_names(), ElementsAre("failed"));
   play({made[1]});
   const auto group = groups().front();
@@ -122,7 +122,7 @@ TEST_F(RolloutEndTest, ALostEngineMeansAnotherAttemptAndThenTheEnd) {
   auto request = requests().front();
   const auto first = request;
   for (uint32_t attempt = 1; attempt <= 3; ++attempt) {
-    end_without_tokens(request, CompletionEnd::kEngineLost);
+    end_without_tokens(request, FinishReason::kEngineLost);
     const auto again = requests();
     ASSERT_THAT(again, SizeIs(1));
     EXPECT_EQ(again[0].attempt, attempt);
@@ -132,7 +132,7 @@ TEST_F(RolloutEndTest, ALostEngineMeansAnotherAttemptAndThenTheEnd) {
     EXPECT_EQ(again[0].prompt_tokens, first.prompt_tokens);
     request = again[0];
   }
-  end_without_tokens(request, CompletionEnd::kEngineLost);
+  end_without_tokens(request, FinishReason::kEngineLost);
   EXPECT_THAT(requests(), IsEmpty());
   EXPECT_THAT(end_names(), ElementsAre("failed"));
   EXPECT_EQ(*ends()[0].get_int("attempt"), 3);
@@ -167,7 +167,7 @@ TEST_F(RolloutEndTest, AStragglerThatCannotTrainIsCancelledAndEndsStale) {
   EXPECT_THAT(cancels[0].requests, ElementsAre(made[1].request));
   EXPECT_EQ(rollout.counter("tokens_stale"), 3);
   EXPECT_FALSE(rollout.idle()) << "the cancelled request still owes its answer";
-  end_without_tokens(made[1], CompletionEnd::kCancelled);
+  end_without_tokens(made[1], FinishReason::kCancelled);
   EXPECT_TRUE(rollout.idle());
   EXPECT_THAT(groups(), IsEmpty());
   EXPECT_THAT(end_names(), SizeIs(2));
@@ -245,7 +245,7 @@ TEST_F(OneGroup, ACancelledRequestHoldsItsPlaceUntilItIsAnswered) {
   live(2);
   EXPECT_THAT(end_names(), ElementsAre("stale", "stale"));
   EXPECT_THAT(requests(), IsEmpty());
-  for (const auto& request : made) end_without_tokens(request, CompletionEnd::kCancelled);
+  for (const auto& request : made) end_without_tokens(request, FinishReason::kCancelled);
   EXPECT_THAT(requests(), SizeIs(2));
 }
 
@@ -260,7 +260,7 @@ TEST_F(RolloutEndTest, ADrainCancelsWhatIsInFlightAndWaitsForTheRest) {
   EXPECT_THAT(end_names(), ::testing::Each("cancelled"));
   EXPECT_THAT(rollout.take<Cancel>("cancel").front().requests, SizeIs(6));
   EXPECT_FALSE(rollout.idle());
-  for (size_t i = 2; i < made.size(); ++i) end_without_tokens(made[i], CompletionEnd::kCancelled);
+  for (size_t i = 2; i < made.size(); ++i) end_without_tokens(made[i], FinishReason::kCancelled);
   EXPECT_FALSE(rollout.idle());
   end(delivered[0], RolloutEnd::kCancelled);
   EXPECT_TRUE(rollout.idle());

@@ -31,7 +31,7 @@ struct RolloutStory : ::testing::Test {
     return made;
   }
   void complete(const GenerateRequest& request, const std::string& text = "xy\n",
-                CompletionEnd end = CompletionEnd::kStop, int64_t version = 0) {
+                FinishReason end = FinishReason::kStop, int64_t version = 0) {
     Completion completion;
     completion.request = request.request;
     completion.session = request.session;
@@ -47,7 +47,7 @@ struct RolloutStory : ::testing::Test {
           {PolicyVersion(version), 0, static_cast<int32_t>(completion.tokens.size())}};
     ASSERT_TRUE(rollout.give("completion", completion).ok());
   }
-  void end_without_tokens(const GenerateRequest& request, CompletionEnd end) {
+  void end_without_tokens(const GenerateRequest& request, FinishReason end) {
     complete(request, "", end);
   }
   /// The kept sets of a completion's tokens; a test that wants others sets it.

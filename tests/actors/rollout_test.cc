@@ -98,7 +98,7 @@ TEST_F(RolloutTest, AFinishedGroupGoesToTheTrainerWithParallelArrays) {
   EXPECT_THAT(member.tokens, ElementsAre('a', 'b', 'x', 'y', '\n'));
   EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1));
   EXPECT_THAT(member.logprobs, ElementsAre(0, 0, -0.25F, -0.25F, -0.25F));
-  EXPECT_THAT(member.spans, ElementsAre(TokenSpan{PolicyVersion(0), 2, 5}));
+  EXPECT_THAT(member.spans, ElementsAre(VersionSpan{PolicyVersion(0), 2, 5}));
   EXPECT_EQ(member.reward, 1);
   EXPECT_THAT(ends(), IsEmpty()) << "the trainer has not said what became of it";
 }
@@ -127,8 +127,8 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   const auto member = groups().front().members[0];
   EXPECT_EQ(member.num_turns, 2);
   EXPECT_THAT(member.sampled, ElementsAre(0, 0, 1, 1, 1, 0, 0, 1, 1));
-  EXPECT_THAT(member.spans,
-              ElementsAre(TokenSpan{PolicyVersion(0), 2, 5}, TokenSpan{PolicyVersion(0), 7, 9}));
+  EXPECT_THAT(member.spans, ElementsAre(VersionSpan{PolicyVersion(0), 2, 5},
+                                        VersionSpan{PolicyVersion(0), 7, 9}));
 }
 
 struct TruncatedRollout : testing::RolloutStory {
@@ -230,7 +230,7 @@ TEST_F(TightRollout, NoTurnGrowsPastSeqLen) {
   task(0, "abcde");
   const auto made = requests();
   EXPECT_EQ(made[0].max_tokens, 1);
-  complete(made[0], "x", CompletionEnd::kLength);
+  complete(made[0], "x", FinishReason::kLength);
   observe(actions().front(), 0, false, "more");
   EXPECT_THAT(requests(), IsEmpty()) << "no room is left";
   complete(made[1], "y");
@@ -251,7 +251,7 @@ TEST_F(TightRollout, AnObservationThatLeavesRoomForOneTokenIsAppended) {
   const auto second = requests();
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].max_tokens, 1);
-  complete(second[0], "y", CompletionEnd::kLength);
+  complete(second[0], "y", FinishReason::kLength);
   observe(actions().front(), 1);
   complete(made[1], "x");
   observe(actions().front(), 0);

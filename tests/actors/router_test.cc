@@ -252,7 +252,7 @@ TEST_F(RouterStory, ACancelOfAHeldRequestIsAnsweredHere) {
   ASSERT_TRUE(router.give("cancel", Cancel{{1}}, rollout).ok());
   const auto refused = router.sent<Completion>("refused");
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(refused[0].end, FinishReason::kCancelled);
   ready();
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty());
 }
@@ -263,7 +263,7 @@ TEST_F(RouterStory, ACancelMayOvertakeItsRequest) {
   ask(a_request(1));
   EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty());
   ASSERT_THAT(router.sent<Completion>("refused"), SizeIs(1));
-  EXPECT_EQ(router.sent<Completion>("refused")[0].end, CompletionEnd::kCancelled);
+  EXPECT_EQ(router.sent<Completion>("refused")[0].end, FinishReason::kCancelled);
 }
 
 TEST_F(RouterStory, RefusesACancelOfTooMany) {
@@ -285,7 +285,7 @@ TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
   const auto lost = router.sent<Completion>("refused");
   ASSERT_THAT(lost, SizeIs(2));
-  for (const auto& completion : lost) EXPECT_EQ(completion.end, CompletionEnd::kEngineLost);
+  for (const auto& completion : lost) EXPECT_EQ(completion.end, FinishReason::kEngineLost);
   router.forget_sent();
   for (uint64_t i = 10; i < 14; ++i) ask(a_request(i, i));
   EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillB));

@@ -13,7 +13,7 @@ Time now() {
   return Time::from_nanoseconds(std::chrono::nanoseconds(since).count());
 }
 
-std::vector<EdgeLedger> ledger_of(const std::vector<EdgeCounts>& counts) {
+std::vector<EdgeLedger> ledger_of(const std::vector<EdgeLedger>& counts) {
   std::vector<EdgeLedger> ledger;
   for (const auto& edge : counts)
     ledger.push_back({edge.sent, edge.handled, edge.in_flight, edge.returned, edge.dropped,

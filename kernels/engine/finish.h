@@ -1,0 +1,29 @@
+/// How a sequence ended and which policy version made its tokens: what engines tell and messages
+/// carry.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+/// Why a sequence ended; of a request that no engine answered, too.
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
+std::string_view to_string(FinishReason reason);  // "stop", "length", ...
+
+/// Tokens [begin, end) of a completion were made by `version`.
+struct VersionSpan {
+  PolicyVersion version;
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("version", &VersionSpan::version)("begin", &VersionSpan::begin)("end", &VersionSpan::end);
+  }
+  friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
+};
+
+}  // namespace primerl
