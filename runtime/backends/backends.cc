@@ -78,12 +78,7 @@ S options_of(const Plan& plan, const PlanResource& resource) {
   S options = *static_cast<const S*>(resource.options.get());
   options.threads = resource.threads;
   options.device = device_of(plan, static_cast<int32_t>(&resource - plan.resources.data()));
-  if constexpr (requires { options.max_steps; }) {
-    // The schedule of a shared learner ends with its longest tenant.
-    for (const auto& tenant : plan.tenants)
-      options.max_steps = static_cast<int32_t>(
-          std::max<int64_t>(options.max_steps, std::min<int64_t>(tenant.max_steps, INT32_MAX)));
-  }
+  if constexpr (requires { options.max_steps; }) options.max_steps = schedule_steps(plan);
   return options;
 }
 
@@ -217,6 +212,12 @@ const std::vector<Backend>& backends() {
 
 /// Of programs that are linked without torch_backends.cc.
 __attribute__((weak)) const TorchBackends* torch_backends() { return nullptr; }
+
+int32_t schedule_steps(const Plan& plan) {
+  int64_t longest = 0;
+  for (const Tenant& tenant : plan.tenants) longest = std::max(longest, tenant.max_steps);
+  return static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+}
 
 Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
                                    std::function<void(std::string_view)> log) {

@@ -34,6 +34,10 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
 /// names what it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 
+/// LearnerOptions::max_steps of every learner of the plan: its schedule ends with the longest
+/// tenant.
+int32_t schedule_steps(const Plan& plan);
+
 /// A weight channel inside one process that keeps that many versions.
 std::unique_ptr<Resource> memory_channel(size_t versions_max);
 

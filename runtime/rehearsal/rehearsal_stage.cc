@@ -36,7 +36,7 @@ ScriptedEngineOptions engine_options(const PlanResource& resource) {
   return options;
 }
 
-ScriptedLearnerOptions learner_options(const PlanResource& resource) {
+ScriptedLearnerOptions learner_options(const PlanResource& resource, int32_t max_steps) {
   ScriptedLearnerOptions options;
   const void* written = resource.options.get();
   if (resource.backend == "scripted")
@@ -45,6 +45,7 @@ ScriptedLearnerOptions learner_options(const PlanResource& resource) {
     static_cast<LearnerOptions&>(options) = *static_cast<const LearnerOptions*>(written);
   options.vocab_size = kScriptedVocabSize;
   options.max_sequence_tokens = kSequenceTokensMax;
+  options.max_steps = max_steps;
   options.writes_files = false;
   return options;
 }
@@ -55,12 +56,12 @@ Made as_resource(Result<std::unique_ptr<T>> made) {
   return std::unique_ptr<Resource>(std::move(made).value());
 }
 
-Made make_scripted(const Plan& plan, int32_t index) {
+Made make_scripted(const Plan& plan, int32_t index, int32_t max_steps) {
   const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
   if (resource.kind == Engine::kResourceKind)
     return as_resource(make_scripted_engine(engine_options(resource), make_scripted_tokenizer()));
   if (resource.kind == Learner::kResourceKind)
-    return as_resource(make_scripted_learner(learner_options(resource)));
+    return as_resource(make_scripted_learner(learner_options(resource, max_steps)));
   if (resource.kind == Tokenizer::kResourceKind)
     return std::unique_ptr<Resource>(make_scripted_tokenizer());
   if (resource.kind == WeightChannel::kResourceKind) {
@@ -85,7 +86,11 @@ RehearsalStage make_rehearsal_stage(const Plan& plan, int64_t steps) {
     tenant.max_steps = std::min(tenant.max_steps, steps);
     tenant.checkpoint_every = 0;
   }
-  return {std::move(staged), &make_scripted, std::move(contracts)};
+  // The schedule is that of the whole run, not of the few steps that are played.
+  const auto make = [max_steps = schedule_steps(plan)](const Plan& of, int32_t index) {
+    return make_scripted(of, index, max_steps);
+  };
+  return {std::move(staged), make, std::move(contracts)};
 }
 
 }  // namespace primerl

@@ -132,6 +132,29 @@ TEST(Rehearsal, TakesItsNumbersFromTheFile) {
   }
 }
 
+TEST(Rehearsal, TakesStepsOfEverySchedule) {
+  for (const char* kind : {"constant", "linear", "cosine"})
+    for (const char* steps : {"decay_steps=0", "decay_steps=2", "warmup_steps=199"}) {
+      CheckedGraph checked = checked_demo({fmt::format("resource.learner.schedule.kind={}", kind),
+                                           fmt::format("resource.learner.schedule.{}", steps),
+                                           "tenant.main.max_steps=200"});
+      EXPECT_EQ(rehearse(checked, full_catalog()).end, Rehearsal::End::kPlayed)
+          << kind << " " << steps << render(checked.diagnostics, checked.sources);
+    }
+}
+
+TEST(Rehearsal, HoldsAScheduleAgainstTheStepsOfTheTenant) {
+  const auto seen_with = [](const char* decay_steps) {
+    CheckedGraph checked = checked_demo(
+        {"resource.learner.schedule.kind=linear", "resource.learner.schedule.warmup_steps=3",
+         fmt::format("resource.learner.schedule.decay_steps={}", decay_steps),
+         "tenant.main.max_steps=20"});
+    return findings_of(checked);
+  };
+  EXPECT_EQ(seen_with("17"), "");
+  EXPECT_THAT(seen_with("18"), HasSubstr("together exceed max_steps 20"));
+}
+
 TEST(Rehearsal, IsTheSameEveryTime) {
   const std::string text = demo_without("prefill.load ");
   CheckedGraph one = checked_text(text), other = checked_text(text);
