@@ -22,6 +22,7 @@ Contract Data::contract() {
       })
       .source()
       .own_thread()
+      .single()
       .one_tenant();
 }
 

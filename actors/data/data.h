@@ -7,6 +7,8 @@
 /// version, so it never grows stale. The mask of an example covers what the policy says, each turn
 /// with its end token as a sampled one has; prompts and observations are only read.
 ///
+/// One of it (per tenant): a second would give the same examples under the same ordinals.
+///
 /// Threads: own thread (it reads a file). State: the next ordinal; example n of the run is a
 /// function of n and the seed. Order: ordinals rise; those a resumed run has consumed are left out.
 #pragma once

@@ -81,6 +81,8 @@ Status Rollout::start(Resources& resources) {
 Status Rollout::on_task(const Task& task) {
   if (is_draining_) return ok();
   CHECK(!held_task_, "a task was handed over while 'task' is paused");
+  if (groups_.contains(task.ordinal))
+    return error(Code::kInvalid, "task {} came while its group is open", task.ordinal);
   held_task_ = task;
   return settle();
 }
@@ -109,7 +111,6 @@ void Rollout::open_held_task() {
 
 void Rollout::open(const Task& task) {
   Group& group = groups_[task.ordinal];
-  CHECK(group.members.empty(), "a task came twice");
   group.ordinal = task.ordinal;
   group.attempt = base_attempt_;
   group.version = live_;

@@ -4,11 +4,11 @@
 
 namespace primerl {
 
-void GroupPool::add(PooledGroup group) {
+bool GroupPool::add(PooledGroup group) {
   const Key key{group.group.version, group.group.ordinal};
-  CHECK(groups_.count(key) == 0, "a group came twice");
-  ordinals_[key.second] = key.first;
+  if (!ordinals_.emplace(key.second, key.first).second) return false;
   groups_.emplace(key, std::move(group));
+  return true;
 }
 
 std::vector<PooledGroup> GroupPool::take_stale(PolicyVersion made, int64_t max_off_policy_steps) {

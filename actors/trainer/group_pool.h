@@ -24,7 +24,8 @@ struct PooledGroup {
 
 class GroupPool {
  public:
-  void add(PooledGroup group);
+  /// False: a group of this ordinal is here already, and nothing is added.
+  [[nodiscard]] bool add(PooledGroup group);
   size_t size() const { return groups_.size(); }
   /// Removes and returns every group that batch `made` + 1 cannot take any more.
   std::vector<PooledGroup> take_stale(PolicyVersion made, int64_t max_off_policy_steps);

@@ -111,7 +111,9 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
                     staleness(version_.next(), group.version), tenant().max_off_policy_steps));
     return fail_when_nothing_trains();
   }
-  pool_.add(std::move(pooled));
+  if (!pool_.add(std::move(pooled)))
+    return error(Code::kInvalid, "group {} came twice", group.ordinal)
+        .note("the ordinals of groups come from one source: one env or data node");
   update_flow();
   return ok();
 }

@@ -20,7 +20,7 @@ std::vector<uint64_t> ordinals(const std::vector<PooledGroup>& groups) {
 
 struct GroupPoolStory : ::testing::Test {
   void add(uint64_t ordinal, int64_t version) {
-    pool.add({testing::a_group(ordinal, version, {0, 1}), {}, {}});
+    EXPECT_TRUE(pool.add({testing::a_group(ordinal, version, {0, 1}), {}, {}}));
   }
   bool has_straggler(size_t count, int64_t made, int64_t max, std::set<uint64_t> consumed = {}) {
     return pool.has_straggler(count, PolicyVersion(made), max,
@@ -35,6 +35,14 @@ TEST_F(GroupPoolStory, GivesTheOldestByVersionThenByOrdinal) {
   add(4, 1);
   EXPECT_THAT(ordinals(pool.take_oldest(2)), ElementsAre(9, 4));
   EXPECT_EQ(pool.size(), 1U);
+}
+
+TEST_F(GroupPoolStory, TakesAnOrdinalOnceUntilItIsGone) {
+  add(5, 1);
+  EXPECT_FALSE(pool.add({testing::a_group(5, 1, {0, 1}), {}, {}}));
+  EXPECT_FALSE(pool.add({testing::a_group(5, 2, {0, 1}), {}, {}})) << "of another version";
+  EXPECT_THAT(ordinals(pool.take_all()), ElementsAre(5));
+  add(5, 1);
 }
 
 TEST_F(GroupPoolStory, WhatIsOneStepTooOldIsStale) {

@@ -40,6 +40,16 @@ TEST_F(RolloutTest, AGroupIsOneRequestPerMemberWithItsOwnSeedAndOneSalt) {
   EXPECT_EQ(rollout.emissions("generate").size(), 0U);
 }
 
+TEST_F(RolloutTest, ATaskThatComesAgainOpensNoSecondGroup) {
+  live(0);
+  task(7, "abc");
+  EXPECT_THAT(requests(), SizeIs(2));
+  const Status again = rollout.give("task", Task{7, "abc"});
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().text(), HasSubstr("task 7 came while its group is open"));
+  EXPECT_THAT(requests(), IsEmpty());
+}
+
 TEST_F(RolloutTest, EqualSeedsDrawEqualNumbers) {
   live(0);
   task(0);

@@ -39,6 +39,18 @@ TEST_F(TrainerStory, GroupsWithoutTwoSurvivorsFail) {
   EXPECT_THAT(ends[1].reason, HasSubstr("nan"));
 }
 
+TEST_F(TrainerStory, RefusesAGroupThatCameTwiceAndTrainsOnTheFirst) {
+  start();
+  give(a_group(0, 0, {0, 1}));
+  const Status again = trainer.give("group", a_group(0, 0, {0, 1}), from);
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().text(), HasSubstr("group 0 came twice"));
+  give(a_group(1, 0, {0, 1}));
+  work();
+  EXPECT_THAT(learner.batches, SizeIs(1));
+  EXPECT_THAT(ended(), SizeIs(2));
+}
+
 struct TruncatedTrainer : TrainerStory {
   TruncatedTrainer() : TrainerStory({}, tenant()) {}
   static Tenant tenant() {

@@ -217,6 +217,19 @@ TEST(AValueThatTrains, IsTakenOneBeyondTheRefusedOne) {
   }
 }
 
+TEST(SupervisedTraining, HasOneSourceOfExamples) {
+  const std::string text = text_of("reverse_text/sft.toml");
+  const CheckedGraph two = checked_text(text, {"node.data.replicas=2"});
+  EXPECT_THAT(render(two.diagnostics, two.sources),
+              HasSubstr("error[G070]: node 'data' has 2 replicas, but there is one 'data'"));
+  std::string other = text;
+  other.replace(other.find("forward = ["), 11, "forward = [\n  \"more.group -> trainer.group\",");
+  const CheckedGraph second =
+      checked_text(other + "[node.more]\nactor = \"data\"\nper_tenant = true\n");
+  EXPECT_THAT(render(second.diagnostics, second.sources),
+              HasSubstr("error[G070]: node 'more' is a second 'data', but a graph has one"));
+}
+
 TEST(SupervisedTraining, TakesGroupsOfOne) {
   Overrides overrides;
   overrides.sets = {"tenant.main.group_size=1", "tenant.main.sampling.temperature=0"};
