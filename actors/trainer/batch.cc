@@ -162,6 +162,18 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
   };
 }
 
+void LossReasons::add(RolloutEnd end, const std::string& reason) {
+  const std::string key = fmt::format("{}: {}", to_string(end), reason);
+  if (counts_.size() < kReasonsMax || counts_.contains(key)) ++counts_[key];
+}
+
+std::string LossReasons::most_frequent() const {
+  const auto most = std::max_element(
+      counts_.begin(), counts_.end(),
+      [](const auto& one, const auto& other) { return one.second < other.second; });
+  return most == counts_.end() ? "" : fmt::format("{} of them as {}", most->second, most->first);
+}
+
 int64_t num_sampled_tokens(const TrajectoryGroup& group) {
   int64_t count = 0;
   for (const auto& member : group.members)

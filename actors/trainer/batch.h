@@ -2,7 +2,9 @@
 /// numbers it tells about both. Pure functions.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/trainer/group_pool.h"
@@ -53,6 +55,19 @@ struct RewardTotals {
 /// good would look worse than it is, because its perfect groups do not train.
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
                            PolicyVersion version);
+
+/// Why groups in a row did not train: how often each reason was given.
+class LossReasons {
+ public:
+  static constexpr size_t kReasonsMax = 64;  // later ones that are new are not told apart
+  void add(RolloutEnd end, const std::string& reason);
+  void clear() { counts_.clear(); }
+  /// "700 of them as filtered: all rewards are equal"; of equals the first in the alphabet.
+  std::string most_frequent() const;
+
+ private:
+  std::map<std::string, int64_t> counts_;
+};
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group);
 

@@ -193,6 +193,7 @@ Status Trainer::train() {
   }
   version_ = version_.next();
   num_skipped_ = num_lost_ = 0;
+  why_lost_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
   taken_ = Taken{batch_metrics(groups, filtered_, version_), *report, began};
   filtered_ = {};
@@ -232,7 +233,10 @@ void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::st
     num_stale_tokens_ += num_tokens;
     services().count("tokens_stale", num_tokens);
   }
-  if (end != RolloutEnd::kTrained && end != RolloutEnd::kCancelled) ++num_lost_;
+  if (end != RolloutEnd::kTrained && end != RolloutEnd::kCancelled) {
+    ++num_lost_;
+    why_lost_.add(end, reason);
+  }
   services().count(fmt::format("groups_{}", to_string(end)), 1);
   GroupEnded ended;
   ended.ordinal = group.ordinal;
@@ -251,18 +255,19 @@ void Trainer::end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std
 
 Status Trainer::fail_when_nothing_trains() {
   if (num_lost_ < options_.lost_batches_max * tenant().groups_per_batch() || fault_) return ok();
-  fault_ =
-      give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on", num_lost_)
-                  .note("rollouts.jsonl says why each one did"))
-          .error();
+  fault_ = give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on, {}",
+                         num_lost_, why_lost_.most_frequent())
+                       .note("rollouts.jsonl says why each one did"))
+               .error();
   return ok();
 }
 
-/// Ends the tenant so that the run drains, and says why.
+/// Nothing more is trained, and the run ends as failed: the caller, or the next turn, returns it.
 Status Trainer::give_up(Error fault) {
   is_done_ = true;
   fault_ = fault;
   services().log(LogLevel::kError, fault.text());
+  services().stop_on_error();
   services().finish(tenant_);
   return fault;
 }
@@ -328,7 +333,8 @@ Status Trainer::drain() {
   is_done_ = true;
   end_all(pool_.take_all(), RolloutEnd::kCancelled, "the run ends");
   update_flow();
-  if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
+  if (fault_) return *fault_;
+  if (!is_published_ || checkpointed_ == version_.value) return ok();
   return checkpoint();
 }
 

@@ -92,6 +92,7 @@ class Trainer final : public Actor {
   int64_t num_stale_tokens_ = 0;    // since the last step
   int64_t num_skipped_ = 0;         // in a row
   int64_t num_lost_ = 0;            // groups in a row
+  LossReasons why_lost_;            // of those
   int64_t checkpointed_ = -1;       // step of the newest checkpoint
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler, timer armed

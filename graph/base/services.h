@@ -96,6 +96,9 @@ class Services {
   virtual Progress progress() = 0;
   /// The tenant has taken its last step: the run drains when all have.
   virtual void finish(TenantSlot tenant) = 0;
+  /// For an actor that cannot go on: from now on its errors end the run as failed, whatever the
+  /// node's `on_error` says.
+  virtual void stop_on_error() = 0;
 
   virtual RunFiles& files() = 0;
   /// One line of metrics.jsonl; "step", "time" and "tenant" are added by the sink.

@@ -79,6 +79,7 @@ class NodeRunnerCore::World final : public Services,
     return stop_requested_ ? Progress::kStopRequested : Progress::kGoOn;
   }
   void finish(TenantSlot tenant) override { finished_.insert(tenant); }
+  void stop_on_error() override { stops_on_error_ = true; }
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
     metrics_.push_back({tenant, step, values});
@@ -284,6 +285,7 @@ class NodeRunnerCore::World final : public Services,
   std::map<std::string, int64_t, std::less<>> counters_;
   std::vector<std::string> log_;
   std::set<TenantSlot> finished_;
+  bool stops_on_error_ = false;
 
  private:
   Resource* find(std::string_view use) override {
@@ -387,5 +389,7 @@ const std::vector<std::string>& NodeRunnerCore::log() const { return world_->log
 bool NodeRunnerCore::is_finished(TenantSlot tenant) const {
   return world_->finished_.count(tenant) > 0;
 }
+
+bool NodeRunnerCore::stops_on_error() const { return world_->stops_on_error_; }
 
 }  // namespace primerl

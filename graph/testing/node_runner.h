@@ -110,6 +110,7 @@ class NodeRunnerCore {
   int64_t counter(std::string_view name) const;
   const std::vector<std::string>& log() const;  // "warning: text"
   bool is_finished(TenantSlot tenant) const;
+  bool stops_on_error() const;
 
  private:
   class World;

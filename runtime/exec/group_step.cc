@@ -244,11 +244,14 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
 
 void ActorGroup::Body::supervise(Running& running, const Error& error, Time now) {
   const PlanNode& node = running.node();
-  if (node.on_error == OnError::kDrop) return;
   const std::string_view name = running.self_name();
-  if (node.on_error == OnError::kStop)
+  if (node.on_error == OnError::kStop || running.stops_on_error())
     return setup().executor->group_failed(
-        setup().group, Error(error).while_doing(fmt::format("'{}' (on_error = \"stop\")", name)));
+        setup().group,
+        Error(error).while_doing(fmt::format(
+            "'{}' ({})", name,
+            node.on_error == OnError::kStop ? "on_error = \"stop\"" : "it cannot go on")));
+  if (node.on_error == OnError::kDrop) return;
   auto& restarts = seats_[running.index()].restarts;
   std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
   if (std::cmp_greater_equal(restarts.size(), node.restarts_max))

@@ -70,6 +70,7 @@ class Running final : public Services, public OutputSink, public Resources {
   uint32_t index() const { return index_; }  // among the group's instances
   const Status& status() const { return status_; }
   bool wants_more_work() const { return wants_more_work_; }
+  bool stops_on_error() const { return stops_on_error_; }  // the actor said so
   void abandon() { is_abandoned_.store(true); }
   bool is_abandoned() const { return is_abandoned_.load(); }
 
@@ -99,6 +100,7 @@ class Running final : public Services, public OutputSink, public Resources {
   const ResumePoint* resume_point(TenantSlot slot) const override;
   Progress progress() override;
   void finish(TenantSlot tenant) override { finished.push_back(tenant); }
+  void stop_on_error() override { stops_on_error_ = true; }
   RunFiles& files() override { return common_->setup.surroundings->files(); }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;
   void count(std::string_view name, int64_t amount) override;
@@ -138,6 +140,7 @@ class Running final : public Services, public OutputSink, public Resources {
   bool is_draining_ = false;
   std::vector<int64_t> num_emitted_;  // by output
   uint64_t num_progress_calls_ = 0;
+  bool stops_on_error_ = false;  // for good
 
   std::atomic<bool> is_abandoned_{false};
 };

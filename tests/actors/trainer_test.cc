@@ -269,8 +269,27 @@ TEST_F(Impatient, ARunThatTrainsOnNothingEnds) {
   EXPECT_FALSE(trainer.is_finished(TenantSlot(0)));
   give(a_group(3, 0, {1, 1}));
   EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
-  EXPECT_THAT(trainer.log().back(), HasSubstr("4 groups in a row"));
+  EXPECT_THAT(trainer.log().back(),
+              HasSubstr("4 groups in a row ended without being trained on, 4 of them as filtered: "
+                        "zero_advantage: all rewards are equal"));
   EXPECT_THAT(ended(), SizeIs(4));
+  EXPECT_TRUE(trainer.stops_on_error());
+  EXPECT_FALSE(trainer.drain().ok()) << "a drain that comes before the next turn says it, too";
+}
+
+TEST(LossReasons, NamesTheMostFrequentOfThoseItTellsApart) {
+  LossReasons reasons;
+  EXPECT_EQ(reasons.most_frequent(), "");
+  reasons.add(RolloutEnd::kStale, "3 steps off policy");
+  for (int i = 0; i < 2; ++i) reasons.add(RolloutEnd::kFailed, "no room");
+  EXPECT_EQ(reasons.most_frequent(), "2 of them as failed: no room");
+  for (size_t i = 2; i < LossReasons::kReasonsMax; ++i)
+    reasons.add(RolloutEnd::kFailed, fmt::format("fault {}", i));
+  for (int i = 0; i < 3; ++i) reasons.add(RolloutEnd::kFailed, "one too many");
+  EXPECT_EQ(reasons.most_frequent(), "2 of them as failed: no room");
+  reasons.clear();
+  reasons.add(RolloutEnd::kStale, "late");
+  EXPECT_EQ(reasons.most_frequent(), "1 of them as stale: late");
 }
 
 TEST_F(TrainerStory, AStopDuringAStepCancelsItsGroups) {

@@ -103,14 +103,17 @@ TEST(Run, TheDefaultFolderIsUnderRunsAndLatestPointsToIt) {
 }
 
 TEST(Run, ATrainerThatGivesUpFailsTheRun) {
-  ScratchFolder scratch;
-  const fs::path folder = scratch.path() / "run";
-  const auto end = run_graph_program(
-      scripted_run(folder, {"--set", "resource.engine.refuse_every=1", "--set",
-                            "node.trainer.lost_batches_max=1", "--no-rehearsal"}));
-  EXPECT_EQ(end.code, 1);
-  EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
-  EXPECT_EQ(run_end(folder), "failed");
+  for (const std::string on_error : {"auto", "drop"}) {
+    ScratchFolder scratch;
+    const fs::path folder = scratch.path() / "run";
+    const auto end = run_graph_program(scripted_run(
+        folder,
+        {"--set", "resource.engine.refuse_every=1", "--set", "node.trainer.lost_batches_max=1",
+         "--set", "node.trainer.on_error=" + on_error, "--no-rehearsal"}));
+    EXPECT_EQ(end.code, 1) << on_error;
+    EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
+    EXPECT_EQ(run_end(folder), "failed") << on_error;
+  }
 }
 
 TEST(Sft, TakesItsStepsAndShowsTheLoss) {

@@ -49,6 +49,20 @@ TEST(Failure, StopEndsTheRunAndSaysWhy) {
             "node 'middle': 'middle' (on_error = \"stop\"): no 3 today");
 }
 
+TEST(Failure, AnActorThatCannotGoOnEndsTheRunWhateverOnErrorSays) {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) {
+    if (number.value == 3) puppet.world().stop_on_error();
+    return fail_at(number, 3);
+  };
+  auto graph = a_line({.strings = strings, .on_error = OnError::kDrop});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (it cannot go on): no 3 today");
+}
+
 TEST(Failure, AnExceptionIsAnInternalErrorWithItsText) {
   Strings strings;
   strings.on_in = [](Puppet&, const Number& number) -> Status {
