@@ -7,7 +7,9 @@ namespace {
 
 constexpr ErrorCode kCodes[] = {
     {"G001", "no TOML",
-     "The text is not valid TOML, or longer than 16 MiB. The place is where reading stopped; the "
+     "The text is not valid TOML, longer than 16 MiB, or more than 256 tables deep. The place is "
+     "where "
+     "reading stopped; the "
      "slip is there or a little before it, often a missing quote, bracket or comma."},
     {"G002", "written twice",
      "A key or a table header stands twice in one file. TOML has no rule for which one counts, so "

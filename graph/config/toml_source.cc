@@ -3,11 +3,12 @@
 #include <toml++/toml.h>
 #include <algorithm>
 
+#include "graph/config/toml_depth.h"
+
 namespace primerl {
 namespace {
 
 constexpr int kRepairsMax = 50;  // duplicate keys passed over in one text
-constexpr int kKeyDepthMax = 256;
 constexpr std::string_view kRepairedTable = "primerl-duplicate-";
 
 /// Turns toml++'s columns (code points) into bytes.
@@ -239,14 +240,13 @@ std::optional<Table> bare_set(std::string_view text, SourceId source) {
   }
 }
 
-/// Whether dotted keys nest so deep that reading them would need a stack without bound.
-bool nests_too_deep(std::string_view text) {
-  int dots = 0;
-  for (const char c : text) {
-    if (c == '.' && ++dots > kKeyDepthMax) return true;
-    if (std::string_view("=,[]{}#\n").find(c) != std::string_view::npos) dots = 0;
-  }
-  return false;
+/// Reports a key that nests too deep; true when there is one.
+bool report_depth(std::string_view text, SourceId source, Diagnostics& diagnostics) {
+  const auto place = too_deep_key(text);
+  if (!place) return false;
+  diagnostics.error("G001", {source, *place, *place}, "a key is more than {} tables deep",
+                    kTomlDepthMax);
+  return true;
 }
 
 }  // namespace
@@ -258,11 +258,7 @@ std::optional<Table> parse_toml(const Sources& sources, SourceId source, Diagnos
                       text.size(), kTomlBytesMax);
     return std::nullopt;
   }
-  if (nests_too_deep(text)) {
-    diagnostics.error("G001", {source, {1, 1}, {1, 1}}, "a key has more than {} dots",
-                      kKeyDepthMax);
-    return std::nullopt;
-  }
+  if (report_depth(text, source, diagnostics)) return std::nullopt;
   for (int repairs = 0; repairs <= kRepairsMax; ++repairs) {
     const Positions positions(text);
     try {
@@ -292,6 +288,7 @@ std::optional<Table> parse_set(Sources& sources, SourceId source, Diagnostics& d
         .suggest("write it as --set node.router.policy=random");
     return std::nullopt;
   }
+  if (report_depth(text, source, diagnostics)) return std::nullopt;
   Diagnostics ignored;
   auto table = parse_toml(sources, source, ignored);
   if (table) return table;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "graph/config/toml_depth.h"
 #include "graph/config/toml_source.h"
 #include "graph/render.h"
 #include "tests/graph/test_catalog.h"
@@ -127,6 +128,56 @@ TEST(GraphFile, WhatCannotBeReadIsSaidOnce) {
   EXPECT_THAT(findings(load(folder.path())), HasSubstr("is a folder"));
   const auto empty = load(folder.write("empty.toml", ""));
   EXPECT_THAT(findings(empty), HasSubstr("error[G007]"));
+}
+
+std::string repeated(const std::string& part, int count, const std::string& between) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += (i > 0 ? between : "") + part;
+  return text;
+}
+
+TEST(TomlDepth, CountsThePartsOfAKeyHoweverTheyAreWritten) {
+  for (const std::string part : {"a", "\"#\"", "'.'", "\"\\\"=\"", " a\t"}) {
+    EXPECT_FALSE(too_deep_key(repeated(part, kTomlDepthMax + 1, ".") + " = 1.5\n")) << part;
+    EXPECT_TRUE(too_deep_key(repeated(part, kTomlDepthMax + 2, ".") + " = 1\n")) << part;
+  }
+}
+
+TEST(TomlDepth, AddsUpHeadersTablesAndLists) {
+  const auto text = [](int header, int key, int lists) {
+    return "[" + repeated("h", header + 1, ".") + "] # here.\n" + repeated("k", key + 1, ".") +
+           " = " + std::string(static_cast<size_t>(lists), '[') + "\n{ x.y = 1 }";
+  };
+  EXPECT_FALSE(too_deep_key(text(100, 100, 54)));
+  const auto deep = too_deep_key(text(100, 100, 55));
+  ASSERT_TRUE(deep);
+  EXPECT_EQ(deep->line, 3U);
+  EXPECT_EQ(deep->column, 3U);
+  EXPECT_TRUE(too_deep_key(text(101, 100, 54)));
+  EXPECT_TRUE(too_deep_key(text(100, 101, 54)));
+}
+
+TEST(TomlDepth, CountsNothingInTextForPeople) {
+  const std::string dots(5000, '.');
+  for (const std::string& text :
+       {"# " + dots + "\na = 1\n", "a = \"" + dots + "\"\n", "a = '" + dots + "'\n",
+        "a = \"\"\"\n\"" + dots + "\n\"\"\"\n", "a = '''" + dots + "\n'" + dots + "'''\n",
+        repeated("a.b = 1.5", 5000, "\n"), "a = [" + repeated("1.5", 5000, ",") + "]",
+        "a = \"open" + dots + "\nb = 1"})
+    EXPECT_FALSE(too_deep_key(text)) << text.substr(0, 40);
+}
+
+TEST(TomlDepth, IsReportedAtTheKeyAlsoInAFlag) {
+  const std::string key = repeated("\"#\"", 20000, ".");
+  const auto graph = load_text("[graph]\n  " + key + " = 1\n");
+  EXPECT_THAT(findings(graph),
+              HasSubstr("graph.toml:2:3: error[G001]: a key is more than 256 tables deep"));
+  for (const std::string& flag : {key + " = 1", repeated("a", 20000, ".") + "=word"}) {
+    Overrides overrides;
+    overrides.sets = {flag};
+    EXPECT_THAT(findings(load_text(demo_text(), overrides)),
+                HasSubstr("--set:1:1: error[G001]: a key is more than 256 tables deep"));
+  }
 }
 
 TEST(TomlSource, SpansCountBytesAndCaretsCountCharacters) {
