@@ -11,7 +11,9 @@ constexpr std::string_view kYellow = "\033[1;33m";
 constexpr std::string_view kCyan = "\033[36m";
 constexpr std::string_view kBold = "\033[1m";
 constexpr std::string_view kReset = "\033[0m";
-constexpr size_t kLineMax = 160;  // bytes shown of a source line
+constexpr size_t kLineMax = 160;   // bytes shown of a source line
+constexpr size_t kTextMax = 4000;  // bytes of a message, a note or a help
+constexpr std::string_view kCut = "...";
 
 std::string paint(std::string_view text, std::string_view style, bool color) {
   if (!color) return std::string(text);
@@ -48,17 +50,37 @@ std::string shown(std::string_view line) {
   return text;
 }
 
+/// What is shown of a source line, and the span within it.
+struct Window {
+  std::string text;
+  Span span;
+};
+
+/// A long line is cut around the caret, with "..." where something is left out.
+Window window_of(std::string_view line, Span span) {
+  if (line.size() <= kLineMax) return {shown(line), span};
+  const size_t at = std::min<size_t>(span.begin.column - 1, line.size());
+  size_t begin = at < kLineMax / 2 ? 0 : at - kLineMax / 4;
+  while (begin > 0 && is_continuation(line[begin])) --begin;
+  size_t end = std::min(begin + kLineMax, line.size());
+  while (end < line.size() && end > begin && is_continuation(line[end])) --end;
+  const std::string_view head = begin > 0 ? kCut : "", tail = end < line.size() ? kCut : "";
+  const auto moved = [&](uint32_t column) {
+    return static_cast<uint32_t>(std::clamp<size_t>(column, begin + 1, end + 1) - begin +
+                                 head.size());
+  };
+  span.end.column = span.end.line == span.begin.line ? moved(span.end.column)
+                                                     : moved(static_cast<uint32_t>(end + 1));
+  span.end.line = span.begin.line;
+  span.begin.column = moved(span.begin.column);
+  return {std::string(head) + shown(line.substr(begin, end - begin)) + std::string(tail), span};
+}
+
 std::string excerpt(const Span& span, const Sources& sources, bool color) {
-  std::string_view line = sources.line(span.source, span.begin.line);
-  if (span.begin.column > kLineMax) return {};
-  if (line.size() > kLineMax) {
-    size_t cut = kLineMax;
-    while (cut > 0 && is_continuation(line[cut])) --cut;
-    line = line.substr(0, cut);
-  }
+  const auto [line, part] = window_of(sources.line(span.source, span.begin.line), span);
   const std::string number = fmt::format("{:>5}", span.begin.line);
-  return fmt::format("{} | {}\n{} | {}{}\n", number, shown(line), std::string(number.size(), ' '),
-                     lead_of(line, span.begin.column), paint(caret_of(line, span), kRed, color));
+  return fmt::format("{} | {}\n{} | {}{}\n", number, line, std::string(number.size(), ' '),
+                     lead_of(line, part.begin.column), paint(caret_of(line, part), kRed, color));
 }
 
 std::string counted(size_t count, std::string_view what) {
@@ -71,12 +93,29 @@ std::string_view to_string(Severity severity) {
 
 std::string where_of(const Span& span, const Sources& sources) {
   if (span.source >= sources.size()) return {};
-  const auto& name = sources.get(span.source).name;
+  const std::string name = shown_text(sources.get(span.source).name, kTextMax);
   if (span.is_none()) return name;
   return fmt::format("{}:{}:{}", name, span.begin.line, span.begin.column);
 }
 
 }  // namespace
+
+std::string shown_text(std::string_view text, size_t bytes_max) {
+  size_t end = std::min(text.size(), bytes_max);
+  while (end < text.size() && end > 0 && is_continuation(text[end])) --end;
+  std::string shown;
+  for (size_t i = 0; i < end; ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are control characters, too.
+    const bool is_high = c == 0xC2 && i + 1 < end && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (c >= 0x20 && c != 0x7f && !is_high) {
+      shown += text[i];
+      continue;
+    }
+    shown += fmt::format("\\u{:04X}", is_high ? static_cast<unsigned char>(text[++i]) : c);
+  }
+  return end < text.size() ? shown + std::string(kCut) : shown;
+}
 
 SourceId Sources::add(std::string name, std::string text) {
   sources_.push_back({std::move(name), std::move(text)});
@@ -122,13 +161,14 @@ std::string render(const Diagnostic& diagnostic, const Sources& sources, bool co
   std::string text = where.empty() ? "" : paint(where + ":", kBold, color) + " ";
   text +=
       paint(fmt::format("{}[{}]:", to_string(diagnostic.severity), diagnostic.code), style, color);
-  text += " " + diagnostic.message + "\n";
+  text += " " + shown_text(diagnostic.message, kTextMax) + "\n";
   if (!diagnostic.span.is_none() && diagnostic.span.source < sources.size())
     text += excerpt(diagnostic.span, sources, color);
   for (const auto& note : diagnostic.notes)
-    text += "   " + paint("note:", kCyan, color) + " " + note + "\n";
+    text += "   " + paint("note:", kCyan, color) + " " + shown_text(note, kTextMax) + "\n";
   if (!diagnostic.help.empty())
-    text += "   " + paint("help:", kCyan, color) + " " + diagnostic.help + "\n";
+    text +=
+        "   " + paint("help:", kCyan, color) + " " + shown_text(diagnostic.help, kTextMax) + "\n";
   return text;
 }
 

@@ -14,6 +14,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "graph/base/json.h"
@@ -41,6 +42,25 @@ struct Diagnostic {
   }
 };
 
+/// A text of somebody else as a line for a terminal: control characters as TOML writes them
+/// (\\u001B), more than `bytes_max` cut with "...".
+std::string shown_text(std::string_view text, size_t bytes_max);
+
+namespace detail {
+
+inline constexpr size_t kShownBytesMax = 400;  // of one value in a message
+
+/// What may hold the words of a file is shown as such; the rest stays as it is.
+template <class T>
+decltype(auto) shown_argument(const T& value) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>)
+    return shown_text(value, kShownBytesMax);
+  else
+    return (value);
+}
+
+}  // namespace detail
+
 /// The texts spans point into. Owns them; ids are dense from 0.
 class Sources {
  public:
@@ -63,15 +83,16 @@ class Sources {
 class Diagnostics {
  public:
   static constexpr size_t kMax = 500;
+  /// Strings among `args` are shown as shown_text() does.
   template <class... Args>
   Diagnostic& error(std::string_view code, Span span, fmt::format_string<Args...> format,
                     Args&&... args) {
-    return add(Severity::kError, code, span, fmt::format(format, std::forward<Args>(args)...));
+    return add(Severity::kError, code, span, formatted(format, args...));
   }
   template <class... Args>
   Diagnostic& warning(std::string_view code, Span span, fmt::format_string<Args...> format,
                       Args&&... args) {
-    return add(Severity::kWarning, code, span, fmt::format(format, std::forward<Args>(args)...));
+    return add(Severity::kWarning, code, span, formatted(format, args...));
   }
   Diagnostic& add(Severity severity, std::string_view code, Span span, std::string message);
 
@@ -82,6 +103,14 @@ class Diagnostics {
   void sort();
 
  private:
+  template <class... Args>
+  static std::string formatted(fmt::string_view format, const Args&... args) {
+    const auto format_shown = [&](const auto&... shown) {
+      return fmt::vformat(format, fmt::make_format_args(shown...));
+    };
+    return format_shown(detail::shown_argument(args)...);
+  }
+
   std::deque<Diagnostic> all_;
   size_t num_errors_ = 0;
   Diagnostic overflow_;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <vector>
 
 #include "graph/base/suggest.h"
 #include "graph/config/toml_source.h"
@@ -18,19 +18,27 @@ namespace fs = std::filesystem;
 // Tables whose keys are names a person chose: a flag may not invent one.
 constexpr std::string_view kNamedTables[] = {"tenant", "model", "resource", "node", "place"};
 
+constexpr size_t kReadBytes = size_t{64} << 10;
+
 Result<std::string> read_text(const std::string& path) {
   std::error_code fault;
   const auto status = fs::status(path, fault);
   if (!fs::exists(status)) return error(Code::kNotFound, "'{}' does not exist", path);
   if (fs::is_directory(status)) return error(Code::kInvalid, "'{}' is a folder", path);
-  if (fs::is_regular_file(status) && fs::file_size(path, fault) > kTomlBytesMax)
-    return error(Code::kExhausted, "'{}' is larger than {} bytes", path, kTomlBytesMax);
   std::ifstream file(path, std::ios::binary);
   if (!file) return error(Code::kIo, "'{}' cannot be read: {}", path, std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
+  // Of a device or a pipe only reading tells how long it is.
+  std::string text;
+  std::vector<char> part(kReadBytes);
+  while (text.size() <= kTomlBytesMax && file) {
+    const size_t wanted = std::min(part.size(), kTomlBytesMax + 1 - text.size());
+    file.read(part.data(), static_cast<std::streamsize>(wanted));
+    text.append(part.data(), static_cast<size_t>(file.gcount()));
+  }
   if (file.bad()) return error(Code::kIo, "'{}' cannot be read to its end", path);
-  return text.str();
+  if (text.size() > kTomlBytesMax)
+    return error(Code::kExhausted, "'{}' is larger than {} bytes", path, kTomlBytesMax);
+  return text;
 }
 
 /// Later values win; tables merge.
@@ -87,7 +95,12 @@ class Reader {
 
   std::optional<Table> read_set(const std::string& text) {
     const SourceId source = add("--set", text, ".");
-    return parse_set(sources_, source, diagnostics_);
+    auto set = parse_set(sources_, source, diagnostics_);
+    const Entry* include = set ? set->find("include") : nullptr;
+    if (include == nullptr) return set;
+    diagnostics_.error("G005", include->key_span, "'--set' includes no file")
+        .suggest("name the file with --overlay: its values win over the graph's");
+    return std::nullopt;
   }
 
  private:

@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <thread>
 
 #include "graph/config/toml_depth.h"
 #include "graph/config/toml_source.h"
@@ -134,6 +138,65 @@ std::string repeated(const std::string& part, int count, const std::string& betw
   std::string text;
   for (int i = 0; i < count; ++i) text += (i > 0 ? between : "") + part;
   return text;
+}
+
+TEST(GraphFile, ADeviceOrAPipeIsReadToItsLimit) {
+  const auto endless = load("/dev/zero");
+  EXPECT_EQ(endless.plan, nullptr);
+  EXPECT_THAT(findings(endless),
+              HasSubstr("error[G003]: '/dev/zero' is larger than 16777216 bytes"));
+  const Folder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(pipe, std::ios::binary) << demo_text(); });
+  const auto piped = load(pipe);
+  writer.join();
+  EXPECT_NE(piped.plan, nullptr) << findings(piped);
+}
+
+TEST(GraphFile, AFileAtTheLimitIsReadAndOneByteMoreIsNot) {
+  const Folder folder;
+  std::string text = demo_text();
+  text.resize(kTomlBytesMax, '\n');
+  EXPECT_NE(load(folder.write("graph.toml", text)).plan, nullptr);
+  EXPECT_THAT(findings(load(folder.write("graph.toml", text + "\n"))), HasSubstr("is larger than"));
+}
+
+TEST(GraphFile, AFlagIncludesNoFile) {
+  Overrides overrides;
+  overrides.sets = {"include=[\"/nonexistent.toml\"]"};
+  const auto graph = load_text(demo_text(), overrides);
+  EXPECT_EQ(graph.plan, nullptr);
+  EXPECT_THAT(findings(graph), HasSubstr("--set:1:1: error[G005]: '--set' includes no file"));
+  EXPECT_THAT(findings(graph), HasSubstr("--overlay"));
+}
+
+TEST(Diagnostics, ShowsControlCharactersOfAValueAsText) {
+  Overrides overrides;
+  overrides.sets = {"node.router.policy=\"\\u001b[31mred\\u0007\\u009b\""};
+  const std::string seen = findings(load_text(demo_text(), overrides));
+  EXPECT_THAT(seen, HasSubstr("error[G024]: '\\u001B[31mred\\u0007\\u009B' is no choice"));
+  for (const char c : seen) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 0x20) << +c;
+}
+
+TEST(Diagnostics, CutsLongValuesAndLongLines) {
+  const std::string word(100'000, 'x');
+  const std::string text = "title = \"" + word + "\"; y";
+  Sources sources;
+  Diagnostics diagnostics;
+  const SourceId source = sources.add("x.toml", text);
+  const auto last = static_cast<uint32_t>(text.size());
+  diagnostics.error("G024", {source, {1, 9}, {1, last - 2}}, "'{}' is no choice", word);
+  diagnostics.error("G001", {source, {1, last}, {1, last + 1}}, "no {}", std::string(400, 'y'));
+  const std::string first = render(diagnostics.all()[0], sources);
+  EXPECT_THAT(first, HasSubstr("'" + word.substr(0, 400) + "...' is no choice"));
+  EXPECT_THAT(first, HasSubstr("1 | title = \"xxx"));
+  EXPECT_THAT(first, HasSubstr("xxx...\n"));
+  EXPECT_LT(first.size(), 900U);
+  const std::string second = render(diagnostics.all()[1], sources);
+  EXPECT_THAT(second, HasSubstr("no " + std::string(400, 'y') + "\n"));
+  EXPECT_THAT(second, HasSubstr("1 | ...xxx"));
+  EXPECT_THAT(second, HasSubstr("xxx\"; y\n      | " + std::string(43, ' ') + "^\n"));
 }
 
 TEST(TomlDepth, CountsThePartsOfAKeyHoweverTheyAreWritten) {
