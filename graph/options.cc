@@ -43,6 +43,14 @@ std::string_view expected(OptionType type) {
   return "another kind of value";
 }
 
+bool is_list(OptionType type) {
+  return type == OptionType::kStringList || type == OptionType::kIntegerList;
+}
+
+bool is_item(OptionType list, const Value& item) {
+  return list == OptionType::kStringList ? item.is_string() : item.is_integer();
+}
+
 bool has_type(OptionType type, const Value& value) {
   switch (type) {
     case OptionType::kBool:
@@ -62,9 +70,8 @@ bool has_type(OptionType type, const Value& value) {
   }
   if (!value.is_array()) return false;
   const auto& items = value.as_array();
-  return std::all_of(items.begin(), items.end(), [type](const Value& item) {
-    return type == OptionType::kStringList ? item.is_string() : item.is_integer();
-  });
+  return std::all_of(items.begin(), items.end(),
+                     [type](const Value& item) { return is_item(type, item); });
 }
 
 std::string number_text(double number) {
@@ -84,8 +91,18 @@ struct Binder {
                                                                 : number < *constraint.min);
     const bool high = constraint.max && (constraint.max_excluded ? number >= *constraint.max
                                                                  : number > *constraint.max);
-    if (!low && !high && !std::isnan(number)) return true;
-    const std::string range = constraint_text(constraint, field.type);
+    if (!std::isfinite(number)) return refuse_range(field, shown, span, "a finite number");
+    if ((!low && !high) || (constraint.zero_is_apart && number == 0)) return true;
+    std::string range = constraint_text(constraint, field.type);
+    // A limit that goes without saying is news to who went beyond it.
+    const std::string most = high ? number_text(*constraint.max) : "";
+    if (high && range.find(most) == std::string::npos)
+      range += fmt::format("{}at most {}", range.empty() ? "" : ", ", most);
+    return refuse_range(field, shown, span, range);
+  }
+
+  bool refuse_range(const OptionField& field, std::string_view shown, Span span,
+                    std::string_view range) {
     diagnostics
         .error("G023", span, "'{}' of {} is {}, which is out of range", field.name, what, shown)
         .note(fmt::format("'{}' must be {}", field.name, range));
@@ -119,6 +136,15 @@ struct Binder {
     return false;
   }
 
+  /// The first item of the wrong type; there is one.
+  bool refuse_item(const OptionField& field, const Value::Array& items) {
+    const auto wrong = std::find_if(items.begin(), items.end(),
+                                    [&](const Value& item) { return !is_item(field.type, item); });
+    diagnostics.error("G021", wrong->span, "'{}' of {} must be {}, but item {} is {}", field.name,
+                      what, expected(field.type), wrong - items.begin() + 1, wrong->kind());
+    return false;
+  }
+
   bool check_type(const OptionField& field, const Value& value) {
     if (has_type(field.type, value)) return true;
     if (field.type == OptionType::kDuration && value.is_number()) {
@@ -128,6 +154,7 @@ struct Binder {
                                number_text(value.as_number())));
       return false;
     }
+    if (value.is_array() && is_list(field.type)) return refuse_item(field, value.as_array());
     auto& found = diagnostics.error("G021", value.span, "'{}' of {} must be {}, not {}", field.name,
                                     what, expected(field.type), value.kind());
     if (!field.default_text.empty()) found.note(fmt::format("default: {}", field.default_text));
@@ -190,6 +217,7 @@ Constraint operator|(Constraint a, const Constraint& b) {
     a.max = b.max;
     a.max_excluded = b.max_excluded;
   }
+  a.zero_is_apart = a.zero_is_apart || b.zero_is_apart;
   if (!b.choices.empty()) a.choices = b.choices;
   if (!b.unit.empty()) a.unit = b.unit;
   if (!b.refers.kind.empty()) a.refers = b.refers;
@@ -203,6 +231,13 @@ Constraint above(double min) { return bounded(min, true, std::nullopt, false); }
 Constraint between(double min, double max) { return bounded(min, false, max, false); }
 Constraint above_up_to(double min, double max) { return bounded(min, true, max, false); }
 Constraint from_below(double min, double max) { return bounded(min, false, max, true); }
+
+Constraint zero_or(Constraint range) {
+  range.zero_is_apart = true;
+  return range;
+}
+
+Constraint count_from(double min) { return between(min, kCountMax); }
 
 Constraint one_of(std::vector<std::string> choices) {
   Constraint constraint;
@@ -253,6 +288,7 @@ std::string constraint_text(const Constraint& constraint, OptionType type) {
                     constraint.max_excluded ? "below" : "at most", number_text(*constraint.max));
   if (text.empty() && constraint.min && constraint.max)
     text = fmt::format("from {} to {}", number_text(*constraint.min), number_text(*constraint.max));
+  if (!text.empty() && constraint.zero_is_apart) text = "0 or " + text;
   if (!text.empty() && !unit.empty()) text += " " + unit;
   if (!constraint.choices.empty())
     text += fmt::format("{}one of {}", text.empty() ? "" : ", ", join_names(constraint.choices));

@@ -43,6 +43,7 @@ struct Refers {
 struct Constraint {
   std::optional<double> min, max;
   bool min_excluded = false, max_excluded = false;
+  bool zero_is_apart = false;  // 0 is taken, too, below `min`
   std::vector<std::string> choices;
   std::string unit;
   Refers refers;
@@ -56,6 +57,10 @@ Constraint above(double min);
 Constraint between(double min, double max);      // both included
 Constraint above_up_to(double min, double max);  // (min, max]
 Constraint from_below(double min, double max);   // [min, max)
+Constraint zero_or(Constraint range);            // 0, or in a range above it
+/// For numbers that others are multiplied with: whole, up to kCountMax.
+Constraint count_from(double min);
+inline constexpr double kCountMax = 2147483648.0;  // 2^31
 Constraint one_of(std::vector<std::string> choices);
 Constraint unit(std::string name);
 Constraint refers_to(std::string kind);
@@ -192,6 +197,9 @@ class OptionsOf {
       if (!constraint.min) constraint.min = lowest;
       if (!constraint.max) constraint.max = highest;
     }
+    // Seconds; added up and multiplied it stays a Duration.
+    if constexpr (std::is_same_v<M, Duration>)
+      if (!constraint.max) constraint.max = kCountMax;
     field.constraint = std::move(constraint);
     field.doc = std::move(doc);
     field.default_text = detail::print_option(S().*member);

@@ -13,7 +13,7 @@ Contract Data::contract() {
       .option("file", &O::file, refers_to("file"),
               "a JSONL file of {prompt, completion} or {prompt, turns}; empty = what the "
               "environment demonstrates")
-      .option("examples_max", &O::examples_max, at_least(1) | unit("examples"),
+      .option("examples_max", &O::examples_max, count_from(1) | unit("examples"),
               "most examples of the file")
       .out("group", &Data::group_, "examples, masked over what the policy says", recorded(),
            work_burst(1), message_bytes(group_bytes(GroupKind::kGiven)))

@@ -9,7 +9,7 @@ namespace primerl {
 
 Contract Env::contract() {
   return ContractOf<Env, EnvOptions>("env", "gives tasks to rollouts and judges their answers")
-      .option("task_faults_max", &EnvOptions::task_faults_max, at_least(1),
+      .option("task_faults_max", &EnvOptions::task_faults_max, count_from(1),
               "tasks in a row that may fail before the node does")
       .in("action", &Env::on_action, "what the policy said in one turn",
           refuse_with(&Env::refuse_action))

@@ -35,9 +35,9 @@ Contract Rollout::contract() {
   const auto rollouts = [] { return at_most(&O::max_inflight, "max_inflight"); };
   return ContractOf<Rollout, O>("rollout", "turns tasks into groups of rollouts")
       .uses<Tokenizer>("tokenizer", &O::model, "the model whose tokenizer it uses")
-      .option("max_inflight", &O::max_inflight, at_least(1) | unit("rollouts"),
+      .option("max_inflight", &O::max_inflight, count_from(1) | unit("rollouts"),
               "rollouts at once; at least group_size")
-      .option("attempts_max", &O::attempts_max, at_least(0),
+      .option("attempts_max", &O::attempts_max, count_from(0),
               "times one rollout may lose its engine and go on")
       .option("log_tokens", &O::log_tokens, any(),
               "write token ids and log-probabilities into rollouts.jsonl")

@@ -32,7 +32,7 @@ Contract Router::contract() {
   using O = RouterOptions;
   return ContractOf<Router, O>("router", "chooses an engine for each request")
       .option("policy", &O::policy, one_of(route_policies()), "how an engine is chosen")
-      .option("sessions_max", &O::sessions_max, at_least(1) | unit("sessions"),
+      .option("sessions_max", &O::sessions_max, count_from(1) | unit("sessions"),
               "sessions remembered; the oldest is forgotten")
       .in("generate", &Router::on_generate, "a prompt to continue",
           refuse_with(&Router::refuse_generate))

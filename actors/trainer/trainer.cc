@@ -39,9 +39,9 @@ Contract Trainer::contract() {
       .uses<WeightChannel>("weights", &O::weights, "where new weights go")
       .option("loss", &O::loss, one_of({"dppo", "cross_entropy"}),
               "dppo for rollouts, cross_entropy for supervised data")
-      .option("skipped_max", &O::skipped_max, at_least(1) | unit("steps"),
+      .option("skipped_max", &O::skipped_max, count_from(1) | unit("steps"),
               "steps in a row that the learner may skip before the run fails")
-      .option("lost_batches_max", &O::lost_batches_max, at_least(1) | unit("batches"),
+      .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
               "batches' worth of groups in a row that may end untrained before the run fails")
       .in("group", &Trainer::on_group, "all members of one group have ended")
       .timer("straggler", &Trainer::on_straggler, "the batch waits no longer for an older group")

@@ -22,7 +22,8 @@ Json number_text(double number) {
 void add_limits(const Constraint& constraint, Json& schema) {
   // Limits of a 64-bit integer are beyond what JSON numbers say exactly.
   if (constraint.min && std::abs(*constraint.min) < 9e15) {
-    schema.set("minimum", number_text(*constraint.min));
+    // What lies between 0 and a lowest number apart from it is left to `check`.
+    schema.set("minimum", number_text(constraint.zero_is_apart ? 0 : *constraint.min));
     if (constraint.min_excluded) schema.set("exclusiveMinimum", true);
   }
   if (constraint.max && std::abs(*constraint.max) < 9e15) {

@@ -6,7 +6,8 @@ namespace {
 OptionSet sampling_options() {
   using S = TenantSampling;
   return OptionsOf<S>()
-      .field("temperature", &S::temperature, between(0, 100), "0 takes the likeliest token")
+      .field("temperature", &S::temperature, zero_or(between(0.001, 100)),
+             "0 takes the likeliest token")
       .field("top_k", &S::top_k, between(0, 1 << 24), "keep the k likeliest tokens; 0 keeps all")
       .field("top_p", &S::top_p, above_up_to(0, 1), "keep the likeliest tokens of this mass")
       .field("min_p", &S::min_p, from_below(0, 1),
@@ -39,17 +40,17 @@ OptionSet make_tenant_options() {
           .field("max_off_policy_steps", &T::max_off_policy_steps,
                  between(0, 1 << 16) | unit("steps"),
                  "how old a policy may be when its rollouts train; 0 is strictly on-policy")
-          .field("max_steps", &T::max_steps, at_least(1) | unit("steps"),
+          .field("max_steps", &T::max_steps, count_from(1) | unit("steps"),
                  "training steps of the run")
           .field("seq_len", &T::seq_len, between(1, 1 << 24) | unit("tokens"),
                  "longest trajectory; unwritten, the model's limit when that is smaller")
           .field("turns_max", &T::turns_max, between(1, 1 << 16) | unit("turns"),
                  "turns of one trajectory")
-          .field("checkpoint_every", &T::checkpoint_every, at_least(0) | unit("steps"),
+          .field("checkpoint_every", &T::checkpoint_every, count_from(0) | unit("steps"),
                  "steps between checkpoints; 0 writes one at the end only")
-          .field("keep_last", &T::keep_last, at_least(0) | unit("checkpoints"),
+          .field("keep_last", &T::keep_last, count_from(0) | unit("checkpoints"),
                  "checkpoints kept; 0 keeps all")
-          .field("straggler_wait_ms", &T::straggler_wait_ms, at_least(0) | unit("ms"),
+          .field("straggler_wait_ms", &T::straggler_wait_ms, count_from(0) | unit("ms"),
                  "how long a batch waits for an older group")
           .field("rollout_timeout", &T::rollout_timeout, above(0),
                  "from the start of a rollout to its reward")
@@ -74,14 +75,14 @@ const OptionSet& graph_options() {
                  "slots for tenants; 0 is as many as the file has")
           .field("pool_threads", &G::pool_threads, between(0, 1024) | unit("threads"),
                  "threads of the actor pool; 0 is 1 on machines of up to 4 cores, else a quarter")
-          .field("stall_after", &G::stall_after, above(0),
+          .field("stall_after", &G::stall_after, at_least(1),
                  "without a step or progress for this long, the run reports a stall")
           .field("handler_alarm_after", &G::handler_alarm_after, at_least(0),
                  "a handler or work turn without progress for this long is told of, once; the run "
                  "goes on; 0 tells nothing")
           .field("drain_max", &G::drain_max, above(0),
                  "longest drain at the end of a run; more than the longest environment_timeout")
-          .field("dead_after", &G::dead_after, above(0),
+          .field("dead_after", &G::dead_after, at_least(1),
                  "a process without progress for this long is killed")
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
                  "stuck environment threads that are replaced")

@@ -230,8 +230,8 @@ TYPED_TEST_P(ExecutorConformance, StaysQuietWhenDestroyedInTheMiddle) {
 }
 
 TYPED_TEST_P(ExecutorConformance, ReportsAnAnswerThatNeverComes) {
-  const auto outcome = this->run(conformance_plan(conversation(10, "answerer", "swallow_from = 3"),
-                                                  "stall_after = \"100ms\""));
+  const auto outcome = this->run(
+      conformance_plan(conversation(10, "answerer", "swallow_from = 3"), "stall_after = \"1s\""));
   EXPECT_EQ(outcome.end, RunEnd::kStalled);
   ASSERT_FALSE(outcome.status.ok());
   EXPECT_EQ(outcome.status.error().code(), Code::kDeadline);
@@ -239,7 +239,7 @@ TYPED_TEST_P(ExecutorConformance, ReportsAnAnswerThatNeverComes) {
 
 TYPED_TEST_P(ExecutorConformance, NamesWhoHoldsUpAStalledRun) {
   const auto outcome =
-      this->run(conformance_plan(pipeline(100, 1, 4, "pauses = true"), "stall_after = \"100ms\""));
+      this->run(conformance_plan(pipeline(100, 1, 4, "pauses = true"), "stall_after = \"1s\""));
   EXPECT_EQ(outcome.end, RunEnd::kStalled);
   const auto report = outcome.stall.text();
   EXPECT_THAT(report, testing::HasSubstr("sink"));

@@ -22,6 +22,10 @@ struct Sample {
   std::string color = "red";
   Duration wait = Duration::milliseconds(250);
   std::vector<std::string> tags;
+  std::vector<int64_t> numbers;
+  int64_t many = 1;
+  double apart = 0;
+  Duration long_wait;
   Inner inner;
 };
 
@@ -35,6 +39,10 @@ OptionSet sample_options() {
       .field("color", &Sample::color, one_of({"red", "green"}), "a color")
       .field("wait", &Sample::wait, between(0.001, 60), "a while")
       .field("tags", &Sample::tags, any(), "words")
+      .field("numbers", &Sample::numbers, any(), "whole numbers")
+      .field("many", &Sample::many, count_from(0), "what is multiplied")
+      .field("apart", &Sample::apart, zero_or(between(0.5, 2)), "0 or more than a little")
+      .field("long_wait", &Sample::long_wait, at_least(0), "a long while")
       .table("inner", &Sample::inner,
              OptionsOf<Inner>().field("rate", &Inner::rate, above(0), "a rate").take(), "a table")
       .take();
@@ -86,9 +94,24 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"wait = \"5 days\"", "G022"}, Case{"tags = []", ""}, Case{"tags = [\"a\"]", ""},
         Case{"tags = [1]", "G021"}, Case{"tags = \"a\"", "G021"}, Case{"flag = true", ""},
         Case{"flag = 1", "G021"}, Case{"inner = { rate = 1e-9 }", ""},
-        Case{"inner = { rate = 0 }", "G023"}, Case{"inner = { rat = 1 }", "G020"},
-        Case{"inner = 3", "G021"}, Case{"other = 3", ""}, Case{"othr = 3", "G020"},
-        Case{"count = 1979-05-27", "G021"}));
+        Case{"inner = { rate = 0 }", "G023"}, Case{"inner = { rate = inf }", "G023"},
+        Case{"inner = { rate = nan }", "G023"}, Case{"many = 2147483648", ""},
+        Case{"many = 2147483649", "G023"}, Case{"many = -1", "G023"}, Case{"apart = 0", ""},
+        Case{"apart = -0.0", ""}, Case{"apart = 0.5", ""}, Case{"apart = 0.4999", "G023"},
+        Case{"apart = 2", ""}, Case{"apart = 2.01", "G023"},
+        Case{"long_wait = \"2147483648s\"", ""}, Case{"long_wait = \"2147483649s\"", "G023"},
+        Case{"inner = { rat = 1 }", "G020"}, Case{"inner = 3", "G021"}, Case{"other = 3", ""},
+        Case{"othr = 3", "G020"}, Case{"count = 1979-05-27", "G021"}));
+
+TEST(Options, SayWhatIsWrongWithAValue) {
+  EXPECT_THAT(bind("numbers = [1, 1.5, 2.5]").text,
+              HasSubstr("x.toml:1:15: error[G021]: 'numbers' of the sample must be a list of "
+                        "integers, but item 2 is a number"));
+  EXPECT_THAT(bind("many = 5000000000000000000").text,
+              HasSubstr("'many' must be at least 0, at most 2147483648"));
+  EXPECT_THAT(bind("inner = { rate = inf }").text, HasSubstr("'rate' must be a finite number"));
+  EXPECT_THAT(bind("apart = 0.1").text, HasSubstr("'apart' must be 0 or from 0.5 to 2"));
+}
 
 TEST(Options, AssignEveryKind) {
   const auto bound = bind(

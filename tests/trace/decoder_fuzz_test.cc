@@ -44,7 +44,8 @@ Bytes mutated(Bytes bytes, RandomStream& random, std::string_view letters) {
         bytes.resize(bytes.size() - random.below(std::min<size_t>(bytes.size(), 40)));
         break;
       case 3: {
-        const uint64_t values[] = {0, 1, 8, 1024, UINT32_MAX, kCountMax, kCountMax + 1, UINT64_MAX};
+        const uint64_t values[] = {0,         1, 8, 1024, UINT32_MAX, kNumberMax, kNumberMax + 1,
+                                   UINT64_MAX};
         const uint64_t value = values[random.below(std::size(values))];
         const size_t word = at & ~size_t{7};
         if (word + 8 <= bytes.size()) std::memcpy(bytes.data() + word, &value, 8);

@@ -52,7 +52,7 @@ bool fits(const IndexSection& section, uint64_t num_bytes) {
   const bool is_dense = section.kind == IndexKind::kSteps ||
                         section.kind == IndexKind::kStepDigests ||
                         section.kind == IndexKind::kPayloadDigests;
-  return section.first <= section.last && section.last <= kCountMax &&
+  return section.first <= section.last && section.last <= kNumberMax &&
          (!is_dense || section.last - section.first == section.count - 1) &&
          (section.kind != IndexKind::kLinkStats || section.count == 1);
 }

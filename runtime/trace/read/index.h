@@ -28,7 +28,7 @@ inline constexpr uint32_t kIndexVersion = 1;
 inline constexpr uint64_t kDigestSteps = 1024;
 
 /// Steps and sequence numbers above this are no numbers anyone has counted to.
-inline constexpr uint64_t kCountMax = uint64_t{1} << 62;
+inline constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
 /// What a section holds. Positions are offsets in the raw segment divided by 8, in file order.
 enum class IndexKind : uint32_t {

@@ -173,7 +173,7 @@ uint64_t digest_of(const Frame& payload) {
 bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
   const size_t num_instances = catalog.instances.size();
   if (!is_index(frame.header.group, catalog.groups.size()) || frame.step == 0 ||
-      frame.step > kCountMax || frame.step_kind > static_cast<uint8_t>(StepKind::kPeer) ||
+      frame.step > kNumberMax || frame.step_kind > static_cast<uint8_t>(StepKind::kPeer) ||
       !is_index_or_none(frame.instance, num_instances) ||
       !is_index_or_none(frame.origin, num_instances) ||
       !is_index_or_none(frame.cause_instance, num_instances) ||
@@ -184,7 +184,7 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
     return false;
   switch (static_cast<StepKind>(frame.step_kind)) {
     case StepKind::kMessage:
-      return frame.sequence <= kCountMax && is_index(frame.subject, catalog.links.size()) &&
+      return frame.sequence <= kNumberMax && is_index(frame.subject, catalog.links.size()) &&
              is_index(frame.type, catalog.types.size()) &&
              catalog.links[frame.subject].target == frame.instance;
     case StepKind::kTimer:
@@ -202,7 +202,7 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
 bool is_of(const TraceCatalog& catalog, const PayloadFrame& frame) {
   const size_t num_instances = catalog.instances.size();
   return is_index(frame.header.group, catalog.groups.size()) && frame.step > 0 &&
-         frame.step <= kCountMax && frame.sequence <= kCountMax &&
+         frame.step <= kNumberMax && frame.sequence <= kNumberMax &&
          is_index(frame.link, catalog.links.size()) && is_index(frame.type, catalog.types.size()) &&
          is_index_or_none(frame.tenant, catalog.tenants.size()) &&
          is_index_or_none(frame.origin, num_instances) &&
@@ -243,11 +243,11 @@ void IndexBuilder::add(const Frame& frame) {
     case TraceFrameKind::kSync:
       return;
     case TraceFrameKind::kNote:
-      if (group >= groups_.size() || frame.as<NoteFrame>().step > kCountMax) break;
+      if (group >= groups_.size() || frame.as<NoteFrame>().step > kNumberMax) break;
       groups_[group].notes.push_back({frame.as<NoteFrame>().step, position_of(frame)});
       return;
     case TraceFrameKind::kLifecycle:
-      if (group >= groups_.size() || frame.as<LifecycleFrame>().step > kCountMax) break;
+      if (group >= groups_.size() || frame.as<LifecycleFrame>().step > kNumberMax) break;
       groups_[group].lifecycle.push_back({frame.as<LifecycleFrame>().step, position_of(frame)});
       return;
   }
