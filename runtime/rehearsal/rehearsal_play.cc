@@ -94,6 +94,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
     return play;
   }
   std::optional<uint64_t> troubles_when_quiet;
+  Time quiet_since;
   bool goes_on = true;
   while (goes_on && play.num_events < events_max) {
     goes_on = executor.advance();
@@ -101,13 +102,17 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
     if (!troubles_when_quiet && executor.now() - listener.last_message() > quiet) {
       // Whether it was waiting for something or for nothing is seen by what follows.
       play.stall = executor.stall_report();
-      play.ended = listener.last_message();
+      play.ended = quiet_since = listener.last_message();
       troubles_when_quiet = listener.num_troubles();
     }
     if (troubles_when_quiet && listener.num_troubles() > *troubles_when_quiet) {
       play.end = RehearsalPlay::End::kStill;
       return play;
     }
+    // A learner or an engine was busy for long: what it did moves messages again.
+    if (troubles_when_quiet && executor.now() - listener.last_message() <= quiet &&
+        listener.last_message() > quiet_since)
+      troubles_when_quiet.reset();
   }
   if (!troubles_when_quiet) play.ended = executor.now();
   play.is_draining = executor.status().is_draining;

@@ -217,6 +217,16 @@ TEST(AValueThatTrains, IsTakenOneBeyondTheRefusedOne) {
   }
 }
 
+TEST(Rehearsal, WaitsForALearnerThatIsBusyForLong) {
+  Overrides overrides;
+  overrides.sets = {"tenant.main.batch_size=131072", "tenant.main.group_size=1"};
+  CheckedGraph checked =
+      load_graph(kExamples + "/reverse_text/sft.toml", overrides, full_catalog());
+  const Rehearsal rehearsal = rehearse(checked, full_catalog());
+  EXPECT_NE(rehearsal.end, Rehearsal::End::kRefused)
+      << rehearsal.text << render(checked.diagnostics, checked.sources);
+}
+
 TEST(SupervisedTraining, HasOneSourceOfExamples) {
   const std::string text = text_of("reverse_text/sft.toml");
   const CheckedGraph two = checked_text(text, {"node.data.replicas=2"});
