@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
@@ -18,6 +19,9 @@ auto at_boundary(std::string_view doing, Body&& body) -> decltype(body()) {
   try {
     const c10::InferenceMode guard(true);
     return body();
+  } catch (const c10::Error& fault) {
+    // what() has a stack of C++ frames, too.
+    return error(Code::kInternal, "{}: {}", doing, fault.what_without_backtrace());
   } catch (const std::exception& fault) {
     return error(Code::kInternal, "{}: {}", doing, fault.what());
   }

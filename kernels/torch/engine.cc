@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
@@ -19,10 +20,23 @@ namespace {
 
 // A thread is worth waking for this many logits (about 50 us of work).
 constexpr int64_t kLogitsPerThread = 32768;
+constexpr double kCacheBytesMax = 1e15;  // beyond any machine; sizes in bytes stay integers
 
 SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
                           std::shared_ptr<const Tokenizer> tokenizer) {
   return {options, config.vocab_size, config.eos_ids, std::move(tokenizer)};
+}
+
+/// Of keys and values; maybe more than an integer holds.
+double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return 2.0 * sizeof(float) * config.num_layers * static_cast<double>(options.kv_blocks) *
+         options.block_size * config.num_kv_heads * config.head_dim;
+}
+
+Error no_memory(const EngineOptions& options, const ModelConfig& config) {
+  return error(Code::kExhausted, "there is no memory for {} KV blocks: they need {:.0f} bytes",
+               options.kv_blocks, cache_bytes(options, config))
+      .note("lower 'kv_blocks' or 'block_size' of the engine");
 }
 
 }  // namespace
@@ -33,15 +47,24 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
       layout_(config),
       decoder_(config, layout_),
       scheduler_(limits_of(options, config, std::move(tokenizer))) {
-  const int64_t cache_rows = static_cast<int64_t>(options.kv_blocks) * options.block_size;
-  const int64_t width = static_cast<int64_t>(config.num_kv_heads) * config.head_dim;
-  keys_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
-  values_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
   const int64_t rows = padded_rows(std::max(options.max_batched_tokens, 1));
   storage_ = LayerRows::make(config, rows, true);
   const int64_t samples = padded_rows(std::min<int64_t>(rows, options.max_running));
   sampled_ = at::zeros({samples, config.hidden_size}, at::kFloat);
   logits_ = at::empty({samples, config.vocab_size}, at::kFloat);
+}
+
+Status TorchEngine::make_cache() {
+  const ModelConfig& config = decoder_.config();
+  const int64_t cache_rows = static_cast<int64_t>(options_.kv_blocks) * options_.block_size;
+  const int64_t width = static_cast<int64_t>(config.num_kv_heads) * config.head_dim;
+  try {
+    keys_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
+    values_ = at::zeros({config.num_layers, cache_rows, width}, at::kFloat);
+  } catch (const std::exception&) {
+    return no_memory(options_, config);
+  }
+  return ok();
 }
 
 Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
@@ -173,10 +196,12 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
+  if (cache_bytes(resolved, config) > kCacheBytesMax) return no_memory(resolved, config);
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
     use_threads(resolved.threads);
     auto engine = std::make_unique<TorchEngine>(resolved, config, std::move(tokenizer));
+    if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
     return std::unique_ptr<Engine>(std::move(engine));

@@ -21,6 +21,9 @@ class TorchEngine final : public Engine {
   TorchEngine(const EngineOptions& options, const ModelConfig& config,
               std::shared_ptr<const Tokenizer> tokenizer);
 
+  /// Allocates the KV cache; before anything else is called.
+  Status make_cache();
+
   /// Fills the weights with what a folder has: they are of no version until one is applied.
   Status load(const std::vector<WeightTensor>& tensors);
 

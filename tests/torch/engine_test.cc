@@ -55,6 +55,19 @@ TEST(TorchEngine, RefusesAFolderThatIsNoModel) {
   EXPECT_THAT(refusal({}, folder), HasSubstr("model.safetensors"));
 }
 
+TEST(TorchEngine, SaysHowMuchMemoryItsBlocksWouldNeed) {
+  const auto folder = make_folder({});
+  for (const int32_t kv_blocks : {INT32_MAX / 1024, INT32_MAX}) {
+    EngineOptions options;
+    options.kv_blocks = kv_blocks;
+    options.block_size = 1 << 20;
+    const std::string text = refusal(options, folder);
+    EXPECT_THAT(text, HasSubstr(fmt::format("no memory for {} KV blocks: they need ", kv_blocks)));
+    EXPECT_THAT(text, HasSubstr("lower 'kv_blocks'"));
+    EXPECT_THAT(text, ::testing::Not(HasSubstr("frame #")));
+  }
+}
+
 TEST(TorchEngine, RefusesWeightsThatAreNotTheModels) {
   const auto folder = make_folder({});
   testing::write_config({.num_layers = 1}, folder);
