@@ -19,8 +19,12 @@ class Duration {
   static constexpr Duration microseconds(int64_t n) { return Duration(n * 1'000); }
   static constexpr Duration milliseconds(int64_t n) { return Duration(n * 1'000'000); }
   static constexpr Duration seconds(int64_t n) { return Duration(n * 1'000'000'000); }
+  /// The nearest end of the range for what is beyond it; 0 for what is no number.
   static constexpr Duration from_seconds(double n) {
-    return Duration(static_cast<int64_t>(n * 1e9));
+    constexpr double kLimit = 9223372036854775808.0;  // 2^63
+    const double total = n * 1e9;
+    if (!(total < kLimit)) return Duration(total >= kLimit ? INT64_MAX : 0);
+    return Duration(total > -kLimit ? static_cast<int64_t>(total) : INT64_MIN);
   }
   static constexpr Duration forever() { return Duration(INT64_MAX); }
 

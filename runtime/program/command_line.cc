@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -21,7 +22,10 @@ template <class T>
 std::function<std::string(std::string&)> in_range(T min, T max) {
   return [min, max](std::string& text) {
     T value{};
-    const bool is_number = CLI::detail::lexical_cast(text, value);
+    // CLI11 takes the largest number there is for one beyond it.
+    const bool is_beyond = std::from_chars(text.data(), text.data() + text.size(), value).ec ==
+                           std::errc::result_out_of_range;
+    const bool is_number = !is_beyond && CLI::detail::lexical_cast(text, value);
     if (is_number && value >= min && value <= max) return std::string();
     if constexpr (std::is_floating_point_v<T>)
       return std::isinf(max) ? fmt::format("'{}' is no number >= {}", text, min)

@@ -150,6 +150,9 @@ Result<FieldMatch> FieldMatch::parse(std::string_view text) {
       continue;
     match.sign = sign.sign;
     match.value = text.substr(at + sign.text.size());
+    // Only a text can be equal to nothing.
+    const bool is_order = sign.sign != Sign::kEqual && sign.sign != Sign::kNotEqual;
+    if (match.value.empty() && is_order) break;
     for (std::string_view path = text.substr(0, at); !path.empty();) {
       const size_t dot = std::min(path.find('.'), path.size());
       match.path.emplace_back(path.substr(0, dot));
@@ -240,9 +243,15 @@ Result<StepFilter> StepFilter::make(const Trace& trace, const StepQuery& query) 
     filter.first_step_ = range.first;
     filter.last_step_ = range.last;
   }
+  if (query.from_seconds && query.to_seconds && *query.from_seconds > *query.to_seconds)
+    return error(Code::kInvalid, "from {} s to {} s is no time", *query.from_seconds,
+                 *query.to_seconds)
+        .note("--from comes before --to, both from the start of the run");
   const auto time_at = [&](double seconds) {
-    return Time::from_nanoseconds(catalog.zero_ns +
-                                  Duration::from_seconds(seconds).to_nanoseconds());
+    int64_t at = 0;
+    const int64_t after = Duration::from_seconds(seconds).to_nanoseconds();
+    return Time::from_nanoseconds(__builtin_add_overflow(catalog.zero_ns, after, &at) ? INT64_MAX
+                                                                                      : at);
   };
   if (query.from_seconds) filter.from = time_at(*query.from_seconds);
   if (query.to_seconds) filter.to = time_at(*query.to_seconds);

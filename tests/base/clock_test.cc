@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace primerl {
 namespace {
 
@@ -28,6 +30,17 @@ TEST(ParseDuration, ReadsEveryUnit) {
   EXPECT_EQ(*parse_duration("1.5 s"), Duration::milliseconds(1500));
   EXPECT_EQ(*parse_duration("5m"), Duration::seconds(300));
   EXPECT_EQ(*parse_duration("2h"), Duration::seconds(7200));
+}
+
+TEST(Duration, TakesTheNearestEndForSecondsBeyondIt) {
+  EXPECT_EQ(Duration::from_seconds(1.5), Duration::milliseconds(1500));
+  EXPECT_EQ(Duration::from_seconds(-1.5), Duration::milliseconds(-1500));
+  for (const double beyond : {9.3e9, 1e300, HUGE_VAL}) {
+    EXPECT_EQ(Duration::from_seconds(beyond), Duration::forever()) << beyond;
+    EXPECT_EQ(Duration::from_seconds(-beyond).to_nanoseconds(), INT64_MIN) << beyond;
+  }
+  EXPECT_LT(Duration::from_seconds(9.2e9), Duration::forever());
+  EXPECT_EQ(Duration::from_seconds(NAN), Duration());
 }
 
 TEST(DurationText, ReadsBackAsItself) {

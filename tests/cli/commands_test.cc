@@ -77,6 +77,10 @@ TEST(Commands, NumbersAreRefusedOnePastTheirLimit) {
   const auto zero = run_graph_program({"run", "x.toml", "--max-steps", "0"});
   EXPECT_EQ(zero.code, 3);
   EXPECT_THAT(zero.err, HasSubstr("'0' is no whole number >= 1"));
+  const auto beyond =
+      run_graph_program({"check", scripted_graph(), "--max-steps", "99999999999999999999"});
+  EXPECT_EQ(beyond.code, 3);
+  EXPECT_THAT(beyond.err, HasSubstr("'99999999999999999999' is no whole number >= 1"));
   const auto word = run_graph_program({"run", "x.toml", "--max-steps", "many"});
   EXPECT_EQ(word.code, 3);
   const auto top_p =

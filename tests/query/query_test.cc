@@ -96,6 +96,15 @@ TEST_F(Queries, UnknownNamesAreToldTheNearest) {
   EXPECT_THAT(complaint({.steps = "x"}), HasSubstr("is no range of steps"));
 }
 
+TEST_F(Queries, AFilterThatCanFindNothingIsRefused) {
+  for (const std::string test : {"reward<", "reward<=", "reward>", "reward>="})
+    EXPECT_THAT(complaint({.fields = {test}}), HasSubstr("'" + test + "' compares no field"));
+  EXPECT_EQ(find({.fields = {"reward!="}}).steps.size(), 40u) << "a text may be empty";
+  EXPECT_THAT(complaint({.from_seconds = 5, .to_seconds = 1}), HasSubstr("is no time"));
+  EXPECT_EQ(find({.from_seconds = 1e10, .to_seconds = 1e10}).steps.size(), 0u);
+  EXPECT_EQ(find({.from_seconds = 0, .to_seconds = 1e10}).steps.size(), trace_->num_steps());
+}
+
 TEST_F(Queries, AStepOutOfRangeIsToldTheRange) {
   const auto beyond = find_step(*trace_, "env:41");
   ASSERT_FALSE(beyond.ok());
