@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/contract.h"
@@ -18,6 +19,8 @@ struct ModelFacts {
   std::string model_type;
   int64_t max_position_embeddings = 0;  // 0 = not stated
   int64_t vocab_size = 0;
+  /// Numbers of config.json that the shapes of weights follow from, as far as they are stated.
+  std::vector<std::pair<std::string, int64_t>> shape = {};
 };
 
 /// One (kind, backend) of `[resource.x]`, e.g. ("engine", "torch").
@@ -36,6 +39,8 @@ struct ResourceContract {
     std::string option;
   };
   std::function<SequenceLimit(const void* options, const ModelFacts* model)> sequence_limit;
+  /// What each option's own range cannot say; empty = nothing more.
+  std::function<Status(const void* options)> validate;
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`.
@@ -43,6 +48,14 @@ struct EnvironmentContract {
   std::string name;
   std::string doc;
   OptionSet options;
+  struct SampleTask {
+    std::string prompt;
+    int64_t num_turns = 0;  // of its demonstration; 0 = it has none
+  };
+  /// The first `count` tasks of an environment that is made for this call: cheap, and the error is
+  /// the one that a run would start with. Empty = nobody can say.
+  std::function<Result<std::vector<SampleTask>>(const void* options, uint64_t seed, size_t count)>
+      first_tasks = {};
 };
 
 struct Catalog {

@@ -112,6 +112,8 @@ struct Contract {
   bool is_restartable = false;  // no state, or snapshot/restore
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
   std::vector<TenantDemand> demands;
+  /// Whether it takes tasks from its tenant's environment; empty = it does not.
+  std::function<bool(const void* options)> takes_tasks;
   std::function<std::unique_ptr<Actor>(const void* options)> make;
   /// The same actor with a scripted world behind it; empty for one that reaches nothing outside.
   std::function<std::unique_ptr<Actor>(const void* options)> make_scripted;
@@ -261,6 +263,13 @@ class ContractOf {
   ContractOf&& scripted(std::unique_ptr<Actor> (*make)(const S& options)) && {
     contract_.make_scripted = [make](const void* options) {
       return make(*static_cast<const S*>(options));
+    };
+    return std::move(*this);
+  }
+  /// Its tenants' tasks go through it: `check` looks at some. `when(options)` says whether they do.
+  ContractOf&& takes_tasks(bool (*when)(const S& options) = nullptr) && {
+    contract_.takes_tasks = [when](const void* options) {
+      return when == nullptr || when(*static_cast<const S*>(options));
     };
     return std::move(*this);
   }

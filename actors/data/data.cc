@@ -20,6 +20,7 @@ Contract Data::contract() {
       .scripted([](const DataOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Data>(options, make_scripted_environment());
       })
+      .takes_tasks([](const DataOptions& options) { return options.file.empty(); })
       .source()
       .own_thread()
       .single()

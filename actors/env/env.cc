@@ -19,6 +19,7 @@ Contract Env::contract() {
       .scripted([](const EnvOptions& options) -> std::unique_ptr<Actor> {
         return std::make_unique<Env>(options, make_scripted_environment());
       })
+      .takes_tasks()
       .source()
       .own_thread()
       .restartable()

@@ -163,15 +163,20 @@ MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardT
 }
 
 void LossReasons::add(RolloutEnd end, const std::string& reason) {
-  const std::string key = fmt::format("{}: {}", to_string(end), reason);
-  if (counts_.size() < kReasonsMax || counts_.contains(key)) ++counts_[key];
+  std::string first = fmt::format("{}: {}", to_string(end), reason);
+  std::string key = first;
+  std::erase_if(key, [](char c) { return c >= '0' && c <= '9'; });
+  if (told_.size() >= kReasonsMax && !told_.contains(key)) return;
+  Told& told = told_[std::move(key)];
+  if (++told.count == 1) told.first = std::move(first);
 }
 
 std::string LossReasons::most_frequent() const {
-  const auto most = std::max_element(
-      counts_.begin(), counts_.end(),
-      [](const auto& one, const auto& other) { return one.second < other.second; });
-  return most == counts_.end() ? "" : fmt::format("{} of them as {}", most->second, most->first);
+  const auto most = std::max_element(told_.begin(), told_.end(), [](const auto& a, const auto& b) {
+    return a.second.count < b.second.count;
+  });
+  if (most == told_.end()) return "";
+  return fmt::format("{} of them as {}", most->second.count, most->second.first);
 }
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group) {

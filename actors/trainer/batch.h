@@ -56,17 +56,21 @@ struct RewardTotals {
 MetricValues batch_metrics(const std::vector<PooledGroup>& groups, const RewardTotals& filtered,
                            PolicyVersion version);
 
-/// Why groups in a row did not train: how often each reason was given.
+/// Why groups in a row did not train: how often each reason was given, whatever its numbers.
 class LossReasons {
  public:
   static constexpr size_t kReasonsMax = 64;  // later ones that are new are not told apart
   void add(RolloutEnd end, const std::string& reason);
-  void clear() { counts_.clear(); }
-  /// "700 of them as filtered: all rewards are equal"; of equals the first in the alphabet.
+  void clear() { told_.clear(); }
+  /// "700 of them as filtered: all rewards are equal", in the words of the first such group.
   std::string most_frequent() const;
 
  private:
-  std::map<std::string, int64_t> counts_;
+  struct Told {
+    int64_t count = 0;
+    std::string first;
+  };
+  std::map<std::string, Told> told_;  // by the reason without digits
 };
 
 int64_t num_sampled_tokens(const TrajectoryGroup& group);

@@ -25,9 +25,28 @@ std::string fault_of_group_size(const TrainerOptions& options, const Tenant& ten
   return "is 1: a group of one rollout has no advantage, so nothing would train";
 }
 
+constexpr std::string_view kAlike = "rollouts of a task are all alike, so nothing would train";
+
 std::string fault_of_temperature(const TrainerOptions& options, const Tenant& tenant) {
-  if (options.loss != "dppo" || tenant.sampling.temperature > 0) return {};
-  return "is 0: greedy rollouts of a task are all alike, so nothing would train";
+  if (options.loss != "dppo" || static_cast<float>(tenant.sampling.temperature) > 0) return {};
+  return fmt::format("is 0: greedy {}", kAlike);
+}
+
+std::string fault_of_top_k(const TrainerOptions& options, const Tenant& tenant) {
+  if (options.loss != "dppo" || tenant.sampling.top_k != 1) return {};
+  return fmt::format("is 1: with the likeliest token alone {}", kAlike);
+}
+
+std::string fault_of_top_p(const TrainerOptions& options, const Tenant& tenant) {
+  // The likeliest of so many tokens has this mass by itself.
+  constexpr double kOneTokenMass = 1.0 / (1 << 20);
+  if (options.loss != "dppo" || tenant.sampling.top_p > kOneTokenMass) return {};
+  return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.top_p, kAlike);
+}
+
+std::string fault_of_min_p(const TrainerOptions& options, const Tenant& tenant) {
+  if (options.loss != "dppo" || static_cast<float>(tenant.sampling.min_p) < 1) return {};
+  return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.min_p, kAlike);
 }
 
 }  // namespace
@@ -53,6 +72,9 @@ Contract Trainer::contract() {
                "write group_size = 2 or more: advantages compare the rollouts of a group")
       .demands("sampling.temperature", &fault_of_temperature,
                "write a temperature above 0, such as 1.0")
+      .demands("sampling.top_k", &fault_of_top_k, "write top_k = 2 or more, or 0 to keep all")
+      .demands("sampling.top_p", &fault_of_top_p, "write a larger top_p; 1.0 keeps all")
+      .demands("sampling.min_p", &fault_of_min_p, "write a smaller min_p; 0.0 keeps all")
       .works()
       .stops_on_error()
       .single()

@@ -51,8 +51,12 @@ void bind_environment(Entry& entry, DraftTenant& tenant, Draft& draft) {
   }
   const OptionSet& options = tenant.environment->options;
   std::shared_ptr<void> bound = options.make ? options.make() : nullptr;
-  options.bind(table, fmt::format("environment '{}'", tenant.environment->name), {"name"},
-               bound.get(), diagnostics);
+  const std::string environment = fmt::format("environment '{}'", tenant.environment->name);
+  const size_t num_errors = diagnostics.num_errors();
+  options.bind(table, environment, {"name"}, bound.get(), diagnostics);
+  if (tenant.environment->first_tasks && diagnostics.num_errors() == num_errors)
+    if (const auto made = tenant.environment->first_tasks(bound.get(), 0, 0); !made.ok())
+      refuse_options(draft, table, entry.key_span, environment, made.error());
   tenant.tenant.environment.options = bound;
 }
 

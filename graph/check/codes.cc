@@ -246,6 +246,19 @@ constexpr ErrorCode kCodes[] = {
      "blocks of KV memory, its max_sequence_tokens and the model's positions. Here not even a "
      "prompt "
      "of one token would fit, so every request would be refused."},
+    {"G085", "options that do not go together",
+     "Each value is within its option's range, but an environment or a resource cannot be made of "
+     "all of them: a shortest length above the longest, an alphabet without letters. The run would "
+     "end with this error as it starts."},
+    {"G086", "no task fits the tenant",
+     "Some tasks of the tenant's environment were drawn, and not one of them can be solved: the "
+     "prompt has no token or fills seq_len, so that nothing can be sampled after it, or a perfect "
+     "answer takes more turns than turns_max. Every group would end without being trained on. "
+     "`--no-rehearsal` leaves the drawing out."},
+    {"G087", "weights that do not fit",
+     "A learner and an engine that share a weight channel must have tensors of the same names and "
+     "shapes: both scripted, or both of models whose config.json states the same numbers. Any "
+     "other engine would refuse the first version, and no group would ever open."},
 };
 
 /// In lines of at most 80 columns, for a terminal.

@@ -25,6 +25,16 @@ void tell(Draft& draft, const std::string& what, Diagnostic& found) {
   draft.missing.emplace(what, &found);
 }
 
+void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,
+                    const Error& fault) {
+  for (auto entry = table.entries.rbegin(); entry != table.entries.rend(); ++entry)
+    if (fault.message().find(fmt::format("'{}'", entry->key)) != std::string::npos)
+      span = entry->value.span;
+  auto& found =
+      draft.diagnostics.error("G085", span, "{} refuses its options: {}", what, fault.message());
+  for (const auto& note : fault.notes()) found.note(note);
+}
+
 std::string text_of(const Table& table, std::string_view key) {
   const Entry* entry = table.find(key);
   return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();

@@ -25,6 +25,11 @@ void tell(Draft& draft, const std::string& what, Diagnostic& found);
 /// The string at `key`; empty where there is none.
 std::string text_of(const Table& table, std::string_view key);
 
+/// Reports G085: each option of `table` is in its range, but together they were refused. Stands at
+/// the option that the fault quotes, else at `span`.
+void refuse_options(Draft& draft, const Table& table, Span span, const std::string& what,
+                    const Error& fault);
+
 /// The entries with these keys: of a table whose other keys cannot be known.
 Table only(const Table& table, const std::vector<std::string>& keys);
 

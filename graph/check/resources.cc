@@ -95,7 +95,11 @@ void bind_resource(DraftResource& resource, Draft& draft) {
   }
   const auto& options = resource.contract->options;
   resource.options = options.make ? options.make() : nullptr;
+  const size_t num_errors = draft.diagnostics.num_errors();
   options.bind(table, what, kCommon, resource.options.get(), draft.diagnostics);
+  if (resource.contract->validate && draft.diagnostics.num_errors() == num_errors)
+    if (const Status valid = resource.contract->validate(resource.options.get()); !valid.ok())
+      refuse_options(draft, table, resource.spec->name_span, what, valid.error());
   // A key of both (`threads`) is the table's own.
   std::vector<std::string> own = options.names();
   std::erase_if(own, [](const std::string& name) {

@@ -7,7 +7,7 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "kernels/scripted/options.h"
+#include "kernels/scripted/scripted_engine.h"
 #include "kernels/weights/options.h"
 
 namespace primerl {
@@ -145,6 +145,10 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
   if (kind == "engine")
     contract.sequence_limit =
         backend == "scripted" ? &engine_limit<ScriptedEngineOptions> : &engine_limit<EngineOptions>;
+  if (kind == "engine" && backend == "scripted")
+    contract.validate = [](const void* bound) {
+      return validate(*static_cast<const ScriptedEngineOptions*>(bound));
+    };
   contract.kind = std::move(kind);
   contract.backend = std::move(backend);
   contract.doc = std::move(doc);
@@ -219,6 +223,11 @@ Result<ModelFacts> read_model_facts(const std::string& folder) {
     if (!value.ok()) return std::move(value).error().while_doing(file.string());
     *target = *value;
   }
+  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "head_dim", "intermediate_size"})
+    if (const auto value = config.get_int(key); value.ok()) facts.shape.emplace_back(key, *value);
+  if (const auto tied = config.get_bool("tie_word_embeddings"); tied.ok())
+    facts.shape.emplace_back("tie_word_embeddings", *tied ? 1 : 0);
   return facts;
 }
 

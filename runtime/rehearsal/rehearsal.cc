@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/rehearsal/rehearsal_play.h"
+#include "runtime/rehearsal/rehearsal_tasks.h"
 
 namespace primerl {
 namespace {
@@ -150,12 +151,20 @@ void report_complaints(CheckedGraph& checked, const RehearsalPlay& play) {
   for (const auto& complaint : play.complaints) finding.note(complaint);
 }
 
+Rehearsal refused(CheckedGraph& checked) {
+  checked.diagnostics.sort();
+  checked.plan = nullptr;
+  return {Rehearsal::End::kRefused, "refused by its rehearsal"};
+}
+
 }  // namespace
 
 Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
   if (checked.plan == nullptr) return {Rehearsal::End::kLeftOut, "there is no plan to play"};
   if (checked.plan->tenants.empty() || !trains(*checked.plan))
     return {Rehearsal::End::kLeftOut, "not rehearsed: nothing in the graph trains"};
+  check_tasks(checked, catalog);
+  if (checked.diagnostics.has_errors()) return refused(checked);
   const auto stage = make_rehearsal_stage(*checked.plan, kRehearsalSteps);
   const auto play = play_rehearsal(stage, kRehearsalWorkMax);
   switch (play.end) {
@@ -174,9 +183,7 @@ Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
       checked.diagnostics.sort();
       return {Rehearsal::End::kPlayed, fmt::format("rehearsed {}", counted_steps(*stage.plan))};
   }
-  checked.diagnostics.sort();
-  checked.plan = nullptr;
-  return {Rehearsal::End::kRefused, "refused by its rehearsal"};
+  return refused(checked);
 }
 
 }  // namespace primerl

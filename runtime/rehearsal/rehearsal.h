@@ -2,10 +2,10 @@
 ///
 /// `check`, and `run` before it starts anything, play the checked graph on a virtual clock
 /// (rehearsal_stage.h) until every tenant has taken its first steps and the run has drained. A
-/// graph that makes no progress, fails or logs a warning gets a finding: who waits for whom, and
-/// the missing edge where adding one makes the graph run. Some real tasks are held against seq_len
-/// and turns_max (rehearsal_tasks.h). Nothing is written, no process is started; of a model only
-/// its tokenizer is read. Equal graphs give equal findings.
+/// graph that stands still, fails or complains gets a finding: who waits for whom, and the missing
+/// edge where adding one makes the graph run. Some real tasks are held against seq_len and
+/// turns_max (rehearsal_tasks.h). Nothing is written, no process is started, of a model only its
+/// tokenizer is read. Equal graphs give equal findings.
 #pragma once
 
 #include <string>

@@ -54,7 +54,8 @@ TEST_F(CheckpointStory, AFolderThatCannotBeMadeIsSaidAndEndsTheRun) {
   ASSERT_FALSE(turn.ok());
   EXPECT_THAT(turn.error().text(), HasSubstr("no checkpoint folder"));
   EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
-  EXPECT_TRUE(trainer.drain().ok());
+  EXPECT_TRUE(trainer.stops_on_error());
+  EXPECT_FALSE(trainer.drain().ok()) << "nothing more is tried";
 }
 
 TEST_F(CheckpointStory, IsWrittenEverySoOftenAndAtTheEnd) {

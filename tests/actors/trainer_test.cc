@@ -284,9 +284,16 @@ TEST(LossReasons, NamesTheMostFrequentOfThoseItTellsApart) {
   for (int i = 0; i < 2; ++i) reasons.add(RolloutEnd::kFailed, "no room");
   EXPECT_EQ(reasons.most_frequent(), "2 of them as failed: no room");
   for (size_t i = 2; i < LossReasons::kReasonsMax; ++i)
-    reasons.add(RolloutEnd::kFailed, fmt::format("fault {}", i));
+    reasons.add(RolloutEnd::kFailed, std::string(i, 'f'));
   for (int i = 0; i < 3; ++i) reasons.add(RolloutEnd::kFailed, "one too many");
   EXPECT_EQ(reasons.most_frequent(), "2 of them as failed: no room");
+  for (const char* each : {"3 of 8 survived", "2 of 8 survived", "0 of 8 survived"})
+    reasons.add(RolloutEnd::kStale, each);
+  EXPECT_EQ(reasons.most_frequent(), "2 of them as failed: no room");
+  reasons.clear();
+  for (const char* each : {"3 of 8 survived", "2 of 8 survived", "0 of 8 survived"})
+    reasons.add(RolloutEnd::kStale, each);
+  EXPECT_EQ(reasons.most_frequent(), "3 of them as stale: 3 of 8 survived");
   reasons.clear();
   reasons.add(RolloutEnd::kStale, "late");
   EXPECT_EQ(reasons.most_frequent(), "1 of them as stale: late");

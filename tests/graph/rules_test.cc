@@ -12,6 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::vector<std::string> codes_of(const std::string& text) {
   const auto graph = load_text(text);
@@ -83,6 +84,39 @@ TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {
     EXPECT_THAT(findings(with("auto", level)), IsEmpty()) << level;
   }
   EXPECT_THAT(findings(with("none", "off")), IsEmpty());
+}
+
+TEST(Rules, WeightsFitTheEnginesThatTakeThem) {
+  const auto with_backends = [](const std::string& engine, const std::string& learner) {
+    Overrides overrides;
+    overrides.sets = {"resource.engine.backend=" + engine, "resource.learner.backend=" + learner};
+    return findings(load_text(demo_text(), overrides));
+  };
+  EXPECT_THAT(with_backends("torch", "torch"), IsEmpty());
+  EXPECT_THAT(with_backends("scripted", "scripted"), Not(HasSubstr("error")));
+  EXPECT_THAT(with_backends("scripted", "torch"), HasSubstr("error[G087]"));
+  EXPECT_THAT(with_backends("torch", "scripted"), HasSubstr("error[G087]"));
+}
+
+TEST(Rules, ModelsOfOneShapeMayBeTwo) {
+  const auto with_layers = [](const std::string& learner, const std::string& engine) {
+    const Folder folder;
+    std::filesystem::create_directory(folder.path() + "/other");
+    folder.write("model/config.json",
+                 R"({"max_position_embeddings": 256, "num_hidden_layers": )" + learner + "}");
+    folder.write("other/config.json", R"({"max_position_embeddings": 256)" + engine + "}");
+    std::string text = demo_text();
+    text =
+        replaced(text, "[resource.weights]", "[model.other]\npath = \"other\"\n[resource.weights]");
+    text = replaced(text, "model = \"policy\"\nkv_blocks", "model = \"other\"\nkv_blocks");
+    text = replaced(text, "max_inflight = 64", "max_inflight = 64\nmodel = \"policy\"");
+    return findings(load_graph(folder.write("graph.toml", text), {}, test_catalog()));
+  };
+  EXPECT_THAT(with_layers("2", ", \"num_hidden_layers\": 2"), IsEmpty());
+  EXPECT_THAT(with_layers("2", ""), IsEmpty()) << "what is not stated differs from nothing";
+  const std::string seen = with_layers("2", ", \"num_hidden_layers\": 3");
+  EXPECT_THAT(seen, HasSubstr("error[G087]: model 'other' of engine 'engine' has another shape"));
+  EXPECT_THAT(seen, HasSubstr("num_hidden_layers is 2 and 3"));
 }
 
 TEST(Rules, ADrainLastsLongerThanAnyEnvironmentCall) {

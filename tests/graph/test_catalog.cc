@@ -288,6 +288,7 @@ struct LearnerNumbers {
   OptimizerNumbers optimizer;
 };
 struct LetterOptions {
+  int64_t length_min = 1;
   int64_t length_max = 8;
 };
 
@@ -344,6 +345,15 @@ ResourceContract weight_channel(const std::string& backend) {
   return contract;
 }
 
+Result<std::vector<EnvironmentContract::SampleTask>> first_tasks(const void* bound, uint64_t,
+                                                                 size_t count) {
+  const auto& options = *static_cast<const LetterOptions*>(bound);
+  if (options.length_min > options.length_max)
+    return error(Code::kInvalid, "'length_min' {} is above 'length_max' {}", options.length_min,
+                 options.length_max);
+  return std::vector<EnvironmentContract::SampleTask>(count, {"a>", 1});
+}
+
 Result<ModelFacts> read_facts(const std::string& folder) {
   const std::string path = folder + "/config.json";
   std::ifstream file(path);
@@ -351,7 +361,10 @@ Result<ModelFacts> read_facts(const std::string& folder) {
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   ASSIGN_OR_RETURN(const auto json, parse_json(text, "config.json"));
   ASSIGN_OR_RETURN(const auto limit, json.get_int("max_position_embeddings"));
-  return ModelFacts{"qwen3", limit, 64};
+  ModelFacts facts{"qwen3", limit, 64};
+  if (const auto layers = json.get_int("num_hidden_layers"); layers.ok())
+    facts.shape.emplace_back("num_hidden_layers", *layers);
+  return facts;
 }
 
 Catalog make_catalog() {
@@ -369,9 +382,12 @@ Catalog make_catalog() {
   letters.name = "reverse_text";
   letters.doc = "reverse the letters";
   letters.options = OptionsOf<LetterOptions>()
+                        .field("length_min", &LetterOptions::length_min,
+                               between(1, 64) | unit("letters"), "shortest text")
                         .field("length_max", &LetterOptions::length_max,
                                between(1, 64) | unit("letters"), "longest text")
                         .take();
+  letters.first_tasks = first_tasks;
   catalog.environments = {letters};
   letters.name = "copy";
   letters.doc = "copy the letters";

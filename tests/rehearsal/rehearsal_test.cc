@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "runtime/backends/resource_catalog.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl::testing {
 namespace {
@@ -121,7 +122,7 @@ TEST(Rehearsal, TakesItsNumbersFromTheFile) {
        {"tenant.main.batch_size=8", "tenant.main.group_size=2",
         "tenant.main.max_off_policy_steps=0", "tenant.main.max_steps=1", "tenant.main.turns_max=1",
         "resource.engine.kv_blocks=4", "resource.engine.max_running=1",
-        "node.rollout.max_inflight=8", "resource.engine.backend=scripted",
+        "node.rollout.max_inflight=8", "node.rollout.max_inflight=2147483648",
         "tenant.main.straggler_wait_ms=20000"}) {
     CheckedGraph plain = checked_demo(), changed = checked_demo({set});
     const Rehearsal before = rehearse(plain, full_catalog());
@@ -179,7 +180,8 @@ TEST(Rehearsal, LeavesAGraphWithErrorsAlone) {
 
 TEST(Rehearsal, SaysWhyARunWouldFail) {
   CheckedGraph checked =
-      checked_demo({"resource.engine.backend=scripted", "resource.engine.refuse_every=1"});
+      checked_demo({"resource.engine.backend=scripted", "resource.learner.backend=scripted",
+                    "resource.engine.refuse_every=1"});
   const std::string seen = findings_of(checked);
   EXPECT_THAT(seen, HasSubstr("error[G081]: the run would fail"));
   EXPECT_THAT(seen, HasSubstr("rollouts failed: refused"));
@@ -205,16 +207,76 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"tenant.main.group_size=1", "error[G083]: 'group_size' of tenant 'main' is 1"},
         Refused{"tenant.main.sampling.temperature=0",
                 "error[G083]: 'sampling.temperature' of tenant 'main' is 0"},
+        Refused{"tenant.main.sampling.top_k=1",
+                "error[G083]: 'sampling.top_k' of tenant 'main' is 1"},
+        Refused{"tenant.main.sampling.top_p=1e-9",
+                "error[G083]: 'sampling.top_p' of tenant 'main' is"},
+        Refused{"tenant.main.sampling.min_p=0.9999999999",
+                "error[G083]: 'sampling.min_p' of tenant 'main' is"},
+        Refused{"tenant.main.sampling.temperature=1e-30", "error[G023]: 'temperature' of"},
+        Refused{"resource.learner.loss.clip_low=inf", "error[G023]: 'clip_low' of"},
+        Refused{"tenant.main.environment.length_min=9",
+                "error[G085]: environment 'reverse_text' refuses its options: 'length_min' 9"},
+        Refused{"tenant.main.environment.letters=\"\"",
+                "error[G085]: environment 'reverse_text' refuses its options: 'letters' is empty"},
+        Refused{"node.rollout.max_inflight=5000000000000000000", "error[G023]: 'max_inflight' of"},
+        Refused{"graph.dead_after=\"999ms\"", "error[G023]: 'dead_after' of [graph] is 999ms"},
+        Refused{"graph.stall_after=\"999ms\"", "error[G023]: 'stall_after' of [graph] is 999ms"},
         Refused{"resource.engine.kv_blocks=1",
                 "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
                 "'main' asks for 16 new ones"}));
 
 TEST(AValueThatTrains, IsTakenOneBeyondTheRefusedOne) {
-  for (const char* set : {"tenant.main.group_size=2", "tenant.main.sampling.temperature=0.1",
-                          "resource.engine.kv_blocks=2"}) {
+  for (const char* set : {"tenant.main.group_size=2", "tenant.main.sampling.temperature=0.001",
+                          "tenant.main.sampling.top_k=2", "tenant.main.sampling.top_p=0.00001",
+                          "tenant.main.sampling.min_p=0.999", "resource.engine.kv_blocks=2",
+                          "tenant.main.environment.length_min=8", "graph.dead_after=\"1s\"",
+                          "graph.stall_after=\"1s\""}) {
     const CheckedGraph checked = checked_demo({set});
     EXPECT_NE(checked.plan, nullptr) << set << render(checked.diagnostics, checked.sources);
   }
+}
+
+TEST(ScriptedEngine, HasItsOwnOptionsChecked) {
+  for (const char* set : {"eos_id=50", "first_token=200", "vocab_size=2"}) {
+    const CheckedGraph checked =
+        checked_demo({"resource.engine.backend=scripted", "resource.learner.backend=scripted",
+                      fmt::format("resource.engine.{}", set)});
+    EXPECT_THAT(render(checked.diagnostics, checked.sources),
+                HasSubstr("error[G085]: resource 'engine' refuses its options"))
+        << set;
+  }
+}
+
+/// A character tokenizer in a model folder of its own.
+std::string folder_with_tokenizer() {
+  const auto folder = new_scratch_folder();
+  for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json"})
+    if (std::filesystem::exists(kExamples + "/reverse_text/base/" + file))
+      std::filesystem::copy(kExamples + "/reverse_text/base/" + file, folder / file);
+  return folder.string();
+}
+
+TEST(Tasks, LeaveRoomForAnAnswer) {
+  // "r:abcdefgh>" has 11 tokens.
+  const auto seen_with = [](const std::string& set) {
+    CheckedGraph checked = checked_demo({"model.policy.path=" + folder_with_tokenizer(), set});
+    return findings_of(checked);
+  };
+  EXPECT_EQ(seen_with("tenant.main.seq_len=12"), "");
+  EXPECT_THAT(seen_with("tenant.main.seq_len=11"),
+              HasSubstr("error[G086]: no task of environment 'reverse_text' fits tenant 'main': of "
+                        "the first prompt, it has 11 tokens, and 'seq_len' 11 leaves no room"));
+}
+
+TEST(Tasks, TakeNoMoreTurnsThanTheTenantHas) {
+  const auto seen_with = [](const std::string& turns_max) {
+    CheckedGraph checked = checked_text(text_of("arithmetic_tool/graph.toml"), {turns_max});
+    return findings_of(checked);
+  };
+  EXPECT_EQ(seen_with("tenant.main.turns_max=2"), "");
+  EXPECT_THAT(seen_with("tenant.main.turns_max=1"),
+              HasSubstr("an answer takes 2 turns, 'turns_max' is 1"));
 }
 
 TEST(Rehearsal, WaitsForALearnerThatIsBusyForLong) {

@@ -12,6 +12,18 @@ namespace {
 
 using Made = Result<std::unique_ptr<Environment>>;
 
+Result<std::vector<EnvironmentContract::SampleTask>> tasks_of(Made made, uint64_t seed,
+                                                              size_t count) {
+  if (!made.ok()) return std::move(made).error();
+  std::vector<EnvironmentContract::SampleTask> tasks;
+  for (uint64_t ordinal = 0; ordinal < count; ++ordinal) {
+    ASSIGN_OR_RETURN(auto task, (*made)->task(ordinal, RandomStream(mix(seed, ordinal))));
+    const auto num_turns = static_cast<int64_t>((*made)->demonstration(task).size());
+    tasks.push_back({std::move(task.prompt), num_turns});
+  }
+  return tasks;
+}
+
 struct Kind {
   EnvironmentContract contract;
   std::function<Made(const void* options)> make;
@@ -19,9 +31,13 @@ struct Kind {
 
 template <class Options>
 Kind kind(std::string name, std::string doc, OptionSet options, Made (*make)(const Options&)) {
-  return {{std::move(name), std::move(doc), std::move(options)}, [make](const void* bound) {
-            return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
-          }};
+  const auto make_bound = [make](const void* bound) {
+    return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
+  };
+  const auto first_tasks = [make_bound](const void* bound, uint64_t seed, size_t count) {
+    return tasks_of(make_bound(bound), seed, count);
+  };
+  return {{std::move(name), std::move(doc), std::move(options), first_tasks}, make_bound};
 }
 
 template <class O>

@@ -1,0 +1,83 @@
+// Rules about weights on their way: what a learner publishes must fit the engines that take it.
+#include <algorithm>
+
+#include "graph/check/rules.h"
+
+namespace primerl {
+namespace {
+
+bool uses(const DraftResource& resource, int32_t node) {
+  return std::find(resource.users.begin(), resource.users.end(), node) != resource.users.end();
+}
+
+bool shares_a_node(const DraftResource& one, const DraftResource& other) {
+  return std::any_of(one.users.begin(), one.users.end(),
+                     [&](int32_t node) { return uses(other, node); });
+}
+
+Span value_span(const DraftResource& resource, std::string_view key) {
+  const Entry* entry = resource.spec->table->find(key);
+  return entry != nullptr ? entry->value.span : resource.spec->name_span;
+}
+
+const DraftModel* model_of(const Draft& draft, const DraftResource& resource) {
+  if (resource.model < 0 || !resource.contract->needs_model) return nullptr;
+  const auto& model = draft.models[static_cast<size_t>(resource.model)];
+  return model.facts ? &model : nullptr;
+}
+
+/// "hidden_size is 64 and 128", of the first number that both state and that differs.
+std::string difference(const ModelFacts& one, const ModelFacts& other) {
+  if (one.model_type != other.model_type)
+    return fmt::format("model_type is '{}' and '{}'", one.model_type, other.model_type);
+  for (const auto& [key, value] : one.shape)
+    for (const auto& [other_key, other_value] : other.shape)
+      if (key == other_key && value != other_value)
+        return fmt::format("{} is {} and {}", key, value, other_value);
+  return "";
+}
+
+void check_pair(Draft& draft, const DraftResource& learner, const DraftResource& engine) {
+  if (learner.contract->needs_model != engine.contract->needs_model) {
+    draft.diagnostics
+        .error("G087", value_span(engine, "backend"),
+               "{} '{}' ({}) cannot take the weights of {} '{}' ({})", engine.common.kind,
+               engine.spec->name, engine.contract->backend, learner.common.kind, learner.spec->name,
+               learner.contract->backend)
+        .note("one has the tensors of a model, the other none")
+        .suggest(fmt::format("write backend = \"{}\" for both", learner.contract->needs_model
+                                                                    ? learner.contract->backend
+                                                                    : engine.contract->backend));
+    return;
+  }
+  const DraftModel* trained = model_of(draft, learner);
+  const DraftModel* loaded = model_of(draft, engine);
+  if (trained == nullptr || loaded == nullptr || trained == loaded) return;
+  const std::string differs = difference(*trained->facts, *loaded->facts);
+  if (differs.empty()) return;
+  draft.diagnostics
+      .error("G087", value_span(engine, "model"),
+             "model '{}' of {} '{}' has another shape than model '{}' of {} '{}'",
+             loaded->spec->name, engine.common.kind, engine.spec->name, trained->spec->name,
+             learner.common.kind, learner.spec->name)
+      .note(fmt::format("config.json of '{}' and of '{}': {}", trained->spec->name,
+                        loaded->spec->name, differs))
+      .suggest(fmt::format("write model = \"{}\"", trained->spec->name));
+}
+
+}  // namespace
+
+void check_weights(Draft& draft) {
+  for (const auto& channel : draft.resources) {
+    if (channel.common.kind != kWeightChannelKind) continue;
+    const auto joins = [&](const DraftResource& resource, bool is_learner) {
+      return resource.contract != nullptr && resource.contract->computes &&
+             resource.contract->one_per_graph == is_learner && shares_a_node(resource, channel);
+    };
+    for (const auto& learner : draft.resources)
+      for (const auto& engine : draft.resources)
+        if (joins(learner, true) && joins(engine, false)) check_pair(draft, learner, engine);
+  }
+}
+
+}  // namespace primerl
