@@ -99,7 +99,7 @@ TEST_F(Queries, UnknownNamesAreToldTheNearest) {
 TEST_F(Queries, AFilterThatCanFindNothingIsRefused) {
   for (const std::string test : {"reward<", "reward<=", "reward>", "reward>="})
     EXPECT_THAT(complaint({.fields = {test}}), HasSubstr("'" + test + "' compares no field"));
-  EXPECT_EQ(find({.fields = {"reward!="}}).steps.size(), 40u) << "a text may be empty";
+  EXPECT_EQ(find({.fields = {"reward="}}).steps.size(), 0u) << "a text may be empty";
   EXPECT_THAT(complaint({.from_seconds = 5, .to_seconds = 1}), HasSubstr("is no time"));
   EXPECT_EQ(find({.from_seconds = 1e10, .to_seconds = 1e10}).steps.size(), 0u);
   EXPECT_EQ(find({.from_seconds = 0, .to_seconds = 1e10}).steps.size(), trace_->num_steps());
