@@ -1,4 +1,4 @@
-/// Backends: (kind, backend) of a plan's resource -> the real thing. What libtorch adds is in
+/// Backends: makes the resource for each (kind, backend) of a plan. What libtorch adds is in
 /// torch_backends.h.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace primerl {
 
-/// What resources that reach other processes need of the run around them.
+/// What resources that reach other processes need to know of their run.
 struct BackendSetup {
   std::filesystem::path run_folder;  // empty outside a run: such resources are then refused
   std::string run_id;                // of run.json
-  std::function<void(std::string_view)> log;  // what a person should know; may be null
-  /// Joins a channel by link to the other processes, which it meets as the stream with the number
-  /// of its resource; null: there are none.
+  std::function<void(std::string_view)> log;  // takes lines for a person; may be null
+  /// Joins a weight channel of backend "stream" to the other processes, as the stream with the
+  /// number of its resource; null: there are none.
   std::function<void(uint32_t stream, std::vector<ProcessId> peers, std::shared_ptr<StreamChannel>)>
       join_streams{};
   std::function<void()> streams_have_news{};  // such a channel has something to send
@@ -41,7 +41,7 @@ int32_t schedule_steps(const Plan& plan);
 /// A weight channel inside one process that keeps that many versions.
 std::unique_ptr<Resource> memory_channel(size_t versions_max);
 
-/// For check_devices(), of this build.
+/// The WhyNotOn of this build, for check_devices().
 std::string why_no_torch_on(const std::string& device);
 
 /// "engine torch", "engine scripted", ...

@@ -70,7 +70,7 @@ Status check_devices_here(const Plan& plan) {
     return known[device] = said.ok() ? *said : std::string();
   };
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
-    if (!plan.processes[i].machine.empty()) continue;  // its own machine tells
+    if (!plan.processes[i].machine.empty()) continue;  // its own machine checks it
     const Status checked = check_devices(plan, ProcessId(i), why_not);
     RETURN_IF_ERROR(asked);
     RETURN_IF_ERROR(checked);

@@ -9,7 +9,8 @@
 
 namespace primerl {
 
-/// Why a backend of libtorch cannot compute on a device, as what follows "which ..."; "": it can.
+/// Why a backend of libtorch cannot compute on a device, as the end of a sentence after "which";
+/// "": it can.
 using WhyNotOn = std::function<std::string(const std::string& device)>;
 
 /// The device of the process that owns the resource; "cpu" where none does.

@@ -123,7 +123,7 @@ OptionSet scripted_learner_options() {
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
 }
 
-/// A sequence lies whole in the engine's blocks.
+/// A whole sequence must fit into the engine's blocks.
 template <class S>
 ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
   const auto& engine = *static_cast<const S*>(options);

@@ -29,7 +29,7 @@ struct AgentArguments {
 
 void say(const std::string& line) { complain("{}\n", line); }
 
-/// The pair of this machine, and whose control plane is let in.
+/// The key pair of this machine, and the keys of the control planes that it accepts.
 Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
   FrameKeys keys;
   if (arguments.keys.empty() && arguments.allow.empty()) return keys;
@@ -52,7 +52,7 @@ Result<FrameKeys> read_agent_keys(const AgentArguments& arguments) {
   return keys;
 }
 
-/// What the control plane runs must be what this machine reads in the run folder.
+/// Checks that the graph of the control plane is the one that this machine reads in the run folder.
 Status check_graph(const PrepareRun& order) {
   const std::string file = order.run_folder + "/graph.resolved.toml";
   const CheckedGraph checked = load_graph(file, {}, full_catalog());

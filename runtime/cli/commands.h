@@ -1,6 +1,6 @@
-/// The subcommands, one .cc each. Those of primerl-graph print results on stdout and talk on
-/// stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order --help
-/// shows.
+/// The subcommands, one .cc each. Those of primerl-graph print results on stdout and everything
+/// else on stderr; each returns an exit code (exit_code.h). catalog.cc lists them in the order
+/// --help shows.
 #pragma once
 
 #include <vector>

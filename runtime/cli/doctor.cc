@@ -18,7 +18,7 @@ namespace {
 constexpr double kMemoryNeededGib = 1.0;  // peak of the demo
 constexpr double kDiskNeededGib = 0.5;    // a run with its checkpoints
 
-/// One thing looked at.
+/// The result of one check.
 struct Finding {
   std::string name;
   bool is_ok = false;

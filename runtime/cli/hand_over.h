@@ -1,5 +1,5 @@
 /// Commands that need a model or run actors belong to primerl-worker: primerl-graph checks their
-/// flags and becomes it.
+/// flags and execs it.
 #pragma once
 
 #include "runtime/program/exit_code.h"

@@ -33,7 +33,7 @@ std::vector<std::string> templates_in(const fs::path& examples) {
   return names;
 }
 
-/// "reverse-text" is as good as "reverse_text".
+/// "reverse-text" is accepted for "reverse_text".
 std::string template_name(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

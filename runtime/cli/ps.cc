@@ -21,7 +21,7 @@ struct PsArguments {
   bool json = false;
 };
 
-/// What `ps` found out, and what it leaves with.
+/// What `ps` found, and its exit code.
 struct Found {
   Json status;
   int exit_code = kExitDone;
@@ -55,7 +55,7 @@ std::string text_member(const Json& facts, std::string_view key) {
   return value.is_string() ? value.as_string() : "";
 }
 
-/// Whether the process that is named with its start is still that process.
+/// Whether the process with this pid is still the one with this start time.
 bool is_alive(const Json& process) {
   const auto pid = process.get_int("pid"), ticks = process.get_int("start_ticks");
   return pid.ok() && ticks.ok() && *ticks != 0 && start_ticks(*pid) == *ticks;
@@ -127,7 +127,7 @@ Result<Found> find_out(const fs::path& folder) {
   if (port.ok()) {
     auto status = ask(facts, *port);
     if (status.ok()) return Found{std::move(status).value(), kExitDone};
-    // It may have ended just now, or have been taken up again.
+    // It may have ended just now, or have been resumed.
     ASSIGN_OR_RETURN(facts, read_facts(folder));
     if (text_member(facts, "end") != "running") return ended(folder, facts);
     if (is_alive(member(facts, "control")))
@@ -145,7 +145,7 @@ Result<Found> find_out(const fs::path& folder) {
 }
 
 int run_ps(const PsArguments& arguments) {
-  // Whole paths: what is said may be read in another folder.
+  // Absolute paths: the output may be read in another folder.
   std::error_code fault;
   const fs::path whole = fs::absolute(arguments.run, fault).lexically_normal();
   const fs::path named = fs::weakly_canonical(whole, fault);

@@ -21,12 +21,12 @@
 namespace primerl {
 namespace {
 
-/// So often a record may be the death of a worker before it is left.
+/// How often in a row workers may die while they follow a record before it is given up.
 constexpr int kDeathsFollowingMax = 2;
 
-/// The checkpoints of a resumed run, its graph and its folder; every fault is said here.
+/// The checkpoints of a resumed run, its graph and its folder; every fault is reported here.
 struct Prepared {
-  int exit_code = kExitDone;  // not done: what to leave with
+  int exit_code = kExitDone;  // not done: what to exit with
   std::shared_ptr<const Plan> plan;
   MachineSetup hosts;
   ResumeChoice resume;
@@ -39,7 +39,7 @@ Prepared refuse(const Error& why, int exit_code) {
   return prepared;
 }
 
-/// Where the agents are; false when something is wrong, which has been said.
+/// Where the agents are; false when something is wrong, which has been reported.
 bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSetup& setup) {
   if (arguments.hosts.empty()) {
     for (const auto& process : plan.processes)
@@ -101,13 +101,13 @@ Prepared prepare(RunArguments arguments) {
   return prepared;
 }
 
-/// Removes what crashed runs left in shared memory and says so, but for this very run's.
+/// Removes and reports what crashed runs left in shared memory, except what belongs to this run.
 void say_leftovers(StatusLine& status, const std::filesystem::path& own) {
   for (const auto& removed : remove_shm_leftovers())
     if (own.empty() || removed.run_folder != own.string()) status.say("note: " + removed.text());
 }
 
-/// The starts of one command: the first, and those that take the run up again after a death.
+/// The starts of one command: the first, and those that resume the run after a death.
 class RunStarts {
  public:
   explicit RunStarts(RunArguments arguments) : arguments_(std::move(arguments)) {}
@@ -157,8 +157,8 @@ int RunStarts::run() {
     again.json = arguments_.json;
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
-    again.graph.no_rehearsal = true;  // it has run
-    // A record that processes die of would be their death again.
+    again.graph.no_rehearsal = true;  // the graph has run already
+    // If processes die while they follow a record, they would die again with it.
     num_deaths_following_ = result.ending.was_following ? num_deaths_following_ + 1 : 0;
     again.place.from_checkpoint =
         result.ending.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
@@ -166,8 +166,8 @@ int RunStarts::run() {
   }
 }
 
-/// One server for all starts, so that who watches finds the run again. Any free port is done
-/// without when there is none; one that was asked for must be had.
+/// One server for all starts, so that the address stays the same. If no free port can be had the
+/// run goes on without a server; a port that was asked for must be free.
 int RunStarts::open_server() {
   const auto port = parse_watch_port(arguments_.metrics_port);
   if (!port.ok())
@@ -186,7 +186,7 @@ int RunStarts::open_server() {
   return kExitDone;
 }
 
-/// The run cannot be taken up again, which has been said: it ends as the start before did.
+/// The run cannot be resumed, which has been reported: it ends as the start before did.
 int RunStarts::leave(const std::string& why, int exit_code) {
   auto folder = RunFolder::open(arguments_.place.resume);
   if (!folder.ok()) return fail(folder.error(), exit_code);
@@ -198,7 +198,7 @@ int RunStarts::leave(const std::string& why, int exit_code) {
   return noted.ok() ? kExitFailed : fail(noted.error(), kExitFailed);
 }
 
-/// Whether the run is taken up again after the death of a worker; says so, and waits a moment.
+/// Whether the run is resumed after the death of a worker; reports it, and waits a moment.
 bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics) {
   if (!result.ending.has_lost_worker) return false;
   const GraphSettings& settings = plan.settings;
@@ -207,7 +207,8 @@ bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const Met
   for (const auto& tenant : plan.tenants)
     if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
       num_steps += newest->step;
-  // One that dies of the same step again and again does so as slowly as it comes there.
+  // Without progress old restarts count, too: reaching a step that always fails may take longer
+  // than the window.
   if (num_steps > num_steps_) restarts_->forget_old(steady_now());
   num_steps_ = std::max(num_steps_, num_steps);
   const auto pause = restarts_->take(steady_now());

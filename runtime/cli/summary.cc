@@ -10,7 +10,8 @@
 namespace primerl {
 namespace {
 
-/// One step's reward is noise; the ends of the curve are means of this many.
+/// The reward of one step is noisy: the first and the last value shown are means of this many
+/// steps.
 constexpr size_t kEndSteps = 5;
 
 double finite_mean(std::span<const double> values) {

@@ -1,4 +1,4 @@
-/// What the actions of `trace` share: the run, the filter flags, opening and complaining.
+/// What the actions of `trace` share: the run, the filter flags, opening, and reporting errors.
 #pragma once
 
 #include <memory>

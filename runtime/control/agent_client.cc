@@ -28,7 +28,7 @@ constexpr Duration kRetry = Duration::milliseconds(5);
 constexpr Duration kGreetEvery = Duration::milliseconds(500);
 constexpr Duration kGrace = Duration::seconds(1);       // for an agent that is just being started
 constexpr Duration kLaunchMax = Duration::seconds(20);  // from the order to the answer
-constexpr Duration kReapMax = Duration::seconds(10);    // from the kill to the word that it is gone
+constexpr Duration kReapMax = Duration::seconds(10);    // from the kill to WorkerExited
 constexpr Duration kLeaveMax = Duration::seconds(5);    // from LeaveRun to RunDropped
 constexpr int kPiecesPerTurn = 16;
 constexpr int kFramesPerTurn = 256;
@@ -106,7 +106,7 @@ class Client final : public AgentClient {
   std::optional<Error> fault_;
   std::optional<std::string> leaving_;
   std::deque<Payload> commands_;
-  std::map<uint32_t, std::unique_ptr<Tunnel>> opened_;  // not yet with the I/O thread
+  std::map<uint32_t, std::unique_ptr<Tunnel>> opened_;  // not yet taken by the I/O thread
   std::map<uint32_t, RemoteState> workers_;
   uint32_t num_channels_ = 0;
   bool is_stopping_ = false;
@@ -115,7 +115,7 @@ class Client final : public AgentClient {
   std::unique_ptr<FrameDialer> dialer_;
   PeerOutbox outbox_;
   std::map<uint32_t, std::unique_ptr<Tunnel>> tunnels_;
-  uint32_t newest_channel_ = 0;  // of those it has had
+  uint32_t newest_channel_ = 0;  // the highest number so far
   bool has_greeted_ = false;
   bool is_lost_ = false;
   Time next_greeting_;
@@ -374,7 +374,7 @@ void Client::receive() {
 }
 
 Status Client::handle_greeting(std::span<const std::byte> frame) {
-  if (has_greeted_) return ok();  // of a greeting that was sent twice
+  if (has_greeted_) return ok();  // the greeting was sent twice
   ASSIGN_OR_RETURN(auto greeting, decode_greeting(frame));
   has_greeted_ = true;
   const std::lock_guard lock(mutex_);
@@ -387,7 +387,7 @@ Status Client::handle_greeting(std::span<const std::byte> frame) {
 Result<Tunnel*> Client::find(uint32_t channel) {
   const auto found = tunnels_.find(channel);
   if (found != tunnels_.end()) return found->second.get();
-  if (channel <= newest_channel_) return static_cast<Tunnel*>(nullptr);  // over already
+  if (channel <= newest_channel_) return static_cast<Tunnel*>(nullptr);  // has ended already
   return error(Code::kCorrupt, "channel {} was never opened", channel);
 }
 
@@ -462,7 +462,7 @@ void Client::wait() {
   [[maybe_unused]] const auto num_read = ::read(event_, &count, sizeof count);
 }
 
-/// The fault first: who sees a channel end can ask why.
+/// Sets the fault first, so that whoever sees a channel end can read the reason.
 void Client::lose(Error why) {
   if (std::exchange(is_lost_, true)) return;
   {

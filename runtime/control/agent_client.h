@@ -1,12 +1,12 @@
-/// AgentClient: the control plane's side of one agent: dials it, has it prepare a run and start
-/// workers on its machine, and hears what becomes of them.
+/// AgentClient: the control plane's connection to one agent: connects to it, asks it to prepare a
+/// run and to start workers on its machine, and receives how they end.
 ///
 ///   open -> wait_until_greeted -> prepare -> launch ... -> destructor (LeaveRun)
 ///
 /// One I/O thread of its own owns the connection and the channels; the methods are called from one
-/// other thread. What launch() gives is a WorkerProcess like a local one; the client outlives it. A
-/// client that has lost its agent stays lost: every channel ends, and fault() says why. It never
-/// says that a process is dead: only the agent can, when it is asked the next time.
+/// other thread. launch() returns a WorkerProcess like that of a local process; the client outlives
+/// it. A client that has lost its agent does not reconnect: every channel ends, and fault() says
+/// why. It never declares a process dead: only the agent can, when the next start asks it.
 #pragma once
 
 #include <functional>
@@ -34,18 +34,19 @@ class AgentClient {
   /// Kills what it has launched and still lives, and leaves the run.
   virtual ~AgentClient() = default;
 
-  /// Both have greeted and agree. `is_patient`: an agent that is not there may still come. An Error
-  /// names the agent and says what became of the connection; kCancelled when asked to.
+  /// Waits until both sides have greeted and agree. `is_patient`: keep trying while no agent
+  /// answers. An Error names the agent and says what happened to the connection; kCancelled when
+  /// `is_cancelled` says so.
   virtual Status wait_until_greeted(Duration timeout, bool is_patient,
                                     const std::function<bool()>& is_cancelled) = 0;
   /// What to write into the run folder before prepare(): challenge_file().
   virtual uint64_t challenge() const = 0;
   virtual Status prepare(PrepareRun order, Duration timeout,
                          const std::function<bool()>& is_cancelled) = 0;
-  /// `options.program` is the agent's affair.
+  /// `options.program` is ignored: the agent starts the worker program of its machine.
   virtual Result<std::unique_ptr<WorkerProcess>> launch(const LaunchOptions& options,
                                                         std::shared_ptr<ControlInbox> inbox) = 0;
-  /// Why the agent is lost; nothing while it is there.
+  /// Why the agent is lost; nothing while it is connected.
   virtual std::optional<Error> fault() const = 0;
   /// Why the agent wants the run to end; nothing while it does not.
   virtual std::optional<std::string> leaving() const = 0;

@@ -1,8 +1,8 @@
-/// AgentRun: the processes of one run on this machine: started, carried, watched and reaped for the
-/// control plane of another machine.
+/// AgentRun: the processes of one run on this machine: starts them, forwards their control
+/// channels, watches and reaps them for the control plane of another machine.
 ///
-/// Workers are children of the thread that owns the object and die with it. Nobody else declares
-/// them dead: WorkerExited is sent once they have been reaped. Not thread-safe.
+/// Workers are children of the thread that owns the object and die with it. Only this object
+/// declares them dead: it sends WorkerExited once they have been reaped. Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -39,14 +39,16 @@ class AgentRun {
   AgentRun& operator=(const AgentRun&) = delete;
 
   const PrepareRun& order() const { return order_; }
-  /// That have not been reaped.
+  /// Workers that have not been reaped.
   size_t num_workers() const;
 
-  /// LaunchWorker, KillWorker and what travels in channels. An Error: the peer broke the protocol.
+  /// Handles LaunchWorker, KillWorker and the messages of channels. An Error: the peer broke the
+  /// protocol.
   Status handle(const Payload& message);
-  /// Carries what can be carried and reaps what has ended. `has_room`: whether more may be sent.
+  /// Forwards the bytes that can be forwarded and reaps the processes that have ended. `has_room`:
+  /// whether more may be sent.
   void turn(const std::function<bool()>& has_room);
-  /// Adds what turn() waits for.
+  /// Adds the descriptors that turn() waits for.
   void poll_for(std::vector<pollfd>& descriptors, bool has_room) const;
 
  private:
@@ -65,7 +67,7 @@ class AgentRun {
   const PrepareRun order_;
   const AgentSite site_;
   const Send send_;
-  std::map<uint32_t, Worker> workers_;  // by channel; stays until its channel is over
+  std::map<uint32_t, Worker> workers_;  // by channel; stays until its channel has ended
   uint32_t newest_channel_ = 0;
 };
 

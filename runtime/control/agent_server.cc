@@ -48,7 +48,7 @@ void AgentServer::serve() {
 bool AgentServer::is_done() const {
   if (run_ != nullptr) return false;
   if (num_signals_obeyed_ == 0 && !(settings_.once && has_served_)) return false;
-  // What was sent last may be lost with the connection: wait a moment until it was heard.
+  // The last frame may be lost with the connection: wait a moment until the client has answered.
   const bool all_know = std::none_of(clients_.begin(), clients_.end(),
                                      [](const auto& each) { return each.second.has_to_hear; });
   return all_know || steady_now() >= leave_by_;
@@ -106,7 +106,7 @@ void AgentServer::greet(const std::string& from, std::span<const std::byte> fram
     return;
   }
   AgentGreeting answer = settings_.greeting;
-  // One that disagrees is told what this program is, and nothing else.
+  // A client whose greeting differs gets this agent's greeting without a challenge.
   if (check_greeting(*greeting, answer, "the control plane").ok()) {
     auto [client, is_new] = clients_.try_emplace(from);
     if (is_new) {
@@ -127,7 +127,7 @@ void AgentServer::greet(const std::string& from, std::span<const std::byte> fram
   clients_.erase(oldest);
 }
 
-/// What cannot be said ends the session of a run; of anybody else it is just not said.
+/// A message that cannot be encoded ends the session of a run; for any other client it is dropped.
 void AgentServer::tell(const std::string& to, Client& client, Payload message) {
   const Status put = client.outbox.put(message);
   if (!put.ok() && to == session_ && !broken_) broken_ = put.error().message();
@@ -136,7 +136,7 @@ void AgentServer::tell(const std::string& to, Client& client, Payload message) {
 void AgentServer::obey(const std::string& from, Client& client, const Payload& message) {
   if (const auto* order = as_if<PrepareRun>(message)) return prepare(from, client, *order);
   if (from != session_) {
-    // It knows that its run is over; who said so first does not matter.
+    // The client knows that its run is over; which side ended it does not matter.
     if (as_if<LeaveRun>(message) != nullptr) client.has_to_hear = false;
     return;
   }
@@ -145,7 +145,7 @@ void AgentServer::obey(const std::string& from, Client& client, const Payload& m
     broken_ = handled.error().message();
 }
 
-/// Looks first: who sends this may be anybody who can reach the port.
+/// Checks first: anybody who can reach the port may send this.
 void AgentServer::prepare(const std::string& from, Client& client, const PrepareRun& order) {
   const auto begin = [&]() -> Status {
     RETURN_IF_ERROR(check_names(order));
@@ -179,7 +179,7 @@ void AgentServer::answer(const std::string& to, Client& client, RunPrepared prep
   tell(to, client, Payload::of(std::move(prepared)));
 }
 
-/// Of somebody who has shown that it is this user.
+/// The sender has proved that it is this user.
 Status AgentServer::take(const std::string& from, const PrepareRun& order,
                          const std::filesystem::path& worker, RunPrepared& prepared) {
   if (num_signals_obeyed_ > 0) return error(Code::kUnavailable, "the agent has been told to stop");
@@ -233,7 +233,7 @@ void AgentServer::obey_signals() {
   }
 }
 
-/// Kills and reaps, then says so.
+/// Kills and reaps, then sends RunDropped.
 void AgentServer::end_run(std::string why) {
   why = cut(std::move(why), kReasonBytesMax);
   const size_t num_left = run_->num_workers();
@@ -252,7 +252,7 @@ void AgentServer::end_run(std::string why) {
   leave_by_ = steady_now() + kFarewellMax;
 }
 
-/// One that is gone does not take its answers: it is forgotten after a while.
+/// A client that has not taken its answers for kTriesMax turns is removed.
 void AgentServer::flush() {
   for (auto each = clients_.begin(); each != clients_.end();) {
     const std::string& to = each->first;

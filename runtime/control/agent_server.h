@@ -2,12 +2,12 @@
 ///
 ///   greeting -> greeting with a challenge -> PrepareRun -> RunPrepared -> ... -> LeaveRun
 ///
-/// Proof first: until the challenge has been found in the run folder, an order touches nothing and
-/// learns nothing of a run that is served. Everything happens on the thread that calls serve(),
-/// which is the parent of all workers: they die with it. It waits for no disk: that a RunCheck
-/// does. The end of a run (LeaveRun, a control plane that is silent for dead_after, a broken
-/// connection, a newer start of the same run) kills and reaps what is left of it before anything
-/// else is answered.
+/// Proof comes first: until the challenge has been found in the run folder, an order changes
+/// nothing and is told nothing about a run that is served. Everything runs on the thread that calls
+/// serve(), which is the parent of all workers: they die with it. It never waits for a disk: a
+/// RunCheck does that. The end of a run (LeaveRun, a control plane that is silent for dead_after, a
+/// broken connection, a newer start of the same run) kills and reaps what is left of it before
+/// anything else is answered.
 #pragma once
 
 #include <cstdint>
@@ -28,29 +28,30 @@ namespace primerl {
 struct AgentSettings {
   std::string listen;  // "tcp://host:port"
   FrameKeys keys;
-  AgentSite site;  // `worker` is asked for with each run
+  AgentSite site;  // `worker` is looked up for each run
   AgentGreeting greeting;
-  bool once = false;  // leave after the first run
-  /// Both are asked on a thread of their own, perhaps for several runs at once.
+  bool once = false;  // end after the first run
+  /// find_worker and check_run are called on a thread of their own, perhaps for several runs at
+  /// once.
   std::function<Result<std::filesystem::path>()> find_worker;
   /// Whether this machine can take part: an Error refuses the run.
   std::function<Status(const PrepareRun&)> check_run;
-  /// After the processes of a run have gone.
+  /// Called after the processes of a run have ended.
   std::function<void()> clean_up;
   std::function<void(const std::string&)> say;
-  /// Signals so far: the first ends the run gently, the second at once.
+  /// Number of signals so far: the first asks the run to drain, the second kills it.
   std::function<int()> num_signals;
 };
 
 class AgentServer {
  public:
-  static constexpr size_t kClientsMax = 16;  // that have greeted; the oldest without a run goes
+  static constexpr size_t kClientsMax = 16;  // beyond it the oldest without a run is dropped
 
   static Result<std::unique_ptr<AgentServer>> open(AgentSettings settings);
   ~AgentServer();
-  /// With its port.
+  /// Where it listens, with the port.
   const std::string& address() const { return listener_->address(); }
-  /// Until a signal, or the end of the first run.
+  /// Serves until a signal or, with `once`, the end of the first run.
   void serve();
   uint64_t num_refused() const { return num_refused_ + listener_->num_refused(); }
 
@@ -58,11 +59,11 @@ class AgentServer {
   /// A connection that has greeted.
   struct Client {
     uint64_t challenge = 0;
-    uint64_t number = 0;       // rises
+    uint64_t number = 0;       // increases
     int num_tries = 0;         // turns since its outbox was empty
-    bool has_to_hear = false;  // that its run is over: it answers with LeaveRun
+    bool has_to_hear = false;  // must hear that its run is over; answers with LeaveRun
     PeerOutbox outbox;
-    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it has sent; null: none is open
+    std::unique_ptr<RunCheck> check;  // of the PrepareRun that it has sent; null: none is pending
   };
 
   void turn();
@@ -94,7 +95,7 @@ class AgentServer {
   uint64_t num_refused_ = 0;
   int num_signals_obeyed_ = 0;
   bool has_served_ = false;
-  Time leave_by_;  // although a client has not answered
+  Time leave_by_;  // even if a client has not answered
 };
 
 }  // namespace primerl

@@ -144,7 +144,7 @@ class HostsReader {
       if (std::find(names_.begin(), names_.end(), host) != names_.end()) continue;
       auto& found = file_.diagnostics.error("H005", whole, "no [host.{}]: process '{}' runs there",
                                             host, process);
-      // A name that another place uses is not a slip.
+      // A name that a place uses is correct: only unused ones are suggested.
       std::vector<std::string> unused;
       for (const auto& name : names_)
         if (!used_.contains(name)) unused.push_back(name);

@@ -4,7 +4,7 @@
 ///   [host.gpu1]
 ///   agent = "10.0.0.5:7300"
 ///   key = "..."                  # of the agent; needed beyond loopback
-///   listen = "10.0.0.5"          # where links of its processes listen; default: as `agent`
+///   listen = "10.0.0.5"          # where its processes listen for connections; default: as `agent`
 ///
 /// Findings have codes of their own, H001 to H007, beside those of any table (G001, G02x). Plain
 /// values; any thread.
@@ -39,11 +39,11 @@ Result<HostsFile> read_hosts(const std::string& path, const Plan& plan);
 /// The same from text.
 HostsFile read_hosts_text(std::string text, const std::string& name, const Plan& plan);
 
-/// "host:port", a host name or an address (IPv6 in brackets) and a port from `port_min`. The host,
-/// or nothing when it is none.
+/// "host:port", a host name or an address (IPv6 in brackets) and a port from `port_min`. Returns
+/// the host, or nothing when the text is no such address.
 std::optional<std::string> host_of_address(const std::string& address, uint32_t port_min);
 
-/// Whether one can be reached from other machines: not "127.0.0.1" and the like.
+/// Whether a host can be reached from other machines: not "127.0.0.1" and the like.
 bool is_beyond(const std::string& host);
 
 }  // namespace primerl

@@ -28,7 +28,7 @@ Error system_error(std::string_view what) {
   return error(Code::kIo, "{}: {}", what, std::strerror(errno));
 }
 
-/// argv or envp: pointers into strings that live as long as it.
+/// argv or envp: pointers into strings that it owns.
 struct Words {
   explicit Words(std::vector<std::string> list) : strings(std::move(list)) {
     for (auto& text : strings) pointers.push_back(text.data());
@@ -67,8 +67,8 @@ struct ChildSetup {
 
 /// Only async-signal-safe calls: other threads of the parent may have held any lock.
 [[noreturn]] void become(const ChildSetup& setup) {
-  // Whatever another thread has just opened is not the child's: a socket that it held would outlive
-  // this process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
+  // Closes what another thread has just opened: a socket that the child held would outlive this
+  // process. Kernels before 5.11 keep what was opened without O_CLOEXEC.
   (void)::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   const bool is_ready = ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == setup.parent &&
                         ::setpgid(0, 0) == 0 && ::dup2(setup.null_fd, STDIN_FILENO) >= 0 &&
@@ -157,7 +157,7 @@ Result<ChildProcess::Started> ChildProcess::start(const LaunchOptions& options) 
   if (::pipe2(pipe_fds, O_CLOEXEC) < 0) return system_error("no pipe for a worker");
   const Descriptor fault_read(pipe_fds[0]);
   Descriptor fault_write(pipe_fds[1]);
-  // Neither through a link nor into a pipe, where opening waits for somebody at the other end.
+  // Follows no symlink, and does not block on a pipe that nobody has open at the other end.
   Descriptor log(::open(options.log_file.c_str(),
                         O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (log.get() < 0)
@@ -249,7 +249,7 @@ void ChildProcess::kill() {
 }
 
 std::string ChildProcess::last_words(size_t bytes_max) const {
-  // The file that was opened, whatever has its name by now.
+  // Of the file that was opened, even if another file has its name by now.
   struct stat facts {};
   if (::fstat(log_fd_, &facts) != 0) return {};
   const auto size = static_cast<uint64_t>(facts.st_size);
@@ -259,7 +259,7 @@ std::string ChildProcess::last_words(size_t bytes_max) const {
   const auto num_read =
       ::pread(log_fd_, text.data(), text.size(), static_cast<off_t>(size - num_bytes));
   text.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
-  // A line cut in front says less than nothing.
+  // Drop the first line if its beginning is missing.
   if (num_bytes < size - log_start_) {
     if (const auto line_end = text.find('\n'); line_end + 1 < text.size())
       text.erase(0, line_end + 1);

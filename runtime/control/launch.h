@@ -1,9 +1,9 @@
-/// WorkerProcess: a process with a control channel, from exec to its last words. launch() makes it
-/// a child of this process; on another machine its agent does (runtime/control/agent_client.h).
+/// WorkerProcess: a process with a control channel, from exec to its exit. launch() makes it a
+/// child of this process; on another machine its agent does (runtime/control/agent_client.h).
 ///
-/// A child is made by fork and exec (never a fork that goes on: libtorch, CAF and threads do not
+/// A child is made by fork and exec (never fork without exec: libtorch, CAF and threads do not
 /// survive it), gets one end of a socketpair as `--control FD`, a log file as its stderr, a process
-/// group of its own (Ctrl-C reaches the launcher alone), and PR_SET_PDEATHSIG, so that it cannot
+/// group of its own (Ctrl-C reaches only the launcher), and PR_SET_PDEATHSIG, so that it cannot
 /// outlive the thread that launched it: launch from a thread that lives as long as the run, usually
 /// the main one. Only the launcher may declare a worker dead.
 ///
@@ -56,7 +56,7 @@ struct ProcessExit {
   std::string text() const;
 };
 
-/// What the hello must say; differences are refused with both values.
+/// What the hello must contain; the error of a difference names both values.
 struct ExpectedHello {
   uint64_t graph_hash = 0;
   uint64_t types_hash = 0;
@@ -64,7 +64,7 @@ struct ExpectedHello {
   uint32_t incarnation = 0;
 };
 
-/// A child of this process, without a word said to it yet. Not thread-safe; one owner.
+/// A child of this process, without its control channel. Not thread-safe; one owner.
 class ChildProcess {
  public:
   /// What start() gives: the child, and this end of its control socket, the caller's to close.
@@ -78,7 +78,7 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  /// Readable once it has ended; -1 where the kernel has none.
+  /// Readable once it has ended; -1 where the kernel has no pidfd.
   int pid_fd() const { return pid_fd_; }
   /// Whether, and how, it has ended; never waits.
   std::optional<ProcessExit> poll();
@@ -124,8 +124,8 @@ class WorkerProcess {
   virtual Result<ProcessExit> wait(Duration timeout) = 0;
   /// SIGKILL. wait() afterwards to know that it is gone.
   virtual void kill() = 0;
-  /// The end of the log file since this launch, at most `bytes_max`, whole lines: what a crashed
-  /// process said last. Empty when it said nothing.
+  /// The end of the log file since this launch, at most `bytes_max`, whole lines: the last output
+  /// of a crashed process. Empty when it wrote nothing.
   virtual std::string last_words(size_t bytes_max = kLastWordsBytes) const = 0;
 
  protected:
@@ -136,7 +136,7 @@ class WorkerProcess {
   const ProcessId process_;
 };
 
-/// ok, or which of the two disagree about, with both values.
+/// ok, or an Error that names what differs, with both values.
 Status check_hello(const WorkerHello& hello, const ExpectedHello& expected);
 
 /// Waits for the worker's WorkerHello and compares it. The error of a worker that dies first names

@@ -1,9 +1,9 @@
 /// PeerOutbox: frames of one connection that wait to be sent, in order, and how long its peer has
 /// been silent.
 ///
-/// What may wait is bounded by who fills it: bytes of channels are sent only while has_room(), and
-/// what else there is answers orders one by one. Silence is counted in turns of the own loop, at
-/// most kTurnMax each: a process that was itself stopped has heard nothing and knows nothing. Not
+/// The caller bounds how many frames wait: it puts bytes of channels only while has_room(), and
+/// every other frame answers one order. Silence is counted in turns of the caller's loop, at most
+/// kTurnMax each: while this process itself was stopped, it could not hear the peer. Not
 /// thread-safe.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace primerl {
 
 class PeerOutbox {
  public:
-  static constexpr size_t kFramesMax = 64;  // of channels, that wait
+  static constexpr size_t kFramesMax = 64;  // of channels, waiting
   static constexpr Duration kTurnMax = Duration::milliseconds(500);
 
   bool has_room() const { return waiting_.size() < kFramesMax; }
@@ -31,7 +31,7 @@ class PeerOutbox {
     waiting_.push_back(std::move(frame));
     return ok();
   }
-  /// Sends what `send` takes.
+  /// Sends frames in order until `send` returns false.
   void flush(const std::function<bool(std::span<const std::byte>)>& send) {
     while (!waiting_.empty() && send(waiting_.front())) waiting_.pop_front();
   }
@@ -46,7 +46,7 @@ class PeerOutbox {
     last_turn_ = now;
     return silent_for_ >= dead_after;
   }
-  /// Whether a sign of life is due: none while others wait to be sent.
+  /// Whether a heartbeat is due: none while frames wait to be sent.
   bool is_beat_due(Time now, Duration every) {
     if (!waiting_.empty() || now < next_beat_) return false;
     next_beat_ = now + every;
@@ -61,7 +61,7 @@ class PeerOutbox {
   Time next_beat_;
 };
 
-/// How often each side shows that it lives: several times within `dead_after`.
+/// How often each side sends a heartbeat: several times within `dead_after`.
 inline Duration beat_every(Duration dead_after) {
   return std::min(Duration::seconds(1), Duration::nanoseconds(dead_after.to_nanoseconds() / 5));
 }

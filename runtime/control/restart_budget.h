@@ -1,6 +1,6 @@
 /// RestartBudget: how often something that dies is started again, and how long to wait before: at
-/// most `restarts_max` times within `window`, each pause twice as long as the last, so that what
-/// cannot live does not take the machine with it.
+/// most `restarts_max` times within `window`, each pause twice as long as the last, so that a
+/// process that keeps dying does not overload the machine.
 ///
 /// A value; no clock of its own; one thread.
 #pragma once
@@ -20,10 +20,10 @@ class RestartBudget {
 
   /// Restarts older than the window no longer count.
   void forget_old(Time now);
-  /// Takes one restart; how long to wait before it: 50 ms, twice as long each time, at most
-  /// 6.4 s. Nothing: there is none left.
+  /// Takes one restart. Returns how long to wait before it: 50 ms, twice as long each time, at most
+  /// 6.4 s; nothing when none is left.
   std::optional<Duration> take(Time now);
-  /// That count against `restarts_max` now.
+  /// Restarts that count against `restarts_max` now.
   size_t num_taken() const { return taken_.size(); }
 
  private:

@@ -2,9 +2,10 @@
 ///
 ///   names within their limits -> the challenge is in the run folder -> this machine can take part
 ///
-/// Whoever sends one has proved nothing yet, and the files it names are on disks that may hang: so
-/// the agent's only thread never waits for them. A look that does not end is given up and told so;
-/// its thread stays until the disk lets it go, and only so many may. Not thread-safe.
+/// The sender of a PrepareRun is not authenticated yet, and the files it names are on disks that
+/// may hang: so the agent's only thread never waits for them. A check that does not end in time is
+/// given up with an error; its thread stays until the disk answers, and the number of such threads
+/// is bounded. Not thread-safe.
 #pragma once
 
 #include <atomic>
@@ -19,30 +20,31 @@
 
 namespace primerl {
 
-/// Names of a PrepareRun that are within their limits (agent_messages.h) and nothing but text.
+/// Checks that the names of a PrepareRun are within their limits (agent_messages.h) and printable.
 Status check_names(const PrepareRun& order);
 
-/// The folder is the one that the control plane has, and it is run by this user: a file of the
-/// folder holds the challenge, and is this user's. Opens nothing that could wait for somebody.
+/// Checks that the folder is the one that the control plane has, and that the control plane runs as
+/// this user: a file in the folder holds the challenge and is owned by this user. Opens nothing
+/// that could block, such as a pipe.
 Status check_folder(const PrepareRun& order, uint64_t challenge);
 
 class RunCheck {
  public:
   static constexpr Duration kLookMax = Duration::seconds(10);
-  static constexpr int kLooksMax = 16;  // under way at a time, those given up included
+  static constexpr int kLooksMax = 16;  // checks in progress, those given up included
 
   struct Machine {
     std::function<Result<std::filesystem::path>()> find_worker;
     std::function<Status(const PrepareRun&)> check_run;  // null: it can take part
   };
-  /// Of one agent: how many looks are under way.
+  /// How many checks of one agent are in progress.
   using Looks = std::shared_ptr<std::atomic<int>>;
 
-  /// kUnavailable: too many looks do not end.
+  /// kUnavailable: too many earlier checks have not ended.
   static Result<std::unique_ptr<RunCheck>> begin(PrepareRun order, uint64_t challenge,
                                                  Machine machine, const Looks& looks, Time now);
   const PrepareRun& order() const { return order_; }
-  /// The worker program, why not, or nothing yet. kDeadline after kLookMax.
+  /// The worker program, an Error, or nothing while the check runs. kDeadline after kLookMax.
   std::optional<Result<std::filesystem::path>> poll(Time now) const;
 
  private:

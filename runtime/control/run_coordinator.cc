@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-// Between two looks at a run that is not quiet yet.
+// Between two counts of a run that is not idle yet.
 constexpr Duration kLookAgain = Duration::milliseconds(5);
 
 Error out_of_turn(const Plan& plan, ProcessId from, std::string_view what) {
@@ -143,7 +143,7 @@ PeerEntry RunCoordinator::entry_of(size_t process) const {
           hello.pass};
 }
 
-/// Those that live: one that is itself being brought back will be told of this one.
+/// Only living peers: one that is itself being restarted is told of this one later.
 ConnectPeers RunCoordinator::peers_of(size_t process) const {
   ConnectPeers peers;
   for (size_t k = 0; k < members_.size(); ++k)
@@ -179,7 +179,7 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message) {
   member.is_ready = true;
   go(from);
   if (phase_ != Phase::kDraining) return ok();
-  // It missed the order, and the look that waits for its answer.
+  // It missed the order to drain, and the count that waits for its answer.
   send_(from, Payload::of(DrainRun{"the run drains"}));
   begin_round();
   return ok();
@@ -202,7 +202,7 @@ void RunCoordinator::begin_round() {
 
 void RunCoordinator::count(ProcessId from, const GroupsCounted& counted, Time now) {
   if (phase_ != Phase::kDraining || counted.round != round_) return;
-  // One that is being brought back has nothing yet that could be under way: it does not count.
+  // A process that is being restarted has nothing in flight yet: its count is ignored.
   if (!members_[from.index()].is_ready) return;
   members_[from.index()].counted = counted;
   if (!all([](const Member& one) { return one.counted.has_value(); })) return;
@@ -233,7 +233,7 @@ Status RunCoordinator::tick(Time now) {
     is_waiting = is_waiting || member.beat.is_waiting;
     has_alarm = has_alarm || member.beat.has_alarm;
   }
-  // Nobody waits for anything but a timer: that is patience.
+  // All wait only for timers: that is no stall.
   if (has_alarm && !is_waiting) return ok();
   auto stalled = error(Code::kDeadline, "no step and no sign of life for {} in any process",
                        to_string(still_max));

@@ -1,19 +1,19 @@
-/// RunCoordinator: brings the processes of one run up together and finds the end of it.
+/// RunCoordinator: starts the processes of one run together and detects the end of the run.
 ///
 ///   all:  WorkerHello -> [ConnectPeers -> PeersConnected] -> StartRun -> GroupsReady -> GoRun
 ///   recovered: GroupsCaughtUp -> ResumeLive
-///   end:  TenantFinished of every tenant | drain() -> DrainRun -> CountGroups/GroupsCounted ->
-///   EndRun
+///   end:  TenantFinished of every tenant | drain() -> DrainRun ->
+///         CountGroups/GroupsCounted -> EndRun
 ///
-/// What stands in one step waits for all processes: no source starts before every link is live and
-/// every group is made, and no group of a recovered run resumes before all have followed. A drain
-/// is over when two successive looks find every group idle, nothing under way between any two, and
-/// no step taken in between; the sums are of all processes, so a message that crosses a look is
-/// seen in the next one. A run whose process is alone has no links to make and finds its end by
-/// itself: StartRun is all it gets.
+/// Each step waits for all processes: no source starts before every connection is live and every
+/// actor group is made, and no actor group of a recovered run resumes before all have followed
+/// their records. A drain is over when two successive counts find every actor group idle, no
+/// message in flight between any two, and no step taken in between; the counts are summed over all
+/// processes, so a message that is sent during one count shows in the next. A run of one process
+/// has no connections to make and detects its end itself: it gets only StartRun.
 ///
-/// A state machine: no thread, no clock, no socket. The owner tells it what arrived and when, and
-/// sends what it says. Not thread-safe.
+/// A state machine: no thread, no clock, no socket. The owner passes it every message with its
+/// time, and sends the messages that it emits. Not thread-safe.
 #pragma once
 
 #include <functional>
@@ -35,18 +35,18 @@ class RunCoordinator {
   /// `plan` outlives it.
   RunCoordinator(const Plan& plan, uint64_t types_hash, uint32_t incarnation, Send send);
 
-  /// One message of one worker; those it does not know are nobody's. An Error ends the run: a
-  /// worker that disagrees, with both values, or one that speaks out of turn.
+  /// One message of one worker; unknown ones are ignored. An Error ends the run: the hello of a
+  /// worker differs (the error has both values), or a message came out of turn.
   Status handle(ProcessId from, const Payload& message, Time now);
-  /// Who stands where, over all processes, from their newest heartbeats: the table that a stall is
-  /// reported with.
+  /// What each node is blocked on, over all processes, from their newest heartbeats: the table of a
+  /// stall report.
   void tell_stalls_by(std::function<std::string()> tell) { tell_stall_ = std::move(tell); }
-  /// Now and then: asks again while a drain goes on. An Error: nobody gets on any more.
+  /// Call it regularly: it counts again while a drain goes on. An Error: no progress.
   Status tick(Time now);
-  /// A worker of a run that is up has died. Its neighbours are told; the incarnation of the
-  /// incarnation to start in its place, which then comes up as the first did.
+  /// A worker of a run that is up has died. Its neighbours are told. Returns the incarnation to
+  /// start in its place, which then starts up as the first one did.
   uint32_t process_died(ProcessId process);
-  /// Ends the run gently. Before it runs there is nothing to drain: false.
+  /// Drains the run. False before the run is up: there is nothing to drain.
   bool drain(const std::string& reason, uint8_t end);
 
   Phase phase() const { return phase_; }
@@ -57,7 +57,7 @@ class RunCoordinator {
   /// Processes that the run still waits for, by name: "inference#1 and training".
   std::string waits_for() const;
 
-  /// Of the newest heartbeats or, where it has ended, of its last word.
+  /// Of its newest heartbeat or, if it has ended, of its RunEnded.
   const std::vector<EdgeLedger>& edges_of(ProcessId process) const;
   const Heartbeat& heartbeat_of(ProcessId process) const;
   /// Summed over all processes; waiting_max is the greatest.
@@ -102,7 +102,7 @@ class RunCoordinator {
 
   // Of a drain.
   uint64_t round_ = 0;
-  std::optional<uint64_t> quiet_steps_;  // of the last look, if all was quiet
+  std::optional<uint64_t> quiet_steps_;  // of the last count, if all was idle
   std::optional<Time> next_round_;
 };
 

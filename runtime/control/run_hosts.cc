@@ -16,7 +16,7 @@ namespace {
 constexpr Duration kConnectMax = Duration::seconds(10);
 constexpr Duration kPrepareMax = Duration::seconds(20);  // it may have an older start to reap
 
-/// The agent's challenge as a file of this user in the run folder; gone with this value.
+/// The agent's challenge as a file of this user in the run folder; removed with this value.
 class ChallengeFile {
  public:
   explicit ChallengeFile(std::filesystem::path file) : file_(std::move(file)) {}

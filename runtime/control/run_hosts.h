@@ -1,9 +1,9 @@
 /// RunHosts: the agents of the machines that one start of a run uses: connected, made ready, asked
 /// to start workers.
 ///
-/// Connects anew with every start; the agents then kill and reap what is left of the start before,
-/// so that two incarnations never meet. Destroyed after every worker it has launched. The session's
-/// thread alone.
+/// Every start connects again; the agents then kill and reap what is left of the start before, so
+/// that processes of two starts never run at the same time. Destroyed after every worker it has
+/// launched. Only the session's thread uses it.
 #pragma once
 
 #include <functional>
@@ -36,18 +36,18 @@ class RunHosts {
     uint32_t incarnation = 1;
     std::filesystem::path folder;
     std::string links;      // name of the folder of sockets
-    bool is_again = false;  // the run is taken up: an agent may need to come back first
+    bool is_again = false;  // the run is resumed: an agent may need to come back first
     uint64_t types_hash = 0;
     std::function<bool()> is_cancelled;
   };
 
-  /// All agents, or the first fault by name.
+  /// Connects to all agents, or returns the first fault with the name of its host.
   static Result<std::unique_ptr<RunHosts>> connect(const MachineSetup& setup, const Start& start);
 
   Result<std::unique_ptr<WorkerProcess>> launch(const std::string& host,
                                                 const LaunchOptions& options,
                                                 std::shared_ptr<ControlInbox> inbox);
-  /// Why one of the agents is lost; nothing while all are there.
+  /// Why one of the agents is lost; nothing while all are connected.
   std::optional<Error> fault() const;
   /// Why one of them wants the run to end.
   std::optional<std::string> leaving() const;
@@ -58,7 +58,7 @@ class RunHosts {
   std::map<std::string, std::unique_ptr<AgentClient>> agents_;  // by host
 };
 
-/// What the hosts file and the flags of the run must agree on, before anything is started.
+/// Checks that the hosts file and the flags of the run agree, before anything is started.
 Status check_host_setup(const MachineSetup& setup, const Plan& plan, const std::string& listen);
 
 }  // namespace primerl

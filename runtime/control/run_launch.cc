@@ -1,5 +1,5 @@
-// How a session notes its start and brings its workers up: the agents of other machines, the
-// processes, and the wait until all have spoken and linked up.
+// How a session records its start and starts its workers: the agents of other machines, the
+// processes, and the wait until all have greeted and are connected.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ std::string host_name() {
 }  // namespace
 
 std::string RunSession::fresh_run_id() const {
-  // Two runs of one host differ in time or process, two folders of one moment in their host.
+  // Two runs of one machine differ in time or pid, two runs of one moment in their machine.
   return fmt::format("{:016x}", stable_hash(fmt::format("{} {} {:.9f} {}", host_name(), ::getpid(),
                                                         wall_start_, folder_.path().string())));
 }
@@ -69,7 +69,7 @@ Status RunSession::note_start() {
   return folder_.note(facts.set("end", "running"));
 }
 
-/// Of a start whose control plane was killed before it had read all that was reported.
+/// Steps of a start whose control plane was killed before it had read all that was reported.
 Status RunSession::keep_leftover_steps() const {
   const auto files = find_step_lines(folder_.logs_folder());
   if (files.empty()) return ok();
@@ -94,7 +94,7 @@ Status RunSession::launch_workers() {
       std::make_unique<RunCoordinator>(plan_, WireTypes(message_catalog()).hash(), incarnation_,
                                        [this](ProcessId to, Payload message) {
                                          Worker& worker = workers_[to.index()];
-                                         // One that has gone says so on its own channel.
+                                         // The end of a worker shows on its own channel.
                                          if (!worker.is_closed)
                                            (void)worker.process->control().send(std::move(message));
                                        });
@@ -145,7 +145,7 @@ Status RunSession::launch_workers() {
   return ok();
 }
 
-/// Agents are asked before anything is started: what is left of the start before is gone then.
+/// Connects to the agents before anything is started: they kill what is left of the start before.
 Status RunSession::connect_hosts() {
   if (host_setup_ == nullptr || host_setup_->hosts.empty()) return ok();
   RunHosts::Start start;
@@ -181,7 +181,7 @@ Status RunSession::launch_worker(size_t index) {
   return ok();
 }
 
-/// What does not depend on the machine.
+/// The options that do not depend on the machine.
 LaunchOptions RunSession::launch_options(size_t index) const {
   const PlanProcess& placed = plan_.processes[index];
   const Worker& worker = workers_[index];
@@ -214,7 +214,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
 Error RunSession::died_early(Worker& worker, const ControlEvent& event) {
   const auto exit = worker.process->wait(Duration::seconds(2));
   std::string how = exit.ok() ? exit->text() : "closed its control channel";
-  // One that leaves by itself would leave again.
+  // A worker that exits by itself would exit again.
   lifecycle_.on_worker_died_early(exit.ok() && exit->signal != 0);
   if (!event.closed.ok()) how += fmt::format(" ({})", event.closed.error().message());
   auto fault = error(Code::kUnavailable, "process '{}' {} before it was ready",

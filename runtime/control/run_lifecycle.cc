@@ -57,11 +57,11 @@ RunLifecycle::Action RunLifecycle::on_agent_lost(const Error& why, bool was_up) 
 
 RunLifecycle::Action RunLifecycle::on_worker_lost(const std::string& death, bool was_up) {
   if (is_stopping()) return Action::kNothing;
-  // Where there was a fault before, another start would end with it, too.
+  // After an earlier fault another start would end with the same fault.
   const bool may_come_back = was_up && fault_.empty() && may_be_taken_up_;
   note_fault(death);
   if (!may_come_back) return stop();
-  // What the others have done is in their records: they need not end in order.
+  // What the others have done is in their records: they need not drain.
   has_lost_worker_ = true;
   phase_ = Phase::kStopping;
   return Action::kKillAll;
@@ -124,7 +124,8 @@ RunEnding RunLifecycle::end(std::string why, bool is_stalled, bool all_said_how)
   ending.how = is_stalled || is_stalled_ ? RunEnding::How::kStalled : RunEnding::How::kFailed;
   ending.why = std::move(why);
   ending.was_following = is_following_;
-  // What a worker says of its record is known; one that died may die of the checkpoint, too.
+  // Only if every worker reported its end is it known that the record was the cause; one that died
+  // may die with the checkpoint, too.
   ending.has_left_record =
       has_left_record_ || (is_following_ && fault_.empty() && num_signals_ == 0 && all_said_how);
   ending.has_lost_worker = has_lost_worker_ && num_signals_ == 0;

@@ -1,13 +1,13 @@
-/// RunLifecycle: where one start of a run stands, and how it ends: what Ctrl-C, a lost worker, a
-/// full disk or a stall mean in each phase.
+/// RunLifecycle: the phase of one start of a run, and how it ends: what Ctrl-C, a lost worker, a
+/// full disk or a stall do in each phase.
 ///
 ///   kStarting -> [kFollowing] -> kRunning -> kDraining -> kStopping
 ///
-/// From every phase a fault or the second Ctrl-C leads to kStopping; only the way back is missing.
-/// The first fault is the reason of the end: what comes later may be its effect.
+/// A fault or the second Ctrl-C leads from every phase to kStopping; no phase is entered again. The
+/// first fault is the reason of the end: later ones may be its effects.
 ///
 /// A state machine: no thread, no clock, no process. The owner (RunSession) tells it what happened,
-/// and does what it answers. Not thread-safe.
+/// and does what the returned Action says. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ namespace primerl {
 struct RunEnding {
   enum class How { kFinished, kInterrupted, kFailed, kStalled };
   How how = How::kFinished;
-  std::string why;  // of the last two: what a person should read
+  std::string why;  // of kFailed and kStalled: the text for a person
   /// The record could not be followed to its end: the run may go on from its checkpoint alone.
   bool has_left_record = false;
-  /// A worker is lost that the others cannot go on without: the run may be taken up again.
+  /// A worker is lost that the others need: the run may be resumed.
   bool has_lost_worker = false;
   bool was_following = false;  // the record, when it ended
 };
@@ -43,28 +43,29 @@ class RunLifecycle {
   /// worker the run may begin again (restarts_max > 0).
   RunLifecycle(bool follows_record, bool may_be_taken_up);
 
-  /// All workers have been started and linked up.
+  /// All workers have been started and connected.
   void on_launched();
-  /// A step that is not in the record.
+  /// A training step that is not in the record.
   void on_step();
   /// The record is at its end.
   void on_followed();
-  /// Ctrl-C or its like: drains, then stops, then kills.
+  /// Ctrl-C, SIGTERM or SIGHUP: the first drains, the second stops, the third kills.
   Action on_signal();
   /// A drain was asked for before there was anything to drain.
   Action on_nothing_to_drain() { return stop(); }
   /// An agent was told to stop: it wants the run to end. Drains once.
   Action on_agent_leaving();
-  /// An agent is lost, and its processes with it as far as this side can know. `was_up`: the run
-  /// had begun, so that another start may go better.
+  /// An agent is lost, and its processes with it as far as the control plane can know. `was_up`:
+  /// the run had begun, so that another start may succeed.
   Action on_agent_lost(const Error& why, bool was_up);
   /// A worker says that it ended in failure.
   Action on_worker_failed() { return stop(); }
   /// A worker is dead that cannot be started again alone. `was_up`: as above.
   Action on_worker_lost(const std::string& death, bool was_up);
-  /// One ended before all were launched. One that left by itself would leave again.
+  /// A worker ended before all were launched. One that exited by itself would exit again.
   void on_worker_died_early(bool by_signal);
-  /// No progress (kDeadline), or a worker that does not belong here.
+  /// No progress (kDeadline), or a worker that disagrees, breaks the protocol or cannot be started
+  /// again.
   Action on_cannot_go_on(const Error& why);
   /// The run folder cannot be written. kStop once; afterwards nothing is written any more.
   Action on_cannot_write(const Error& why);
@@ -79,14 +80,14 @@ class RunLifecycle {
   bool has_lost_agent() const { return has_lost_agent_; }
   bool is_told_to_leave() const { return is_told_to_leave_; }
   bool cannot_write() const { return cannot_write_; }
-  /// Asked for twice or more: how single workers ended matters no longer.
+  /// Two signals or more: how single workers ended no longer matters.
   bool is_forced() const { return num_signals_ >= 2; }
   const std::string& fault() const { return fault_; }
 
   /// The launch failed: `why`, or "" when it was interrupted.
   RunEnding end_of_launch(const Error& why, bool was_up) const;
-  /// All workers have gone. `why` and `is_stalled` are what they said; `all_said_how`: each of them
-  /// said how it ended, so that what they say of the record is known.
+  /// All workers have ended. `why` and `is_stalled` are what they reported; `all_said_how`: each of
+  /// them reported how it ended, so that it is known whether the record was the cause.
   RunEnding end(std::string why, bool is_stalled, bool all_said_how) const;
 
  private:

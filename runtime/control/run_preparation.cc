@@ -29,7 +29,7 @@ fs::path run_folder_above(const fs::path& checkpoint) {
   return {};
 }
 
-/// The run was cut off before an actor had done anything.
+/// Whether the run was cut off before an actor had done anything.
 bool is_untouched(const fs::path& run_folder) {
   for (const char* file : {"metrics.jsonl", "rollouts.jsonl"}) {
     std::error_code none;
@@ -62,8 +62,8 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
   return ok();
 }
 
-/// `trace/`; when the last start died before it made one, what the start before had recorded. Never
-/// behind a start that was not recorded at all.
+/// `trace/`; if the last start died before it made one, the record of the start before. A start
+/// that was not recorded at all is never skipped.
 fs::path newest_record(const fs::path& run_folder) {
   const fs::path newest = run_folder / "trace";
   if (is_there(newest)) return newest;
@@ -78,8 +78,8 @@ fs::path newest_record(const fs::path& run_folder) {
   return newest;
 }
 
-/// Whether a start that followed `older` had not come to its end. Groups of processes that died are
-/// left out: they begin anew, and count their steps anew.
+/// Whether a start that followed `older` was cut off before the end of that record. Actor groups of
+/// processes that died are left out: they start again and count their steps from 1.
 bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& older) {
   if (!check_fits(plan, newer.catalog()).ok() || !check_fits(plan, older.catalog()).ok())
     return false;
@@ -91,8 +91,8 @@ bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& 
   return false;
 }
 
-/// A record is followed to its end: `max_steps` cannot lie within it. With the options that it was
-/// made with it does not.
+/// A record is followed to its end, so `max_steps` must lie beyond it. With unchanged options it
+/// does.
 Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   if (!choice.has_other_options) return ok();
   ASSIGN_OR_RETURN(auto steps, newest_steps(choice.run_folder / "metrics.jsonl"));
@@ -187,7 +187,7 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
     choice.points.push_back(std::move(point));
   }
   if (!choice.record.empty()) return check_recorded_steps(plan, choice);
-  if (choice.points.empty()) return ok();  // untouched: all steps are left
+  if (choice.points.empty()) return ok();  // nothing was done yet: all steps are left
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
     if (step >= max_steps)
@@ -203,7 +203,7 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, Resum
   std::unique_ptr<RunFolder> folder;
   if (!choice.run_folder.empty() && out.empty()) {
     ASSIGN_OR_RETURN(folder, RunFolder::open(choice.run_folder));
-    std::error_code ignored;  // what stays is only in the way of space
+    std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
     if (choice.record == folder->trace_folder()) choice.record = aside;

@@ -4,12 +4,12 @@
 /// `--resume DIR`, DIR being
 ///   a run folder     goes on in it: files are appended to, the newest complete checkpoint counts;
 ///                    with --out the new run gets that folder of its own
-///   a checkpoint     checkpoints/step_N: a new run folder, so that no younger checkpoint of the
-///                    abandoned line is mistaken for this run's
-/// A run folder whose last start was cut off is taken up from its record, when there is a whole
-/// one: nothing it had done is done again, and the checkpoint only spares the learner its older
-/// steps. Else, or with --from-checkpoint, the run goes on after the newest complete checkpoint.
-/// GRAPH may be left out: the resolved graph of that run is taken again.
+///   a checkpoint     checkpoints/step_N: a new run folder, so that no later checkpoint of the old
+///                    run is mistaken for one of this run
+/// A run folder whose last start was cut off is resumed from its record if that is complete: no
+/// finished work is done again, and with the checkpoint the learner need not repeat its older
+/// steps. Otherwise, or with --from-checkpoint, the run resumes from the newest complete
+/// checkpoint. GRAPH may be left out: the resolved graph of that run is used again.
 #pragma once
 
 #include <filesystem>
@@ -24,37 +24,37 @@
 
 namespace primerl {
 
-/// What a person said about where a run lives and where it goes on.
+/// What the command line says about the folder of a run and where it resumes.
 struct RunPlace {
   std::string out;               // the folder of the run; "": one with a new name
   std::string resume;            // a run folder or a checkpoint; "": a new run
-  bool from_checkpoint = false;  // leave the record alone
+  bool from_checkpoint = false;  // do not follow the record
 };
 
-/// Where a run goes on. Empty in a fresh one.
+/// Where a run resumes. Empty for a new run.
 struct ResumeChoice {
-  std::filesystem::path run_folder;     // to go on in; empty = a new one
+  std::filesystem::path run_folder;     // to resume in; empty = a new one
   std::filesystem::path graph_file;     // the resolved graph of that run
   std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
   std::filesystem::path record;         // to follow first; filled by choose_record()
   bool has_other_options = false;       // the record is of the same graph with other options
   std::vector<std::string> begun_from;  // checkpoints that `record` begins from
   std::vector<AbsentProcess> absent;    // that follow no record
-  std::filesystem::path superseded;     // a record that `record` holds whole
-  std::vector<std::string> notes;       // incomplete checkpoints that were passed over
+  std::filesystem::path superseded;     // a record that `record` contains completely
+  std::vector<std::string> notes;       // incomplete checkpoints that were skipped
 };
 
 /// Says what `--resume` names; an empty name is an empty choice.
 Result<ResumeChoice> read_resume(const std::string& resume);
 
-/// Finds the record of a start that was cut off, if it can be taken up; a note says why not.
+/// Finds the record of a start that was cut off, if it can be followed; a note says why not.
 void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
 /// Finds every tenant's checkpoint; the error names what is missing and what to do.
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice);
 
-/// Makes or opens the run folder and writes the resolved graph into it; what was recorded there is
-/// set aside, and choice.record follows it.
+/// Makes or opens the run folder and writes the resolved graph into it; an earlier trace there is
+/// renamed (RunFolder::set_trace_aside()), and choice.record is updated.
 Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, ResumeChoice& choice,
                                                    const Plan& plan);
 

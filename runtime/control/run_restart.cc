@@ -1,5 +1,5 @@
-// Workers that died: which come back while the run goes on, when and how often; the end of a
-// record that all follow after the death of another.
+// Workers that died: which are started again while the run goes on, when and how often; the end of
+// the record that all workers follow when the run was resumed after a death.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kExitMax = Duration::seconds(10);  // from its last word to its exit
+constexpr Duration kExitMax = Duration::seconds(10);  // from its last message to its exit
 
 }  // namespace
 
-/// One that keeps the state of the run comes back with all others, from their records.
+/// A process that keeps state of the run is not restarted alone: all resume from their records.
 bool RunSession::can_restart(ProcessId process) const {
   if (plan_.processes.size() < 2 || lifecycle_.is_stopping() || lifecycle_.is_following())
     return false;
@@ -29,7 +29,7 @@ bool RunSession::plan_restart(ProcessId process) {
   if (!can_restart(process)) return false;
   const auto exit = worker.process->wait(kExitMax);
   if (!exit.ok() && !plan_.process(process).machine.empty()) {
-    lifecycle_.note_fault(exit.error().text());  // without the agent's word it may live
+    lifecycle_.note_fault(exit.error().text());  // until the agent confirms it, it may live
     return false;
   }
   const std::string how = worker.was_silent ? fmt::format("said nothing for {} and was killed",
@@ -55,8 +55,8 @@ bool RunSession::plan_restart(ProcessId process) {
   return true;
 }
 
-/// Where the worker begins. One that comes back later begins where the record of the run does: that
-/// checkpoint stays, while a newer one may be gone by then.
+/// The checkpoints that the worker starts from. One that is restarted later starts from those that
+/// the record begins from: they are kept, while a newer one may be removed by then.
 std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
   if (worker.incarnation != incarnation_ && !resume_.record.empty()) return resume_.begun_from;
   std::vector<std::string> checkpoints;
@@ -64,9 +64,8 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
   return checkpoints;
 }
 
-/// An agent that is lost takes its processes along, as far as this side can know: whether they are
-/// dead is for the agent to say, when the run is taken up again. One that was told to stop wants
-/// the run to end.
+/// When an agent is lost, its processes count as lost: only the agent can say whether they are
+/// dead, when the run is resumed. An agent that was told to stop asks the run to drain.
 void RunSession::watch_agents() {
   if (hosts_ == nullptr) return;
   if (const auto why = hosts_->leaving()) {
@@ -79,17 +78,17 @@ void RunSession::watch_agents() {
     act(lifecycle_.on_agent_lost(*fault, coordinator_->is_up()), "an agent is lost");
 }
 
-/// The others cannot go on without it. What they have done is in their records: where the run may
-/// be taken up again they end at once, else as on any other end.
+/// The others cannot go on without it. What they have done is in their records: if the run may be
+/// resumed they are killed at once, else they stop as on any other end.
 void RunSession::lose(ProcessId process) {
   if (lifecycle_.is_stopping()) return;
-  // Before that, one that left by itself would leave again.
+  // Before the run is up, a worker that exits by itself would exit again.
   const auto exit = workers_[process.index()].process->wait(kExitMax);
   const bool was_up = coordinator_->is_up() || (exit.ok() && exit->signal != 0);
   act(lifecycle_.on_worker_lost(death_of(process.index()), was_up), "a worker has died");
 }
 
-/// How a process ended that had not said that it would, with its last words.
+/// How a process ended without RunEnded, with the end of its log.
 std::string RunSession::death_of(size_t index) {
   Worker& worker = workers_[index];
   const std::string& name = plan_.processes[index].name;
@@ -116,7 +115,7 @@ void RunSession::restart_due() {
       act(lifecycle_.on_cannot_go_on(launched.error()), "the run cannot go on");
       continue;
     }
-    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
     (void)note_workers();
     worker.is_closed = false;
     worker.closed = ok();
@@ -135,7 +134,7 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   for (const AbsentProcess& absent : resume_.absent)
     say(fmt::format("process '{}' begins anew: it had died in the record",
                     plan_.process(absent.process).name));
-  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
   (void)folder_.note(
       Json::object().set("recovered", Json::object()
                                           .set("time", iso_time(wall_seconds()))

@@ -16,8 +16,8 @@ namespace primerl {
 namespace {
 
 constexpr Duration kTick = Duration::milliseconds(100);
-constexpr Duration kExitMax = Duration::seconds(10);  // from the last word to the exit
-constexpr Duration kAwayMin = Duration::seconds(1);   // between two turns: more is standing still
+constexpr Duration kExitMax = Duration::seconds(10);  // from the last message to the exit
+constexpr Duration kAwayMin = Duration::seconds(1);   // between turns; longer: was stopped
 constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -98,7 +98,7 @@ void RunSession::watch() {
   lifecycle_.on_launched();
   last_turn_ = steady_now();
   while (!all_closed()) {
-    // A burst is handled whole before the terminal is touched again.
+    // All waiting events are handled before the terminal is updated again.
     auto event = inbox_->take(kTick);
     for (int i = 0; event && i < 4096; ++i) {
       handle(*event);
@@ -182,7 +182,7 @@ void RunSession::write_metrics(const StepLine& line) {
   if (!written.ok()) fail_to_write(written.error());
 }
 
-/// metrics.jsonl: said once, and the end.
+/// metrics.jsonl cannot be written: reported once, and the run stops.
 void RunSession::fail_to_write(const Error& why) {
   const auto action = lifecycle_.on_cannot_write(why);
   if (action != RunLifecycle::Action::kNothing) say("error: " + why.text());
@@ -192,7 +192,7 @@ void RunSession::fail_to_write(const Error& why) {
 void RunSession::note_first_token() {
   if (std::exchange(has_first_token_, true)) return;
   const auto age = program_age_seconds();
-  // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+  // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
   if (age) (void)folder_.note(Json::object().set("first_token_seconds", *age));
 }
 
@@ -208,21 +208,21 @@ void RunSession::obey_signals() {
   }
 }
 
-/// Those that came when there was nothing left to do for them.
+/// Counts the signals that came too late to act on.
 void RunSession::count_signals() {
   for (; num_signals_obeyed_ < SignalCounter::count(); ++num_signals_obeyed_)
     (void)lifecycle_.on_signal();
 }
 
 void RunSession::watch_silence() {
-  // While this side itself stood still (SIGSTOP, a machine that slept) nobody was listened to.
+  // While this process itself was stopped (SIGSTOP, a machine that slept) it read no messages.
   const Time turn = steady_now();
   const Duration away = turn - std::exchange(last_turn_, turn);
   if (away > kAwayMin)
     for (auto& worker : workers_) worker.heard_at = worker.heard_at + away;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
-    // One that has been started again has a library or two to load before its first word.
+    // A worker that has been started again loads its libraries before its first message.
     const Duration limit = worker.has_spoken ? plan_.settings.dead_after
                                              : std::max(kHelloMax, plan_.settings.dead_after);
     if (worker.is_closed || steady_now() - worker.heard_at < limit) continue;
@@ -318,7 +318,7 @@ std::string RunResult::end() const {
   return "failed";
 }
 
-/// A run that drained has lost nothing: what its processes say together must add up.
+/// A run that drained has lost nothing: the counts of all its processes must balance.
 Status RunSession::check_end() const {
   if (coordinator_ == nullptr || plan_.processes.size() < 2) return ok();
   if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping())
@@ -333,7 +333,7 @@ RunResult RunSession::result() {
   std::string why = lifecycle_.fault();
   bool is_stalled = false;
   bool has_died =
-      false;  // `why` is about a death; what others failed of may be its cause or effect
+      false;  // `why` is about a death; the failures of others may be its cause or effect
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     if (worker.process == nullptr) continue;

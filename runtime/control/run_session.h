@@ -1,5 +1,5 @@
 /// RunSession: the control plane of one run: starts the workers, shows and writes what they report,
-/// passes on what the person at the terminal wants, and says how it ended.
+/// handles Ctrl-C, and says how it ended.
 ///
 /// One thread, which must live as long as the run (workers die with it). Ctrl-C: the first drains,
 /// the second stops, the third kills.
@@ -28,7 +28,7 @@
 
 namespace primerl {
 
-/// From a worker's start to its first word: libtorch from a cold disk.
+/// From a worker's start to its first message: libtorch may load from a cold disk.
 inline constexpr Duration kHelloMax = Duration::seconds(60);
 
 /// How a start ended, for the summary and run.json.
@@ -43,17 +43,17 @@ struct RunResult {
 
 class RunSession {
  public:
-  /// `board` is told what those who watch may know; all outlive the session.
+  /// `board` gets what /metrics and /status show; all arguments outlive the session.
   RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& resume, StatusLine& status,
              const PeerKeyFiles& peer_keys, StatusStore& board);
   /// Processes of other machines are started by these agents; before run(). `is_again`: the run is
-  /// taken up after a death.
+  /// resumed after a death.
   void use_hosts(const MachineSetup& hosts, bool is_again) {
     host_setup_ = &hosts;
     is_again_ = is_again;
   }
-  /// Everything from launch to the last worker's end. Opens the metrics files first. A
-  /// SignalCounter lives meanwhile, the caller's.
+  /// Everything from launch to the last worker's end. Opens the metrics files first. The caller
+  /// keeps a SignalCounter alive meanwhile.
   RunResult run();
   /// Of this start; null when they could not be opened.
   const MetricsLog* metrics() const { return metrics_.get(); }
@@ -65,12 +65,12 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    bool has_spoken = false;   // this incarnation
-    bool was_silent = false;   // for too long, and was killed
-    uint32_t incarnation = 1;  // incarnation
+    bool has_spoken = false;  // this incarnation
+    bool was_silent = false;  // for too long, and was killed
+    uint32_t incarnation = 1;
     std::optional<StepReader> steps;
     std::optional<RestartBudget> restarts;
-    std::optional<Time> restart_at;  // it has died and comes back then
+    std::optional<Time> restart_at;  // it has died and is started again then
   };
 
   Status open_files();
@@ -142,8 +142,8 @@ class RunSession {
   RunLifecycle lifecycle_;
   int num_signals_obeyed_ = 0;
   bool has_first_token_ = false;
-  size_t num_recovered_ = 0;  // workers at the end of the record
-  RunRecovered recovered_;    // what they say together
+  size_t num_recovered_ = 0;  // workers that have followed their records
+  RunRecovered recovered_;    // the sum of what they report
   std::string said_;          // warnings and errors shown so far
   uint32_t num_lines_shown_ = 0;
   uint64_t num_lines_hidden_ = 0;
@@ -151,10 +151,10 @@ class RunSession {
   Time last_turn_;  // of watch()
 };
 
-/// Nothing samples: the loss is what a person follows, not a reward.
+/// Whether the graph has no engine: then the loss is shown instead of a reward.
 bool is_supervised(const Plan& plan);
 
-/// Generated tokens a second that were trained on: what a step consumed by what it took.
+/// Generated tokens per second that were trained on: those of the step divided by its duration.
 double generated_tokens_per_second(const StepFacts& step);
 
 /// Counts SIGINT, SIGTERM and SIGHUP while it lives.

@@ -1,5 +1,5 @@
-// What a session tells those who watch its run: the board behind /metrics and /status, the members
-// of run.json by which `ps` finds it, the log of all processes.
+// What a session publishes about its run: the StatusStore behind /metrics and /status, the members
+// of run.json by which `ps` finds the run, the log of all processes.
 #include "graph/base/real_clock.h"
 #include "runtime/control/run_session.h"
 #include "runtime/log/log.h"
@@ -7,7 +7,7 @@
 
 namespace primerl {
 
-/// Which processes there are: of one that crashed, `ps` asks the system whether they live.
+/// Writes which processes there are: after a crash `ps` asks the system whether they still live.
 Status RunSession::note_workers() {
   Json processes = Json::array();
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -16,7 +16,7 @@ Status RunSession::note_workers() {
     const std::string& machine = plan_.processes[i].machine;
     Json one = Json::object();
     one.set("name", plan_.processes[i].name).set("pid", pid);
-    // The pid of another machine says nothing here.
+    // The pid of another machine means nothing here.
     if (machine.empty())
       one.set("start_ticks", start_ticks(pid));
     else
@@ -42,7 +42,7 @@ void RunSession::merge_log(ProcessId process, const LogLine& line) {
   if (plan_.processes.size() < 2) return;
   if (merged_log_ == nullptr) {
     auto opened = LineFile::open(folder_.logs_folder() / "run.jsonl");
-    // A disk that refuses this refuses metrics.jsonl too, and that is said there.
+    // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
     if (!opened.ok()) return;
     merged_log_ = std::move(opened).value();
   }
@@ -62,7 +62,7 @@ std::string RunSession::speaker(ProcessId process, const std::string& instance) 
                                                  : fmt::format("{} ({})", instance, name);
 }
 
-/// Over all processes where there are several; the one alone has said it already.
+/// Over all processes if there are several; a single process has reported its table already.
 std::string RunSession::stall_table(const RunEnded& ended) const {
   if (ended.stall.empty()) return "";
   if (workers_.size() > 1) return "over all processes:\n" + board_.stall_report().text();

@@ -1,4 +1,4 @@
-/// Why an agent could not be reached, for a person: what the newest try to connect came to, and
+/// Why an agent could not be reached, for a person: how the newest attempt to connect ended, and
 /// what to do. Plain function; any thread.
 #pragma once
 

@@ -1,36 +1,36 @@
 /// ActorGroup: one actor group at run time: its actors, their inbox, credits, ledger and step
-/// counter. The unit of scheduling: an executor owns Groups and decides when each takes its next
-/// step.
+/// counter. The unit of scheduling: an executor owns ActorGroups and decides when each takes its
+/// next step.
 ///
-/// How an executor uses it (CafExecutor: one group actor per ActorGroup; VirtualExecutor: one
-/// loop):
+/// How an executor uses it (CafExecutor: one CAF actor per ActorGroup; VirtualExecutor: one loop):
 ///
-///   ActorGroup group(setup);            // any thread
-///   group.start(now);             // on the group's thread: resources, actors, Actor::start()
-///   group.accept(batch);         // what another group shipped; in order per sending group
-///   group.wake(now);              // at or after next_timer(); early, late or repeated is harmless
+///   ActorGroup group(setup);    // any thread
+///   group.start(now);           // on the group's thread: resources, actors, Actor::start()
+///   group.accept(batch);        // a batch of another group; in order per sending group
+///   group.wake(now);            // at or after next_timer(); early, late or repeated is harmless
 ///   while (group.ready()) group.step(now);     // one input or one work turn each
 ///
-/// Everything a step causes leaves through the GroupExecutor given in the setup, inside step(),
+/// All effects of a step leave through the GroupExecutor given in the setup, inside step(),
 /// accept(), end_burst(), peer_down() or peer_up(): batches for other groups, tenants that
-/// finished, failures that end the run. A batch must not be delivered inside ship(): queue it.
+/// finished, failures that end the run. Do not deliver a batch inside ship(): queue it.
 ///
-/// A step may be cut in three, so that a handler can run on another thread (an own_thread group
+/// A step can be split in three, so that a handler can run on another thread (an own_thread group
 /// without resources) or for some virtual time:
 ///
 ///   if (group.begin_step(now)) { group.run_step(); group.complete_step(now); }
 ///
 /// Between begin_step and complete_step the group takes accept(), wake(), begin_drain(),
 /// peer_down() and peer_up() as usual, but no second begin_step. run_step() touches only the actor
-/// (with its buffered emissions) and may run on any one thread; when it is stuck, abandon_step()
-/// takes complete_step()'s place: the actor is replaced, the message is refused, and whatever the
-/// late run_step() still does reaches nobody (it must keep running on its own thread until it
-/// returns; the Running it holds keeps the old actor alive).
+/// (with its buffered emissions) and may run on any one thread. When it is stuck, call
+/// abandon_step() instead of complete_step(): the actor is replaced, the message is refused, and
+/// what the late run_step() still does has no effect (it must keep running on its own thread until
+/// it returns; the Running it holds keeps the old actor alive).
 ///
-/// Threads: methods are called by one thread at a time, except those under "From any thread".
-/// Order of inputs: control (drain, peers), then arrival over feedback, timers, forward and the
-/// work turn. A forward input waits while a forward output of its actor is full, a
-/// work turn while one of the group is (flow.h says why not the whole group as one).
+/// Threads: methods are called by one thread at a time, except those under "From any thread". Order
+/// of inputs: control (drain, peers), then by time of arrival: feedback, timers, forward inputs and
+/// the work turn. A forward input waits while a forward output of its own actor is full; a work
+/// turn waits while a forward output of any actor of the group is full (flow.h says why a full
+/// output does not hold back the forward inputs of the whole group).
 #pragma once
 
 #include <atomic>
@@ -49,15 +49,15 @@ namespace primerl {
 
 class ActorGroup;
 
-/// What a ActorGroup needs from the executor that runs it. Called on the thread that drives the
+/// What an ActorGroup needs from the executor that runs it. Called on the thread that drives the
 /// group.
 class GroupExecutor {
  public:
   virtual ~GroupExecutor() = default;
-  /// Carries a batch to batch.to. Never blocks, never loses, keeps the order per pair. Takes the
-  /// vectors or what is in them; the group uses again what memory is left or put in their place.
+  /// Carries a batch to batch.to. Never blocks, never loses a batch, keeps the order per pair of
+  /// groups. Takes the vectors or their contents; the group reuses the memory that is left in them.
   virtual void ship(MessageBatch&& batch) = 0;
-  /// services().finish(tenant): once per tenant and actor that says so; repeated is harmless.
+  /// services().finish(tenant): once per tenant and actor that calls it; repeated is harmless.
   virtual void tenant_finished(TenantSlot tenant) = 0;
   /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;
@@ -66,10 +66,10 @@ class GroupExecutor {
 enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer };
 std::string_view to_string(StepKind kind);
 
-/// One finished delivery: the single place where metrics and the recorder look. Valid in the call.
+/// One finished delivery: the only source of metrics and of the recorder. Valid during the call.
 struct StepRecord {
   GroupId group;
-  InstanceId instance;  // none for a work turn, which is the group's
+  InstanceId instance;  // none for a work turn, which is of the whole group
   StepKind kind = StepKind::kMessage;
   uint64_t step = 0;                  // of the group, dense from 1
   Time began;                         // services().now() of the handler
@@ -79,36 +79,36 @@ struct StepRecord {
   uint32_t timer = 0;                 // of kTimer: index in the contract
   PeerEvent peer;                     // of kPeer
   const Error* error = nullptr;       // the handler's, null when it succeeded
-  /// Released by this step (after an error: what the refusal said), of the links the observer
+  /// Emissions of this step (after an error: those of the refusal), on the links that the observer
   /// wants; num_emissions counts all.
   std::span<const BatchedMessage> emissions;
   uint32_t num_emissions = 0;
-  /// What the handlers were told that nothing else determines: answers of room(), in order, and the
-  /// ordinal of the progress() call that first said kStopRequested (0 = none did).
+  /// Answers to the handlers that only the moment determines: those of room(), in order, and the
+  /// number of the progress() call that first answered kStopRequested (0 = none).
   std::span<const int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
   bool is_abandoned = false;
   bool is_injected = false;     // fail_step(): the handler did not run
-  bool is_from_record = false;  // the message, which nobody sent in this run (GuidedStep::stored)
+  bool is_from_record = false;  // the message was sent in an earlier run (GuidedStep::stored)
 };
 
 class DeliveryObserver {
  public:
   virtual ~DeliveryObserver() = default;
-  /// The group's actors have started; `now` was their services().now().
+  /// The group's actors have started; `now` was services().now() in their start().
   virtual void on_start(GroupId group, Time now) {
     (void)group;
     (void)now;
   }
   virtual void on_step(const StepRecord& record) = 0;
-  /// Asked once per link: whether StepRecord::emissions shall hold what is sent on it.
+  /// Asked once per link: whether StepRecord::emissions includes what is sent on it.
   virtual bool wants_emissions(LinkId link) const {
     (void)link;
     return true;
   }
 };
 
-/// A step as a recording has it: what a replaying group does next.
+/// A recorded step, for a replaying group to repeat.
 struct GuidedStep {
   StepKind kind = StepKind::kMessage;
   uint32_t actor = 0;  // index among the group's instances; of a work turn 0
@@ -118,34 +118,34 @@ struct GuidedStep {
   uint32_t timer = 0;  // kTimer
   PeerEvent peer;      // kPeer
   Time began;          // services().now()
-  Duration lasted;     // the recorded handler time: what an observer is told again
+  Duration lasted;     // the recorded handler time; an observer gets the same
   bool is_abandoned = false;
-  std::optional<Error> injected;   // in place of the handler
-  std::optional<Envelope> stored;  // kMessage: its content, where nobody will send it
+  std::optional<Error> injected;   // instead of running the handler
+  std::optional<Envelope> stored;  // kMessage: its content, when nobody sends it in this run
   std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
 };
 
-/// What a message to another process shall do that is emitted again.
+/// What to do with a message to another process that is emitted again.
 enum class Resent {
-  kSend,         // it may not have been handled: it goes on its way
-  kHandled,      // it was, and its receiver has its content: it counts as settled
-  kOverwritten,  // a newer one was handled in its place
+  kSend,         // it may not have been handled: send it
+  kHandled,      // it was handled, and its receiver has its content: count it as settled
+  kOverwritten,  // a newer one was handled instead
 };
 
-/// Chooses a group's steps in place of the group: replay, and the way back after a crash. The group
-/// takes exactly these steps in this order, each as soon as its message is here, whatever is full
-/// or paused, at the recorded times; it keeps timers but takes none by itself. Used on the group's
-/// thread.
+/// Chooses a group's steps in place of the group: for replay, and for recovery after a crash. The
+/// group takes exactly these steps in this order, each as soon as its message is here, even when an
+/// output is full or an input is paused, at the recorded times. It keeps timers but fires none by
+/// itself. Used on the group's thread.
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  /// The step that comes next, or that is in hand; null: none is known (any more). Stays the same
-  /// until the group's observer was told of it (on_step).
+  /// The next step, or the one that runs; null: no (further) one is known. Stays the same until the
+  /// group's observer was told of it (on_step).
   virtual const GuidedStep* next() const = 0;
-  /// The group cannot do, or did otherwise than, what the recording says of the step in hand.
+  /// The group cannot take the current step, or its result differs from the recording.
   virtual void diverged(std::string what) = 0;
-  /// Of a message to another process.
+  /// For a message to another process that is emitted again.
   virtual Resent resent(LinkId link, uint64_t sequence) const {
     (void)link;
     (void)sequence;
@@ -161,14 +161,14 @@ struct GroupSetup {
   Surroundings* surroundings = nullptr;  // outlives the group
   GroupExecutor* executor = nullptr;     // outlives the group
   ResourceFactory factory;               // makes the resources the group owns, in start()
-  /// Resources no group owns (weight channel, tokenizer), by index of Plan::resources; null at
-  /// those that a group owns. Outlive the group.
+  /// Resources that no group owns (weight channel, tokenizer), by index of Plan::resources; null
+  /// for those that a group owns. Outlive the group.
   std::vector<Resource*> shared_resources;
   DeliveryObserver* observer = nullptr;
-  StepSource* step_source = nullptr;  // outlives the group; null: the group chooses
+  StepSource* step_source = nullptr;  // outlives the group; null: the group chooses its steps
 };
 
-/// What one step was and how it ended.
+/// Whether a step was taken.
 struct StepEnd {
   bool stepped = false;  // false: nothing was eligible
 };
@@ -181,7 +181,7 @@ struct GroupCounts {
   bool is_idle = false;       // no input waits, no outbox, no work, no actor waits for an answer
 };
 
-/// A look at one group for the stall report and the virtual executor's checks.
+/// A snapshot of one group for the stall report and the virtual executor's checks.
 struct GroupView {
   GroupId group;
   uint64_t num_steps = 0;
@@ -189,17 +189,17 @@ struct GroupView {
   Time oldest_arrival;       // of those, if any
   InstanceId handling;       // in a handler now; none if not, or in a work turn
   const MessageType* handling_type = nullptr;
-  StepKind handling_kind = StepKind::kWork;  // of the step in hand
+  StepKind handling_kind = StepKind::kWork;  // of the step that runs
   uint32_t handling_link = 0;                // kMessage: LinkId; kTimer: index in the contract
   uint64_t handling_sequence = 0;            // kMessage
   bool is_running = false;                   // between begin_step and complete_step
   Time running_since;                        // when the handler began
-  uint64_t num_progress = 0;  // progress() calls so far: a handler that makes some lives
-  Duration busy;              // of its thread in turns that have ended; 0: nobody measures it
+  uint64_t num_progress = 0;  // progress() calls so far: a handler that calls it is not stuck
+  Duration busy;              // thread time of the turns that have ended; 0: not measured
   bool is_idle = false;
   bool is_ready = false;
   std::vector<LinkId> full;    // outgoing forward links at capacity
-  std::vector<LinkId> paused;  // arriving links whose input is paused and waited for
+  std::vector<LinkId> paused;  // arriving links whose input is paused while messages wait
 };
 
 /// The handler between begin_step() and complete_step(); keeps an abandoned actor alive.
@@ -216,9 +216,9 @@ class ActorGroup {
   Status start(Time now);
 
   /// Takes a batch: its grants, its messages into the inbox. Duplicates and old incarnations are
-  /// counted; what its sender may not say (a gap, an unknown link or tenant, a grant for nothing
-  /// sent) is left out, and the first of it returned. May ship (an outbox that got room). The
-  /// vectors stay with the caller, with what is left in them.
+  /// counted; what its sender may not send (a gap, an unknown link or tenant, a grant for messages
+  /// that were not sent) is left out, and the first such error returned. May ship (an outbox that
+  /// got room). The vectors stay with the caller; their contents may be moved out.
   Status accept(MessageBatch&& batch, Time now);
 
   /// The earliest pending timer, or none.
@@ -228,26 +228,29 @@ class ActorGroup {
 
   /// Whether step() would do something now.
   bool ready() const;
-  /// A replaying group takes its recorded time, not `now`, and never runs apart.
+  /// A replaying group uses the recorded time, not `now`, and never runs a step apart.
   StepEnd step(Time now);
   /// Between the two, batches fill up instead of leaving with every step, and counts() and view()
-  /// lag behind, but never call a group idle that is not. Not around a step that may take long.
+  /// lag behind, but never call a group idle that is not. Do not use them around a step that may
+  /// take long.
   void begin_burst();
   void end_burst();
 
   bool begin_step(Time now);
   void run_step();
-  /// As if the handler had returned `error` without running: injected faults, and those replayed.
+  /// Completes the step as if the handler had returned `error` without running: for injected
+  /// faults, and for replayed ones.
   void fail_step(Error error);
   /// Resource::take_cost() of the owned resources, between run_step() and complete_step().
   Duration step_cost();
   StepEnd complete_step(Time now);
-  /// The actor in the handler is given up and replaced by a fresh or restored one; the message is
-  /// refused with kDeadline. An Error when the actor's contract is not restartable: end the run.
+  /// Abandons the actor in the handler and replaces it by a fresh or restored one; the message is
+  /// refused with kDeadline. Returns an Error when the actor's contract is not restartable: end the
+  /// run.
   Status abandon_step(Time now);
-  /// Hand this to the thread of run_step() to keep what it touches alive: run(*group.running()).
+  /// Give this to the thread of run_step() to keep alive what it touches: run(*group.running()).
   std::shared_ptr<Running> running() const;
-  /// False: it was abandoned meanwhile, nobody waits for its end.
+  /// False: the step was abandoned meanwhile, nobody waits for its end.
   static bool run(Running& running);
   /// Whether a handler may run apart from the group: own_thread, one actor, no resources.
   bool may_run_apart() const;
@@ -256,15 +259,15 @@ class ActorGroup {
 
   /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
   void begin_drain(Time now);
-  /// The step_source knows no further step and shall choose no longer: what has arrived, the
-  /// timers, the pauses and the credit are as the recorded steps left them, and the group goes on
-  /// from there by itself. `now` is not before any recorded time.
+  /// Ends the replay: the step_source has no further step. Arrived messages, timers, pauses and
+  /// credit are as the recorded steps left them, and the group chooses its own steps from there.
+  /// `now` is not before any recorded time.
   void resume_live(Time now);
-  /// `peer`'s process died: what it had not acknowledged is returned, its targets leave every
-  /// output, later arrivals of incarnations <= `incarnation` are refused, neighbours get
+  /// `peer`'s process died: messages that it had not acknowledged are returned, its targets leave
+  /// every output, later arrivals of incarnations <= `incarnation` are refused, neighbours get
   /// on_peer(kDown).
   void peer_down(GroupId peer, uint32_t incarnation, Time now);
-  /// `peer` is back as `incarnation`: links begin again at sequence 1 with full credit.
+  /// `peer` is back as `incarnation`: its links begin again at sequence 1 with full credit.
   void peer_up(GroupId peer, uint32_t incarnation, Time now);
 
   /// Ends resources and actors, on the group's thread. The destructor does it too.
@@ -276,8 +279,8 @@ class ActorGroup {
   /// Actor::snapshot() of each actor that has one, by instance name. Between steps.
   Json snapshot() const;
 
-  /// The group whose step the calling thread runs; none outside of steps. What groups share (a
-  /// weight channel) tells by it who asks.
+  /// The group whose step the calling thread runs; none outside of steps. A resource that groups
+  /// share (a weight channel) learns from it which group calls.
   static GroupId running_here();
 
   // From any thread ------------------------------------------------------------------------------
@@ -289,15 +292,15 @@ class ActorGroup {
   GroupCounts counts() const;
   /// Approximate while the group runs on another thread; exact otherwise.
   GroupView view() const;
-  /// Adds this group's half of every edge: what its senders sent and its receivers handled.
+  /// Adds this group's side of every edge: what its senders sent and its receivers handled.
   void add_to(std::span<EdgeLedger> ledger) const;
-  /// Adds its half of the load of every edge, and one entry per instance. `now`: of its clock.
+  /// Adds its side of the load of every edge, and one entry per instance. `now`: of its clock.
   void add_load(std::span<EdgeLoad> edges, std::vector<InstanceLoad>& instances, Time now) const;
   /// Exact only between steps: messages of an arriving (in_index) link that wait in the inbox, and
   /// of a leaving (out_index) link that wait in the outbox.
   uint64_t num_waiting_in(uint32_t in_index) const;
   uint64_t num_waiting_out(uint32_t out_index) const;
-  /// Messages in the inbox, in hand and in outboxes; timers and control do not count.
+  /// Messages in the inbox, in the handler and in outboxes; timers and control do not count.
   uint64_t num_held() const;
 
  private:

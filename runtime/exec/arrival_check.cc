@@ -27,7 +27,7 @@ Status ArrivalCheck::sift(ProcessId from, MessageBatch& batch) const {
     return false;
   };
   const auto begin = batch.messages.begin(), end = batch.messages.end();
-  // Nearly always all of it: nothing is moved then.
+  // Nearly always every message fits: then nothing is moved.
   auto kept = std::find_if_not(begin, end, fits);
   if (kept == end) return first;
   for (auto each = kept + 1; each != end; ++each)
@@ -65,8 +65,8 @@ Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& mess
     return refused("has other ends than its link", message.link.value);
   if (envelope.payload.type != cargo.type)
     return refused("is of another type", envelope.payload.type->name);
-  // Every message is some tenant's; a link that begins or ends with one tenant's instance carries
-  // that tenant's alone.
+  // Every message belongs to a tenant; a link whose sender or target serves one tenant carries only
+  // messages of that tenant.
   const TenantSlot tenant = envelope.tenant;
   if (tenant.is_none() || tenant.value >= wiring_->num_slots ||
       (!cargo.sender_tenant.is_none() && tenant != cargo.sender_tenant) ||

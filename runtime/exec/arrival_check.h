@@ -1,11 +1,11 @@
-/// ArrivalCheck: what another process sent, held against the plan before any group sees it.
+/// ArrivalCheck: checks what another process sent against the plan before any group sees it.
 ///
 ///   transport -> [ arrival check ] -> group -> inbox
 ///
-/// A process may speak for its own groups, on links of the plan that begin there and end here, with
-/// messages of the link's type, for tenants that the link serves. What does not fit is taken out of
-/// its batch; all else goes on. Numbers that need a group's state (sequences, grants) are the
-/// group's to check. Immutable after construction: any thread.
+/// A process may send only for its own groups, on links of the plan that begin there and end here,
+/// with messages of the link's type, for tenants that the link serves. What does not fit is removed
+/// from its batch; the rest is delivered. Numbers that need a group's state (sequences, grants) are
+/// checked by the group. Immutable after construction: any thread.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class ArrivalCheck {
   ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
                ProcessId here);
 
-  /// Leaves in the batch what `from` may send. The first thing that it may not, or ok.
+  /// Removes from the batch what `from` may not send. Returns the first error, or ok.
   Status sift(ProcessId from, MessageBatch& batch) const;
 
  private:

@@ -45,8 +45,9 @@ class TurnActor final : public caf::event_based_actor {
   CafActors::Turn turn_;
 };
 
-// CAF leaves its logger with the thread that made a system or spawned an actor, and a system's
-// destructor waits until no thread has it: it would never end on another thread than that one.
+// CAF stores its logger in a thread-local of the thread that made a system or spawned an actor, and
+// a system's destructor waits until no thread holds it: without this, destruction on another thread
+// would never end.
 void let_logger_go() { caf::logger::set_current_actor_system(nullptr); }
 
 }  // namespace
@@ -68,7 +69,8 @@ int64_t default_pool_threads(int64_t num_cores) { return num_cores <= 4 ? 1 : nu
 Result<std::unique_ptr<CafActors>> CafActors::make(int64_t pool_threads) {
   CHECK(pool_threads >= 1, "a pool has one thread at least");
   auto system = std::make_unique<System>(pool_threads);
-  // A setting of a wrong name or type costs a line on stderr and keeps CAF's default.
+  // CAF ignores a setting of a wrong name or type: it prints a line on stderr and keeps its
+  // default.
   auto& scheduler = system->system->scheduler();
   const bool is_sharing =
       dynamic_cast<caf::scheduler::coordinator<caf::policy::work_sharing>*>(&scheduler) != nullptr;

@@ -1,10 +1,9 @@
-/// CafActors: threads and scheduling from CAF, and nothing more: no message types, no behaviours of
-/// ours beyond "take a turn". The only header that stands for CAF; no CAF type is in it.
+/// CafActors: threads and scheduling from CAF, and nothing else: no message types, no behaviours of
+/// ours except "take a turn". The only header that wraps CAF; no CAF type is in it.
 ///
 /// An actor is a function that takes turns. poke() makes it take one soon; pokes while it waits or
-/// runs queue up behind one another, so whoever pokes should do it only when the actor is not
-/// scheduled already. A pooled actor runs on the pool's threads and must return quickly; a detached
-/// one has a thread of its own and may block.
+/// runs queue up, so poke only when the actor is not scheduled already. A pooled actor runs on the
+/// pool's threads and must return quickly; a detached one has a thread of its own and may block.
 ///
 /// Threads: spawn() and poke() may be called from any thread.
 #pragma once
@@ -31,11 +30,11 @@ class CafActors {
 
   /// Starts the pool. An Error when CAF did not take the settings.
   static Result<std::unique_ptr<CafActors>> make(int64_t pool_threads);
-  /// Waits for every actor; drop the Pokes before. After leak() it waits for nobody.
+  /// Waits for every actor; drop the Pokes before. After leak() it does not wait.
   ~CafActors();
 
   Poke spawn(Turn turn, bool detached);
-  /// A thread will not come back: keep all that it may touch until the process ends.
+  /// A thread will not return: keep everything that it may touch until the process ends.
   void leak();
   int64_t pool_threads() const;
 

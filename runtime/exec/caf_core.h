@@ -1,5 +1,5 @@
-/// The inside of a CafExecutor (caf_executor.h has the manual): groups in their cells, the phases
-/// of a run, and the watch over them.
+/// The internals of a CafExecutor (caf_executor.h has the manual): groups in their cells, the
+/// phases of a run, and the watchdog.
 #pragma once
 
 #include <atomic>
@@ -99,7 +99,7 @@ class CafExecutor::Core final : private CellOwner {
   RunClock clock_;
   const std::shared_ptr<const Wiring> wiring_;
   const ArrivalCheck arrival_check_;
-  HandlerWatch handler_watch_;                               // looks on the timer thread
+  HandlerWatch handler_watch_;                               // called on the timer thread
   std::vector<std::unique_ptr<Resource>> shared_resources_;  // by resource index; null if owned
   std::vector<std::shared_ptr<GroupCell>> cells_;            // by GroupId; null in other processes
   std::vector<GroupCell*> here_;                             // those of this process
@@ -111,8 +111,8 @@ class CafExecutor::Core final : private CellOwner {
   std::atomic<bool> is_waiting_{false}, has_alarm_{false};
   std::atomic<int64_t> still_since_ns_{0};
 
-  // Incarnations of the other processes: the one linked up with (0: none), guarded by links_mutex_,
-  // and the one each group here knows of. A batch for another than both is nobody's.
+  // Incarnations of the other processes: the connected one (0: none), guarded by links_mutex_, and
+  // the one that each group here knows of. A batch is dropped unless both are equal.
   std::shared_mutex links_mutex_;
   std::vector<uint32_t> live_incarnations_;
   std::vector<std::atomic<uint32_t>> known_incarnations_;  // by group, then process
@@ -121,7 +121,7 @@ class CafExecutor::Core final : private CellOwner {
   std::condition_variable changed_;
   // Guarded by mutex_.
   Phase phase_ = Phase::kNew;
-  RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds means
+  RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds ends as
   Time draining_since_;
   std::set<TenantSlot> finished_;
   std::vector<std::optional<Status>> started_;  // by GroupId

@@ -14,7 +14,7 @@ int64_t pool_threads_of(const Plan& plan) {
   return default_pool_threads(static_cast<int64_t>(std::thread::hardware_concurrency()));
 }
 
-/// How often the watch looks when nothing calls for it.
+/// How often the watchdog runs when nothing asks for it earlier.
 Duration tick_of(const Plan& plan) {
   int64_t eighth = plan.settings.stall_after.to_nanoseconds() / 8;
   if (const Duration alarm = plan.settings.handler_alarm_after; alarm != Duration())
@@ -222,7 +222,7 @@ Status CafExecutor::Core::collect_ended() {
   for (auto* cell : here_) {
     const ActorGroup& group = cell->group();
     if (!group.may_run_apart()) continue;
-    // Such a handler owns nothing that others need: if it is in one now, it is left behind.
+    // Such a handler owns nothing that others need: if one runs now, it is abandoned.
     if (group.view().is_running && cell->take_over()) {
       spawn(cells_[group.id().index()]);
       cell->order(GroupCell::kQuit);
@@ -239,7 +239,7 @@ Status CafExecutor::Core::collect_ended() {
     }
   }
   if (late.empty()) return ok();
-  // Others may only wait for the thread that one of them holds.
+  // The others may only be waiting for the thread that one of them holds.
   const auto culprit = std::find_if(
       late.begin(), late.end(), [](const ActorGroup* group) { return group->view().is_running; });
   return not_stopped(culprit == late.end() ? *late.front() : **culprit);
@@ -316,7 +316,7 @@ void CafExecutor::Core::group_caught_up(GroupId) {
   resume_live();
 }
 
-/// What a group is told as it resumes: those who did not follow have died, and are back.
+/// What a group is told as it resumes: processes without a record have died, and are back.
 std::vector<PeerChange> CafExecutor::Core::returns_for(GroupId group) const {
   std::vector<PeerChange> changes;
   for (const ProcessId process : setup_.step_source->absent()) {
@@ -338,8 +338,8 @@ void CafExecutor::Core::resume_live() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_live_, true)) return;
-    still_since_ns_ = 0;  // it was of the clock before
-    // A drain that began meanwhile has its time from now on.
+    still_since_ns_ = 0;  // it was measured on the clock before
+    // A drain that began meanwhile gets its full time from now on.
     clock_.go_on_from(setup_.step_source->ended());
     draining_since_ = clock_.now();
   }

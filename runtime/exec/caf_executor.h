@@ -7,13 +7,13 @@
 /// environment_timeout is abandoned, and its thread replaced, abandoned_max times in a run.
 ///
 /// With a ReplaySource every group follows its record first, as fast as the messages allow; when
-/// the last one has come to the end, all resume, and the clock of the run goes on from the recorded
+/// the last one has reached its end, all resume, and the clock of the run goes on from the recorded
 /// end.
 ///
-/// The end, in this order: timers stop, every group is told to stop and destroyed on its own
-/// thread, the ledger is taken, the actors are let go, the threads joined. A thread that does not
-/// come back within drain_max is named in the outcome; what it may still touch is then kept until
-/// the process ends, which it should do soon (has_lost_threads).
+/// Order at the end: timers stop, every group is told to stop and is destroyed on its own thread,
+/// the ledger is taken, the CAF actors are released, the threads joined. A thread that does not
+/// return within drain_max is named in the outcome; what it may still touch is then kept until the
+/// process ends, which should be soon (has_lost_threads).
 #pragma once
 
 #include <memory>
@@ -32,13 +32,13 @@ struct CafExecutorSetup {
   Surroundings* surroundings = nullptr;  // outlives the executor; called from every group's thread
   ResourceFactory factory;
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every group's thread
-  ReplaySource* step_source = nullptr;   // of a run taken up again; outlives the executor
-  std::function<void()> on_live;         // all groups have followed it to its end; any thread
-  /// Where other processes follow too: all groups here are at the end, and wait for resume_live().
-  /// Any thread. Null: they resume at once.
+  ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
+  std::function<void()> on_live;  // all groups have followed their record to its end; any thread
+  /// When other processes follow a record too: all groups here are at the end, and wait for
+  /// resume_live(). Any thread. Null: they resume at once.
   std::function<void()> on_followed;
-  OtherProcesses* others = nullptr;  // outlives the executor; null: the run is this process
-  /// Incarnations (by ProcessId) of the others that differ from `incarnation`, or may.
+  OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
+  /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.
   std::vector<std::pair<uint32_t, uint32_t>> peer_incarnations{};
 };
 
@@ -50,12 +50,12 @@ class CafExecutor final : public Executor {
 
   /// prepare() and go().
   Status start() override;
-  /// Makes every group: resources, actors, start(). What arrives waits. Any failure undoes the
-  /// rest.
+  /// Makes every group: resources, actors, start(). Arrivals wait. If one fails, the others are
+  /// undone.
   Status prepare();
   /// All processes are prepared: groups take inputs.
   void go();
-  /// After on_followed: groups go on by themselves. Any thread, once.
+  /// After on_followed: groups choose their own steps from now on. Any thread, once.
   void resume_live();
   /// Whether there is no record (any more) to follow.
   bool is_live() const;
@@ -65,12 +65,12 @@ class CafExecutor final : public Executor {
   RunStatus status() const override;
 
   // In a run of several processes, any thread:
-  /// After prepare(): a batch of a group of `from`, in order per sending group. What that process
-  /// may not send is left out: the first of it, or ok.
+  /// After prepare(): a batch of a group of `from`, in order per sending group. Leaves out what
+  /// that process may not send: returns the first error, or ok.
   Status arrive(ProcessId from, MessageBatch&& batch);
-  /// A process died: its groups' neighbours are told, nothing more leaves for it.
+  /// A process died: its groups' neighbours are told, and nothing more is sent to it.
   void peer_down(ProcessId process, uint32_t incarnation);
-  /// It is back as `incarnation`. `join` links up with it; what is sent meanwhile waits for that.
+  /// It is back as `incarnation`. `join` connects to it; what is sent meanwhile waits for that.
   Status peer_up(ProcessId process, uint32_t incarnation, const std::function<Status()>& join);
   /// The drain of all processes is over, or the run is: ends it with `end`.
   void finish(RunEnd end);

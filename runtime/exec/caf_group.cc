@@ -8,11 +8,11 @@
 namespace primerl {
 namespace {
 
-// A burst ends after this many steps or this long, whichever is first: long enough to pay for a
-// turn, short enough that an arrival does not wait.
+// A burst ends after this many steps or this time, whichever comes first: long enough to amortize
+// the cost of a turn, short enough that an arrival does not wait.
 constexpr int kBurstSteps = 64;
 constexpr int kStepsPerReading = 8;
-constexpr Duration kQuick = Duration::microseconds(5);  // of those steps together
+constexpr Duration kQuick = Duration::microseconds(5);  // for those steps together
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
 constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
@@ -39,7 +39,7 @@ uint32_t GroupCell::adopt() {
 
 void GroupCell::set_poke(CafActors::Poke poke) {
   auto shared = poke ? std::make_shared<const CafActors::Poke>(std::move(poke)) : nullptr;
-  // The old one dies after the lock: its actor may end with it.
+  // Destroy the old one after the lock is released: its actor may end with it.
   const std::lock_guard lock(mutex_);
   std::swap(poke_, shared);
   is_due_ = false;
@@ -77,7 +77,8 @@ void GroupCell::push(const PeerChange& change) {
 
 void GroupCell::order(uint32_t orders) { order(orders, {}); }
 
-/// In one piece: a turn in between would let the group speak to one that it has not heard of.
+/// Orders and changes under one lock: a turn in between would let the group send to a peer that it
+/// has not been told of.
 void GroupCell::resume_live(std::span<const PeerChange> changes) { order(kLive, changes); }
 
 void GroupCell::order(uint32_t orders, std::span<const PeerChange> changes) {
@@ -126,8 +127,8 @@ TurnEnd GroupCell::turn(uint32_t incarnation) {
   const Time now = clock_.now();
   if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
   if (may_step && !owner_->is_stopping() && !has_failed_) {
-    // A step of a thread of its own may be long: nobody shall wait for its end who waits for what
-    // came before.
+    // No burst on an own thread: a step there may be long, and the outputs of earlier steps would
+    // wait for its end.
     take_changes(now);
     if (!has_own_thread_) group_.begin_burst();
     accept(now);
@@ -139,7 +140,7 @@ TurnEnd GroupCell::turn(uint32_t incarnation) {
     }
     if (!has_own_thread_) group_.end_burst();
     if (!group_.is_replaying()) rearm();
-    // The clock may have gone back to the end of a record.
+    // The clock may have been set back to the end of a record.
     busy_ns_.add(
         static_cast<uint64_t>(std::max<int64_t>((clock_.now() - now).to_nanoseconds(), 0)));
   }
@@ -156,7 +157,7 @@ TurnEnd GroupCell::turn(uint32_t incarnation) {
   return TurnEnd::kIdle;
 }
 
-/// Before what arrived in the same turn: a dead peer's last batches are then of an old incarnation.
+/// Before the batches of the same turn: a dead peer's last batches are then of an old incarnation.
 void GroupCell::take_changes(Time now) {
   for (const PeerChange& change : taken_changes_) {
     if (change.is_up) {
@@ -176,7 +177,7 @@ bool GroupCell::obey(uint32_t orders, Time now) {
     owner_->group_started(group_.id(), std::move(status));
   }
   if ((orders & kQuit) != 0) {
-    // What a handler left behind still does shall reach nobody.
+    // What an abandoned handler still does must have no effect.
     if (was_taken_over_) group_.running()->abandon();
     group_.destroy();
     owner_->group_ended(group_.id());
@@ -219,14 +220,14 @@ bool GroupCell::run_burst(uint32_t incarnation, Time now) {
       if (!group_.ready()) break;
       if (!run_apart(incarnation, now)) return false;
     } else if (has_own_thread_) {
-      // Long steps: their end is worth a reading of the clock, which the record keeps.
+      // These steps are long: read the clock at their end, for the record.
       if (!group_.begin_step(now)) break;
       group_.run_step();
       group_.complete_step(clock_.now());
     } else if (!group_.step(now).stepped) {
       break;
     }
-    // Quick handlers share a reading of the clock, a few at a time; resources are not quick.
+    // Quick handlers share a clock reading, a few steps at a time; resources are not quick.
     if (!has_own_thread_ && i % kStepsPerReading != 0) continue;
     if (!group_.ready()) break;
     const Time last = std::exchange(now, clock_.now());
@@ -255,7 +256,7 @@ void GroupCell::follow_record(Time now) {
 
 bool GroupCell::run_apart(uint32_t incarnation, Time now) {
   if (!group_.begin_step(now)) return true;
-  // Keeps the actor alive while this thread is in it, whatever becomes of the group.
+  // Keeps the actor alive while this thread runs it, whatever happens to the group.
   const auto running = group_.running();
   {
     const std::lock_guard lock(mutex_);

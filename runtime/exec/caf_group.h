@@ -1,16 +1,16 @@
-/// GroupCell: one ActorGroup with its post box, as a CAF actor drives it.
+/// GroupCell: one ActorGroup with its arrival queue, driven by a CAF actor.
 ///
 /// Other groups push batches from their threads; the actor's turns take all that has arrived, then
 /// give the group a short burst of steps and ship what those emitted, one delivery per destination.
-/// A turn that leaves work asks for another, queued behind what arrived meanwhile. A push pokes the
-/// actor only when no turn is due, so a busy edge costs no CAF message per batch.
+/// A turn that leaves work asks for another, scheduled behind what arrived meanwhile. A push pokes
+/// the actor only when no turn is due, so a busy edge does not cost a CAF message per batch.
 ///
 /// A group that may run apart (an own_thread actor without resources) can get stuck in a handler.
-/// take_over() then gives the cell to a new actor; the old one, should it ever return, finds that
-/// the cell is no longer its own and leaves without touching the group.
+/// take_over() then gives the cell to a new actor; if the old one ever returns, it finds that the
+/// cell is no longer its own and does not touch the group.
 ///
 /// Threads: push(), order(), take_over(), and what ActorGroup allows, from any thread; turn() on
-/// the actor's.
+/// the CAF actor's thread.
 #pragma once
 
 #include <atomic>
@@ -34,25 +34,25 @@ struct PeerChange {
   uint32_t incarnation = 0;
 };
 
-/// What a cell tells the executor. Called on the cell's thread, never under its lock.
+/// Callbacks of a cell to the executor. Called on the cell's thread, never under its lock.
 class CellOwner {
  public:
   virtual ~CellOwner() = default;
-  /// Takes what is in the vectors and leaves others, whose memory may be used again.
+  /// Takes what is in the vectors and leaves others, whose memory is reused.
   virtual void deliver(MessageBatch&& batch) = 0;
   virtual void arm(GroupId group, Time at) = 0;
   virtual void tenant_finished(TenantSlot tenant) = 0;
   virtual void group_failed(GroupId group, Error error) = 0;
-  /// The group left something out of a batch: `from` may not say it.
+  /// The group left something out of a batch: `from` may not send it.
   virtual void batch_refused(GroupId group, GroupId from, const Error& why) = 0;
   virtual void group_started(GroupId group, Status status) = 0;
   virtual void group_ended(GroupId group) = 0;
-  /// A replaying group has come to the end of its record.
+  /// A replaying group has reached the end of its record.
   virtual void group_caught_up(GroupId group) = 0;
   /// The group found nothing left to do while the run drains.
   virtual void group_idle() = 0;
   virtual bool is_stopping() const = 0;
-  /// The group knows of it from now on.
+  /// The group takes `change` into account from now on.
   virtual void peer_changed(GroupId group, const PeerChange& change) = 0;
 };
 
@@ -64,7 +64,7 @@ class GroupCell final : public GroupExecutor {
     kGo = 2,       // all groups have started: take inputs
     kAbandon = 4,  // give up the handler that is stuck (after take_over)
     kLive = 8,     // all groups have followed their records: resume_live(), after group_caught_up
-    kDrain = 16,   // of a group that follows its record: when it has gone live
+    kDrain = 16,   // of a group that follows its record: takes effect when it has resumed
     kQuit = 32,    // destroy the group on its thread, tell group_ended()
     kWake = 64,    // a timer is due
   };
@@ -75,7 +75,7 @@ class GroupCell final : public GroupExecutor {
             ReplaySource* step_source);
 
   ActorGroup& group() { return group_; }
-  /// The actor that takes this cell's turns from now on; returns its incarnation for turn().
+  /// Registers a new CAF actor for this cell; returns the incarnation that it passes to turn().
   uint32_t adopt();
   void set_poke(CafActors::Poke poke);
 
@@ -83,18 +83,18 @@ class GroupCell final : public GroupExecutor {
   /// In order, and before every batch pushed later.
   void push(const PeerChange& change);
   void order(uint32_t orders);
-  /// kLive, and what the group is told before it takes any step by itself.
+  /// kLive, with changes that the group is told before it takes a step by itself.
   void resume_live(std::span<const PeerChange> changes);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
   /// order(kAbandon).
   bool take_over();
   TurnEnd turn(uint32_t incarnation);
 
-  /// Handlers given up that have not returned yet.
+  /// Abandoned handlers that have not returned yet.
   int64_t num_lost() const;
   /// Whether the group has begun to drain.
   bool is_draining() const { return is_draining_; }
-  /// Time of the thread that this cell's turns took.
+  /// Thread time that this cell's turns took.
   Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }
 
  private:
@@ -124,7 +124,7 @@ class GroupCell final : public GroupExecutor {
   // Guarded by mutex_.
   mutable std::mutex mutex_;
   std::vector<MessageBatch>
-      arrivals_;  // the first num_arrivals_; the others keep memory for later ones
+      arrivals_;  // the first num_arrivals_ are valid; the others keep memory for later ones
   size_t num_arrivals_ = 0;
   std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
@@ -142,7 +142,7 @@ class GroupCell final : public GroupExecutor {
   std::vector<PeerChange> taken_changes_;
   Time armed_;
   bool has_failed_ = false;
-  bool has_followed_ = false;  // told
+  bool has_followed_ = false;  // and the executor was told
   bool drain_waits_ = false;   // for the group to resume
 
   std::atomic<bool> is_draining_{false};

@@ -1,5 +1,5 @@
-// What a CafExecutor does for a run of several processes: batches that leave and arrive, and the
-// looks that others take at it.
+// The part of a CafExecutor for runs of several processes: batches that leave and arrive, and the
+// state that other processes ask for.
 #include <algorithm>
 
 #include "runtime/exec/caf_core.h"
@@ -12,7 +12,8 @@ void CafExecutor::Core::carry(MessageBatch&& batch) {
   const GroupId from = batch.from;
   const std::shared_lock lock(links_mutex_);
   const uint32_t live = live_incarnations_[to.index()];
-  // Said to one that has died: the sender gets it back when it hears of the death.
+  // The target process is dead or not known yet: dropped. The sender gets the messages back when it
+  // is told of the death.
   if (live == 0 || known_incarnation(from, to).load(std::memory_order_relaxed) != live) {
     batch.messages.clear();
     batch.grants.clear();
@@ -30,7 +31,8 @@ Status CafExecutor::Core::arrive(ProcessId from, MessageBatch&& batch) {
   return sifted;
 }
 
-/// Of this process it is a mistake that ends the run; another one's is left out and told.
+/// From a group of this process it is a bug that ends the run; from another process it is left out
+/// and reported.
 void CafExecutor::Core::batch_refused(GroupId group, GroupId from, const Error& why) {
   const ProcessId process = setup_.plan->group(from).process;
   if (process == setup_.process) return group_failed(group, why);
@@ -61,7 +63,7 @@ void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
 
 Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
                                   const std::function<Status()>& join) {
-  // Groups that hear of it at once wait here until their words can reach it.
+  // Groups that are told of it at once wait for this lock until the connection is up.
   const std::unique_lock lock(links_mutex_);
   tell_neighbours(process, true, incarnation);
   RETURN_IF_ERROR(join());
@@ -71,7 +73,7 @@ Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
 
 void CafExecutor::Core::finish(RunEnd end) { this->end(end, ok()); }
 
-/// Only all processes together know whether anybody gets on: this one says how it looks here.
+/// Only all processes together can tell a stall: this one reports its own state.
 void CafExecutor::Core::note_stillness(bool is_waiting) {
   is_waiting_ = is_waiting;
   has_alarm_ = timers_->has_alarm();

@@ -59,7 +59,7 @@ std::vector<GroupId> CafTimers::take_due(Time now) {
   while (!alarms_.empty() && alarms_.top().at <= now) {
     const Alarm alarm = alarms_.top();
     alarms_.pop();
-    // A replaced alarm no longer is the group's.
+    // An alarm that was replaced is ignored.
     if (armed_[alarm.group.index()] != alarm.at) continue;
     armed_[alarm.group.index()] = kNever;
     --num_armed_;

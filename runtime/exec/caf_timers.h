@@ -2,7 +2,7 @@
 ///
 /// Every group has at most one alarm, its earliest; ring() is called for it once, on the service's
 /// thread, at or after its time. look() is called every `tick`, and soon after notice(): that is
-/// where deadlines, stalls and the end of a drain are watched. Neither may block.
+/// where deadlines, stalls and the end of a drain are checked. Neither may block.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// The watch over a run, on the timer thread: stuck handlers, stalls, the end of a drain.
+// The watchdog of a run, on the timer thread: stuck handlers, stalls, the end of a drain.
 #include <algorithm>
 
 #include "graph/tenant.h"
@@ -32,7 +32,7 @@ void CafExecutor::Core::look() {
   if (phase == Phase::kDraining) watch_drain(now);
 }
 
-/// A handler apart may take as long as its tenant allows an environment.
+/// A handler that runs apart may take as long as its tenant allows an environment.
 Duration CafExecutor::Core::handler_limit(const ActorGroup& group) const {
   const Plan& plan = *setup_.plan;
   const auto slot = plan.instance(plan.group(group.id()).instances.front()).tenant;
@@ -48,7 +48,7 @@ void CafExecutor::Core::watch_handlers(Time now) {
     const bool is_apart = cell->group().may_run_apart();
     if (const auto news = handler_watch_.look(view, now, is_apart))
       setup_.surroundings->log(LogLevel::kWarning, news->name, news->text);
-    // A work turn answers nobody, so there is nothing to refuse: the stall watch names it.
+    // A work turn has no message to refuse: the stall report names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
     if (now - handler_watch_.last_sign(view.group) > handler_limit(cell->group()))
       abandon(*cell, view, now);
@@ -71,8 +71,8 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
   cell.order(GroupCell::kAbandon);
 }
 
-/// Following a record, nothing waits for anything but messages: who waits for one that nobody sends
-/// would wait for ever.
+/// A group that follows a record waits only for messages: a group that waits for a message that
+/// nobody sends would wait forever.
 void CafExecutor::Core::watch_record(Time now) {
   uint64_t steps = 0;
   bool is_running = false;
@@ -86,7 +86,7 @@ void CafExecutor::Core::watch_record(Time now) {
     last_steps_ = steps;
     last_change_ = now;
   }
-  // What other processes send may take as long as it takes: all of them together tell.
+  // Messages from other processes may take any time: only all processes together can tell a stall.
   if (setup_.others != nullptr) return note_stillness(true);
   if (has_changed || now - last_change_ < kStuckAfter) return;
   end(RunEnd::kFailed, setup_.step_source->stuck());
@@ -110,7 +110,7 @@ void CafExecutor::Core::watch_stall(Time now) {
   }
   note_stillness(is_waiting);
   if (has_changed || setup_.others != nullptr) return;
-  // Nobody waits for anything but a timer: that is patience.
+  // When only a timer is pending, the run is idle, not stalled.
   if ((timers_->has_alarm() && !is_waiting) ||
       now - last_change_ < setup_.plan->settings.stall_after)
     return;
@@ -129,7 +129,7 @@ void CafExecutor::Core::watch_drain(Time now) {
     drained_end = drained_end_;
   }
   std::vector<GroupCounts> counts(here_.size());
-  // Twice, because a message may cross the first count.
+  // Twice, because a message may be in transit during the first count.
   for (int i = 0; i < 2; ++i) {
     bool all_drain = true;
     for (size_t k = 0; k < here_.size(); ++k) {

@@ -1,5 +1,5 @@
-/// Counter: a number that one thread changes and any thread may read. Costs what a plain number
-/// costs: relaxed loads and stores, no read-modify-write.
+/// Counter: a number that one thread changes and any thread may read. As cheap as a plain number:
+/// relaxed loads and stores, no read-modify-write.
 #pragma once
 
 #include <atomic>

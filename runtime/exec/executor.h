@@ -34,11 +34,11 @@ class Surroundings {
 
 /// One node that cannot go on, for the stall report.
 struct StalledGroup {
-  std::string process;  // "" when the run has one alone
+  std::string process;  // "" when the run has only one process
   std::string name;
   uint64_t num_waiting = 0;  // inputs in its inbox
-  std::string full_edges;    // outgoing forward edges without room
-  std::string paused_edges;  // arriving edges whose input its actor holds paused
+  std::string full_edges;    // outgoing forward edges that are full
+  std::string paused_edges;  // arriving edges whose input its actor has paused
   Duration oldest;           // age of the oldest waiting input
   std::string handling;      // instance and message type in a handler now, empty if none
 };
@@ -51,10 +51,10 @@ struct StallReport {
 
 /// A snapshot for the status line and heartbeats.
 struct RunStatus {
-  uint64_t num_steps = 0;  // group steps so far: rises while the run lives
+  uint64_t num_steps = 0;  // group steps so far: rises while the run makes progress
   bool is_draining = false;
   bool is_idle = false;           // draining, and no group here has anything left to do
-  Duration still_for;             // since the last step or sign of life here
+  Duration still_for;             // since the last step or progress() call here
   bool is_waiting = false;        // an input waits here, or a handler runs
   bool has_alarm = false;         // a timer is set here
   std::vector<EdgeLedger> edges;  // index = EdgeId
@@ -72,11 +72,12 @@ struct RunOutcome {
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Creates every group: resources, actors, start(). Any failure undoes the rest and is returned.
+  /// Creates every group: resources, actors, start(). If one fails, the others are undone and its
+  /// Error is returned.
   virtual Status start() = 0;
-  /// Ends the run gently: sources stop, what is in flight ends, drain_max is the limit. Idempotent.
+  /// Drains the run: sources stop, what is in flight ends, drain_max is the limit. Idempotent.
   virtual void request_drain() = 0;
-  /// Ends the run now: handlers are asked through progress(); nothing more is handed over.
+  /// Stops the run now: handlers are told through progress(); no more messages are handed over.
   virtual void request_stop() = 0;
   /// Returns when the run has ended: all tenants finished and drained, or stopped, failed, stalled.
   virtual RunOutcome wait() = 0;

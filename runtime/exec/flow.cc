@@ -11,7 +11,7 @@ bool has_credit(const OutLink& out, uint64_t num_bytes) {
   if (out.num_shipped.get() - out.num_settled.get() >= static_cast<uint64_t>(out.link->capacity))
     return false;
   const uint64_t in_window = out.bytes_shipped - out.bytes_settled;
-  // A message beyond the whole window would otherwise wait for ever.
+  // A message larger than the whole window would otherwise wait forever.
   return in_window == 0 || in_window + num_bytes <= static_cast<uint64_t>(out.link->bytes_max);
 }
 
@@ -22,7 +22,7 @@ uint64_t OutLink::blocked_until(Time now) const {
   while (true) {
     const uint64_t before = blocked_ns.get();
     const uint64_t since = full_since_ns.get();
-    // A time that has ended meanwhile is in the sum now: look again, or it would count twice.
+    // The full time that ended meanwhile is in the sum now: read again, or it would count twice.
     if (blocked_ns.get() == before) return before + (since != 0 && time > since ? time - since : 0);
   }
 }
@@ -136,7 +136,7 @@ bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_by
 }
 
 bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
-  // The receiver may be further in its record than this group is: it has handled all that left.
+  // The receiver may be further in its record than this group: it has handled all that was sent.
   if (is_replaying_ && num_messages > out.num_shipped.get()) {
     num_messages = out.num_shipped.get();
     num_bytes = out.bytes_shipped;
@@ -172,7 +172,7 @@ void Flow::update_full(OutLink& out) {
   if (full == out.is_full) return;
   out.is_full = full;
   if (!full) got_room_ = true;
-  // A virtual clock begins at 0, which says that it is not full.
+  // Never 0, which means "not full"; a virtual clock begins at 0.
   const auto time = static_cast<uint64_t>(std::max<int64_t>(now_.to_nanoseconds(), 1));
   const uint64_t since = out.full_since_ns.get();
   if (full) {
@@ -202,12 +202,12 @@ void Flow::close(OutLink& out) {
        {&out.num_emitted, &out.num_shipped, &out.num_settled, &out.num_overwritten})
     counter->set(0);
   out.bytes_emitted = out.bytes_shipped = out.bytes_settled = 0;
-  update_full(out);  // while it still counts among the live ones
+  update_full(out);  // while it still counts as live
   out.is_live = false;
   OutputFlow& output = outputs[out.actor][out.link->output];
   if (!out.link->is_feedback) --output.num_forward;
   rebuild_targets(output);
-  // The others may now be all that is left, and full.
+  // The remaining targets may all be full now.
   if (!output.any_blocks)
     for (uint32_t index : output.links) {
       OutLink& other = links[index];

@@ -1,16 +1,16 @@
-/// Flow: the sending half of a group's links: credit, outbox, sequence numbers, ledger, and the
-/// gate that says which forward inputs and work turns may be handed over.
+/// Flow: the sending side of a group's links: credit, outbox, sequence numbers, ledger, and the
+/// check which forward inputs and work turns may be handed over.
 ///
 /// A forward message is shipped while the link has credit (messages and Blob bytes; one message
-/// larger than the byte window passes when that window is empty) and waits in the outbox else. A
-/// feedback message is never held back. A latest_wins message waits at most once per tenant: a
+/// larger than the byte window passes when that window is empty) and waits in the outbox otherwise.
+/// A feedback message is never held back. A latest_wins message waits at most once per tenant: a
 /// newer one overwrites it. Unsettled = emitted and not yet granted back; at capacity the link is
 /// full.
 ///
-/// An addressed output is full only when all its live targets are: its handler looks at
-/// room(target) before it chooses. Any other is full when one of its targets is. That includes
-/// keyed ones, where the key chooses and nobody can look first: with the rule of addressed outputs
-/// their bound could not hold.
+/// An addressed output is full only when all its live targets are: its handler checks room(target)
+/// before it chooses a target. Any other output is full when one of its targets is. That includes
+/// keyed outputs: the key chooses the target and the handler cannot check it before, so with the
+/// rule of addressed outputs the bound of the edge could be exceeded.
 ///
 /// Threads: the group's, except room() and targets(), which a handler running apart may call, and
 /// the counters, which anyone may read.
@@ -33,20 +33,20 @@ struct OutLink {
   uint32_t actor = 0;  // index among the group's instances
   bool is_live = true;
   bool is_full = false;
-  // Of this incarnation of the peer.
+  // Of the peer's current incarnation.
   Counter num_emitted, num_shipped, num_settled, num_overwritten;
   uint64_t bytes_emitted = 0, bytes_shipped = 0, bytes_settled = 0;
-  // Of all incarnations before.
+  // Of all earlier incarnations.
   Counter past_sent, past_handled, past_dropped, num_returned;
   Counter waiting_max;
-  Counter full_since_ns, blocked_ns;  // 0: not full now; of all times before
+  Counter full_since_ns, blocked_ns;  // 0: not full now; sum of earlier full times
   Ring<Envelope> outbox;
-  Ring<Envelope> unacknowledged;  // of remote links alone
+  Ring<Envelope> unacknowledged;  // of remote links only
 
   uint64_t unsettled() const {
     return num_emitted.get() - num_settled.get() - num_overwritten.get();
   }
-  /// How long it was full, in nanoseconds; never less than it said before.
+  /// How long it was full, in nanoseconds; never less than an earlier answer.
   uint64_t blocked_until(Time now) const;
 };
 
@@ -54,7 +54,7 @@ struct OutLink {
 struct OutputFlow {
   const OutputPort* port = nullptr;
   std::vector<uint32_t> links;                   // indices into Flow::links, by target
-  std::vector<std::vector<InstanceId>> targets;  // live ones, by tenant slot; the last = any
+  std::vector<std::vector<InstanceId>> targets;  // live ones, by tenant slot; last = any tenant
   bool any_blocks = true;                        // false: full only when all live targets are
   uint32_t num_forward = 0;                      // live forward links
   uint32_t num_full = 0;                         // of those
@@ -63,17 +63,17 @@ struct OutputFlow {
 
 class Flow {
  public:
-  /// `is_replaying`: a recording says what happens when, so nothing waits for credit.
+  /// `is_replaying`: the order of steps is recorded, so nothing waits for credit.
   Flow(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
-  /// this group or in a batch. False: it was taken into the outbox, or (dead peer) is returned.
+  /// this group or in a batch. False: it went into the outbox, or is returned (dead peer).
   bool emit(OutLink& link, Envelope& envelope);
-  /// Of a replaying group: counts a message that does not leave, since it was handled (or
-  /// overwritten) in the run that is followed.
+  /// For a replaying group: counts a message that is not sent, because it was handled (or
+  /// overwritten) in the recorded run.
   void emit_known(OutLink& link, Envelope& envelope, bool is_overwritten);
-  /// Whether these totals can be: not more than was shipped, and no bytes that were not. Before
-  /// grant(), of what another process says.
+  /// Whether these totals are possible: at most the messages and bytes that were shipped. Call
+  /// before grant() for totals that come from another process.
   bool may_settle(const OutLink& link, uint64_t num_messages, uint64_t num_bytes) const;
   /// Applies running totals; `ship(link, envelope&&)` takes what got credit. Old or repeated grants
   /// change nothing.
@@ -81,15 +81,16 @@ class Flow {
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
-  /// The time of the step or batch in hand.
+  /// Time of the current step or batch.
   void set_now(Time now) { now_ = now; }
-  /// Credit counts from now on; what was emitted without it stays so.
+  /// Credit limits sending from now on; what was emitted without credit stays sent.
   void resume_live();
   void reopen(OutLink& link);
 
-  /// Full forward outputs of each actor. An actor with one gets no forward input; while there is
-  /// any in the group, it gets no work turn. Not the whole group as one: a group that lies on a
-  /// path twice (a -> other group -> b, with a and b in one group) would wait for itself.
+  /// Number of full forward outputs of each actor. An actor with one gets no forward input; while
+  /// any actor of the group has one, the group gets no work turn. Forward inputs are held back per
+  /// actor, not per group: a group that is on a path twice (a -> other group -> b, with a and b in
+  /// one group) would deadlock.
   std::span<const uint32_t> num_full() const { return num_full_; }
   bool is_open() const { return num_blocked_ == 0; }
   /// Whether a link got room since the last call.

@@ -1,4 +1,4 @@
-/// The inside of a ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
+/// The internals of an ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
 /// queries), group_step.cc (steps) and group_links.cc (batches, peers, ledger).
 #pragma once
 
@@ -58,7 +58,7 @@ class ActorGroup::Body {
     uint32_t timer = 0;
     uint64_t generation = 0;
   };
-  /// What stays when an actor is replaced.
+  /// What is kept when an actor is replaced.
   struct Seat {
     std::shared_ptr<Running> running;
     std::vector<uint64_t> timer_generations;
@@ -71,8 +71,8 @@ class ActorGroup::Body {
     MessageBatch batch;
     std::vector<uint32_t> ungranted;  // in_index of links with settled messages not yet granted
     bool is_due = false;              // ships at the end of this step
-    bool is_touched = false;          // stands in touched_
-    uint32_t peer_incarnation = 0;    // grants of older incarnations are nobody's
+    bool is_touched = false;          // is in touched_
+    uint32_t peer_incarnation = 0;    // grants of older incarnations are ignored
   };
 
   // Between the parts.
@@ -125,22 +125,22 @@ class ActorGroup::Body {
   std::vector<uint32_t> in_peer_;   // peer of each arriving link, or none
   std::vector<uint32_t> out_peer_;  // of each leaving link
   std::vector<PendingTimer> timers_;
-  /// Of a group that follows a record: what each actor last heard of a neighbour's process.
+  /// Of a replaying group: the last event that each actor was told of a neighbour's process.
   std::map<std::pair<uint32_t, InstanceId>, PeerEvent::Kind> told_;
   std::vector<bool> observes_;            // by out_index: the observer wants its emissions
   std::vector<BatchedMessage> recorded_;  // emissions of this step, of those links
   uint32_t num_step_emissions_ = 0;
   std::vector<int64_t> room_answers_;  // of all actors of a work turn
-  Time now_;                           // of the step or batch in hand
+  Time now_;                           // of the current step or batch
 
-  bool works_ = false;  // some actor works()
+  bool works_ = false;  // some actor has work()
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;
-  bool is_in_burst_ = false;  // batches and gauges wait for its end
+  bool is_in_burst_ = false;  // batches and gauges are updated at its end
   bool is_draining_ = false;
 
-  // The step in hand.
+  // The current step.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;
   uint32_t current_ = 0;  // its actor
   bool is_injected_ = false;

@@ -28,7 +28,7 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
   }
   const InstanceId target =
       output.port->routing == Routing::kToOrigin ? envelope.origin : emission.target;
-  OutLink* last = nullptr;  // gets the envelope itself, the others a copy
+  OutLink* last = nullptr;  // gets the envelope itself, the other targets a copy
   uint64_t best = 0;
   for (uint32_t index : output.links) {
     OutLink& out = flow.links[index];
@@ -38,7 +38,7 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
         last = last == nullptr ? &out : last;
         continue;
       case Routing::kKeyed: {
-        // Rendezvous hashing: a target that dies moves its own keys alone.
+        // Rendezvous hashing: when a target dies, only its own keys move.
         if (!out.is_live) continue;
         const uint64_t key = output.port->key(envelope.payload.message.get());
         const uint64_t weight = mix(key, out.link->target.value) | 1;
@@ -57,9 +57,9 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
     last = &out;
   }
   if (last != nullptr) return emit_on(*last, std::move(envelope), now);
-  // Nobody of this tenant listens, the last keyed target has died, or who began the conversation
-  // cannot be reached from here: an envelope of another process may say so. Only then it may
-  // vanish.
+  // No target: no instance of this tenant listens, the last keyed target has died, or the origin
+  // cannot be reached from here (an envelope of another process may name such an origin). Only then
+  // a message may be dropped.
   const Routing routing = output.port->routing;
   const bool may_miss =
       routing == Routing::kBroadcast || routing == Routing::kKeyed || routing == Routing::kToOrigin;
@@ -72,8 +72,8 @@ void ActorGroup::Body::route(Running& running, PendingEmission& emission, Time n
 void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   envelope.edge = out.link->edge;
   envelope.target = out.link->target;
-  // Counts emissions, not what is shipped: a latest_wins message that a newer one overtakes in the
-  // outbox leaves a gap, so that a number does not depend on when credit came.
+  // Counts emissions, not shipped messages: a latest_wins message that a newer one overwrites in
+  // the outbox leaves a gap, so a number does not depend on when credit came.
   envelope.sequence = out.is_live ? out.num_emitted.get() + 1 : 0;
   ++num_step_emissions_;
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
@@ -120,10 +120,10 @@ void ActorGroup::Body::settle(const Input& input) {
   InLink& in = inbox_.links[input.in_index];
   in.num_handled.add(1);
   in.num_in_hand.set(0);
-  if (input.envelope.incarnation != in.incarnation) return;  // its sender is gone, and its credit
+  if (input.envelope.incarnation != in.incarnation) return;  // its sender is gone, with its credit
   in.settled_messages += 1;
   in.settled_bytes += input.envelope.blob_bytes;
-  // Nobody waits for that credit; what it adds up to is said when the group resumes.
+  // No sender waits for that credit; the total is granted when the group resumes.
   if (!input.is_stored) grant_when_due(input.in_index);
 }
 
@@ -140,8 +140,8 @@ void ActorGroup::Body::grant_when_due(uint32_t in_index) {
     in.is_ungranted = true;
     open.ungranted.push_back(in_index);
   }
-  // Bytes return at once when nothing of the link is left here: a message larger than what remains
-  // of the window would wait for ever otherwise.
+  // Bytes are granted at once when no message of the link waits here: otherwise a message larger
+  // than the rest of the window would wait forever.
   const uint64_t bytes = in.settled_bytes - in.granted_bytes;
   const bool is_last = in.num_waiting.get() == 0 && bytes > 0;
   if (!is_last && in.settled_messages - in.granted_messages < in.link->grant_messages &&
@@ -183,7 +183,7 @@ Status ActorGroup::Body::accept(MessageBatch&& batch, Time now) {
     return error(Code::kCorrupt, "'{}' got a batch of group {}, with which it shares no edge",
                  planned_.name, batch.from.value);
   if (batch.incarnation < batches_[peer].peer_incarnation) batch.grants.clear();
-  Status first;  // one that does not fit is left out, what else came with it counts
+  Status first;  // what does not fit is left out, the rest of the batch is taken
   const auto note = [&first](Status status) {
     if (first.ok() && !status.ok()) first = std::move(status);
   };
@@ -204,7 +204,7 @@ Status ActorGroup::Body::accept_grant(GroupId from, const Grant& given) {
     return error(Code::kCorrupt, "'{}' got a grant for link {}, which it does not send on",
                  planned_.name, given.link.value);
   OutLink& out = common_->flow->links[links[given.link.index()].out_index];
-  // Credit for what an earlier incarnation of this group sent is nobody's.
+  // Ignore credit for messages of an earlier incarnation of this group.
   if (given.incarnation != setup().incarnation || !out.is_live) return ok();
   if (!common_->flow->may_settle(out, given.num_messages, given.num_bytes))
     return error(Code::kCorrupt,
@@ -236,7 +236,7 @@ Status ActorGroup::Body::accept_message(GroupId from, BatchedMessage&& message, 
 }
 
 void ActorGroup::Body::check_bound(InLink& in) {
-  // Its senders may be further ahead than in the recorded run.
+  // When a record is followed, senders may be further ahead than in the recorded run.
   if (setup().step_source != nullptr) return;
   if (in.num_waiting.get() <= static_cast<uint64_t>(in.link->bound) || in.is_unkept_promise) return;
   in.is_unkept_promise = true;
@@ -249,7 +249,7 @@ void ActorGroup::Body::check_bound(InLink& in) {
 
 void ActorGroup::Body::peer_down(GroupId peer, uint32_t incarnation, Time now) {
   set_now(now);
-  flush();  // what was written for the dead one leaves before the numbers begin again
+  flush();  // what was written for the dead one is shipped before the numbers begin again
   for (OutLink& out : common_->flow->links)
     if (out.link->target_group == peer) common_->flow->close(out);
   for (InLink& in : inbox_.links)
@@ -272,8 +272,8 @@ void ActorGroup::Body::peer_up(GroupId peer, uint32_t incarnation, Time now) {
   after_change();
 }
 
-/// A peer's process died or came back in the recorded run: its links did so before the first actor
-/// heard of it. Their arriving halves go by the incarnations of what is handed over.
+/// A peer's process died or came back in the recorded run, and its links with it, before the first
+/// actor was told. The receiving sides follow the incarnations of the messages handed over.
 void ActorGroup::Body::follow_peer(uint32_t actor, const PeerEvent& event) {
   const GroupId peer = setup().plan->instance(event.instance).group;
   const bool is_up = event.kind == PeerEvent::Kind::kUp;
@@ -298,7 +298,7 @@ void ActorGroup::Body::set_peer_incarnation(GroupId peer, uint32_t incarnation) 
 void ActorGroup::Body::tell_peer_event(GroupId peer, PeerEvent::Kind kind, uint32_t incarnation,
                                        Time now) {
   const auto tell = [&](uint32_t actor, InstanceId neighbour) {
-    // It may have heard so in the record that it followed, whose end came before the next event.
+    // It may have been told already in its record, which ended before the next event.
     const auto told = told_.find({actor, neighbour});
     const bool has_heard = told != told_.end() && told->second == kind;
     if (told != told_.end()) told_.erase(told);
@@ -329,7 +329,7 @@ void ActorGroup::Body::add_to(std::span<EdgeLedger> ledger) const {
     edge.returned += out.num_returned.get();
     edge.handled += out.past_handled.get();
     edge.dropped += out.past_dropped.get() + out.num_overwritten.get();
-    // In the outbox or under way; what has arrived is taken off by the receiver.
+    // In the outbox or in transit; the receiver subtracts what has arrived.
     edge.in_flight += out.num_emitted.get() - out.num_overwritten.get();
     edge.waiting_max = std::max(edge.waiting_max, out.waiting_max.get());
   }
@@ -350,7 +350,7 @@ void ActorGroup::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceL
                                 Time now) const {
   for (const OutLink& out : common_->flow->links) {
     EdgeLoad& edge = edges[out.link->edge.index()];
-    // Each counter alone is exact; together they may be of two moments.
+    // Each counter is exact; together they may be of two moments.
     const uint64_t held = out.num_emitted.get() - out.num_overwritten.get();
     edge.num_held_back += held - std::min(held, out.num_shipped.get());
     const uint64_t unsettled = held - std::min(held, out.num_settled.get());

@@ -59,7 +59,7 @@ Input ActorGroup::Body::replayed_input(const GuidedStep& step) {
 StepEnd ActorGroup::Body::replayed_step() {
   const GuidedStep* next = setup().step_source->next();
   if (next == nullptr || !begin_step(next->began)) return {};
-  // The step_source moves on when it is told of the step.
+  // Copied before: the step_source moves on when it is told of the step.
   const Time began = next->began;
   const Time ended = began + next->lasted;
   StepEnd end;
@@ -274,7 +274,7 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
                  contract.name);
   cancel_timers(actor);
   auto fresh = std::make_shared<Running>(common_, actor);
-  // A stuck handler may still count; an actor that failed has finished.
+  // An abandoned handler may still change its counters; an actor that failed has returned.
   if (!seat.running->is_abandoned()) fresh->counters = seat.running->counters;
   seat.running = fresh;
   for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
@@ -295,7 +295,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   set_now(now);
   recorded_.clear();
   const auto stuck = seats_[current_].running;
-  // No measured time in the text: it is part of answers, which a replay makes again.
+  // No measured time in the text: it goes into answers, which a replay must reproduce.
   const Error late = error(Code::kDeadline, "the handler did not return before its deadline");
   stuck->abandon();
   num_abandoned_.add(1);

@@ -1,8 +1,8 @@
-/// HandlerWatch: which handlers of a process have run long without a sign of life, and the words
-/// that a person is told: once when a handler passes the limit, once when it has returned.
+/// HandlerWatch: which handlers of a process have run long without progress, and the texts for a
+/// person: one when a handler passes the limit, one when it has returned.
 ///
-/// A sign of life is the begin of a handler or its call of services().progress(). Knows what it is
-/// shown: look() at every group, now and then, with a clock that does not go back.
+/// A sign of life is the begin of a handler or its call of services().progress(). Call look() for
+/// every group periodically, with a clock that does not go back.
 ///
 /// Threads: look() from one; last_sign() and num_alarms() from any.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace primerl {
 
-/// What a running group is in: "message 812 of 'rollout.group -> trainer.group' (TrajectoryGroup,
-/// step 4411)", "timer 'applied' (step 12)", "a work turn (step 90)".
+/// What a running group is handling: "message 812 of 'rollout.group -> trainer.group'
+/// (TrajectoryGroup, step 4411)", "timer 'applied' (step 12)", "a work turn (step 90)".
 std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupView& view);
 
 class HandlerWatch {
@@ -27,13 +27,13 @@ class HandlerWatch {
     std::string text;
   };
 
-  /// `alarm_after` 0: nothing is told, signs are kept. Plan and wiring outlive the watch.
+  /// `alarm_after` 0: no alarms, but signs of life are kept. Plan and wiring outlive the watch.
   HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after);
 
-  /// `has_deadline`: who owns the group gives up its handlers by itself, and says so then.
+  /// `has_deadline`: the group's owner abandons late handlers itself and reports it; no alarm here.
   std::optional<News> look(const GroupView& view, Time now, bool has_deadline);
 
-  /// Of the handler that ran when the group was looked at last.
+  /// Of the handler that ran at the last look().
   Time last_sign(GroupId group) const {
     return Time::from_nanoseconds(static_cast<int64_t>(seen_[group.index()].sign.get()));
   }
@@ -44,8 +44,8 @@ class HandlerWatch {
     Counter sign, num_alarms;
     uint64_t num_progress = 0;
     uint64_t alarmed_step = 0;  // 0: none
-    News alarm;                 // of that step: who, and in what
-    Time began;                 // likewise
+    News alarm;                 // of that step: the instance, and what it handles
+    Time began;                 // when that handler began
   };
 
   const Plan& plan_;
@@ -54,7 +54,7 @@ class HandlerWatch {
   std::vector<Seen> seen_;  // by GroupId
 };
 
-/// A duration as it is told: whole seconds from one on, else milliseconds.
+/// Text of a duration: whole seconds from one second on, else milliseconds.
 std::string told(Duration duration);
 
 }  // namespace primerl

@@ -71,7 +71,7 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
     in.num_refused_duplicates.add(1);
     return ok();
   }
-  // A replaying group gets those between from its record, and perhaps later.
+  // A replaying group gets the ones between from its record, perhaps later.
   const bool may_skip = in.link->latest_wins || (is_replaying_ && in.link->is_remote);
   if (envelope.sequence != in.last_sequence + 1 && !may_skip)
     return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
@@ -168,7 +168,7 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   InLink& in = links[in_index];
   if (envelope.incarnation > in.incarnation) reopen(in, envelope.incarnation);
   if (envelope.incarnation == in.incarnation) {
-    // What its sender had under way when the run was cut off may be here already.
+    // Messages of its sender that were in transit when the run was cut off may be here already.
     in.last_sequence = std::max(in.last_sequence, envelope.sequence);
     in.num_received_incarnation += 1;
   } else {

@@ -1,9 +1,10 @@
-/// Inbox: the receiving half of a group: what waits to be handed over, and what has arrived, been
-/// settled and been granted on every arriving link.
+/// Inbox: the receiving side of a group: inputs that wait to be handed over, and how many messages
+/// have arrived, been settled and been granted on every arriving link.
 ///
 /// Lanes: control; prompt (feedback and timers, never held back); one lane per forward input port,
-/// which waits while its actor pauses it or has a full output. Each lane is in order of arrival;
-/// among the fronts that may be handed over, control comes first, then the oldest arrival.
+/// which waits while its actor pauses it or has a full output. Each lane is in order of arrival. Of
+/// the inputs at the front of a lane that may be handed over, control goes first, then the oldest
+/// arrival.
 ///
 /// Threads: the group's; counters may be read by anyone.
 #pragma once
@@ -25,9 +26,9 @@ struct Input {
   uint64_t arrival = 0;   // rises by one per input of the group
   Time arrived;
   Envelope envelope;        // of a message
-  uint64_t generation = 0;  // of a timer: an older one no longer counts
+  uint64_t generation = 0;  // of a timer: an older generation is ignored
   PeerEvent peer;           // of kPeer
-  bool is_stored = false;   // of a message: from a record, nobody has sent it
+  bool is_stored = false;   // of a message: from a record, not sent in this run
 };
 
 struct InLink {
@@ -40,15 +41,15 @@ struct InLink {
   uint64_t num_received_incarnation = 0;             // likewise; fewer where latest_wins left gaps
   uint64_t settled_messages = 0, settled_bytes = 0;  // of this incarnation
   uint64_t granted_messages = 0, granted_bytes = 0;
-  bool is_ungranted = false;          // stands in its peer's list
+  bool is_ungranted = false;          // is in its peer's list
   bool is_unkept_promise = false;     // the bound was broken and reported
   std::vector<uint64_t> latest;       // latest_wins: position of the waiting input, by slot
   Counter num_received, num_handled;  // num_received: without those refused
   Counter num_failed, num_overwritten, num_refused_duplicates, num_refused_incarnations;
   Counter num_waiting, waiting_max;
   Counter num_in_hand;   // taken by a step that has not completed
-  Counter is_paused;     // and messages wait for it
-  Counter sent_by_dead;  // received of earlier incarnations: their senders' counts are gone
+  Counter is_paused;     // while messages wait for it
+  Counter sent_by_dead;  // received of earlier incarnations, whose senders' counts are gone
 };
 
 class Inbox {
@@ -77,22 +78,23 @@ class Inbox {
   void push_timer(Input input, Time now) { push(kPrompt, std::move(input), now); }
 
   /// The lane whose front comes next, or kNone. `num_full`: full outputs of each actor. `work` is
-  /// the arrival number of a waiting work turn: kNone too when that is older than every front.
+  /// the arrival number of a waiting work turn: also kNone when that is older than every waiting
+  /// input.
   uint32_t pick(std::span<const uint32_t> num_full, uint64_t work = kNoWork) const;
   /// Valid until the next arrival.
   Input&& take(uint32_t lane);
-  /// Of a replaying inbox: whether this very message waits, and taking it. Older latest_wins
-  /// messages of the link were overwritten in the recorded run: they are settled and gone.
+  /// Of a replaying inbox: whether exactly this message waits, and takes it. Older latest_wins
+  /// messages of the link were overwritten in the recorded run: they are settled and removed.
   bool holds(uint32_t in_index, uint32_t incarnation, uint64_t sequence) const;
   Input take_message(uint32_t in_index, uint32_t incarnation, uint64_t sequence);
-  /// Of a replaying inbox: hands over a message that does not come by its link.
+  /// Of a replaying inbox: hands over a message that does not arrive on its link.
   Input take_stored(uint32_t in_index, Envelope&& envelope);
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
 
   void pause(uint32_t actor, uint32_t port, bool paused);
-  /// From replaying to its own choice: what waits is queued again in order of arrival, a newer
-  /// latest_wins message overwrites an older one, pauses hold.
+  /// Ends the replay: what waits is queued again in order of arrival, a newer latest_wins message
+  /// overwrites an older one, pauses hold.
   void resume_live(Time now);
   /// The sender of these links begins again at sequence 1.
   void reopen(InLink& in, uint32_t incarnation);

@@ -1,4 +1,4 @@
-/// What a thread that is lost may still reach is never freed: it stays until the process ends.
+/// Leaks on purpose what a lost thread may still reach: it stays until the process ends.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ extern "C" void __lsan_ignore_object(const void* object);
 
 namespace primerl {
 
-/// On purpose: a search for leaks passes over it, and over what it alone holds.
+/// Leak checkers ignore it, and what only it references.
 template <class T>
 void keep_for_ever(std::unique_ptr<T>& owner) {
   [[maybe_unused]] const T* kept = owner.release();

@@ -1,8 +1,8 @@
 /// OtherProcesses: what an executor needs of the processes that share its run.
 ///
-/// With it an executor sends batches to groups elsewhere, and leaves to whoever sees all processes
-/// what one cannot know alone: that every tenant has finished, that a drain is over, that nobody
-/// gets on.
+/// With it an executor sends batches to groups in other processes, and leaves decisions that need
+/// all processes to the control plane: that every tenant has finished, that a drain is over, that
+/// there is no progress.
 ///
 /// Threads: called from any group's thread; must not block.
 #pragma once
@@ -17,9 +17,9 @@ class OtherProcesses {
   virtual ~OtherProcesses() = default;
   /// Takes a batch to the process of its target; in order per sending group. An Error ends the run.
   virtual Status carry(ProcessId to, MessageBatch&& batch) = 0;
-  /// Something that the process sent was left out: it may not say it.
+  /// Something that process `from` sent was left out: it may not send it.
   virtual void refused(ProcessId from, const Error& why) = 0;
-  /// A node of this process says so; repeated for a tenant when several do.
+  /// A node of this process finished the tenant; repeated when several nodes do.
   virtual void tenant_finished(TenantSlot tenant) = 0;
 };
 

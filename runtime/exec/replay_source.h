@@ -1,17 +1,17 @@
-/// ReplaySource: what an executor follows when it takes up a run that was cut off (recovery.h makes
+/// ReplaySource: what an executor follows when it resumes a run that was cut off (recovery.h makes
 /// one from a record): a step_source for every group, then the moment when all resume.
 ///
 ///   1. every group starts at its recorded time and takes its recorded steps, in any order between
 ///      groups that their messages allow;
-///   2. when no step_source knows a further step, the executor calls resume_live() once, sets its
-///   clock to
-///      ended() and lets every group resume (actor_group.h);
-///   3. from there it is a run like any other.
+///   2. when no step_source has a further step, the executor calls resume_live() once, sets its
+///      clock to ended() and lets every group resume (actor_group.h);
+///   3. from then on it is a run like any other.
 ///
-/// Processes may be absent: they follow nothing, and begin again when the others resume, whose
-/// groups hear then that the old incarnation died and that a new one is there.
+/// Processes may be absent: they have no record to follow and start from the beginning when the
+/// others resume, whose groups are told then that the old incarnation died and that a new one is
+/// up.
 ///
-/// A group that cannot follow its record has a fault, and the run must not go on.
+/// A group that cannot follow its record has a fault, and the run must stop.
 ///
 /// Threads: step_source() and fault() of a group on that group's; resume_live() on any, once; the
 /// rest on any.
@@ -32,13 +32,13 @@ class ReplaySource {
   virtual std::optional<Error> fault(GroupId group) const = 0;
   /// services().now() of the recorded start.
   virtual Time started(GroupId group) const = 0;
-  /// The last moment that was recorded: the clock of the run goes on from there.
+  /// The last moment that was recorded: the clock of the run continues from there.
   virtual Time ended() const = 0;
-  /// Incarnation of the recorded process: its messages carry it, so those of the recovered run do.
+  /// Incarnation of the recorded process: its messages carry it, so the recovered run uses it too.
   virtual uint32_t incarnation() const = 0;
-  /// Every group is at the end of its record: resources answer for themselves from now on.
+  /// Every group is at the end of its record: resources do real work from now on.
   virtual void resume_live() = 0;
-  /// What a group waits for that nobody sends: said when nothing can move any more.
+  /// Which message a group waits for that nobody sends: asked when no group can make progress.
   virtual Error stuck() const = 0;
   virtual std::span<const ProcessId> absent() const { return {}; }
 };

@@ -25,8 +25,8 @@ class Ring {
     next() = value;
     return tail_ - 1;
   }
-  /// Appends an element and returns it, to be filled in place: it holds what an element before it
-  /// left there. Valid until the next push.
+  /// Appends an element and returns it, to be filled in place: it still holds the contents of an
+  /// earlier element. Valid until the next push.
   T& next() {
     if (size() == slots_.size()) grow();
     return slots_[tail_++ & (slots_.size() - 1)];

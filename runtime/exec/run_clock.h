@@ -1,5 +1,5 @@
-/// RunClock: the time of a run on the machine's steady clock. A run that is taken up again goes on
-/// from the moment its record ends: between the two no time has passed for its actors.
+/// RunClock: the time of a run on the machine's steady clock. A resumed run continues from the
+/// moment its record ends: its actors see no time in between.
 ///
 /// Threads: now() and at() from any; go_on_from() once, by one.
 #pragma once
@@ -14,13 +14,13 @@ namespace primerl {
 class RunClock {
  public:
   Time now() const;
-  /// When the steady clock shows what this one calls `time`.
+  /// The steady-clock time that this clock shows as `time`.
   std::chrono::steady_clock::time_point at(Time time) const;
-  /// It is `time` now.
+  /// Sets the clock to `time`.
   void go_on_from(Time time);
 
  private:
-  std::atomic<int64_t> ahead_ns_{0};  // of the steady clock; negative: behind it
+  std::atomic<int64_t> ahead_ns_{0};  // ahead of the steady clock; negative: behind it
 };
 
 }  // namespace primerl

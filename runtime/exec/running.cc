@@ -86,7 +86,7 @@ Status Running::handle() {
     case StepKind::kMessage: {
       const Payload& payload = input_.envelope.payload;
       const InputPort& port = contract_->inputs[input_.port];
-      // A port casts what it is given: nothing of another type may come so far.
+      // A port casts its payload without a check: another type must not come this far.
       if (payload.type != port.type)
         return error(Code::kCorrupt, "a '{}' came to '{}.{}', which takes a '{}'",
                      payload.type->name, instance_->name, port.name, port.type->name);

@@ -1,10 +1,10 @@
-/// Running: one actor of a group with all that its handlers touch: services, outputs, resources,
-/// and the effects of the step it is in. A handler changes nothing else, so that it may run apart
-/// from its group and be abandoned; the group applies the effects when the step completes.
+/// Running: one actor of a group with everything its handlers touch: services, outputs, resources,
+/// and the effects of the current step. A handler changes nothing else, so it may run apart from
+/// its group and be abandoned; the group applies the effects when the step completes.
 ///
-/// Threads: prepare() and the effects are the group's; run() and everything an actor calls belong
-/// to the thread of the step. After abandon() nobody waits for the step: what it still does is
-/// lost.
+/// Threads: prepare() and the effects belong to the group's thread; run() and everything an actor
+/// calls belong to the thread of the step. After abandon() nobody waits for the step: its effects
+/// are lost.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct GroupCommon {
   std::shared_ptr<Flow> flow;
   std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanGroup::resources
   std::atomic<bool> stop_requested{false};
-  std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares
+  std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares them
   size_t num_replayed_answers = 0;  // of the step_source's room_answers that this step has used
 };
 
@@ -44,7 +44,7 @@ struct PendingEmission {
   PendingEmission() {}  // not defaulted: that would zero all of it before the fields are set
   uint32_t output = 0;
   InstanceId target;  // of an addressed output
-  Envelope envelope;  // without what the link and the group add
+  Envelope envelope;  // without the fields that the link and the group add
 };
 
 class Running final : public Services, public OutputSink, public Resources {
@@ -56,7 +56,7 @@ class Running final : public Services, public OutputSink, public Resources {
   /// Sets up the step that run() will make.
   void prepare(Input&& input, uint64_t step, Time now);
   void prepare_work(uint64_t step, Time now, bool is_draining);
-  /// Handler, timer, work(), drain() or on_peer(); exceptions become errors. Then status() tells.
+  /// Runs the handler, timer, work(), drain() or on_peer(); exceptions become errors, see status().
   void run();
   void fail(Error error) { status_ = std::move(error); }
   /// Lets the actor answer the message whose handler failed; the handler's emissions are lost.
@@ -79,7 +79,7 @@ class Running final : public Services, public OutputSink, public Resources {
   std::vector<TimerChange> timers;
   std::vector<PauseChange> pauses;
   std::vector<TenantSlot> finished;
-  // What this step was told that only the moment determines; for the recorder.
+  // Answers of this step that only the moment determines; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
   std::map<std::string, int64_t, std::less<>> counters;
@@ -130,7 +130,7 @@ class Running final : public Services, public OutputSink, public Resources {
   uint64_t random_key_ = 0;
   std::unique_ptr<Actor> actor_;
 
-  // Of the step.
+  // Of the current step.
   enum class Phase { kNone, kStart, kHandler, kWork, kControl } phase_ = Phase::kNone;
   Input input_;
   Time now_;

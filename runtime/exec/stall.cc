@@ -63,7 +63,7 @@ class WaitGraph {
   std::vector<bool> is_stuck_;
 };
 
-/// "decode (inference#1)" where there are processes to tell apart.
+/// "decode (inference#1)" in a run of several processes.
 std::string full_name(const Plan& plan, GroupId group) {
   const PlanGroup& planned = plan.group(group);
   if (plan.processes.size() < 2) return planned.name;

@@ -1,4 +1,5 @@
-// The event loop of VirtualExecutor: choosing, beginning and ending steps, time, the end of a run.
+// The event loop of VirtualExecutor: choosing, beginning and ending steps, the clock, the end of a
+// run.
 #include <algorithm>
 
 #include "runtime/exec/running.h"
@@ -134,7 +135,7 @@ void VirtualExecutor::deliver(Way& way) {
   MessageBatch batch = std::move(way.batches.front());
   way.batches.pop_front();
   const Guest& sender = guests_[way.from.index()];
-  // What a dead sender shipped left the ledger with it, until it is received or refused.
+  // Messages of a dead sender left the ledger with it, until they are received or refused.
   if (sender.group && batch.incarnation == sender.incarnation) in_transit_ -= batch.messages.size();
   const GroupId to = way.to;
   if (guests_[to.index()].group == nullptr) {
@@ -170,7 +171,7 @@ bool VirtualExecutor::jump() {
       ++i;
       continue;
     }
-    ++num_late_;  // the handler returns at last; what it emitted dies with it
+    ++num_late_;  // the handler returns at last; its emissions are dropped
     late_at_.erase(late_at_.begin() + static_cast<std::ptrdiff_t>(i));
     abandoned_.erase(abandoned_.begin() + static_cast<std::ptrdiff_t>(i));
   }

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-// What a failing CHECK prints: the run in hand, if any. One virtual run at a time per thread.
+// What a failing CHECK prints: the current run, if any. One virtual run at a time per thread.
 thread_local std::string repeat_line;
 
 void print_repeat_line(std::string_view) {

@@ -1,22 +1,22 @@
 /// VirtualExecutor: runs a whole plan on one thread with a virtual clock and a seeded choice among
 /// everything that could happen next: a step of a ready group, or the arrival of a batch. The same
-/// Groups as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
+/// ActorGroups as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
 ///
 /// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the world adds;
-/// its effects leave when it ends, and the group is busy until then. When nothing can happen now
+/// its effects leave when it ends, and the group is busy until then. When nothing can happen now,
 /// the clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the
 /// limit (apart_handler_limit) is abandoned, as a stuck thread would be.
 ///
-/// After every step the bounds of all edges, the balance of the ledger and the number of messages
-/// under way are checked. A broken one, or any CHECK that fails inside, prints the seed and the one
+/// After every step it checks the bounds of all edges, the balance of the ledger and the number of
+/// messages in transit. A violation, or any CHECK that fails inside, prints the seed and the
 /// command that repeats the run.
 ///
 /// With a ReplaySource the groups first take their recorded steps, in an order the seed chooses,
 /// without faults from the world and without time passing; then they resume and the clock goes on
 /// from where the record ends.
 ///
-/// All processes of the plan run here, so kill() and revive() can rehearse the death of one.
-/// Not thread-safe; request_drain() and request_stop() count from the next event on.
+/// All processes of the plan run here, so kill() and revive() can simulate the death of one. Not
+/// thread-safe; request_drain() and request_stop() take effect at the next event.
 #pragma once
 
 #include <deque>
@@ -35,13 +35,13 @@
 
 namespace primerl {
 
-/// What a world does to one delivery.
+/// What a world injects into one delivery.
 struct Injection {
-  std::optional<Error> failure;  // the handler fails so, without running
+  std::optional<Error> failure;  // the handler fails with it, without running
   Duration takes;                // besides what resources cost
 };
 
-/// What a step is about, before it runs.
+/// What a step will do, before it runs.
 struct StepAbout {
   InstanceId instance;  // none for a work turn
   StepKind kind = StepKind::kMessage;
@@ -64,12 +64,12 @@ struct VirtualOptions {
   uint64_t seed = 1;
   VirtualWorld* world = nullptr;
   DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
-  uint64_t events_max = 50'000'000;      // a run that takes more does not end: a broken invariant
-  ReplaySource* step_source = nullptr;   // of a run taken up again; outlives the executor
+  uint64_t events_max = 50'000'000;      // a run that takes more never ends: a broken invariant
+  ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
   std::string repeat_with;               // the command that repeats this run, for failures
 };
 
-/// The longest a handler may run apart from its group: the longest environment_timeout.
+/// The longest time that a handler may run apart from its group: the longest environment_timeout.
 Duration apart_handler_limit(const Plan& plan);
 
 class VirtualExecutor final : public Executor, private GroupExecutor, private DeliveryObserver {
@@ -95,7 +95,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void settle();
 
   Time now() const { return now_; }
-  /// Of every step: group, instance, kind, message.
+  /// Hash over all steps: group, instance, kind, message.
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t num_late_answers() const { return num_late_; }
   int64_t num_abandoned() const { return num_abandoned_; }
@@ -106,8 +106,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   StallReport stall_report() const;
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
-  /// The process dies now: its groups with all they hold, and batches on their way to them. The
-  /// others hear of it at once.
+  /// The process dies now: its groups with all they hold, and batches in transit to them. The other
+  /// processes are told at once.
   void kill(ProcessId process);
   /// It starts again with the next incarnation.
   Status revive(ProcessId process);
@@ -161,7 +161,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::vector<Guest> guests_;  // index = GroupId
   std::vector<Way> ways_;
   std::map<std::pair<GroupId, GroupId>, size_t> way_of_;
-  std::vector<uint32_t> runnable_;  // of this choice: groups, then ways
+  std::vector<uint32_t> runnable_;  // candidates of the current choice: groups, then ways
   std::vector<bool> finished_;      // by tenant
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;
@@ -174,7 +174,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   uint64_t num_events_ = 0;
   uint64_t trace_hash_ = 0;
   uint64_t num_late_ = 0;
-  uint64_t in_transit_ = 0;  // messages in batches on their way
+  uint64_t in_transit_ = 0;  // messages in batches in transit
   int64_t num_abandoned_ = 0;
   bool is_replaying_ = false;
   bool is_drain_requested_ = false;

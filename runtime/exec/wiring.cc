@@ -22,7 +22,7 @@ WiredLink make_link(const Plan& plan, EdgeId id, InstanceId sender, InstanceId t
   link.bytes_max = edge.bytes_max;
   link.bound = edge.bound;
   link.capacity = edge.capacity;
-  // One value a tenant may be on its way while the next one waits to be overwritten.
+  // Per tenant, one value may be in transit while the next one waits to be overwritten.
   if (link.latest_wins)
     link.capacity = int64_t{num_slots} + 1;
   else if (link.is_feedback)

@@ -2,9 +2,8 @@
 /// with every number the hot path needs. Built once per process, immutable, shared by its groups.
 ///
 /// Which pairs an edge joins: per_tenant -> per_tenant nodes join equal slots; shared -> per_tenant
-/// and per_tenant -> shared join all (the envelope's tenant chooses); in a place with replicas a
-/// replica joins itself alone. Links are numbered by edge,
-/// then sender, then target.
+/// and per_tenant -> shared join all (the envelope's tenant chooses); in a place with replicas each
+/// replica is joined only with itself. Links are numbered by edge, then sender, then target.
 #pragma once
 
 #include <memory>
@@ -15,8 +14,8 @@
 
 namespace primerl {
 
-/// One edge between two instances. (What carries many of them between two processes is a
-/// PeerConnection, runtime/transport/peer_connection.h.)
+/// One edge between two instances. (The connection that carries many of them between two processes
+/// is a PeerConnection, runtime/transport/peer_connection.h.)
 struct WiredLink {
   EdgeId edge;
   InstanceId sender, target;
@@ -29,7 +28,7 @@ struct WiredLink {
   int64_t capacity = 0;         // messages the sender may have unsettled; the outbox takes the rest
   int64_t bytes_max = 0;        // Blob bytes, likewise
   int64_t bound = 0;            // most messages ever waiting
-  uint64_t grant_messages = 1;  // settled messages that send a grant by themselves: half a window
+  uint64_t grant_messages = 1;  // settled messages after which a grant is sent: half a window
   uint64_t grant_bytes = 1;     // likewise
   TenantSlot target_tenant;     // of the target instance; none when shared
   uint32_t out_index = 0;       // among the links that leave the sender's group

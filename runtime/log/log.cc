@@ -53,7 +53,8 @@ struct Log::Writer {
 
 Result<std::unique_ptr<Log>> Log::open(const std::filesystem::path& file,
                                        const LogOptions& options) {
-  // Made for its owner alone, before spdlog would make it for all: errors may quote a prompt.
+  // Made readable for its owner alone, before spdlog makes it readable for all: errors may quote a
+  // prompt.
   const int made = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (made >= 0) ::close(made);
   try {

@@ -1,4 +1,4 @@
-/// Log: what a process says besides its messages and metrics, one JSON object a line.
+/// Log: the log file of a process, one JSON object a line; messages and metrics are not in it.
 ///
 ///   {"timestamp":"2026-11-21T06:24:45.123Z","level":"warning","instance":"decode","message":"..."}
 ///

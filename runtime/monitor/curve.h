@@ -13,7 +13,7 @@ struct CurveStyle {
   std::string indent = "  ";
 };
 
-/// `values` from left to right, the i-th standing for step `first_step + i`; values that are not
+/// `values` from left to right, the i-th is that of step `first_step + i`; values that are not
 /// finite are left out. More values than columns are averaged. Ends with a newline; empty when
 /// nothing can be drawn.
 ///

@@ -1,5 +1,5 @@
-/// The little of HTTP/1.1 that a run speaks with those who watch it: GET of small texts on this
-/// machine's loopback. Not a web framework: no TLS, no uploads, no routes with parameters.
+/// The part of HTTP/1.1 with which a run is watched: GET of small texts on this machine's loopback.
+/// Not a web framework: no TLS, no uploads, no routes with parameters.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,20 @@ struct HttpLimits {
   Duration request_max = Duration::seconds(5);  // to send a request, or to take its answer (closed)
 };
 
-/// Answers GET and HEAD on 127.0.0.1 until it dies. A body in a request is refused (413), another
-/// method too (405), what is no HTTP at all (400).
+/// Answers GET and HEAD on 127.0.0.1 until it is destroyed. A body in a request is refused (413),
+/// another method too (405), what is not HTTP (400).
 ///
-/// Whoever connects is served, however many others are slow: beyond connections_max the connection
-/// that has waited longest for its client is closed. Answers go to this machine alone: a ActorGroup
-/// that is not localhost, 127.0.0.1 or [::1] (421) is a page of elsewhere whose name was pointed
-/// here. Its port is not looked at: behind a tunnel it is another.
+/// Slow clients do not keep others out: beyond connections_max the connection that has waited
+/// longest for its client is closed. Only local names are answered: a Host header other than
+/// localhost, 127.0.0.1 or [::1] is refused (421), since it may be a web page whose name was
+/// pointed to this machine (DNS rebinding). The port in it is not checked: behind a tunnel it
+/// differs.
 ///
 /// Has one thread of its own, on which it calls the handler: that must be thread-safe, and quick.
 /// An exception that leaves the handler is a 500.
 class HttpServer {
  public:
-  /// `path` is the target without what follows '?'. Null where there is no such thing (404).
+  /// `path` is the target without what follows '?'. Null if there is no such page (404).
   using Handler = std::function<std::unique_ptr<HttpReply>(std::string_view path)>;
 
   /// `port` 0: any that is free. kExists: another program listens there.
@@ -62,7 +63,7 @@ struct HttpGetLimits {
 };
 
 /// Asks a server on this machine's loopback; any status is a reply. kUnavailable: nobody listens,
-/// or the connection broke; kDeadline; kCorrupt: what came is no HTTP; kExhausted: too long.
+/// or the connection broke; kDeadline; kCorrupt: the answer is not HTTP; kExhausted: too long.
 Result<HttpReply> http_get(uint16_t port, std::string_view path, const HttpGetLimits& limits = {});
 
 }  // namespace primerl

@@ -13,7 +13,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using Fault = boost::system::error_code;
 
-/// Connect, ask, read: each begins the next.
+/// Connect, ask, read: each operation starts the next.
 class Question {
  public:
   Question(std::string_view path, const HttpGetLimits& limits)

@@ -22,7 +22,7 @@ namespace http = boost::beast::http;
 using Tcp = asio::ip::tcp;
 using Fault = boost::system::error_code;
 
-// Read and thrown away after a refusal, so that its words are not lost with the connection.
+// Bytes read and discarded after a refusal, so that the answer is not lost with the connection.
 constexpr size_t kDiscardedMax = size_t{64} << 10;
 constexpr std::chrono::seconds kDiscardFor{1};
 
@@ -32,8 +32,8 @@ class Connection;
 struct Shared {
   HttpServer::Handler handler;
   HttpLimits limits;
-  /// All that are open; the first has waited longest for its client. Whatever is not waiting for
-  /// its client is being served, and that ends before anything else begins.
+  /// All that are open; the first has waited longest for its client. A connection that is not
+  /// waiting is being served, and that ends before another one is served.
   std::list<Connection*> waiting;
 };
 
@@ -73,7 +73,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   ~Connection() { leave(); }
 
   void begin() { read(); }
-  /// Its operations end without an answer, and it with them.
+  /// Ends its operations without an answer; the connection is destroyed with them.
   void cut() {
     leave();
     stream_.close();
@@ -113,7 +113,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
           fmt::format("a request may have {} bytes of headers", shared_.limits.header_bytes_max)));
     if (fault == http::error::body_limit)
       return write(refusal(http::status::payload_too_large, "a request may have no body"));
-    // Nothing more comes, too late, or broken: there is nobody to tell.
+    // The client has closed, timed out or broken the connection: nobody would read an answer.
     if (fault == http::error::end_of_stream || fault == http::error::partial_message ||
         fault.category() != http::make_error_code(http::error::bad_method).category())
       return;
@@ -125,7 +125,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     close_after_ = !request.keep_alive();
     const auto hosts = request.equal_range(http::field::host);
     const auto num_hosts = std::distance(hosts.first, hosts.second);
-    // HTTP/1.0 knows no hosts; a browser always names one.
+    // HTTP/1.0 has no Host header; a browser always sends one.
     if (num_hosts > 1 || (num_hosts == 0 && request.version() > 10))
       return write(refusal(http::status::bad_request, "a request names one Host"));
     if (num_hosts == 1 && !is_this_machine(view_of(hosts.first->value())))
@@ -155,7 +155,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     response_.keep_alive(!close_after_);
     response_.prepare_payload();
     if (parser_ && parser_->is_header_done() && parser_->get().method() == http::verb::head)
-      response_.body().clear();  // what its length would have been is said
+      response_.body().clear();  // its Content-Length is kept
     waits();
     stream_.expires_after(request_max());
     http::async_write(stream_, response_, [self = shared_from_this()](Fault fault, size_t) {
@@ -164,7 +164,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  /// Closing with words unread would reset the connection, and the answer might be lost with it.
+  /// Closing with unread bytes would reset the connection, and the answer might be lost with it.
   void discard() {
     Fault ignored;
     stream_.socket().shutdown(Tcp::socket::shutdown_send, ignored);
@@ -244,7 +244,7 @@ class HttpServer::Body {
         std::make_shared<Connection>(std::move(socket), shared_)->begin();
         return accept();
       }
-      // Out of descriptors, most likely: a moment later there may be some.
+      // Most likely out of descriptors: try again a moment later.
       retry_.expires_after(std::chrono::milliseconds(100));
       retry_.async_wait([this](Fault stopped) {
         if (!stopped) accept();

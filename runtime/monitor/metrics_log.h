@@ -1,5 +1,5 @@
-/// MetricsLog: where the numbers of every trainer step go: metrics.jsonl, TensorBoard, and a short
-/// memory for the status line and the summary.
+/// MetricsLog: where the numbers of every trainer step go: metrics.jsonl, TensorBoard, and the
+/// newest values, for the status line and the summary.
 ///
 /// Lives in the control plane, on one thread. One flat JSON object a line:
 ///   {"step": 12, "time": 3.214, "tenant": "main", "reward/all/mean": 0.61, ...}
@@ -34,12 +34,12 @@ Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path&
 class MetricsLog {
  public:
   /// `wall_time`: seconds since 1970 of moment 0. `has_tenants`: tags carry the tenant's name.
-  /// `score`: the metric a person follows.
+  /// `score`: the metric of the status line and of the curve.
   static Result<std::unique_ptr<MetricsLog>> open(const RunFolder& folder, double wall_time,
                                                   bool has_tenants,
                                                   std::string score = "reward/all/mean");
-  /// The run is taken up from its record: steps that metrics.jsonl has already are remembered when
-  /// they come again, not written a second time. Before the first write().
+  /// The run is resumed from its record: steps that metrics.jsonl has already are kept in memory
+  /// when they come again, not written a second time. Before the first write().
   Status skip_written(const std::filesystem::path& metrics_file);
   /// `time`: seconds since moment 0. The first error stays.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);

@@ -27,7 +27,7 @@ bool is_reserved(std::string_view name) {
                      [name](std::string_view ending) { return name.ends_with(ending); });
 }
 
-/// Of a label's value, or of help, where a quote is a quote.
+/// Escapes the value of a label, or a help text, in which quotes are not escaped.
 std::string escaped(std::string_view text, bool has_quotes) {
   std::string out;
   out.reserve(text.size());
@@ -92,7 +92,7 @@ bool PrometheusText::write(const PrometheusLabels& labels, std::string_view valu
 
 std::string prometheus_name(std::string_view prefix, std::string_view words) {
   std::string name(prefix);
-  // Lower case, as the field writes names.
+  // Lower case, as is usual for names of metrics.
   for (const char c : words) {
     const bool is_digit = c >= '0' && c <= '9';
     const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;

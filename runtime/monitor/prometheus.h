@@ -5,7 +5,7 @@
 ///   primerl_edge_sent_messages_total{edge="env.task -> rollout.task",process="driver"} 128
 ///
 /// Names follow the rules that `promtool check metrics` knows: counters end in _total and nothing
-/// else does, units are base units (seconds, bytes) and stand last. A plain value, for one thread.
+/// else does, units are base units (seconds, bytes) and come last. A plain value, for one thread.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class PrometheusText {
  public:
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-  /// Begins a family; its samples follow. A name that breaks the rules, or that was there before,
-  /// is our own mistake (CHECK): those made of someone's words go through prometheus_name() first.
+  /// Begins a family; its samples follow. A name that breaks the rules, or that is used twice, is a
+  /// bug (CHECK): names that are made from other text go through prometheus_name() first.
   void counter(std::string_view name, std::string_view help);
   void gauge(std::string_view name, std::string_view help);
   /// One sample of the family begun last. False: the family has one with these labels already, and
@@ -45,8 +45,9 @@ class PrometheusText {
   std::set<std::string> samples_;  // labels of family_
 };
 
-/// `prefix` and `words` as a gauge's name: what no name may hold becomes '_', and an ending that
-/// would say another kind of metric is followed by "_value". Different words may give one name.
+/// `prefix` and `words` as a gauge's name: a character that no name may have becomes '_', and an
+/// ending of another kind of metric is followed by "_value". Different words may give the same
+/// name.
 std::string prometheus_name(std::string_view prefix, std::string_view words);
 
 }  // namespace primerl

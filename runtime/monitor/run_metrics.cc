@@ -1,5 +1,5 @@
 // The run as Prometheus reads it. Every sample names the process that it comes from, so that a
-// process which comes back begins its own counters again and nobody else's.
+// process which is restarted resets only its own counters.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -14,7 +14,7 @@ constexpr double kNano = 1e-9;
 
 double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
 
-/// One family over many things: the name, the words, and the number of one thing.
+/// One family over many things: its name, its help text, and the value of one thing.
 template <class Thing>
 struct Family {
   bool is_counter;
@@ -28,7 +28,7 @@ double as_number(T value) {
   return static_cast<double>(value);
 }
 
-/// A heartbeat and what it is about.
+/// A heartbeat and the process that sent it.
 struct Said {
   const PlanProcess* planned;
   const ProcessPicture* process;
@@ -215,7 +215,7 @@ void Metrics::edges() {
       loads, [](const Heartbeat& beat) -> const auto& { return beat.loads; });
 }
 
-/// What belongs to an edge as a whole.
+/// Values that belong to an edge as a whole.
 void Metrics::edge_totals() {
   const Family<PlanEdge> bounds[] = {
       {false, "primerl_edge_capacity_messages", "What a sender may have under way to one receiver.",
@@ -312,8 +312,8 @@ void Metrics::tenants() {
   each_with_step([this](const TenantPicture& tenant) { return age(now_, tenant.step_at); });
 }
 
-/// The last line of metrics.jsonl of each tenant. Different metrics may give one name; the label
-/// keeps them apart.
+/// The last line of metrics.jsonl of each tenant. Different metrics may give the same name; the
+/// label tells them apart.
 void Metrics::training() {
   struct Value {
     std::string_view tenant, metric;

@@ -15,7 +15,7 @@
 
 namespace primerl {
 
-/// Where a run is to be watched.
+/// The port of the HTTP server of a run.
 struct WatchPort {
   bool is_off = false;
   uint16_t port = 0;  // 0: any that is free
@@ -27,7 +27,7 @@ class RunServer {
  public:
   /// Null when off. kExists: another program has the port.
   static Result<std::unique_ptr<RunServer>> open(const WatchPort& port);
-  /// What the pages show from now on; before, there is nothing to see (503).
+  /// Sets what the pages show from now on; before the first call they answer 503.
   void show(std::shared_ptr<const StatusStore> board);
   uint16_t port() const { return server_->port(); }
 
@@ -36,14 +36,14 @@ class RunServer {
 
   mutable std::mutex mutex_;
   std::shared_ptr<const StatusStore> board_;  // guarded by mutex_
-  std::unique_ptr<HttpServer> server_;        // ends first
+  std::unique_ptr<HttpServer> server_;        // destroyed first
 };
 
 /// Members of run.json: this process, and where its server listens (null: nowhere).
 Json control_facts(const RunServer* server);
 
-/// Of a process of this machine, so that another with its number is not taken for it: when it was
-/// started, in ticks since the boot. 0: there is no such process, or it is dead already.
+/// When a process of this machine was started, in ticks since the boot: another process that gets
+/// the same pid has another start. 0: there is no such process, or it is dead already.
 int64_t start_ticks(int64_t pid);
 
 }  // namespace primerl

@@ -10,7 +10,7 @@ namespace primerl {
 namespace {
 
 constexpr double kNano = 1e-9;
-// Heartbeats come a second apart and not all at once: only what stands longer is a wait.
+// Heartbeats come a second apart and not all at once: only a longer standstill is shown.
 constexpr Duration kStillFor = Duration::seconds(3);
 
 double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
@@ -66,7 +66,8 @@ Json group_json(const Plan& plan, const Wiring& wiring, const GroupReport& group
   return one;
 }
 
-/// An environment's, which has a deadline of its own (ActorGroup::may_run_apart()).
+/// Whether it is the actor group of an environment, which has a deadline of its own
+/// (ActorGroup::may_run_apart()).
 bool runs_apart(const Plan& plan, const GroupReport& report) {
   const PlanGroup& group = plan.groups[report.group];
   return group.own_thread && group.instances.size() == 1 && group.resources.empty();

@@ -110,7 +110,7 @@ void StatusLine::write(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd_, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the terminal is gone; the run is not
+    if (written <= 0) return;  // the terminal is closed; the run goes on
     text.remove_prefix(static_cast<size_t>(written));
   }
 }

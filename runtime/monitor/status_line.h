@@ -1,8 +1,8 @@
 /// StatusLine: what a running graph shows of itself: one line that is rewritten on a terminal, a
 /// plain line now and then elsewhere.
 ///
-/// Owned by the control plane, one thread. Reads no clock: the caller says when. All talk of a run
-/// goes through say(), so that it never mixes with the rewritten line.
+/// Owned by the control plane, one thread. Reads no clock: the caller passes the time. All other
+/// terminal output of a run goes through say(), so that it never mixes with the rewritten line.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace primerl {
 
-/// How the terminal behind a descriptor wants to be written to.
+/// What the terminal behind a descriptor supports.
 struct Terminal {
   bool is_tty = false;  // and not TERM=dumb, not CI
   bool color = false;   // NO_COLOR and CLICOLOR_FORCE are obeyed
@@ -54,11 +54,11 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
   ~StatusLine() { clear(); }
 
-  /// Shows the facts unless the last ones are too young; a new phase is always shown.
+  /// Shows the facts unless the last ones were shown a short time ago; a new phase is always shown.
   void update(Time now, const StatusFacts& facts);
-  /// A line of talk above the status line.
+  /// Prints a line above the status line.
   void say(std::string_view line);
-  /// Takes the rewritten line away.
+  /// Removes the rewritten line.
   void clear();
 
  private:
@@ -68,7 +68,7 @@ class StatusLine {
   const Terminal terminal_;
   std::optional<Time> shown_at_;
   std::string shown_phase_;
-  std::string shown_;  // the rewritten line as it stands
+  std::string shown_;  // the rewritten line that is shown now
 };
 
 }  // namespace primerl

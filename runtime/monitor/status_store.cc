@@ -92,7 +92,7 @@ std::shared_ptr<const Wiring> StatusStore::wiring() const {
     const std::lock_guard lock(mutex_);
     if (wiring_ != nullptr) return wiring_;
   }
-  // Outside of the lock: the session shall not wait for it.
+  // Outside of the lock: the session must not wait for it.
   auto made = make_wiring(*plan_);
   const std::lock_guard lock(mutex_);
   wiring_ = std::move(made);
@@ -101,7 +101,7 @@ std::shared_ptr<const Wiring> StatusStore::wiring() const {
 
 StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture) {
   std::vector<GroupView> views;
-  // Ages count back from here; a clock that the processes share is not needed.
+  // Ages are subtracted from this time; the processes need no common clock.
   const Time now = Time::from_nanoseconds(INT64_MAX / 2);
   for (const ProcessPicture& process : picture.processes) {
     if (process.beat == nullptr) continue;

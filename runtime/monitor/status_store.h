@@ -1,8 +1,8 @@
-/// StatusStore: what the control plane knows of its run just now, for whoever asks from outside:
-/// /metrics, /status and `ps`. The session writes what it hears, the HTTP server's thread takes a
-/// picture; neither waits for the other longer than a few pointers take to copy.
+/// StatusStore: the present state of a run as the control plane knows it, for /metrics, /status and
+/// `ps`. The session writes what the workers report, the HTTP server's thread takes a snapshot;
+/// neither waits for the other longer than it takes to copy a few pointers.
 ///
-/// Thread-safe. Reads no clock: the caller says when.
+/// Thread-safe. Reads no clock: the caller passes the time.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ namespace primerl {
 enum class ProcessState {
   kStarting,  // launched, has not reported yet
   kRunning,
-  kRestarting,  // died; its next incarnation comes
+  kRestarting,  // died; its next incarnation will be started
   kEnded,
 };
 std::string_view to_string(ProcessState state);  // "starting", "running", "restarting", "ended"
@@ -55,24 +55,24 @@ struct RunFacts {
   std::string folder;
 };
 
-/// The report over all processes, from what each said last.
+/// The stall report over all processes, from the newest heartbeat of each.
 StallReport stall_report_of(const Plan& plan, const Wiring& wiring, const RunSnapshot& picture);
 
 class StatusStore {
  public:
-  /// `before`: of the start before in the same command, whose counts go on; null: none.
+  /// `before`: the store of the start before in the same command, whose counts go on; null: none.
   StatusStore(std::shared_ptr<const Plan> plan, Time now, const StatusStore* before = nullptr);
 
-  // The session's side.
+  // For the session.
   void set_facts(RunFacts facts);
   void set_phase(const std::string& phase);
   void process_started(ProcessId process, uint32_t incarnation, int64_t pid);
-  /// A heartbeat or the last word; other messages change nothing.
+  /// A Heartbeat or RunEnded; other messages are ignored.
   void process_said(ProcessId process, const Payload& message, Time now);
   void process_gone(ProcessId process, bool comes_back);
   void step_taken(TenantSlot tenant, const StepFacts& facts, Time now);
 
-  // Anyone's.
+  // For every thread.
   RunSnapshot picture() const;
   RunFacts facts() const;
   const Plan& plan() const { return *plan_; }
@@ -88,7 +88,7 @@ class StatusStore {
   mutable std::shared_ptr<const Wiring> wiring_;  // made when first asked for
 };
 
-/// Nobody has got on for `still_for` in any process, and somebody waits.
+/// No progress in any process for `still_for`, while an input waits.
 bool is_still(const RunSnapshot& picture, Duration still_for);
 
 /// Everything as Prometheus reads it, and as one JSON value for `ps` and for programs.

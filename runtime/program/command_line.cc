@@ -17,7 +17,7 @@
 namespace primerl {
 namespace {
 
-/// CLI11 reads "1e3" or " 7" kindly; a limit in the text of the error is worth more.
+/// Accepts what CLI11 accepts, also "1e3" or " 7"; the text of the error names the limits.
 template <class T>
 std::function<std::string(std::string&)> in_range(T min, T max) {
   return [min, max](std::string& text) {

@@ -28,7 +28,7 @@ void print_text(std::string_view text) {
 void print_json(const Json& value) { print_text(value.dump(2) + "\n"); }
 
 void complain_text(std::string_view text) {
-  // What stderr refuses cannot be told to anybody.
+  // A failed write to stderr cannot be reported anywhere.
   (void)std::fwrite(text.data(), 1, text.size(), stderr);
 }
 

@@ -1,6 +1,6 @@
-/// Writing results to stdout and everything else to stderr, the same way in every command. A
-/// terminal or file that refuses what is written never ends the program in between: what stderr
-/// loses is lost, what stdout loses is told by run_command_line() at the end.
+/// Writing results to stdout and everything else to stderr, the same way in every command. A failed
+/// write never ends the program at once: what stderr loses is lost, what stdout loses is reported
+/// by run_command_line() at the end.
 ///
 /// Any thread.
 #pragma once
@@ -31,12 +31,12 @@ int fail(const Error& error, int exit_code);
 /// does. A reader that left early (`| head`) is no error.
 Status finish_output();
 
-/// stdin, stdout and stderr that whoever started the program had closed become /dev/null: else the
-/// next files to be opened would take their numbers, and what is said would land in them.
+/// Opens /dev/null as stdin, stdout or stderr if the program was started with it closed: else the
+/// next files to be opened would get their numbers, and output would be written into them.
 void open_closed_standard_files();
 
-/// For programs that outlive their terminal: a reader of stdout or stderr that goes away costs what
-/// is said to it, not the program.
+/// For programs that outlive their terminal: when a reader of stdout or stderr goes away, the
+/// output is lost but the program goes on.
 void outlive_readers();
 
 }  // namespace primerl

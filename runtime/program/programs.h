@@ -17,8 +17,8 @@ Result<std::filesystem::path> worker_program();
 /// The folder that holds examples/<name>/graph.toml: of the installation or the source tree.
 Result<std::filesystem::path> examples_folder();
 
-/// Seconds since this process was started, its loading included, to a hundredth; none where the
-/// system does not tell.
+/// Seconds since this process was started, its loading included, to a hundredth; none if the system
+/// does not tell.
 std::optional<double> program_age_seconds();
 
 /// Replaces this process by `primerl-worker ARGUMENTS`; returns only an error.

@@ -1,4 +1,4 @@
-/// The version of both programs, of every trace and of what processes say to each other.
+/// The version of both programs, of every trace and of the messages between processes.
 #pragma once
 
 namespace primerl {

@@ -1,9 +1,10 @@
-/// why and after: a step's causes back to the sources, and what it led to.
+/// why and after: the causes of a step back to the sources, and its effects.
 ///
 /// The causes of a step: the step its input names as its cause; the steps that its input or its
-/// stored emissions refer to (a batch answers each of its groups, so it names them all); and, where
-/// nothing else is known (a work turn, a timer), the messages its group took in since the last turn
-/// that sent something, at most 64, marked as program order. Pure functions over an open Trace.
+/// stored emissions refer to (a batch answers each of its groups, so it refers to all of them);
+/// and, when nothing else is known (a work turn, a timer), the messages its group handled since the
+/// last turn that sent something, at most 64, marked as program order. Pure functions over an open
+/// Trace.
 #pragma once
 
 #include <string>
@@ -21,18 +22,18 @@ struct ChainEntry {
   TraceStep step;
   CauseKind kind = CauseKind::kAsked;
   int64_t depth = 0;
-  bool is_seen = false;     // its own chain is shown elsewhere, nearer to the step asked for
-  bool is_missing = false;  // its record is not there; only group and step are known
+  bool is_seen = false;     // its own chain is shown elsewhere, nearer to the start
+  bool is_missing = false;  // its record is missing; only group and step are known
 };
 struct Chain {
   std::vector<ChainEntry> entries;
-  bool is_cut = false;  // at the limit
+  bool is_cut = false;  // it reached the limit
   uint64_t limit = 0;
   uint64_t num_unknown = 0;  // steps whose cause is not in the record
 };
 
 /// At most `limit` entries, the nearest first; in the order of a tree. `program_order`: how many
-/// earlier steps of the group are shown of each step that has another cause too.
+/// earlier steps of its group are shown for each step that has another cause, too.
 Chain why(const Trace& trace, const TraceStep& step, uint64_t limit, uint64_t program_order = 0);
 
 /// Deliveries caused by a step, then by those, in order of time; at most `limit` entries.

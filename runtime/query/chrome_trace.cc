@@ -9,13 +9,13 @@
 namespace primerl {
 namespace {
 
-// What one step takes as JSON, its slice, arrow and counters, generously.
+// Upper estimate of the JSON of one step: its slice, arrow and counters.
 constexpr uint64_t kBytesPerStep = 600;
 constexpr size_t kFlushBytes = size_t{64} << 10;
 
 std::string json_text(std::string_view text) { return Json(text).dump(); }
 
-/// A message's way to the group that handles it.
+/// One change of the number of messages that wait for a group.
 struct Waiting {
   int64_t at_ns = 0;
   uint32_t group = 0;
@@ -46,7 +46,7 @@ class ChromeWriter {
   }
 
  private:
-  /// Of a work turn: the track of the group's first instance.
+  /// For a work turn: the track of the group's first instance.
   uint32_t track_of(const TraceStep& step) const {
     if (!step.instance.is_none()) return step.instance.value;
     const auto& instances = catalog_.groups[step.group.index()].instances;
@@ -92,7 +92,7 @@ class ChromeWriter {
         micros(step.began.to_nanoseconds()),
         std::max<int64_t>(step.duration.to_nanoseconds() / 1000, 1), facts));
   }
-  /// From the slice that emitted it, when that is known, to its own.
+  /// From the slice that emitted the message, when it is known, to the slice of this step.
   void add_arrow(const TraceStep& step) {
     const auto& link = catalog_.links[step.link.index()];
     const uint32_t sender_group = catalog_.instances[link.sender].group;
@@ -118,7 +118,7 @@ class ChromeWriter {
         name, process_of(step.group.value), track_of(step) + 1, micros(began_ns)));
   }
   void add_queues() {
-    // What left before what came at the same moment: a queue never shows less than it held.
+    // Emissions before deliveries at equal times, so that the count is never too small.
     std::ranges::sort(waiting_, [](const Waiting& a, const Waiting& b) {
       return std::tuple(a.group, a.at_ns, -a.change) < std::tuple(b.group, b.at_ns, -b.change);
     });

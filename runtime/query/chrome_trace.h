@@ -1,6 +1,6 @@
 /// export --format chrome: a trace as the JSON that Perfetto and chrome://tracing open: one track
-/// an instance, one slice a handler, arrows from emission to delivery, counters for the messages
-/// each group has waiting and for policy versions. Streamed, never held whole.
+/// per instance, one slice per handler, arrows from emission to delivery, counters for the messages
+/// each group has waiting and for policy versions. Streamed, never completely in memory.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ inline constexpr uint64_t kChromeBytesMax = uint64_t{1} << 30;
 struct ChromeOptions {
   Time from = Time::from_nanoseconds(INT64_MIN);
   Time to = Time::from_nanoseconds(INT64_MAX);
-  bool has_range = false;  // then size is no reason to refuse
+  bool has_range = false;  // then the size is not limited
 };
 
-/// Writes piece by piece; `write` returns false to stop (a full disk), which is kIo. kExhausted
-/// without a range when the JSON would be above kChromeBytesMax.
+/// Writes in pieces; `write` returns false to stop (a full disk), which is kIo. kExhausted without
+/// a range when the JSON would be larger than kChromeBytesMax.
 Status write_chrome_trace(const Trace& trace, const ChromeOptions& options,
                           const std::function<bool(std::string_view)>& write);
 

@@ -9,8 +9,9 @@
 namespace primerl {
 namespace {
 
-/// Which step of the sender's group emitted a message, as far as the record says: exactly when the
-/// message was stored, else the delivery it answers or the step that emitted it. 0 = not known.
+/// Which step of the sender's group emitted a message, according to the record: exact when the
+/// message was stored, otherwise the delivery that it answers or the step that emitted it. 0 = not
+/// known.
 uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
   const TraceCatalog& catalog = trace.catalog();
   if (const auto payload = trace.payload(key_of(step)); payload.ok()) return payload->step;
@@ -21,7 +22,7 @@ uint64_t emitting_step(const Trace& trace, const TraceStep& step) {
 
 struct Event {
   GroupDifference difference;
-  bool is_derived = false;  // seen only in what others received
+  bool is_derived = false;  // visible only in what others received
 };
 
 class Causes {
@@ -34,7 +35,8 @@ class Causes {
   }
 
   std::vector<GroupDifference> judge() {
-    // A group that handed on something else without a difference of its own shows one there.
+    // A group without a difference of its own that sent something else gets a derived one at that
+    // step.
     for (size_t turn = 0; turn <= pair_.a.catalog().groups.size(); ++turn)
       if (!add_derived()) break;
     std::vector<GroupDifference> judged;
@@ -51,7 +53,7 @@ class Causes {
   }
 
  private:
-  /// The messages that a difference of inputs is about.
+  /// The messages of a difference in inputs.
   std::vector<TraceStep> messages_of(const GroupDifference& difference) const {
     std::vector<TraceStep> messages;
     const auto a = pair_.a.step(difference.group, difference.step);
@@ -102,7 +104,7 @@ class Causes {
     return !derived.empty();
   }
 
-  /// The difference that led to this one; "" when nothing before it differs.
+  /// The difference that caused this one; "" when no earlier one did.
   std::string guilty_of(const GroupDifference& difference) const {
     if (!is_of_inputs(difference)) return "";
     for (const TraceStep& message : messages_of(difference)) {
@@ -116,7 +118,7 @@ class Causes {
     }
     if (difference.kind != DifferenceKind::kCount && difference.kind != DifferenceKind::kOrder)
       return "";
-    // It waits for, or was handed, what only a group that differs can have sent or left out.
+    // Only a group that differs can have sent, or not sent, the message it waits for or got.
     const GroupDifference* first = nullptr;
     for (const auto& [group, event] : events_)
       if (event.difference.began < difference.began && event.difference.group != difference.group &&
@@ -137,7 +139,7 @@ class Causes {
   std::map<uint32_t, Event> events_;  // by group
 };
 
-/// The links between what was said of each other: who is missing what.
+/// One line for records that a trace lacks.
 std::string missing_line(const Trace& a, const MissingRecords& missing) {
   const std::string& group = a.catalog().groups[missing.group.index()].name;
   const char* trace = missing.in_a ? "a" : "b";

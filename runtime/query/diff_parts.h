@@ -1,4 +1,4 @@
-/// The parts of diff_traces(): tables, steps, causes. Used by its sources alone.
+/// The parts of diff_traces(): tables, steps, causes. Used only by its sources.
 #pragma once
 
 #include <optional>
@@ -10,29 +10,29 @@
 
 namespace primerl {
 
-/// What the numbers of b are in a, by name; UINT32_MAX where a has no such thing.
+/// The numbers of b translated to those of a, by name; UINT32_MAX when a has no such thing.
 struct Numbers {
   Numbers(const TraceCatalog& a, const TraceCatalog& b);
-  std::vector<uint32_t> groups;  // the other way round: of a in b
+  std::vector<uint32_t> groups;  // in the other direction: of a in b
   std::vector<uint32_t> instances, types, links, tenants;
-  std::set<uint32_t> changed_types;  // of a: declared otherwise in b
-  bool is_identity = false;          // digests of both mean the same
-  bool has_same_policies = true;     // and so do those of payloads
+  std::set<uint32_t> changed_types;  // of a: declared differently in b
+  bool is_identity = false;          // digests of both are comparable
+  bool has_same_policies = true;     // so are the digests of payloads
 };
 
 void compare_tables(const TraceCatalog& a, const TraceCatalog& b, TraceDiff& diff);
 
-/// Both traces with what is common to every comparison.
+/// Both traces with the data that all comparisons need.
 struct Pair {
   const Trace& a;
   const Trace& b;
   const Numbers numbers;
-  /// A step of b with a's numbers.
+  /// A step of b, with the numbers of a.
   TraceStep in_a(TraceStep step) const;
   MessageKey in_b(MessageKey key) const;  // none() link when b has no such link
 };
 
-/// The first difference of a group of a, and what is missing; no word yet on causes.
+/// The first difference of a group of a, and what is missing; causes are not known yet.
 std::optional<GroupDifference> first_difference(const Pair& pair, GroupId group, TraceDiff& diff);
 /// Sentences and details for one step.
 std::optional<GroupDifference> step_difference(const Pair& pair, const TraceStep& a,

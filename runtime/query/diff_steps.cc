@@ -25,7 +25,7 @@ GroupDifference difference(DifferenceKind kind, const TraceStep& step, std::stri
   return found;
 }
 
-/// Field by field when both stored it, else the checks.
+/// Compares field by field when both stored it, otherwise by the checks.
 std::vector<std::string> content_details(const Pair& pair, const MessageKey& key, uint64_t check_a,
                                          uint64_t check_b) {
   const auto a = pair.a.payload(key);
@@ -52,7 +52,7 @@ std::vector<std::string> content_details(const Pair& pair, const MessageKey& key
                       check_a, check_b)};
 }
 
-/// Payloads that the step stored: the first that differs.
+/// The first difference in the payloads that the step stored.
 std::optional<GroupDifference> emission_difference(const Pair& pair, const TraceStep& a,
                                                    const TraceStep& b) {
   if (!pair.numbers.has_same_policies) return std::nullopt;
@@ -132,7 +132,7 @@ std::optional<GroupDifference> input_difference(const Pair& pair, const TraceSte
   return std::nullopt;
 }
 
-/// Says that a trace lacks the record of a step, once per stretch.
+/// Reports that a trace lacks the record of a step, once per range.
 void note_missing(const Pair& pair, GroupId group, uint64_t step, bool in_a, TraceDiff& diff) {
   for (auto& known : diff.missing)
     if (known.group == group && known.in_a == in_a && known.last + 1 >= step &&
@@ -155,7 +155,7 @@ void note_missing(const Pair& pair, GroupId group, uint64_t step, bool in_a, Tra
   diff.missing.push_back(std::move(missing));
 }
 
-/// What lies behind the last step that both have.
+/// Compares what follows the last step that both have.
 std::optional<GroupDifference> end_difference(const Pair& pair, GroupId group, uint64_t last_a,
                                               uint64_t last_b, TraceDiff& diff) {
   if (last_a == last_b) return std::nullopt;

@@ -1,4 +1,4 @@
-// What two catalogs and two graphs say differently.
+// Differences between two catalogs and two graphs.
 #include <algorithm>
 #include <map>
 
@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-/// "section.key" -> value, as the text stands. Lines that begin nothing go on with the last value.
+/// "section.key" -> value, as written. A line that begins no entry continues the last value.
 std::map<std::string, std::string> values_of(std::string_view toml) {
   std::map<std::string, std::string> values;
   std::string section;
@@ -93,7 +93,7 @@ std::vector<std::string> schema_differences(const TraceCatalog::Type& a,
   if (a.version != b.version)
     return {fmt::format("{}: version {} in a, {} in b", a.name, a.version, b.version)};
   if (a.schema == b.schema && a.schema_hash == b.schema_hash) return {};
-  // Up to the first character that differs, back to where its field begins.
+  // From the first character that differs, back to the begin of its field.
   size_t at = 0;
   while (at < a.schema.size() && at < b.schema.size() && a.schema[at] == b.schema[at]) ++at;
   while (at > 0 && a.schema[at - 1] != ';' && a.schema[at - 1] != '{') --at;

@@ -1,9 +1,9 @@
-/// What is done to a trace when nobody writes to it: verify (every check there is), recover (cut
-/// off what a death left behind) and pack. Behind `primerl-graph trace verify|recover|pack`.
+/// Maintenance of a trace that is not being written to: verify (all checks), recover (cut off
+/// unfinished data of a dead process) and pack. Behind `primerl-graph trace verify|recover|pack`.
 ///
-/// A folder is a run folder, or its `trace/`. kNotFound when no segment lies there. recover is the
-/// only thing that ever cuts a file; it and pack leave files alone that a live process writes to.
-/// Functions without state; one at a time on a folder.
+/// A folder is a run folder, or its `trace/`. kNotFound when it has no segment. Only recover ever
+/// truncates a file; it and pack do not touch files that a live process writes to. Functions
+/// without state; one at a time on a folder.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct VerifyReport {
   uint64_t num_bytes = 0;  // of the segment files
   uint64_t num_frames = 0;
   uint64_t num_deliveries = 0;
-  uint64_t num_blobs = 0;          // of the content store that are referred to
+  uint64_t num_blobs = 0;          // of the content store that frames refer to
   bool is_closed = true;           // every process wrote its end frame
   std::vector<TraceFault> faults;  // in order of process, segment, offset
-  /// Nothing is missing or damaged. Holes and retired segments are no faults.
+  /// Nothing is missing or damaged. Holes and retired segments are not faults.
   bool is_sound() const;
 };
 
@@ -32,7 +32,7 @@ struct VerifyReport {
 /// segments, that their catalogs agree, totals of the end frames, hashes of blobs.
 Result<VerifyReport> verify_trace(const std::filesystem::path& folder);
 
-/// One file that was changed, or could not be.
+/// One file that was changed, or could not be changed.
 struct MaintenanceStep {
   std::string file;  // name in the trace folder
   std::string text;  // "cut 41 bytes of an unfinished frame at 1024", for people
@@ -41,16 +41,16 @@ struct MaintenanceStep {
 };
 
 struct RecoverOptions {
-  /// Also write segments anew without the holes in them. Frames move, so indices are made anew.
+  /// Also rewrite segments without their holes. Frames move, so indices are rebuilt.
   bool cuts_holes = false;
 };
 /// Cuts unused room and unfinished frames off the ends of raw segments, removes segments that were
-/// prepared and never used, unfinished files and indices of what has changed (readers make them
-/// again). Damage is reported by verify and stays. kUnavailable while a process writes to it.
+/// prepared and never used, unfinished files and indices of changed segments (readers rebuild
+/// them). Damage is not removed; verify reports it. kUnavailable while a process writes to it.
 Result<std::vector<MaintenanceStep>> recover_trace(const std::filesystem::path& folder,
                                                    const RecoverOptions& options = {});
 
-/// Packs every raw segment. One that a process writes to is left, and said.
+/// Packs every raw segment. One that a process writes to is skipped and reported.
 Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& folder);
 
 }  // namespace primerl

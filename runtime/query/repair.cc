@@ -39,7 +39,7 @@ class SegmentLock {
 };
 
 void remove_index(const std::filesystem::path& segment) {
-  std::error_code ignored;  // an index is never believed
+  std::error_code ignored;  // an index is never authoritative
   std::filesystem::remove(segment.string() + ".index", ignored);
   auto beside = segment;
   std::filesystem::remove(beside.replace_extension(".index"), ignored);
@@ -47,8 +47,8 @@ void remove_index(const std::filesystem::path& segment) {
 
 struct Scan {
   std::vector<Frame> frames;
-  uint64_t end = 0;           // behind the last frame
-  std::vector<Damage> inner;  // frames follow
+  uint64_t end = 0;           // after the last frame
+  std::vector<Damage> inner;  // damage with frames after it
 };
 
 Scan scan(SegmentReader& reader) {
@@ -67,7 +67,7 @@ bool is_never_used(const Scan& found) {
   return found.frames.size() == 1 && found.frames[0].kind() == TraceFrameKind::kCatalog;
 }
 
-// The frames one behind the other: each gets the CRC of its new place.
+// The frames one after the other: each gets the CRC of its new place.
 std::vector<std::byte> without_holes(SegmentReader& reader, const Scan& found) {
   const SegmentHeader header = reader.header();
   const auto head = std::as_bytes(std::span(&header, 1));
@@ -96,7 +96,7 @@ class Recovery {
         return error(Code::kUnavailable, "'{}' is being written to", file.path.string())
             .note("end its run first");
     RETURN_IF_ERROR(remove_unfinished());
-    // From the newest: behind a segment that was never used, the one before it may be the last.
+    // From the newest: when an unused segment is removed, the one before it may become the last.
     bool is_last = true;
     for (auto file = files.rbegin(); file != files.rend(); ++file) {
       if (file != files.rbegin())

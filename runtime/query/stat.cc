@@ -16,7 +16,7 @@ uint64_t percentile(std::vector<uint64_t>& values, double part) {
   return values[at];
 }
 
-/// Messages of the links of one edge, evenly over their sequence numbers.
+/// Samples messages of the links of one edge, evenly spaced over their sequence numbers.
 class Samples {
  public:
   Samples(const Trace& trace, const std::vector<VersionMark>& versions)
@@ -56,7 +56,7 @@ class Samples {
       const MessageKey key{link, trace_.summary().newest_incarnation, sequence};
       const auto at = trace_.delivery(key);
       const auto step = at ? trace_.step(target, at->step) : std::nullopt;
-      // An older incarnation of the sender: its numbers are its own.
+      // Sent by an older incarnation of the sender, which has its own sequence numbers.
       if (!step && ++num_absent > 64) return;
       if (step) take_step(*step);
     }
@@ -67,7 +67,8 @@ class Samples {
     if (payload.ok()) {
       sent = payload->sent_at;
     } else if (!step.cause.is_none()) {
-      // Emitted in the step that caused it, unless it answers an earlier one: then longer ago.
+      // Emitted in the step that caused it; but if it answers an earlier message, the time is
+      // longer.
       const auto& catalog = trace_.catalog();
       const auto& link = catalog.links[step.link.index()];
       if (step.cause.instance.value == link.sender)

@@ -1,5 +1,5 @@
-/// stat: what a trace adds up to, edge by edge and group by group, from the indices; queue times
-/// and version lags from at most kSamples messages an edge, taken evenly. Pure functions.
+/// stat: totals of a trace per edge and per group, from the indices; queue times and version lags
+/// from at most kSamples messages per edge, evenly spaced. Pure functions.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct EdgeStat {
   uint64_t num_absent = 0;       // the same on other links: missing from the record
   double per_second = 0;
   uint64_t handler_p50_us = 0, handler_p99_us = 0;
-  bool has_queue = false;  // the time of sending is known for some
+  bool has_queue = false;  // the time of sending is known for some messages
   uint64_t queue_p50_us = 0, queue_p99_us = 0;
   uint64_t num_sampled = 0;
   bool has_lag = false;  // its messages carry a policy version
@@ -35,10 +35,10 @@ struct TraceStat {
   double seconds = 0;
   std::vector<EdgeStat> edges;
   std::vector<GroupStat> groups;
-  /// Tenant and version, with the time of its first sight.
+  /// Tenant and version, with the time of its first occurrence.
   std::vector<VersionMark> versions;
   bool replays_from_start = false;
-  std::string replay;  // from where replay is possible, in words
+  std::string replay;  // where replay can begin, as text
 };
 
 inline constexpr uint64_t kStatSamples = 1024;

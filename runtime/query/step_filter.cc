@@ -16,7 +16,7 @@ std::optional<double> number_of(std::string_view text) {
   return value;
 }
 
-/// "a . b": without spaces, as edges are compared.
+/// Removes spaces, for comparing the names of edges.
 std::string squeezed(std::string_view text) {
   std::string kept;
   for (const char c : text)
@@ -33,7 +33,7 @@ Error unknown(std::string_view what, const std::string& name, std::vector<std::s
                          : fmt::format("did you mean '{}'?", near));
 }
 
-/// Marks the wanted names among `names`.
+/// Marks the wanted names in `chosen`.
 Status choose(std::vector<bool>& chosen, const std::vector<std::string>& wanted,
               const std::vector<std::string>& names, std::string_view what) {
   for (const auto& name : wanted) {
@@ -66,7 +66,7 @@ bool compares(FieldMatch::Sign sign, std::partial_ordering order) {
 
 bool value_matches(const FieldMatch& match, const Json& value) {
   const auto wanted = number_of(match.value);
-  // Whole numbers of 64 bits exactly: a double would take neighbours for equal.
+  // Integers of 64 bits are compared exactly: as doubles, neighbours could be equal.
   if (value.is_integer() && wanted && match.value.find_first_of(".eEn") == std::string::npos)
     return match.value == value.dump()    ? compares(match.sign, std::partial_ordering::equivalent)
            : *wanted != value.as_double() ? compares(match.sign, value.as_double() <=> *wanted)
@@ -91,7 +91,7 @@ bool matches_at(const FieldMatch& match, const Json& value, size_t depth) {
   if (!value.is_object()) return false;
   for (const auto& [name, member] : value.as_object()) {
     if (name == match.path[depth] && matches_at(match, member, depth + 1)) return true;
-    // A path may begin anywhere.
+    // A path may begin at any depth.
     if (depth == 0 && matches_at(match, member, 0)) return true;
   }
   return false;
@@ -127,7 +127,7 @@ Result<StepRange> parse_steps(const std::string& text) {
   return range;
 }
 
-/// Whether a schema has the last name of the path anywhere.
+/// Whether the last name of the path occurs anywhere in a schema.
 bool has_field(const std::string& schema, const std::string& name) {
   for (size_t at = schema.find(name + ":"); at != std::string::npos;
        at = schema.find(name + ":", at + 1))

@@ -1,5 +1,5 @@
-/// StepFilter: which steps of a trace someone wants to see. Names are resolved, and complained
-/// about, when it is made; a value afterwards.
+/// StepFilter: selects steps of a trace. Names are resolved, and unknown ones reported, when it is
+/// made; a value afterwards.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace primerl {
 
-/// What a person wrote. Empty lists let everything through; within a list one match is enough,
-/// across lists all must match.
+/// A person's query. Empty lists match everything; within a list one match is enough, across lists
+/// all must match.
 struct StepQuery {
   std::vector<std::string> nodes = {};  // nodes, instances or groups
   std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
@@ -32,7 +32,7 @@ struct FieldMatch {
   std::string value;
 
   static Result<FieldMatch> parse(std::string_view text);
-  /// Whether some value at the path compares so; lists are searched.
+  /// Whether some value at the path satisfies the comparison; lists are searched.
   bool matches(const Json& message) const;
 };
 
@@ -43,7 +43,7 @@ class StepFilter {
   Time from = Time::from_nanoseconds(INT64_MIN);
   Time to = Time::from_nanoseconds(INT64_MAX);
 
-  /// Of a step between from and to. kUnknown: its fields decide, and they were not stored.
+  /// For a step between from and to. kUnknown: its fields decide, but they were not stored.
   enum class Verdict { kNo, kYes, kUnknown };
   Verdict matches(const Trace& trace, const TraceStep& step) const;
 
@@ -53,7 +53,7 @@ class StepFilter {
   Status choose_fields(const TraceCatalog& catalog, const StepQuery& query);
 
   std::vector<bool> instances_, groups_, links_, types_, tenants_;  // empty = all
-  /// All must match; of one inner list, one.
+  /// All inner lists must match; within one, one match is enough.
   std::vector<std::vector<FieldMatch>> fields_;
   std::vector<bool> may_match_;  // by type: whether its schema has all fields
   uint64_t first_step_ = 0, last_step_ = UINT64_MAX;
@@ -63,8 +63,8 @@ class StepFilter {
 /// Steps in order of time, at most `limit`; the rest are counted when `counts_rest`.
 struct FoundSteps {
   std::vector<TraceStep> steps;
-  uint64_t num_more = 0;     // matched beyond the limit
-  uint64_t num_unknown = 0;  // would have to be decoded, but their content was not stored
+  uint64_t num_more = 0;     // matches beyond the limit
+  uint64_t num_unknown = 0;  // their fields decide, but their content was not stored
 };
 FoundSteps find_steps(const Trace& trace, const StepFilter& filter, uint64_t limit);
 std::string to_text(const Trace& trace, const FoundSteps& found, bool with_payloads);

@@ -14,7 +14,7 @@ std::vector<int64_t> numbers_of(const NondeterministicInput& note) {
   return numbers;
 }
 
-/// A code, then text.
+/// The text of a note kError: a code, then text.
 std::string error_text(const NondeterministicInput& note) {
   if (note.bytes.empty()) return "";
   return {reinterpret_cast<const char*>(note.bytes.data()) + 1, note.bytes.size() - 1};

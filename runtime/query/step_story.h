@@ -1,5 +1,5 @@
-/// cat: everything the trace has of one step: its input, what it emitted, what it was told.
-/// Pure functions over an open Trace.
+/// cat: everything that the trace has about one step: its input, emissions and notes. Pure
+/// functions over an open Trace.
 #pragma once
 
 #include <string>

@@ -178,7 +178,7 @@ std::string micros_text(double micros) {
 std::string short_json(const Json& json, size_t max) {
   std::string text = json.dump();
   if (text.size() <= max) return text;
-  // Never within a character of several bytes.
+  // Do not cut inside a character of several bytes.
   size_t end = max;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return text.substr(0, end) + "...";

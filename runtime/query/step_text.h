@@ -1,5 +1,5 @@
-/// How steps and messages of a trace are shown, the same way in every query. Pure functions over
-/// an open Trace.
+/// Text and JSON of steps and messages of a trace, equal in every query. Pure functions over an
+/// open Trace.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace primerl {
 
-/// "trainer:412" of a work turn, "rollout.main:88" of a handler: what parse_step_name() reads.
+/// "trainer:412" for a work turn, "rollout.main:88" for a handler: the input of parse_step_name().
 std::string step_name(const Trace& trace, const TraceStep& step);
-/// Of a cause: "rollout.main:88", or "-" for none.
+/// For a cause: "rollout.main:88", or "-" for none.
 std::string step_name(const TraceCatalog& catalog, const StepRef& step);
 /// "12.345678": seconds since the run began.
 double seconds_of(const TraceCatalog& catalog, Time time);
@@ -29,7 +29,7 @@ MessageKey key_of(const TraceStep& step);
 /// The input of a step as JSON; kNotFound when it was not stored.
 Result<Json> input_json(const Trace& trace, const TraceStep& step);
 
-/// "INCOMPLETE: ..." with every fault on a line of its own, or "" for a whole trace.
+/// "INCOMPLETE: ..." with one line per fault, or "" for a complete trace.
 std::string incomplete_text(const Trace& trace);
 
 /// 1.5 MB, 12 us: for people.
@@ -40,7 +40,7 @@ std::string pretty_json(const Json& json, const std::string& indent);
 /// JSON cut to about `max` characters for one line.
 std::string short_json(const Json& json, size_t max);
 
-/// The step that `text` names; an error says which steps there are.
+/// The step that `text` names; the error lists the existing steps.
 Result<TraceStep> find_step(const Trace& trace, std::string_view text);
 
 }  // namespace primerl

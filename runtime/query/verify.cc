@@ -215,9 +215,9 @@ class Verifier {
   VerifyReport report_;
   std::map<ContentHash, uint64_t> blob_bytes_;
   std::optional<uint64_t> run_id_;
-  // Of the process and incarnation at hand.
+  // Of the current process and incarnation.
   SegmentFile last_;
-  uint64_t seed_ = 0;  // of the segment before; 0: not known
+  uint64_t seed_ = 0;  // of the previous segment; 0: not known
   std::string catalog_;
   uint64_t num_deliveries_ = 0, num_gaps_ = 0;
   bool has_end_ = false;

@@ -47,7 +47,7 @@ bool is_joined(const Plan& plan, const std::function<bool(const PlanEdge&)>& whi
   return std::any_of(plan.edges.begin(), plan.edges.end(), which);
 }
 
-/// Those with an open end: what a missing line would have joined.
+/// Edges between ports of one message type of which at least one is not connected.
 std::vector<MissingEdge> missing_edges(const Plan& plan) {
   std::vector<MissingEdge> missing;
   for (uint32_t from = 0; from < plan.nodes.size(); ++from)
@@ -81,7 +81,7 @@ std::string with_edge(const Plan& plan, const std::string& path) {
   return text;
 }
 
-/// The missing edge with which the graph runs; null when no single one helps.
+/// The missing edge with which the graph runs; null if no single edge helps.
 const MissingEdge* find_cure(const Plan& plan, const std::vector<MissingEdge>& missing,
                              const Catalog& catalog) {
   int num_tried = 0;

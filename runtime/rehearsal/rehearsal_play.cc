@@ -8,11 +8,11 @@
 namespace primerl {
 namespace {
 
-/// With costs of milliseconds a graph that runs hands a message over all the time.
+/// Steps cost milliseconds, so a graph that runs delivers messages all the time.
 constexpr Duration kQuietMax = Duration::seconds(5);
 constexpr size_t kComplaintsMax = 3;
 
-/// Takes what a run would write, and keeps what tells of trouble.
+/// Discards what a run would write, and keeps its warnings, errors and failed rollouts.
 class Listener final : public Surroundings, public RunFiles, public VirtualWorld {
  public:
   explicit Listener(RehearsalPlay& play) : play_(play) {}
@@ -58,7 +58,7 @@ class Listener final : public Surroundings, public RunFiles, public VirtualWorld
   uint64_t num_troubles_ = 0;
 };
 
-/// Waiting for a straggler is asked for by the tenant, so it is no standing still.
+/// The tenant configures the wait for a straggler, so that wait is no stall.
 Duration quiet_max(const Plan& plan) {
   Duration longest = kQuietMax;
   for (const Tenant& tenant : plan.tenants)
@@ -100,7 +100,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
     goes_on = executor.advance();
     ++play.num_events;
     if (!troubles_when_quiet && executor.now() - listener.last_message() > quiet) {
-      // Whether it was waiting for something or for nothing is seen by what follows.
+      // What happens next shows whether it only waited or is stuck.
       play.stall = executor.stall_report();
       play.ended = quiet_since = listener.last_message();
       troubles_when_quiet = listener.num_troubles();

@@ -13,7 +13,7 @@ namespace primerl {
 struct RehearsalPlay {
   enum class End {
     kFinished,  // every tenant took its steps, and the run drained
-    kStill,     // nothing moved any more
+    kStill,     // no more progress
     kFailed,    // a node ended the run
     kCutShort,  // work_max was reached first
   };

@@ -6,8 +6,8 @@
 ///   tokenizer         a byte is a token
 ///   env, data         the scripted form that their contracts state
 ///
-/// Tenants take at most `steps` steps and write no checkpoint but the last, which leaves the disk
-/// alone.
+/// Tenants take at most `steps` steps and write only the last checkpoint, which does not touch the
+/// disk.
 #pragma once
 
 #include <deque>

@@ -1,9 +1,9 @@
-/// Bisect: the first step of a recorded run at which something holds.
+/// Bisect: the first step of a recorded run at which a predicate holds.
 ///
 /// A predicate is about a metric that a node publishes (`trainer.mismatch_kl > 0.1`), found by
 /// replaying that node at depth `control`, or about a field of the messages it sends
-/// (`env.observation.reward < 0`), read from the trace. Steps are looked at in the record's order,
-/// so the answer is the first one, not merely a boundary.
+/// (`env.observation.reward < 0`), read from the trace. Steps are checked in the record's order, so
+/// the answer is the first step at which it holds, not merely a change.
 #pragma once
 
 #include <optional>
@@ -20,12 +20,12 @@ struct Predicate {
   double number = 0;
   bool holds(double value) const;
 };
-/// "trainer.mismatch_kl > 0.1"; the error says what a predicate looks like.
+/// Parses "trainer.mismatch_kl > 0.1"; the error shows the form of a predicate.
 Result<Predicate> parse_predicate(const std::string& text);
 
 struct Found {
   GroupId group;
-  uint64_t step = 0;  // of the group: `trace why` goes on from here
+  uint64_t step = 0;  // of the group: input of `trace why`
   double value = 0;
   std::string what;  // "mismatch_kl/all/mean of training step 12"
 };

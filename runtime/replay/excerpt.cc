@@ -54,7 +54,7 @@ PayloadFrame frame_of(const StoredPayload& stored) {
   return frame;
 }
 
-/// What the writer refused, it says itself.
+/// The writer's fault when it refused a frame.
 Status written(const SegmentWriter& writer, bool is_written) {
   if (is_written) return ok();
   RETURN_IF_ERROR(writer.fault());
@@ -88,7 +88,7 @@ void ExcerptCollector::on_step(const StepRecord& record) {
     const auto delivered = trace_.delivery(key);
     if (!delivered || delivered->step > last_step_) continue;
     auto encoded = encode_message(envelope.payload);
-    if (!encoded.ok()) continue;  // larger than a message may be: missed when it is written
+    if (!encoded.ok()) continue;  // too large for a message: write() reports it missing
     StoredPayload& stored = inputs_[key];
     stored.key = key;
     stored.sender_group = record.group;
@@ -108,7 +108,7 @@ TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
   TraceCatalog catalog = trace_.catalog();
   catalog.graph_text = std::move(places.graph_text);
   catalog.resumed_from = std::move(places.resumed_from);
-  catalog.recovers.clear();  // what its start followed stayed behind
+  catalog.recovers.clear();  // the record that its start followed is not part of the excerpt
   for (auto& link : catalog.links) {
     const bool is_input = catalog.instances[link.target].group == group_.value &&
                           catalog.instances[link.sender].group != group_.value;
@@ -119,7 +119,7 @@ TraceCatalog ExcerptCollector::excerpt_catalog(Places places) const {
 
 Status ExcerptCollector::write_input(SegmentWriter& writer, const TraceStep& step) const {
   const WiredLink& link = wiring_.links[step.link.index()];
-  if (link.sender_group == group_) return ok();  // it sends it itself
+  if (link.sender_group == group_) return ok();  // the group sends it itself
   const MessageKey key{step.link, step.incarnation, step.sequence};
   if (auto stored = trace_.payload(key); stored.ok()) {
     if (stored->sender_group.is_none()) {  // it was stored with this step
@@ -148,7 +148,7 @@ Status ExcerptCollector::write_step(SegmentWriter& writer, const TraceStep& step
     frame.num_bytes = static_cast<uint32_t>(note.bytes.size());
     RETURN_IF_ERROR(written(writer, writer.append(bytes_of(frame), note.bytes)));
   }
-  // What was sent instead can then be shown field by field.
+  // Expected emissions of the last step: so a difference can be shown field by field.
   if (step.step == last_step_)
     for (const MessageKey& key : trace_.stored_emissions(group_, last_step_)) {
       const auto stored = trace_.payload(key);
@@ -198,7 +198,7 @@ Status ExcerptCollector::write(const std::filesystem::path& folder, Places place
     const auto step = trace_.step(target, number);
     if (!step) continue;
     DeliveryFrame frame = frame_of(*step);
-    // Notes and content of it stay where they are.
+    // Its notes and content are not part of the excerpt.
     frame.header.flags &= static_cast<uint8_t>(~(kHasNotes | kPayloadStored));
     RETURN_IF_ERROR(written(*writer, writer->append(bytes_of(frame))));
   }

@@ -1,8 +1,8 @@
-/// Excerpt: the part of a trace that replaying the first steps of one actor group takes, as a trace
-/// of its own: its records up to a step, the contents of its inputs, and the deliveries of what it
-/// sent. A file beside its segments says that it is one.
+/// Excerpt: the part of a trace that is needed to replay the first steps of one actor group, as a
+/// trace of its own: its records up to a step, the contents of its inputs, and the deliveries of
+/// what it sent. A file beside its segments marks it as an excerpt.
 ///
-/// Contents that the trace does not hold are taken from a replay: the collector watches it
+/// Contents that are not in the trace are taken from a replay: the collector watches it
 /// (ReplaySetup::watcher) and keeps what real groups sent to the actor group.
 ///
 /// Threads: on_step() from any; the rest from one, when the replay has ended.
@@ -30,21 +30,22 @@ class ExcerptCollector final : public DeliveryObserver {
 
   void on_step(const StepRecord& record) override;
 
-  /// What takes the place of the recorded: nothing in an excerpt lies where the run's files lay.
+  /// Replacements for the recorded values, because the excerpt's files are not where the run's
+  /// files were.
   struct Places {
     std::string graph_text;
     std::vector<std::string> resumed_from;  // by tenant slot, below the folder above `folder`
   };
   /// Writes the excerpt into `folder`, which must not exist. kNotFound names an input whose content
-  /// is neither stored nor was sent.
+  /// was neither stored nor sent in the replay.
   Status write(const std::filesystem::path& folder, Places places) const;
 
  private:
   TraceCatalog excerpt_catalog(Places places) const;
   Status write_step(SegmentWriter& writer, const TraceStep& step) const;
   Status write_input(SegmentWriter& writer, const TraceStep& step) const;
-  /// Where the messages of the group were handled, those of the last step as far as known: a
-  /// program that sends others there must not find fewer to compare with.
+  /// The deliveries of the group's messages, as far as known for the last step: a program that
+  /// sends other messages must find as many to compare with.
   std::set<std::pair<GroupId, uint64_t>> deliveries_of_emissions() const;
 
   const Trace& trace_;

@@ -1,4 +1,4 @@
-/// The words of a fixture: its GoogleTest case and its README.
+/// The text files of a fixture: its GoogleTest case and its README.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,7 @@
 namespace primerl {
 namespace {
 
-/// Looks at every step once.
+/// Collects facts in one pass over all steps.
 struct Survey {
   explicit Survey(const Plan& plan)
       : incarnations(plan.processes.size(), 0),
@@ -16,9 +16,9 @@ struct Survey {
         is_absent(plan.groups.size(), false) {}
   Time ended;
   GroupId drained;                     // none: no group that follows had begun to drain
-  std::vector<uint32_t> incarnations;  // newest incarnation of each process that others heard of
-  std::vector<bool> has_changed;       // by process: others were told that it died, or was back
-  std::vector<bool> is_absent;         // by group: its process follows nothing
+  std::vector<uint32_t> incarnations;  // newest one of each process known to others
+  std::vector<bool> has_changed;  // by process: others were told that it died, or that it is back
+  std::vector<bool> is_absent;    // by group: its process has no record to follow
 };
 
 bool is_whole(const Trace& trace, GroupId group) {
@@ -39,7 +39,7 @@ void look_at(const Plan& plan, const Trace& trace, const TraceStep& step, Survey
   incarnation = std::max(incarnation, step.incarnation);
 }
 
-/// Of a record that fits the plan.
+/// The record must fit the plan.
 Survey survey(const Plan& plan, const Trace& trace) {
   Survey found(plan);
   std::vector<GroupId> draining;
@@ -151,7 +151,7 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace
   ended_ = found.ended;
   incarnation_ = recorded_incarnation(*trace_, found.is_absent);
   for (const auto& absent : absent_of(*plan_, found)) absent_.push_back(absent.process);
-  // Groups of one process send each other all that they sent before.
+  // Groups of the own process send their messages to each other again.
   if (!process_.is_none() && plan_->processes.size() > 1)
     inputs_ = std::make_unique<const RecordedInputs>(*plan_, *wiring_, *trace_, incarnation_,
                                                      found.is_absent, true);

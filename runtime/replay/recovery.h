@@ -1,18 +1,20 @@
-/// Recovery: a run that a crash cut off, taken up again from its record. `run --resume` uses it.
+/// Recovery: resumes a run that a crash cut off, from its record. `run --resume` uses it.
 ///
-/// Every group takes its recorded steps once more (a replaying ActorGroup, actor_group.h), each
-/// emission compared with what was recorded, and resumes at the end: rollouts in flight, queues,
-/// timers and gates stand as they stood. What resources said is taken from the record, or made
-/// again and compared: that is for whoever makes them (resuming_engine.h, resuming_learner.h). All
-/// of it is recorded anew, so that the record of the new start is whole by itself.
+/// Every group repeats its recorded steps (a replaying ActorGroup, actor_group.h), each emission
+/// compared with what was recorded, and resumes at the end: rollouts in flight, queues, timers and
+/// gates are as they were. Answers of resources are taken from the record, or computed again and
+/// compared: this is up to the resources (resuming_engine.h, resuming_learner.h). All of it is
+/// recorded again, so that the record of the new start is complete without the old one.
 ///
 /// A step that had not ended when the run was cut is not in the record: its input is, and is
-/// handled live. What cannot be taken up is refused by check(), with the reason.
+/// handled after the groups resume. check() refuses a record that cannot be resumed, with the
+/// reason.
 ///
-/// Of a run of several processes each follows by itself, with what the others had sent it
+/// In a run of several processes each follows its own record, with what the others had sent it
 /// (stored_message.h). A process of engines that died in the record and came back, or whose record
-/// is not whole, is absent: it follows nothing and is new when the others resume, as if it had
-/// died at that moment. What it had in hand is asked for again, as after any death of an engine.
+/// is not complete, is absent: it follows no record and starts fresh when the others resume, as if
+/// it had died at that moment. Its unfinished requests are sent again, as after any death of an
+/// engine.
 ///
 /// Threads: as ReplaySource says; the observer's calls on the thread of their group.
 #pragma once
@@ -32,27 +34,25 @@ namespace primerl {
 class RecordedInputs;
 class ReplayCursor;
 
-/// A process that does not follow, and the newest incarnation of it that the record has heard of.
+/// A process that does not follow, and its newest incarnation in the record.
 struct AbsentProcess {
   ProcessId process;
   uint32_t incarnation = 0;
 };
 
-/// Their groups: index = GroupId. The trace fits the plan.
+/// The groups of absent processes: index = GroupId. The trace must fit the plan.
 std::vector<bool> absent_groups(const Plan& plan, const Trace& trace);
 
 class Recovery final : public ReplaySource, public DeliveryObserver, public ReplayedAnswers {
  public:
-  /// Whether a record can be taken up by a plan: whole from step 1 on, no excerpt, of the same
-  /// nodes, edges and schemas, and cut off rather than ended. The error says what stands against
-  /// it.
+  /// Whether a plan can resume a record: complete from step 1 on, no excerpt, of the same nodes,
+  /// edges and schemas, and cut off rather than ended. The error has the reason.
   static Status check(const Plan& plan, const Trace& trace);
-  /// Of a record that check() has nothing against.
+  /// For a record that check() accepts.
   static std::vector<AbsentProcess> absent_processes(const Plan& plan, const Trace& trace);
 
   /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
-  /// Of a run of several processes each follows what its own groups did: `process`; none: all
-  /// groups.
+  /// `process`: in a run of several processes, the one whose groups follow; none: all groups.
   static Result<std::unique_ptr<Recovery>> make(std::shared_ptr<const Plan> plan,
                                                 std::shared_ptr<const Trace> trace,
                                                 DeliveryObserver* recorder,
@@ -78,8 +78,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
 
   const Trace& trace() const { return *trace_; }
   bool is_live() const { return is_live_.load(std::memory_order_acquire); }
-  /// A resource came to another result than recorded: the group it belongs to stops here. On the
-  /// group's thread, within its step.
+  /// The result of a resource differs from the record: its group stops here. On the group's thread,
+  /// within its step.
   void diverged(GroupId group, std::string what);
   uint64_t num_steps() const;              // of the record, by the groups that follow it here
   uint64_t num_messages_compared() const;  // once live
@@ -95,8 +95,8 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   const std::shared_ptr<const Wiring> wiring_;
   DeliveryObserver* const recorder_;
   const ProcessId process_;
-  std::unique_ptr<const RecordedInputs> inputs_;        // null: all groups are here
-  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: not here
+  std::unique_ptr<const RecordedInputs> inputs_;        // null: all groups run here
+  std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: runs elsewhere
   Time ended_;
   uint32_t incarnation_ = 1;
   std::vector<ProcessId> absent_;

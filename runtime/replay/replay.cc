@@ -10,7 +10,7 @@ namespace primerl {
 namespace {
 
 constexpr int kBurstSteps = 64;
-constexpr auto kLook = std::chrono::milliseconds(200);  // how often the watchdog looks
+constexpr auto kLook = std::chrono::milliseconds(200);  // interval of the watchdog
 
 std::vector<bool> taken_from_record(std::vector<bool> is_real) {
   is_real.flip();
@@ -57,7 +57,7 @@ Status Player::prepare() {
   return ok();
 }
 
-/// Which resources, by index, real groups use and none owns.
+/// Which resources, by index, are used by real groups and owned by none.
 std::vector<bool> Player::shared_resources() const {
   const Plan& plan = *setup_.plan;
   std::vector<bool> is_shared(plan.resources.size(), false);
@@ -129,13 +129,13 @@ void Player::destroy_parts(uint32_t worker) {
 
 void Player::ship(MessageBatch&& batch) {
   const auto& from = parts_[batch.from.index()];
-  if (from->cursor->divergence()) return;  // what follows from a difference is not compared
+  if (from->cursor->divergence()) return;  // consequences of a difference are not compared
   Part* to = parts_[batch.to.index()].get();
   if (to == nullptr) return;
   num_pending_.fetch_add(1);
   {
     const std::lock_guard lock(to->mutex);
-    // What it is from and to stays: the group uses its batches again.
+    // Moves only the contents: the group reuses its batches, with their from and to.
     MessageBatch& arrival = to->arrivals.emplace_back();
     if (!to->spare.empty()) {
       arrival = std::move(to->spare.back());
@@ -160,8 +160,8 @@ void Player::group_failed(GroupId group, Error error) {
 }
 
 void Player::play(uint32_t worker) {
-  // A lone worker keeps to the order of the recorded run, also between groups: what they share, a
-  // weight channel, is then as far as the recorded steps found it.
+  // A single worker keeps the order of the recorded run also between groups: what they share (a
+  // weight channel) is then in the same state as at the recorded steps.
   const int burst = num_workers_ == 1 ? 1 : kBurstSteps;
   while (true) {
     Part* part = pick(worker);
@@ -178,7 +178,7 @@ void Player::play(uint32_t worker) {
   }
 }
 
-/// False when nothing can move any more anywhere.
+/// False when no group can make progress any more.
 bool Player::wait_for_arrivals(uint32_t worker) {
   std::unique_lock lock(mutex_);
   const auto has_some = [&] {

@@ -2,21 +2,21 @@
 ///
 /// Each actor group is *real* or *taken from the record*. A real one is a replaying ActorGroup
 /// (actor_group.h) that takes its recorded steps in their recorded order, each as soon as its
-/// message is here; what it emits is compared with what was delivered in the recorded run, by
-/// payload check, then goes on to the other real groups. A group taken from the record does not
-/// exist: its messages are read from the trace, where edges with record = "payload" keep them. So
-/// one class serves the whole graph (all real), `--depth learner` (the engine's group from the
-/// record) and one node alone.
+/// message is here; its emissions are compared with those delivered in the recorded run, by payload
+/// check, and then sent to the other real groups. A group taken from the record does not exist: its
+/// messages are read from the trace, where edges with record = "payload" keep them. So one class
+/// replays the whole graph (all real), `--depth learner` (the engine's group from the record) and
+/// one node alone.
 ///
-/// A group that differs stops there and its emissions are lost, so nothing that follows from a
-/// difference is ever compared: every divergence found is a first cause. Replay goes on until
-/// nothing can move, then waits for messages that nobody sends are divergences too, unless another
-/// one explains them.
+/// A group that differs stops there and its emissions are dropped, so consequences of a difference
+/// are never compared: every divergence found is a first cause. Replay continues until no group can
+/// make progress. Then a wait for a message that nobody sends is a divergence too, unless another
+/// divergence explains it.
 ///
-/// Threads: groups that own resources have one each (with one thread in all they share it, when
-/// their resources have equal `threads`, and then steps follow the recorded time between groups
-/// too); the others share `num_threads`. The order of steps within a group is the record's on any
-/// number of threads. Surroundings are called from all of them.
+/// Threads: groups that own resources have one thread each; the others share `num_threads`.
+/// Exception: with `num_threads` = 1 and equal `threads` of all compute resources, all groups share
+/// one thread, and steps are in recorded order between groups, too. The order of steps within a
+/// group is the record's on any number of threads. Surroundings are called from all threads.
 ///
 /// Order: make() -> [advance()...] | run(), once.
 #pragma once
@@ -34,8 +34,8 @@ namespace primerl {
 enum class DivergenceKind {
   kEmission,   // a message has another content, tenant or origin
   kCount,      // more or fewer messages than recorded
-  kOutcome,    // the handler failed and did not then, or the other way round
-  kCourse,     // the group could not do what the record says (a timer that is not armed)
+  kOutcome,    // the handler failed but did not in the recorded run, or the reverse
+  kCourse,     // the group could not take the recorded step (a timer that is not armed)
   kMissing,    // a message that the record delivers was never sent
   kUnreadable  // the record itself: a payload that is damaged or not stored
 };
@@ -47,16 +47,16 @@ struct Divergence {
   uint64_t step = 0;
   Time began;                        // of the step in the recorded run
   std::string what;                  // one sentence
-  std::vector<std::string> details;  // "reward: recorded 0.5, now 0.75"; the input that led to it
+  std::vector<std::string> details;  // "reward: recorded 0.5, now 0.75"; the input that caused it
 };
 
 struct ReplayOptions {
   std::vector<bool> is_real;  // index = GroupId; empty = all
-  /// Not real either: they died in the recorded run and came back, so that a number names several
-  /// messages to them, which are not compared. Index = GroupId; empty = none.
+  /// Also not real: they died in the recorded run and came back, so several messages to them have
+  /// the same number; these are not compared. Index = GroupId; empty = none.
   std::vector<bool> is_absent;
   uint32_t num_threads = 1;
-  /// Runs `group` up to this step and not beyond; the others as far as they get.
+  /// Runs `group` up to this step and no further; the others as far as they can.
   std::optional<GroupId> stop_group;
   uint64_t stop_step = 0;
   Duration step_max = Duration::seconds(600);  // a handler that takes longer is reported
@@ -65,19 +65,19 @@ struct ReplayOptions {
 struct ReplayReport {
   std::vector<uint64_t> num_steps;      // matched, by group; 0 for groups taken from the record
   std::vector<Divergence> divergences;  // by recorded time: the first is the one to look at
-  std::vector<std::string> notes;       // what limits what was shown: cut tails, groups not real
+  std::vector<std::string> notes;       // limits of the result: cut tails, groups that are not real
   uint64_t num_messages_compared = 0;
   bool is_identical() const { return divergences.empty(); }
   uint64_t total_steps() const;
 };
 
-/// What a resource of a group said in the recorded run, for resources played from the record.
+/// A resource's answers in the recorded run, for resources played from the record.
 class ReplayedAnswers {
  public:
   virtual ~ReplayedAnswers() = default;
-  /// The next answer of the step that `group` is in; null: none is left.
+  /// The next answer in the current step of `group`; null: none is left.
   virtual const std::vector<std::byte>* take(GroupId group) = 0;
-  /// Groups with resources run on threads of their own: one may wait for what another publishes.
+  /// Groups with resources run on their own threads: one may wait for what another publishes.
   virtual bool is_parallel() const = 0;
 };
 
@@ -93,18 +93,18 @@ struct ReplaySetup {
   ReplayOptions options;
 };
 
-/// Whether a trace can be played by a plan: same groups, instances, links and message schemas. The
-/// error names the first that differs. Options may differ: that is what a replay can explore.
+/// Whether a plan can play a trace: same groups, instances, links and message schemas. The error
+/// names the first that differs. Options may differ, so that a replay can try other values.
 Status check_fits(const Plan& plan, const TraceCatalog& catalog);
 
-/// Completes a choice of groups: one whose messages are not all stored (towards a real group), or
-/// makes the weights of an engine that generates for real (`generates`), must be real too, but
-/// those that are absent. Returns why, group by group.
+/// Extends a choice of groups. A group must be real, too, if its messages to a real group are not
+/// all stored, or if it makes the weights of an engine that really generates (`generates`); absent
+/// groups excepted. Returns the reasons, one per added group.
 std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool generates,
                                     const std::vector<bool>& is_absent, std::vector<bool>& is_real);
 
-/// Incarnation of the processes that recorded: what their messages carry, 1 when there are none.
-/// `is_absent`: by group, whose messages do not count; empty = none.
+/// Incarnation of the recorded processes, which their messages carry; 1 when there are no messages.
+/// `is_absent`: by group, whose messages are ignored; empty = none.
 uint32_t recorded_incarnation(const Trace& trace, const std::vector<bool>& is_absent);
 
 class Replay {
@@ -112,12 +112,12 @@ class Replay {
   static Result<std::unique_ptr<Replay>> make(ReplaySetup setup);
   virtual ~Replay() = default;
 
-  /// Plays to the end. kDeadline when a handler takes longer than step_max: its thread is lost,
+  /// Plays to the end. kDeadline when a handler takes longer than step_max: its thread is lost, so
   /// end the process.
   virtual Result<ReplayReport> run() = 0;
 
-  /// With one thread: one step, in order of recorded time. False: nothing can move. `report()` then
-  /// says why.
+  /// With one thread: takes one step, in order of recorded time. False: no group can make progress;
+  /// `report()` then has the reason.
   virtual Result<bool> advance() = 0;
   /// The step advance() will take, if any can be taken. Starts the groups, as advance() does.
   virtual std::optional<TraceStep> upcoming() = 0;

@@ -220,12 +220,12 @@ bool ReplayCursor::compare(const StepRecord& record) {
 
 bool ReplayCursor::compare_emission(const BatchedMessage& emission) {
   const Envelope& envelope = emission.envelope;
-  // Each incarnation of an absent process had a message of this number.
+  // Every incarnation of an absent process has a message with this number.
   if (inputs_ != nullptr && inputs_->is_absent(wiring_.links[emission.link.index()].target_group))
     return true;
   const MessageKey key{emission.link, envelope.incarnation, envelope.sequence};
   const auto then = trace_.delivered_step(key);
-  // It was under way when the run ended, or overwritten; or its edge has record = "none".
+  // Not handled before the run ended, or overwritten; or its edge has record = "none".
   if (!then || (then->flags & kNotChecked) != 0) return true;
   num_compared_ += 1;
   const auto differs = [&](const std::string& how) {

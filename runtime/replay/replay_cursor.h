@@ -1,5 +1,5 @@
-/// ReplayCursor: where one real group of a replay stands in its record. Leads the group (what comes
-/// next) and watches it (was it the same).
+/// ReplayCursor: the position of one real group of a replay in its record. It gives the group its
+/// next step and compares the result.
 ///
 /// Threads: the group's.
 #pragma once
@@ -17,8 +17,8 @@ class RecordedInputs;
 
 class ReplayCursor final : public StepSource, public DeliveryObserver {
  public:
-  /// All outlive the cursor; `watcher` and `inputs` (of a run that is taken up) may be null.
-  /// `last_step`: plays none beyond.
+  /// All outlive the cursor; `watcher` and `inputs` (of a resumed run) may be null. `last_step`:
+  /// plays no later step.
   ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, GroupId group,
                uint64_t last_step, DeliveryObserver* watcher = nullptr,
                const RecordedInputs* inputs = nullptr);
@@ -32,14 +32,14 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
 
   const TraceStep& recorded() const { return recorded_; }  // of next()
   const std::vector<std::byte>* take_answer();
-  /// The group stops here for good.
+  /// Stops the group here, permanently.
   void stop(Divergence divergence);
 
   GroupId group() const { return group_; }
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_compared() const { return num_compared_; }
   const std::optional<Divergence>& divergence() const { return divergence_; }
-  /// The highest sequence number sent on a link so far: tells a message that was never sent.
+  /// The highest sequence number sent on a link so far: detects a message that was never sent.
   uint64_t num_emitted(LinkId link) const;
 
  private:

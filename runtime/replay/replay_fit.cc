@@ -1,4 +1,4 @@
-// Which plan can play a trace, and which groups of it can be taken from the record.
+// Checks whether a plan can play a trace, and which groups can be taken from the record.
 #include <algorithm>
 
 #include "runtime/exec/wiring.h"
@@ -44,7 +44,7 @@ bool uses_kind(const Plan& plan, const PlanGroup& group, std::string_view kind) 
   });
 }
 
-/// Weight channels that the nodes of a group name.
+/// Weight channels that the nodes of a group use.
 std::vector<int32_t> channels_of(const Plan& plan, const PlanGroup& group) {
   std::vector<int32_t> channels;
   for (InstanceId id : group.instances)
@@ -62,7 +62,7 @@ bool share_channel(const Plan& plan, const PlanGroup& a, const PlanGroup& b) {
   });
 }
 
-/// Groups that hear from one and speak to the other.
+/// Groups that receive from one and send to the other.
 std::vector<uint32_t> groups_between(const TraceCatalog& catalog, uint32_t from, uint32_t to) {
   const auto joins = [&](uint32_t a, uint32_t b) {
     return std::any_of(catalog.links.begin(), catalog.links.end(), [&](const auto& link) {
@@ -151,7 +151,8 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
         if (!share_channel(plan, plan.groups[engine], plan.groups[learner])) continue;
         make_real(learner,
                   fmt::format("'{}' needs the weights it makes", plan.groups[engine].name));
-        // And who tells the engine of them, so that they are there when it hears of them.
+        // Also the groups that tell the engine of the weights, so that the weights exist when it is
+        // told.
         for (uint32_t between : groups_between(trace.catalog(), learner, engine))
           if (!is_real[between])
             make_real(between, fmt::format("it tells '{}' of weights", plan.groups[engine].name));

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr uintmax_t kFileBytesMax = uintmax_t{1} << 20;
 
-/// What a tokenizer is read from; config.json is what the check of a graph wants.
+/// Files of a tokenizer; config.json is needed by the graph check.
 constexpr std::string_view kTokenizerFiles[] = {"generation_config.json", "tokenizer.json",
                                                 "tokenizer_config.json", "special_tokens_map.json"};
 
@@ -24,11 +24,11 @@ bool is_computed(const PlanResource& resource, ReplayDepth depth) {
   return false;
 }
 
-/// The depth at which one actor group can be played without weights from elsewhere.
+/// The depth at which one actor group can be played without weights of other groups.
 std::string depth_for(const Plan& plan, GroupId group, ReplayDepth depth) {
   for (int32_t index : plan.group(group).resources) {
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
-    // An engine generates with the weights that a learner makes: an actor group of its own.
+    // An engine needs the weights of a learner, which is in another actor group.
     if (resource.kind != "learner" || resource.backend != "scripted") continue;
     if (is_computed(resource, depth)) return "learner";
   }
@@ -74,9 +74,9 @@ Status copy_into(const fs::path& file, const fs::path& folder) {
   return system_files().write_file(folder / file.filename(), bytes);
 }
 
-/// Of the checkpoints that a resumed run began from, what the fixture's depth reads: the manifest,
-/// whose state is all that an actor asks for, and the files where a learner is computed. Returns
-/// their places in the fixture.
+/// Copies what the depth of the fixture reads from the checkpoints of a resumed run: the manifest,
+/// whose state is all that actors need, and the files when a learner is computed. Returns their
+/// paths in the fixture.
 Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
                                                   const std::string& depth,
                                                   const fs::path& folder) {
@@ -109,7 +109,7 @@ Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
   return places;
 }
 
-/// The graph's text, told where the files it names lie in the fixture.
+/// The text of the graph, with the paths of its files in the fixture.
 class GraphFiles {
  public:
   GraphFiles(const Plan& plan, GroupId group, fs::path folder)
@@ -121,7 +121,7 @@ class GraphFiles {
     for (const PlanNode& node : plan_.nodes)
       for (const auto& field : node.contract->options.fields) {
         if (!field.reference || field.constraint.refers.kind != "file") continue;
-        // The options are constant; the accessor only reads here.
+        // The options are constant; the accessor is used only for reading.
         const std::string& name = *field.reference(const_cast<void*>(node.options.get()));
         if (!name.empty()) RETURN_IF_ERROR(copy_file(node, name));
       }
@@ -159,7 +159,7 @@ class GraphFiles {
     if (is_read) {
       RETURN_IF_ERROR(copy_into(name, folder_ / to));
     } else {
-      // The check of the graph asks for a file; nobody reads it.
+      // The graph check needs a file; nothing reads it.
       RETURN_IF_ERROR(system_files().make_folder(folder_ / to));
       RETURN_IF_ERROR(
           system_files().write_file(folder_ / to / fs::path(name).filename(), std::string_view()));
@@ -180,7 +180,7 @@ class GraphFiles {
   std::string text_;
 };
 
-/// Plays once more up to the step, gathering what the actor group is told.
+/// Plays once more up to the step and collects the inputs of the actor group.
 Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const FixtureFacts& facts,
                      const fs::path& folder) {
   GraphFiles files(*session.plan, facts.group, folder);
@@ -205,7 +205,7 @@ Status write_texts(const FixtureFacts& facts, const fs::path& folder) {
   FileOps& files = system_files();
   RETURN_IF_ERROR(files.write_file(folder / (facts.test_name() + ".cc"), test_text(facts)));
   RETURN_IF_ERROR(files.write_file(folder / "README.md", readme_text(facts)));
-  // What opening a trace leaves beside it.
+  // Index files, which are written when the trace is opened.
   return files.write_file(folder / "trace" / ".gitignore", "*.index\n");
 }
 
@@ -233,7 +233,7 @@ Status write_all(const ReplaySession& session, const ReplaySetup& setup, const F
   return check_written(facts, folder);
 }
 
-/// Of all files; what opening the trace left is removed first.
+/// Size of all files; index files from opening the trace are removed first.
 uint64_t count_bytes(const fs::path& folder) {
   std::error_code ignored;
   std::vector<fs::path> indices;

@@ -1,9 +1,9 @@
-/// Fixtures: what a replay shows, as a test of its own. A folder with the excerpt of the trace that
-/// one actor group needs up to one step (runtime/replay/excerpt.h), the model files its graph
-/// names, a GoogleTest case and a README that says how to add it.
+/// Fixtures: the result of a replay as a test of its own. A folder with the excerpt of the trace
+/// that one actor group needs up to one step (runtime/replay/excerpt.h), the model files of its
+/// graph, a GoogleTest case and a README with the steps to add it.
 ///
-/// Written by `primerl-graph replay --fixture`, played by the GoogleTest case. Nothing in it names
-/// a place on a machine.
+/// Written by `primerl-graph replay --fixture`, played by the GoogleTest case. It contains no paths
+/// of a machine.
 #pragma once
 
 #include <filesystem>
@@ -23,15 +23,15 @@ struct WrittenFixture {
 };
 
 /// Writes the fixture of the first divergence in `report`, or, when there is none, of what was
-/// played of `chosen`; then plays it and compares. `folder` must not exist or be empty.
-/// kInvalid when a test cannot show it, and why.
+/// played of `chosen`; then plays it and compares. `folder` must not exist or be empty. kInvalid
+/// when a test cannot show it, with the reason.
 Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplaySetup& setup,
                                      const ReplayReport& report, std::optional<GroupId> chosen,
                                      const std::filesystem::path& folder);
 
 struct PlayedFixture {
-  bool is_identical = false;  // every step was taken and sent the same
-  std::string text;           // what differs, for a person
+  bool is_identical = false;  // every step was taken and its emissions were equal
+  std::string text;           // the differences, for a person
   std::optional<Divergence> first;
 };
 

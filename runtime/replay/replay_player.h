@@ -1,7 +1,7 @@
-/// Player: the inside of a Replay (replay.h has the manual). Split over replay.cc (life, workers,
-/// report) and replay_steps.cc (what a worker does).
+/// Player: the internals of a Replay (replay.h has the manual). Split over replay.cc (life,
+/// workers, report) and replay_steps.cc (what a worker does).
 ///
-/// Threads: every part belongs to one worker; what workers share stands under mutex_ or is atomic.
+/// Threads: every part belongs to one worker; what workers share is guarded by mutex_ or atomic.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,16 @@
 
 namespace primerl {
 
-/// One real group with what has been sent to it.
+/// One real group with the batches sent to it.
 struct Part {
   std::unique_ptr<ReplayCursor> cursor;
   std::unique_ptr<ActorGroup> group;
   uint32_t worker = 0;
   std::mutex mutex;  // of arrivals and spare
   std::vector<MessageBatch> arrivals;
-  std::vector<MessageBatch> spare;  // emptied, for the memory in them
+  std::vector<MessageBatch> spare;  // empty ones, kept for their memory
   std::atomic<bool> has_arrivals{false};
-  std::vector<MessageBatch> taken;  // the worker's
+  std::vector<MessageBatch> taken;  // used by its worker only
 };
 
 class Player final : public Replay, private GroupExecutor, private ReplayedAnswers {
@@ -68,7 +68,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   void step(Part& part);
   void find_missing();
   Status start_alone();
-  /// Stopping early was asked for and reached: what the others wait for says nothing then.
+  /// An early stop was requested and reached: groups that still wait then mean nothing.
   bool has_stopped_early() const;
   std::optional<Divergence> why_stuck(const Part& part) const;
 
@@ -88,7 +88,7 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
   bool is_over_ = false;
   std::optional<Error> fault_;
   std::vector<std::string> failures_;     // group_failed() texts
-  std::atomic<uint64_t> num_pending_{0};  // batches shipped and not taken
+  std::atomic<uint64_t> num_pending_{0};  // batches shipped and not taken yet
   std::atomic<uint64_t> num_steps_{0};
 };
 

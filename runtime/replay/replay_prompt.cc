@@ -121,7 +121,7 @@ int step_by_hand(const ReplaySession& session, const ReplaySetup& setup, std::is
   Stepper stepper(session, setup);
   if (const Status started = stepper.restart(); !started.ok())
     return fail(started.error(), kExitBadConfiguration);
-  // The groups start with the first look.
+  // The groups start at the first command.
   print_text(kHelp);
   std::string line;
   while (true) {

@@ -25,7 +25,7 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
       load_graph_text(trace.catalog().graph_text, "recorded graph",
                       trace.folder().parent_path().string(), overrides, full_catalog());
   if (checked.plan != nullptr) {
-    // An excerpt names its own files, wherever it lies.
+    // Not for an excerpt: it has its own paths of files.
     if (sets.empty() && !trace.excerpt() && checked.plan->graph_hash != trace.catalog().graph_hash)
       return error(Code::kInvalid,
                    "this program reads the recorded graph differently than the one that recorded it"
@@ -38,7 +38,7 @@ Result<std::shared_ptr<const Plan>> plan_of(const Trace& trace,
       .note(render(checked.diagnostics, checked.sources));
 }
 
-/// The actor groups that were asked for.
+/// The actor groups named by the user.
 Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std::string& node) {
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
@@ -77,7 +77,7 @@ Status ReplaySurroundings::open() {
     return error(Code::kInvalid, "--out: '{}' is not empty", out_.string())
         .note("what a replay writes must not mix with other files: give a new folder");
   if (!failed) fs::create_directories(out_, failed);
-  // Prompts and completions will stand there.
+  // Prompts and completions will be written there.
   if (!failed) fs::permissions(out_, fs::perms::owner_all, failed);
   if (failed)
     return error(Code::kUnavailable, "'{}' cannot be made: {}", out_.string(), failed.message());
@@ -202,7 +202,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   session.surroundings = std::make_unique<ReplaySurroundings>(out, std::move(tenants));
   std::vector<ResumePoint> points;
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
-    // An excerpt brings what it needs of them.
+    // An excerpt contains the parts of checkpoints that it needs.
     auto point =
         read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint);
     if (!point.ok())

@@ -1,8 +1,8 @@
-/// ReplaySession: a recorded run made ready to be played: its trace, the plan of the graph inside
-/// it, which groups are real, and surroundings that keep what the actors say.
+/// ReplaySession: a recorded run prepared for replay: its trace, the plan of the graph in it, which
+/// groups are real, and surroundings that keep metrics and files.
 ///
-/// The plan comes from the graph text in the trace, not from the run folder's file, so a trace
-/// moved elsewhere still replays as long as the model folders it names exist.
+/// The plan comes from the graph text in the trace, not from the run folder's file, so a moved
+/// trace can still be replayed as long as its model folders exist.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace primerl {
 
-/// One line an actor published, with the step of its group that was in hand.
+/// One metric line of an actor, with the step in which its group published it.
 struct ReplayedMetrics {
   TenantSlot tenant;
   int64_t step = 0;
@@ -26,8 +26,8 @@ struct ReplayedMetrics {
 };
 
 /// Keeps metrics; writes lines to files in `out`, a new folder, when given; checkpoints go to a
-/// folder that is removed with it. What the disk refuses is told by fault() and not to the actors,
-/// whose replay goes on. Thread-safe.
+/// folder that is removed with it. Write errors are reported by fault() and not to the actors,
+/// whose replay continues. Thread-safe.
 class ReplaySurroundings final : public Surroundings, public RunFiles {
  public:
   /// `tenants`: their names, by slot.
@@ -47,7 +47,7 @@ class ReplaySurroundings final : public Surroundings, public RunFiles {
   void resume_from(std::vector<ResumePoint> points) { points_ = std::move(points); }
   const std::vector<ResumePoint>& resume_points() const { return points_; }
   std::vector<ReplayedMetrics> take_metrics();
-  /// Why `out` is not whole: the first write that failed.
+  /// Why `out` is not complete: the first write that failed.
   Status fault();
 
  private:
@@ -66,24 +66,24 @@ struct ReplaySession {
   std::shared_ptr<const Plan> plan;
   std::vector<bool> is_absent;       // by group: died in the run and came back
   std::vector<bool> is_real;         // by group
-  std::vector<std::string> reasons;  // why a group is real although it need not be
+  std::vector<std::string> reasons;  // why a group is real although it was not chosen
   ReplayDepth depth = ReplayDepth::kFull;
   std::unique_ptr<ReplaySurroundings> surroundings;
 
   ReplaySetup setup(uint32_t num_threads) const;
 };
 
-/// What is to be played; of an excerpt (a fixture), its actor group alone. Errors say what is wrong
-/// with the trace, the graph in it or the options; findings of the graph check (a --set that is
-/// wrong) are part of the error's notes.
+/// Opens what is to be played; of an excerpt (a fixture), only its actor group. Errors are about
+/// the trace, the graph in it or the options; findings of the graph check (a wrong --set) are in
+/// the notes of the error.
 Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
                                   const std::string& node, const std::vector<std::string>& sets,
                                   const std::string& out);
 
-/// "env.main:7: emission: message 3 of ..." with its details, a line each.
+/// "env.main:7: emission: message 3 of ..." with one line per detail.
 std::string divergence_text(const Plan& plan, const Divergence& divergence);
 
-/// The actor group of a node, instance or group by name; the error names the nearest.
+/// The actor group of a node, instance or group by name; the error suggests the nearest name.
 Result<GroupId> find_group(const Plan& plan, const std::string& name);
 
 }  // namespace primerl

@@ -1,4 +1,5 @@
-// What the workers of a replay do: taking in messages, choosing, stepping; what was never sent.
+// The work of the workers of a replay: taking messages, choosing, stepping; finding messages that
+// were never sent.
 #include "runtime/replay/replay_player.h"
 
 namespace primerl {
@@ -27,7 +28,7 @@ void Player::accept(Part& part) {
   part.taken.clear();
 }
 
-/// A message from a group that is taken from the record: reads it and hands it in.
+/// Reads a message of a group that is taken from the record, and hands it to the part.
 bool Player::bring_input(Part& part) {
   const GuidedStep& next = *part.cursor->next();
   if (next.kind != StepKind::kMessage) return true;
@@ -56,7 +57,7 @@ bool Player::bring_input(Part& part) {
   return true;
 }
 
-/// The part of a worker whose next step came first in the recorded run, among those that can move.
+/// The worker's part with the earliest recorded next step, among those that can take it.
 Part* Player::pick(uint32_t worker) {
   Part* best = nullptr;
   for (const auto& part : parts_) {
@@ -83,8 +84,8 @@ bool Player::has_stopped_early() const {
   return cursor.num_steps() >= setup_.options.stop_step;
 }
 
-/// Why a group cannot take its next step, or why it has none although its record goes on; nothing
-/// when it is at its end or waits for one that diverged.
+/// Why a group cannot take its next step, or has none although its record continues; nothing when
+/// it is at its end or waits for one that diverged.
 std::optional<Divergence> Player::why_stuck(const Part& part) const {
   const Plan& plan = *setup_.plan;
   const ReplayCursor& cursor = *part.cursor;
@@ -134,7 +135,7 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   return divergence;
 }
 
-/// Nothing moves any more. A group that waits for one that is stuck itself is its victim.
+/// Called when no group can make progress. A group that waits for a stuck group is its victim.
 void Player::find_missing() {
   std::vector<std::optional<Divergence>> stuck(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i)
@@ -155,7 +156,7 @@ void Player::find_missing() {
     has_cause = true;
   }
   if (has_cause || has_stopped_early()) return;
-  // They wait for each other, which a whole record never makes them do: tell of the first.
+  // They wait for each other, which cannot happen with a complete record: report the first.
   std::optional<Divergence>* first = nullptr;
   for (auto& each : stuck)
     if (each && (first == nullptr || each->began < (*first)->began)) first = &each;

@@ -1,5 +1,5 @@
-/// One answer of a resource as the trace keeps it: a message whose first members say which call it
-/// was and how it failed. Shared by replayed_engine and replayed_learner. Pure.
+/// One answer of a resource as stored in the trace: a message whose first members are the call and
+/// how it failed. Shared by replayed_engine and replayed_learner. Pure.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ namespace primerl {
 
 /// Takes one answer; called inside the resource's calls.
 using KeepAnswer = std::function<void(std::vector<std::byte>)>;
-/// The next answer of the step in hand; null: the recorded run asked for fewer.
+/// The next answer of the current step; null: the recorded run made fewer calls.
 using NextAnswer = std::function<const std::vector<std::byte>*()>;
 
 /// `Answer` has members call, has_failed, code and text.
@@ -34,8 +34,8 @@ std::vector<std::byte> bytes_of_answer(Answer answer) {
   return std::move(encoded->body);
 }
 
-/// The next recorded answer, which must be to `call`; the recorded error when it failed. `who` and
-/// to_string(Call) are for the words of other errors.
+/// The next recorded answer, which must be to `call`; the recorded error when the call failed.
+/// `who` and to_string(Call) are for the text of other errors.
 template <Message Answer, class Call>
 Result<Answer> take_answer(const NextAnswer& next, Call call, std::string_view who) {
   const auto* bytes = next();

@@ -16,14 +16,14 @@ namespace {
 using Keep = std::function<void(GroupId, std::vector<std::byte>)>;
 using Next = std::function<const std::vector<std::byte>*(GroupId)>;
 
-/// The version told: that which was fetched, or the newest.
+/// The version that was answered: the fetched one, or the newest.
 std::vector<std::byte> answer_of(PolicyVersion version) {
   std::vector<std::byte> bytes(sizeof version.value);
   std::memcpy(bytes.data(), &version.value, sizeof version.value);
   return bytes;
 }
 
-/// No version, and why: one byte of code, then words.
+/// No version, and the reason: one byte of code, then text.
 std::vector<std::byte> answer_of(const Error& why) {
   std::vector<std::byte> bytes = answer_of(PolicyVersion());
   bytes.push_back(static_cast<std::byte>(why.code()));
@@ -42,7 +42,7 @@ PolicyVersion version_of(const std::vector<std::byte>& bytes) {
 
 Error error_of(const std::vector<std::byte>& bytes, PolicyVersion version) {
   constexpr size_t kCodeAt = sizeof version.value;
-  if (bytes.size() <= kCodeAt)  // as older traces have it
+  if (bytes.size() <= kCodeAt)  // format of older traces
     return error(Code::kNotFound, "version {} was not in the weight channel any more",
                  version.value);
   return Error(static_cast<Code>(bytes[kCodeAt]),
@@ -60,7 +60,7 @@ class TracedChannel final : public WeightChannel {
         may_come_(std::move(setup.may_come)) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
-    // A version that only has a name is given by that: fetch() makes it again.
+    // A version without tensors is not published: fetch() makes it from its number.
     if (without_tensors_ && snapshot != nullptr && snapshot->tensors.empty()) return ok();
     const Status published = channel_->publish(std::move(snapshot));
     const std::lock_guard lock(mutex_);

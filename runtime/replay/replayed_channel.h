@@ -1,10 +1,10 @@
-/// A WeightChannel that writes down what its receivers were told, and one that tells them the same.
+/// A WeightChannel that records its answers to receivers, and one that repeats them.
 ///
-/// Whether a version was still there when an engine asked depends on how fast its learner was: that
+/// Whether a version still existed when an engine asked depends on the speed of its learner: that
 /// is recorded; the weights themselves are not. A replay's publisher may be further ahead, so the
-/// channel behind must keep more versions than a run's (memory_channel()).
+/// underlying channel must keep more versions than a run's (memory_channel()).
 ///
-/// Threads: as the channel they stand for; who asks is ActorGroup::running_here().
+/// Threads: as the channel that they replace; ActorGroup::running_here() is the group that asks.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,18 @@ std::unique_ptr<WeightChannel> make_recording_channel(
     std::unique_ptr<WeightChannel> channel,
     std::function<void(GroupId group, std::vector<std::byte> answer)> keep);
 
-/// Past the end of the record (`next` gives null) answers are `channel`'s own, and kept. A version
-/// that was fetched in the recorded run is given without tensors when `without_tensors` (nobody
-/// computes with it); else it is `channel`'s and, when it may still come, waited for, at most
-/// kPublishMax: a version may reach an engine without any message (it asked for the newest).
+/// Past the end of the record (`next` gives null) answers come from `channel`, and are recorded. A
+/// version that was fetched in the recorded run is returned without tensors when `without_tensors`
+/// (nothing computes with it); otherwise it comes from `channel` and, while it may still be
+/// published, is waited for, at most kPublishMax: an engine may get a version without any message
+/// (it asked for the newest).
 inline constexpr Duration kPublishMax = Duration::seconds(300);
 struct ReplayedChannelSetup {
   std::unique_ptr<WeightChannel> channel;
   std::function<const std::vector<std::byte>*(GroupId group)> next;
   std::function<void(GroupId group, std::vector<std::byte> answer)> keep;
   bool without_tensors = false;
-  /// Whether a version that is not there yet may still come from another thread.
+  /// Whether another thread may still publish a missing version.
   std::function<bool()> may_come;
 };
 std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);

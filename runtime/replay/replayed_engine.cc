@@ -47,7 +47,7 @@ struct Finished {
   std::vector<float> logprobs;
   std::vector<Span> spans;
   int32_t num_cached_tokens = 0;
-  uint64_t num_kept_bytes = 0;  // that follow in answers of their own
+  uint64_t num_kept_bytes = 0;  // that follow in separate answers
   template <class F>
   static void fields(F& f) {
     f("id", &Finished::id)("reason", &Finished::reason)("was_prefilled", &Finished::was_prefilled)(
@@ -57,7 +57,7 @@ struct Finished {
   }
 };
 
-/// One call and what came of it; the members of other calls stay empty.
+/// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
   static constexpr uint32_t kVersion = 2;
@@ -67,7 +67,7 @@ struct EngineAnswer {
   std::string text;
   std::vector<Prefilled> prefilled;
   std::vector<Finished> finished;
-  int64_t number = 0;          // tensors applied; longest sequence; finished ones that follow
+  int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
   std::vector<int64_t> state;  // EngineState, in the order of its members
   std::vector<uint8_t> kept;   // bytes of the last finished one's kept sets
   template <class F>
@@ -163,8 +163,8 @@ class RecordingEngine final : public Engine {
   }
   std::vector<FinishEvent> take_finished() override {
     auto events = engine_->take_finished();
-    // How many, then one answer each and its kept sets in pieces: together they may exceed a
-    // message.
+    // First their number, then one answer each with its kept sets in pieces: together they may
+    // exceed the limit of a message.
     EngineAnswer count = answer_of(Call::kFinished);
     count.number = static_cast<int64_t>(events.size());
     keep(std::move(count));
@@ -183,7 +183,7 @@ class RecordingEngine final : public Engine {
     keep(std::move(answer));
     return applied;
   }
-  /// What it is made of does not change with a run: nothing to record.
+  /// It does not change during a run: nothing to record.
   WeightManifest manifest() const override { return engine_->manifest(); }
   EngineState state() const override {
     const EngineState state = engine_->state();
@@ -275,7 +275,7 @@ class ReplayedEngine final : public Engine {
   static Status status_of(const Result<EngineAnswer>& answer) {
     return answer.ok() ? ok() : Status(answer.error());
   }
-  /// An answer that is missing or of another call shows as a difference in what the actors emit.
+  /// A missing answer, or one of another call, appears as a difference in what the actors emit.
   Result<EngineAnswer> take(Call call) const {
     return take_answer<EngineAnswer>(next_, call, "engine");
   }

@@ -1,7 +1,7 @@
-/// An Engine that writes down what it answers, and one that answers from the record.
+/// An Engine that records its answers, and one that answers from the record.
 ///
 /// With the answers in the trace, Prefill and Decode are replayed without generating a token
-/// (`replay --depth learner` and `control`). Threads: those of the engine they stand for.
+/// (`replay --depth learner` and `control`). Threads: those of the engine that they replace.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace primerl {
 
 std::unique_ptr<Engine> make_recording_engine(std::unique_ptr<Engine> engine, KeepAnswer keep);
 
-/// Answers from the record alone.
+/// Answers only from the record.
 std::unique_ptr<Engine> make_replayed_engine(NextAnswer next);
 
 }  // namespace primerl

@@ -23,7 +23,7 @@ std::string_view to_string(Call call) {
   return "unknown";
 }
 
-/// One call and what came of it.
+/// One call and its result.
 struct LearnerAnswer {
   static constexpr std::string_view kName = "LearnerAnswer";
   static constexpr uint32_t kVersion = 2;
@@ -31,14 +31,14 @@ struct LearnerAnswer {
   bool has_failed = false;
   uint8_t code = 0;
   std::string text;
-  // Of a step: TrainReport.
+  // For a step: TrainReport.
   double loss = 0, entropy_mean = 0, mismatch_kl_mean = 0, mismatch_kl_max = 0;
   double masked_fraction = 0, grad_norm = 0, learning_rate = 0;
   int64_t num_tokens = 0, num_loss_tokens = 0;
   int32_t num_micro_batches = 0;
   bool skipped = false;
   std::string skip_reason;
-  // Of limits: SampleLimits.
+  // For limits: SampleLimits.
   int32_t max_sequence_tokens = 0, vocab_size = 0;
 
   template <class F>
@@ -163,7 +163,8 @@ class ReplayedLearner final : public Learner {
     return answer.ok() ? ok() : Status(answer.error());
   }
   Status load(const std::filesystem::path&) override { return ok(); }
-  /// Without an answer every sample is refused, and the group's end shows the difference.
+  /// Without an answer every sample is refused; the end of its group of rollouts then shows the
+  /// difference.
   SampleLimits limits() const override {
     const auto answer = take(Call::kLimits);
     if (!answer.ok()) return {};
@@ -194,7 +195,7 @@ int64_t num_recorded_steps(const Trace& trace, GroupId group) {
        ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
       if (note.kind != NoteKind::kResource) continue;
-      // Answers of the weight channel stand beside those of the learner.
+      // Answers of the weight channel are among those of the learner.
       const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();

@@ -1,10 +1,10 @@
-/// A Learner that writes down what it answers, and one that answers from the record.
+/// A Learner that records its answers, and one that answers from the record.
 ///
-/// With the answers in the trace, the Trainer can be replayed without computing a gradient
-/// (`replay --depth control`). What is kept of a step is its TrainReport; the snapshots of a
-/// recorded learner have a version and no tensors, which nobody reads at that depth.
+/// With the answers in the trace, the Trainer can be replayed without computing a gradient (`replay
+/// --depth control`). Of a step only the TrainReport is recorded; the snapshots of a recorded
+/// learner have a version but no tensors, which are not needed at that depth.
 ///
-/// Threads: those of the learner they stand for.
+/// Threads: those of the learner that they replace.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ std::unique_ptr<Learner> make_recording_learner(std::unique_ptr<Learner> learner
 
 std::unique_ptr<Learner> make_replayed_learner(NextAnswer next);
 
-/// Training steps that a group's record holds, skipped ones not counted.
+/// Number of training steps in a group's record, without skipped ones.
 int64_t num_recorded_steps(const Trace& trace, GroupId group);
 
 }  // namespace primerl

@@ -32,7 +32,7 @@ class ResumingEngine final : public Engine {
     if (is_live_ && flight == flights_.end()) return setup_.engine->take_over(id);
     if (!is_live_) RETURN_IF_ERROR(recorded_->take_over(id));
     if (flight == flights_.end()) return ok();
-    // Live: its prompt is being computed again, and is taken over when that is done.
+    // Resumed: its prompt is being computed again; it is taken over when that is done.
     flight->second.is_taken = true;
     if (flight->second.refusal) end(id, FinishReason::kRefused, *flight->second.refusal);
     return ok();
@@ -65,7 +65,8 @@ class ResumingEngine final : public Engine {
         flight->second.ended = FinishReason::kRefused;
       return;
     }
-    // What is being computed again is taken over when Decode asks: its lease counted before.
+    // A prompt that is being computed again has no lease: that counted only before the resume. It
+    // is taken over when Decode asks.
     if (flights_.count(id) == 0) setup_.engine->expire(id);
   }
 
@@ -124,7 +125,7 @@ class ResumingEngine final : public Engine {
     submit_waiting();
     return setup_.engine->step();
   }
-  /// At the end of the record there is something to do: what was in flight.
+  /// At the end of the record there is work: the sequences in flight.
   bool has_work() const override {
     if (!is_live_) return setup_.is_live() || recorded_->has_work();
     return !fault_.ok() || has_news() || !backlog_.empty() || setup_.engine->has_work();
@@ -133,24 +134,24 @@ class ResumingEngine final : public Engine {
   std::string describe() const override { return setup_.engine->describe(); }
 
  private:
-  /// A sequence of the record that has not finished.
+  /// A recorded sequence that has not finished.
   struct Flight {
     SequenceRequest request;
-    bool was_told = false;               // Prefill has heard that its prompt is complete
+    bool was_told = false;               // Prefill was told that its prompt is complete
     bool is_taken = false;               // Decode has taken it over
-    std::optional<FinishReason> ended;   // it was aborted, or its lease ended
-    std::optional<std::string> refusal;  // of the real engine
+    std::optional<FinishReason> ended;   // it was aborted, or its lease expired
+    std::optional<std::string> refusal;  // by the real engine
   };
 
-  /// Something that Prefill or Decode has yet to hear from here.
+  /// Whether Prefill or Decode must still be told something from here.
   bool has_news() const {
     return !ended_.empty() || std::any_of(flights_.begin(), flights_.end(), [](const auto& each) {
       return each.second.refusal && !each.second.was_told;
     });
   }
 
-  /// Becomes real when the run has gone live; the fault of that, which the caller of some function
-  /// cannot be told, is that of every call from then on.
+  /// Switches to the real engine when the run has resumed. If that fails, every later call returns
+  /// the fault, because some callers cannot be told.
   Status look() {
     if (is_live_ || !setup_.is_live()) return fault_;
     is_live_ = true;
@@ -190,7 +191,8 @@ class ResumingEngine final : public Engine {
       if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
       backlog_.pop_front();
       if (submitted.ok()) continue;
-      // Whoever has not heard of its prompt yet hears that it is complete: Decode answers its end.
+      // If Prefill was not told about this prompt, it is told that it is complete; Decode then gets
+      // the refusal as its end.
       flight.refusal = submitted.error().text();
       if (flight.is_taken) end(id, FinishReason::kRefused, *flight.refusal);
     }
@@ -207,7 +209,8 @@ class ResumingEngine final : public Engine {
     flights_.erase(id);
   }
 
-  /// True when Prefill had heard of this prompt before; what came after that is caught up with.
+  /// True when Prefill was told about this prompt before; a recorded take-over is repeated on the
+  /// engine.
   bool settle(SequenceId id) {
     const auto found = flights_.find(id);
     if (found == flights_.end()) return false;
@@ -216,12 +219,12 @@ class ResumingEngine final : public Engine {
       return false;
     }
     if (!found->second.is_taken) {
-      // Decode has yet to take it over, and will find the engine ready.
+      // Decode has not taken it over yet, and will find the engine ready.
       flights_.erase(found);
       return true;
     }
     flights_.erase(found);
-    // It is held and not aborted: an error can only be the engine's own, and then it ends the run.
+    // The sequence is held and not aborted, so an error here is a fault of the engine: CHECK.
     const Status taken = setup_.engine->take_over(id);
     CHECK(taken.ok(), "a sequence whose prompt is complete could not be taken over");
     return true;
@@ -230,10 +233,10 @@ class ResumingEngine final : public Engine {
   const ResumingEngineSetup setup_;
   const std::unique_ptr<Engine> recorded_;
   bool is_live_ = false;
-  Status fault_;                          // of becoming live
-  std::map<SequenceId, Flight> flights_;  // live: those whose prompt is not complete again
+  Status fault_;                          // of switching to the real engine
+  std::map<SequenceId, Flight> flights_;  // resumed: prompts not complete again
   std::optional<WeightSnapshot> applied_;
-  std::deque<SequenceId> backlog_;  // live: waiting for room in the engine's queue
+  std::deque<SequenceId> backlog_;  // resumed: waiting for room in the engine's queue
   std::vector<FinishEvent> ended_;
 };
 

@@ -7,7 +7,7 @@
 namespace primerl {
 namespace {
 
-/// What differs between two reports of one step; empty when they are equal to the last bit.
+/// The differences between two reports of one step; empty when they are equal to the last bit.
 std::string difference(const TrainReport& then, const TrainReport& now) {
   const auto differ = [](std::string_view name, double a, double b) {
     return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b)
@@ -79,7 +79,7 @@ class ResumingLearner final : public Learner {
   Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override {
     return is_real_ ? setup_.learner->score(tokens) : recorded_->score(tokens);
   }
-  /// What was saved before the checkpoint has been there and may be gone by now.
+  /// Files saved before the checkpoint existed once and may be removed by now.
   Status save(const std::filesystem::path& folder) override {
     if (!is_real_) return recorded_->save(folder);
     if (!setup_.is_live()) RETURN_IF_ERROR(recorded_->save(folder));

@@ -1,11 +1,11 @@
-/// A Learner that answers from the record up to the newest checkpoint, is loaded from it, and takes
-/// every later step for real: recorded ones again, with the same outcome or not at all.
+/// A Learner that answers from the record up to the newest checkpoint, loads it, and computes every
+/// later step: recorded ones again, which must have the same result.
 ///
 /// So the weights of every version after the checkpoint are made again, bit for bit where the
-/// backend computes so (CPU, equal `threads`), and nothing before it is computed twice. Snapshots
-/// of versions before the checkpoint have no tensors.
+/// backend is deterministic (CPU, equal `threads`), and nothing before it is computed twice.
+/// Snapshots of versions before the checkpoint have no tensors.
 ///
-/// Threads: those of the learner it stands for.
+/// Threads: those of the learner that it replaces.
 #pragma once
 
 #include <filesystem>
@@ -21,9 +21,9 @@ struct ResumingLearnerSetup {
   std::unique_ptr<Learner> learner;  // the real one, as made
   NextAnswer next;
   std::function<bool()> is_live;
-  std::filesystem::path checkpoint;  // to load; empty: none, every step is taken again
-  int64_t num_steps = 0;             // that the record takes before it
-  /// A step came out otherwise than recorded.
+  std::filesystem::path checkpoint;  // to load; empty: none, all steps are computed again
+  int64_t num_steps = 0;             // recorded steps before it
+  /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;
 };
 std::unique_ptr<Learner> make_resuming_learner(ResumingLearnerSetup setup);

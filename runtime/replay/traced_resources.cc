@@ -27,8 +27,8 @@ std::string_view kind_of(const Plan& plan, int32_t index) {
   return plan.resources[static_cast<size_t>(index)].kind;
 }
 
-/// A learner cannot be further ahead of an engine than this: a batch needs groups that opened under
-/// a version which every engine had applied.
+/// A learner cannot be further ahead of an engine than this: a batch needs groups that were opened
+/// under a version that every engine had applied.
 size_t versions_kept(const Plan& plan, int32_t channel) {
   int64_t most = 0;
   for (const Tenant& tenant : plan.tenants) most = std::max(most, tenant.max_off_policy_steps);
@@ -37,7 +37,7 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
-/// `made` as the interface it is.
+/// `made`, cast to its interface.
 template <class R>
 std::unique_ptr<R> take_as(std::unique_ptr<Resource> made) {
   auto* typed = dynamic_cast<R*>(made.get());
@@ -76,12 +76,12 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
 
 namespace {
 
-constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster waits for an engine
+constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster's limit for an engine
 
-/// Weights of `version` or the first after it that were made for real.
+/// Weights of `version`, or of the first later one that was really computed.
 Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
                                                            PolicyVersion version) {
-  // The publisher is live too; its bytes may be on their way.
+  // The publisher resumes, too; its bytes may be in transit.
   (void)channel.wait_for(version, kWeightsMax);
   for (PolicyVersion next = version; next <= channel.newest(); next = next.next()) {
     auto fetched = channel.fetch(next);
@@ -91,8 +91,8 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
                version.value);
 }
 
-/// In one process more versions are kept, so that an engine that lags in the record finds its own;
-/// elsewhere it takes the oldest that is there.
+/// In one process more versions are kept, so that an engine that lags in the record finds its
+/// version; in other processes it takes the oldest that exists.
 Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
                                                          const ResourceFactory& make) {
   ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
@@ -184,7 +184,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
       return std::unique_ptr<Resource>(make_replayed_engine(next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    // The answers of a real one are left in the record; they must not be taken for a channel's.
+    // Skip the recorded answers of a real resource, or a channel would take them for its own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     if (kind == Learner::kResourceKind)
       return std::unique_ptr<Resource>(

@@ -1,5 +1,5 @@
-/// The resources of a recorded run and of a replay: the real ones with their answers written down,
-/// or players of those answers.
+/// The resources of a recorded run and of a replay: the real ones with their answers recorded, or
+/// players of recorded answers.
 #pragma once
 
 #include "runtime/exec/executor.h"
@@ -9,30 +9,31 @@
 
 namespace primerl {
 
-/// What `make` makes; engines and learners wrapped so that `recorder` (which outlives them) keeps
-/// their answers.
+/// The resources of `make`; engines and learners are wrapped so that `recorder` (which outlives
+/// them) records their answers.
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
 
-/// Where the learner of a tenant takes up a run that was cut off.
+/// Where the learner of a tenant resumes a run that was cut off.
 struct RecoveryPoint {
-  std::filesystem::path checkpoint;  // empty: none, its steps are taken again from the first
-  int64_t num_steps = 0;             // that the record takes before it
+  std::filesystem::path checkpoint;  // empty: none, its steps are computed again from the first
+  int64_t num_steps = 0;             // recorded steps before it
 };
-/// What `make` makes, answering as recorded until `recovery` (which outlives them) is live.
-/// `points`: by tenant slot. A record that ends before its checkpoint is an error of the learner's.
+/// The resources of `make`, which answer as recorded until `recovery` (which outlives them) is
+/// live. `points`: by tenant slot. A record that ends before its checkpoint is an error of the
+/// learner.
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points);
 
 /// What a replay computes.
 enum class ReplayDepth {
-  kFull,     // all: the engine generates, the learner trains
+  kFull,     // everything: the engine generates, the learner trains
   kLearner,  // the engine answers from the record
   kControl,  // so does the learner
 };
 
 using ReplayFactory =
     std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers&)>;
-/// For ReplaySetup::factory: what `make` makes, or players of the record.
+/// For ReplaySetup::factory: the resources of `make`, or players of the record.
 ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth);
 
 }  // namespace primerl

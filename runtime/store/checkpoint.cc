@@ -144,7 +144,7 @@ Status CheckpointStore::prune() {
   int64_t kept = 0;
   for (const auto& [step, path] : step_folders(folder_)) {
     if (kept < keep_last_) {
-      // An incomplete folder protects nobody from a crash, so it does not count.
+      // No run can resume from an incomplete folder, so it does not count.
       kept += read_checkpoint(path).ok() ? 1 : 0;
       continue;
     }

@@ -1,9 +1,9 @@
 /// Checkpoints of one tenant: `step_N/` folders that are complete or not there at all.
 ///
 ///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
-///   commit(N)  sync every file and folder -> manifest.json last, synced -> rename to step_N ->
-///   sync
-///              -> remove what keep_last no longer covers (renamed away first, so never half there)
+///   commit(N)  sync every file and folder -> manifest.json last, synced -> rename to step_N
+///              -> sync -> remove what keep_last no longer covers (each is renamed first: no step_N
+///              is ever incomplete)
 ///
 /// A folder counts as complete when its manifest.json can be read and every file it lists has the
 /// size it lists. Owned by the process of the trainer; not thread-safe.
@@ -26,13 +26,13 @@ class CheckpointStore {
                   int64_t keep_last);
 
   /// Keeps the checkpoint of this step too, whatever `keep_last` says: the record of the running
-  /// start begins from it. Without a call there is none.
+  /// start begins from it. Without a call no other is kept.
   void keep(int64_t step) { kept_step_ = step; }
 
   /// A fresh empty folder to fill; what an earlier crash left behind is removed.
   Result<std::filesystem::path> begin(int64_t step);
-  /// Before it returns ok nobody can take the folder for a complete checkpoint. `state` is what the
-  /// trainer wants back as ResumePoint::manifest; its "version" is ResumePoint::version.
+  /// Until it returns ok the folder does not count as a complete checkpoint. `state` is what the
+  /// trainer gets back as ResumePoint::manifest; its "version" is ResumePoint::version.
   Status commit(int64_t step, const Json& state);
 
  private:

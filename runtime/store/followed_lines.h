@@ -1,11 +1,12 @@
-/// FollowedLines: a line file that a recovered run writes once more. What stands there already is
-/// compared, not written again; what a run that was cut off had written beyond its record is cut.
+/// FollowedLines: a line file that a recovered run writes once more. Lines that are there already
+/// are compared, not written again; lines that a run had written beyond the end of its record are
+/// cut.
 ///
 ///   auto lines = FollowedLines::open(file, bytes_before);   // where the recorded start began
 ///   while (lines->take(line))   ...                          // false: nothing is left to compare
 ///   lines->cut();                                           // the record has ended
 ///
-/// Owns nothing but a stream for reading. Not thread-safe.
+/// Owns only a stream for reading. Not thread-safe.
 #pragma once
 
 #include <filesystem>
@@ -23,8 +24,8 @@ class FollowedLines {
   /// A file that is not there has no lines. A torn last line counts for nothing.
   static Result<std::unique_ptr<FollowedLines>> open(const std::filesystem::path& file,
                                                      uint64_t bytes_before);
-  /// True: the next line is there and equal. False: no line is left; append it. kCorrupt: another
-  /// line stands there.
+  /// True: the next line is there and equal. False: no line is left; append it. kCorrupt: the next
+  /// line is different.
   Result<bool> take(std::string_view line);
   /// Cuts what was not taken.
   Status cut();

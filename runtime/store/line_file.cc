@@ -63,8 +63,8 @@ Status LineFile::append(std::string_view line) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       fault_ = io_error("appending to", file_, errno);
-      // Half a line would spoil the file for its readers; if even that fails, opening it again
-      // cuts.
+      // Remove the partial line, which readers cannot parse; if even that fails, the next open
+      // removes it.
       if (::ftruncate(fd_, size_) != 0) return *fault_;
       return *fault_;
     }

@@ -1,9 +1,9 @@
 /// LineFile: an append-only file of lines (JSON objects) that a crash leaves readable.
 ///
-/// Every line goes to the operating system as one write, so a killed process loses nothing it was
-/// told to keep; a line that did not fit on the disk is taken back whole. Opening an existing file
-/// cuts a torn last line. A new one is for its owner alone (0600): prompts and completions stand in
-/// such files. Not thread-safe. After an error every call returns the same error.
+/// Every line goes to the operating system as one write, so a killed process loses no line that it
+/// has appended; a line that did not fit on the disk is removed completely. Opening an existing
+/// file cuts a torn last line. A new file can be read by its owner alone (0600): such files contain
+/// prompts and completions. Not thread-safe. After an error every call returns the same error.
 #pragma once
 
 #include <filesystem>

@@ -29,7 +29,7 @@ Result<fs::path> make_fresh_folder(const fs::path& parent, const std::string& st
                parent.string());
 }
 
-/// One that is there already keeps its mode: whoever made it chose that.
+/// An existing folder keeps its mode: its maker chose it.
 Status make_own_folder(const fs::path& folder) {
   if (!folder.has_filename() && folder != folder.root_path())
     return make_own_folder(folder.parent_path());  // "runs/mine/"

@@ -4,8 +4,8 @@
 ///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  trace/
 ///   checkpoints/step_N/
 ///
-/// The folder is for its owner alone (0700), and so is every file below it that may hold prompts or
-/// completions (0600), wherever it is moved to; weights hold none.
+/// Only the owner can read the folder (0700) and every file below it that may contain prompts or
+/// completions (0600), wherever it is moved to; weights contain none.
 ///
 /// Owned by the control plane; not thread-safe. Every file is readable after a crash: append-only
 /// ones by their whole lines, run.json because it is replaced, never rewritten.
@@ -29,7 +29,7 @@ class RunFolder {
                                                    const std::filesystem::path& out,
                                                    const std::string& name,
                                                    const std::string& time);
-  /// An existing one, to go on in it.
+  /// Opens an existing one, to go on in it.
   static Result<std::unique_ptr<RunFolder>> open(const std::filesystem::path& folder);
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;

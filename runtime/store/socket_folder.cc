@@ -33,7 +33,7 @@ Status make_root(const fs::path& root) {
       .note("sockets of runs live there; remove it, or set XDG_RUNTIME_DIR to another folder");
 }
 
-/// A lock that dies with its holder; none when another process has it.
+/// A lock that the system releases when its holder ends; none when another process has it.
 Result<std::optional<int>> take_lock(const fs::path& file, bool waits) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return io_error("writing", file, errno);

@@ -2,7 +2,7 @@
 ///
 ///   $XDG_RUNTIME_DIR or /tmp / primerl-<user id> / <name> / lock, sockets
 ///
-/// The folder holds a lock as long as its owner lives, whatever happens to it. create() removes the
+/// The folder holds a lock as long as its owner lives, however the owner ends. create() removes the
 /// folders below the same root whose owners have died, and says which. Owned by the control plane;
 /// not thread-safe.
 #pragma once

@@ -35,7 +35,7 @@ Result<StepLine> line_of(const std::string& text, const std::string& file) {
   if (at == nullptr || !at->is_number() || values == nullptr || !values->is_object())
     return error(Code::kCorrupt, "no 'at' or no 'values'");
   line.wall_seconds = at->as_double();
-  // JSON knows no number that is none: it is written as null.
+  // JSON has no NaN: it is written as null.
   for (const auto& [name, value] : values->as_object())
     line.values.emplace_back(name, value.is_number() ? value.as_double() : std::nan(""));
   return line;
@@ -68,7 +68,7 @@ Status StepWriter::append(const StepLine& line) {
 
 Result<std::vector<StepLine>> StepReader::take() {
   std::vector<StepLine> lines;
-  // Opened each time: on a disk of several machines only that asks for what is new.
+  // Opened each time: on a shared file system only opening shows what is new.
   std::ifstream stream(file_, std::ios::binary);
   if (!stream) return lines;
   stream.seekg(static_cast<std::streamoff>(num_taken_));
@@ -87,7 +87,7 @@ Result<std::vector<StepLine>> StepReader::take() {
 }
 
 void StepReader::remove() {
-  std::error_code ignored;  // a leftover is read again and found to be known
+  std::error_code ignored;  // a leftover is read again, its steps are known already
   std::filesystem::remove(file_, ignored);
   num_taken_ = 0;
 }

@@ -3,8 +3,8 @@
 ///   trainer -> StepWriter -> logs/<process>.steps.jsonl -> StepReader -> metrics.jsonl
 ///            the worker      stays until it is read whole    the control plane
 ///
-/// The file stands between the two, so that a control plane which is stopped or slow loses nothing
-/// and holds nobody up: what was reported is read late rather than never, once, in order.
+/// The file is between the two, so that a control plane that is stopped or slow loses nothing and
+/// blocks no trainer: every line is read once, in order, perhaps late.
 #pragma once
 
 #include <filesystem>
@@ -51,7 +51,7 @@ class StepReader {
   explicit StepReader(std::filesystem::path file) : file_(std::move(file)) {}
   /// The next lines, at most about kReadBytes of them; none when there is nothing new (or no file).
   Result<std::vector<StepLine>> take();
-  /// Everything was taken: the file is done with.
+  /// Everything was taken: removes the file.
   void remove();
 
  private:

@@ -1,6 +1,6 @@
 /// TraceCatalog: what the numbers in a trace mean: groups, instances, links, message types. Written
-/// as JSON at the head of every segment, so that a trace is read without its graph and by other
-/// programs. A value.
+/// as JSON at the beginning of every segment, so that a trace is read without its graph and by
+/// other programs. A value.
 #pragma once
 
 #include <string>
@@ -44,8 +44,8 @@ struct TraceCatalog {
   std::string program_version;
   std::string graph_text;                 // the resolved graph, TOML
   std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot; empty: a fresh run
-  std::string recovers;  // folder beside it whose record this start follows first; empty: none
-  std::vector<std::pair<std::string, uint64_t>> bytes_before;  // of line files when it began
+  std::string recovers;  // sibling folder whose record this start follows first; empty: none
+  std::vector<std::pair<std::string, uint64_t>> bytes_before;  // sizes of line files at its start
   std::string graph_name;
   uint64_t graph_hash = 0;
   uint64_t run_id = 0;
@@ -60,7 +60,7 @@ struct TraceCatalog {
   std::vector<Type> types;          // index = `type` of the frames
 
   Json to_json() const;
-  /// kCorrupt, naming the member, when a number points outside its table.
+  /// kCorrupt, naming the member, when an index is outside its table.
   static Result<TraceCatalog> from_json(const Json& json);
 };
 

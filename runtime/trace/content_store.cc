@@ -20,7 +20,7 @@ int value_of(char digit) {
   return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-// Beside its target, and no other writer's.
+// In the same folder as its target, and unique to this writer.
 std::filesystem::path temporary_name(const std::filesystem::path& target) {
   static std::atomic<uint64_t> count = 0;
   return fmt::format("{}.{}.{}.tmp", target.string(), ::getpid(), count.fetch_add(1));
@@ -76,7 +76,7 @@ Result<ContentHash> ContentStore::store(std::span<const std::byte> bytes) const 
   if (written.ok()) written = files.rename(beside, target);
   if (written.ok() && syncs_) written = files.sync(folder_);
   if (written.ok()) return hash;
-  std::filesystem::remove(beside, fault);  // half of it may be there
+  std::filesystem::remove(beside, fault);  // it may be half written
   return std::move(written).error();
 }
 

@@ -1,8 +1,8 @@
 /// ContentStore: large payloads of a trace, one file each, named by the SHA-256 of their content:
-/// `trace/blobs/<64 hex digits>`. Equal bytes are stored once, whoever stores them. What is read is
-/// hashed again, so damage is found and never handed out.
+/// `trace/blobs/<64 hex digits>`. Equal bytes are stored once, whoever stores them. Content is
+/// hashed again when it is read, so damaged content is never returned.
 ///
-/// Any thread, and several processes on one folder: files appear whole, by rename.
+/// Any thread, and several processes on one folder: files are complete when they appear, by rename.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ std::optional<ContentHash> content_hash_from_hex(std::string_view text);
 
 class ContentStore {
  public:
-  /// `folder` is made, with mode 0700, when the first bytes are stored. `syncs`: what store()
-  /// returned survives a power cut.
+  /// `folder` is made, with mode 0700, when the first bytes are stored. `syncs`: what was stored
+  /// survives a power cut.
   explicit ContentStore(std::filesystem::path folder, bool syncs = false)
       : folder_(std::move(folder)), syncs_(syncs) {}
 
@@ -36,7 +36,7 @@ class ContentStore {
   /// kNotFound, or kCorrupt when the content has another hash.
   Result<std::vector<std::byte>> load(const ContentHash& hash) const;
   bool has(const ContentHash& hash) const;
-  /// What lies there, in order of name; other files are passed over.
+  /// All stored hashes, in order of name; other files are ignored.
   Result<std::vector<ContentHash>> list() const;
   std::filesystem::path path_of(const ContentHash& hash) const { return folder_ / to_hex(hash); }
 

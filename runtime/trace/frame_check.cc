@@ -15,7 +15,7 @@ F read_as(std::span<const std::byte> frame) {
   return fixed;
 }
 
-// Takes a part and the zeros that pad it; the last part may lack them.
+// Takes a part and its zero padding; the last part may lack the padding.
 bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
   if (size > left.size()) return false;
   part = left.first(size);

@@ -1,5 +1,5 @@
-/// What a frame must look like before anyone reads its fields: long enough for its kind, with
-/// variable parts that fill it exactly. Pure; the bytes may be hostile.
+/// Checks a frame before its fields are read: long enough for its kind, with variable parts that
+/// fill it exactly. Pure; treats the bytes as untrusted.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace primerl {
 
-/// The CRC covers everything behind itself.
+/// The CRC covers everything after it.
 inline constexpr size_t kFrameCrcBegin = 8;
 
-/// sizeof the struct of a TraceFrameKind; more than any frame has when there is no such kind.
+/// sizeof the struct of a TraceFrameKind; for an unknown kind, more than any frame has.
 size_t fixed_bytes(uint8_t kind);
 
 /// The body of a payload (the first) or one of its Blobs.
@@ -24,7 +24,7 @@ struct PayloadPart {
   std::span<const std::byte> bytes;  // itself, or the 32 bytes of its SHA-256
 };
 /// Visits every part of a payload frame of at least its fixed size; false when they do not fill it
-/// exactly, which ends the visit where they stop to make sense.
+/// exactly, then the visit ends at the first part that does not fit.
 bool visit_payload(std::span<const std::byte> frame,
                    const std::function<void(const PayloadPart&)>& visitor);
 

@@ -1,15 +1,15 @@
-/// Frames: what a trace segment is made of, byte for byte. docs/formats/trace.md says the same in
-/// prose; a reader can be written from that page alone.
+/// Frames: the contents of a trace segment, byte for byte. docs/formats/trace.md describes the same
+/// in prose; a reader can be written from that page alone.
 ///
 /// A segment is a file `<process>.<incarnation>.<number>.ptr`: one SegmentHeader, then frames. All
 /// numbers are little-endian; every frame begins at a multiple of 8 bytes and is padded with zeros
-/// to the next. A length of zero is a hole: room that was reserved and never filled (the process
+/// to the next. A length of zero is a hole: space that was reserved and never filled (the process
 /// died), or the unused rest of the file. A reader looks for the next frame at every following
-/// multiple of 8: the CRC is seeded by the segment and the frame's offset, so neither chance nor
-/// the stale bytes of a recycled file pass for one.
+/// multiple of 8: the CRC is seeded by the segment and the frame's offset, so neither random bytes
+/// nor stale bytes of a recycled file are taken for a frame.
 ///
-/// Threads append concurrently, so the frames of different groups mix; those of one group are in
-/// the order of its steps.
+/// Threads append concurrently, so the frames of different groups are interleaved; those of one
+/// group are in the order of its steps.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ inline constexpr char kSegmentMagic[8] = {'P', 'R', 'M', 'L', 'T', 'R', 'C', '\n
 inline constexpr uint32_t kTraceFormatVersion = 2;
 inline constexpr size_t kFrameAlignment = 8;
 inline constexpr size_t kSyncEveryBytes = size_t{64} << 10;
-/// A frame's own limit: a message's (1 MiB) and what stands around it. Larger ones are refused by
-/// the reader before anything is allocated.
+/// Limit of a frame: that of a message (1 MiB) and the fields around it. The reader refuses larger
+/// ones before it allocates memory.
 inline constexpr size_t kFrameBytesMax = (size_t{1} << 20) + (size_t{64} << 10);
-/// Blobs and bodies above this go to the content store, by hash.
+/// Blobs and bodies larger than this go to the content store, by hash.
 inline constexpr size_t kInlineBytesMax = size_t{64} << 10;
 
 struct SegmentHeader {
@@ -43,10 +43,10 @@ struct SegmentHeader {
 static_assert(sizeof(SegmentHeader) == 64);
 
 enum class TraceFrameKind : uint8_t {
-  kCatalog = 1,    // JSON (catalog.h): who and what the numbers below mean; first of each segment
+  kCatalog = 1,    // JSON (catalog.h): what the numbers below mean; first of each segment
   kDelivery = 2,   // DeliveryFrame: one step of one group
-  kPayload = 3,    // PayloadFrame, body, blobs: a message stored when it was emitted
-  kNote = 4,       // NoteFrame, bytes: what else a step was told that cannot be derived
+  kPayload = 3,    // PayloadFrame, body, Blobs: a message stored when it was emitted
+  kNote = 4,       // NoteFrame, bytes: inputs of a step that cannot be derived from others
   kLifecycle = 5,  // LifecycleFrame, text
   kGap = 6,        // GapFrame: the recorder lost frames; the trace is incomplete
   kSync = 7,       // SyncFrame: about every kSyncEveryBytes
@@ -59,18 +59,18 @@ struct TraceFrameHeader {
   uint8_t kind;     // TraceFrameKind
   uint8_t flags;    // per kind
   uint16_t count;   // per kind
-  uint32_t group;   // GroupId; UINT32_MAX where no group is meant
+  uint32_t group;   // GroupId; UINT32_MAX when no group is meant
 };
 static_assert(sizeof(TraceFrameHeader) == 16);
 
 /// Flags of a delivery.
 enum DeliveryFlags : uint8_t {
   kFailed = 1,          // the handler returned an error (a note kError has its text)
-  kAbandoned = 2,       // the handler was given up at its deadline
+  kAbandoned = 2,       // the handler was abandoned at its deadline
   kInjected = 4,        // the error was injected, the handler did not run (simulation)
-  kHasNotes = 8,        // note frames of this step exist; they stand before it
+  kHasNotes = 8,        // note frames of this step exist; they are written before it
   kPayloadStored = 16,  // the input's payload frame exists (link, incarnation, sequence)
-  kNotChecked = 32,     // record = "none": payload_check is 0 and says nothing
+  kNotChecked = 32,     // record = "none": payload_check is 0 and not valid
 };
 
 /// One finished step. TraceFrameHeader::count = messages it emitted (65535 = as many or more).
@@ -78,7 +78,7 @@ struct DeliveryFrame {
   TraceFrameHeader header;
   uint64_t step;         // of the group, dense from 1
   int64_t began_ns;      // services().now() of the handler
-  uint32_t instance;     // UINT32_MAX: a work turn, which is the group's
+  uint32_t instance;     // UINT32_MAX: a work turn, which is of the whole group
   uint32_t duration_us;  // of the handler, saturating
   uint8_t step_kind;     // StepKind of actor_group.h
   uint8_t reserved[3];
@@ -91,16 +91,16 @@ struct DeliveryFrame {
   uint64_t cause_step;
   uint64_t payload_check;  // runtime/wire/payload_check.h
   uint32_t payload_bytes;  // as payload_check counts them, saturating
-  uint32_t origin;         // InstanceId: who began the conversation
+  uint32_t origin;         // InstanceId: where the conversation began
 };
 static_assert(sizeof(DeliveryFrame) == 96);
 
 /// Flags of a payload.
 enum PayloadFlags : uint8_t {
-  kBodyInStore = 1,  // body_bytes bytes follow not; 32 bytes SHA-256 stand in their place
+  kBodyInStore = 1,  // instead of body_bytes bytes, the 32 bytes of the SHA-256 follow
 };
 
-/// What stands before a Blob: its size, and whether it is in the store though it is small, because
+/// Written before a Blob: its size, and whether it is in the store although it is small, because
 /// all Blobs of the message together are too long for a frame.
 struct BlobWord {
   uint64_t bits = 0;
@@ -110,13 +110,13 @@ struct BlobWord {
 };
 static_assert(sizeof(BlobWord) == 8);
 
-/// A message at its birth, when TraceFrameHeader::group is its sender's, or where it was handled,
-/// when that is its target's. Then: body (msgpack of
-/// fields()), and for each of TraceFrameHeader::count Blobs: BlobWord, then its bytes, or its
-/// 32-byte SHA-256 in `trace/blobs/`. Each part is padded to 8 bytes.
+/// A message as it was emitted, when TraceFrameHeader::group is its sender's group, or as it was
+/// handled, when that is its target's group. Then: body (msgpack of fields()), and for each of
+/// TraceFrameHeader::count Blobs: BlobWord, then its bytes, or its 32-byte SHA-256 in
+/// `trace/blobs/`. Each part is padded to 8 bytes.
 struct PayloadFrame {
   TraceFrameHeader header;
-  uint64_t step;  // of the header's group: which emitted it, or handled it
+  uint64_t step;  // of the header's group: the step that emitted it, or handled it
   uint32_t link;
   uint32_t incarnation;
   uint64_t sequence;
@@ -134,10 +134,10 @@ static_assert(sizeof(PayloadFrame) == 88);
 
 /// What a note is about. Values are numbers of 8 bytes unless said otherwise.
 enum class NoteKind : uint16_t {
-  kRoom = 1,      // answers of room(), in the order asked: i64 each
-  kStop = 2,      // u64: the how-manieth progress() call of the step first said kStopRequested
-  kError = 3,     // u8 code, text: how the handler failed
-  kResource = 4,  // an answer of a resource: bytes as its recorder wrote them (msgpack)
+  kRoom = 1,   // answers of room(), in the order asked: i64 each
+  kStop = 2,   // u64: number of the first progress() call of the step that answered kStopRequested
+  kError = 3,  // u8 code, text: how the handler failed
+  kResource = 4,  // an answer of a resource: bytes as its recording wrapper wrote them (msgpack)
 };
 
 /// TraceFrameHeader::count = NoteKind. Then the bytes.
@@ -160,7 +160,7 @@ enum class LifecycleKind : uint16_t {
 struct LifecycleFrame {
   TraceFrameHeader header;
   int64_t at_ns;
-  uint64_t step;  // the group's last one before it
+  uint64_t step;  // the group's last step before it
   uint64_t value;
   uint64_t num_bytes;
 };
@@ -177,14 +177,14 @@ struct SyncFrame {
   uint64_t offset;  // its own, in the segment
 };
 
-/// The process closed its trace; without one, the tail was cut.
+/// The process closed its trace; without an end frame, the tail was cut.
 struct EndFrame {
   TraceFrameHeader header;
   uint64_t num_deliveries;
   uint64_t num_lost;
 };
 
-/// Where the CRC of a frame starts: equal bytes at another place or in another segment fail.
+/// Start value of the CRC of a frame: equal bytes at another place or in another segment fail.
 constexpr uint32_t crc_start(uint64_t segment_seed, uint64_t offset) {
   const uint64_t mixed = (segment_seed ^ (offset * 0x9e3779b97f4a7c15ULL)) * 0xd6e8feb86659fd93ULL;
   return static_cast<uint32_t>(mixed >> 32);

@@ -14,7 +14,7 @@ namespace primerl {
 
 inline constexpr char kPackedMagic[8] = {'P', 'R', 'M', 'L', 'T', 'R', 'Z', '\n'};
 inline constexpr uint32_t kPackedBlockBytes = 256U << 10;
-/// A larger segment is neither written nor believed.
+/// Limit of a segment, for the writer and the reader.
 inline constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 
 struct PackedHeader {

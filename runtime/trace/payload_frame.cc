@@ -8,8 +8,8 @@
 namespace primerl {
 namespace {
 
-/// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's own length ends
-/// behind its last byte, so the last part may lack its padding.
+/// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's length does not
+/// include its padding, so the last part may lack it.
 bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
   if (size > left.size()) return false;
   part = left.first(size);

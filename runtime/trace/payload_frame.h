@@ -1,5 +1,5 @@
-/// The variable part of a payload frame, cut into body and Blobs again. Believes nothing of what it
-/// reads. record/payload_writer.h writes it.
+/// The variable part of a payload frame, split into body and Blobs again. Treats its input as
+/// untrusted. record/payload_writer.h writes it.
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@
 
 namespace primerl {
 
-/// Of a SHA-256, which names what lies in the store.
+/// Size of a SHA-256, the name of a file in the content store.
 inline constexpr size_t kHashBytes = 32;
 
 struct PayloadParts {
   struct Part {
     uint64_t num_bytes = 0;
-    std::span<const std::byte> bytes;  // or, in the store, the 32 bytes of its SHA-256
+    std::span<const std::byte> bytes;  // themselves or, in the store, the 32 bytes of the SHA-256
     bool in_store = false;
   };
   Part body;

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = FieldSchema::Kind;
 
-/// Reads the text; the first fault sticks.
+/// Parses the text; the first fault is kept.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text), left_(text) {}
@@ -110,8 +110,8 @@ class Parser {
   Status fault_;
 };
 
-/// Hands every value of a body to a FieldWriter, in the calls that wire::write would make. `kind`
-/// of the writer, if it has one, is told what comes.
+/// Passes every value of a body to a FieldWriter, with the calls that wire::write would make.
+/// `kind` of the writer, if it has one, is called before each value.
 template <class Writer>
 class Walk {
  public:
@@ -239,7 +239,7 @@ class JsonWriter final : public FieldWriter {
   void boolean(bool value) override { put(value); }
   void integer(int64_t value) override { put(value); }
   void unsigned_integer(uint64_t value) override {
-    // Ids that name nothing.
+    // Ids with the value "none".
     const bool is_none = node_->kind == Kind::kId &&
                          value == (node_->width == 32 ? uint64_t{UINT32_MAX} : UINT64_MAX);
     put(is_none ? Json() : Json(value));
@@ -289,7 +289,7 @@ class JsonWriter final : public FieldWriter {
       result_ = std::move(value);
     else if (places_.back().value.is_array())
       places_.back().value.push_back(std::move(value));
-    else  // not set(): a hostile schema may repeat a name, and a search per field is quadratic
+    else  // not set(): a forged schema may repeat a name, and a search per field is quadratic
       places_.back().value.as_object().emplace_back(places_.back().name, std::move(value));
   }
 

@@ -1,10 +1,10 @@
-/// FieldSchema: the schema text of a message type, parsed, and what can be done with a body by it
-/// alone: this is how a trace is read by a program that does not have the message's struct.
+/// FieldSchema: the schema text of a message type, parsed, and functions that need only the schema
+/// and a body: so a program without the message's struct can read a trace.
 ///
 ///   fields = { name ":" type ";" }    type = word | "list<" type ">" | "{" fields "}"
 ///
-/// Believes neither the schema nor the body: nesting and size are bounded, a word that is no wire
-/// type is a fault, a body must fit exactly. Values; pure functions.
+/// Treats schema and body as untrusted: nesting and size are bounded, an unknown type name is a
+/// fault, a body must fit exactly. Values; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,9 @@ struct FieldSchema {
   int width = 0;                      // bits of a number
   std::vector<std::string> names;     // of a struct's fields
   std::vector<FieldSchema> children;  // fields, or the one item type of a list
-  bool has_version = false;           // here or below
+  bool has_version = false;           // here or in a child
   bool has_step = false;
-  /// A list whose items lie there as one run of bytes.
+  /// A list whose items are stored as one block of bytes.
   bool is_raw() const;
 };
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// A segment that is complete ends with its last frame: the writer cuts it there, and never by more
-// than a page once the last page holds something.
+// A complete segment ends with its last frame: the writer truncates it there. Once the last page
+// holds data, it removes less than a page.
 bool may_be_cut(int fd, uint64_t size) {
   std::byte page[kPageBytes];
   const size_t wanted = std::min<uint64_t>(size, kPageBytes);
@@ -64,7 +64,7 @@ Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
         ::pread(opened.get(), copy.bytes().data() + at, size - at, static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", file, errno);
-    if (got == 0) break;  // cut meanwhile: what is not there reads as zeros
+    if (got == 0) break;  // truncated meanwhile: the missing part reads as zeros
     at += static_cast<uint64_t>(got);
   }
   return copy;

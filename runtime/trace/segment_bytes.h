@@ -1,4 +1,4 @@
-/// The raw bytes of a segment file, wherever they are: mapped from a raw file, unpacked block by
+/// The raw bytes of a segment file, from any source: mapped from a raw file, unpacked block by
 /// block from a packed one, or borrowed from the caller. Addresses stay valid as long as the object
 /// lives. ensure() may be called from several threads.
 #pragma once
@@ -28,10 +28,10 @@ class Mapping {
     return *this;
   }
   ~Mapping();
-  /// A file for reading, whole. One that may still be written to and cut is copied: touching a
-  /// mapping behind the end of its file kills the process.
+  /// A file for reading, whole. A file that may still be written to and truncated is copied:
+  /// touching a mapping after the end of its file kills the process.
   static Result<Mapping> of_file(const std::filesystem::path& file);
-  /// Zeros, which cost nothing until they are touched.
+  /// Zeros, which use no memory until they are touched.
   static Result<Mapping> of_zeros(size_t size);
 
   std::span<std::byte> bytes() const { return {static_cast<std::byte*>(address_), size_}; }
@@ -47,12 +47,12 @@ class Mapping {
 
 class SegmentBytes {
  public:
-  /// Raw or packed, by its first bytes.
+  /// Raw or packed, decided by its first bytes.
   static Result<std::unique_ptr<SegmentBytes>> open(const std::filesystem::path& file);
-  /// `bytes` must live as long. Copied when they do not begin at a multiple of 8.
+  /// `bytes` must outlive the object. Copied when they do not begin at a multiple of 8.
   static Result<std::unique_ptr<SegmentBytes>> borrow(std::span<const std::byte> bytes);
 
-  /// The whole raw segment. Of a packed one only what ensure() has been asked for is there.
+  /// The whole raw segment. Of a packed one only the ranges given to ensure() are valid.
   std::span<const std::byte> raw() const { return raw_; }
   /// Makes [begin, end) readable; false when a block of it is damaged, which then reads as zeros.
   bool ensure(uint64_t begin, uint64_t end);
@@ -68,7 +68,7 @@ class SegmentBytes {
   std::span<const std::byte> file_, raw_;
   std::optional<PackedTable> table_;
   std::vector<std::atomic<BlockState>> states_;  // per block
-  std::mutex mutex_;                             // one thread unpacks
+  std::mutex mutex_;                             // held by the thread that unpacks
 };
 
 }  // namespace primerl

@@ -14,7 +14,7 @@
 namespace primerl {
 namespace {
 
-// The digits behind the last dot of `text`, which is cut off with them.
+// The digits after the last dot of `text`; both are removed from it.
 template <class Number>
 std::optional<Number> take_number(std::string_view& text) {
   const size_t dot = text.rfind('.');
@@ -122,7 +122,7 @@ Status sync_segments(const std::filesystem::path& folder, const std::string& pro
   for (const auto& file : files) {
     if (file.process != process || file.incarnation != incarnation || file.is_packed) continue;
     Status synced = system_files().sync(file.path);
-    // Packed or retired since it was listed: that was synced then.
+    // It was packed or retired after it was listed, and synced then.
     if (!synced.ok() && std::filesystem::exists(file.path)) return synced;
   }
   return system_files().sync(folder);

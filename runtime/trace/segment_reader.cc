@@ -66,7 +66,7 @@ class Reader final : public SegmentReader {
   }
 
  private:
-  // The frame at `offset`, at the cost of the scan's budget.
+  // The frame at `offset`; a failed check is charged to the scan's budget.
   std::optional<Frame> frame_at(uint64_t offset) {
     uint64_t num_checked = 0;
     auto frame = check(offset, num_checked);
@@ -94,9 +94,9 @@ class Reader final : public SegmentReader {
     return Frame{.offset = offset, .bytes = bytes};
   }
 
-  // Where a frame might begin behind `at`: the next word that is not zero.
+  // Where a frame might begin after `at`: the next word that is not zero.
   uint64_t next_candidate(uint64_t at) {
-    // Bytes made to look like ever new frames would cost the square of their number.
+    // Without a budget, bytes forged to look like many frames would cost quadratic time.
     if (scan_left_ == 0) {
       was_given_up_ = true;
       return num_bytes();
@@ -125,7 +125,7 @@ class Reader final : public SegmentReader {
     return std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{0}; });
   }
 
-  // Room that was never reserved: zeros up to the end.
+  // Space that was never reserved: zeros up to the end.
   bool is_unused(uint64_t begin) const {
     for (uint64_t at = begin; at < num_bytes(); at += kPackedBlockBytes)
       if (bytes_->damaged_until(at) > 0) return false;
@@ -135,7 +135,7 @@ class Reader final : public SegmentReader {
 
   void note_damage(uint64_t begin, uint64_t end, bool is_tail) {
     for (const auto& known : damage_)
-      if (known.offset == begin) return;  // passed again
+      if (known.offset == begin) return;  // visited before
     const bool is_hole = end - begin >= sizeof(uint32_t) &&
                          is_zero(begin, begin + sizeof(uint32_t)) &&
                          bytes_->damaged_until(begin) == 0 && !was_given_up_;
@@ -146,7 +146,7 @@ class Reader final : public SegmentReader {
   const std::unique_ptr<SegmentBytes> bytes_;
   const SegmentHeader header_;
   std::vector<Damage> damage_;
-  uint64_t scan_left_;  // bytes of frames that may still turn out to be none
+  uint64_t scan_left_;  // budget: bytes of candidates that turn out to be no frame
   bool was_given_up_ = false;
 };
 

@@ -1,7 +1,7 @@
 /// SegmentReader: the frames of one segment file, raw (.ptr, mapped) or packed (.ptrz, unpacked
-/// into memory block by block). Believes nothing it reads: lengths, kinds and CRCs are checked
-/// before a frame is handed out, so its fields may be used as they are, except that the ids in them
-/// point into the catalog only after Trace (trace.h) has checked them.
+/// into memory block by block). Treats every input as untrusted: lengths, kinds and CRCs are
+/// checked before a frame is returned, so its fields may be used directly; but ids in them are
+/// valid in the catalog only after Trace (trace.h) has checked them.
 ///
 /// A value-like object: next() and damage() are for one thread, at() for any number of them. Frames
 /// stay valid as long as the reader lives.
@@ -36,12 +36,12 @@ struct Frame {
   }
 };
 
-/// Bytes that are no frame: a write cut short by the death of a process (its length is still zero),
-/// or damage. Zeros up to the end of a segment are neither.
+/// Bytes that are not a frame: a write cut short by the death of a process (its length is still
+/// zero), or damage. Zeros up to the end of a segment do not count.
 struct Damage {
   uint64_t offset = 0;
   uint64_t num_bytes = 0;
-  bool is_hole = false;  // room reserved and never filled: not damage, the process died there
+  bool is_hole = false;  // space reserved and never filled: not damage, the process died there
   bool is_tail = false;  // no frame follows in this segment: a torn tail
 };
 
@@ -56,14 +56,14 @@ class SegmentReader {
 
   virtual const SegmentHeader& header() const = 0;
   /// The frame at or after `offset`, skipping holes and damage (noted in damage()); none at the
-  /// end. Start with offset 0; go on with next_offset(frame).
+  /// end. Start with offset 0; continue with next_offset(frame).
   virtual std::optional<Frame> next(uint64_t offset) = 0;
-  /// The frame that begins exactly there, as an index says; kCorrupt if none does.
+  /// The frame that begins exactly there, as an index gives it; kCorrupt if none does.
   virtual Result<Frame> at(uint64_t offset) = 0;
   static uint64_t next_offset(const Frame& frame) {
     return (frame.offset + frame.bytes.size() + kFrameAlignment - 1) & ~(kFrameAlignment - 1);
   }
-  virtual const std::vector<Damage>& damage() const = 0;  // of what next() has passed
+  virtual const std::vector<Damage>& damage() const = 0;  // that next() has skipped
   virtual uint64_t num_bytes() const = 0;                 // of the raw segment
 };
 

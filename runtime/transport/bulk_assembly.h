@@ -1,7 +1,7 @@
-/// BulkAssembly: puts the pieces of large Blobs together as they arrive, in order.
+/// BulkAssembly: reassembles large Blobs from their chunks, which arrive in order.
 ///
-/// A Blob of one piece shares the received buffer; one of several gets memory of its announced size
-/// (held against the limits first) into which each piece is copied once. Not thread-safe.
+/// A Blob of one chunk shares the received buffer; one of several gets memory of its announced size
+/// (checked against the limits first) into which each chunk is copied once. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace primerl {
 
-/// Received bytes and what keeps them alive; no owner: they are valid during the call only.
+/// Received bytes and what keeps them alive; without an owner they are valid during the call only.
 struct ReceivedPart {
   std::shared_ptr<const void> owner;
   size_t owner_bytes = 0;
@@ -26,15 +26,15 @@ class BulkAssembly {
   BulkAssembly(uint64_t object_bytes_max, uint64_t waiting_bytes_max)
       : object_bytes_max_(object_bytes_max), waiting_bytes_max_(waiting_bytes_max) {}
 
-  /// kChunk: it does not follow what came before. kTooLong: above a limit.
+  /// kChunk: it does not follow the earlier chunks. kTooLong: above a limit.
   FrameRefusal add(const ChunkHeader& header, const ReceivedPart& piece);
 
-  /// An object that is here as a whole, by other means.
+  /// Adds an object that arrived whole, through shared memory.
   FrameRefusal add(uint64_t object, Blob whole);
 
-  /// Objects 0 .. num_complete() - 1 are here, or were taken.
+  /// Objects 0 .. num_complete() - 1 have arrived (or were taken already).
   uint64_t num_complete() const { return num_complete_; }
-  /// CHECKs that the object is here.
+  /// CHECKs that the object has arrived and was not taken.
   Blob take(uint64_t object);
   uint64_t waiting_bytes() const { return waiting_bytes_; }
 
@@ -43,8 +43,8 @@ class BulkAssembly {
   const uint64_t waiting_bytes_max_;
   std::deque<Blob> complete_;  // the last of num_complete_ objects; empty once taken
   uint64_t num_complete_ = 0;
-  uint64_t waiting_bytes_ = 0;  // announced or here, and not taken
-  // The object in hand, when it has several pieces.
+  uint64_t waiting_bytes_ = 0;  // announced or arrived, and not taken
+  // The object that is being assembled, when it has several chunks.
   std::shared_ptr<std::byte[]> memory_;
   uint64_t object_bytes_ = 0;
   uint64_t filled_ = 0;

@@ -1,6 +1,6 @@
-/// ConnectionLane: one of the two numbered streams of a link, both directions. Keeps what was sent
-/// until it is acknowledged, limits what is under way to a window, and knows which arrivals are
-/// new.
+/// ConnectionLane: one of the two lanes of a connection, each with its own sequence numbers, in
+/// both directions. Keeps what was sent until it is acknowledged, limits unacknowledged frames to a
+/// window, and detects duplicates and gaps among arrivals.
 ///
 /// Not thread-safe: lives on the I/O thread. Sequences count from 1; 0 means none yet.
 #pragma once
@@ -14,11 +14,11 @@
 
 namespace primerl {
 
-/// A numbered frame without its header. Both parts are shared, so sending again copies nothing.
+/// A numbered frame without its header. Both parts are shared, so resending copies nothing.
 struct LaneFrame {
   PeerFrameKind kind = PeerFrameKind::kBatches;
   Blob head;  // follows the header in the first part
-  Blob data;  // a part of its own; may be empty
+  Blob data;  // a separate part; may be empty
   bool has_hash = false;
   uint64_t hash = 0;  // link_payload_hash(), made when it is sent for the first time
   uint64_t num_bytes() const { return head.size() + data.size(); }
@@ -29,16 +29,16 @@ class ConnectionLane {
   explicit ConnectionLane(uint32_t window) : window_(window) {}
 
   // Sending -------------------------------------------------------------------------------------
-  /// The number the frame got.
+  /// Returns the sequence number of the frame.
   uint64_t push(LaneFrame frame);
   /// The next frame to send and its number, or null: nothing is left, or the window is full.
   LaneFrame* next(uint64_t& sequence);
   bool has_next() const;
   /// The peer has everything up to `sequence`. False: that was never sent.
   bool acknowledge(uint64_t sequence);
-  /// Sends again what follows `sequence`, when that is not acknowledged. False: it was never sent.
+  /// Resends what follows `sequence` if it is not acknowledged. False: it was never sent.
   bool rewind(uint64_t sequence);
-  /// `sequence` did not leave after all.
+  /// `sequence` could not be sent: next() returns it again.
   void unsend(uint64_t sequence) { cursor_ = std::min(cursor_, sequence); }
 
   uint64_t acknowledged() const { return base_ - 1; }

@@ -1,13 +1,13 @@
-/// ConnectionMemory: the shared memory of a link whose processes are on one machine: a pool for the
-/// large Blobs that this end sends, and a reader of the peer's.
+/// ConnectionMemory: the shared memory of a connection whose processes are on one machine: a pool
+/// for the large Blobs that this end sends, and a reader of the peer's pool.
 ///
-///   greetings   each end says where its pool is, the other opens it
-///   reads       and says so; from then on Blobs of the pool travel as references
+///   greetings   each end tells where its pool is, the other opens it
+///   reads       and tells so; from then on Blobs of the pool are sent as references
 ///
-/// What an end cannot open, or has no room for, travels by the bulk connection as ever. The pool
-/// goes with the link, so the death of a peer frees what it held.
+/// What an end cannot open, or has no room for, is sent on the bulk lane as usual. The pool is
+/// freed with the connection, so the death of a peer frees what it held.
 ///
-/// Not thread-safe: lives on the I/O thread. The pool itself is used by senders, too.
+/// Not thread-safe: lives on the I/O thread. The pool itself is also used by the threads that send.
 #pragma once
 
 #include <memory>
@@ -19,20 +19,20 @@ namespace primerl {
 
 class ConnectionMemory {
  public:
-  /// 0, or no memory to be had: nothing is shared.
+  /// 0, or when no memory is available: nothing is shared.
   explicit ConnectionMemory(uint64_t pool_bytes_max);
 
-  /// Where the pool is, and which one of the peer's is read.
+  /// Fills in where the pool is, and which pool of the peer is read.
   void describe(PeerGreeting& greeting) const;
-  /// Opens the peer's pool. True: it is read from now on, which the peer must be told.
+  /// Opens the peer's pool. True: it is read from now on, and the peer must be told.
   bool open(const PeerGreeting& greeting);
-  /// The pool that `nonce` names, as the peer reads it; null: none of ours.
+  /// Our pool with this nonce, which the peer reads; null: no such pool.
   std::shared_ptr<ShmBlobPool> pool_of(uint64_t nonce) const;
-  /// Of the peer's pool that is read; 0: none.
+  /// Nonce of the peer's pool that is read; 0: none.
   uint64_t reads() const { return reads_; }
-  /// kCorrupt: no reference to a Blob of the peer's pool.
+  /// kCorrupt: not a reference to a Blob of the peer's pool.
   Result<Blob> take(const BlobReference& reference) const;
-  /// Both pools are let go of; Blobs that were taken live on.
+  /// Closes both pools; Blobs that were taken stay valid.
   void close();
 
  private:

@@ -1,8 +1,8 @@
-/// ConnectionOutbox: where send() puts batches for one peer, and where the I/O thread takes them.
-/// Holds the sender's side of the ledger: sent == acknowledged + unacknowledged + abandoned.
+/// ConnectionOutbox: the queue of one peer, between send() and the I/O thread. Holds the sender's
+/// side of the ledger: sent == acknowledged + unacknowledged + abandoned.
 ///
-/// Thread-safe. put() copies the encoded batch behind those that wait, so that what piled up
-/// leaves in few frames; large pieces are shared.
+/// Thread-safe. put() appends the encoded batch to those that wait, so a backlog is sent in few
+/// frames; large pieces are shared, not copied.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace primerl {
 
-/// A Blob or body that does not travel with its batch.
+/// A Blob or body that is sent apart from its batch.
 struct BulkPiece {
-  Blob bytes;                     // empty where `ref` is
+  Blob bytes;                     // empty when `ref` is set
   std::optional<ShmBlobRef> ref;  // in the pool that the peer reads
 };
 
-/// What waits for one peer, as it will leave. Frames stay small enough for their memory to be used
-/// again (a growing run of megabytes would be mapped, cleared and given back every time).
+/// What waits for one peer, in the form in which it is sent. Frames stay small enough that their
+/// memory is reused (a growing buffer of megabytes would be mapped, cleared and freed every time).
 struct Outgoing {
   struct Frame {
-    std::vector<std::byte> bytes;  // batches, one behind the other
+    std::vector<std::byte> bytes;  // batches, one after the other
     size_t num_bulk = 0;
     TransferCounts counts;
   };
@@ -40,19 +40,19 @@ class ConnectionOutbox {
  public:
   explicit ConnectionOutbox(const ConnectionLimits& limits) : limits_(limits) {}
 
-  /// Large pieces are copied into this pool from now on, on the sender's thread, while there is
-  /// room; close() lets go of it.
+  /// From now on large pieces are copied into this pool, on the sender's thread, while it has room;
+  /// close() releases it.
   void use_pool(std::shared_ptr<ShmBlobPool> pool);
-  /// kExhausted: a limit; kUnavailable: closed. Takes the pieces of `encoded` only when it is ok.
-  /// `is_first`: the outbox was empty, so the I/O thread must be told.
+  /// kExhausted: a limit; kUnavailable: closed. Takes the pieces of `encoded` only when the result
+  /// is ok. `is_first`: the outbox was empty, so the I/O thread must be woken.
   Status put(BatchEncoder& encoded, uint64_t num_messages, bool& is_first);
   /// What was put since the last take(); false: nothing.
   bool take(Outgoing& outgoing);
   void acknowledge(const TransferCounts& counts);
-  /// Nothing is taken any more; what is not acknowledged is abandoned. The first reason stays.
+  /// No more puts succeed; what is not acknowledged is abandoned. The first reason is kept.
   void close(Error why);
 
-  /// The numbers of sending, into a status.
+  /// Adds the sender's counters to a status.
   void add_to(ConnectionStatus& status) const;
   bool is_settled() const;  // nothing waits for acknowledgement
 

@@ -62,7 +62,7 @@ Status ConnectionTransport::send(ProcessId to, MessageBatch&& batch) {
   const auto outbox = outbox_of(to);
   if (outbox == nullptr)
     return error(Code::kNotFound, "process {} was not added to the transport", to);
-  // Encoded here, on the group's thread: the I/O thread serves all of them.
+  // Encoded here, on the group's thread: there is only one I/O thread for all groups.
   thread_local BatchEncoder encoder;
   RETURN_IF_ERROR(encoder.encode(batch, *identity_.types, encoder_limits_));
   bool is_first = false;
@@ -99,13 +99,13 @@ void ConnectionTransport::each_link(const std::function<void(PeerConnection&)>& 
 void ConnectionTransport::arrive(Lane lane, ProcessId from, const Via& via,
                                  const ReceivedPart& first, const ReceivedPart& second) {
   InFrame frame;
-  // Of the largest that a peer may send: what is on its way is bounded by the wire's own limit.
+  // The largest payload of any frame kind; the transport's own limit bounds what is in transit.
   const uint64_t payload_max =
       std::max(limits_.batch_bytes_max, limits_.chunk_bytes + kChunkHeaderBytes);
   const FrameRefusal refusal =
       decode_peer_frame_header(first.bytes, lane, payload_max, frame.header);
   PeerConnection* link = find(from);
-  // Not added yet, perhaps: whoever says hello goes on saying it.
+  // The process may not be added yet: its hello is repeated until it is.
   if (link == nullptr)
     return refuse_stranger(refusal == FrameRefusal::kNone ? FrameRefusal::kStranger : refusal);
   if (refusal == FrameRefusal::kNone) {
@@ -113,7 +113,7 @@ void ConnectionTransport::arrive(Lane lane, ProcessId from, const Via& via,
     frame.data = second;
     return link->receive(lane, via, std::move(frame), now());
   }
-  // Another version is worth a word to somebody who has proved to be the peer.
+  // Tell only a peer that has proved its identity that the versions differ.
   const bool is_peer = via.is_proven || link->is_bound(lane, via);
   if (refusal == FrameRefusal::kVersion && is_peer)
     link->refuse_version(version_of_peer_frame(first.bytes));

@@ -1,10 +1,10 @@
-/// ConnectionTransport: what all transports share: the table of links, send(), status and the two
-/// ends of a link's life. A transport derives from it and moves frames between the links and its
-/// wires.
+/// ConnectionTransport: what all transports share: the table of connections, send(), status, and
+/// the begin and end of a connection. A transport derives from it and moves frames between the
+/// connections and its medium.
 ///
-/// Threads: send() copies into an outbox and asks for a turn of the I/O thread with wake(). That
-/// thread holds mutex() during a turn and is the only one to call arrive() and to take frames;
-/// add_peer(), end_peer() and status() hold it for a moment. Callbacks come with it held.
+/// Threads: send() copies into an outbox and calls wake(), which asks for a turn of the I/O thread.
+/// That thread holds mutex() during a turn and is the only one that calls arrive() and takes
+/// frames; add_peer(), end_peer() and status() hold it briefly. Callbacks are called with it held.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ class ConnectionTransport : public Transport {
   std::array<uint64_t, kNumFrameRefusals> refused_strangers() const final;
 
  protected:
-  /// Asks for a turn soon. Any thread; cheap when one is due already.
+  /// Asks for a turn soon. Any thread; cheap when a turn is due already.
   virtual void wake() = 0;
   /// Whether this transport can reach the peer.
   virtual Status check_peer(const PeerSpec& peer) const = 0;
@@ -43,15 +43,16 @@ class ConnectionTransport : public Transport {
 
   // With mutex() held ---------------------------------------------------------------------------
   /// A frame: its first part (header and what follows), and the second, if any. `from` is the
-  /// process that the connection says it is of.
+  /// process to which the socket connection belongs.
   void arrive(Lane lane, ProcessId from, const Via& via, const ReceivedPart& first,
               const ReceivedPart& second);
   void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
   PeerConnection* find(ProcessId process);
   void each_link(const std::function<void(PeerConnection&)>& visit);
-  /// Takes what was sent, wakes links whose time has come; the earliest time of the next turn.
+  /// Takes queued batches, wakes connections whose time has come; returns the time of the next
+  /// turn.
   Time begin_turn();
-  /// Whether all that was sent is acknowledged, or never will be.
+  /// Whether everything sent is acknowledged or abandoned.
   bool is_settled() const;
   /// kDeadline that names the peers of is_settled(), or ok.
   Status settled_or_deadline(Duration deadline) const;
@@ -74,15 +75,15 @@ class ConnectionTransport : public Transport {
   mutable std::mutex mutex_;
   std::map<ProcessId, Entry> links_;
   std::array<uint64_t, kNumFrameRefusals> refused_strangers_{};
-  // Guarded by outboxes_mutex_; the same as in links_, for send().
+  // Guarded by outboxes_mutex_; the same outboxes as in links_, for send().
   mutable std::shared_mutex outboxes_mutex_;
   std::map<ProcessId, std::shared_ptr<ConnectionOutbox>> outboxes_;
 };
 
-/// What a condition variable can wait for at most.
+/// The longest time that a condition variable can wait for.
 inline constexpr Duration kWaitMax = Duration::seconds(24 * 3600);
 
-/// Header and first part of a frame, as one run of bytes.
+/// Header and first part of a frame, as one buffer.
 std::vector<std::byte> first_part(const OutFrame& frame);
 
 }  // namespace primerl

@@ -18,7 +18,7 @@ constexpr size_t kReadBytes = size_t{64} << 10;
 
 void wake(int wake_fd) {
   const uint64_t one = 1;
-  // Full means it is awake already.
+  // A full counter means that the thread is being woken already.
   [[maybe_unused]] const auto written = ::write(wake_fd, &one, sizeof one);
 }
 
@@ -26,7 +26,8 @@ void wake(int wake_fd) {
 
 std::optional<ControlEvent> ControlInbox::take(Duration timeout) {
   std::unique_lock lock(mutex_);
-  // Beyond a day the clock's arithmetic would overflow; nobody waits that long for a heartbeat.
+  // Longer waits would overflow the clock's arithmetic, and nobody waits more than a day for a
+  // heartbeat.
   const auto wait_ns =
       std::min(timeout.to_nanoseconds(), Duration::seconds(86400).to_nanoseconds());
   if (!arrived_.wait_for(lock, std::chrono::nanoseconds(wait_ns),
@@ -169,7 +170,7 @@ Status ControlChannel::turn(bool is_closing) {
   const bool writes = num_written_ < writing_.size();
   pollfd polled[2] = {{fd_, static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), 0},
                       {wake_fd_, POLLIN, 0}};
-  // A closing channel looks at its deadline; all else arrives as an event.
+  // A closing channel must check its deadline; everything else wakes the poll.
   if (::poll(polled, 2, is_closing ? 50 : -1) < 0 && errno != EINTR)
     return error(Code::kIo, "polling the control channel failed: {}", std::strerror(errno));
   if (polled[1].revents != 0) {
@@ -195,7 +196,7 @@ Status ControlChannel::write_some() {
   }
   if (errno == EAGAIN || errno == EINTR) return ok();
   if (errno == EPIPE || errno == ECONNRESET) {
-    // Nobody will read it; what the peer said before it went is still to be read.
+    // The peer will not read it; but what it sent before it closed must still be read.
     writing_.clear();
     num_written_ = 0;
     return ok();
@@ -241,7 +242,7 @@ Status ControlChannel::accept(const FrameHeader& header, std::span<const std::by
   if (decoded.refusal != FrameRefusal::kNone)
     return refuse(decoded.refusal,
                   decoded.error ? decoded.error->message() : to_string(decoded.refusal));
-  // Reports that were dropped had no number yet, so there are no gaps.
+  // A dropped report has not taken a number, so there are no gaps.
   if (header.sequence != sequence_received_ + 1)
     return error(Code::kCorrupt, "control message {} follows {}", header.sequence,
                  sequence_received_);

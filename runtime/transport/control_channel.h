@@ -1,11 +1,11 @@
 /// ControlChannel: one end of the socketpair between primerl-graph and one primerl-worker.
 ///
 /// Carries control messages (control_messages.h) as wire frames, both ways, once and in order. Each
-/// channel has one thread of its own that alone touches the socket. send() never blocks, so a group
+/// channel has one thread, and only that thread uses the socket. send() never blocks, so a group
 /// thread may report through it: commands beyond outbox_bytes_max are an error, reports (log lines)
-/// beyond it are dropped and counted. Received messages go to a ControlInbox, which
-/// several channels may share; while it is full the channel stops reading, and the peer's outbox
-/// fills instead. A message that cannot be what it claims to be closes the channel and says why.
+/// beyond it are dropped and counted. Received messages go to a ControlInbox, which several
+/// channels may share; while it is full the channel stops reading, so the peer's outbox fills up. A
+/// malformed message closes the channel with an error.
 ///
 /// Order: open -> send / inbox->take -> close (or destroy). All methods may be called from any
 /// thread; close() and the destructor from one.
@@ -31,8 +31,9 @@
 
 namespace primerl {
 
-/// What arrived on which channel. `message` is empty exactly once per channel: its end, after which
-/// nothing follows; then `closed` is ok for an orderly end of the peer and an error otherwise.
+/// What arrived on which channel. `message` is empty exactly once per channel: at its end, after
+/// which nothing follows; then `closed` is ok when the peer closed in order, and an error
+/// otherwise.
 struct ControlEvent {
   ProcessId peer;
   Payload message;
@@ -40,7 +41,7 @@ struct ControlEvent {
   bool is_closed() const { return message.type == nullptr; }
 };
 
-/// A bounded queue of events. One taker, any number of channels.
+/// A bounded queue of events. One consumer, any number of channels.
 class ControlInbox {
  public:
   explicit ControlInbox(size_t events_max = 4096) : events_max_(events_max) {}
@@ -51,7 +52,7 @@ class ControlInbox {
   friend class ControlChannel;
   bool has_room() const;
   void put(ControlEvent event);
-  /// Event descriptors to write when a full inbox gets room.
+  /// Registers an eventfd that is written when a full inbox gets room.
   void watch(int wake_fd);
   void unwatch(int wake_fd);
 
@@ -64,8 +65,8 @@ class ControlInbox {
 };
 
 struct ControlOptions {
-  size_t outbox_bytes_max = size_t{4} << 20;      // waiting to be written
-  Duration close_timeout = Duration::seconds(2);  // to write what is waiting when closing
+  size_t outbox_bytes_max = size_t{4} << 20;      // of messages that wait to be written
+  Duration close_timeout = Duration::seconds(2);  // for writing what waits when closing
 };
 
 class ControlChannel {
@@ -89,7 +90,8 @@ class ControlChannel {
     (void)queue(Payload::of(std::move(message)), true);
   }
   uint64_t num_dropped_reports() const { return num_dropped_reports_; }
-  /// Refused arrivals by reason; at most one is not zero, since the first ends the channel.
+  /// Refused arrivals by reason; at most one counter is not zero, since the first refusal ends the
+  /// channel.
   uint64_t num_refused(FrameRefusal refusal) const {
     return num_refused_[static_cast<size_t>(refusal)];
   }
@@ -103,7 +105,7 @@ class ControlChannel {
                  ControlOptions options);
   Status queue(Payload message, bool is_report);
   void run();                    // the channel's thread
-  Status turn(bool is_closing);  // one poll and what it brings
+  Status turn(bool is_closing);  // one poll and its events
   Status write_some();
   Status read_some();
   Status parse();
@@ -126,7 +128,7 @@ class ControlChannel {
   bool is_closing_ = false;
   bool has_ended_ = false;
 
-  // Touched by the channel's thread alone.
+  // Touched only by the channel's thread.
   std::vector<std::byte> writing_;
   size_t num_written_ = 0;
   std::vector<std::byte> arrived_;

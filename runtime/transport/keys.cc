@@ -22,7 +22,7 @@ Error io_error(std::string_view what, const std::filesystem::path& file) {
   return error(Code::kIo, "{} '{}': {}", what, file.string(), strerror(errno));
 }
 
-/// Closes what it holds.
+/// Closes the descriptor it holds.
 struct File {
   int fd = -1;
   ~File() {
@@ -79,7 +79,7 @@ bool has_entry(const std::vector<AllowedName>& entries, const AllowedName& entry
   });
 }
 
-/// A word of a line: neither empty nor taken apart when it is read.
+/// A valid word of a line: not empty, and without separators.
 bool is_word(const std::string& text) {
   return !text.empty() && text.find_first_of(" \t\r\n,*") == std::string::npos;
 }
@@ -95,8 +95,8 @@ Status check_entry(const AllowedName& entry) {
   return ok();
 }
 
-/// Writes beside `path` and renames. What is beside is a new file under a name that nobody could
-/// have put there before (O_EXCL, 0600).
+/// Writes a new file in the same folder and renames it to `path`. The new file has an unpredictable
+/// name (O_EXCL, 0600), so nobody could have created it before.
 Status replace(const std::filesystem::path& path, std::string_view text) {
   std::string beside = path.string() + ".XXXXXX";
   const auto write = [&]() -> Status {
@@ -111,9 +111,9 @@ Status replace(const std::filesystem::path& path, std::string_view text) {
   return written;
 }
 
-/// The whole text of a list that nobody but its owner could have written.
+/// The whole text of a list, if only its owner could have written it.
 Result<std::string> read_list(const std::filesystem::path& path) {
-  // A pipe would wait for somebody to write.
+  // O_NONBLOCK: opening a pipe would wait for a writer.
   const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) return io_error("reading", path);
   struct stat about {};
@@ -211,7 +211,8 @@ Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& pa
 
 Status append_to_allow_list(const std::filesystem::path& path, const AllowedName& entry) {
   RETURN_IF_ERROR(check_entry(entry));
-  // One at a time: who adds reads first. The folder's lock needs no file and dies with its holder.
+  // One at a time, because it reads the list before it writes. A lock on the folder needs no extra
+  // file and ends with its process.
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   const File lock{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (lock.fd < 0 || ::flock(lock.fd, LOCK_EX) != 0) return io_error("locking", folder);

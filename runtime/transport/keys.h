@@ -1,5 +1,5 @@
 /// Keys of processes: CURVE pairs in files that only their owner can read, and the list of who may
-/// connect. A secret key is never written anywhere else: not into logs, traces, resolved graphs.
+/// connect. A secret key is not written anywhere else: not into logs, traces or resolved graphs.
 ///
 /// A key file (mode 0600, anything wider is refused):    An allow-list:
 ///   public = "Z85, 40 characters"                         # key, process, tenants ("*": all)
@@ -21,7 +21,7 @@ namespace primerl {
 
 inline constexpr size_t kKeyTextBytes = 40;  // Z85 of 32 bytes
 
-/// Holds the secret key's text and wipes it in the end. Cannot be formatted or compared.
+/// Holds the secret key's text and wipes it in its destructor. Cannot be formatted or compared.
 class SecretKey {
  public:
   SecretKey() = default;
@@ -42,14 +42,14 @@ struct KeyPair {
   SecretKey secret_key;
 };
 
-/// Who may connect with which key, as numbers of the plan.
+/// Who may connect with which key, with process and tenants as numbers of the plan.
 struct AllowedKey {
   std::string public_key;  // Z85
   ProcessId process;
   std::vector<TenantSlot> tenants;  // empty: all
 };
 
-/// The same by name, as a file has it.
+/// The same with names, as in the file.
 struct AllowedName {
   std::string public_key;
   std::string process;
@@ -59,27 +59,28 @@ struct AllowedName {
 /// 40 characters of Z85.
 bool is_public_key(std::string_view text);
 
-/// 32 random characters (128 bits), for what nobody may guess.
+/// 32 random characters (128 bits), for secrets that cannot be guessed.
 std::string draw_word();
 /// The public key never begins with '-'.
 KeyPair make_key_pair();
 /// kExists when the file is there: keys are never overwritten.
 Status write_key_file(const std::filesystem::path& file, const KeyPair& keys);
-/// kInvalid when others than its owner can read it, when it is no plain file, or no key file.
+/// kInvalid when others than its owner can read it, when it is not a regular file, or not a key
+/// file.
 Result<KeyPair> read_key_file(const std::filesystem::path& file);
 
-/// Who may write a file: its owner, and who its mode lets.
+/// Who may write a file: its owner, and others as its mode allows.
 struct FileOwner {
   uid_t user = 0;
   uint32_t mode = 0;  // the lowest 12 bits
 };
-/// kInvalid when another user than `reader` (the superuser aside) could let keys in by this file.
+/// kInvalid when another user than `reader` or root could add keys to this file.
 Status check_allow_list(const FileOwner& file, uid_t reader, const std::filesystem::path& path);
 
-/// kInvalid when others could have written it, when it is no plain file, or no such list.
+/// kInvalid when others could have written it, when it is not a regular file, or not such a list.
 Result<std::vector<AllowedName>> read_allow_list(const std::filesystem::path& file);
 /// Adds a line, making the file (0600) when it is not there: a reader sees the old list or the new
-/// one, and of two that add at once neither is lost. kExists: this process has the key already.
+/// one, and of two concurrent additions neither is lost. kExists: this process has the key already.
 Status append_to_allow_list(const std::filesystem::path& file, const AllowedName& entry);
 
 }  // namespace primerl

@@ -41,7 +41,7 @@ class MemoryInbox {
     const std::lock_guard lock(mutex_);
     std::erase_if(frames_, [&](const MemoryFrame& frame) { return frame.from == process; });
   }
-  /// Waits until something is here or `until`; takes at most `count`.
+  /// Waits until a frame is here or `until`; takes at most `count`.
   std::deque<MemoryFrame> take(Time until, size_t count) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point deadline{std::chrono::nanoseconds(until.to_nanoseconds())};
@@ -74,7 +74,7 @@ class Network final : public MemoryNetwork {
     const std::lock_guard lock(mutex_);
     inboxes_.erase(address);
   }
-  /// False: nobody is there. What is sent into a cut is lost.
+  /// False: no such transport. Frames sent while the network is cut are lost.
   bool put(const std::string& to, MemoryFrame frame) {
     const std::lock_guard lock(mutex_);
     const auto found = inboxes_.find(to);
@@ -182,7 +182,7 @@ bool MemoryTransport::send_frames(PeerConnection& link) {
       if (network_->put(to, {identity().process, address_.frames, lane, first, frame.data}))
         continue;
       link.unsend(lane, frame);
-      return false;  // nobody is there: the next timer tries again
+      return false;  // no such transport: the next timer tries again
     }
   }
   return num_sent == kFramesPerTurn;

@@ -6,8 +6,8 @@
 ///   auto transport = make_memory_transport(network, identity, limits, receiver);
 ///   transport->add_peer({..., .address = memory_address(ProcessId(0), 1)});
 ///
-/// Each transport has one I/O thread. The network can be cut like a wire: what is on its way and
-/// what is sent meanwhile is lost.
+/// Each transport has one I/O thread. The network can be cut: frames in transit and frames sent
+/// meanwhile are lost.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ namespace primerl {
 class MemoryNetwork {
  public:
   virtual ~MemoryNetwork() = default;
-  /// Nothing passes between the two any more, in neither direction, until heal(). Any thread.
+  /// Drops all frames between the two, in both directions, until heal(). Any thread.
   virtual void cut(ProcessId one, ProcessId other) = 0;
   virtual void heal(ProcessId one, ProcessId other) = 0;
 };

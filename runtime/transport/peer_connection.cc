@@ -81,7 +81,7 @@ void PeerConnection::push_bulk(const BulkPiece& piece) {
   ++next_object_;
 }
 
-/// One more frame of a stream behind what waits, when few of them are under way.
+/// Queues one more frame of a stream when few of them are unacknowledged.
 void PeerConnection::pull_stream() {
   StreamFrame stream;
   if (is_leaving_ || has_left_ || streamed_.size() >= limits_.window_streams ||
@@ -145,7 +145,7 @@ bool PeerConnection::next(Lane lane, Time now, OutFrame& frame) {
     frame.head = numbered->head;
     frame.data = numbered->data;
     from.owes_ack = false;
-    // Ask later than now for what has just left.
+    // The probe timer starts when the oldest unacknowledged frame is sent.
     if (sequence == from.lane.acknowledged() + 1) from.last_progress = now;
     next_timer_ = std::min(next_timer_, now + limits_.probe_after);
     return true;
@@ -178,7 +178,7 @@ bool PeerConnection::next_unnumbered(Lane lane, Channel& from, Time now, OutFram
   }
   if (std::exchange(from.owes_position, false)) return give(PeerFrameKind::kPosition, {});
   if (std::exchange(from.owes_probe, false)) return give(PeerFrameKind::kProbe, {});
-  // Bye is the last word: only when everything else has left.
+  // Bye is sent last: only when everything else was sent.
   if (from.owes_bye && !from.lane.has_next()) {
     from.owes_bye = false;
     return give(PeerFrameKind::kBye, {});
@@ -252,7 +252,7 @@ void PeerConnection::wake(Time now) {
                                    error(Code::kUnavailable, "nothing was heard of '{}' for {}",
                                          peer_.name, to_string(limits_.silent_after)));
     }
-    // A new connection begins with hello; on one that lives it does no harm.
+    // A new socket connection begins with hello; on a live one it does no harm.
     if (connects() && (!each.is_greeted || is_silent)) {
       if (now >= each.next_hello) {
         each.owes_hello = true;
@@ -266,7 +266,7 @@ void PeerConnection::wake(Time now) {
     if (each.is_greeted && (is_stuck || is_quiet) && now - each.last_probe >= limits_.probe_after) {
       each.owes_probe = true;
       each.last_probe = now;
-      each.has_gap = false;  // ask again for what is missing, too
+      each.has_gap = false;  // request missing frames again, too
     }
   }
 }
@@ -286,7 +286,7 @@ void PeerConnection::leave() {
   for (Channel& each : channels_) each.owes_bye = each.is_greeted;
 }
 
-/// Of what came and was not delivered, and of shared memory.
+/// Releases what arrived and was not delivered, and the shared memory.
 void PeerConnection::let_go() {
   waiting_.clear();
   waiting_bytes_ = 0;

@@ -1,14 +1,16 @@
-/// PeerConnection: this process's end of the protocol with one incarnation of one peer. Every
-/// transport uses it; none has a protocol of its own.
+/// PeerConnection: this process's end of the protocol with one incarnation of one peer. All
+/// transports use it; none has a protocol of its own.
 ///
-/// Two lanes, frames and bulk, each a connection. The connecting side says hello on each until it
-/// is welcomed; both compare run, graph hash, types, names and incarnations. Then numbered frames
-/// flow, acknowledged cumulatively. A gap is answered with a position, from which the sender goes
-/// on; silence is probed, and the answer is a position too. So whatever a connection loses, repeats
-/// or reorders, each frame is accepted once and in order.
+/// Two lanes, frames and bulk, each with a socket connection of its own. The connecting side sends
+/// hello on each until it gets a welcome; both compare run, graph hash, types, names and
+/// incarnations. Then numbered frames are sent, acknowledged cumulatively. A gap is answered with a
+/// position, from which the sender resends; a silent peer is probed, and its answer is a position
+/// too. So whatever a socket connection loses, repeats or reorders, each frame is accepted once and
+/// in order.
 ///
 /// No threads, no clocks, no sockets: the I/O thread of a transport (or a simulation) calls it with
-/// the time, takes frames to send from next(), and hands in what arrived. Calls the receiver.
+/// the time, takes frames to send from next(), and passes in frames that arrived. Calls the
+/// receiver.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +28,8 @@
 
 namespace primerl {
 
-/// MessageBatches of at most so many bytes are copied behind the header, larger ones are a part of
-/// their own, shared.
+/// Payloads of at most this many bytes are copied behind the header; larger ones are sent as a
+/// second part, shared.
 inline constexpr size_t kHeadBytesMax = size_t{8} << 10;
 
 /// A frame to send: the header with what follows it in the first part, and the second part.
@@ -44,17 +46,17 @@ struct InFrame {
   ReceivedPart data;
 };
 
-/// The connection that a frame came by, as its transport knows it.
+/// The socket connection on which a frame arrived, as its transport knows it.
 struct Via {
-  std::string_view route{};  // its name, unlike any other's
-  uint64_t order = 0;        // of two connections of a process the greater is the newer
+  std::string_view route{};  // its name, unique
+  uint64_t order = 0;        // of two socket connections of a process the greater is the newer
   bool is_own = false;       // this end made it
   bool is_proven = false;    // the peer's key was proved on it
 };
 
 class PeerConnection {
  public:
-  /// `identity`, `limits`, `outbox` and `receiver` outlive the link.
+  /// `identity`, `limits`, `outbox` and `receiver` outlive the connection.
   PeerConnection(const TransportIdentity& identity, PeerSpec peer, const ConnectionLimits& limits,
                  ConnectionOutbox& outbox, TransportReceiver& receiver, Time now);
 
@@ -68,28 +70,28 @@ class PeerConnection {
   /// Moves what the outbox holds into frames.
   void take_outbox();
 
-  /// The next frame to send on this lane, in the order of urgency; false: none now.
+  /// The next frame to send on this lane, most urgent first; false: none now.
   bool next(Lane lane, Time now, OutFrame& frame);
-  /// The connection did not take it: it will come again.
+  /// The transport could not send it: next() returns it again.
   void unsend(Lane lane, const OutFrame& frame);
 
-  /// A frame whose header decoded. Until a connection has greeted with everything right, nothing
-  /// but that greeting is taken from it; then the lane is bound to it, and a frame of any other
-  /// connection is refused and counted, whatever it says. A newer connection of the peer takes its
-  /// place by a greeting. So only who is bound can make the link fail.
+  /// A frame whose header decoded. From a socket connection without a valid greeting, only that
+  /// greeting is accepted; then the lane is bound to it, and frames of any other socket connection
+  /// are refused and counted, whatever they contain. A newer socket connection of the peer replaces
+  /// it with a greeting. So only the bound one can make the connection fail.
   void receive(Lane lane, const Via& via, InFrame frame, Time now);
-  /// Whether what comes by this connection is the peer's word.
+  /// Whether frames of this socket connection are known to come from the peer.
   bool is_bound(Lane lane, const Via& via) const {
     return connects() ? via.is_own
                       : channel(lane).is_greeted && !via.is_own && channel(lane).route == via.route;
   }
-  /// The connection by which a frame of next() leaves, where the peer made it.
+  /// The socket connection on which a frame of next() is sent, if the peer made it.
   const std::string& route_of(Lane lane, const OutFrame& frame) const {
     return frame.header.kind == PeerFrameKind::kRefusal ? refusal_route_ : channel(lane).route;
   }
-  /// This end made new connections: they begin with hello.
+  /// This end made new socket connections: they begin with hello.
   void connect_again(Time now);
-  /// Something that is no frame came from the peer's connection.
+  /// Data that is no valid frame arrived on the peer's socket connection.
   void refuse(FrameRefusal refusal) { ++refused_[static_cast<size_t>(refusal)]; }
   /// The peer speaks another version of these frames.
   void refuse_version(uint8_t theirs);
@@ -98,18 +100,18 @@ class PeerConnection {
   Time next_timer() const { return next_timer_; }
   void wake(Time now);
 
-  /// Says bye on both lanes once everything else has been sent.
+  /// Sends bye on both lanes after everything else was sent.
   void leave();
-  /// The peer said bye: it acknowledges nothing more.
+  /// The peer sent bye: it acknowledges nothing more.
   bool has_left() const { return has_left_; }
   void fail(const Error& why);
-  /// Ends quietly: declared dead, or closed.
+  /// Ends without a report: the peer was declared dead, or the transport closes.
   void end(std::string_view why);
 
-  /// Of the lane that was heard of least lately.
+  /// Of the lane that was silent longest.
   Time last_heard() const { return std::min(channels_[0].last_heard, channels_[1].last_heard); }
 
-  /// All but the outbox's numbers.
+  /// Adds all counters except the outbox's.
   void add_to(ConnectionStatus& status) const;
 
  private:
@@ -117,7 +119,7 @@ class PeerConnection {
     explicit Channel(uint32_t window) : lane(window) {}
     ConnectionLane lane;
     bool is_greeted = false;  // the peer's greeting was accepted
-    std::string route;        // of the connection it came by, where the peer made it
+    std::string route;        // of the socket connection on which it came, if the peer made it
     uint64_t order = 0;       // likewise
     bool owes_hello = false;
     bool owes_welcome = false;
@@ -130,16 +132,16 @@ class PeerConnection {
     uint32_t num_bad_checks = 0;  // in a row
     Time next_hello;
     Time last_heard;
-    Time last_progress;  // an acknowledgement, or nothing was unanswered
+    Time last_progress;  // an acknowledgement, or a time when nothing was unacknowledged
     Time last_probe;
   };
-  /// Of one numbered frame of batches: acknowledged when both lanes are that far.
+  /// One numbered frame of batches: acknowledged when both lanes have reached it.
   struct Receipt {
     uint64_t frame = 0;
     uint64_t bulk = 0;
     TransferCounts counts;
   };
-  /// A batch that waits for its bulk, or behind one that does.
+  /// A batch that waits for its bulk pieces, or behind another that does.
   struct Waiting {
     BatchShape shape;
     ReceivedPart bytes;
@@ -194,24 +196,24 @@ class PeerConnection {
   std::array<Channel, kNumLanes> channels_;
   Time greet_until_;
   Time next_timer_;
-  std::optional<RefusedGreeting> refusal_;  // said again to every hello
+  std::optional<RefusedGreeting> refusal_;  // repeated for every hello
   bool owes_refusal_ = false;
-  std::string refusal_route_;  // to whom
+  std::string refusal_route_;  // where it is sent
   bool has_told_of_outdated_ = false;
   uint32_t num_other_versions_ = 0;
   // Sending.
   std::deque<Receipt> receipts_;
   uint64_t next_object_ = 0;
-  uint64_t num_chunks_ = 0;        // the last one's number
-  std::deque<uint64_t> streamed_;  // numbers of stream frames under way
+  uint64_t num_chunks_ = 0;        // the last chunk's number
+  std::deque<uint64_t> streamed_;  // numbers of unacknowledged stream frames
   bool is_leaving_ = false;
   uint64_t num_stream_bytes_sent_ = 0, num_stream_bytes_received_ = 0;
   // Receiving.
   BulkAssembly bulk_;
-  uint64_t next_bulk_ = 0;  // number of the next batch's first piece
+  uint64_t next_bulk_ = 0;  // number of the next batch's first bulk piece
   std::map<GroupPair, std::deque<Waiting>> waiting_;
   uint64_t waiting_bytes_ = 0;  // of the batches in it
-  std::vector<Blob> pieces_;    // of the batch in hand
+  std::vector<Blob> pieces_;    // of the current batch
   TransferCounts received_;
   std::array<uint64_t, kNumFrameRefusals> refused_{};
   uint64_t num_breaks_ = 0;

@@ -6,7 +6,7 @@
 namespace primerl {
 namespace {
 
-constexpr uint32_t kBadChecksMax = 16;  // in a row: no accident any more
+constexpr uint32_t kBadChecksMax = 16;  // in a row: no longer accidental
 constexpr uint32_t kOtherVersionsMax = 3;
 
 template <Message T>
@@ -18,7 +18,8 @@ std::optional<T> read_body(std::span<const std::byte> body) {
 
 std::string hex(uint64_t number) { return fmt::format("{:016x}", number); }
 
-/// A word from elsewhere, fit to be said again: to a person, or to the peer.
+/// Text from another process, made safe for logs and for the peer: shortened, without control
+/// characters.
 std::string clipped(std::string word) {
   if (word.size() > kGreetingWordBytesMax) word.resize(kGreetingWordBytesMax);
   for (char& c : word)
@@ -34,7 +35,7 @@ std::optional<PeerGreeting> read_greeting(std::span<const std::byte> body) {
   return greeting;
 }
 
-/// In a time that says nothing of where they differ.
+/// Compares in constant time, so that the time does not show where they differ.
 bool are_equal(std::string_view one, std::string_view other) {
   if (one.size() != other.size()) return false;
   unsigned difference = 0;
@@ -43,7 +44,7 @@ bool are_equal(std::string_view one, std::string_view other) {
   return difference == 0;
 }
 
-/// What differs first between two processes that should belong together.
+/// The first difference between two processes that should belong to one run.
 std::optional<RefusedGreeting> difference(const TransportIdentity& own, const PeerSpec& peer,
                                           const PeerGreeting& greeting) {
   const auto differ = [&](std::string_view field, std::string ours, std::string theirs) {
@@ -63,7 +64,7 @@ std::optional<RefusedGreeting> difference(const TransportIdentity& own, const Pe
 void PeerConnection::receive(Lane lane, const Via& via, InFrame frame, Time now) {
   if (state_ == ConnectionState::kEnded) return;
   const PeerFrameHeader& header = frame.header;
-  // A stranger, too, has a frame read and its hash made; nothing of the link changes.
+  // A stranger's frame is read and hashed, but changes nothing of the connection.
   if (header.process != peer_.process || via.is_own != connects())
     return refuse(FrameRefusal::kStranger);
   const bool is_peer = is_bound(lane, via);
@@ -122,7 +123,7 @@ bool PeerConnection::check_incarnations(Lane lane, const Via& via, const InFrame
   const bool is_hello = header.kind == PeerFrameKind::kHello;
   if (header.incarnation < peer_.incarnation) {
     refuse(FrameRefusal::kIncarnation);
-    // Said once a greeting, on one lane: a process that should be dead shall know it.
+    // Sent once per greeting, on one lane: tells a process that it was declared dead.
     if (!is_hello || lane != Lane::kFrames) return false;
     owe_refusal({identity_.name, "incarnation", std::to_string(peer_.incarnation),
                  std::to_string(header.incarnation)},
@@ -133,8 +134,8 @@ bool PeerConnection::check_incarnations(Lane lane, const Via& via, const InFrame
                             false, false});
     return false;
   }
-  // A newer one is admitted by add_peer(), and says hello until then; likewise a peer that has not
-  // heard of this incarnation yet.
+  // A newer incarnation is admitted by add_peer(), and repeats hello until then; so does a peer
+  // that does not know this incarnation yet.
   if (header.incarnation > peer_.incarnation || header.peer_incarnation < identity_.incarnation) {
     refuse(FrameRefusal::kNotGreeted);
     return false;
@@ -154,11 +155,11 @@ bool PeerConnection::has_greeted() const {
 
 void PeerConnection::receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now) {
   const bool is_hello = frame.header.kind == PeerFrameKind::kHello;
-  // Who connects says hello, and is welcomed.
+  // Only the connecting side sends hello; only the other side sends welcome.
   if (is_hello == connects()) return refuse(FrameRefusal::kKind);
   const auto greeting = read_greeting(frame.head.bytes);
   if (!greeting) return refuse(FrameRefusal::kBody);
-  // Whoever does not know it learns nothing, and changes nothing.
+  // Without the right pass a sender gets no answer and changes nothing.
   if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
   if (state_ == ConnectionState::kFailed) {
     owes_refusal_ = owes_refusal_ || (is_hello && refusal_);
@@ -170,7 +171,7 @@ void PeerConnection::receive_greeting(Lane lane, const Via& via, const InFrame& 
   const bool is_second = is_hello && to.is_greeted && to.route != via.route;
   if (is_second && via.order <= to.order) return refuse(FrameRefusal::kStranger);
   if (auto differs = difference(identity_, peer_, *greeting)) {
-    // A link that has greeted does not fall because of another connection.
+    // A connection that has greeted does not fail because of another socket connection.
     if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
     ConnectionRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
                                  differs->ours, clipped(differs->theirs), false};
@@ -195,7 +196,7 @@ void PeerConnection::receive_greeting(Lane lane, const Via& via, const InFrame& 
   to.last_progress = now;
   to.has_gap = false;
   settle_receipts();
-  // A welcome has no answer that could say it.
+  // A hello is answered by a welcome, which has the nonce; after a welcome kReads tells it.
   if (memory_.open(*greeting) && !is_hello) owes_reads_ = true;
   if (auto pool = memory_.pool_of(greeting->reads)) outbox_.use_pool(std::move(pool));
   note_alive(lane, now);
@@ -239,9 +240,9 @@ void PeerConnection::owe_refusal(RefusedGreeting refusal, std::string_view route
 
 void PeerConnection::refuse_version(uint8_t theirs) {
   refuse(FrameRefusal::kVersion);
-  // Once may be damage, and a peer that greeted does not change its version.
+  // One such frame may be damaged, and a peer that has greeted does not change its version.
   if (is_over() || has_greeted() || ++num_other_versions_ < kOtherVersionsMax) return;
-  // It cannot read this either, but it sees the version.
+  // The peer cannot read this refusal either, but it sees the version.
   owe_refusal(
       {identity_.name, "version", std::to_string(kPeerProtocolVersion), std::to_string(theirs)},
       channel(Lane::kFrames).route);
@@ -252,7 +253,7 @@ void PeerConnection::refuse_version(uint8_t theirs) {
 void PeerConnection::acknowledge(Lane lane, uint64_t sequence, Time now) {
   Channel& to = channel(lane);
   if (sequence == to.lane.acknowledged()) return;
-  // An older one was overtaken on its way.
+  // An old acknowledgement, overtaken by a newer one.
   if (sequence < to.lane.acknowledged()) return;
   if (!to.lane.acknowledge(sequence))
     return fail_frame(FrameRefusal::kGap, "it acknowledges what was never sent");
@@ -267,7 +268,7 @@ void PeerConnection::receive_numbered(Lane lane, const InFrame& frame, Time now)
   const FrameRefusal refusal = to.lane.classify(frame.header.sequence);
   if (refusal != FrameRefusal::kNone) {
     refuse(refusal);
-    // The sender is behind, or ahead: either way it should know.
+    // The sender has resent too much, or something is missing: tell it in both cases.
     if (refusal == FrameRefusal::kDuplicate)
       to.owes_ack = true;
     else if (!std::exchange(to.has_gap, true))
@@ -277,7 +278,8 @@ void PeerConnection::receive_numbered(Lane lane, const InFrame& frame, Time now)
   to.lane.accept();
   to.has_gap = false;
   to.owes_ack = true;
-  // The other lane's welcome may still be on its way: nothing is delivered before the link is up.
+  // Report the connection as up before anything is delivered: the other lane's welcome may still be
+  // in transit.
   go_up();
   if (lane == Lane::kFrames)
     receive_batches(frame);
@@ -314,13 +316,14 @@ void PeerConnection::receive_batches(const InFrame& frame) {
           std::make_shared<const std::vector<std::byte>>(bytes.bytes.begin(), bytes.bytes.end());
       bytes = {copy, copy->size(), *copy};
     }
-    // Running totals: a grant that comes early is worth as much, one that waits stops the peer.
+    // Deliver grants now: they are running totals, so early is harmless, and late would block the
+    // peer.
     deliver_grants(shape, bytes);
     if (shape.num_messages == 0) {
       add(received_, {1, 0, shape.num_bytes});
       continue;
     }
-    // No more than the peer may have unacknowledged.
+    // At most what the peer may have unacknowledged.
     if (shape.num_bytes > limits_.unacknowledged_bytes_max - waiting_bytes_)
       return fail_frame(FrameRefusal::kTooLong, "too much waits for bulk");
     waiting_bytes_ += shape.num_bytes;
@@ -373,7 +376,7 @@ void PeerConnection::receive_chunk(const InFrame& frame) {
 void PeerConnection::receive_stream(const InFrame& frame) {
   if (frame.head.bytes.size() < kStreamNumberBytes)
     return fail_frame(FrameRefusal::kSize, "a frame of a stream without its number");
-  // Views without an owner: whoever keeps the bytes copies them.
+  // Views without an owner: a receiver that keeps the bytes must copy them.
   const auto view = [](std::span<const std::byte> bytes) {
     return Blob(std::shared_ptr<const void>(), bytes);
   };

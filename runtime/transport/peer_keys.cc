@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// "inference" lets every replica in, "inference#1" the one.
+/// "inference" allows every replica, "inference#1" only that one.
 bool is_named(const PlanProcess& process, const std::string& name) {
   return process.name == name || process.name.substr(0, process.name.find('#')) == name;
 }
@@ -22,7 +22,7 @@ Result<std::vector<TenantSlot>> slots_of(const AllowedName& entry, const Plan& p
     if (std::find(names.begin(), names.end(), plan.tenants[slot].name) != names.end())
       slots.emplace_back(slot);
   }
-  // None would mean all.
+  // An empty list would mean all tenants.
   if (slots.empty() && !entry.tenants.empty())
     return error(Code::kInvalid, "the key of '{}' is allowed for no tenant of this graph: {}",
                  entry.process, fmt::join(entry.tenants, ", "));
@@ -40,7 +40,7 @@ Result<std::vector<AllowedKey>> resolve(const std::vector<AllowedName>& entries,
   return allowed;
 }
 
-/// `name` of the file may be relative; workers are told where it is.
+/// A path from the file may be relative; workers get the absolute one.
 std::string absolute(const std::string& file) {
   std::error_code fault;
   const auto path = std::filesystem::absolute(file, fault);

@@ -1,8 +1,8 @@
-/// The keys of a run's links: which files `run --keys FILE --allow FILE` named, read and held
-/// against the plan. Plain values; any thread.
+/// The keys for the connections of a run: the files named by `run --keys FILE --allow FILE`, read
+/// and checked against the plan. Plain values; any thread.
 ///
-/// Only the names of the files travel (to the workers, as arguments); a secret key is read by each
-/// process for itself and stays in its memory.
+/// Only the names of the files are passed on (to the workers, as arguments); each process reads a
+/// secret key itself and keeps it in its memory.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@
 
 namespace primerl {
 
-/// As a command line says it; empty = not given.
+/// As given on a command line; empty = not given.
 struct PeerKeyFiles {
   std::string keys;    // this machine's pair
   std::string allow;   // who may connect, and for which tenants
-  std::string listen;  // the address of tcp links; "" = 127.0.0.1
+  std::string listen;  // the address for tcp connections; "" = 127.0.0.1
 
-  /// The same for a worker's command line.
+  /// The same as arguments of a worker's command line.
   std::vector<std::string> words() const;
   std::string tcp_address() const { return "tcp://" + (listen.empty() ? "127.0.0.1" : listen); }
 };
@@ -30,10 +30,10 @@ struct PeerKeys {
   std::vector<AllowedKey> allowed;
 };
 
-/// Nothing when no file was named. `machine` is the one that reads, as PlanProcess has it. An
-/// Error: a file that cannot be used, a process of this machine whose key is not let in, a key that
-/// is let in for no tenant of the graph, an address beyond loopback without both files. Names of
-/// the list that the graph does not have are other graphs'.
+/// Nothing when no file was named. `machine` is the one that reads, as in PlanProcess. Returns an
+/// Error for: a file that cannot be used, a process of this machine whose key is not allowed, a key
+/// that is allowed for no tenant of the graph, an address beyond loopback without both files. Names
+/// in the list that are not in the graph are ignored: they belong to other graphs.
 Result<std::optional<PeerKeys>> read_peer_keys(const PeerKeyFiles& files, const Plan& plan,
                                                const std::string& machine = "");
 

@@ -19,9 +19,9 @@ namespace {
 constexpr uint64_t kMagic = 0x3162'6f6c'626c'6d70;  // "pmlblob1"
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t kStepBytes = uint64_t{16} << 20;  // of memory reserved at once
+constexpr uint64_t kStepBytes = uint64_t{16} << 20;  // memory is reserved in such steps
 
-// A slot's word: its turn above, its state below.
+// A slot's word: turn in the upper half, state in the lower half.
 constexpr uint64_t kFree = 0, kSent = 1, kTaken = 2, kLetGo = 3;
 
 uint64_t word_of(uint32_t turn, uint64_t state) { return uint64_t{turn} << 32 | state; }
@@ -32,7 +32,7 @@ Error system_error(Code code, std::string_view doing) {
   return error(code, "cannot {} memory for Blobs: {}", doing, std::strerror(errno));
 }
 
-/// Pages that are missing later would end the process: ok means that they are there.
+/// A page fault without memory would kill the process later: ok means that the pages exist.
 Status reserve_pages(int descriptor, uint64_t begin, uint64_t size) {
   int refused = 0;
   do {
@@ -47,7 +47,7 @@ Status reserve_pages(int descriptor, uint64_t begin, uint64_t size) {
 
 }  // namespace
 
-/// The first pages of a pool; the reader may write here, never in the data behind.
+/// The first pages of a pool; the reader may write here, never into the data.
 struct ShmBlobPool::Page {
   uint64_t magic;
   uint64_t nonce;
@@ -70,7 +70,7 @@ Result<std::unique_ptr<ShmBlobPool>> ShmBlobPool::make(uint64_t num_bytes) {
   if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0)
     return system_error(Code::kIo, "size");
   RETURN_IF_ERROR(reserve_pages(descriptor, 0, Page::size()));
-  // Neither end can take pages away under the other.
+  // So that neither end can remove pages while the other uses them.
   if (::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error(Code::kIo, "seal");
   void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
@@ -94,7 +94,7 @@ Status ShmBlobPool::back(uint64_t end) {
 void ShmBlobPool::give_back() {
   const uint64_t end = used_.empty() ? 0 : used_.rbegin()->first + used_.rbegin()->second.size;
   const uint64_t kept = aligned(end, kStepBytes) + kSpareBytes;
-  // Not with every Blob: what is given back must be cleared when it is reserved again.
+  // Not after every Blob: memory that was given back must be cleared when it is reserved again.
   if (backed_ < kept + kSpareBytes) return;
   if (::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(Page::size() + kept), static_cast<off_t>(backed_ - kept)) == 0)
@@ -132,7 +132,8 @@ Result<ShmBlobPool::Room> ShmBlobPool::reserve(uint64_t size) {
   const auto turn = static_cast<uint32_t>(word.load(std::memory_order_relaxed) >> 32) + 1;
   used_[begin] = {needed, slot, turn};
   num_used_ += needed;
-  // The reference reaches the reader by a link, which orders what is filled in before it.
+  // The reference reaches the reader through the connection, which orders it after the writes to
+  // the data.
   word.store(word_of(turn, kSent), std::memory_order_release);
   return Room{{slot, turn, begin, size}, {memory_ + Page::size() + begin, size}};
 }
@@ -178,7 +179,7 @@ uint64_t ShmBlobPool::num_used_bytes() const {
   return num_used_;
 }
 
-/// The pool as its reader sees it: slots to write, data to read.
+/// The pool in the view of its reader: slots to write, data to read.
 struct ShmBlobReader::Mapping {
   using Page = ShmBlobPool::Page;
 
@@ -198,7 +199,7 @@ Result<std::unique_ptr<ShmBlobReader>> ShmBlobReader::open(const ShmBlobAddress&
   if (descriptor < 0) return system_error(Code::kUnavailable, "open");
   const auto mapping = std::make_shared<Mapping>();
   struct stat facts = {};
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // -1: a file that knows none
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);  // -1: a file without support for seals
   const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
   const bool is_sized = ::fstat(descriptor, &facts) == 0 && facts.st_size > 0 &&
                         static_cast<uint64_t>(facts.st_size) > Page::size();

@@ -1,21 +1,22 @@
-/// Blobs that another process of this machine reads where they were born.
+/// Blobs in shared memory, which another process of this machine reads without a copy.
 ///
 ///   sender                                            receiver
-///   ShmBlobPool  -- address() ---- once, by any link --> ShmBlobReader::open()
+///   ShmBlobPool  -- address() -- once, by connection --> ShmBlobReader::open()
 ///     reserve() or put() -- ShmBlobRef, in a frame ---> take() -> Blob, views the pool
 ///     room is free again <------ the last Blob dies ----+
 ///
-/// What travels by the link is a reference of 32 bytes, so a payload of any size costs the I/O
-/// thread nothing. The copy, where there is one, is put()'s: call it on the thread that has the
-/// bytes, or fill reserve()'s room and there is none. Nothing waits: a full pool is kExhausted, and
-/// the Blob then goes by the bulk link as ever.
+/// Only a reference of 32 bytes is sent, so the I/O thread's cost does not depend on the size.
+/// put() makes the one copy: call it on the thread that has the bytes; or write into reserve()'s
+/// room, without a copy. Nothing waits: when the pool is full, kExhausted is returned, and the Blob
+/// is sent on the bulk lane as usual.
 ///
-/// The memory has no name (memfd): it goes when both ends are gone, also by kill -9; nothing is
-/// ever left behind. The reader opens it through /proc, so both belong to one user and see each
-/// other's process numbers; where that fails, open() says so and the Blobs go by the bulk link.
-/// Readers cannot write data, only let go of it.
+/// The memory has no name (memfd): it is freed when both ends are gone, also after kill -9; nothing
+/// is left behind. The reader opens it through /proc, so both processes must belong to one user and
+/// see each other's process numbers; if that fails, open() returns an error and the Blobs are sent
+/// on the bulk lane. Readers cannot write data, only release it.
 ///
-/// Threads: pool and reader are thread-safe; Blobs may die on any thread, also after the reader.
+/// Threads: pool and reader are thread-safe; Blobs may be destroyed on any thread, also after the
+/// reader.
 #pragma once
 
 #include <atomic>
@@ -31,17 +32,17 @@
 
 namespace primerl {
 
-/// Where a pool is; for one frame at the greeting of two processes.
+/// Where a pool is; sent in the greeting of two processes.
 struct ShmBlobAddress {
   int64_t pid = 0;
   int32_t descriptor = -1;  // of that process
-  uint64_t nonce = 0;       // what must be found there
+  uint64_t nonce = 0;       // identifies the pool: what open() must find there
 };
 
 /// One Blob in a pool, for the frame of the message that carries it.
 struct ShmBlobRef {
   uint32_t slot = 0;
-  uint32_t turn = 0;  // of the slot: another turn is another Blob
+  uint32_t turn = 0;  // of the slot: a reused slot has another turn
   uint64_t offset = 0;
   uint64_t size = 0;
 };
@@ -51,7 +52,7 @@ inline constexpr size_t kShmBlobsMax = 4096;  // in one pool at a time
 class ShmBlobPool {
  public:
   /// For up to `num_bytes` of data, in whole pages. Memory is reserved as it is used, and most of
-  /// it given back when it is not; kExhausted when there is none for a beginning.
+  /// it is given back when it is not; kExhausted when there is none to begin with.
   static Result<std::unique_ptr<ShmBlobPool>> make(uint64_t num_bytes);
   ~ShmBlobPool();
   ShmBlobPool(const ShmBlobPool&) = delete;
@@ -61,20 +62,20 @@ class ShmBlobPool {
 
   struct Room {
     ShmBlobRef ref;
-    std::span<std::byte> bytes;  // to be filled before the reference is sent
+    std::span<std::byte> bytes;  // to be written before the reference is sent
   };
-  /// At a multiple of 64 bytes. kExhausted when no piece of that size, or no slot, is free.
+  /// At a multiple of 64 bytes. kExhausted when no room of that size, or no slot, is free.
   Result<Room> reserve(uint64_t size);
-  /// A copy of the bytes.
+  /// Reserves room and copies the bytes into it.
   Result<ShmBlobRef> put(std::span<const std::byte> bytes);
-  /// A reference that will not be sent after all.
+  /// Frees a reference that will not be sent.
   void cancel(const ShmBlobRef& ref);
-  /// The reader's process is dead: everything is free.
+  /// The reader's process is dead: frees everything.
   void forget_reader();
 
   uint64_t num_used_bytes() const;
-  /// Data that has memory, used or not: at most twice kSpareBytes, and 16 MiB, beyond the last byte
-  /// in use.
+  /// Bytes of data that have memory, used or not: at most twice kSpareBytes, and 16 MiB, beyond the
+  /// last byte in use.
   uint64_t num_backed_bytes() const;
   static constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
@@ -88,8 +89,8 @@ class ShmBlobPool {
 
   ShmBlobPool(int descriptor, uint64_t nonce, uint64_t num_bytes)
       : descriptor_(descriptor), nonce_(nonce), num_bytes_(num_bytes) {}
-  // With mutex_:
-  void collect();  // what was let go of
+  // With mutex_ held:
+  void collect();  // frees what the reader has released
   Status back(uint64_t end);
   void give_back();
   void free_piece(std::map<uint64_t, Piece>::iterator piece);
@@ -104,17 +105,17 @@ class ShmBlobPool {
   std::map<uint64_t, Piece> used_;  // by offset
   std::vector<uint32_t> free_slots_;
   uint64_t num_used_ = 0;
-  uint64_t backed_ = 0;  // bytes of data from the beginning on that have memory
+  uint64_t backed_ = 0;  // bytes of data, from the beginning, that have memory
 
   friend class ShmBlobReader;
 };
 
 class ShmBlobReader {
  public:
-  /// kUnavailable when the pool cannot be reached from here or is not what the address says.
+  /// kUnavailable when the pool cannot be opened from here or does not match the address.
   static Result<std::unique_ptr<ShmBlobReader>> open(const ShmBlobAddress& address);
 
-  /// The Blob of a reference, once. kCorrupt when the reference cannot be one of the pool.
+  /// The Blob of a reference, once. kCorrupt when the reference cannot belong to the pool.
   Result<Blob> take(const ShmBlobRef& ref) const;
 
  private:

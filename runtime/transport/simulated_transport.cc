@@ -30,7 +30,7 @@ std::pair<ProcessId, ProcessId> pair_of(ProcessId one, ProcessId other) {
 
 }  // namespace
 
-/// All frames under way, and the clock.
+/// All frames in transit, and the clock.
 struct SimulatedNetwork::Body {
   struct Arrival {
     Time at;
@@ -115,7 +115,7 @@ void SimulatedNetwork::Body::put(SimulatedFrame frame) {
   if (jitter > 0)
     at = at + Duration::nanoseconds(
                   static_cast<int64_t>(random.below(static_cast<uint64_t>(jitter) + 1)));
-  // Each lane is a connection of its own, in order unless reordering is asked for.
+  // Each lane has a connection of its own, in order unless reordering is enabled.
   const auto connection =
       std::pair(frame.from_address + (frame.lane == Lane::kBulk ? "b" : "f"), frame.to_address);
   Time& last = last_arrival[connection];
@@ -134,7 +134,7 @@ ProcessId SimulatedNetwork::Body::process_at(const std::string& address) const {
 
 void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
   if (is_closed_) return;
-  // Shared: a duplicate arrives again.
+  // Shared, because a duplicate arrives again.
   const auto first = std::make_shared<const std::vector<std::byte>>(frame.first);
   const auto second = std::make_shared<const Blob>(frame.second);
   const std::lock_guard lock(mutex());

@@ -1,13 +1,13 @@
-/// Transports on a virtual clock, over a network that loses, repeats, reorders, delays and parts:
-/// the protocol of peer_connection.h under every fault, repeatable by its seed. One thread, no
-/// sockets.
+/// Transports on a virtual clock, over a network that loses, repeats, reorders, delays and
+/// partitions: tests the protocol of peer_connection.h under every fault, repeatable by its seed.
+/// One thread, no sockets.
 ///
 ///   SimulatedNetwork network({.seed = 7, .faults = {.loss = 0.1}});
 ///   auto transport = network.make_transport(identity, limits, receiver);
 ///   network.run_until([&] { return ...; });
 ///
-/// Nothing happens but in advance(): send() only queues, deliver() is called from advance().
-/// Not thread-safe.
+/// Everything happens in advance(): send() only queues, deliver() is called from advance(). Not
+/// thread-safe.
 #pragma once
 
 #include <functional>
@@ -20,11 +20,11 @@
 
 namespace primerl {
 
-/// Chances per frame, each drawn by itself.
+/// Probabilities per frame, each drawn independently.
 struct SimulatedFaults {
   double loss = 0;
   double duplication = 0;
-  double reordering = 0;  // stays back while later frames pass
+  double reordering = 0;  // delayed while later frames pass
   Duration delay = Duration::microseconds(50);
   Duration jitter = Duration();  // of the delay; keeps the order
   Duration reordered_by = Duration::milliseconds(5);
@@ -48,17 +48,17 @@ class SimulatedNetwork {
   std::unique_ptr<Transport> make_transport(TransportIdentity identity, ConnectionLimits limits,
                                             TransportReceiver& receiver);
 
-  /// From now on; frames on their way keep their fate.
+  /// From now on; frames in transit are not affected.
   void set_faults(const SimulatedFaults& faults);
-  /// Nothing passes between the two until heal(): what is on its way is lost, too.
+  /// Drops all frames between the two until heal(), also those in transit.
   void cut(ProcessId one, ProcessId other);
   void heal(ProcessId one, ProcessId other);
 
-  /// The next event: an arrival, or a timer. False: nothing will ever happen.
+  /// The next event: an arrival, or a timer. False: no event is left.
   bool advance();
-  /// Until `done`, at most `events_max` events; whether it came true.
+  /// Runs until `done`, at most `events_max` events; returns whether it became true.
   bool run_until(const std::function<bool()>& done, uint64_t events_max = 1'000'000);
-  /// Until the clock has gone on by `time`.
+  /// Runs until the clock has advanced by `time`.
   void run_for(Duration time);
   Time now() const;
   uint64_t num_lost() const;

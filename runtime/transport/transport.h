@@ -3,28 +3,28 @@
 /// and what is returned to its sender after a death; a transport handles only processes,
 /// incarnations and frames.
 ///
-///   group threads -- send() -->  [ I/O thread: links ]  -- frames --> peer
-///   receiver     <-- deliver --            |           <-- frames --
+///   group threads -- send() -->  [ I/O thread: connections ]  -- frames --> peer
+///   receiver     <-- deliver --               |               <-- frames --
 ///
-/// Three carry the same protocol (peer_connection.h): ZeroMQ over ipc and tcp (zmq_transport.h),
-/// memory inside one process (memory_transport.h) and a seeded simulation with faults
-/// (simulated_transport.h).
+/// Three implementations use the same protocol (peer_connection.h): ZeroMQ over ipc and tcp
+/// (zmq_transport.h), memory inside one process (memory_transport.h) and a seeded simulation with
+/// faults (simulated_transport.h).
 ///
 /// Order: make -> add_peer() for every process that shares an edge -> send() / deliver -> close().
 /// Of two processes the one with the greater ProcessId connects (its PeerSpec has the other's
-/// address), the other expects it (no address). Nothing reaches a peer that was not added.
+/// address), the other expects it (no address). Nothing is sent to a peer that was not added.
 ///
-/// A break of the connection is healed by resending and only reported (on_connection_down,
-/// on_connection_up); send() goes on meanwhile. Death is declared by whoever started the process,
-/// through end_peer(); its next incarnation is admitted by add_peer() with the greater incarnation,
-/// and only then: call it when the groups have handled peer_down, so that no batch meant for the
-/// dead one reaches it.
+/// A broken connection is made again and missing frames are resent; it is only reported
+/// (on_connection_down, on_connection_up), and send() stays usable meanwhile. The launcher of a
+/// process declares its death, through end_peer(); only add_peer() with the greater incarnation
+/// admits its next incarnation. Call it when the groups have handled peer_down, so that no batch
+/// meant for the dead incarnation reaches the new one.
 ///
-/// Streams travel beside the batches, on the bulk connection: bytes in frames that whoever owns
-/// them is asked for one by one, when there is room (next_stream), so that what is under way of
-/// them is bounded and Blobs pass between. They belong to no group and stand in no ledger.
+/// Streams are sent in addition to the batches, on the bulk lane: the transport asks their owner
+/// for one frame at a time, when there is room (next_stream), so that the amount in transit is
+/// bounded and Blobs are sent between the frames. They belong to no group and are in no ledger.
 ///
-/// Ledger, per link and in batches: sent == acknowledged + unacknowledged + abandoned.
+/// Ledger, per connection and in batches: sent == acknowledged + unacknowledged + abandoned.
 #pragma once
 
 #include <array>
@@ -39,8 +39,8 @@
 
 namespace primerl {
 
-/// Where a process is reached: "ipc:///folder/p2.e1.frames", "tcp://127.0.0.1:40123", "memory://x".
-/// Bulk has a connection of its own, so that a grant never waits behind a Blob.
+/// The address of a process: "ipc:///folder/p2.e1.frames", "tcp://127.0.0.1:40123", "memory://x".
+/// Bulk has a socket connection of its own, so that a grant never waits behind a Blob.
 struct PeerAddress {
   std::string frames;
   std::string bulk;
@@ -48,20 +48,20 @@ struct PeerAddress {
   friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
 };
 
-/// Longest run, name of a process, or other word of a greeting; in bytes.
+/// Longest run, process name, or other string of a greeting; in bytes.
 inline constexpr size_t kGreetingWordBytesMax = 256;
 
-/// What a process says of itself when it greets, and what its peers must say too: run, graph hash
-/// and types must be equal, everything else is held against the PeerSpec.
+/// What a process sends about itself in its greeting. Peers must have the same run, graph hash and
+/// types; everything else is checked against the PeerSpec.
 struct TransportIdentity {
   std::string run;
   uint64_t graph_hash = 0;                 // Plan::graph_hash
   std::shared_ptr<const WireTypes> types;  // its hash is compared
   ProcessId process;
   std::string name;          // PlanProcess::name
-  uint32_t incarnation = 1;  // incarnation, from 1, handed out by the launcher
-  /// What a peer must show in its greeting: drawn by this incarnation, and told by whoever tells
-  /// peers of it. One that does not know it is a stranger. "" where nobody else can connect.
+  uint32_t incarnation = 1;  // counted from 1 by the launcher
+  /// A secret that peers must send in their greeting: drawn by this incarnation, and given to its
+  /// peers with its address. A sender without it is a stranger. "" when nobody else can connect.
   std::string pass{};
 };
 
@@ -70,36 +70,35 @@ struct PeerSpec {
   std::string name;
   uint32_t incarnation = 1;
   PeerAddress address;     // empty: it connects to us
-  std::string public_key;  // Z85: what the peer must prove to hold on each connection; "": no key
+  std::string public_key;  // Z85: the peer must prove it on each socket connection; "": no key
   std::string pass{};      // its TransportIdentity::pass
-  std::vector<TenantSlot>
-      tenants;                 // it may speak for; empty: all. Shared traffic is always allowed
-  bool shares_memory = false;  // it is on this machine: large Blobs go by a pool, not by the link
+  std::vector<TenantSlot> tenants;  // it may send for; empty: all. Shared traffic is always allowed
+  bool shares_memory = false;  // on this machine: large Blobs use a shared pool, not the bulk lane
 };
 
-/// Bounds and times of every link of a transport.
+/// Bounds and times of every connection of a transport.
 struct ConnectionLimits {
-  /// What may wait for acknowledgement per peer. The groups' credits bound it long before; send()
-  /// beyond it is an error that ends a run, not flow control.
+  /// What may wait for acknowledgement per peer. The groups' credits bound it much earlier; a
+  /// send() beyond it is an error that ends the run, not flow control.
   uint64_t unacknowledged_bytes_max = uint64_t{4} << 30;
   uint64_t unacknowledged_batches_max = uint64_t{1} << 20;
-  uint64_t batch_bytes_max = uint64_t{16} << 20;  // of one batch, without what travels as bulk
+  uint64_t batch_bytes_max = uint64_t{16} << 20;  // of one batch, without its bulk pieces
   uint64_t blob_bytes_max = uint64_t{1} << 30;
-  /// Blobs and bodies from this size on travel as bulk, in chunks.
+  /// Blobs and bodies of at least this size are sent on the bulk lane, in chunks.
   uint64_t bulk_bytes_min = uint64_t{64} << 10;
   uint64_t chunk_bytes = uint64_t{1} << 20;
-  /// Of what goes by shared memory, what the peer holds at a time; beyond, it goes in chunks. Only
-  /// what is in use has memory.
+  /// Most bytes of shared memory that the peer holds at a time; further Blobs are sent in chunks.
+  /// Only the part in use has memory.
   uint64_t pool_bytes_max = uint64_t{4} << 30;
-  /// MessageBatches that wait for one peer share a frame up to this size; 1 = one batch a frame.
+  /// Waiting batches of one peer share a frame up to this size; 1 = one batch per frame.
   uint64_t frame_bytes = uint64_t{64} << 10;
-  /// Frames sent and not yet acknowledged, per peer: bounds what lies in sockets.
+  /// Frames sent and not yet acknowledged, per peer: bounds the data in sockets.
   uint32_t window_frames = 1024;
   uint32_t window_chunks = 64;
   uint32_t window_streams = 4;                         // of those, frames of streams
   Duration hello_every = Duration::milliseconds(100);  // until the peer greets
-  Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: ask, resend
-  Duration silent_after = Duration::seconds(2);        // nothing heard: the link counts as broken
+  Duration probe_after = Duration::milliseconds(500);  // without acknowledgement: probe, resend
+  Duration silent_after = Duration::seconds(2);        // nothing received: it counts as broken
   Duration greet_timeout = Duration::seconds(10);      // from add_peer() to the first greeting
 };
 
@@ -113,7 +112,7 @@ struct TransferCounts {
 enum class ConnectionState {
   kConnecting,  // added, not greeted yet
   kUp,
-  kBroken,  // was up; the connection is being made again
+  kBroken,  // was up; is being connected again
   kFailed,  // refused, or a protocol error: carries nothing more
   kEnded,   // end_peer() or close()
 };
@@ -126,24 +125,24 @@ struct ConnectionStatus {
   ConnectionState state = ConnectionState::kConnecting;
   TransferCounts sent;            // taken by send()
   TransferCounts acknowledged;    // of those: the peer's receiver has them
-  TransferCounts unacknowledged;  // queued, or on their way
-  TransferCounts abandoned;       // unacknowledged when the link ended or failed
+  TransferCounts unacknowledged;  // queued, or in transit
+  TransferCounts abandoned;       // unacknowledged when the connection ended or failed
   TransferCounts received;        // delivered here
-  uint64_t num_blobs_shared = 0;  // of those sent: by shared memory
+  uint64_t num_blobs_shared = 0;  // of those sent: through shared memory
   uint64_t num_bytes_shared = 0;
-  uint64_t num_stream_bytes_sent = 0;  // each once
+  uint64_t num_stream_bytes_sent = 0;  // each byte counted once
   uint64_t num_stream_bytes_received = 0;
   uint64_t num_frames_sent = 0;  // resent ones included
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
   std::array<uint64_t, kNumFrameRefusals> refused{};  // arrivals by FrameRefusal
   Duration round_trip;    // of the last greeting; known to the side that connects
-  Duration clock_offset;  // the peer's clock minus ours, then
+  Duration clock_offset;  // the peer's clock minus ours, at that time
 
   uint64_t num_refused(FrameRefusal refusal) const { return refused[static_cast<size_t>(refusal)]; }
 };
 
-/// Two processes that do not belong together, said on both sides.
+/// Two processes that do not belong to one run; reported on both sides.
 struct ConnectionRefusal {
   ProcessId peer;         // as it calls itself; none when unknown
   std::string peer_name;  // likewise
@@ -151,13 +150,13 @@ struct ConnectionRefusal {
   std::string ours;
   std::string theirs;
   bool by_peer = false;   // the peer refused us
-  bool ends_link = true;  // the link fails with it; false: an older incarnation was sent away
+  bool ends_link = true;  // the connection fails with it; false: an older incarnation was refused
   /// "'training' (process 1) was refused: graph hash: ours 1f…, theirs 2e…"
   std::string text() const;
 };
 
-/// A frame of a stream. The body is shared, not copied, when it is sent; of one that arrives both
-/// views are valid in the call only. At most ConnectionLimits::batch_bytes_max together.
+/// A frame of a stream. The body is shared, not copied, when it is sent; in a received frame both
+/// views are valid only during the call. At most ConnectionLimits::batch_bytes_max together.
 struct StreamFrame {
   uint32_t stream = 0;
   Blob head;
@@ -170,23 +169,23 @@ struct StreamFrame {
 class TransportReceiver {
  public:
   virtual ~TransportReceiver() = default;
-  /// Grants may come ahead of messages that wait for bulk: a batch of grants alone.
+  /// Grants may come before messages that wait for bulk: as a batch with grants only.
   virtual void deliver(ProcessId from, MessageBatch&& batch) = 0;
   virtual void on_connection_up(ProcessId peer, uint32_t incarnation) = 0;
   virtual void on_connection_down(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
   virtual void on_refused(const ConnectionRefusal& refusal) = 0;
-  /// The link carries nothing more: refused, no greeting within greet_timeout, or a peer that
-  /// breaks the protocol. What it had not acknowledged is abandoned.
+  /// The connection carries nothing more: refused, no greeting within greet_timeout, or a peer that
+  /// breaks the protocol. What the peer had not acknowledged is abandoned.
   virtual void on_connection_failed(ProcessId peer, uint32_t incarnation, const Error& why) = 0;
-  /// The bulk connection has room: the next frame of any stream for the peer. False: none now; ask
-  /// again after streams_ready(), or when something has arrived from it.
+  /// The bulk lane has room: fill in the next frame of any stream for the peer. False: none now; it
+  /// is called again after streams_ready(), or when something has arrived from the peer.
   virtual bool next_stream(ProcessId peer, uint32_t incarnation, StreamFrame& frame) {
     (void)peer;
     (void)incarnation;
     (void)frame;
     return false;
   }
-  /// In the order in which the peer's next_stream() gave them, each once.
+  /// In the order of the peer's next_stream() calls, each frame once.
   virtual void receive_stream(ProcessId from, uint32_t incarnation, const StreamFrame& frame) {
     (void)from;
     (void)incarnation;
@@ -196,26 +195,26 @@ class TransportReceiver {
 
 class Transport {
  public:
-  /// As if by close(Duration()), when it was not closed.
+  /// Calls close(Duration()) if it was not closed.
   virtual ~Transport() = default;
 
-  /// Where peers reach this process; known from the beginning.
+  /// The address at which peers connect to this process; known from the beginning.
   virtual const PeerAddress& address() const = 0;
-  /// All of them, where it listens in several ways.
+  /// All addresses, when it listens on several.
   virtual std::vector<PeerAddress> addresses() const { return {address()}; }
 
-  /// Begins a link. kInvalid: the address is none of this transport's, or it needs a key. kExists:
-  /// the incarnation is not above the one that was added before. A greater incarnation ends the
-  /// older link as end_peer() would. Any thread but the I/O thread.
+  /// Begins a connection. kInvalid: the address is not of this kind of transport, or it needs a
+  /// key. kExists: the incarnation is not greater than the one that was added before. A greater
+  /// incarnation ends the older connection as end_peer() would. Any thread but the I/O thread.
   virtual Status add_peer(PeerSpec peer) = 0;
   /// The process is dead: abandons what it has not acknowledged; later arrivals of `incarnation`
-  /// and below are refused. Nothing of it is delivered after the return. Any thread but the I/O
+  /// and below are refused. Nothing of it is delivered after this returns. Any thread but the I/O
   /// thread.
   virtual void end_peer(ProcessId peer, uint32_t incarnation) = 0;
 
-  /// Queues a batch for a live link and returns; order is kept per calling group. kExhausted: a
-  /// limit of ConnectionLimits was passed, nothing was taken. kUnavailable: the link failed or
-  /// ended; nothing was taken. kNotFound: no such peer. Any thread.
+  /// Queues a batch for a live connection and returns; order is kept per calling group. kExhausted:
+  /// a limit of ConnectionLimits was exceeded, nothing was queued. kUnavailable: the connection
+  /// failed or ended; nothing was queued. kNotFound: no such peer. Any thread.
   virtual Status send(ProcessId to, MessageBatch&& batch) = 0;
 
   /// next_stream() may have something. Any thread, not from within it.
@@ -224,12 +223,13 @@ class Transport {
   /// One entry per peer, by ProcessId. Any thread but the I/O thread.
   virtual std::vector<ConnectionStatus> status() const = 0;
 
-  /// Frames of nobody that was added, and keys that were not let in, by FrameRefusal. Any thread
-  /// but the I/O thread.
+  /// Frames of processes that were not added, and keys that were not allowed, by FrameRefusal. Any
+  /// thread but the I/O thread.
   virtual std::array<uint64_t, kNumFrameRefusals> refused_strangers() const { return {}; }
 
   /// Sends what is queued and waits for its acknowledgement, at most `deadline`, then ends every
-  /// link and joins the I/O thread. kDeadline names the peers that did not acknowledge. Idempotent.
+  /// connection and joins the I/O thread. kDeadline names the peers that did not acknowledge.
+  /// Idempotent.
   virtual Status close(Duration deadline) = 0;
 };
 

@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kIpc = "ipc://";
 constexpr std::string_view kTcp = "tcp://";
 
-/// Every tcp address needs keys: on loopback, too, any user of the machine can connect, and listen
-/// where somebody has gone.
+/// Every tcp address needs keys: also on loopback, where any user of the machine can connect, or
+/// listen on a port that a process has left.
 Status check_keys(const std::string& address, const ZmqOptions& options) {
   if (options.keys) return check_reach(address, true, !options.allowed.empty());
   RETURN_IF_ERROR(check_reach(address, false, false));
@@ -23,7 +23,7 @@ Status check_keys(const std::string& address, const ZmqOptions& options) {
       .note("make_key_pair() draws a pair for a run; ipc needs none");
 }
 
-/// Holds a folder that is there against what a private one is.
+/// Checks that an existing folder is private.
 Status check_private(const std::string& folder) {
   struct stat about {};
   if (::lstat(folder.c_str(), &about) != 0)
@@ -38,7 +38,7 @@ Status check_private(const std::string& folder) {
   return ok();
 }
 
-/// Makes the folder, or holds the one that is there against what a private folder is.
+/// Makes the folder, or checks that the existing one is private.
 Status private_folder(const std::string& folder) {
   if (folder.empty() || folder.front() != '/')
     return error(Code::kInvalid, "'ipc://{}' needs an absolute folder", folder);
@@ -67,7 +67,7 @@ bool is_loopback(std::string_view address) {
   if (host.starts_with("[::1]")) return host.size() == 5 || host[5] == ':';
   host = host.substr(0, host.find(':'));
   if (host == "localhost") return true;
-  // Four numbers: a name like 127.example.org goes elsewhere.
+  // Four numbers: a name like 127.example.org may be another machine.
   const bool is_numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
   return is_numeric && host.starts_with("127.") && std::count(host.begin(), host.end(), '.') == 3;
 }
@@ -122,7 +122,7 @@ Status check_zmq_peer(const PeerSpec& peer, const ZmqOptions& options) {
                    peer.name)
           .note("valid: 'ipc:///folder/socket' and 'tcp://address:port'");
     if (address.starts_with(kIpc)) {
-      // Who else could enter it could listen there in the peer's place.
+      // Another user who can enter the folder could listen there instead of the peer.
       const std::string file = address.substr(kIpc.size());
       const Status ours = check_private(file.substr(0, file.rfind('/')));
       if (!ours.ok() && ours.error().code() != Code::kNotFound) return ours;

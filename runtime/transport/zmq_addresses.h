@@ -5,16 +5,16 @@
 
 namespace primerl {
 
-/// Whether it fits into a greeting.
+/// Whether its strings fit into a greeting.
 Status check_identity(const TransportIdentity& identity);
 
-/// What to bind for one entry of `options.listen`, made safe: an ipc folder is there, ours alone,
-/// and short enough.
+/// The addresses to bind for one entry of `options.listen`, made safe: an ipc folder exists, is
+/// private, and its path is short enough.
 Result<PeerAddress> listen_address(const std::string& listen, const TransportIdentity& identity,
                                    const ZmqOptions& options);
 
-/// Whether something may listen on, or connect to, this address beyond loopback: only with keys and
-/// a list of those allowed.
+/// An address beyond loopback may be listened on, or connected to, only with keys and a list of
+/// allowed keys.
 Status check_reach(const std::string& address, bool has_keys, bool has_allowed);
 
 /// Whether this process may connect to, or expect, the peer.

@@ -1,6 +1,6 @@
-/// ZmqAuthenticator: answers ZeroMQ's question whether a key may connect (ZAP, RFC 27).
+/// ZmqAuthenticator: tells ZeroMQ whether a key may connect (ZAP, RFC 27).
 ///
-/// Without one CURVE lets any key in. Listens on inproc://zeromq.zap.01 of one context. Lives on
+/// Without one CURVE accepts any key. Listens on inproc://zeromq.zap.01 of one context. Lives on
 /// the I/O thread.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace primerl {
 
 enum class KeyVerdict {
   kLetIn,
-  kNotYet,  // waits for its answer: who has the key may be expected in a moment
-  kNever,   // told so
+  kNotYet,  // no answer yet: a process with this key may be added in a moment
+  kNever,   // refused
 };
 
 class ZmqAuthenticator {
@@ -25,13 +25,13 @@ class ZmqAuthenticator {
 
   static Result<ZmqAuthenticator> open(ZmqContext& context);
 
-  /// Answers what has been asked, without waiting, some of it when there is much. The number of
-  /// those it did not let in (yet).
+  /// Answers pending questions without waiting; a limited number per call. Returns the number of
+  /// keys that it refused or left waiting.
   uint64_t serve(const Judge& judge, Time now);
   ZmqSocket& socket() { return socket_; }
 
  private:
-  /// A connection that waits; ZeroMQ closes it by itself when its handshake has taken too long.
+  /// A connection that waits; ZeroMQ closes it itself when its handshake takes too long.
   struct Asked {
     std::string asker, request, key;
     Time since;

@@ -18,7 +18,7 @@ std::string draw_word() {
 KeyPair make_key_pair() {
   std::array<char, kKeyTextBytes + 1> public_key{};
   std::array<char, kKeyTextBytes + 1> secret_key{};
-  // A public key is an argument of commands: one that begins like a flag is not given out.
+  // A public key is used as a command argument: do not return one that begins like a flag.
   do {
     CHECK(zmq_curve_keypair(public_key.data(), secret_key.data()) == 0,
           "ZeroMQ was built without CURVE");

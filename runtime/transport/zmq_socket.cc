@@ -14,7 +14,7 @@ zmq_msg_t* of(std::array<std::byte, 64>& message) {
   return reinterpret_cast<zmq_msg_t*>(message.data());
 }
 zmq_msg_t* of(const std::array<std::byte, 64>& message) {
-  // ZeroMQ's readers take no const.
+  // ZeroMQ's read functions do not take const.
   return reinterpret_cast<zmq_msg_t*>(const_cast<std::byte*>(message.data()));
 }
 
@@ -59,7 +59,8 @@ Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
   to.set(ZMQ_MAXMSGSIZE, settings.message_bytes_max);
   to.set(ZMQ_HANDSHAKE_IVL, kHandshakeMilliseconds);
   // No ZMQ_HEARTBEAT_IVL: in 4.3.4 a ping on a broken connection whose reader is full ends the
-  // process (assertion !_io_error, libzmq#4364, #4767). Probes of the links notice silence instead.
+  // process (assertion !_io_error, libzmq#4364, #4767). The probes of PeerConnection detect silence
+  // instead.
   to.set(ZMQ_TCP_KEEPALIVE, 1);
   if (!settings.secret_key.empty()) {
     to.set(ZMQ_CURVE_SERVER, settings.is_server ? 1 : 0);
@@ -68,7 +69,7 @@ Status apply(void* socket, ZmqKind kind, const ZmqSocketSettings& settings) {
       to.set(ZMQ_CURVE_PUBLICKEY, settings.public_key);
       to.set(ZMQ_CURVE_SERVERKEY, settings.server_key);
     } else {
-      // Without a domain nobody is asked, and every key would be let in.
+      // Without a domain ZeroMQ asks no authenticator and accepts every key.
       to.set(ZMQ_ZAP_DOMAIN, std::string("primerl"));
     }
   }
@@ -83,7 +84,7 @@ ZmqMessage::ZmqMessage(size_t num_bytes) {
 }
 ZmqMessage::ZmqMessage(const Blob& blob) {
   auto kept = std::make_unique<Blob>(blob);
-  auto* data = const_cast<std::byte*>(kept->bytes().data());  // nobody writes into it
+  auto* data = const_cast<std::byte*>(kept->bytes().data());  // never written to
   const size_t size = kept->size();
   CHECK(zmq_msg_init_data(of(message_), data, size, release_blob, kept.release()) == 0,
         "no memory for a message");
@@ -161,7 +162,8 @@ ZmqSent ZmqSocket::send(std::span<ZmqMessage> parts) {
     const int flags = ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
     while (zmq_msg_send(of(parts[i].message_), socket_, flags) < 0) {
       if (errno == EINTR) continue;
-      // After its first part a message is taken whole; a peer that goes away meanwhile loses it.
+      // ZeroMQ has taken the first part, so it takes all of them; a peer that disconnects meanwhile
+      // loses the message.
       return ZmqSent::kNobody;
     }
   }
@@ -190,7 +192,7 @@ void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout) {
   items.reserve(sockets.size() + 1);
   items.push_back({nullptr, fd, ZMQ_POLLIN, 0});
   for (const ZmqSocket* socket : sockets) items.push_back({socket->handle(), 0, ZMQ_POLLIN, 0});
-  // Rounded up: a timer that is woken early would only be looked at twice.
+  // Rounded up: waking before the timer would only cost a second look.
   const int64_t milliseconds = (timeout.to_nanoseconds() + 999'999) / 1'000'000;
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(milliseconds));
 }

@@ -1,5 +1,5 @@
-/// ZeroMQ's context, sockets and messages as values: what zmq_transport.cc needs of them, without
-/// naming ZeroMQ. A socket belongs to one thread at a time; a context to all.
+/// ZeroMQ's context, sockets and messages as values: what zmq_transport.cc needs, without ZeroMQ's
+/// header. A socket belongs to one thread at a time; a context may be used by all.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace primerl {
 class ZmqMessage {
  public:
   ZmqMessage();
-  /// Room for bytes to be written before it is sent.
+  /// An uninitialized message, to be filled before it is sent.
   explicit ZmqMessage(size_t num_bytes);
   /// Shares the Blob's bytes until ZeroMQ has written them.
   explicit ZmqMessage(const Blob& blob);
@@ -32,7 +32,8 @@ class ZmqMessage {
   std::span<std::byte> bytes();
   std::span<const std::byte> bytes() const;
   bool has_more() const;
-  /// The key that the connection proved to hold; empty without one. Valid as long as the message.
+  /// The key that the peer proved to hold on this connection; empty without one. Valid as long as
+  /// the message.
   std::string_view user_id() const;
 
  private:
@@ -43,7 +44,7 @@ class ZmqMessage {
 class ZmqContext {
  public:
   ZmqContext();
-  /// Waits until every socket's linger is over.
+  /// Waits until every socket's linger time is over.
   ~ZmqContext();
   ZmqContext(const ZmqContext&) = delete;
   ZmqContext& operator=(const ZmqContext&) = delete;
@@ -53,15 +54,15 @@ class ZmqContext {
   void* context_;
 };
 
-/// A peer that connects and says nothing is hung up on after so long.
+/// A peer that connects and sends nothing is disconnected after this time.
 inline constexpr int kHandshakeMilliseconds = 5000;
 
-/// What a socket is made with; see docs/design/transport.md for the values.
+/// Options of a new socket; docs/design/transport.md explains the values.
 struct ZmqSocketSettings {
   std::string routing_id;   // of a dealer
   int high_water_mark = 0;  // messages, in each direction
   int64_t message_bytes_max = -1;
-  bool is_server = false;                          // of keys
+  bool is_server = false;                          // the end that checks keys (CURVE server)
   std::string public_key, secret_key, server_key;  // Z85; empty: no keys
 };
 
@@ -81,10 +82,10 @@ class ZmqSocket {
   /// The address it got, with its port.
   Result<std::string> bind(const std::string& address);
   Status connect(const std::string& address);
-  /// How long what was sent may still leave after the socket has closed.
+  /// How long sent messages may still be written after the socket was closed.
   void linger(Duration limit);
 
-  /// All parts or none. kNobody: no peer, or not this one; never blocks.
+  /// Sends all parts or none. kNobody: no peer, or not this one; never blocks.
   ZmqSent send(std::span<ZmqMessage> parts);
   /// False: nothing is there.
   bool receive(ZmqMessage& part);
@@ -96,9 +97,9 @@ class ZmqSocket {
   void* socket_ = nullptr;
 };
 
-/// A look that costs no system call.
+/// Checks without a system call.
 bool zmq_any_readable(std::span<ZmqSocket* const> sockets);
-/// Waits until a socket or the file descriptor is readable, or `timeout` (zero: looks only).
+/// Waits until a socket or the file descriptor is readable, or `timeout` (zero: does not wait).
 void zmq_wait(std::span<ZmqSocket* const> sockets, int fd, Duration timeout);
 
 }  // namespace primerl

@@ -20,14 +20,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
-/// What connects to a plain socket proves nothing by itself; to the other it proves its key.
+/// A peer that connects to the plain socket proves nothing; on the other it proves its key.
 enum Door { kPlain, kCurve };
 constexpr Door kDoors[] = {kPlain, kCurve};
-/// Of one socket before the others get a turn. Pieces of bulk are few: each takes 0.1 ms.
+/// Per socket and turn, so that the others get a turn. Few on bulk: each chunk takes 0.1 ms.
 constexpr int kFramesPerTurn[] = {256, 2};
-/// Below, a Blob is copied out of what was received, so nothing needs to stay.
+/// Smaller Blobs are copied out of the received part, so the part need not be kept.
 constexpr size_t kOwnedBytesMin = 1024;
-/// A new connection is tried so often, for so long; then with each hello.
+/// A new connection is tried this often, for this long; afterwards with each hello.
 constexpr Duration kConnectEvery = Duration::milliseconds(5);
 constexpr Duration kConnectFor = Duration::seconds(2);
 constexpr Duration kLingerMax = Duration::seconds(1);
@@ -37,9 +37,9 @@ Time to_time(Clock::time_point point) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(point.time_since_epoch()).count());
 }
 
-/// What a connection is called: 'P', process, incarnation and count of connections say whose it is
-/// and which is the newer; 32 random characters make it a name that nobody else can have, not even
-/// when the connection has gone and ZeroMQ would give the name to another.
+/// Routing id of a connection: 'P', process, incarnation and connection count tell whose it is and
+/// which is newer. 32 random characters make it a name that nobody else can have, also after the
+/// connection is gone, when ZeroMQ would give the name to another.
 constexpr size_t kRouteBytes = 13 + 32;
 
 std::string routing_id(const TransportIdentity& identity, uint32_t attempt) {
@@ -56,7 +56,7 @@ ProcessId process_of(std::span<const std::byte> id) {
   return ProcessId(take_number<uint32_t>(id.data() + 1));
 }
 
-/// Of a name that has a process.
+/// For an id from which process_of() reads a process.
 Via via_of(std::span<const std::byte> id) {
   const uint64_t incarnation = take_number<uint32_t>(id.data() + 5);
   return {{reinterpret_cast<const char*>(id.data()), id.size()},
@@ -71,7 +71,7 @@ ReceivedPart received(ZmqMessage& part) {
   return {owner, bytes.size(), bytes};
 }
 
-/// What follows the first part. False: more than a second one, and all of it is gone.
+/// Receives the rest after the first part. False: more than one further part; all are dropped.
 bool receive_rest(ZmqSocket& socket, std::array<ZmqMessage, 2>& parts) {
   if (!parts[0].has_more()) return true;
   if (!socket.receive(parts[1])) return false;
@@ -152,10 +152,10 @@ class ZmqTransport final : public ConnectionTransport {
   const ZmqOptions options_;
   const int event_;
   std::vector<PeerAddress> addresses_;
-  // Touched by the I/O thread, with mutex() held.
+  // Touched by the I/O thread only, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
-  std::array<Sockets, std::size(kDoors)> routers_;  // those of doors that something listens at
+  std::array<Sockets, std::size(kDoors)> routers_;  // only of doors with a listening address
   std::map<ProcessId, Dealer> dealers_;
   uint32_t num_attempts_ = 0;
   std::condition_variable turned_;
@@ -163,14 +163,14 @@ class ZmqTransport final : public ConnectionTransport {
   bool is_breaking_ = false;
   Duration linger_;
   Status closed_;
-  std::vector<ZmqSocket*> polled_;  // without the lock, too
-  // Of waking up: is_woken_ before is_sleeping_, on both sides.
+  std::vector<ZmqSocket*> polled_;  // also used without the lock
+  // For waking up: is_woken_ is accessed before is_sleeping_, on both sides.
   std::atomic<bool> is_woken_{false};
   std::atomic<bool> is_sleeping_{false};
   std::thread thread_;
 };
 
-/// tcp always proves keys; ipc, whose folder only this user can enter, where the run has a list.
+/// tcp always checks keys; ipc, in a folder of this user only, does so when the run has a list.
 Door ZmqTransport::door_of(const std::string& address) const {
   return address.starts_with("tcp://") || !options_.allowed.empty() ? kCurve : kPlain;
 }
@@ -178,7 +178,7 @@ Door ZmqTransport::door_of(const std::string& address) const {
 ZmqSocketSettings ZmqTransport::settings(Lane lane, Door door) const {
   const uint32_t window = lane == Lane::kFrames ? limits().window_frames : limits().window_chunks;
   ZmqSocketSettings settings;
-  // The window bounds what is under way; twice as much when it was sent again, and what has none.
+  // The window bounds frames in transit: twice for resent ones, and some for unnumbered ones.
   settings.high_water_mark = static_cast<int>(2 * window + 64);
   settings.message_bytes_max = static_cast<int64_t>(
       std::max({limits().batch_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
@@ -306,7 +306,7 @@ Status ZmqTransport::open_dealer(const PeerConnection& link) {
   return ok();
 }
 
-/// A key of the list, if there is one, that a peer of now is expected to have.
+/// Whether a key is on the list (if there is one) and belongs to a peer that is expected now.
 KeyVerdict ZmqTransport::judge(const std::string& key) {
   const auto& list = options_.allowed;
   const bool is_listed = list.empty() || std::any_of(list.begin(), list.end(), [&](auto& entry) {
@@ -320,8 +320,8 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
   return verdict;
 }
 
-/// How a frame of a connection that somebody made comes; nothing: a stranger's. The key is looked
-/// at until the connection has greeted: from then on nobody else can have its name.
+/// Via of a frame on a connection that a peer made; nothing for a stranger. The key is checked
+/// until the connection has greeted: after that nobody else can use its routing id.
 std::optional<Via> ZmqTransport::greet(Lane lane, Door door, std::span<const std::byte> id,
                                        const ZmqMessage& part) {
   const PeerConnection* link = find(process_of(id));
@@ -383,7 +383,7 @@ bool ZmqTransport::send_frames(PeerConnection& link, Time& next) {
       --left;
       const std::string* route = link.connects() ? nullptr : &link.route_of(lane, frame);
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
-      // Nobody is connected now: the next turn tries again, at the latest at the next timer.
+      // No connection now: the next turn tries again, at the latest at the next timer.
       link.unsend(lane, frame);
       is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
       break;
@@ -435,7 +435,7 @@ Status ZmqTransport::close(Duration deadline) {
   }
   wake();
   thread_.join();
-  // ZeroMQ leaves its socket files where they were.
+  // ZeroMQ does not remove its socket files.
   for (const PeerAddress& address : addresses_)
     for (const std::string& each : {address.frames, address.bulk})
       if (each.starts_with("ipc://")) ::unlink(each.c_str() + std::string_view("ipc://").size());

@@ -1,16 +1,17 @@
-/// A Transport over ZeroMQ: ipc on one host, tcp between hosts. docs/design/transport.md says why
-/// its sockets are as they are.
+/// A Transport over ZeroMQ: ipc on one host, tcp between hosts. docs/design/transport.md explains
+/// the choice of its sockets.
 ///
-///   hosts -- send() --> outboxes ~eventfd~> [ I/O thread ] == ROUTER, DEALER == peers
+///   groups -- send() --> outboxes ~eventfd~> [ I/O thread ] == ROUTER, DEALER == peers
 ///
 /// One I/O thread owns every socket: two ROUTERs that peers connect to (frames, bulk), and two
-/// DEALERs per peer this process connects to. A connection that stays silent is made anew under
-/// another routing id, so that one which the peer still believes in cannot block it.
+/// DEALERs per peer that this process connects to. A connection without an answer is replaced by
+/// one with another routing id, so that an old one that the peer still considers alive cannot block
+/// it.
 ///
 /// Security: an ipc folder is made with mode 0700 and refused when others could enter it. A tcp
 /// address beyond loopback is refused before anything listens unless there are keys and a list of
 /// those allowed; then every connection is encrypted and authenticated (CURVE), and what arrives on
-/// it is held against the process and the tenants of its key.
+/// it is checked against the process and the tenants of its key.
 #pragma once
 
 #include <memory>
@@ -29,21 +30,22 @@ struct ZmqOptions {
   std::vector<std::string> listen;
   std::optional<KeyPair> keys;
   std::vector<AllowedKey> allowed;
-  /// The I/O thread looks for so long before it sleeps: saves a wake-up where messages answer
-  /// each other, costs as much of a core after each burst.
+  /// The I/O thread polls this long before it sleeps: saves a wake-up when messages answer each
+  /// other, and costs as much CPU time after each burst.
   Duration spin = Duration::microseconds(20);
-  /// A connection without an answer is made anew after so long.
+  /// A connection without an answer is replaced after this time.
   Duration reopen_after = Duration::seconds(3);
 };
 
-/// Listens before it returns. kInvalid: an address or folder that is refused; kIo: the system's
-/// word, e.g. a port in use. `receiver` outlives the transport.
+/// Listens before it returns. kInvalid: an address or folder that is refused; kIo: the error of the
+/// system, e.g. a port in use. `receiver` outlives the transport.
 Result<std::unique_ptr<Transport>> make_zmq_transport(TransportIdentity identity,
                                                       ConnectionLimits limits, ZmqOptions options,
                                                       TransportReceiver& receiver);
 
-/// Closes the sockets of all connections that this process made, with what is in them, and opens
-/// others: for tests of a break. CHECKs that the transport is one of make_zmq_transport().
+/// Closes the sockets of all connections that this process made, with the frames in them, and opens
+/// new ones: for tests of broken connections. CHECKs that the transport is one of
+/// make_zmq_transport().
 void break_connections(Transport& transport);
 
 /// "127.0.0.1", "localhost", "[::1]" and the like in a "tcp://..." address.

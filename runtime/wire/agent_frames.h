@@ -1,10 +1,10 @@
 /// AgentFrames: agent messages as numbered frames, and the greeting that comes before them.
 ///
 /// A frame is one message of the connection: the header of docs/formats/wire.md (80 bytes) and the
-/// body. Frames are numbered from 1 in each direction, so that one which was lost with a broken
-/// connection is noticed. The greeting has a layout of its own that no version changes: two
-/// programs of any age can say what they are. Nothing is allocated on the word of the peer. One
-/// object per connection; not thread-safe.
+/// body. Frames are numbered from 1 in each direction, so that a frame lost with a broken
+/// connection is detected. The greeting has a fixed layout that no version changes, so programs of
+/// any two versions can identify themselves. Sizes announced by the peer are checked before memory
+/// is allocated. One object per connection; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace primerl {
 inline constexpr size_t kAgentFrameBytesMax = kFrameHeaderBytes + kMessageBytesMax;
 inline constexpr size_t kGreetingVersionBytesMax = 64;
 
-/// Who speaks: everything that both ends must agree on.
+/// The sender of a greeting: everything that both ends must agree on.
 struct AgentGreeting {
   uint32_t agent_version = kAgentVersion;
   uint32_t control_version = 0;
@@ -35,13 +35,13 @@ struct AgentGreeting {
   friend bool operator==(const AgentGreeting&, const AgentGreeting&) = default;
 };
 
-/// Of this program.
+/// The greeting of this program.
 AgentGreeting own_greeting(uint64_t types, std::string program);
 
 /// CHECKs that `program` has at most kGreetingVersionBytesMax bytes.
 std::vector<std::byte> encode_greeting(const AgentGreeting& greeting);
 bool is_greeting(std::span<const std::byte> frame);
-/// kCorrupt when the frame is none.
+/// kCorrupt when the frame is no greeting.
 Result<AgentGreeting> decode_greeting(std::span<const std::byte> frame);
 /// ok, or what differs, with both values: `ours` is named "this program".
 Status check_greeting(const AgentGreeting& theirs, const AgentGreeting& ours,
@@ -62,17 +62,17 @@ class AgentFrames {
   uint64_t num_received_ = 0;
 };
 
-/// The file by which a control plane shows that the run folder is shared and that it is the agent's
-/// own user: it writes the agent's challenge into it, the agent looks for it.
+/// The file by which a control plane proves that the run folder is shared and that it runs as the
+/// agent's user: it writes the agent's challenge into it, and the agent reads it.
 std::string challenge_file(uint64_t challenge);
 std::string challenge_text(uint64_t challenge);
 
-/// At most so many bytes, the last of them " ..." where something is missing.
+/// At most `bytes_max` bytes; a text that was cut ends in " ...".
 std::string cut(std::string text, size_t bytes_max);
 
 /// An Error on the wire, cut to its limits, and back.
 AgentFault to_fault(const Error& error);
-/// CHECKs that there is one.
+/// CHECKs that the fault has a text.
 Error to_error(const AgentFault& fault);
 
 }  // namespace primerl

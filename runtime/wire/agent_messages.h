@@ -1,4 +1,4 @@
-/// What primerl-graph and the agent of another machine say to each other, as wire messages
+/// What primerl-graph and the agent of another machine exchange, as wire messages
 /// (docs/formats/agent.md). Plain values.
 ///
 ///   control -> agent: PrepareRun, LaunchWorker, KillWorker, LeaveRun
@@ -23,25 +23,25 @@ namespace primerl {
 /// Raised when the meaning of an agent message changes.
 inline constexpr uint32_t kAgentVersion = 1;
 
-/// Bytes of a channel that may be under way, in each direction.
+/// Bytes of a channel that may be in transit, in each direction.
 inline constexpr uint64_t kTunnelWindowBytes = uint64_t{1} << 20;
 /// Most bytes of one TunnelBytes.
 inline constexpr size_t kTunnelPieceBytes = size_t{64} << 10;
 
-/// Longest words of an order; one past is refused before anything is looked at.
+/// Longest strings of an order, in bytes; an order with a longer one is refused first of all.
 inline constexpr size_t kRunIdBytesMax = 64;
 inline constexpr size_t kLinksBytesMax = 64;
 inline constexpr size_t kOrderWordBytesMax = 256;   // names, addresses
-inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file in it still a path
-/// Of an AgentFault and of the reasons for an end; what is longer is cut.
+inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file name still a valid path
+/// Limits of an AgentFault and of the reasons for an end; longer texts are cut.
 inline constexpr size_t kFaultBytesMax = 16384;
 inline constexpr size_t kFaultNotesMax = 8;
 inline constexpr size_t kReasonBytesMax = 1024;
 
-/// Be the agent of this run. Nothing is touched, and nothing of a run that is served is told,
-/// before the challenge of the greeting was found in the run folder. Then it is refused while
-/// another run is served, and what is left of an older start of the same run is killed and reaped
-/// before the answer.
+/// Asks the agent to serve this run. The agent changes nothing, and tells nothing about a run that
+/// it serves, before it has found the challenge of its greeting in the run folder. The order is
+/// refused while another run is served. Processes that an older start of the same run left are
+/// killed and reaped before the answer.
 struct PrepareRun {
   static constexpr std::string_view kName = "PrepareRun";
   static constexpr uint32_t kVersion = 1;
@@ -53,7 +53,7 @@ struct PrepareRun {
   std::string host;          // the agent's name in the hosts file
   std::string run_folder;    // the same path on every machine
   std::string links;         // name of the folder of sockets, equal on every machine
-  std::string listen;        // where tcp links of its processes listen; "" = 127.0.0.1
+  std::string listen;        // where its processes listen for tcp connections; "" = 127.0.0.1
   int64_t dead_after_ms = 0;
 
   template <class F>
@@ -80,7 +80,7 @@ struct RunPrepared {
   static constexpr std::string_view kName = "RunPrepared";
   static constexpr uint32_t kVersion = 1;
 
-  AgentFault fault;         // why not
+  AgentFault fault;         // why it was refused
   int64_t pid = 0;          // of the agent
   uint32_t num_killed = 0;  // processes of the older start that it had to kill
 
@@ -115,7 +115,7 @@ struct WorkerLaunched {
   static constexpr uint32_t kVersion = 1;
 
   uint32_t channel = 0;
-  AgentFault fault;  // why not; then nothing follows
+  AgentFault fault;  // why not; then no WorkerExited follows
   int64_t pid = 0;
 
   template <class F>
@@ -125,7 +125,7 @@ struct WorkerLaunched {
   }
 };
 
-/// It has been reaped: it is dead, and only the agent may say so.
+/// The worker is dead and has been reaped. Only the agent can tell this.
 struct WorkerExited {
   static constexpr std::string_view kName = "WorkerExited";
   static constexpr uint32_t kVersion = 1;
@@ -165,7 +165,7 @@ struct TunnelBytes {
   }
 };
 
-/// So many bytes of the channel may be sent since its beginning.
+/// How many bytes of the channel may be sent, counted from its beginning.
 struct TunnelCredit {
   static constexpr std::string_view kName = "TunnelCredit";
   static constexpr uint32_t kVersion = 1;
@@ -188,7 +188,7 @@ struct TunnelEnded {
   }
 };
 
-/// This end lives.
+/// This end is alive.
 struct AgentBeat {
   static constexpr std::string_view kName = "AgentBeat";
   static constexpr uint32_t kVersion = 1;
@@ -210,7 +210,8 @@ struct AgentLeaving {
   }
 };
 
-/// The run is over for the control plane: what is left of it is killed, the next may come.
+/// The run is over for the control plane: the agent kills its remaining processes and may serve the
+/// next run.
 struct LeaveRun {
   static constexpr std::string_view kName = "LeaveRun";
   static constexpr uint32_t kVersion = 1;

@@ -1,4 +1,4 @@
-/// What primerl-graph and its primerl-worker processes say to each other, as wire messages.
+/// What primerl-graph and its primerl-worker processes exchange, as wire messages.
 ///
 ///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, RunEnded
 ///   control -> worker: StartRun, DrainRun, StopRun
@@ -7,7 +7,7 @@
 ///   control -> worker: ConnectPeers, GoRun, ResumeLive, CountGroups, EndRun, PeerDown, PeerUp
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
-/// message. Control messages carry no Blobs. run_coordinator.h says what follows what.
+/// message. Control messages carry no Blobs. run_coordinator.h has the order of messages.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace primerl {
 /// Raised when the meaning of a control message changes.
 inline constexpr uint32_t kControlVersion = 8;
 
-/// One way to reach a process: the two connections of its links (PeerAddress).
+/// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
   std::string frames;
   std::string bulk;
@@ -36,7 +36,8 @@ struct AddressEntry {
   }
 };
 
-/// Who has come up. Any difference from what the control plane expects is refused with both values.
+/// A worker has started. Any difference from what the control plane expects is refused with both
+/// values.
 struct WorkerHello {
   static constexpr std::string_view kName = "WorkerHello";
   static constexpr uint32_t kVersion = 4;
@@ -50,7 +51,7 @@ struct WorkerHello {
   int64_t pid = 0;
   std::vector<AddressEntry> addresses;  // where its peers reach it; none when it is alone
   std::string public_key;               // Z85; "" without keys
-  std::string pass;                     // what its peers show it in their greetings
+  std::string pass;                     // what its peers must show it in their greetings
 
   template <class F>
   static void fields(F& f) {
@@ -79,7 +80,7 @@ struct PeerEntry {
   }
 };
 
-/// Connect to these: all that the worker shares an edge with.
+/// Connect to these: all processes that share an edge with the worker.
 struct ConnectPeers {
   static constexpr std::string_view kName = "ConnectPeers";
   static constexpr uint32_t kVersion = 3;
@@ -102,7 +103,7 @@ struct PeerDown {
   }
 };
 
-/// A dead process has a new incarnation: link up with it.
+/// A dead process has a new incarnation: connect to it.
 struct PeerUp {
   static constexpr std::string_view kName = "PeerUp";
   static constexpr uint32_t kVersion = 3;
@@ -113,7 +114,7 @@ struct PeerUp {
   }
 };
 
-/// Every link of ConnectPeers has greeted.
+/// Every connection of ConnectPeers has greeted.
 struct PeersConnected {
   static constexpr std::string_view kName = "PeersConnected";
   static constexpr uint32_t kVersion = 1;
@@ -157,7 +158,7 @@ struct GroupsCaughtUp {
   }
 };
 
-/// The groups of all processes have followed: they go on by themselves.
+/// The groups of all processes are at the end of their records: they resume.
 struct ResumeLive {
   static constexpr std::string_view kName = "ResumeLive";
   static constexpr uint32_t kVersion = 1;
@@ -178,7 +179,7 @@ struct TenantFinished {
   }
 };
 
-/// A look at a draining run, answered by every worker.
+/// One count of a draining run, answered by every worker.
 struct CountGroups {
   static constexpr std::string_view kName = "CountGroups";
   static constexpr uint32_t kVersion = 1;
@@ -195,7 +196,7 @@ struct GroupsCounted {
   uint64_t round = 0;
   uint64_t num_steps = 0;
   bool is_idle = false;    // draining, and no group has anything left to do
-  uint64_t in_flight = 0;  // sent minus settled, of all edges; only the sum over all workers counts
+  uint64_t in_flight = 0;  // sent - settled, all edges; meaningful only summed over all workers
 
   template <class F>
   static void fields(F& f) {
@@ -205,7 +206,7 @@ struct GroupsCounted {
   }
 };
 
-/// The drain is over: leave.
+/// The drain is over: end the worker.
 struct EndRun {
   static constexpr std::string_view kName = "EndRun";
   static constexpr uint32_t kVersion = 1;
@@ -226,7 +227,7 @@ struct StartRun {
   }
 };
 
-/// End gently: sources stop, what is in flight ends.
+/// Drain: sources stop, what is in flight ends.
 struct DrainRun {
   static constexpr std::string_view kName = "DrainRun";
   static constexpr uint32_t kVersion = 1;
@@ -237,7 +238,7 @@ struct DrainRun {
   }
 };
 
-/// End now.
+/// Stop now.
 struct StopRun {
   static constexpr std::string_view kName = "StopRun";
   static constexpr uint32_t kVersion = 1;
@@ -248,25 +249,25 @@ struct StopRun {
   }
 };
 
-/// The worker lives, and how far it is. Sent every second; `num_steps` that no longer rises while
-/// the process lives is a stall, a silence of dead_after is a death.
+/// The worker is alive, and its progress. Sent every second. If `num_steps` stops rising while the
+/// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
   static constexpr uint32_t kVersion = 4;
 
   uint64_t num_steps = 0;
   bool is_draining = false;
-  int64_t still_ms = 0;     // since the last step or sign of life
-  bool is_waiting = false;  // an input waits, or a handler runs
-  bool has_alarm = false;   // a timer is set
-  std::string stall;        // where it follows a record and does not get on: for what it waits
+  int64_t still_ms = 0;             // since the last step or progress() call
+  bool is_waiting = false;          // an input waits, or a handler runs
+  bool has_alarm = false;           // a timer is set
+  std::string stall;                // when it follows a record and is blocked: what it waits for
   std::vector<EdgeLedger> edges;    // index = EdgeId
   std::vector<EdgeLoad> loads;      // likewise
   std::vector<GroupReport> groups;  // of this process
   std::vector<InstanceLoad> instances;
   std::vector<ConnectionReport> links;  // to other processes
   std::vector<EngineReport> engines;
-  uint64_t num_dropped_reports = 0;  // log and metric lines this side had no room for
+  uint64_t num_dropped_reports = 0;  // log and metric lines dropped here for lack of room
 
   template <class F>
   static void fields(F& f) {
@@ -278,28 +279,27 @@ struct Heartbeat {
   }
 };
 
-/// Leaves out what only those who watch read (loads, groups, instances, links, engines), if the
-/// message would have more than `bytes_max` else: a sign of life must arrive, however large the
-/// graph.
+/// Leaves out what only observers read (loads, groups, instances, links, engines) if the message
+/// would otherwise be larger than `bytes_max`: a heartbeat must arrive, however large the graph.
 void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
 
 /// An engine of the worker has made its first token of this start.
 struct FirstToken {
   static constexpr std::string_view kName = "FirstToken";
   static constexpr uint32_t kVersion = 1;
-  std::string instance;  // that says so
+  std::string instance;  // that reports it
   template <class F>
   static void fields(F& f) {
     f("instance", &FirstToken::instance);
   }
 };
 
-/// The worker has followed the record of the start before to its end and goes on live.
+/// The worker has followed the record of the previous start to its end and resumes.
 struct RunRecovered {
   static constexpr std::string_view kName = "RunRecovered";
   static constexpr uint32_t kVersion = 1;
   uint64_t num_steps = 0;     // of the record
-  uint64_t num_messages = 0;  // that were compared with it
+  uint64_t num_messages = 0;  // that were compared with the record
   template <class F>
   static void fields(F& f) {
     f("num_steps", &RunRecovered::num_steps)("num_messages", &RunRecovered::num_messages);

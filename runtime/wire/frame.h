@@ -2,8 +2,8 @@
 ///
 /// A wire message is this header, one body frame (msgpack of the message's fields(), see
 /// msgpack_codec.h) and one raw frame per Blob. docs/formats/wire.md freezes the layout. Nothing
-/// here allocates; a header that is not exactly right is refused by name before any byte of the
-/// body is looked at. Plain functions: any thread.
+/// here allocates; a header that is not exactly right is refused, with the reason, before any byte
+/// of the body is read. Plain functions: any thread.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ inline constexpr uint16_t kFrameCountMax = 0x4000;  // header, body and Blobs
 
 /// Bits of FrameHeader::flags; all others are reserved and must be zero.
 enum FrameFlag : uint8_t {
-  kFrameControl = 1,    // travels the control lane, charged to no credit
-  kFrameRetry = 2,      // sent again after a break: may be a duplicate
+  kFrameControl = 1,    // sent on the control lane, uses no credit
+  kFrameRetry = 2,      // sent again after a broken connection: may be a duplicate
   kFrameDroppable = 4,  // the receiver may drop and count it
 };
 inline constexpr uint8_t kFrameFlags = kFrameControl | kFrameRetry | kFrameDroppable;
@@ -50,7 +50,7 @@ struct FrameHeader {
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
-/// Why a header or the frames behind it are refused; counted by name.
+/// Why a header or the frames after it are refused; counted per reason.
 enum class FrameRefusal : uint8_t {
   kNone,
   kSize,          // the header frame is not 80 bytes
@@ -63,25 +63,25 @@ enum class FrameRefusal : uint8_t {
   kFramesDiffer,  // not as many frames as the header says
   kBytesDiffer,   // not as many bytes as the header says
   kUnknownType,   // no such type id
-  kTenant,        // a tenant that does not belong to the connection
+  kTenant,        // a tenant that the connection may not send for
   kBody,          // the body is no message of its type
-  kCheck,         // the message is not the one that was sent
-  // Of links between workers (peer_frame.h):
-  kKind,         // a frame kind that does not exist, or not on this connection
-  kStranger,     // a process that was not added, or is not who its connection says
+  kCheck,         // the check does not match: the message was damaged
+  // Of connections between workers (peer_frame.h):
+  kKind,         // a frame kind that does not exist, or not on this lane
+  kStranger,     // a process that was not added, or that does not match its connection
   kIncarnation,  // an older incarnation
   kNotGreeted,   // a numbered frame before the greeting
-  kDuplicate,    // a numbered frame that is here already
-  kGap,          // a numbered frame whose predecessor is missing: asked for again
-  kChunk,        // a piece of a Blob that does not fit what came before
-  kPlan,         // batches with messages or grants that the plan does not allow: those are left out
+  kDuplicate,    // a numbered frame that has arrived already
+  kGap,          // a numbered frame whose predecessor is missing: resent on request
+  kChunk,        // a chunk of a Blob that does not follow the earlier ones
+  kPlan,         // messages or grants that the plan does not allow: they are left out
 };
 inline constexpr size_t kNumFrameRefusals = static_cast<size_t>(FrameRefusal::kPlan) + 1;
 std::string_view to_string(FrameRefusal refusal);  // "magic", "frame_count", ...
 
 void encode_frame_header(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> bytes);
 
-/// Fills `header` and returns kNone, or returns why not and leaves `header` alone.
+/// Fills `header` and returns kNone, or returns the reason and does not change `header`.
 FrameRefusal decode_frame_header(std::span<const std::byte> bytes, uint64_t payload_bytes_max,
                                  FrameHeader& header);
 

@@ -1,8 +1,8 @@
 /// MessageBatch: everything one step sends to one other group, delivered whole and in order.
 ///
 /// A plain value. In a process it moves by pointer (one CAF message); between processes a transport
-/// writes its messages and grants as frames. MessageBatches of one (from, to) pair must arrive in
-/// the order they were shipped; batches of different pairs may overtake each other.
+/// writes its messages and grants as frames. Batches of one (from, to) pair must arrive in the
+/// order they were shipped; batches of different pairs may overtake each other.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace primerl {
 
-/// One (edge, sender instance, target instance): where credit, sequence and ledger live. Dense from
-/// 0 in a plan, equal in every process (wiring.h).
+/// One link: (edge, sender instance, target instance), which has its own credit, sequence and
+/// ledger. Dense from 0 in a plan, equal in every process (wiring.h).
 using LinkId = Id<struct LinkTag>;
 
 /// Credit given back: what the receiver has settled (handled, or overwritten on a latest_wins edge)

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kBulkBody = uint32_t{1} << 31;
 constexpr uint64_t kBulkBlob = uint64_t{1} << 63;
 constexpr size_t kBulkAlwaysInline = 1024;
-/// A Blob shares the frame it came in when the frame is at most so many times larger.
+/// A Blob shares the memory of its frame when the frame is at most this many times larger.
 constexpr size_t kFrameShareMax = 16;
 
 void put_grant(std::byte* at, const Grant& grant) {
@@ -58,7 +58,7 @@ void take_envelope(const std::byte* at, BatchedMessage& message) {
   envelope.sent_at = Time::from_nanoseconds(take_number<int64_t>(at + 48));
 }
 
-/// Walks one encoded batch; every step is held against what is left.
+/// Walks one encoded batch; every size is checked against the bytes left.
 class Decoder {
  public:
   Decoder(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner,
@@ -171,7 +171,7 @@ class Decoder {
   const size_t owner_bytes_;
   std::span<Blob> bulk_;
   const BatchRules& rules_;
-  std::vector<Blob> blobs_;  // of the message in hand
+  std::vector<Blob> blobs_;  // of the current message
 };
 
 }  // namespace
@@ -283,7 +283,7 @@ FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& sh
   if (found.num_bytes > bytes.size()) return FrameRefusal::kBytesDiffer;
   const uint64_t least = kBatchHeaderBytes + uint64_t{found.num_grants} * kGrantBytes +
                          uint64_t{found.num_messages} * kMessageHeaderBytes;
-  // Every bulk piece has a place in a message: its body, or an entry of the table of Blobs.
+  // Every bulk piece takes place in a message: its body, or an entry of the table of Blobs.
   const uint64_t pieces_max = found.num_messages + (found.num_bytes - kBatchHeaderBytes) / 8;
   if (found.num_bytes < least) return FrameRefusal::kBytesDiffer;
   if (found.num_bulk > pieces_max) return FrameRefusal::kFramesDiffer;

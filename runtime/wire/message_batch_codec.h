@@ -1,9 +1,9 @@
-/// A MessageBatch as bytes: what the frames of a link carry. docs/formats/wire.md has the layout.
+/// A MessageBatch as bytes: the payload of batch frames. docs/formats/wire.md has the layout.
 ///
 /// Encoding reuses its memory, so that a message of a few fields costs no allocation; decoding
-/// costs one for the message and one per Blob. Large pieces (Blobs and bodies from bulk_bytes_min
-/// on) are left out and handed over beside the bytes, to travel as bulk; the bytes name them by
-/// their order. Values, one thread each.
+/// costs one for the message and one per Blob. Large pieces (Blobs and bodies of at least
+/// bulk_bytes_min) are left out and returned separately, to be sent on the bulk lane; the bytes
+/// refer to them by their order. Values, one thread each.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace primerl {
 inline constexpr size_t kBatchHeaderBytes = 40;
 inline constexpr size_t kGrantBytes = 24;
 inline constexpr size_t kMessageHeaderBytes = 64;
-/// Once a batch has so many bytes, pieces of a KiB and more travel as bulk too.
+/// Once a batch has this many bytes, pieces of at least 1 KiB go to the bulk lane too.
 inline constexpr size_t kBatchInlineBytes = size_t{256} << 10;
 
 /// The header of an encoded batch.
@@ -32,7 +32,7 @@ struct BatchShape {
   uint32_t incarnation = 0;
   uint32_t num_messages = 0;
   uint32_t num_grants = 0;
-  uint32_t num_bulk = 0;    // pieces that travel as bulk
+  uint32_t num_bulk = 0;    // pieces on the bulk lane
   uint64_t first_bulk = 0;  // number of the first of them
 };
 
@@ -44,7 +44,7 @@ struct BatchEncoderLimits {
 
 class BatchEncoder {
  public:
-  /// Replaces what was encoded before. kExhausted: a limit was passed; nothing is kept.
+  /// Replaces what was encoded before. kExhausted: a limit was exceeded; nothing is kept.
   Status encode(const MessageBatch& batch, const WireTypes& types,
                 const BatchEncoderLimits& limits);
 
@@ -70,30 +70,30 @@ class BatchEncoder {
 /// Writes the number of a batch's first bulk piece into its encoded bytes.
 void number_bulk(std::span<std::byte> batch, uint64_t first_bulk);
 
-/// The batch at the front of `bytes`: kNone only when it fits, with everything it announces.
+/// The header of the batch at the front of `bytes`: kNone only when the whole batch fits.
 FrameRefusal decode_batch_shape(std::span<const std::byte> bytes, BatchShape& shape);
 
-/// What a decoder holds a batch against.
+/// The rules that a decoder checks a batch against.
 struct BatchRules {
   const WireTypes* types = nullptr;
-  std::span<const TenantSlot> tenants;  // allowed besides shared traffic; empty: all
+  std::span<const TenantSlot> tenants;  // allowed in addition to shared traffic; empty: all
   uint64_t blob_bytes_max = uint64_t{1} << 30;
 };
 
 struct DecodedBatch {
   FrameRefusal refusal = FrameRefusal::kNone;
-  std::optional<Error> error;  // the words, of kTenant and kBody
+  std::optional<Error> error;  // the text, of kTenant and kBody
   MessageBatch batch;
 };
 
 /// Decodes exactly one batch. `owner` keeps `bytes` alive and is `owner_bytes` large: a Blob that
-/// is a good part of it shares it, a small one is copied, so that it does not hold a whole frame.
-/// `bulk` are the pieces that came beside it, in order; they are moved from.
+/// is a large part of it shares it; a small one is copied, so that it does not keep a whole frame
+/// alive. `bulk` are the pieces from the bulk lane, in order; they are moved from.
 DecodedBatch decode_batch(const BatchShape& shape, std::span<const std::byte> bytes,
                           const std::shared_ptr<const void>& owner, size_t owner_bytes,
                           std::span<Blob> bulk, const BatchRules& rules);
 
-/// The grants alone: they may be delivered before the messages, whose bulk is on its way.
+/// Only the grants: they may be delivered before the messages, which may still wait for bulk.
 std::vector<Grant> decode_grants(const BatchShape& shape, std::span<const std::byte> bytes);
 
 }  // namespace primerl

@@ -139,7 +139,7 @@ size_t MsgpackReader::array() {
     size = big_endian(4);
   else
     fail(error(Code::kCorrupt, "a list was expected, found format {:#x}", format));
-  // Every item takes a byte at least.
+  // Every item takes at least one byte.
   if (size > left_.size())
     fail(error(Code::kCorrupt, "a list of {} is announced, {} bytes are left", size, left_.size()));
   return ok() ? size : 0;

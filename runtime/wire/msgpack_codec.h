@@ -1,9 +1,9 @@
-/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as raw frames beside it.
+/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as separate raw frames.
 ///
 /// A struct is an array of its fields in order; names are not on the wire, because the type table's
-/// hash in the handshake proves that both ends mean the same fields. The reader believes nothing:
-/// every size is held against the bytes left before anything is allocated, nesting is at most
-/// kNestingMax, and what is left over is a fault. Values, one thread each.
+/// hash in the handshake proves that both ends have the same fields. The reader treats every input
+/// as untrusted: every size is checked against the bytes left before memory is allocated, nesting
+/// is at most kNestingMax, and bytes left over are a fault. Values, one thread each.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class MsgpackWriter final : public FieldWriter {
   /// What was written since the construction; the writer is empty afterwards.
   std::vector<std::byte> take_body();
   std::vector<Blob> take_blobs() { return std::move(blobs_); }
-  /// The same without taking: for a writer that is used again after clear(), with its memory.
+  /// The same without moving it out: for a writer that is reused after clear(), with its memory.
   std::span<const std::byte> body() const;
   std::span<const Blob> blobs() const { return blobs_; }
   void clear();
@@ -42,7 +42,7 @@ class MsgpackWriter final : public FieldWriter {
   void number(double value) override;
   void text(std::string_view value) override;
   void bytes(std::span<const std::byte> value) override;
-  void blob(const Blob& value) override;  // its size in the body, its bytes beside it
+  void blob(const Blob& value) override;  // its size in the body, its bytes separately
 
  private:
   struct Packer;
@@ -56,7 +56,7 @@ class MsgpackReader final : public FieldReader {
   explicit MsgpackReader(std::span<const std::byte> body, std::span<const Blob> blobs = {})
       : left_(body), blobs_(blobs), size_(body.size()) {}
 
-  /// The first fault, or what was left unread.
+  /// The first fault, or an error when bytes are left unread.
   Status finish();
 
   bool ok() const override { return fault_.ok(); }
@@ -97,7 +97,7 @@ struct EncodedMessage {
 
 /// kExhausted when the body is above kMessageBytesMax.
 Result<EncodedMessage> encode_message(const Payload& payload);
-/// Into a writer that was cleared.
+/// Encodes into a writer that was cleared.
 Status encode_message(const Payload& payload, MsgpackWriter& writer);
 
 /// kCorrupt, with the offset, when the bytes are no message of this type.

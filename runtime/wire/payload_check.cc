@@ -15,7 +15,8 @@ constexpr uint64_t kOdd1 = 0xd6e8feb86659fd93;
 constexpr uint64_t kOdd2 = 0xa0761d6478bd642f;
 constexpr uint64_t kOdd3 = 0xe7037ed1a0b428db;
 
-// Kinds keep `true`, `1u` and `1` apart, and a list from its flattened items.
+// The kind is hashed too: it distinguishes `true`, `1u` and `1`, and a list from its flattened
+// items.
 enum Kind : uint64_t {
   kStruct = 1,
   kList,

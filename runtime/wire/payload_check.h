@@ -1,9 +1,9 @@
 /// A 64-bit check of a message: equal messages have equal checks on every machine and build.
 ///
 /// Computed over the message's fields, not over their encoding, so that it also compares a message
-/// that never left the process with its replay. It finds damage and divergence; it is no defence
-/// against someone who wants a collision. Bound: one multiply per 8 bytes, 4 lanes for long runs.
-/// A value type without threads.
+/// that never left the process with its replay. It finds damage and divergence; it does not protect
+/// against deliberate collisions. Cost: one multiply per 8 bytes, 4 lanes for long runs. A value
+/// type without threads.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 
 namespace primerl {
 
-/// Feeds every field, with its kind, into a running hash.
+/// Adds every field, with its kind, to a running hash.
 class PayloadCheck final : public FieldWriter {
  public:
   explicit PayloadCheck(uint64_t seed) : state_(seed) {}
   uint64_t value() const;
-  /// Of the values alone: 8 a number, the length of a text or run of bytes, Blobs included.
+  /// Of the values only: 8 for a number, the length for a text or run of bytes, Blobs included.
   uint64_t num_bytes() const { return num_bytes_; }
 
   void begin_struct(size_t num_fields) override;

@@ -1,9 +1,9 @@
-/// The frames of a link between two workers: a header of 48 bytes, then the payload.
+/// The frames of a connection between two workers: a header of 48 bytes, then the payload.
 ///
-/// A link has two connections: frames (batches, small) and bulk (pieces of Blobs). Both speak these
-/// frames, each with numbers and acknowledgements of its own. docs/formats/wire.md freezes the
-/// layout. Nothing here allocates but the greeting; a header that is not exactly right is refused
-/// by name before its payload is looked at. Plain functions: any thread.
+/// A connection has two lanes: frames (batches, small) and bulk (chunks of Blobs). Both carry these
+/// frames, each lane with its own sequence numbers and acknowledgements. docs/formats/wire.md
+/// freezes the layout. Nothing here allocates except the greeting; a header that is not exactly
+/// right is refused, with the reason, before its payload is read. Plain functions: any thread.
 #pragma once
 
 #include <array>
@@ -61,17 +61,18 @@ struct PeerFrameHeader {
 void encode_peer_frame_header(const PeerFrameHeader& header,
                               std::span<std::byte, kPeerFrameHeaderBytes> bytes);
 
-/// `bytes` begins with the header. Fills `header` and returns kNone, or returns why not and leaves
-/// `header` alone.
+/// `bytes` begins with the header. Fills `header` and returns kNone, or returns the reason and does
+/// not change `header`.
 FrameRefusal decode_peer_frame_header(std::span<const std::byte> bytes, Lane lane,
                                       uint64_t payload_bytes_max, PeerFrameHeader& header);
 
-/// Over the payload, in the parts it travels in.
+/// Over the payload, given in its two parts.
 uint64_t link_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data);
-/// Over a header but for its check, and a payload's hash: finds damage, does not authenticate.
+/// Over all header fields but the check, and a payload's hash: detects damage, does not
+/// authenticate.
 uint64_t link_check(const PeerFrameHeader& header, uint64_t payload_hash);
 
-/// The version byte of something that begins like a link frame, for the words of a refusal; 0 else.
+/// The version byte of data that begins like a peer frame, for the text of a refusal; otherwise 0.
 uint8_t version_of_peer_frame(std::span<const std::byte> bytes);
 
 /// What kHello and kWelcome carry, as msgpack.
@@ -79,12 +80,12 @@ struct PeerGreeting {
   static constexpr std::string_view kName = "PeerGreeting";
   static constexpr uint32_t kVersion = 3;
 
-  std::string pass;  // the receiver's, which only those know whom it expects
+  std::string pass;  // the receiver's secret, known only to the peers that it expects
   std::string run;
   uint64_t graph_hash = 0;
   uint64_t types_hash = 0;
   std::string name;          // of the sending process
-  uint64_t received = 0;     // numbered frames of this connection's lane, so far
+  uint64_t received = 0;     // numbered frames received on this lane so far
   int64_t sent_at_ns = 0;    // the sender's clock
   int64_t echoed_at_ns = 0;  // of a welcome: sent_at_ns of the hello it answers
   int64_t pool_pid = 0;      // where the sender's pool is (ShmBlobAddress)
@@ -102,7 +103,7 @@ struct PeerGreeting {
   }
 };
 
-/// What kRefusal carries: ConnectionRefusal of transport.h, as the refusing side sees it.
+/// The payload of kRefusal: ConnectionRefusal of transport.h, from the view of the refusing side.
 struct RefusedGreeting {
   static constexpr std::string_view kName = "RefusedGreeting";
   static constexpr uint32_t kVersion = 1;
@@ -121,9 +122,9 @@ struct RefusedGreeting {
 
 inline constexpr size_t kGreetingBytesMax = 4096;
 
-/// A piece of a Blob (or body) that travels as bulk: these 24 bytes, then the bytes themselves.
+/// A chunk of a Blob (or body) on the bulk lane: these 24 bytes, then the bytes themselves.
 struct ChunkHeader {
-  uint64_t object = 0;  // from 0, rises by one per object of the link
+  uint64_t object = 0;  // from 0, rises by one per object of the connection
   uint64_t object_bytes = 0;
   uint64_t offset = 0;
   friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
@@ -132,11 +133,11 @@ inline constexpr size_t kChunkHeaderBytes = 24;
 void encode_chunk_header(const ChunkHeader& header, std::span<std::byte, kChunkHeaderBytes> bytes);
 ChunkHeader decode_chunk_header(std::span<const std::byte, kChunkHeaderBytes> bytes);
 
-/// A whole Blob (or body) that lies in the sender's pool: all of the payload of kReference.
+/// A whole Blob (or body) in the sender's pool: the complete payload of kReference.
 struct BlobReference {
-  uint64_t object = 0;  // counted with those that travel in pieces
+  uint64_t object = 0;  // counted together with those sent in chunks
   uint64_t object_bytes = 0;
-  uint64_t offset = 0;  // in the pool, as slot and turn (ShmBlobRef)
+  uint64_t offset = 0;  // in the pool; offset, slot and turn as in ShmBlobRef
   uint32_t slot = 0;
   uint32_t turn = 0;
   friend bool operator==(const BlobReference&, const BlobReference&) = default;
@@ -144,7 +145,7 @@ struct BlobReference {
 inline constexpr size_t kReferenceBytes = 32;
 void encode_reference(const BlobReference& reference, std::span<std::byte, kReferenceBytes> bytes);
 BlobReference decode_reference(std::span<const std::byte, kReferenceBytes> bytes);
-/// kStream begins with the number of its stream; its own head follows, its body is the second part.
+/// kStream begins with the number of its stream; then its own head; its body is the second part.
 inline constexpr size_t kStreamNumberBytes = 4;
 /// The payload of kReads.
 inline constexpr size_t kReadsBytes = 8;

@@ -1,6 +1,6 @@
-/// What one process says of itself in every heartbeat, beside its ledger: what its groups do, what
-/// its edges have to carry, how its links to other processes stand. Plain values, from each
-/// process for its own groups alone; who adds them up sees the whole run.
+/// What a process reports about itself in every heartbeat, in addition to its ledger: the state of
+/// its groups, the load of its edges, the state of its connections to other processes. Plain
+/// values. Each process reports only its own groups; the control plane adds the reports up.
 ///
 /// Times are ages or sums, never clock readings: two processes need not share a clock.
 #pragma once
@@ -37,7 +37,7 @@ struct EdgeLedger {
 struct EdgeLoad {
   uint64_t num_waiting = 0;    // in inboxes here
   uint64_t num_held_back = 0;  // in outboxes here, without credit
-  uint64_t unsettled_max = 0;  // most that one link of a sender here has under way
+  uint64_t unsettled_max = 0;  // highest number of unsettled messages of one link of a sender here
   uint64_t blocked_ns = 0;     // how long its forward links of senders here were full
 
   template <class F>
@@ -53,7 +53,7 @@ struct InstanceLoad {
   uint32_t instance = 0;  // InstanceId
   uint64_t num_handled = 0;
   uint64_t num_failed = 0;   // of those
-  uint64_t num_waiting = 0;  // in the inbox for it
+  uint64_t num_waiting = 0;  // in its inbox
 
   template <class F>
   static void fields(F& f) {
@@ -67,14 +67,14 @@ struct InstanceLoad {
 struct GroupReport {
   uint32_t group = 0;  // GroupId
   uint64_t num_steps = 0;
-  uint64_t busy_ns = 0;  // of its thread, in steps that have ended
+  uint64_t busy_ns = 0;  // thread time, in steps that have ended
   uint64_t num_waiting = 0;
   int64_t oldest_ns = 0;  // age of the oldest of those
   bool is_idle = false;
   bool is_ready = false;
   bool is_running = false;
-  int64_t running_ns = 0;      // how long already
-  uint32_t handling = 0;       // InstanceId; of a work turn none
+  int64_t running_ns = 0;      // how long it has been running
+  uint32_t handling = 0;       // InstanceId; none for a work turn
   std::string handling_type;   // of the message in the handler; "" for a timer
   uint8_t handling_kind = 0;   // StepKind
   uint32_t handling_link = 0;  // of a message its LinkId, of a timer its index
@@ -82,7 +82,7 @@ struct GroupReport {
   int64_t silent_ns = 0;         // of the handler, since its begin or its last progress()
   uint64_t num_alarms = 0;       // handlers that passed handler_alarm_after
   std::vector<uint32_t> full;    // LinkIds of outgoing forward links at capacity
-  std::vector<uint32_t> paused;  // of arriving links whose input is paused and waited for
+  std::vector<uint32_t> paused;  // of arriving links whose input is paused while messages wait
 
   template <class F>
   static void fields(F& f) {
@@ -103,7 +103,7 @@ struct EngineReport {
   uint32_t group = 0;        // GroupId
   int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
   uint64_t num_applied = 0;  // versions it applied
-  uint64_t apply_ns = 0;     // how long it stood still for them, in all
+  uint64_t apply_ns = 0;     // how long it was stopped for them, in total
 
   template <class F>
   static void fields(F& f) {
@@ -113,7 +113,8 @@ struct EngineReport {
   }
 };
 
-/// The link to one other process: ConnectionStatus (runtime/transport/transport.h) on the wire.
+/// The connection to one other process: ConnectionStatus (runtime/transport/transport.h) on the
+/// wire.
 struct ConnectionReport {
   uint32_t peer = 0;         // ProcessId
   uint32_t incarnation = 0;  // of the peer
@@ -126,8 +127,8 @@ struct ConnectionReport {
   uint64_t unacknowledged_bytes = 0;
   uint64_t num_frames_resent = 0;
   uint64_t num_breaks = 0;
-  int64_t round_trip_ns = 0;       // of the last greeting; 0 where the peer connected
-  uint64_t sent_stream_bytes = 0;  // of weights, beside the messages
+  int64_t round_trip_ns = 0;       // of the last greeting; 0 on the side that did not connect
+  uint64_t sent_stream_bytes = 0;  // of weights, in addition to the messages
   uint64_t received_stream_bytes = 0;
 
   template <class F>
@@ -144,7 +145,7 @@ struct ConnectionReport {
   }
 };
 
-/// All of it but for the links, as an executor tells it.
+/// The report of an executor: everything above except the connections.
 struct ProcessLoad {
   std::vector<EdgeLoad> edges;  // index = EdgeId
   std::vector<GroupReport> groups;

@@ -1,7 +1,7 @@
-/// WireMessage: a message as frames, and the table that gives types their numbers on the wire.
+/// WireMessage: a message as frames, and the table of type numbers on the wire.
 ///
 /// encode: Payload -> header, body, Blobs. decode: the same back, refusing anything that is not
-/// exactly what was sent, each reason by name. The table is equal in both programs because both are
+/// exactly what was sent, with the reason. The table is equal in both programs because both are
 /// built from the same catalog; its hash goes into the handshake. Immutable after construction, so
 /// any thread may use it.
 #pragma once
@@ -40,10 +40,10 @@ struct WireMessage {
   std::vector<Blob> blobs;
 };
 
-/// Fills num_frames, type, payload_bytes and check of `header`; the rest is the caller's.
+/// Fills num_frames, type, payload_bytes and check of `header`; the caller fills the rest.
 Result<WireMessage> encode_wire(const Payload& payload, FrameHeader header, const WireTypes& types);
 
-/// What came out, or why it is refused; `error` has the words of a kBody refusal.
+/// The decoded message, or why it is refused; `error` has the text of a kBody refusal.
 struct Decoded {
   FrameRefusal refusal = FrameRefusal::kNone;
   std::optional<Error> error;

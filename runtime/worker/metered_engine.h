@@ -1,5 +1,5 @@
-/// Which weights the engines of a process hold: an engine that writes down what it applied, for
-/// /metrics and `ps`. The only source is Engine::apply() itself: what it did not take, it has not.
+/// Which weights the engines of a process hold: an engine that notes which versions it applied, for
+/// /metrics and `ps`. The only source is Engine::apply(): a version that it refused is not noted.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@
 
 namespace primerl {
 
-/// One entry per engine of the process. Thread-safe: engines write on their groups' threads.
+/// One entry per engine of the process. Thread-safe: engines write on the threads of their actor
+/// groups.
 class EngineBoard {
  public:
   /// An engine that has applied nothing yet: version -1.
@@ -24,7 +25,7 @@ class EngineBoard {
   std::vector<EngineReport> reports_;
 };
 
-/// What `make` makes; engines tell `board` what they applied.
+/// Wraps `make`: its engines report to `board` what they applied.
 ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board);
 
 }  // namespace primerl

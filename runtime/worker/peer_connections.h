@@ -1,11 +1,12 @@
-/// PeerConnections: the other processes of a run as one process reaches them: a Transport between
-/// an executor and its peers, from the first address to the last batch.
+/// PeerConnections: the connections of one process to the other processes of a run: a Transport
+/// between an executor and its peers, from open() to close().
 ///
 /// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). What
 /// arrives before receive() waits in order; the peers' credit bounds it.
 ///
-/// Threads: carry() from any group's thread, events from the transport's I/O thread or a group's
-/// (they must return quickly and may not call back); everything else from one thread.
+/// Threads: carry() from the thread of any actor group, events from the transport's I/O thread or
+/// an actor group's (they must return quickly and may not call back); everything else from one
+/// thread.
 #pragma once
 
 #include <functional>
@@ -23,18 +24,19 @@
 
 namespace primerl {
 
-/// How what two processes share travels: their edges, and weights by link; kMemory: nothing.
+/// How the edges between two processes and their weight streams travel; kMemory: there are none.
 EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
 
 struct ConnectionEvents {
   std::function<void()> all_live;                   // every peer of connect() has greeted; once
   std::function<void(TenantSlot)> tenant_finished;  // once per tenant
   std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
-  std::function<void(const std::string&)> changed;  // a link broke or is back, for the log
+  std::function<void(const std::string&)> changed;  // a connection broke or is back, for the log
 };
 
-/// What travels beside the batches (Transport: streams). next() and arrive() come from the I/O
-/// thread; ended() from the thread of end_peer(), when neither comes for that incarnation any more.
+/// The streams beside the message batches (see Transport). next() and arrive() are called from the
+/// I/O thread; ended() from the thread of end_peer(), after the last call of either for that
+/// incarnation.
 class StreamEnds {
  public:
   virtual ~StreamEnds() = default;
@@ -50,27 +52,27 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   explicit PeerConnections(ConnectionEvents events) : events_(std::move(events)) {}
   ~PeerConnections() override;
 
-  /// Where peers reach this process from now on.
+  /// Returns the addresses at which peers reach this process from now on.
   Result<std::vector<PeerAddress>> open(const Make& make);
   /// Before connect(): with keys, the tenants that each peer may speak for.
   void admit(std::vector<AllowedKey> allowed) { allowed_ = std::move(allowed); }
-  /// Whether every link proves a key of that list, ipc too.
+  /// Whether every connection proves a key of that list, ipc too.
   bool has_key_list() const { return !allowed_.empty(); }
-  /// Before open(); `streams` outlives the links.
+  /// Before open(); `streams` outlives the connections.
   void carry_streams(StreamEnds* streams) { streams_ = streams; }
   /// StreamEnds::next() may have something. Between open() and close(), any thread.
   void streams_ready() { transport_->streams_ready(); }
-  /// Without peers all is live at once.
+  /// Without peers all_live is called at once.
   Status connect(std::vector<PeerSpec> peers);
-  /// A peer died; what it has not acknowledged is nobody's.
+  /// A peer died; what it has not acknowledged is dropped.
   void end_peer(ProcessId peer, uint32_t incarnation);
   /// The next incarnation of one that died.
   Status join(PeerSpec peer);
-  /// What has arrived and will arrive goes to `take`, one batch at a time; it says what of it was
-  /// left out because the peer may not send it.
+  /// Passes what has arrived and what will arrive to `take`, one message batch at a time; its
+  /// Status names what it left out because the peer may not send it.
   using Take = std::function<Status(ProcessId from, MessageBatch&& batch)>;
   void receive(Take take);
-  /// The run ends: links may break now, and nothing more is taken.
+  /// The run ends: connections may break now, and nothing more is received.
   void leave();
   void close();
 
@@ -108,7 +110,7 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   std::set<ProcessId> waiting_;  // peers that have not greeted yet
   std::vector<std::pair<ProcessId, MessageBatch>> early_;
   Take take_;
-  std::map<ProcessId, uint64_t> num_refused_;  // batches with something that was left out
+  std::map<ProcessId, uint64_t> num_refused_;  // batches of which something was left out
   std::set<TenantSlot> finished_;
   bool is_leaving_ = false;
   bool has_failed_ = false;

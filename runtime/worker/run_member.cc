@@ -32,7 +32,7 @@ RunMember::~RunMember() {
     preparing_.wait();
     poll();
   }
-  // Nothing may arrive in an executor that is gone.
+  // Nothing may arrive after the executor is destroyed.
   if (links_ != nullptr) links_->close();
   if (running_.valid()) running_.wait();
 }
@@ -79,16 +79,16 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   peer.incarnation = entry.incarnation;
   const auto transport = transport_between(*plan_, process_, peer.process);
   peer.shares_memory = transport == EdgeTransport::kIpc;
-  // The pair that a run draws for its tcp is none of ipc's business.
+  // ipc does not use the key pair that a run generates for its tcp connections.
   if (transport != EdgeTransport::kIpc || links_->has_key_list())
     peer.public_key = entry.public_key;
   peer.pass = entry.pass;
-  // The later one of the plan connects to the earlier one, as their edges travel.
+  // The later process of the plan connects to the earlier one, by the transport of their edges.
   if (entry.process >= process_.value || entry.addresses.empty()) return peer;
   const std::string scheme = fmt::format("{}://", to_string(transport));
   const auto fits = [&](const AddressEntry& each) { return each.frames.starts_with(scheme); };
   const auto found = std::find_if(entry.addresses.begin(), entry.addresses.end(), fits);
-  // One that listens in a single way is reached that way: the tests' transports have no scheme.
+  // Else the first address is used: the tests' transports have no scheme.
   const AddressEntry& address = found == entry.addresses.end() ? entry.addresses[0] : *found;
   peer.address = {address.frames, address.bulk};
   return peer;
@@ -144,9 +144,9 @@ void RunMember::stop() {
   if (links_ != nullptr) links_->leave();
   if (!has_begun()) return;
   stops_ = true;
-  if (!is_prepared_) return;  // poll() sees to it
+  if (!is_prepared_) return;  // poll() does the rest
   executor_->request_stop();
-  go();  // one that waits for GoRun has nobody else to end it
+  go();  // a process that waits for GoRun could not end otherwise
 }
 
 bool RunMember::has_lost_threads() const {
@@ -165,14 +165,14 @@ void RunMember::count(uint64_t round) {
 
 Heartbeat RunMember::heartbeat() const {
   Heartbeat beat;
-  if (!is_prepared_) return beat;  // it lives; groups are not there to be asked
+  if (!is_prepared_) return beat;  // it is alive; its actor groups are not made yet
   RunStatus status = executor_->status();
   beat.num_steps = status.num_steps;
   beat.is_draining = status.is_draining;
   beat.still_ms = static_cast<int64_t>(status.still_for.to_seconds() * 1e3);
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
-  // How groups stand that follow no record is in their reports.
+  // Only while following a record: otherwise the reports of the actor groups show their state.
   if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
     beat.stall = setup_.step_source->stuck().text();
   beat.edges = std::move(status.edges);

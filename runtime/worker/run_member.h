@@ -1,11 +1,12 @@
 /// RunMember: one process of a run, from StartRun to its outcome: an executor that obeys the
 /// messages of the control plane (control_messages.h, run_coordinator.h) and answers them.
 ///
-/// Alone it takes inputs as soon as its groups are made; with links it waits for ConnectPeers
-/// before and for GoRun after, and reports instead of deciding what only all processes can tell.
+/// A single process takes inputs as soon as its actor groups are made. One with peers waits for
+/// ConnectPeers before and for GoRun after, and reports what can be decided only over all
+/// processes.
 ///
-/// Threads: everything from one thread; `say` is also called from the links' I/O thread and from
-/// groups' threads. Making groups may take minutes and has a thread of its own.
+/// Threads: everything from one thread; `say` is also called from the connections' I/O thread and
+/// from actor groups' threads. Making actor groups may take minutes and has a thread of its own.
 #pragma once
 
 #include <functional>
@@ -23,14 +24,14 @@ class RunMember {
  public:
   using Say = std::function<void(Payload message)>;
 
-  /// `executor.others` is set here. `links`, opened and connected by obey(), outlive it; null:
-  /// alone.
+  /// `executor.others` is set here. `links`, the connections, are already open and outlive it;
+  /// obey() connects them; null: the process is alone.
   RunMember(CafExecutorSetup executor, PeerConnections* links, Say say);
   ~RunMember();
 
-  /// One message of the control plane; those that are not for it change nothing.
+  /// One message of the control plane; unknown ones are ignored.
   Status obey(const Payload& message);
-  /// Now and then: says that the groups are ready, takes the outcome.
+  /// Call it regularly: reports that the actor groups are ready, takes the outcome.
   void poll();
   /// Ends the run now; before StartRun there is none.
   void stop();
@@ -62,11 +63,11 @@ class RunMember {
   std::optional<RunOutcome> outcome_;
   bool is_prepared_ = false;
   std::vector<PeerEntry> peers_;  // of ConnectPeers
-  bool drains_ = false;           // asked before it could
+  bool drains_ = false;           // a drain was asked for before it could begin
   bool stops_ = false;
 };
 
-/// The events of links that speak to the control plane through `say`.
+/// The events of connections, reported to the control plane through `say`.
 ConnectionEvents connection_events(RunMember::Say say, std::function<void(const Error&)> failed,
                                    std::function<void(const std::string&)> changed);
 

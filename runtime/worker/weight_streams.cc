@@ -5,8 +5,8 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kEarlyMax = 4096;       // frames; a peer sends one wish for each channel
-constexpr size_t kEarlyBytesMax = 4096;  // of a wish
+constexpr size_t kEarlyMax = 4096;       // frames; a peer sends one request for each channel
+constexpr size_t kEarlyBytesMax = 4096;  // of a request
 
 std::vector<std::byte> copy_of(const Blob& blob) {
   return {blob.bytes().begin(), blob.bytes().end()};
@@ -49,7 +49,7 @@ void WeightStreams::arrive(ProcessId from, uint32_t incarnation, const StreamFra
     if (holds(entry->peers, from)) entry->channel->handle(from.value, incarnation, made);
     return;
   }
-  // Bytes come to nobody who has not asked for them.
+  // Frames with weight bytes come only after a request.
   if (!frame.body.empty() || frame.head.size() > kEarlyBytesMax || early_.size() >= kEarlyMax)
     return;
   early_.push_back({frame.stream, from, incarnation, std::move(made)});

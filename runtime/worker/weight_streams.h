@@ -1,9 +1,9 @@
 /// WeightStreams: joins the weight channels of a process (kernels/weights/stream_channel.h) to its
-/// links (runtime/worker/peer_connections.h): each channel is the stream with the number of its
-/// resource.
+/// connections (runtime/worker/peer_connections.h): each channel is the stream with the number of
+/// its resource.
 ///
-/// Threads: add() from whichever thread makes the channel, the rest as StreamEnds says. What comes
-/// for a channel that is not there yet waits, bounded: peers only ask until they are answered.
+/// Threads: add() from whichever thread makes the channel, the rest as StreamEnds says. Frames for
+/// a channel that is not made yet wait, bounded: until they get an answer peers send only requests.
 #pragma once
 
 #include <memory>

@@ -13,14 +13,15 @@ namespace primerl {
 
 namespace {
 
-/// Whether any of its links travels this way.
+/// Whether any connection of the process uses this transport.
 bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = 0; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
   return false;
 }
 
-/// Whether a peer connects to the process this way: the later of two to the earlier.
+/// Whether a peer connects to the process by this transport: the later of two connects to the
+/// earlier.
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
@@ -52,8 +53,8 @@ Status open_connections(PeerConnections& links, const Plan& plan, ProcessId proc
     options.keys = std::move(keys->own);
     options.allowed = std::move(keys->allowed);
   } else if (uses(EdgeTransport::kTcp, plan, process)) {
-    // A pair for this incarnation, in this memory alone; peers hear of it through their control
-    // channels, and let nobody else in.
+    // A key pair for this incarnation, kept only in memory; peers get the public key through their
+    // control channels, and accept no other.
     options.keys = make_key_pair();
     hello.public_key = options.keys->public_key;
   }

@@ -1,4 +1,4 @@
-/// The links of one worker process, and where its threads may run.
+/// The connections of one worker process, and the CPUs on which its threads may run.
 #pragma once
 
 #include <string>
@@ -11,16 +11,15 @@
 
 namespace primerl {
 
-/// Opens the sockets of the process that `hello` is of, for the peers that connect to it: in
-/// `folder`, on free ports where their edges travel by tcp, or both. Its hello then says where
-/// peers reach it, by which key (of --keys, or drawn now where something travels by tcp), and by
-/// which pass.
+/// Opens the sockets of the process for the peers that connect to it: in `folder`, on free ports
+/// where edges travel by tcp, or both. Fills `hello` with the addresses, the public key (of --keys,
+/// or generated now if anything travels by tcp) and the pass.
 Status open_connections(PeerConnections& links, const Plan& plan, ProcessId process,
                         const std::string& folder, const PeerKeyFiles& key_files,
                         WorkerHello& hello);
 
-/// This thread and all that it will start run on these CPUs; none: on all. An Error names those the
-/// machine does not have or does not give.
+/// This thread and all that it will start run on these CPUs; none: on all. An Error names those
+/// that the machine does not have or does not allow.
 Status pin_to_cpus(const std::vector<int32_t>& cpus);
 
 }  // namespace primerl

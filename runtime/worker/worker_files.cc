@@ -41,7 +41,7 @@ Status WorkerFiles::resume_live() {
   return ok();
 }
 
-/// Under mutex_.
+/// With mutex_ held.
 Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line) {
   if (!is_following_) return false;
   auto found = followed_.find(file);
@@ -55,8 +55,8 @@ Result<bool> WorkerFiles::was_there(std::string_view file, std::string_view line
   return found->second->take(line);
 }
 
-/// The newest checkpoint when `step` is not younger: it was written by the recorded start or
-/// before.
+/// The newest checkpoint if `step` is not newer: that checkpoint was written by the recorded start
+/// or before it.
 const ResumePoint* WorkerFiles::written_before(TenantSlot tenant, int64_t step) const {
   if (tenant.index() >= newest_.size() || step > newest_[tenant.index()].step) return nullptr;
   return &newest_[tenant.index()];

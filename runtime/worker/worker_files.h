@@ -1,8 +1,8 @@
 /// WorkerFiles: the files below the run folder that the process of the Rollout and Trainer nodes
 /// writes: append-only lines and checkpoints.
 ///
-/// Thread-safe. The first error of the disk is kept and told once through `on_fault`, which may be
-/// called from any group's thread; the caller also gets it, every time.
+/// Thread-safe. The first error of the disk is kept and reported once through `on_fault`, which may
+/// be called from the thread of any actor group; the caller also gets it, every time.
 #pragma once
 
 #include <filesystem>
@@ -28,12 +28,13 @@ class WorkerFiles final : public RunFiles {
               const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
-  /// The run is taken up from a record: until resume_live() lines that are there already are
+  /// The run is resumed from a record: until resume_live() lines that are there already are
   /// compared and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again.
-  /// Before the groups start. `bytes_before`: of each file when the recorded start began.
+  /// Call it before the actor groups start. `bytes_before`: of each file when the recorded start
+  /// began.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
-  /// The record has ended: lines beyond it are cut. From any thread, once.
+  /// The record has ended: lines beyond it are cut. Call it once, from any thread.
   Status resume_live();
 
   Status append_line(std::string_view file, std::string_view line) override;

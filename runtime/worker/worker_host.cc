@@ -37,7 +37,7 @@ namespace {
 
 constexpr Duration kHeartbeatEvery = Duration::seconds(1);
 constexpr Duration kTick = Duration::milliseconds(50);
-constexpr Duration kStartTick = Duration::milliseconds(5);  // until the run goes
+constexpr Duration kStartTick = Duration::milliseconds(5);  // until the run starts
 constexpr Duration kStartMax = Duration::seconds(120);      // from hello to the first order
 
 struct HostArguments {
@@ -51,7 +51,7 @@ struct HostArguments {
   std::string links;  // folder of the run's sockets; empty when the process is alone
 };
 
-/// What the executor's groups see of this process. Thread-safe.
+/// What the executor's actor groups see of this process. Thread-safe.
 class WorkerSurroundings final : public Surroundings {
  public:
   WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder,
@@ -68,7 +68,8 @@ class WorkerSurroundings final : public Surroundings {
     for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
   }
 
-  /// Until resume_live() what is said was said before: it is not logged again.
+  /// Until resume_live() log lines repeat the record: they go to the log file but are not reported
+  /// again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest) {
     files_.follow(std::move(bytes_before), std::move(newest));
@@ -86,7 +87,7 @@ class WorkerSurroundings final : public Surroundings {
     if (!written.ok()) on_fault_(written.error());
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
-    // In the log it stands again, since it may tell why a record could not be followed.
+    // Written to the log file again, since it may show why a record could not be followed.
     if (is_following_) return log_.write(level, instance, text);
     log_.write(level, instance, text);
     if (level == LogLevel::kInfo && text == kFirstTokenLine)
@@ -154,7 +155,7 @@ class WorkerHost {
         control_(std::move(control)),
         inbox_(std::move(inbox)) {}
 
-  /// Opens the links too, where there are other processes.
+  /// Opens the connections too, if there are other processes.
   Status say_hello();
   /// Waits for the first order. False when the control plane wants no run after all.
   bool wait_for_start();
@@ -188,8 +189,8 @@ class WorkerHost {
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
   WeightStreams weight_streams_;
-  std::unique_ptr<PeerConnections> links_;  // null when alone; before log_: it may say something
-  std::mutex fault_mutex_;                  // the disk's fault comes from any group's thread
+  std::unique_ptr<PeerConnections> links_;  // null when alone; reports to control_
+  std::mutex fault_mutex_;                  // any actor group's thread may report a disk fault
   std::optional<Error> fault_;
 };
 
@@ -225,14 +226,14 @@ RunEnded WorkerHost::run() {
   auto points = read_points(arguments_.resume);
   if (!points.ok()) return ended_by(RunEnd::kFailed, points.error());
   LogOptions log_options;
-  log_options.stderr_level = LogLevel::kError;  // stderr is the last words of a crash
+  log_options.stderr_level = LogLevel::kError;  // the end of stderr is shown after a crash
   auto log = Log::open(folder / "logs" / (folder_name(arguments_.process) + ".jsonl"), log_options);
   if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
   log_ = std::move(log).value();
   WorkerTrace::Setup recording{
       plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume,
       {},    {}};
-  std::vector<ResumePoint> begun_from = *points;  // what the actors are told
+  std::vector<ResumePoint> begun_from = *points;  // what the actors resume from
   if (!arguments_.recover.empty()) {
     if (const Status opened = open_record(recording, begun_from); !opened.ok())
       return ended_by(RunEnd::kFailed, opened.error());
@@ -267,7 +268,8 @@ RunEnded WorkerHost::run() {
   return ended;
 }
 
-/// The record to follow, and what its start began from: the new one is a repetition of it first.
+/// Opens the record to follow, and the checkpoints that its start began from: this start first
+/// repeats that one.
 Status WorkerHost::open_record(WorkerTrace::Setup& recording,
                                std::vector<ResumePoint>& begun_from) {
   ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover));
@@ -279,7 +281,8 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
-  // Who does not follow is new, in a record that is a repetition all the same.
+  // A process that is absent in the record starts anew, although its new trace is marked as a
+  // recovery.
   for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_))
     if (absent.process == process_) record_ = nullptr;
   return ok();
@@ -327,7 +330,7 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
     setup.on_live = [this, &surroundings] {
-      // A file that is otherwise than recorded ends the run: then it was not recovered.
+      // A file that differs from the record ends the run: then it is not recovered.
       if (has_fault()) return;
       if (const Status live = surroundings.resume_live(); !live.ok())
         return note_fault(live.error());
@@ -339,7 +342,8 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   RunEnded ended = lead(member);
   if (member.has_lost_threads()) {
-    // A stuck handler may still touch what destructors would free: say the end, then leave at once.
+    // A stuck handler may still touch what destructors would free: report the end, then exit at
+    // once.
     const int code = exit_code_of(ended);
     if (trace_ != nullptr) trace_->leave(code != kExitDone);
     close(std::move(ended));
@@ -372,7 +376,7 @@ RunEnded WorkerHost::lead(RunMember& member) {
   RunEnded message;
   if (member.outcome()) message = to_message(*member.outcome());
   const std::lock_guard<std::mutex> lock(fault_mutex_);
-  if (fault_) {  // said once, in place of what it caused
+  if (fault_) {  // reported once, instead of its effects
     const auto edges = std::move(message.edges);
     message = ended_by(RunEnd::kFailed, *fault_);
     message.edges = edges;

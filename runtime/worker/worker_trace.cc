@@ -19,8 +19,8 @@
 namespace primerl {
 namespace {
 
-// What is written before the process dies of a broken CHECK or a signal; null: nothing, or one
-// thread is about it.
+// The trace to write before the process dies of a broken CHECK or a signal; null: none, or one
+// thread is writing it already.
 std::atomic<SegmentWriter*> ring{nullptr};
 std::atomic<bool> is_dumping{false};
 
@@ -40,7 +40,7 @@ void dump_ring_and_die(int signal) {
     writer->dump_in_handler();
     is_dumping = false;
   }
-  // Another thread's dump shall not be cut off by this one's death.
+  // Wait for the dump of another thread: the death of this one would cut it off.
   const timespec tenth{0, 100'000'000};
   for (int i = 0; i < 100 && is_dumping; ++i) ::nanosleep(&tenth, nullptr);
   ::raise(signal);  // by its default action, once this handler returns
@@ -70,7 +70,7 @@ Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
   return id;
 }
 
-/// Of the files whose lines the actors write.
+/// Sizes of the files whose lines the actors write.
 std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
     const std::filesystem::path& run_folder) {
   std::error_code none;
@@ -89,7 +89,7 @@ TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   catalog.recovers = setup.recovers;
   catalog.bytes_before =
       setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(setup.run_folder);
-  // began_ns counts on the steady clock: this is where people's time stands on it.
+  // began_ns is of the steady clock: these two values map it to wall-clock time.
   catalog.zero_ns = steady_now().to_nanoseconds();
   catalog.wall_zero_seconds = wall_seconds();
   return catalog;
@@ -127,8 +127,8 @@ class WorkerTrace::CheckpointMarks {
  public:
   explicit CheckpointMarks(const std::vector<Tenant>& tenants) : marks_(tenants.size()) {
     for (const auto& tenant : tenants)
-      // One that writes none before its end has no later place to begin at, and its record a bound
-      // all the same.
+      // A tenant that writes no checkpoint before its end gives replay no later place to begin; its
+      // record is bounded all the same.
       marks_[tenant.slot.index()].committed = tenant.checkpoint_every > 0 ? 1 : UINT64_MAX;
   }
 

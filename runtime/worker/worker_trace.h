@@ -1,12 +1,12 @@
 /// WorkerTrace: the trace of one process of a run, in `trace/` of the run folder: opened before the
-/// executor is made, told of every step by its groups, closed when they have ended.
+/// executor is made, told of every step by its actor groups, closed when they have ended.
 ///
-/// A step that a group has finished is in the trace before its messages leave: what `kill -9`
-/// leaves behind holds every finished step. At the level `ring` nothing is written before the run
-/// fails, a CHECK breaks, a deadly signal comes or somebody asks (ring_requests.h).
+/// A step that an actor group has finished is in the trace before its messages leave: what `kill
+/// -9` leaves behind holds every finished step. At the level `ring` nothing is written before the
+/// run fails, a CHECK breaks, a fatal signal comes or a dump is requested (ring_requests.h).
 ///
-/// Threads: observer() is used by every group's, checkpoint_begun() and checkpoint_committed() by
-/// the trainer's; the rest by one.
+/// Threads: observer() is used by the thread of every actor group, checkpoint_begun() and
+/// checkpoint_committed() by the trainer's; the rest by one thread.
 #pragma once
 
 #include <filesystem>
@@ -31,7 +31,7 @@ class WorkerTrace {
     std::filesystem::path run_folder;       // with its run.json
     std::vector<std::string> resumed_from;  // checkpoint folders by tenant slot
     std::string recovers;                   // as in TraceCatalog
-    /// As in TraceCatalog; none: what the files of the run folder have now.
+    /// As in TraceCatalog; none: the present sizes of the files in the run folder.
     std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
   };
   /// Null when the graph records nothing. kIo when the trace cannot be written. All threads have
@@ -42,21 +42,22 @@ class WorkerTrace {
   ~WorkerTrace();
 
   DeliveryObserver& observer() { return *recorder_; }
-  /// What `make` makes, with resources that keep their answers in the trace.
+  /// Wraps `make`: its resources write their answers into the trace.
   ResourceFactory recording(ResourceFactory make);
-  /// What was recorded before the begin of a tenant's newest committed checkpoint may be removed
-  /// once the trace is larger than bytes_max.
+  /// What was recorded before a tenant's newest committed checkpoint began may be removed once the
+  /// trace is larger than bytes_max.
   void checkpoint_begun(TenantSlot tenant);
   void checkpoint_committed(TenantSlot tenant);
   /// Why nothing is recorded any more; once it is an error it stays one.
   Status fault() const;
 
-  /// No group lives any more: writes the end of the trace (of a ring, all of it, if the run
+  /// All actor groups have ended: writes the end of the trace (of a ring, all of it, if the run
   /// failed).
   Status close(bool run_failed);
-  /// A group's thread did not come back and may still record: keeps what is there, without an end.
+  /// The thread of an actor group did not return and may still record: keeps what is there, without
+  /// an end.
   void leave(bool run_failed);
-  /// What a person should know of a trace that is not whole; empty when it is.
+  /// Warnings for a person about a trace that is incomplete; empty when it is complete.
   std::vector<std::string> warnings() const;
 
  private:

@@ -1,5 +1,5 @@
-/// Histogram: counts of microseconds in 4 buckets an octave, so that percentiles are within 19 %.
-/// A plain value that lies in index files as it is.
+/// Histogram: counts of microseconds in 4 buckets per octave, so that percentiles are within 19 %.
+/// A plain value, stored in index files unchanged.
 #pragma once
 
 #include <array>
@@ -27,7 +27,8 @@ struct Histogram {
   void add(const Histogram& other) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
   }
-  /// The top of the bucket in which the share `part` of all values ends; 0 without values.
+  /// The largest value of the bucket in which the share `part` of all values ends; 0 without
+  /// values.
   uint64_t percentile(double part) const {
     uint64_t total = 0;
     for (const uint32_t count : counts) total += count;

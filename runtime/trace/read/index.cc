@@ -44,7 +44,7 @@ size_t item_bytes(IndexKind kind) {
   return 0;
 }
 
-/// Whether a section lies inside the index and says what its kind may say.
+/// Whether a section is inside the index and its fields are valid for its kind.
 bool fits(const IndexSection& section, uint64_t num_bytes) {
   const size_t width = item_bytes(section.kind);
   if (width == 0 || section.offset % 8 != 0 || section.offset > num_bytes) return false;
@@ -140,7 +140,7 @@ std::shared_ptr<const SegmentIndex> SegmentIndex::load(const std::filesystem::pa
 
 void SegmentIndex::save(const std::filesystem::path& segment) const {
   const auto source = facts_of(segment);
-  // It grew while it was read: what was built is no index of what lies there now.
+  // The segment grew while it was read: this index does not describe the current file.
   if (!source || source->mtime_ns != header_->source_mtime_ns ||
       source->num_bytes != header_->source_bytes)
     return;
@@ -165,7 +165,7 @@ void SegmentIndex::save(const std::filesystem::path& segment) const {
 std::shared_ptr<const SegmentIndex> SegmentIndex::build(SegmentReader& reader,
                                                         const std::filesystem::path& segment,
                                                         const TraceCatalog& catalog) {
-  const auto source = facts_of(segment);  // before the bytes: a change in between makes it stale
+  const auto source = facts_of(segment);  // first: a later change makes the index stale
   IndexBuilder builder(catalog);
   for (auto frame = reader.next(0); frame; frame = reader.next(SegmentReader::next_offset(*frame)))
     builder.add(*frame);

@@ -1,10 +1,10 @@
-/// SegmentIndex: where the frames of one segment lie, and what they add up to, so that a trace is
-/// opened, counted and compared without reading it.
+/// SegmentIndex: positions and sums of the frames of one segment, so that a trace is opened,
+/// counted and compared without reading it.
 ///
-/// A file `<process>.<incarnation>.<number>.index` beside a sealed segment, written by whoever
-/// opens the trace first. It is never authoritative: what it points to is checked when it is read,
-/// it is made anew when it is absent, damaged or of another version of the segment's file, and it
-/// may be deleted at any time. Its layout is ours alone and may change with every version of the
+/// A file `<process>.<incarnation>.<number>.index` beside a sealed segment, written by the first
+/// program that opens the trace. It is never authoritative: what it points to is checked when it is
+/// read; it is rebuilt when it is absent, damaged or of another version of the segment's file; and
+/// it may be deleted at any time. Its layout is private and may change with every version of the
 /// program.
 ///
 /// Immutable; safe to read from several threads.
@@ -24,15 +24,15 @@
 namespace primerl {
 
 inline constexpr uint32_t kIndexVersion = 1;
-/// Steps of a group whose digests are one sum: those with equal step / kDigestSteps.
+/// Steps of a group whose digests are added up to one sum: those with equal step / kDigestSteps.
 inline constexpr uint64_t kDigestSteps = 1024;
 
-/// Steps and sequence numbers above this are no numbers anyone has counted to.
+/// Steps and sequence numbers above this are not plausible.
 inline constexpr uint64_t kNumberMax = uint64_t{1} << 62;
 
 /// What a section holds. Positions are offsets in the raw segment divided by 8, in file order.
 enum class IndexKind : uint32_t {
-  kSteps = 1,       // u32 position of each step of a group; 0 = not there
+  kSteps = 1,       // u32 position of each step of a group; 0 = missing
   kDeliveries,      // u32 positions of a link's deliveries, by (incarnation, sequence)
   kPayloads,        // u32 positions of a link's payloads, by (incarnation, sequence)
   kEmissions,       // u32 positions of a sending group's payloads, by step
@@ -62,16 +62,16 @@ struct IndexHeader {
   char magic[8];
   uint32_t version;
   uint32_t num_sections;
-  uint64_t hash;  // hash_bytes of everything behind it
+  uint64_t hash;  // hash_bytes of everything after it
   uint64_t num_bytes;
   int64_t source_mtime_ns;  // of the segment's file
   uint64_t source_bytes;
   uint64_t run_id, seed, previous_seed, number;
   uint32_t process, incarnation;
-  uint64_t catalog_hash;  // of the catalog frame's bytes; 0 = it has none
+  uint64_t catalog_hash;  // of the catalog frame's bytes; 0 = no catalog
   uint64_t num_deliveries;
   int64_t first_ns, last_ns;
-  uint64_t end_offset;  // behind the last frame
+  uint64_t end_offset;  // after the last frame
   uint64_t num_payloads, payload_bytes;
   uint32_t has_end;      // an end frame
   uint32_t num_strange;  // frames with numbers outside the catalog
@@ -95,14 +95,14 @@ struct IndexDamage {
   uint32_t is_hole = 0, is_tail = 0;
 };
 
-/// The first time a message said that a tenant is at `version`.
+/// The first message that carried `version` for a tenant.
 struct VersionMark {
   int64_t at_ns = 0;
   int64_t version = 0;
   uint32_t tenant = 0, reserved = 0;
 };
 
-/// What of a step must repeat: everything but times and what was stored of it.
+/// Digest of what must be equal in a replay: everything but times and what was stored of the step.
 uint64_t digest_of(const DeliveryFrame& frame);
 uint64_t digest_of(const Frame& payload);
 
@@ -110,11 +110,11 @@ class SegmentIndex {
  public:
   /// From the file beside the segment; none when absent, damaged or stale.
   static std::shared_ptr<const SegmentIndex> load(const std::filesystem::path& segment);
-  /// Reads the whole segment. Numbers are held against the catalog.
+  /// Reads the whole segment. Numbers are checked against the catalog.
   static std::shared_ptr<const SegmentIndex> build(SegmentReader& reader,
                                                    const std::filesystem::path& segment,
                                                    const TraceCatalog& catalog);
-  /// From bytes, for fuzzing; none when they are no index.
+  /// From bytes, for fuzzing; none when they are not an index.
   static std::shared_ptr<const SegmentIndex> parse(std::shared_ptr<const void> owner,
                                                    std::span<const std::byte> bytes);
   /// Writes it beside the segment, whole or not at all. A folder that cannot be written is no

@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// A gap above this many steps begins a new section, so that a hostile step number costs nothing.
+/// A gap above this many steps begins a new section, so that a forged step number costs nothing.
 constexpr uint64_t kJumpMax = 1024;
 
 uint32_t position_of(const Frame& frame) {
@@ -73,7 +73,7 @@ class Writer {
 template <class Keyed>
 std::pair<IndexSection, std::vector<uint32_t>> by_sequence(IndexKind kind, uint32_t link,
                                                            std::vector<Keyed> items) {
-  // The order of the file, unless someone made it up.
+  // Already in the order of the file, unless the file was forged.
   if (!std::is_sorted(items.begin(), items.end())) std::sort(items.begin(), items.end());
   std::vector<uint32_t> positions;
   positions.reserve(items.size());
@@ -105,7 +105,7 @@ std::pair<IndexSection, std::vector<uint32_t>> by_step(IndexKind kind, uint32_t 
 
 void write_digests(Writer& writer, IndexKind kind, uint32_t group,
                    const std::map<uint64_t, uint64_t>& sums) {
-  // One section per stretch of blocks without a hole.
+  // One section per run of blocks without a hole.
   std::vector<uint64_t> stretch;
   uint64_t first = 0;
   const auto flush = [&] {

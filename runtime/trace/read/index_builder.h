@@ -11,7 +11,7 @@
 
 namespace primerl {
 
-/// Whether every number of a frame names something in the catalog.
+/// Whether every number of a frame is valid in the catalog.
 bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame);
 bool is_of(const TraceCatalog& catalog, const PayloadFrame& frame);
 
@@ -20,13 +20,13 @@ class IndexBuilder {
   explicit IndexBuilder(const TraceCatalog& catalog);
 
   void add(const Frame& frame);
-  /// What is known when all frames were added, the file's facts left out.
+  /// The header after all frames were added, without the facts of the file.
   IndexHeader finish(SegmentReader& reader);
-  /// The whole index, its hash left out.
+  /// The whole index, except its hash.
   void write(IndexHeader header, std::vector<uint64_t>& out) const;
 
  private:
-  /// Steps without a jump.
+  /// Consecutive steps.
   struct Run {
     uint64_t first = 0;
     std::vector<uint32_t> positions;

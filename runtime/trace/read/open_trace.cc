@@ -10,7 +10,7 @@
 namespace primerl {
 namespace {
 
-/// The index may be wrong: what a frame says counts.
+/// Fields come from the frame, because the index may be wrong.
 TraceStep step_of(const DeliveryFrame& frame) {
   TraceStep step;
   step.group = GroupId(frame.header.group);
@@ -36,7 +36,7 @@ TraceStep step_of(const DeliveryFrame& frame) {
   return step;
 }
 
-/// Or else it was stored where it was handled.
+/// Otherwise it was stored where it was handled.
 bool is_sent_by(const TraceCatalog& catalog, const PayloadFrame& frame) {
   return catalog.instances[catalog.links[frame.link].sender].group == frame.header.group;
 }
@@ -73,8 +73,8 @@ uint64_t step_in(const Frame& frame) {
   }
 }
 
-/// The frame with a key, in one piece: where it would be if no sequence number were missing, else
-/// by halving.
+/// The frame with a key, in one piece: first at its position if no sequence number is missing, then
+/// by binary search.
 std::optional<Frame> find_in(const KeyPiece& piece, TraceFrameKind kind, const MessageKey& key,
                              Status* fault) {
   const auto frame_at = [&](size_t i) -> std::optional<Frame> {
@@ -114,14 +114,14 @@ bool may_hold(const KeyPiece& piece, const MessageKey& key) {
           (key.sequence >= piece.first && key.sequence <= piece.last));
 }
 
-/// Pieces that may hold a key, the newest first. Pieces mostly follow each other in order.
+/// Visits the pieces that may hold a key, the newest first. Most pieces are in order.
 template <class Visit>
 void newest_first(const std::vector<KeyPiece>& pieces, const MessageKey& key, const Visit& visit) {
   auto end = std::partition_point(pieces.begin(), pieces.end(), [&](const KeyPiece& piece) {
     return std::pair(piece.first_incarnation, piece.first) <=
            std::pair(key.incarnation, key.sequence);
   });
-  // A piece of several incarnations says little of its sequences: look at its neighbours too.
+  // The sequences of a piece with several incarnations are not in order: visit its neighbours, too.
   for (size_t i = 0; i < 2 && end != pieces.end(); ++i) ++end;
   for (auto it = end; it != pieces.begin();) {
     --it;
@@ -226,15 +226,15 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
     };
     const auto positions = piece.positions;
     auto begin = positions.end();
-    // They stand before their delivery, those of later steps behind it: nothing is read to find
-    // them.
+    // Frames of a step are before its delivery, those of later steps after it: found without
+    // reading frames.
     if (of_step != nullptr && of_step->segment == piece.segment) {
       const uint32_t delivery = of_step->positions[step - of_step->positions_first];
       const auto end = std::lower_bound(positions.begin(), positions.end(), delivery);
       for (begin = end; begin != positions.begin() && frame_of_step(*std::prev(begin));) --begin;
       if (begin == end) begin = positions.end();
     }
-    // Not so in an excerpt, or where the delivery is in the next segment.
+    // Not so in an excerpt, or when the delivery is in the next segment.
     if (begin == positions.end())
       begin = std::partition_point(positions.begin(), positions.end(), [&](uint32_t position) {
         const auto frame = piece.segment->frame(position, kind);
@@ -290,7 +290,7 @@ std::optional<Frame> OpenTrace::find_delivery(const MessageKey& key) const {
     if (!frame) return false;
     const auto& delivery = frame->as<DeliveryFrame>();
     if (!is_of(files_.catalog, delivery)) return false;
-    // Recorded again by a later incarnation: what the table of steps holds counts.
+    // Recorded again by a later incarnation: the entry in the table of steps is valid.
     const StepPiece* counted = piece_of(GroupId(delivery.header.group), delivery.step);
     if (counted == nullptr || counted->segment != piece.segment) return false;
     const uint64_t position = counted->positions[delivery.step - counted->positions_first];
@@ -379,7 +379,7 @@ std::optional<Trace::Digest> OpenTrace::digest(GroupId group, uint64_t block) co
 
 void OpenTrace::visit(Time from, Time to,
                       const std::function<bool(const TraceStep&)>& visitor) const {
-  /// The next step of one group that is there.
+  /// The next existing step of one group.
   const auto next_of = [&](GroupId group, uint64_t step) -> std::optional<TraceStep> {
     const auto& pieces = groups_[group.index()].steps;
     for (auto it = std::ranges::lower_bound(pieces, step, {}, &StepPiece::last); it != pieces.end();
@@ -395,7 +395,7 @@ void OpenTrace::visit(Time from, Time to,
   for (uint32_t h = 0; h < groups_.size(); ++h) {
     const GroupId group(h);
     if (groups_[h].steps.empty()) continue;
-    // The clock of a group never goes back: halve to the first step at or after `from`.
+    // The clock of a group never goes back: binary search for the first step at or after `from`.
     uint64_t low = first_step(group);
     uint64_t high = last_step(group) + 1;
     while (low < high) {

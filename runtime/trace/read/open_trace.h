@@ -1,6 +1,6 @@
-/// OpenTrace: the one Trace: segments with their indices, put together as tables of pieces.
-/// Built by Trace::open() in steps (trace_files.cc finds and indexes, trace_tables.cc puts
-/// together, trace_faults.cc says what is missing), constant afterwards. A segment's reader is
+/// OpenTrace: the implementation of Trace: segments with their indices, merged into tables of
+/// pieces. Built by Trace::open() in steps (trace_files.cc finds and indexes, trace_tables.cc
+/// merges, trace_faults.cc reports what is missing), constant afterwards. A segment's reader is
 /// opened at its first use, under its own lock.
 #pragma once
 
@@ -14,19 +14,19 @@
 
 namespace primerl {
 
-/// One file and what is known of it.
+/// One file and its index.
 struct TraceSegment {
   std::filesystem::path file;
   uint32_t process = 0, incarnation = 0;
   uint64_t number = 0;
   std::shared_ptr<const SegmentIndex> index;
 
-  /// The frame at a position of the index, checked again; kCorrupt when it is of another kind.
+  /// The frame at a position from the index, checked again; kCorrupt when it is of another kind.
   Result<Frame> frame(uint32_t position, TraceFrameKind kind) const;
-  /// Opens the file if that has not happened yet.
+  /// Opens the file at the first call.
   Result<SegmentReader*> reader() const;
 
-  mutable std::mutex lock;  // while it is opened
+  mutable std::mutex lock;  // held while it is opened
   mutable std::unique_ptr<SegmentReader> opened;
   mutable std::atomic<SegmentReader*> usable{nullptr};
 };
@@ -39,7 +39,7 @@ struct TraceFiles {
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
 };
-/// `folder` as Trace::open() takes it.
+/// `folder` as for Trace::open().
 Result<TraceFiles> find_trace_files(const std::filesystem::path& folder);
 
 /// Steps [first, last] of a group, in one segment.
@@ -99,7 +99,7 @@ class OpenTrace final : public Trace {
     std::vector<KeyPiece> deliveries, payloads;
   };
 
-  // Once, by the constructor.
+  // Called once, by the constructor.
   void add(const TraceSegment& segment);
   void add_steps(OfGroup& group, StepPiece piece);
   void add_summary(const TraceSegment& segment);
@@ -121,7 +121,7 @@ class OpenTrace final : public Trace {
   const StepPiece* piece_of(GroupId group, uint64_t step) const;
   std::optional<Frame> frame_of(GroupId group, uint64_t step, const TraceSegment** where) const;
   std::optional<Frame> find_payload(const MessageKey& key, Status* fault) const;
-  /// The frame that delivered a message, as the table of steps has it.
+  /// The frame that delivered a message, according to the table of steps.
   std::optional<Frame> find_delivery(const MessageKey& key) const;
   /// Frames of one step among pieces sorted by step, of the incarnation that recorded the step.
   template <class Visit>

@@ -7,7 +7,7 @@ Result<Json> PayloadReader::json(const StoredPayload& payload) {
   auto& schema = schemas_[payload.type];
   if (!schema) {
     auto read = read_schema(type.schema);
-    // A type without a readable schema says so each time.
+    // Returns the error each time for a type without a readable schema.
     if (!read.ok()) return payload_json(type, payload);
     schema = std::move(read).value();
   }

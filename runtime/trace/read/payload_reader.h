@@ -1,5 +1,5 @@
-/// PayloadReader: the contents of many messages as JSON. Reads the schema of each type once, which
-/// costs more than a small message. Not thread-safe; the catalog outlives it.
+/// PayloadReader: the contents of many messages as JSON. Parses the schema of each type only once,
+/// because that costs more than a small message. Not thread-safe; the catalog outlives it.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ class PayloadReader {
   explicit PayloadReader(const TraceCatalog& catalog)
       : catalog_(catalog), schemas_(catalog.types.size()) {}
 
-  /// As payload_json().
+  /// Same result as payload_json().
   Result<Json> json(const StoredPayload& payload);
 
  private:

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-/// "a, b and c", cut short.
+/// "a, b and c"; shortened when there are many.
 std::string some_names(std::vector<std::string> names) {
   constexpr size_t kShown = 12;
   if (names.size() <= kShown) return join_names(names);

@@ -1,12 +1,12 @@
-/// What a trace has stored of the messages between groups, in place of their senders.
+/// Messages between groups that are read from a trace instead of from their senders.
 ///
-/// RecordedInputs: which messages between processes a run that is taken up gets from its record.
-/// Every process follows its own steps (recovery.h) with what the others had sent it, so none waits
-/// for another: a message is not sent again once the record says that it was handled and holds its
-/// content. One that is not stored (record = "none" or "header", large Blobs) goes by its link as
-/// ever. Processes that are *absent* (recovery.h) do not follow at all: what they had sent must be
-/// stored, and what is sent to them reaches nobody. A replay of all processes together takes the
-/// messages of absent ones alone from the record.
+/// RecordedInputs: which messages between processes a resumed run gets from its record. Every
+/// process follows its own steps (recovery.h) with what the others had sent it, so none waits for
+/// another: a message is not sent again if the record shows that it was handled and holds its
+/// content. One that is not stored (record = "none" or "header", large Blobs) is sent on its link
+/// as usual. Processes that are *absent* (recovery.h) do not follow a record at all: what they had
+/// sent must be stored, and what is sent to them is dropped. A replay of all processes together
+/// takes only the messages of absent ones from the record.
 ///
 /// Threads: immutable; safe to use from several.
 #pragma once
@@ -21,18 +21,18 @@
 namespace primerl {
 
 /// The message that a step handled, as its sender had sent it. kNotFound when it is not stored,
-/// kCorrupt when it is damaged or not what the step was given.
+/// kCorrupt when it is damaged or not what the step handled.
 Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const WiredLink& link,
                                  const TraceStep& step);
 
 class RecordedInputs {
  public:
-  /// All outlive it. `incarnation`: of the messages of those that follow; `is_absent`: index =
-  /// GroupId; `is_alone`: groups of each process are played without those of the others.
+  /// All outlive it. `incarnation`: of the messages of processes that follow; `is_absent`: index =
+  /// GroupId; `is_alone`: groups of each process are played without the groups of the others.
   RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace, uint32_t incarnation,
                  std::vector<bool> is_absent, bool is_alone);
 
-  /// Whether nobody will send what this step handles.
+  /// Whether the message of this step will not be sent in this run.
   bool has(const TraceStep& step) const;
   Result<Envelope> of(const TraceStep& step) const;
   Resent resent(LinkId link, uint64_t sequence) const;

@@ -1,4 +1,4 @@
-/// TraceSummary: what a whole trace adds up to, from its indices alone. A value.
+/// TraceSummary: totals of a whole trace, from its indices only. A value.
 #pragma once
 
 #include <array>
@@ -12,17 +12,17 @@ struct TraceSummary {
   struct OfLink {
     LinkStats stats;
     /// Sequence numbers that never arrived although later ones did: overwritten on a latest_wins
-    /// link, else missing from the record.
+    /// link, otherwise missing from the record.
     uint64_t num_skipped = 0;
     uint64_t num_stored = 0;  // payloads
   };
   std::vector<OfLink> links;                      // index = LinkId
   std::vector<std::array<GroupStats, 5>> groups;  // index = GroupId, then StepKind
-  std::vector<VersionMark> versions;              // first sight of each version, by time
+  std::vector<VersionMark> versions;              // first occurrence of each version, by time
   int64_t first_ns = 0, last_ns = 0;              // began of the first and the last step
   uint32_t newest_incarnation = 0;
   uint64_t num_steps = 0, num_payloads = 0, payload_bytes = 0, file_bytes = 0;
-  uint64_t num_segments = 0, num_indexed = 0;  // indexed: their index was there and fresh
+  uint64_t num_segments = 0, num_indexed = 0;  // indexed: with a fresh index file
 };
 
 }  // namespace primerl

@@ -1,10 +1,10 @@
 /// Trace: a recorded run, read: the segments of every process of `runs/x/trace`, as one table of
-/// steps per group, with the payloads, notes and gaps beside it.
+/// steps per group, with their payloads, notes and gaps.
 ///
 /// Opening maps the segments and loads or rebuilds their indices (`*.index`, never authoritative).
-/// Numbers from the files are checked against the catalog before they are handed out. Everything
-/// that is missing is said, never skipped in silence: cut tails, holes, damage, gaps, retired
-/// segments (first_step() > 1). Immutable after open(); safe to read from several threads.
+/// Numbers from the files are checked against the catalog before they are returned. Everything that
+/// is missing is reported, never skipped silently: cut tails, holes, damage, gaps, retired segments
+/// (first_step() > 1). Immutable after open(); safe to read from several threads.
 #pragma once
 
 #include <filesystem>
@@ -60,7 +60,7 @@ struct MessageKey {
 struct StoredPayload {
   MessageKey key;
   GroupId sender_group;  // none, like `step`, when it was stored where it was handled
-  uint64_t step = 0;     // which emitted it
+  uint64_t step = 0;     // the step that emitted it
   Time sent_at;
   TenantSlot tenant;
   InstanceId origin;
@@ -77,7 +77,7 @@ struct NondeterministicInput {
   std::vector<std::byte> bytes;
 };
 
-/// One stretch that is not there, and why.
+/// One part that is missing, and why.
 struct TraceFault {
   enum class Kind {
     kCutTail,
@@ -87,16 +87,16 @@ struct TraceFault {
     kMissingSegment,
     kRetired,
     kMissingBlob,
-    kMissingStep,  // a record is not there although nothing around it is damaged
-    kReplaced,     // steps recorded again by a later incarnation of the process: those count
-    kExcerpt,      // all but what one actor group needs was left out on purpose (excerpt.h)
-    kSnapshot,     // a flight recorder was asked for it and recorded on (ring_files.h)
+    kMissingStep,  // a record is missing although nothing around it is damaged
+    kReplaced,     // recorded again by a later incarnation of the process, whose steps are used
+    kExcerpt,      // only what one actor group needs was copied, on purpose (excerpt.h)
+    kSnapshot,     // a snapshot of a flight recorder, which recorded on after it (ring_files.h)
   } kind;
   std::string file;
   uint64_t offset = 0;
   std::string text;    // for people: "tail cut after step 412 of 'trainer'"
   GroupId group = {};  // none when it is not about one group
-  uint64_t first = 0;  // missing steps of it; of a cut tail, both are the last step
+  uint64_t first = 0;  // its missing steps; of a cut tail, both are the last step
   uint64_t last = 0;
   bool is_fault() const {
     return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced &&
@@ -119,7 +119,7 @@ struct TraceSummary;  // summary.h
 class Trace {
  public:
   /// `folder`: a run folder, its `trace/`, or `runs/latest`. kNotFound without a trace, kCorrupt
-  /// when no segment is readable or segments of different runs lie there.
+  /// when no segment is readable or the segments are of different runs.
   static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder);
   virtual ~Trace() = default;
 
@@ -137,27 +137,27 @@ class Trace {
   virtual uint64_t num_steps() const = 0;  // of all groups
   virtual std::optional<TraceStep> step(GroupId group, uint64_t step) const = 0;
   virtual std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const = 0;
-  /// The same without a copy: in order, `bytes` valid in the call.
+  /// The same without a copy: in order, `bytes` valid during the call.
   virtual void visit_notes(
       GroupId group, uint64_t step,
       const std::function<void(NoteKind kind, InstanceId instance,
                                std::span<const std::byte> bytes)>& visitor) const;
   virtual std::optional<Time> started(GroupId group) const = 0;
 
-  /// Where a message was handled; none when it never was (or not recorded).
+  /// The step that handled a message; none when no step did (or it is not recorded).
   virtual std::optional<StepRef> delivery(const MessageKey& key) const = 0;
   /// The whole step that handled it.
   virtual std::optional<TraceStep> delivered_step(const MessageKey& key) const;
-  /// Its content, when stored: kNotFound says "not stored", kCorrupt what is wrong.
+  /// Its content, when stored: kNotFound: not stored; kCorrupt: with the fault.
   virtual Result<StoredPayload> payload(const MessageKey& key) const = 0;
   virtual bool has_payload(const MessageKey& key) const = 0;
   /// Messages a step emitted and stored, in order of emission.
   virtual std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const = 0;
 
-  /// Counts of everything, without reading it (summary.h).
+  /// Counts of the whole trace, without reading it (summary.h).
   virtual const TraceSummary& summary() const = 0;
-  /// A number that says what steps [block * 1024, block * 1024 + 1023] of a group did, and, apart
-  /// from it, what they stored; equal for equal content. None when steps were recorded twice.
+  /// Two numbers for steps [block * 1024, block * 1024 + 1023] of a group: what they did, and what
+  /// they stored; equal for equal content. None when steps were recorded twice.
   struct Digest {
     uint64_t steps = 0, payloads = 0;
     friend bool operator==(const Digest&, const Digest&) = default;
@@ -170,7 +170,8 @@ class Trace {
                      const std::function<bool(const TraceStep&)>& visitor) const = 0;
 };
 
-/// "trainer:412", "rollout.main:88", or "router" (the whole group). Names an instance or a group.
+/// "trainer:412", "rollout.main:88", or "router" (the whole group): an instance or a group, and a
+/// step.
 struct StepName {
   GroupId group;
   InstanceId instance;  // none when a group was named
@@ -180,10 +181,10 @@ Result<StepName> parse_step_name(const TraceCatalog& catalog, std::string_view t
 /// "trainer:412".
 std::string step_text(const TraceCatalog& catalog, GroupId group, uint64_t step);
 
-/// A body as JSON by the schema in the catalog, without the C++ struct. Blobs as their sizes; long
-/// token lists are whole. kCorrupt when body and schema do not fit.
+/// A body as JSON by the schema in the catalog, without the C++ struct. Blobs are shown as their
+/// sizes; long token lists are not cut. kCorrupt when body and schema do not fit.
 Result<Json> payload_json(const TraceCatalog::Type& type, const StoredPayload& payload);
-/// kCorrupt when the content is not what its check was made of.
+/// kCorrupt when the content does not match its check.
 Status check_payload(const TraceCatalog::Type& type, const StoredPayload& payload);
 
 }  // namespace primerl

@@ -1,4 +1,4 @@
-// What is missing from a trace, in words.
+// Finds what is missing from a trace, and describes it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -80,7 +80,7 @@ void OpenTrace::find_faults() {
   find_missing_blobs();
 }
 
-/// Damage inside segments, and segments that do not follow each other.
+/// Damage inside segments, and segments that do not continue each other.
 void OpenTrace::find_segment_faults() {
   const TraceSegment* before = nullptr;
   for (size_t i = 0; i < files_.segments.size(); ++i) {
@@ -135,7 +135,7 @@ void OpenTrace::find_damage(const TraceSegment& segment, bool is_last) {
   const std::string file = segment.file.filename().string();
   for (const IndexSection& section : segment.index->sections(IndexKind::kDamage))
     for (const IndexDamage& damage : segment.index->items<IndexDamage>(section)) {
-      // The last write of a process that died: what it cut off is said by kCutTail.
+      // The last write of a process that died: kCutTail reports what it cut off.
       const bool is_torn = damage.is_tail != 0 && is_last && segment.index->header().has_end == 0;
       const bool is_hole = damage.is_hole != 0 || is_torn;
       auto fault =
@@ -242,7 +242,7 @@ void OpenTrace::find_missing_steps(GroupId group) {
     const uint64_t expected = before == nullptr ? 1 : before->last + 1;
     if (piece.first > expected) report(before, piece, expected, piece.first - 1);
     if (piece.num_missing > 0) {
-      uint64_t first = 0;  // of a stretch that is not there
+      uint64_t first = 0;  // of a missing range
       for (uint64_t step = piece.first; step <= piece.last; ++step) {
         const bool is_there = piece.positions[step - piece.positions_first] != 0;
         if (!is_there && first == 0) first = step;
@@ -266,7 +266,7 @@ void OpenTrace::find_cut_tails() {
         next->incarnation == segment.incarnation)
       continue;
     if (segment.index->header().has_end != 0) continue;
-    // An incarnation that died and has a successor ended where that one goes on.
+    // An incarnation that died and has a successor ended where the successor continues.
     if (next != nullptr && next->process == segment.process) continue;
     is_closed_ = false;
     for (uint32_t h = 0; h < groups_.size(); ++h) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder of the segments: of a run folder or of a trace.
+/// The folder of the segments, given a run folder or a trace folder.
 Result<fs::path> trace_folder(const fs::path& given) {
   std::error_code fault;
   if (!fs::is_directory(given, fault))
@@ -32,7 +32,7 @@ Result<fs::path> trace_folder(const fs::path& given) {
       .note("a run records one unless its graph says [trace] level = \"off\"");
 }
 
-/// The catalog frame is the first; a damaged one may be missing.
+/// The catalog is the first frame; it may be missing when that frame is damaged.
 std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
   for (auto frame = reader.next(0); frame;
        frame = reader.next(SegmentReader::next_offset(*frame))) {
@@ -48,7 +48,7 @@ std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
   return std::nullopt;
 }
 
-/// What an excerpt says of itself; none of a whole run.
+/// The facts of an excerpt; none for a whole run.
 Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
                                                  const TraceCatalog& catalog) {
   const fs::path file = folder / kExcerptFile;
@@ -65,7 +65,7 @@ Result<std::optional<TraceExcerpt>> read_excerpt(const fs::path& folder,
       TraceExcerpt{GroupId(static_cast<uint32_t>(group)), static_cast<uint64_t>(last_step)});
 }
 
-/// Whether numbers mean the same in both.
+/// Whether the numbers have the same meaning in both.
 bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
   const auto tables = [](const TraceCatalog& catalog) {
     const Json json = catalog.to_json();
@@ -92,7 +92,7 @@ void add_unreadable(Opening& opening, const fs::path& file, const Error& fault) 
   opening.faults.push_back(std::move(entry));
 }
 
-/// Indices where they are fresh; the header of the file where not.
+/// Loads the indices that are fresh; for the other files only the header.
 Opening open_segments(const std::vector<SegmentFile>& files) {
   Opening opening;
   for (const auto& found : files) {
@@ -122,13 +122,13 @@ Opening open_segments(const std::vector<SegmentFile>& files) {
   return opening;
 }
 
-/// One that a process wrote behind another is finished; the last one is, when it has its end frame.
+/// A segment is finished when the process wrote another after it, or when it has an end frame.
 bool is_sealed(const std::vector<std::shared_ptr<TraceSegment>>& segments, size_t i) {
   const bool has_next = i + 1 < segments.size() && segments[i + 1]->process == segments[i]->process;
   return has_next || segments[i]->index->header().has_end != 0;
 }
 
-/// Whoever writes a segment holds its lock: one that died will not change it any more.
+/// The writer of a segment holds its lock: without a lock the segment will not change any more.
 bool is_written_to(const fs::path& segment) {
   const int file = ::open(segment.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return true;
@@ -137,7 +137,7 @@ bool is_written_to(const fs::path& segment) {
   return is_locked;
 }
 
-/// Builds what is missing, on as many threads as the machine has.
+/// Builds the missing indices, on as many threads as the machine has.
 void build_indices(Opening& opening, const TraceCatalog& catalog) {
   std::vector<size_t> missing;
   for (size_t i = 0; i < opening.segments.size(); ++i)
@@ -165,7 +165,7 @@ Result<SegmentReader*> TraceSegment::reader() const {
   if (opened != nullptr) return opened.get();
   auto reader = SegmentReader::open(file);
   if (!reader.ok() && file.extension() == ".ptr") {
-    // Packed since the folder was listed.
+    // It was packed after the folder was listed.
     auto packed = file;
     auto again = SegmentReader::open(packed.replace_extension(".ptrz"));
     if (again.ok()) reader = std::move(again);
@@ -197,7 +197,8 @@ Result<TraceFiles> find_trace_files(const fs::path& given) {
   found.folder = folder;
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
-  // Of a first incarnation: what a process that came back later says of the start is not all.
+  // From the first incarnation: the catalog of a process that came back later does not describe the
+  // start.
   auto by_incarnation = opening.segments;
   std::ranges::stable_sort(by_incarnation, {},
                            [](const auto& segment) { return segment->incarnation; });

@@ -1,4 +1,4 @@
-// Puts the pieces of all segments together: once, when a trace is opened.
+// Merges the pieces of all segments: once, when a trace is opened.
 #include <algorithm>
 #include <map>
 
@@ -128,7 +128,7 @@ void OpenTrace::add_digests() {
     if (group.steps.empty() || !group.has_digests) continue;
     group.first_block = group.steps.front().first / kDigestSteps;
     const uint64_t num_blocks = group.steps.back().last / kDigestSteps - group.first_block + 1;
-    // One step number far away is not worth a table; what a header counts may be made up.
+    // No table when one step number is far away: the numbers in a header may be forged.
     uint64_t num_steps = 0;
     for (const StepPiece& piece : group.steps) num_steps += piece.last - piece.first + 1;
     group.has_digests = num_blocks <= num_steps;
@@ -147,7 +147,7 @@ void OpenTrace::add_digests() {
           (kind == IndexKind::kStepDigests ? digest.steps : digest.payloads) += sums[i];
         }
       }
-  // The first sight of each version, over all segments.
+  // The first occurrence of each version, over all segments.
   std::ranges::stable_sort(summary_.versions, {}, &VersionMark::at_ns);
   std::map<uint32_t, int64_t> newest;
   std::erase_if(summary_.versions, [&](const VersionMark& mark) {

@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-/// Held against all who share the folder, other threads of this process too.
+/// Locks the folder against all its users, also other threads of this process.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder)
@@ -78,7 +78,7 @@ uint64_t BlobLedger::count_file(uint64_t number, const std::filesystem::path& se
 uint64_t BlobLedger::count(uint64_t number, std::span<const std::byte> segment) {
   if (is_empty()) return 0;
   auto reader = SegmentReader::parse(segment, "segment");
-  if (!reader.ok()) return 0;  // its blobs stay
+  if (!reader.ok()) return 0;  // its blobs are kept
   uint64_t num_new_bytes = 0;
   for (auto frame = (*reader)->next(0); frame;
        frame = (*reader)->next(SegmentReader::next_offset(*frame))) {
@@ -119,7 +119,7 @@ void BlobLedger::remove_unnamed(const ContentHash& hash) {
   if (!lock.is_held()) return;
   {
     const std::lock_guard guard(mutex_);
-    // Stored again meanwhile.
+    // It was stored again meanwhile.
     if (pending_.contains(hash) || num_segments_.contains(hash)) return;
     if (marked_.erase(hash) == 0) return;
   }

@@ -1,13 +1,14 @@
-/// BlobLedger: which blobs of the content store the segments of one process name, so that a blob
-/// goes with the last segment that named it.
+/// BlobLedger: which blobs of the content store the segments of one process refer to, so that a
+/// blob is removed with the last segment that refers to it.
 ///
-/// Beside a blob lies a mark for each process that names it, `<hash>.<process>.<incarnation>`, a
-/// second name of the same file: who removes its mark and finds no other removes the blob. That,
-/// and storing with marking, happens under a lock (flock) of the trace's folder, since several
-/// processes share one. Where the disk knows no second names, blobs stay.
+/// Beside a blob there is a mark for each process that refers to it,
+/// `<hash>.<process>.<incarnation>`, a hard link to the same file: the process that removes its
+/// mark and finds no other removes the blob. Removing, and storing with marking, happen under a
+/// lock (flock) of the trace's folder, because several processes share it. On file systems without
+/// hard links, blobs are kept.
 ///
-/// Exact within the process: a blob counts as named from store() on, until the segment that its
-/// frame went to is retired. One whose frame was lost stays.
+/// Exact within the process: a blob counts as referred to from store() until the segment that holds
+/// its frame is retired. One whose frame was lost is kept.
 ///
 /// Threads: all functions from any.
 #pragma once
@@ -31,10 +32,11 @@ class BlobLedger {
              bool syncs);
 
   Result<ContentHash> store(std::span<const std::byte> bytes);
-  /// Counts what a full segment names; returns the bytes of blobs that none before it named.
+  /// Counts the blobs of a full segment; returns the bytes of those that no earlier segment refers
+  /// to.
   uint64_t count(uint64_t number, std::span<const std::byte> segment);
   uint64_t count_file(uint64_t number, const std::filesystem::path& segment);
-  /// The segment is gone.
+  /// The segment was removed.
   void retire(uint64_t number);
 
  private:

@@ -1,5 +1,5 @@
 /// GapLedger: which frames could not be written since the last gap frames, by group. A value; its
-/// owner guards it.
+/// owner must guard it.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace primerl {
 
-/// The head of a frame of ours; length and CRC are filled in when it is written.
+/// The header of a frame; length and CRC are filled in when it is written.
 TraceFrameHeader frame_head(TraceFrameKind kind, uint32_t group = UINT32_MAX);
-/// Of a frame without a tail.
+/// Bytes of a frame without a tail.
 template <class F>
 std::span<std::byte> bytes_of(F& frame) {
   return std::as_writable_bytes(std::span(&frame, 1));
@@ -22,9 +22,9 @@ std::span<std::byte> bytes_of(F& frame) {
 
 class GapLedger {
  public:
-  /// `head` is the fixed part of the frame that is lost.
+  /// `head` is the fixed part of the lost frame.
   void lose(std::span<const std::byte> head);
-  /// What to write, by group; the ledger is empty afterwards.
+  /// The gap frames to write, by group; the ledger is empty afterwards.
   std::vector<GapFrame> take();
 
  private:

@@ -13,8 +13,8 @@ void append_padded(std::vector<std::byte>& out, std::span<const std::byte> part)
   out.resize(padded(out.size()));
 }
 
-/// The size up to which Blobs stand in the frame, so that all of them fit into `room`: the largest
-/// go to the store. As many as a message may have fit by their hashes alone.
+/// The largest size of a Blob that is stored in the frame, so that all of them fit into `room`;
+/// larger ones go to the content store. The hashes of all Blobs that a message may have always fit.
 uint64_t largest_inline(std::span<const Blob> blobs, uint64_t room) {
   uint64_t num_bytes = 0;
   for (const Blob& blob : blobs)
@@ -25,7 +25,7 @@ uint64_t largest_inline(std::span<const Blob> blobs, uint64_t room) {
   for (const Blob& blob : blobs)
     if (blob.size() > kHashBytes && blob.size() <= kInlineBytesMax) sizes.push_back(blob.size());
   std::sort(sizes.begin(), sizes.end());
-  // Those of one size go together.
+  // Blobs of one size are treated equally.
   while (num_bytes > room && !sizes.empty()) {
     const uint64_t largest = sizes.back();
     for (; !sizes.empty() && sizes.back() == largest; sizes.pop_back())

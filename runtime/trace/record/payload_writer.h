@@ -11,7 +11,7 @@
 namespace primerl {
 
 /// Appends `frame`, filled in but for its sizes and flags, with body and Blobs; large ones go to
-/// the content store. `scratch` is memory to use again. False: lost, the writer knows why.
+/// the content store. `scratch` is memory that is reused. False: lost, the writer has the reason.
 bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const std::byte> body,
                     std::span<const Blob> blobs, std::vector<std::byte>& scratch);
 

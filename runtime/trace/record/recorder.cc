@@ -100,7 +100,8 @@ void Recorder::on_step(const StepRecord& record) {
   (void)writer_.append(bytes_of(frame));
 }
 
-/// What a sender that is not there has stored in an older record is stored again in this one.
+/// Whether this step stores its input: with record = "input"; with "payload" only an input from an
+/// older record, because its sender is not in this run.
 bool Recorder::keeps_input(const StepRecord& record) const {
   if (record.kind != StepKind::kMessage) return false;
   const RecordPolicy policy = links_[record.link.index()].policy;

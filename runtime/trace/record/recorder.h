@@ -1,14 +1,14 @@
-/// Recorder: writes what every group of a process does to the trace. The DeliveryObserver of a
+/// Recorder: writes the steps of every group of a process to the trace. The DeliveryObserver of a
 /// recorded run.
 ///
 /// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
-/// resources), the payloads of those emissions whose edge says record = "payload" and of the input
-/// where it says "input", then the delivery itself. A step is in the trace once its delivery is:
+/// resources), the payloads of those emissions whose edge has record = "payload" and of the input
+/// if its edge has "input", then the delivery itself. A step is in the trace once its delivery is:
 /// notes and payloads without one belong to a step that was cut. All of it is written before the
-/// step's messages leave the group, so whatever a trace says was received, it also says was sent.
+/// step's messages are shipped, so whatever a trace has as received, it also has as sent.
 ///
-/// Threads: on_start(), on_step() and add_answer() on the thread of the group they are about, of
-/// different groups at once; the rest from one.
+/// Threads: on_start(), on_step() and add_answer() on the thread of their group, for different
+/// groups concurrently; the rest from one.
 #pragma once
 
 #include <span>
@@ -29,7 +29,8 @@ class Recorder final : public DeliveryObserver {
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
   bool wants_emissions(LinkId link) const override;
-  /// What a resource of `group` answered within the step in hand: a note of kind kResource.
+  /// An answer of a resource of `group` during the current step: written as a note of kind
+  /// kResource.
   void add_answer(GroupId group, std::vector<std::byte> answer);
   /// Messages that could not be stored because they exceed the limit of a message.
   uint64_t num_unstored() const;

@@ -18,18 +18,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kNameBytesMax = 64;  // of a number and endings
+constexpr size_t kNameBytesMax = 64;  // of a number and suffixes
 constexpr auto kLookAgain = std::chrono::microseconds(50);
 
 int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
-/// Where each buffer ends now, once all frames up to there are finished. What one of them says was
-/// received was sent in a frame before it, which was finished earlier.
+/// Where each buffer ends now, once all frames before that are finished. A message that is received
+/// in one of them was sent in an earlier frame, which was finished earlier.
 Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Duration wait_max) {
   const auto deadline = Clock::now() + std::chrono::nanoseconds(wait_max.to_nanoseconds());
   const auto wait_until = [&](const SegmentBuffer& buffer, const auto& is_so) -> Status {
     while (!is_so()) {
-      // A thread was put aside in the middle of its copy.
+      // A thread was preempted during its copy.
       if (Clock::now() > deadline)
         return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
                      buffer.header().number, to_string(wait_max));
@@ -38,7 +38,7 @@ Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Dura
     return ok();
   };
   std::vector<uint64_t> ends;
-  // The newest first: what is reserved in it now has everything before it.
+  // The newest first: everything before its current end is then reserved in the older ones.
   for (size_t i = kept.size(); i-- > 0;) {
     std::optional<uint64_t> end;
     RETURN_IF_ERROR(
@@ -74,7 +74,7 @@ bool write_all(int file, const void* bytes, size_t size) noexcept {
   return true;
 }
 
-/// `prefix` + `number` + `ending`, ended by a zero, into memory that is there already.
+/// `prefix` + `number` + `ending`, zero-terminated, in memory that is allocated already.
 const char* put_path(std::string& path, const std::string& prefix, uint64_t number,
                      const char* ending) noexcept {
   char* to = path.data();
@@ -128,7 +128,7 @@ Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool
                                       Duration wait_max, const OnWritten& on_written) {
   RETURN_IF_ERROR(make_trace_folder(folder_));
   Json facts = Json::object().set("begun_ns", steady_ns());
-  // Before the first segment, so that it is never taken for the end of a run.
+  // Marked before the first segment is written, so that it is never taken for the end of a run.
   if (is_snapshot) RETURN_IF_ERROR(mark(facts));
   is_writing_.store(true);
   auto written = write_segments(kept, wait_max, on_written);
@@ -176,7 +176,7 @@ Result<RingSnapshot> RingFiles::write_segments(std::span<SegmentBuffer* const> k
   return snapshot;
 }
 
-/// Of an older snapshot.
+/// Removes the segments of an older snapshot.
 void RingFiles::remove_before(uint64_t first) {
   std::vector<uint64_t> older;
   {
@@ -188,14 +188,14 @@ void RingFiles::remove_before(uint64_t first) {
   }
   for (const uint64_t number : older) {
     remove_segment(folder_, process_, incarnation_, number);
-    blobs_.retire(number);  // the ring has written over it long ago
+    blobs_.retire(number);  // the ring has overwritten it long ago
   }
 }
 
 void RingFiles::forget(uint64_t number) {
   {
     const std::lock_guard lock(mutex_);
-    if (on_disk_.contains(number)) return;  // until a later snapshot takes its place
+    if (on_disk_.contains(number)) return;  // until a later snapshot replaces it
   }
   blobs_.retire(number);
 }
@@ -203,7 +203,7 @@ void RingFiles::forget(uint64_t number) {
 void RingFiles::write_in_handler() noexcept {
   if (is_written_.exchange(true)) return;
   ::mkdir(folder_text_.c_str(), 0700);
-  // What others open from now on is left out: one behind it could be missing.
+  // Leaves out buffers that are opened from now on: one before them could be missing.
   uint64_t newest = 0;
   for (const SegmentBuffer* buffer : buffers_)
     if (!buffer->live_bytes().empty()) newest = std::max(newest, buffer->header().number);
@@ -217,12 +217,13 @@ void RingFiles::write_in_handler() noexcept {
   if (first > 1) write_retired_in_handler(first - 1);
   for (uint64_t older = oldest_on_disk_.load(); older < first; ++older)
     ::unlink(put_path(path_, prefix_, older, ".ptr"));
-  // One that another thread is writing may yet lay older segments over these: it stays marked.
+  // A snapshot that another thread is writing may still rename older segments over these: keep the
+  // mark.
   if (!is_writing_.load()) ::unlink(put_path(path_, prefix_, 0, "dump"));
 }
 
-/// False when nothing lies in the buffer, or something else by the time it was written: the others
-/// record on and begin the oldest one anew.
+/// False when the buffer is empty, or was reused before it was written: other threads record on and
+/// reuse the oldest one.
 bool RingFiles::write_file_in_handler(const SegmentBuffer& buffer, uint64_t number) noexcept {
   const char* beside = put_path(path_, prefix_, number, ".ptr.tmp");
   const auto bytes = buffer.live_bytes();

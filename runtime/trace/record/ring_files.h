@@ -1,14 +1,14 @@
-/// RingFiles: writes the buffers of a flight recorder as ordinary segments: at the end of what it
-/// records, as a snapshot while it records on, or from the handler of a deadly signal.
+/// RingFiles: writes the buffers of a flight recorder as ordinary segments: at the end of the
+/// recording, as a snapshot while it records on, or from the handler of a fatal signal.
 ///
-/// A snapshot is a beginning of what was recorded, up to one moment: each frame in it is finished,
-/// so what it says was received it also says was sent. It takes the place of an older one. While
-/// `<process>.<incarnation>.dump` lies beside the segments they are one, and the run went on after
-/// them.
+/// A snapshot holds what was recorded up to one moment: each frame in it is finished, so what was
+/// received in it was also sent in it. It replaces an older one. While
+/// `<process>.<incarnation>.dump` is beside the segments they are a snapshot, and the run continued
+/// after them.
 ///
-/// From a handler no lock may be taken and no memory asked for: other threads may hold the one and
-/// be in the middle of the other, and they go on recording. So a frame that is being written then
-/// is a hole in the file, as after `kill -9`.
+/// A signal handler must not lock or allocate: other threads may hold the lock or be inside the
+/// allocator, and they record on. So a frame that is being written at that time is a hole in the
+/// file, as after `kill -9`.
 ///
 /// Threads: write() from one at a time; forget() from any; write_in_handler() from any, once.
 #pragma once
@@ -31,22 +31,22 @@
 
 namespace primerl {
 
-/// In order of their numbers: the newest one and all before it up to the first that is missing.
+/// In order of their numbers: the newest one and all before it back to the first that is missing.
 std::vector<SegmentBuffer*> newest_without_gap(std::vector<SegmentBuffer*> buffers);
 
 class RingFiles {
  public:
-  /// `buffers` outlive it, all that the ring will ever use, and so does `blobs`.
+  /// `buffers` are all that the ring will ever use; they and `blobs` outlive it.
   RingFiles(std::filesystem::path folder, std::string process, uint32_t incarnation,
             const std::vector<std::unique_ptr<SegmentBuffer>>& buffers, BlobLedger& blobs);
 
   using OnWritten = std::function<void(uint64_t number)>;
-  /// Of opened buffers without a gap between them, oldest first; each stays as it is until it was
-  /// written, which `on_written` is told. `wait_max`: for frames that are being written. Whole or
-  /// not at all, file by file.
+  /// Writes opened buffers without a gap between them, oldest first. Each must stay unchanged until
+  /// `on_written` was called for it. `wait_max`: for frames that are being written. Each file is
+  /// written completely or not at all.
   Result<RingSnapshot> write(std::span<SegmentBuffer* const> kept, bool is_snapshot,
                              Duration wait_max, const OnWritten& on_written);
-  /// The ring writes over a segment: the blobs it named go, unless it lies on the disk.
+  /// The ring overwrites a segment: its blobs are removed, unless the segment is on the disk.
   void forget(uint64_t number);
 
   /// Everything recorded so far; async-signal-safe. What cannot be written is left out.
@@ -66,7 +66,7 @@ class RingFiles {
   BlobLedger& blobs_;
   std::mutex mutex_;
   std::set<uint64_t> on_disk_;  // guarded by mutex_: segments of the newest write()
-  // Made before anything goes wrong.
+  // Allocated before a signal can come.
   const std::string folder_text_, prefix_;  // "runs/x/trace", "runs/x/trace/main.1."
   std::vector<const SegmentBuffer*> buffers_;
   std::string path_, other_path_;  // with room for any name

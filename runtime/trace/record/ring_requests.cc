@@ -43,7 +43,7 @@ std::string machine_name() {
 
 int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
-/// Whether somebody holds the lock of a file; a file that is not there has no holder.
+/// Whether some process holds the lock of a file; a missing file is not locked.
 bool is_locked(const fs::path& file) {
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return false;
@@ -67,7 +67,7 @@ Result<LiveRecorder> read_live_file(const fs::path& file) {
   ASSIGN_OR_RETURN(const int64_t incarnation, facts.get_int("incarnation"));
   ASSIGN_OR_RETURN(recorder.facts.process, facts.get_string("process"));
   ASSIGN_OR_RETURN(recorder.machine, facts.get_string("host"));
-  // 0 and below mean groups of processes, and 1 is nobody's worker.
+  // 0 and below would address process groups, and process 1 is never a worker.
   if (pid <= 1 || pid > INT32_MAX || incarnation < 0 || incarnation > UINT32_MAX)
     return error(Code::kCorrupt, "'{}' names process {} of incarnation {}", file.string(), pid,
                  incarnation);
@@ -96,7 +96,7 @@ Result<std::vector<LiveRecorder>> find_live(const fs::path& folder) {
   return found;
 }
 
-/// What a recorder has said since `asked_ns`; none while it writes, or has not heard yet.
+/// A recorder's answer since `asked_ns`; none while it writes, or has not taken the request yet.
 Result<std::optional<RingSnapshot>> read_answer(const LiveRecorder& recorder, int64_t asked_ns) {
   std::error_code fault;
   if (!fs::exists(recorder.answer_file, fault)) return std::optional<RingSnapshot>();
@@ -121,7 +121,7 @@ Result<std::optional<RingSnapshot>> read_answer(const LiveRecorder& recorder, in
 Result<RingSnapshot> wait_for_answer(const LiveRecorder& recorder, int64_t asked_ns,
                                      Clock::time_point deadline, Duration wait_max) {
   while (true) {
-    // In this order: what it wrote last before it ended is still seen.
+    // In this order, so that the last answer before its end is seen.
     const bool is_alive = is_locked(recorder.live_file);
     ASSIGN_OR_RETURN(const auto answer, read_answer(recorder, asked_ns));
     if (answer) return *answer;
@@ -155,7 +155,7 @@ Result<std::unique_ptr<RingRequests>> RingRequests::open(SegmentWriter& writer,
                          .set("incarnation", incarnation)
                          .set("pid", static_cast<int64_t>(::getpid()))
                          .set("host", machine_name());
-  // Written before it is locked: who finds the lock finds all of it.
+  // Written before it is locked: a reader that finds the lock finds the complete file.
   const Status written = system_files().write_file(file, facts.dump() + "\n");
   const sigset_t set = dump_signals();
   const int signals = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -193,7 +193,7 @@ void RingRequests::serve() {
     signalfd_siginfo request;
     bool is_asked = false;
     while (::read(signals_, &request, sizeof request) == sizeof request) is_asked = true;
-    // Who asked reads what came of it beside the segments.
+    // The result is written beside the segments, where the requester reads it.
     if (is_asked) (void)writer_.snapshot();
   }
 }

@@ -1,12 +1,12 @@
-/// A flight recorder asked for what it holds, from outside its process: by SIGUSR1, which
+/// Requests from other processes for a snapshot of a flight recorder: by SIGUSR1, which
 /// `primerl-graph trace dump` sends.
 ///
-/// The process that records keeps `<process>.<incarnation>.live` in the folder of its trace, its id
-/// in it and a lock (flock) on it, which nobody else can hold: whoever finds the file locked has
-/// found a living recorder, and not one whose id now belongs to another process.
+/// The recording process keeps `<process>.<incarnation>.live` in the folder of its trace, with its
+/// process id in it and a lock (flock) on it: a locked file belongs to a live recorder, even if
+/// process ids are reused.
 ///
-/// There is no signal handler: SIGUSR1 is blocked in every thread and taken from a descriptor by
-/// one that may lock, ask for memory and write. The run goes on meanwhile.
+/// There is no signal handler: SIGUSR1 is blocked in every thread and read from a signalfd by one
+/// thread that may lock, allocate and write. The run continues meanwhile.
 #pragma once
 
 #include <sys/types.h>
@@ -23,15 +23,15 @@
 
 namespace primerl {
 
-/// For the calling thread and those it starts: call it before the first.
+/// Blocks it for the calling thread and the threads it starts: call it before starting any.
 void block_dump_signal();
 
-/// The side of the process that records. Owned by who owns the writer, which outlives it. Its
-/// thread calls SegmentWriter::snapshot() for each request; several at once may become one.
+/// The side of the recording process. Owned by the owner of the writer, which outlives it. Its
+/// thread calls SegmentWriter::snapshot() for each request; concurrent requests may share one.
 class RingRequests {
  public:
   /// Makes the folder when it is not there. All threads of the process must have the signal
-  /// blocked, that of the writer too: one that has not would die of it.
+  /// blocked, also the thread of the writer: a thread without it would be killed by the signal.
   static Result<std::unique_ptr<RingRequests>> open(SegmentWriter& writer,
                                                     const std::filesystem::path& folder,
                                                     const std::string& process,
@@ -59,8 +59,8 @@ struct DumpedProcess {
   RingSnapshot snapshot;
 };
 
-/// Asks every living recorder of a trace's folder, all at once, and waits until each has written.
-/// kNotFound when none lives; kDeadline when one does not answer in time; kUnavailable when one
+/// Asks every live recorder of a trace's folder, all at once, and waits until each has written.
+/// kNotFound when there is none; kDeadline when one does not answer in time; kUnavailable when one
 /// ended instead, runs on another machine, or could not write.
 Result<std::vector<DumpedProcess>> request_dump(const std::filesystem::path& folder,
                                                 Duration wait_max);

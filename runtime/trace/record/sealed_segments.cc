@@ -106,8 +106,8 @@ void SealedSegments::retire() {
       oldest = bytes_of_.begin()->first;
     }
     if (oldest >= keep_from) return;
-    count_blobs(oldest);  // it may be retired before its turn came
-    // First the mark: a segment that is gone without one is a missing segment.
+    count_blobs(oldest);  // it may be retired before its blobs were counted
+    // Mark first: a segment that is removed without a mark counts as missing.
     if (!set_retired_through(options_.folder, options_.process, options_.incarnation, oldest).ok())
       return;
     remove_segment(options_.folder, options_.process, options_.incarnation, oldest);

@@ -1,6 +1,6 @@
-/// SealedSegments: what becomes of the segments of a process once they are full: packed, and the
-/// oldest retired when all together are larger than they may be. One thread of low priority; a
-/// segment it could not pack stays raw, which every reader reads.
+/// SealedSegments: processes the segments of a process once they are full: packs them, and retires
+/// the oldest when the total size is above the limit. One thread of low priority; a segment that
+/// cannot be packed stays raw, which every reader supports.
 ///
 /// Threads: all functions from any.
 #pragma once
@@ -35,14 +35,14 @@ class SealedSegments {
     uint64_t bytes_max = 0;
     bool packs = true;
     std::function<uint64_t()> keep_from;
-    BlobLedger* blobs = nullptr;  // outlives it; what segments name counts and goes with them
+    BlobLedger* blobs = nullptr;  // outlives it; removes blobs with their segments
   };
   explicit SealedSegments(Options options);
   /// Leaves what is not packed yet as it is.
   ~SealedSegments();
 
   void add(uint64_t number, uint64_t num_bytes);
-  /// Returns when all that was added is packed, or after `at_most`.
+  /// Returns when all added segments are packed, or after `at_most`.
   void finish(Duration at_most);
 
  private:
@@ -57,7 +57,7 @@ class SealedSegments {
   std::condition_variable wake_, done_;
   // Guarded by mutex_.
   std::map<uint64_t, uint64_t> bytes_of_;       // sealed segments, by number
-  std::map<uint64_t, uint64_t> blob_bytes_of_;  // that they were the first to name
+  std::map<uint64_t, uint64_t> blob_bytes_of_;  // of blobs that no earlier segment refers to
   std::deque<uint64_t> to_do_;
   bool is_busy_ = false;
   bool stops_ = false;

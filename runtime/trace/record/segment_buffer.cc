@@ -20,18 +20,18 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 
-// A frame's length is what readers of a live buffer look at; everything else is behind it.
+// Readers of a live buffer check a frame's length first; everything else is written before it.
 std::atomic_ref<uint32_t> length_at(std::byte* frame) {
   return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(frame));
 }
 
-// A first write to a page costs 0.5 us, so the appending threads shall not be the ones who do it.
+// The first write to a page costs 0.5 us, so it is done here and not by the appending threads.
 void touch_pages(std::byte* base, size_t size) {
   for (size_t at = 0; at < size; at += kPageBytes)
     std::atomic_ref<std::byte>(base[at]).store(std::byte{0}, std::memory_order_relaxed);
 }
 
-// kExhausted when there may be room again later, else kIo: trying again is of no use.
+// kExhausted when there may be room again later; kIo when trying again is useless.
 Error disk_error(std::string_view doing, const std::filesystem::path& file, int reason) {
   Error fault = io_error(doing, file, reason);
   const bool may_pass =
@@ -48,7 +48,7 @@ Status SegmentBuffer::map_file(const std::filesystem::path& file) {
   file_ = unfinished_path(file);
   fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ < 0) return disk_error("creating", file, errno);
-  // Held until this process closes the file or dies: `trace recover` asks for it.
+  // Held until this process closes the file or dies: `trace recover` checks it.
   ::flock(fd_, LOCK_EX | LOCK_NB);
   const int fault = ::posix_fallocate(fd_, 0, static_cast<off_t>(capacity_));
   if (fault != 0) {
@@ -115,7 +115,7 @@ void SegmentBuffer::open() {
 
 std::span<const std::byte> SegmentBuffer::live_bytes() const {
   if (!is_live_.load(std::memory_order_acquire)) return {};
-  // Full, and who passed the end is about to say so: then it may be all of it.
+  // None: it is full, and the thread that passed the end has not set used() yet: take all of it.
   return {base_, reserved_to().value_or(capacity_)};
 }
 

@@ -1,10 +1,9 @@
 /// SegmentBuffer: one segment being written, in a mapped file or (flight recorder) in memory.
 ///
 /// Life: closed -> begin() -> open() -> full -> sealed -> closed, and again. Threads reserve room
-/// with one atomic addition and write what is theirs; the one whose reservation first passes the
-/// end knows how much is used. A reservation in a closed or full buffer fails, whenever it comes,
-/// so a thread that was late may try a buffer that is already another segment. Its address and
-/// capacity never change.
+/// with one atomic addition and write into it; the one whose reservation first passes the end knows
+/// how much is used. A reservation in a closed or full buffer always fails, so a late thread may
+/// safely try a buffer that is already another segment. Its address and capacity never change.
 ///
 /// Threads: reserve() and write() from any; the rest from one at a time.
 #pragma once
@@ -32,8 +31,8 @@ class SegmentBuffer {
   SegmentBuffer& operator=(const SegmentBuffer&) = delete;
   ~SegmentBuffer() { release(); }
 
-  /// Creates, allocates and maps what will be `file`, every page present, or takes (zeroed) memory.
-  /// kExhausted when there may be room later, else kIo.
+  /// Creates, allocates and maps the later `file`, every page present, or allocates (zeroed)
+  /// memory. kExhausted when there may be room later, else kIo.
   Status map_file(const std::filesystem::path& file);
   Status map_memory();
   /// Writes the segment's header and its catalog. The magic, sizes and CRC are filled in here.
@@ -43,8 +42,8 @@ class SegmentBuffer {
   /// From now on reservations succeed.
   void open();
 
-  /// Where `padded` bytes (a multiple of 8) may be written; fits(at, padded) says whether. The one
-  /// caller that is told an offset <= capacity() that does not fit hands the buffer over, with that
+  /// Returns where `padded` bytes (a multiple of 8) may be written, if fits(at, padded). Exactly
+  /// one caller gets an offset <= capacity() that does not fit: it hands the buffer over, with that
   /// offset as its used().
   uint64_t reserve(uint64_t padded) { return tail_.fetch_add(padded, std::memory_order_acquire); }
   bool fits(uint64_t at, uint64_t padded) const { return at + padded <= capacity_; }
@@ -58,26 +57,26 @@ class SegmentBuffer {
   const SegmentHeader& header() const { return header_; }
   const std::filesystem::path& file() const { return file_; }
   std::span<const std::byte> bytes() const { return {base_, used()}; }
-  /// What may have been written so far, of one in memory that was opened; else nothing. From any
-  /// thread at any time, also a signal handler.
+  /// What may have been written so far, if it is in memory and was opened; otherwise empty. From
+  /// any thread at any time, also a signal handler.
   std::span<const std::byte> live_bytes() const;
-  /// Where the newest reservation that fitted ends; none while the one who passed the end of the
-  /// buffer has not said so yet. Of an opened one, from any thread.
+  /// Where the newest reservation that fits ends; none after a reservation passed the end of the
+  /// buffer, until used() is set. Of an opened buffer, from any thread.
   std::optional<uint64_t> reserved_to() const;
-  /// Whether every frame up to `end`, a value of reserved_to(), is finished. From any thread, as
-  /// long as the buffer is not begun anew.
+  /// Whether every frame up to `end`, a value of reserved_to(), is finished. From any thread, until
+  /// begin() is called again.
   bool is_finished_to(uint64_t end) const;
 
   /// Walks the finished frames up to `end`; false while one of them is still being written.
   bool is_written_to(uint64_t end);
-  /// Deliveries that is_written_to() has passed.
+  /// Deliveries counted by is_written_to().
   uint64_t num_deliveries() const { return num_deliveries_; }
 
   /// Everything written so far survives a power cut.
   Status sync() const;
   /// Unmaps the file and cuts it to used().
   Status seal_file();
-  /// Unmaps and closes; `removes` the file, which was never used.
+  /// Unmaps and closes; `removes` the file, when it was never used.
   void release(bool removes = false);
 
  private:
@@ -93,8 +92,8 @@ class SegmentBuffer {
   SegmentHeader header_{};
   std::filesystem::path file_;
   int fd_ = -1;
-  std::atomic<bool> is_live_ = false;  // opened, and not begun anew since
-  // Of the one who seals.
+  std::atomic<bool> is_live_ = false;  // opened, and not begun again since
+  // Used only by the thread that seals.
   std::atomic<uint64_t> used_ = 0;
   uint64_t walked_ = 0;
   uint64_t num_deliveries_ = 0;

@@ -30,10 +30,10 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr size_t kReadySegments = 2;                            // prepared ahead
 constexpr size_t kFileBuffers = 5;                              // ready, current and being sealed
 constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full disk
-constexpr Duration kPackMax = Duration::seconds(20);  // of close(), for what is not packed
+constexpr Duration kPackMax = Duration::seconds(20);            // of close(), for unpacked segments
 
 Clock::time_point after(Duration duration) {
-  const Duration most = Duration::seconds(24 * 3600);  // nobody waits longer
+  const Duration most = Duration::seconds(24 * 3600);  // no one waits longer
   return Clock::now() + std::chrono::nanoseconds(std::min(duration, most).to_nanoseconds());
 }
 
@@ -104,12 +104,12 @@ class Writer final : public SegmentWriter {
   std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
   std::unique_ptr<SealedSegments> sealed_;
   std::unique_ptr<RingFiles> ring_files_;  // of kRing
-  std::mutex dump_mutex_;                  // held by who dumps, before mutex_
+  std::mutex dump_mutex_;                  // held while dumping; taken before mutex_
 
   alignas(64) std::atomic<SegmentBuffer*> current_ = nullptr;
   std::atomic<uint64_t> num_lost_ = 0;
   std::atomic<uint64_t> pinned_from_ = UINT64_MAX;  // of kept_: segments that are being dumped
-  std::atomic<bool> is_frozen_ = false;  // the process dies: the ring forgets nothing more
+  std::atomic<bool> is_frozen_ = false;  // the process is dying: the ring keeps everything
 
   mutable std::mutex mutex_;
   std::condition_variable room_;     // a segment became current, or the trace failed
@@ -117,7 +117,7 @@ class Writer final : public SegmentWriter {
   std::condition_variable settled_;  // a segment was sealed
   // Guarded by mutex_.
   std::deque<SegmentBuffer*> free_, ready_, to_seal_, kept_;  // kept_: the ring, oldest first
-  SegmentBuffer* sealing_ = nullptr;                          // in none of them meanwhile
+  SegmentBuffer* sealing_ = nullptr;                          // in none of these queues meanwhile
   size_t num_sealing_ = 0;                                    // handed over and not sealed yet
   GapLedger losses_;                                          // by group, since the last gap frames
   Status fault_;
@@ -125,7 +125,7 @@ class Writer final : public SegmentWriter {
   Clock::time_point prepare_at_, sync_at_;
   bool is_failed_ = false, is_closing_ = false, is_closed_ = false;
   uint64_t num_sealed_deliveries_ = 0;
-  // Of whoever prepares: start(), then the background thread.
+  // Used only by the thread that prepares: start(), then the background thread.
   uint64_t next_number_ = 1, last_seed_ = 0;
   std::jthread thread_;
 };
@@ -242,7 +242,7 @@ void Writer::install_next() {
   wake_.notify_one();
 }
 
-// `buffer` is not current yet: what is lost later comes behind its gap.
+// `buffer` is not current yet, so frames lost later come after its gap frame.
 void Writer::write_gaps(SegmentBuffer* buffer) {
   for (GapFrame& gap : losses_.take()) {
     const uint64_t at = buffer->reserve(sizeof(gap));
@@ -340,7 +340,7 @@ void Writer::prepare_next(Lock& lock) {
     room_.notify_all();
     return;
   }
-  // A disk may have room again in a moment, by retirement or by someone's hand.
+  // A full disk may have room again soon, by retirement or because a person made some.
   buffer->release(true);
   free_.push_back(buffer);
   prepare_fault_ = std::move(prepared).error();
@@ -369,7 +369,7 @@ void Writer::seal_next(Lock& lock) {
 Status Writer::seal(SegmentBuffer* buffer) {
   const auto deadline = after(options_.block_max);
   while (!buffer->is_written_to(buffer->used())) {
-    // A thread was put aside in the middle of its copy. The mapping stays for its sake.
+    // A thread was preempted during its copy; the mapping is kept for it.
     if (Clock::now() > deadline)
       return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
                    buffer->header().number, to_string(options_.block_max));
@@ -414,7 +414,7 @@ Status Writer::dump() {
   return written.ok() ? ok() : Status(written.error());
 }
 
-/// Every buffer with something in it, oldest first.
+/// Every buffer that is not empty, oldest first.
 std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
   for (const auto deadline = after(options_.block_max);;) {
     std::vector<SegmentBuffer*> all(kept_.begin(), kept_.end());
@@ -424,7 +424,7 @@ std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
     const size_t num_all = all.size();
     all = newest_without_gap(std::move(all));
     if (all.size() == num_all || Clock::now() > deadline) return all;
-    // One is full, and the thread that filled it is about to hand it over.
+    // One is full, and the thread that filled it has not handed it over yet.
     room_.wait_for(lock, std::chrono::microseconds(50));
   }
 }
@@ -457,7 +457,7 @@ Status Writer::close() {
       buffer->is_written_to(UINT64_MAX);
       end.num_deliveries += buffer->num_deliveries();
     }
-    // Also in a trace with gaps the end is worth waiting for.
+    // Wait for room for the end frame, also in a trace that may have gaps.
     options_.full = TraceFull::kBlock;
     auto gaps = buffer->is_full() ? std::vector<GapFrame>() : losses_.take();
     lock.unlock();

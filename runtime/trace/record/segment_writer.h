@@ -1,13 +1,15 @@
 /// SegmentWriter: appends frames to the segments of one process, from every group's thread.
 ///
-/// append() is the hot path: it reserves room in a mapped, pre-faulted file by one atomic step,
-/// copies, checks and publishes the length last. No lock, no system call, no allocation. What it
-/// wrote survives `kill -9` as soon as it returns. One background thread prepares the next segment,
-/// seals full ones (index, compression, retirement) and syncs the disk at the level `power`.
+/// append() is the hot path: it reserves room in a mapped, pre-faulted file with one atomic
+/// operation, copies, computes the CRC and publishes the length last. No lock, no system call, no
+/// allocation. What it wrote survives `kill -9` as soon as it returns. One background thread
+/// prepares the next segment, seals full ones (index, compression, retirement) and syncs the disk
+/// at the level `power`.
 ///
 /// When the next segment is not ready in time (a slow or full disk): `full = block` waits, at most
-/// `block_max`, then the trace has failed and fault() says why; `full = gap` counts the frames it
-/// could not write and writes a gap frame as soon as there is room. Never silent.
+/// `block_max`, then the trace has failed and fault() has the reason; `full = gap` counts the
+/// frames it could not write and writes a gap frame as soon as there is room. Frames are never lost
+/// silently.
 ///
 /// Threads: append() and snapshot() from any; open/close from one.
 #pragma once
@@ -28,7 +30,7 @@ namespace primerl {
 
 enum class TraceLevel {
   kProcess,  // survives the death of the process
-  kPower,    // and of the machine, but for the last sync_every
+  kPower,    // also survives the death of the machine, except the last sync_every
   kRing,     // flight recorder: memory only, the last ring_bytes, written by dump()
 };
 enum class TraceFull { kBlock, kGap };
@@ -68,16 +70,16 @@ class SegmentWriter {
   /// here; `tail` follows it. False: lost (gap) or the trace has failed. head + tail <=
   /// kFrameBytesMax.
   virtual bool append(std::span<std::byte> head, std::span<const std::byte> tail = {}) = 0;
-  /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: for large
+  /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: use it for large
   /// payloads only.
   virtual Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) = 0;
-  /// Of kRing: writes what is kept as ordinary segments: what it recorded ends here. Others: syncs.
+  /// kRing: writes what is kept as ordinary segments; recording ends here. Other levels: syncs.
   /// Safe to call again.
   virtual Status dump() = 0;
-  /// Of kRing: writes what is kept so far as ordinary segments, marked as a snapshot in place of
-  /// an older one, and records on. Others: kInvalid. From any thread.
+  /// kRing: writes what is kept so far as ordinary segments, marked as a snapshot that replaces an
+  /// older one, and records on. Other levels: kInvalid. From any thread.
   virtual Result<RingSnapshot> snapshot();
-  /// Of kRing: writes what is kept, from the handler of a deadly signal (async-signal-safe, once).
+  /// kRing: writes what is kept, from the handler of a fatal signal (async-signal-safe, once).
   virtual void dump_in_handler() noexcept {}
   /// Writes the end frame, seals, joins the thread. No append() may run or follow.
   virtual Status close() = 0;
