@@ -112,13 +112,13 @@ TEST_F(Demo, AnEngineOfAnotherFolderMakesTheFirstStepWithTheLearnersWeights) {
   EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
 }
 
-TEST_F(Demo, AnEngineOfAnotherShapeEndsTheRunAndNamesTheTensors) {
+TEST_F(Demo, AnEngineOfAnotherShapeIsRefusedBeforeTheRun) {
   ScratchFolder other;
   const auto end = run(
       with_engine_of(source_path("examples/arithmetic_tool/model"), other.path() / "overlay.toml"));
-  EXPECT_EQ(end.code, 1);
-  EXPECT_THAT(end.err, HasSubstr("no engine could apply version 0"));
-  EXPECT_THAT(end.err, HasSubstr("model.embed_tokens.weight"));
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("error[G087]: model 'other' of engine 'engine'"));
+  EXPECT_THAT(end.err, HasSubstr("hidden_size is 128 and 64"));
 }
 
 TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {
