@@ -14,15 +14,13 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/summary.h"
 #include "runtime/control/run_session.h"
+#include "runtime/control/start_policy.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 
 namespace primerl {
 namespace {
-
-/// How often in a row workers may die while they follow a record before it is given up.
-constexpr int kDeathsFollowingMax = 2;
 
 /// The checkpoints of a resumed run, its graph and its folder; every fault is reported here.
 struct Prepared {
@@ -115,7 +113,8 @@ class RunStarts {
 
  private:
   RunResult run_once(RunSession& session, Prepared& prepared, StatusLine& status);
-  bool may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics);
+  StartPolicy::Next next_start(const Plan& plan, const RunResult& result,
+                               const MetricsLog* metrics);
   int end(Prepared& prepared, const RunResult& result, const MetricsLog* metrics);
   int leave(const std::string& why, int exit_code);
   int open_server();
@@ -123,10 +122,8 @@ class RunStarts {
   RunArguments arguments_;
   std::unique_ptr<RunServer> server_;         // null: nothing is served
   std::shared_ptr<const StatusStore> board_;  // of the newest start
-  std::optional<RestartBudget> restarts_;
-  int64_t num_steps_ = 0;         // of all tenants, the most that were seen
-  int num_deaths_following_ = 0;  // of the record, in the starts just before
-  double seconds_ = 0;            // of all starts so far
+  std::optional<StartPolicy> policy_;
+  double seconds_ = 0;  // of all starts so far
 };
 
 int RunStarts::run() {
@@ -147,9 +144,8 @@ int RunStarts::run() {
     session.use_hosts(prepared.hosts, !why.empty());
     RunResult result = run_once(session, prepared, status);
     seconds_ = result.seconds += seconds_;
-    if (result.ending.has_left_record)
-      complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
-    else if (!may_restart(*prepared.plan, result, session.metrics()))
+    const auto next = next_start(*prepared.plan, result, session.metrics());
+    if (next.what != StartPolicy::Next::What::kAgain)
       return end(prepared, result, session.metrics());
     why = result.ending.why;
     RunArguments again;
@@ -158,10 +154,7 @@ int RunStarts::run() {
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
     again.graph.no_rehearsal = true;  // the graph has run already
-    // If processes die while they follow a record, they would die again with it.
-    num_deaths_following_ = result.ending.was_following ? num_deaths_following_ + 1 : 0;
-    again.place.from_checkpoint =
-        result.ending.has_left_record || num_deaths_following_ >= kDeathsFollowingMax;
+    again.place.from_checkpoint = next.from_checkpoint;
     arguments_ = std::move(again);
   }
 }
@@ -198,35 +191,34 @@ int RunStarts::leave(const std::string& why, int exit_code) {
   return noted.ok() ? kExitFailed : fail(noted.error(), kExitFailed);
 }
 
-/// Whether the run is resumed after the death of a worker; reports it, and waits a moment.
-bool RunStarts::may_restart(const Plan& plan, const RunResult& result, const MetricsLog* metrics) {
-  if (!result.ending.has_lost_worker) return false;
+/// What follows this start; reports it, and waits before the next.
+StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& result,
+                                        const MetricsLog* metrics) {
+  using What = StartPolicy::Next::What;
   const GraphSettings& settings = plan.settings;
-  if (!restarts_) restarts_.emplace(settings.restarts_max, settings.restart_window);
+  if (!policy_) policy_.emplace(settings.restarts_max, settings.restart_window);
   int64_t num_steps = 0;
   for (const auto& tenant : plan.tenants)
     if (const auto* newest = metrics == nullptr ? nullptr : metrics->newest(tenant.name))
       num_steps += newest->step;
-  // Without progress old restarts count, too: reaching a step that always fails may take longer
-  // than the window.
-  if (num_steps > num_steps_) restarts_->forget_old(steady_now());
-  num_steps_ = std::max(num_steps_, num_steps);
-  const auto pause = restarts_->take(steady_now());
-  if (!pause) {
+  const auto next = policy_->after(result.ending, num_steps, steady_now());
+  const std::string window = to_string(settings.restart_window);
+  if (next.what == What::kExhausted)
     complain(
         "warning: the run has been taken up {} times within {} or without a further step: it "
         "ends\n",
-        restarts_->num_taken(), to_string(settings.restart_window));
-    return false;
-  }
-  complain("warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
-           result.ending.why, restarts_->num_taken(), settings.restarts_max,
-           to_string(settings.restart_window));
+        policy_->num_restarts(), window);
+  if (next.what != What::kAgain) return next;
+  if (result.ending.has_left_record)
+    complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
+  else
+    complain("warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
+             result.ending.why, policy_->num_restarts(), settings.restarts_max, window);
   // After Ctrl-C the next start ends at once.
-  const Time until = steady_now() + *pause;
+  const Time until = steady_now() + next.pause;
   while (SignalCounter::count() == 0 && steady_now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return true;
+  return next;
 }
 
 RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLine& status) {
