@@ -42,10 +42,10 @@ constexpr ErrorCode kCodes[] = {
      "NAME` shows its ports with the messages they carry."},
     {"G013", "unknown resource",
      "An option of a node names a resource that has no [resource.*] table. As with nodes, the "
-     "error stands at the table where that is what is misspelt."},
+     "error is reported at the table where that is what is misspelt."},
     {"G014", "unknown model",
      "A resource or a node names a model that has no [model.*] table. As with nodes, the error "
-     "stands at the table where that is what is misspelt."},
+     "is reported at the table where that is what is misspelt."},
     {"G015", "unknown environment",
      "`environment = { name = ... }` of a tenant names an environment that the program does not "
      "have."},
@@ -164,10 +164,11 @@ constexpr ErrorCode kCodes[] = {
      "or to_origin. An edge inside the place needs no choice, since it stays inside the replica."},
     {"G055", "channel does not reach",
      "A weight channel by memory joins nodes of one process, by shm processes of one machine, by "
-     "files processes that share a disk, by link any processes of the run."},
+     "files processes that share a disk, by stream any processes of the run."},
     {"G056", "transport does not fit",
      "Messages travel by memory inside a process, by ipc (or tcp, where asked for) between "
-     "processes of one machine, by tcp between machines. Two processes have one link, so all edges "
+     "processes of one machine, by tcp between machines. Two processes have one connection, so all "
+     "edges "
      "between two places travel alike."},
     {"G057", "a place that cannot be made",
      "`devices` has one device for each replica, `cpus` is a list like \"0-3,8\" with a CPU for "
@@ -223,7 +224,7 @@ constexpr ErrorCode kCodes[] = {
     {"G078", "longer than an engine or a learner takes",
      "seq_len is the longest trajectory in tokens, and an engine or a learner of the graph takes "
      "at most max_sequence_tokens. Left out, seq_len is what all of them take."},
-    {"G080", "the graph stands still",
+    {"G080", "the graph makes no progress",
      "Before a run, and by `check`, the graph's own actors are played on a virtual clock, with a "
      "scripted engine, learner and environment, until every tenant has taken three steps. Here "
      "they "

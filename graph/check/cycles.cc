@@ -64,7 +64,7 @@ class CycleFinder {
   void close(const std::vector<const Arc*>& path, const Arc* last) {
     auto first = path.end();
     while (first != path.begin() && (*(first - 1))->to != last->to) --first;
-    // `first` now stands at the first arc that leaves last->to.
+    // `first` is now at the first arc that leaves last->to.
     std::vector<const Arc*> cycle(first, path.end());
     cycle.push_back(last);
     const bool is_known = std::any_of(cycle.begin(), cycle.end(), [this](const Arc* arc) {

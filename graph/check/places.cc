@@ -308,7 +308,7 @@ void check_transports(Draft& draft) {
                edge.spec->path->as_string(), to_string(transport),
                other->second->spec->path->as_string(),
                to_string(transport_of(draft, *other->second)))
-        .note("two processes share one link, which keeps the order of their messages")
+        .note("two processes share one connection, which keeps the order of their messages")
         .suggest("give all edges between the two places the same 'transport'");
   }
 }

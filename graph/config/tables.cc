@@ -88,7 +88,7 @@ const OptionSet& graph_options() {
                  "stuck environment threads that are replaced")
           .field("restarts_max", &G::restarts_max, between(0, 1 << 16) | unit("restarts"),
                  "within restart_window, of a process that died; where it kept the state of the "
-                 "run, the run is taken up again; 0 stops the run instead")
+                 "run, the run resumes; 0 stops the run instead")
           .field("restart_window", &G::restart_window, above(0), "what restarts_max counts over")
           .take();
   return options;

@@ -117,7 +117,7 @@ Command list_action() {
 Command keys_command() {
   Command command;
   command.name = "keys";
-  command.doc = "makes keys for links beyond this machine, and lists whose are let in";
+  command.doc = "makes keys for connections beyond this machine, and lists whose are let in";
   command.example = "primerl-graph keys new --out primerl.key";
   command.actions = {new_action(), allow_action(), list_action()};
   return command;

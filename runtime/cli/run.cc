@@ -205,14 +205,14 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
   const std::string window = to_string(settings.restart_window);
   if (next.what == What::kExhausted)
     complain(
-        "warning: the run has been taken up {} times within {} or without a further step: it "
+        "warning: the run has resumed {} times within {} or without a further step: it "
         "ends\n",
         policy_->num_restarts(), window);
   if (next.what != What::kAgain) return next;
   if (result.ending.has_left_record)
     complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
   else
-    complain("warning: {}\nwarning: the run is taken up again ({} of at most {} times within {})\n",
+    complain("warning: {}\nwarning: the run resumes ({} of at most {} times within {})\n",
              result.ending.why, policy_->num_restarts(), settings.restarts_max, window);
   // After Ctrl-C the next start ends at once.
   const Time until = steady_now() + next.pause;
@@ -282,11 +282,11 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
   flags.text(arguments.peer_keys.keys, "--keys", "FILE",
-             "encrypts the links between processes with these keys, of `keys new`");
+             "encrypts the connections between processes with these keys, of `keys new`");
   flags.text(arguments.peer_keys.allow, "--allow", "FILE",
              "the list of keys that they let in, of `keys allow`");
   flags.text(arguments.peer_keys.listen, "--listen", "ADDRESS",
-             "where links by tcp listen; default 127.0.0.1, others need --keys and --allow");
+             "where connections by tcp listen; default 127.0.0.1, others need --keys and --allow");
   flags.text(arguments.hosts, "--hosts", "FILE",
              "where the agents of the graph's hosts are: runs its processes on several machines");
   flags.flag(arguments.json, "--json", "prints the summary as JSON");

@@ -16,7 +16,7 @@
 namespace primerl {
 namespace {
 
-struct GroupOptions {
+struct HostOptions {
   std::string agent;
   std::string key;
   std::string listen;
@@ -24,10 +24,11 @@ struct GroupOptions {
 
 const OptionSet& host_options() {
   static const OptionSet options =
-      OptionsOf<GroupOptions>()
-          .field("agent", &GroupOptions::agent, required(), "where its agent listens, host:port")
-          .field("key", &GroupOptions::key, any(), "the agent's public key")
-          .field("listen", &GroupOptions::listen, any(), "the address of tcp links on that machine")
+      OptionsOf<HostOptions>()
+          .field("agent", &HostOptions::agent, required(), "where its agent listens, host:port")
+          .field("key", &HostOptions::key, any(), "the agent's public key")
+          .field("listen", &HostOptions::listen, any(),
+                 "the address of tcp connections on that machine")
           .take();
   return options;
 }
@@ -81,7 +82,7 @@ class HostsReader {
       return;
     }
     const NamedTable table{entry.key, entry.key_span, &entry.value.as_table()};
-    GroupOptions options;
+    HostOptions options;
     const size_t before = file_.diagnostics.num_errors();
     host_options().bind(*table.table, fmt::format("host '{}'", table.name), {}, &options,
                         file_.diagnostics);
@@ -97,7 +98,7 @@ class HostsReader {
     file_.hosts.push_back({table.name, options.agent, options.key, options.listen});
   }
 
-  void check_group(const NamedTable& table, GroupOptions& options) {
+  void check_group(const NamedTable& table, HostOptions& options) {
     auto& diagnostics = file_.diagnostics;
     const auto host = host_of_address(options.agent, 1);
     if (!host || is_any_address(*host)) {
@@ -124,7 +125,7 @@ class HostsReader {
     check_listen(table, options, *host);
   }
 
-  void check_listen(const NamedTable& table, GroupOptions& options, const std::string& host) {
+  void check_listen(const NamedTable& table, HostOptions& options, const std::string& host) {
     const bool is_written = !options.listen.empty();
     if (!is_written) options.listen = host;
     if (is_any_address(options.listen) || !is_plain_group(options.listen)) {

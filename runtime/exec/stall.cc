@@ -178,7 +178,7 @@ std::string StallReport::text() const {
     return process_width == 0 ? std::string() : fmt::format("{:<{}}  ", process, process_width);
   };
   std::string text = fmt::format("{}{:<{}}  {:>7}  {:>8}  {}\n", process_column("process"), "node",
-                                 width, "waiting", "oldest", "stands at");
+                                 width, "waiting", "oldest", "blocked on");
   for (const auto& group : groups) {
     std::string at = group.handling;
     const auto add = [&](std::string_view what, const std::string& edges) {

@@ -240,27 +240,30 @@ void Metrics::edge_totals() {
 
 void Metrics::links() {
   const Family<ConnectionReport> families[] = {
-      {false, "primerl_link_up", "1 while the link to the peer is live.",
+      {false, "primerl_connection_up", "1 while the connection to the peer is up.",
        [](const ConnectionReport& link) { return link.is_up ? 1.0 : 0.0; }},
-      {true, "primerl_link_sent_messages_total", "Messages given to the link.",
+      {true, "primerl_connection_sent_messages_total", "Messages given to the connection.",
        [](const ConnectionReport& link) { return as_number(link.sent_messages); }},
-      {true, "primerl_link_sent_bytes_total", "Bytes given to the link, Blobs included.",
+      {true, "primerl_connection_sent_bytes_total", "Bytes given to the link, Blobs included.",
        [](const ConnectionReport& link) { return as_number(link.sent_bytes); }},
-      {true, "primerl_link_received_messages_total", "Messages taken from the link.",
+      {true, "primerl_connection_received_messages_total", "Messages taken from the connection.",
        [](const ConnectionReport& link) { return as_number(link.received_messages); }},
-      {true, "primerl_link_received_bytes_total", "Bytes taken from the link, Blobs included.",
+      {true, "primerl_connection_received_bytes_total",
+       "Bytes taken from the link, Blobs included.",
        [](const ConnectionReport& link) { return as_number(link.received_bytes); }},
-      {false, "primerl_link_unacknowledged_messages", "Messages the peer has not acknowledged.",
+      {false, "primerl_connection_unacknowledged_messages",
+       "Messages the peer has not acknowledged.",
        [](const ConnectionReport& link) { return as_number(link.unacknowledged_messages); }},
-      {false, "primerl_link_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
+      {false, "primerl_connection_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
        [](const ConnectionReport& link) { return as_number(link.unacknowledged_bytes); }},
-      {true, "primerl_link_sent_stream_bytes_total", "Bytes of weights sent, beside the messages.",
+      {true, "primerl_connection_sent_stream_bytes_total",
+       "Bytes of weights sent, beside the messages.",
        [](const ConnectionReport& link) { return as_number(link.sent_stream_bytes); }},
-      {true, "primerl_link_received_stream_bytes_total", "Bytes of weights received.",
+      {true, "primerl_connection_received_stream_bytes_total", "Bytes of weights received.",
        [](const ConnectionReport& link) { return as_number(link.received_stream_bytes); }},
-      {true, "primerl_link_resent_frames_total", "Frames sent again.",
+      {true, "primerl_connection_resent_frames_total", "Frames sent again.",
        [](const ConnectionReport& link) { return as_number(link.num_frames_resent); }},
-      {true, "primerl_link_breaks_total", "Times the link broke.",
+      {true, "primerl_connection_breaks_total", "Times the connection broke.",
        [](const ConnectionReport& link) { return as_number(link.num_breaks); }}};
   for (const auto& family : families) {
     begin(family);
@@ -280,7 +283,7 @@ void Metrics::engines() {
        [](const EngineReport& engine) { return as_number(engine.version); }},
       {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
        [](const EngineReport& engine) { return as_number(engine.num_applied); }},
-      {true, "primerl_engine_apply_seconds_total", "How long it stood still for them.",
+      {true, "primerl_engine_apply_seconds_total", "How long it stopped for them.",
        [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNano; }}};
   if (plan_.tenants.empty()) return;
   for (const auto& family : families) {

@@ -170,7 +170,7 @@ std::string run_table(const Json& status) {
   std::string text =
       head_of(status) + "\n" + processes_of(status) + alarms_of(status) + edges_of(status);
   if (const std::string still = text_of(status, "still"); still != "-")
-    text += "\nnobody gets on:\n" + still;
+    text += "\nno progress:\n" + still;
   return text;
 }
 

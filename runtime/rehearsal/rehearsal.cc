@@ -121,7 +121,7 @@ void report_still(CheckedGraph& checked, const Plan& staged, const RehearsalPlay
                             : staged.tenants.size() == 1 ? "tenant." + staged.tenants[0].name
                                                          : "graph";
   Diagnostic& finding = checked.diagnostics.error(
-      "G080", span_of(checked, table), "the graph stands still{}: {}",
+      "G080", span_of(checked, table), "the graph makes no progress{}: {}",
       play.is_draining ? " while it drains" : "", steps_text(staged, play));
   finding.note(fmt::format("played on a virtual clock: after {} of it no message moved any more",
                            clock_text(play)));

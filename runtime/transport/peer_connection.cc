@@ -297,7 +297,7 @@ void PeerConnection::fail(const Error& why) {
   if (is_over()) return;
   state_ = ConnectionState::kFailed;
   outbox_.close(
-      error(Code::kUnavailable, "the link to '{}' failed: {}", peer_.name, why.message()));
+      error(Code::kUnavailable, "the connection to '{}' failed: {}", peer_.name, why.message()));
   let_go();
   receiver_.on_connection_failed(peer_.process, peer_.incarnation, why);
 }
@@ -305,7 +305,7 @@ void PeerConnection::fail(const Error& why) {
 void PeerConnection::end(std::string_view why) {
   if (state_ == ConnectionState::kEnded) return;
   state_ = ConnectionState::kEnded;
-  outbox_.close(error(Code::kUnavailable, "the link to '{}' (incarnation {}) has ended: {}",
+  outbox_.close(error(Code::kUnavailable, "the connection to '{}' (incarnation {}) has ended: {}",
                       peer_.name, peer_.incarnation, why));
   let_go();
 }

@@ -103,7 +103,7 @@ void PeerConnection::receive(Lane lane, const Via& via, InFrame frame, Time now)
       state_ = ConnectionState::kBroken;
       return receiver_.on_connection_down(
           peer_.process, peer_.incarnation,
-          error(Code::kCancelled, "'{}' ended the link in order", peer_.name));
+          error(Code::kCancelled, "'{}' ended the connection in order", peer_.name));
     case PeerFrameKind::kReads:
       acknowledge(lane, header.acknowledged, now);
       return receive_reads(frame);

@@ -141,7 +141,7 @@ void PeerConnections::on_connection_up(ProcessId peer, uint32_t) {
     const bool is_first = waiting_.erase(peer) > 0;
     are_all_live = is_first && waiting_.empty();
     if (!is_first && !is_leaving_)
-      events_.changed(fmt::format("the link with '{}' is back", name_of(peer)));
+      events_.changed(fmt::format("the connection with '{}' is back", name_of(peer)));
   }
   if (are_all_live) events_.all_live();
 }
@@ -149,7 +149,8 @@ void PeerConnections::on_connection_up(ProcessId peer, uint32_t) {
 void PeerConnections::on_connection_down(ProcessId peer, uint32_t, const Error& why) {
   const std::lock_guard lock(mutex_);
   if (!is_leaving_)
-    events_.changed(fmt::format("the link with '{}' broke: {}", name_of(peer), why.message()));
+    events_.changed(
+        fmt::format("the connection with '{}' broke: {}", name_of(peer), why.message()));
 }
 
 void PeerConnections::on_refused(const ConnectionRefusal& refusal) {
@@ -162,7 +163,7 @@ void PeerConnections::on_refused(const ConnectionRefusal& refusal) {
 }
 
 void PeerConnections::on_connection_failed(ProcessId peer, uint32_t, const Error& why) {
-  fail(Error(why).while_doing(fmt::format("the link with '{}'", name_of(peer))));
+  fail(Error(why).while_doing(fmt::format("the connection with '{}'", name_of(peer))));
 }
 
 void PeerConnections::fail(const Error& why) {

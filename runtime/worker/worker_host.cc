@@ -455,9 +455,9 @@ Command host_command() {
                           INT32_MAX);
             flags.text(arguments->links, "--links", "DIR",
                        "where sockets to the run's other processes are");
-            flags.text(arguments->peer_keys.keys, "--keys", "FILE", "its links' keys");
+            flags.text(arguments->peer_keys.keys, "--keys", "FILE", "the keys of its connections");
             flags.text(arguments->peer_keys.allow, "--allow", "FILE", "whose keys they let in");
-            flags.text(arguments->peer_keys.listen, "--listen", "ADDRESS", "of links by tcp");
+            flags.text(arguments->peer_keys.listen, "--listen", "ADDRESS", "of connections by tcp");
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
             flags.text(arguments->recover, "--recover", "DIR",

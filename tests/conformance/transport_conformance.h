@@ -436,7 +436,7 @@ TEST_P(TransportConformance, TellsThePeerThatItLeavesInOrder) {
   ASSERT_TRUE(at(1).close(kPatience).ok());
   expect("goodbye", [&] { return got(0).num_downs() == 1; });
   if (stage_->may_lose_goodbye()) return;
-  EXPECT_THAT(got(0).downs()[0], ::testing::HasSubstr("ended the link in order"));
+  EXPECT_THAT(got(0).downs()[0], ::testing::HasSubstr("ended the connection in order"));
 }
 
 }  // namespace primerl

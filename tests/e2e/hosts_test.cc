@@ -226,7 +226,7 @@ TEST_F(HostsRun, AnAgentThatIsSilentForTooLongIsWaitedForAndTheRunTakenUp) {
                                   ": it has said nothing for 2s"));
   EXPECT_FALSE(has_ended(before[0]));  // nobody but its agent may say that it is dead
   ::kill(b->pid(), SIGCONT);
-  ASSERT_TRUE(run.wait_until_said("the run is taken up again"));
+  ASSERT_TRUE(run.wait_until_said("the run resumes"));
   ASSERT_TRUE(run.wait_until_said("reward"));
   ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
   EXPECT_TRUE(has_ended(before[0]));

@@ -159,11 +159,11 @@ TEST_F(SplitRun, APartitionHoldsItUpAndLosesNothing) {
   Program run(line, variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   set_network(run, "down");
-  ASSERT_TRUE(run.wait_until_said("driver: the link with 'training' broke"));
-  ASSERT_TRUE(run.wait_until_said("training: the link with 'driver' broke"));
+  ASSERT_TRUE(run.wait_until_said("driver: the connection with 'training' broke"));
+  ASSERT_TRUE(run.wait_until_said("training: the connection with 'driver' broke"));
   const size_t num_steps = num_lines(folder_ / "metrics.jsonl");
   set_network(run, "up");
-  ASSERT_TRUE(run.wait_until_said("driver: the link with 'training' is back"));
+  ASSERT_TRUE(run.wait_until_said("driver: the connection with 'training' is back"));
   ASSERT_TRUE(takes_steps(run, 10)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
@@ -420,7 +420,7 @@ TEST_F(SplitRun, AProcessThatSaysNothingIsKilledAndComesBack) {
   ::kill(workers[1], SIGSTOP);  // an engine
   ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
   ::kill(workers[3], SIGSTOP);  // training
-  ASSERT_TRUE(run.wait_until_said("the run is taken up again"));
+  ASSERT_TRUE(run.wait_until_said("the run resumes"));
   ASSERT_TRUE(takes_steps(run, 2)) << run.wait().err;
   ::kill(run.pid(), SIGINT);
   const auto end = run.wait();
@@ -440,7 +440,7 @@ TEST_F(SplitRun, AFullDiskEndsAllProcessesAndIsSaidOnce) {
       Program({"/bin/bash", (scratch_.path() / "run.sh").string()}, variables()).wait();
   EXPECT_EQ(end.code, 1) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("error: "), HasSubstr("rollouts.jsonl"),
-                             HasSubstr("File too large"), Not(HasSubstr("taken up again"))));
+                             HasSubstr("File too large"), Not(HasSubstr("the run resumes"))));
   EXPECT_EQ(run_end(folder_), "failed");
   EXPECT_TRUE(socket_folders().empty());
 }

@@ -112,7 +112,8 @@ TEST_F(WatchedRun, ServesMetricsThatCountWhatItDoes) {
   }
   EXPECT_GT(value_of("primerl_group_busy_seconds_total{process=\"training\",group=\"trainer\"}"),
             0);
-  EXPECT_GT(value_of("primerl_link_sent_bytes_total{process=\"driver\",peer=\"training\"}"), 0);
+  EXPECT_GT(value_of("primerl_connection_sent_bytes_total{process=\"driver\",peer=\"training\"}"),
+            0);
   EXPECT_GT(value_of("primerl_tenant_policy_version{tenant=\"main\"}"), 0);
   EXPECT_GE(value_of("primerl_training_off_policy_max{tenant=\"main\",metric=\"off_policy/max\"}"),
             0);

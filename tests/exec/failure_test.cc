@@ -264,7 +264,7 @@ TEST(Stall, NamesTheNodesTheFullEdgesAndTheWaitCycle) {
   ASSERT_EQ(outcome.end, RunEnd::kStalled);
   EXPECT_THAT(outcome.stall.wait_cycle, ElementsAre("a", "b", "c"));
   EXPECT_EQ(outcome.stall.text(),
-            "node  waiting    oldest  stands at\n"
+            "node  waiting    oldest  blocked on\n"
             "a           0         -  full: a.out -> b.in (2)\n"
             "b           2        1m  paused: a.out -> b.in\n"
             "wait cycle: a -> b -> c -> a\n");
@@ -281,7 +281,7 @@ TEST(Stall, ARunningHandlerIsNamedWithItsMessage) {
   const auto outcome = run->wait();
   ASSERT_EQ(outcome.end, RunEnd::kStalled);
   EXPECT_EQ(outcome.stall.text(),
-            "node  waiting    oldest  stands at\n"
+            "node  waiting    oldest  blocked on\n"
             "slow        1        0s  slow: Number for 0s\n");
 }
 

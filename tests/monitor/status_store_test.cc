@@ -280,7 +280,7 @@ TEST(StallAcrossProcesses, NamesTheCycleThatNoProcessSeesAlone) {
               ElementsAre("rollout.main (driver)", "trainer (training)", "broadcaster (training)",
                           "prefill#0+decode#0 (inference#0)", "router (driver)"));
   EXPECT_EQ(report.text(),
-            "process   node          waiting    oldest  stands at\n"
+            "process   node          waiting    oldest  blocked on\n"
             "driver    rollout.main        3       65s  full: rollout.group -> trainer.group (64)\n"
             "training  trainer             0         -  full: trainer.weights -> "
             "broadcaster.weights (64)\n"
@@ -327,7 +327,7 @@ TEST(RunStatus, SaysWhoNobodyGetsOnWithout) {
   const Json status = board.status();
   ASSERT_NE(status.find("wait_cycle"), nullptr);
   EXPECT_EQ(status.find("wait_cycle")->as_array().size(), 5u);
-  EXPECT_THAT(run_table(status), HasSubstr("nobody gets on:\nprocess"));
+  EXPECT_THAT(run_table(status), HasSubstr("no progress:\nprocess"));
   EXPECT_EQ(*status.find("processes")->as_array()[0].get_string("state"), "stalled");
 }
 

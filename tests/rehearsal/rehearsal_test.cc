@@ -83,7 +83,7 @@ TEST_P(AMissingEdge, IsFoundAndNamed) {
   CheckedGraph checked = checked_text(demo_without(GetParam().edge));
   const std::string seen = findings_of(checked);
   EXPECT_EQ(checked.plan, nullptr);
-  EXPECT_THAT(seen, HasSubstr("error[G080]: the graph stands still"));
+  EXPECT_THAT(seen, HasSubstr("error[G080]: the graph makes no progress"));
   EXPECT_THAT(seen, HasSubstr("add the feedback edge \"" + GetParam().help + "\""));
 }
 

@@ -53,7 +53,7 @@ struct DemoCase {
 struct DemoHooks {
   DeliveryObserver* observer = nullptr;  // sees every step: a recorder
   ResourceFactory factory;               // null = the program's
-  ReplaySource* step_source = nullptr;   // the run is taken up again
+  ReplaySource* step_source = nullptr;   // the run resumes
   /// Where the checkpoint of a step goes; null = one folder that every one fills anew.
   std::function<std::filesystem::path(int64_t step)> checkpoint_folder;
   std::function<void(int64_t step)> on_checkpoint;  // committed; may be null
