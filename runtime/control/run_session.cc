@@ -9,6 +9,7 @@
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
 #include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
 
@@ -70,7 +71,7 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       lifecycle_(!resume.record.empty(), plan.settings.restarts_max > 0) {}
 
 RunResult RunSession::run() {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
+  report_file_limits();
   wall_start_ = wall_seconds();
   if (const Status opened = open_files(); !opened.ok()) return failed(opened.error());
   if (const Status launched = launch_workers(); !launched.ok()) {

@@ -51,6 +51,8 @@ void open_closed_standard_files() {
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)::open("/dev/null", O_RDWR);
 }
 
+void report_file_limits() { std::signal(SIGXFSZ, SIG_IGN); }
+
 void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace primerl

@@ -1,27 +1,17 @@
 #include "runtime/trace/frame_check.h"
 
-#include <algorithm>
 #include <cstring>
+
+#include "runtime/trace/payload_frame.h"
 
 namespace primerl {
 namespace {
-
-constexpr uint64_t kHashBytes = 32;
 
 template <class F>
 F read_as(std::span<const std::byte> frame) {
   F fixed;
   std::memcpy(&fixed, frame.data(), sizeof(F));
   return fixed;
-}
-
-// Takes a part and its zero padding; the last part may lack the padding.
-bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
-  if (size > left.size()) return false;
-  part = left.first(size);
-  const uint64_t padded = (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
-  left = left.subspan(std::min<uint64_t>(padded, left.size()));
-  return true;
 }
 
 }  // namespace
@@ -56,7 +46,7 @@ bool visit_payload(std::span<const std::byte> frame,
                    .is_stored = (fixed.header.flags & kBodyInStore) != 0,
                    .bytes = {}};
   for (uint32_t i = 0;; ++i) {
-    if (!take(left, part.is_stored ? kHashBytes : part.num_bytes, part.bytes)) return false;
+    if (!take_part(left, part.is_stored ? kHashBytes : part.num_bytes, part.bytes)) return false;
     visitor(part);
     if (i == fixed.header.count) return left.empty();
     BlobWord word;

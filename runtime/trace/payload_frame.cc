@@ -6,18 +6,12 @@
 #include "graph/base/bytes.h"
 
 namespace primerl {
-namespace {
-
-/// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's length does not
-/// include its padding, so the last part may lack it.
-bool take(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
+bool take_part(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part) {
   if (size > left.size()) return false;
   part = left.first(size);
   left = left.subspan(std::min<uint64_t>(padded(size), left.size()));
   return true;
 }
-
-}  // namespace
 
 Result<PayloadParts> payload_parts(const Frame& frame) {
   const auto& fixed = frame.as<PayloadFrame>();
@@ -28,7 +22,7 @@ Result<PayloadParts> payload_parts(const Frame& frame) {
   PayloadParts parts;
   parts.body.num_bytes = fixed.body_bytes;
   parts.body.in_store = (fixed.header.flags & kBodyInStore) != 0;
-  if (!take(left, parts.body.in_store ? kHashBytes : fixed.body_bytes, parts.body.bytes))
+  if (!take_part(left, parts.body.in_store ? kHashBytes : fixed.body_bytes, parts.body.bytes))
     return torn();
   for (uint16_t i = 0; i < fixed.header.count; ++i) {
     BlobWord word;
@@ -37,7 +31,7 @@ Result<PayloadParts> payload_parts(const Frame& frame) {
     left = left.subspan(sizeof word);
     PayloadParts::Part part{
         .num_bytes = word.num_bytes(), .bytes = {}, .in_store = word.in_store()};
-    if (!take(left, part.in_store ? kHashBytes : part.num_bytes, part.bytes)) return torn();
+    if (!take_part(left, part.in_store ? kHashBytes : part.num_bytes, part.bytes)) return torn();
     parts.blobs.push_back(part);
   }
   if (!left.empty()) return torn();

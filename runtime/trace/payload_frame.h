@@ -22,6 +22,10 @@ struct PayloadParts {
   std::vector<Part> blobs;
 };
 
+/// Takes `size` bytes and the zeros that pad them to a multiple of 8. The frame's length does not
+/// include its padding, so the last part may lack it. False when there are fewer.
+bool take_part(std::span<const std::byte>& left, uint64_t size, std::span<const std::byte>& part);
+
 /// kCorrupt when the parts do not fill the frame exactly.
 Result<PayloadParts> payload_parts(const Frame& frame);
 

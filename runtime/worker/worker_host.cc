@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <optional>
 
@@ -410,7 +409,7 @@ ProcessId find_process(const Plan& plan, const std::string& name) {
 
 int run_host(const HostArguments& arguments) {
   outlive_readers();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
+  report_file_limits();
   const std::string graph = arguments.run + "/graph.resolved.toml";
   const CheckedGraph checked = load_graph(graph, {}, full_catalog());
   if (checked.plan == nullptr) {

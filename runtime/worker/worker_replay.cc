@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <iostream>
 
@@ -139,7 +138,7 @@ int finish(const ReplayArguments& arguments, const ReplaySession& session, const
 }
 
 int run_replay(const ReplayArguments& arguments) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file limit is then an error of write(), as a full disk is
+  report_file_limits();
   auto opened =
       open_replay(arguments.run, arguments.depth, arguments.node, arguments.sets, arguments.out);
   if (!opened.ok()) return fail(opened.error(), kExitBadConfiguration);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "graph/base/files.h"
+#include "graph/base/real_clock.h"
 #include "runtime/trace/segment_files.h"
 
 namespace primerl {
@@ -20,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kNameBytesMax = 64;  // of a number and suffixes
 constexpr auto kLookAgain = std::chrono::microseconds(50);
-
-int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 /// Where each buffer ends now, once all frames before that are finished. A message that is received
 /// in one of them was sent in an earlier frame, which was finished earlier.
@@ -127,7 +126,7 @@ Status RingFiles::mark(const Json& facts) const {
 Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool is_snapshot,
                                       Duration wait_max, const OnWritten& on_written) {
   RETURN_IF_ERROR(make_trace_folder(folder_));
-  Json facts = Json::object().set("begun_ns", steady_ns());
+  Json facts = Json::object().set("begun_ns", steady_now().to_nanoseconds());
   // Marked before the first segment is written, so that it is never taken for the end of a run.
   if (is_snapshot) RETURN_IF_ERROR(mark(facts));
   is_writing_.store(true);
@@ -138,7 +137,7 @@ Result<RingSnapshot> RingFiles::write(std::span<SegmentBuffer* const> kept, bool
   }
   is_writing_.store(false);
   if (!is_snapshot) return written;
-  facts.set("ended_ns", steady_ns());
+  facts.set("ended_ns", steady_now().to_nanoseconds());
   if (!written.ok()) {
     RETURN_IF_ERROR(mark(facts.set("error", written.error().text())));
     return written;

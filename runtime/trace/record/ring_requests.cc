@@ -17,6 +17,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "graph/base/real_clock.h"
 #include "runtime/trace/segment_files.h"
 
 namespace primerl {
@@ -40,8 +41,6 @@ std::string machine_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
-
-int64_t steady_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 /// Whether some process holds the lock of a file; a missing file is not locked.
 bool is_locked(const fs::path& file) {
@@ -200,7 +199,7 @@ void RingRequests::serve() {
 
 Result<std::vector<DumpedProcess>> request_dump(const fs::path& folder, Duration wait_max) {
   ASSIGN_OR_RETURN(const auto recorders, find_live(folder));
-  const int64_t asked_ns = steady_ns();
+  const int64_t asked_ns = steady_now().to_nanoseconds();
   const auto deadline = Clock::now() + std::chrono::nanoseconds(wait_max.to_nanoseconds());
   for (const auto& recorder : recorders)
     if (::kill(recorder.facts.pid, kDumpSignal) != 0 && errno != ESRCH)
