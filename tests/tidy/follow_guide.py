@@ -54,6 +54,9 @@ def environment_of(work, python):
     known = dict(os.environ)
     for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PRIMERL_PYTHON", "PRIMERL_UPDATE_GOLDEN"):
         known.pop(name, None)
+    # Where no locale is set Python sets this one, with which ccache finds nothing again.
+    if known.get("LC_CTYPE") == "C.UTF-8" and "LANG" not in known and "LC_ALL" not in known:
+        known.pop("LC_CTYPE")
     home = python.parent.parent
     if not (home / "pyvenv.cfg").exists():
         sys.exit(f"{python} is in no virtual environment: `make setup` makes one")
