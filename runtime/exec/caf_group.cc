@@ -194,8 +194,9 @@ bool GroupCell::obey(uint32_t orders, Time now) {
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
-    is_draining_ = true;
     group_.begin_drain(now);
+    // Not earlier: who sees it may rely on it that the group's counts include the drain.
+    is_draining_ = true;
   }
   if ((orders & kWake) != 0) armed_ = kNever;
   return true;

@@ -92,7 +92,7 @@ class GroupCell final : public GroupExecutor {
 
   /// Abandoned handlers that have not returned yet.
   int64_t num_lost() const;
-  /// Whether the group has begun to drain.
+  /// Whether the group has begun to drain: counts read after this include what it has to drain.
   bool is_draining() const { return is_draining_; }
   /// Thread time that this cell's turns took.
   Duration busy() const { return Duration::nanoseconds(static_cast<int64_t>(busy_ns_.get())); }

@@ -133,8 +133,9 @@ void CafExecutor::Core::watch_drain(Time now) {
   for (int i = 0; i < 2; ++i) {
     bool all_drain = true;
     for (size_t k = 0; k < here_.size(); ++k) {
-      counts[k] = here_[k]->group().counts();
+      // In this order: the counts of a group that has begun to drain are newer than its beginning.
       all_drain = all_drain && here_[k]->is_draining();
+      counts[k] = here_[k]->group().counts();
     }
     if (setup_.others == nullptr && drain_.is_over(counts) && all_drain)
       return end(drained_end, ok());
