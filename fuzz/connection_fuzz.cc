@@ -1,4 +1,4 @@
-/// libFuzzer target: hostile bytes against the frames, batches and pieces of a link.
+/// libFuzzer target: hostile bytes against the frames, batches and pieces of a connection.
 #include "fuzz/connection_fuzz.h"
 
 #include <cstdint>

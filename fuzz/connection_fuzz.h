@@ -1,5 +1,5 @@
-/// One input of the link fuzzer: hostile bytes as a frame's header, as a batch, and as a row of
-/// frames that a greeted peer sends. Also run over the corpus and over mutations of it by
+/// One input of the connection fuzzer: hostile bytes as a frame's header, as a batch, and as a row
+/// of frames that a greeted peer sends. Also run over the corpus and over mutations of it by
 /// tests/transport/connection_fuzz_test.cc.
 ///
 /// A random frame almost never has the right check, so the third way makes header and check right
@@ -42,7 +42,7 @@ inline std::shared_ptr<const WireTypes> fuzz_types() {
 class FuzzReceiver final : public TransportReceiver {
  public:
   void deliver(ProcessId, MessageBatch&& batch) override {
-    CHECK(is_up, "a batch before the link was up");
+    CHECK(is_up, "a batch before the connection was up");
     for (const BatchedMessage& message : batch.messages) {
       const auto& note = message.envelope.payload.as<FuzzNote>();
       CHECK(message.envelope.blob_bytes == note.first.size() + note.second.size(),
@@ -56,7 +56,7 @@ class FuzzReceiver final : public TransportReceiver {
   void on_connection_down(ProcessId, uint32_t, const Error&) override {}
   void on_refused(const ConnectionRefusal&) override {}
   void on_connection_failed(ProcessId, uint32_t, const Error&) override {
-    CHECK(!has_failed, "a link failed twice");
+    CHECK(!has_failed, "a connection failed twice");
     has_failed = true;
   }
   bool is_up = false;
@@ -73,7 +73,7 @@ inline ConnectionLimits fuzz_limits() {
   return limits;
 }
 
-inline void fuzz_link_header(std::span<const std::byte> bytes) {
+inline void fuzz_connection_header(std::span<const std::byte> bytes) {
   for (const Lane lane : {Lane::kFrames, Lane::kBulk}) {
     PeerFrameHeader header;
     if (decode_peer_frame_header(bytes, lane, 1 << 20, header) != FrameRefusal::kNone) continue;
@@ -115,16 +115,16 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
   back.address = {"x", "x"};
   peer.shares_memory = back.shares_memory = shares;
   const Time now = Time::from_nanoseconds(1);
-  PeerConnection link(own, peer, limits, outbox, receiver, now);
+  PeerConnection connection(own, peer, limits, outbox, receiver, now);
   PeerConnection other(theirs, back, limits, other_outbox, unused, now);
   other.wake(now);
   const auto receive = [&](Lane lane, const OutFrame& frame) {
-    link.receive(lane, {}, {frame.header, {nullptr, 0, frame.head.bytes()}, {}}, now);
+    connection.receive(lane, {}, {frame.header, {nullptr, 0, frame.head.bytes()}, {}}, now);
   };
   OutFrame hello;
   for (const Lane lane : {Lane::kFrames, Lane::kBulk})
     while (other.next(lane, now, hello)) receive(lane, hello);
-  CHECK(link.state() == ConnectionState::kUp, "the greeting failed");
+  CHECK(connection.state() == ConnectionState::kUp, "the greeting failed");
 
   std::array<uint64_t, kNumLanes> sequences = {0, 0};
   while (script.size() >= 3 && !receiver.has_failed) {
@@ -144,22 +144,22 @@ inline uint64_t fuzz_frames(std::span<const std::byte> script) {
     frame.header.process = ProcessId(1);
     frame.header.sequence = ++sequences[static_cast<size_t>(lane)];
     frame.header.payload_bytes = size;
-    frame.header.check = link_check(frame.header, link_payload_hash(payload.bytes(), {}));
+    frame.header.check = frame_check(frame.header, frame_payload_hash(payload.bytes(), {}));
     frame.head = payload;
     receive(lane, frame);
     OutFrame answer;
     for (const Lane each : {Lane::kFrames, Lane::kBulk})
-      while (link.next(each, now, answer)) {
+      while (connection.next(each, now, answer)) {
       }
   }
   ConnectionStatus status;
-  link.add_to(status);
+  connection.add_to(status);
   CHECK(status.received.num_messages == receiver.num_messages, "the ledger is off");
   return receiver.num_messages;
 }
 
 inline void fuzz_connection(std::span<const std::byte> bytes) {
-  fuzz_link_header(bytes);
+  fuzz_connection_header(bytes);
   fuzz_batch(bytes);
   (void)fuzz_frames(bytes);
 }

@@ -1,10 +1,10 @@
-/// One input of the live link fuzzer: a link that works, its honest peer, and somebody who sends
-/// frames of every kind in between, by connections of its own or by the peer's. Also run over the
-/// corpus and over mutations of it by tests/transport/live_connection_fuzz_test.cc.
+/// One input of the live connection fuzzer: a connection that works, its honest peer, and somebody
+/// who sends frames of every kind in between, by connections of its own or by the peer's. Also run
+/// over the corpus and over mutations of it by tests/transport/live_connection_fuzz_test.cc.
 ///
-/// What comes by another connection without the pass changes nothing: afterwards the link is up and
-/// everything honest has arrived, once and in order. What comes by the peer's own, or with the
-/// pass, may end the link, and nothing else.
+/// What comes by another socket without the pass changes nothing: afterwards the connection is up
+/// and everything honest has arrived, once and in order. What comes by the peer's own, or with the
+/// pass, may end the connection, and nothing else.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ class LiveConnection {
   LiveConnection()
       : outbox_(limits_),
         other_outbox_(limits_),
-        link_(own_, spec(1, {}), limits_, outbox_, receiver_, now_),
+        connection_(own_, spec(1, {}), limits_, outbox_, receiver_, now_),
         other_(theirs_, spec(0, {"x", "x"}), limits_, other_outbox_, unused_, now_) {
     other_.wake(now_);
     exchange();
-    CHECK(link_.state() == ConnectionState::kUp, "the greeting failed");
+    CHECK(connection_.state() == ConnectionState::kUp, "the greeting failed");
   }
 
   /// Rows of who, lane and check, kind, incarnation, sequence, acknowledged, content (1 byte each),
@@ -50,10 +50,10 @@ class LiveConnection {
   }
   uint64_t num_honest() const { return num_honest_; }
   uint64_t num_delivered() const { return receiver_.num_messages; }
-  ConnectionState state() const { return link_.state(); }
+  ConnectionState state() const { return connection_.state(); }
   ConnectionStatus status() const {
     ConnectionStatus status;
-    link_.add_to(status);
+    connection_.add_to(status);
     return status;
   }
 
@@ -76,13 +76,13 @@ class LiveConnection {
       for (const Lane lane : {Lane::kFrames, Lane::kBulk}) {
         OutFrame frame;
         while (other_.next(lane, now_, frame))
-          link_.receive(lane, {kHonest, 1}, {frame.header, part(frame.head), part(frame.data)},
-                        now_);
-        Via back;
+          connection_.receive(lane, {kHonest, 1},
+                              {frame.header, part(frame.head), part(frame.data)}, now_);
+        FrameOrigin back;
         back.is_own = true;
-        while (link_.next(lane, now_, frame))
+        while (connection_.next(lane, now_, frame))
           // What is for another connection goes there, and is lost.
-          if (link_.route_of(lane, frame) == kHonest)
+          if (connection_.route_of(lane, frame) == kHonest)
             other_.receive(lane, back, {frame.header, part(frame.head), part(frame.data)}, now_);
       }
   }
@@ -102,7 +102,7 @@ class LiveConnection {
     bool is_first = false;
     if (!encoder.encode(batch, *fuzz_types(), {}).ok() ||
         !other_outbox_.put(encoder, 1, is_first).ok())
-      return;  // its link has ended
+      return;  // its connection has ended
     other_.take_outbox();
     exchange();
   }
@@ -138,12 +138,12 @@ class LiveConnection {
     header.sequence = sequence % 4 == 3 ? UINT64_MAX : num_honest_ + sequence % 4;
     header.acknowledged = kNumbers[acknowledged % 4];
     header.payload_bytes = payload.size();
-    header.check = link_check(header, link_payload_hash(payload.bytes(), {}));
+    header.check = frame_check(header, frame_payload_hash(payload.bytes(), {}));
     if ((lane_byte & 2) != 0) header.check ^= 1;
-    Via via = {"a stranger's", who};
-    if (who % 4 == 2) via = {kHonest, 1};
+    FrameOrigin origin = {"a stranger's", who};
+    if (who % 4 == 2) origin = {kHonest, 1};
     if (who % 4 == 2 || (is_greeting && shape % 3 == 1)) is_clean_ = false;
-    link_.receive(lane, via, {header, part(payload), {}}, now_);
+    connection_.receive(lane, origin, {header, part(payload), {}}, now_);
   }
 
   const TransportIdentity own_ = {"fuzz", 1, fuzz_types(), ProcessId(0), "own", 1, "ours"};
@@ -152,7 +152,7 @@ class LiveConnection {
   const Time now_ = Time::from_nanoseconds(1);
   FuzzReceiver receiver_, unused_;
   ConnectionOutbox outbox_, other_outbox_;
-  PeerConnection link_, other_;
+  PeerConnection connection_, other_;
   uint64_t num_honest_ = 0;
   bool is_clean_ = true;
 };
@@ -163,7 +163,7 @@ inline bool fuzz_live_connection(std::span<const std::byte> script) {
   const bool is_clean = live.play(script);
   CHECK(live.num_delivered() >= 1 || !is_clean, "nothing arrived");
   if (!is_clean) return false;
-  CHECK(live.state() == ConnectionState::kUp, "a stranger ended the link");
+  CHECK(live.state() == ConnectionState::kUp, "a stranger ended the connection");
   CHECK(live.num_delivered() == live.num_honest(), "a stranger's frames changed what arrived");
   return true;
 }

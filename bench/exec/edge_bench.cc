@@ -22,18 +22,18 @@ constexpr int64_t kBroadcasts = 300;
 constexpr int64_t kReceivers = 100;
 
 std::unique_ptr<CafExecutor> make_executor(std::shared_ptr<const Plan> plan,
-                                           Surroundings& surroundings) {
+                                           HostServices& host_services) {
   CafExecutorSetup setup;
   setup.plan = std::move(plan);
-  setup.surroundings = &surroundings;
+  setup.host_services = &host_services;
   setup.factory = conformance_factory();
   return std::make_unique<CafExecutor>(std::move(setup));
 }
 
 /// Runs a graph to its end and returns the seconds between start() and the drained end.
 double run_seconds(const std::shared_ptr<const Plan>& plan) {
-  TestSurroundings surroundings;
-  auto executor = make_executor(plan, surroundings);
+  TestHostServices host_services;
+  auto executor = make_executor(plan, host_services);
   CHECK(executor->start().ok(), "the benchmark's graph did not start");
   const auto begin = std::chrono::steady_clock::now();
   const auto outcome = executor->wait();

@@ -77,7 +77,7 @@ class End {
  public:
   /// `key_file`: of the one pair that both ends of tcp have; "" for ipc.
   End(uint32_t process, const std::string& listen, const std::string& key_file)
-      : links_([this] {
+      : connections_([this] {
           ConnectionEvents events;
           events.all_live = [] {};
           events.tenant_finished = [](TenantSlot) {};
@@ -98,21 +98,21 @@ class End {
       public_key_ = keys->public_key;
       options.keys = std::move(keys).value();
     }
-    links_.carry_streams(&streams_);
-    auto opened = links_.open([&](TransportReceiver& receiver) {
+    connections_.carry_streams(&streams_);
+    auto opened = connections_.open([&](TransportReceiver& receiver) {
       return make_zmq_transport(identity, ConnectionLimits(), options, receiver);
     });
     CHECK(opened.ok(), "no links");
     addresses_ = std::move(opened).value();
     StreamChannelSetup setup;
     setup.resource = "weights";
-    setup.has_news = [this] { links_.streams_ready(); };
+    setup.has_news = [this] { connections_.streams_ready(); };
     channel_ = make_stream_channel(std::move(setup));
     std::vector<ProcessId> peers;
     for (uint32_t peer = 0; peer <= kReceivers; ++peer) peers.emplace_back(peer);
     streams_.add(kStream, std::move(peers), channel_);
   }
-  ~End() { links_.close(); }
+  ~End() { connections_.close(); }
 
   void connect(const std::vector<uint32_t>& peers, const PeerAddress& address) {
     std::vector<PeerSpec> specs;
@@ -124,16 +124,16 @@ class End {
       spec.public_key = public_key_;
       specs.push_back(std::move(spec));
     }
-    CHECK(links_.connect(std::move(specs)).ok(), "no peers");
+    CHECK(connections_.connect(std::move(specs)).ok(), "no peers");
   }
 
-  PeerConnections& links() { return links_; }
+  PeerConnections& connections() { return connections_; }
   StreamChannel& channel() { return *channel_; }
   const PeerAddress& address() const { return addresses_.front(); }
 
  private:
   WeightStreams streams_;
-  PeerConnections links_;
+  PeerConnections connections_;
   std::string public_key_;
   std::vector<PeerAddress> addresses_;
   std::shared_ptr<StreamChannel> channel_;
@@ -155,9 +155,9 @@ MessageBatch ping(uint32_t from, uint32_t to, uint64_t number) {
 /// Tells its parent each version that it has, and answers pings.
 int receive(uint32_t process, const PeerAddress& parent, const std::string& key_file) {
   End end(process, "", key_file);
-  end.links().receive([&](ProcessId, MessageBatch&& batch) {
+  end.connections().receive([&](ProcessId, MessageBatch&& batch) {
     const uint64_t number = batch.messages.front().envelope.payload.as<Ping>().number;
-    (void)end.links().carry(ProcessId(0), ping(process, 0, number));
+    (void)end.connections().send(ProcessId(0), ping(process, 0, number));
     return ok();
   });
   end.connect({0}, parent);
@@ -231,7 +231,7 @@ class Folder {
 class Pings {
  public:
   explicit Pings(End& end) : end_(end) {
-    end_.links().receive([this](ProcessId, MessageBatch&& batch) {
+    end_.connections().receive([this](ProcessId, MessageBatch&& batch) {
       answered_.store(batch.messages.front().envelope.payload.as<Ping>().number);
       answered_.notify_all();
       return ok();
@@ -240,7 +240,7 @@ class Pings {
   double once() {
     const double begin = now();
     const uint64_t number = ++number_;
-    CHECK(end_.links().carry(ProcessId(1), ping(0, 1, number)).ok(), "a ping was not taken");
+    CHECK(end_.connections().send(ProcessId(1), ping(0, 1, number)).ok(), "a ping was not taken");
     for (uint64_t seen = answered_.load(); seen < number; seen = answered_.load())
       answered_.wait(seen);
     return now() - begin;

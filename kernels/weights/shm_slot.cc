@@ -109,10 +109,10 @@ std::shared_ptr<const void> ShmSlot::hold() {
   if (num_holds_ == 0 && !segment_->lock(0, ShmSegment::Lock::kShared)) return nullptr;
   ++num_holds_;
   return {static_cast<const void*>(this),
-          [self = shared_from_this()](const void*) { self->let_go(); }};
+          [self = shared_from_this()](const void*) { self->release(); }};
 }
 
-void ShmSlot::let_go() {
+void ShmSlot::release() {
   const std::lock_guard lock(mutex_);
   if (--num_holds_ == 0) segment_->lock(0, ShmSegment::Lock::kNone);
 }

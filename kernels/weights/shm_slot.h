@@ -33,7 +33,7 @@ class ShmSlot : public std::enable_shared_from_this<ShmSlot> {
   std::span<const std::byte> bytes() const { return segment_->bytes(); }
 
  private:
-  void let_go();
+  void release();
 
   std::mutex mutex_;
   const std::unique_ptr<ShmSegment> segment_;  // its lock is guarded by mutex_

@@ -25,7 +25,7 @@ AgentRun::~AgentRun() {
   for (auto& [channel, worker] : workers_) worker.child->kill();
   workers_.clear();
   std::error_code ignored;  // the folder above is removed with the agent
-  std::filesystem::remove_all(site_.sockets / order_.links, ignored);
+  std::filesystem::remove_all(site_.sockets / order_.socket_folder, ignored);
 }
 
 size_t AgentRun::num_workers() const {
@@ -88,7 +88,7 @@ Result<AgentRun::Worker> AgentRun::start(const LaunchWorker& order) const {
   options.program = site_.worker;
   options.arguments = order.arguments;
   options.arguments.insert(options.arguments.end(),
-                           {"--links", (site_.sockets / order_.links).string()});
+                           {"--links", (site_.sockets / order_.socket_folder).string()});
   options.arguments.insert(options.arguments.end(), site_.key_words.begin(), site_.key_words.end());
   if (!order_.listen.empty())
     options.arguments.insert(options.arguments.end(), {"--listen", order_.listen});

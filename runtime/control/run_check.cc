@@ -36,7 +36,7 @@ Status check_names(const PrepareRun& order) {
                         {"graph", order.graph, kOrderWordBytesMax},
                         {"host", order.host, kOrderWordBytesMax},
                         {"run folder", order.run_folder, kRunFolderBytesMax},
-                        {"socket folder", order.links, kLinksBytesMax},
+                        {"socket folder", order.socket_folder, kSocketFolderBytesMax},
                         {"address", order.listen, kOrderWordBytesMax}};
   for (const auto& [what, text, bytes_max] : names) {
     if (text.size() > bytes_max)
@@ -46,8 +46,8 @@ Status check_names(const PrepareRun& order) {
                     [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }))
       return error(Code::kInvalid, "the name of the {} has characters that are no text", what);
   }
-  if (!is_plain_name(order.links))
-    return error(Code::kInvalid, "'{}' is no name for a folder of sockets", order.links);
+  if (!is_plain_name(order.socket_folder))
+    return error(Code::kInvalid, "'{}' is no name for a folder of sockets", order.socket_folder);
   return ok();
 }
 

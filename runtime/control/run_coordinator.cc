@@ -58,8 +58,8 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     return bring_back(from, message);
   if (as_if<PeersConnected>(message) != nullptr) {
     if (phase_ != Phase::kConnecting) return out_of_turn(plan_, from, PeersConnected::kName);
-    member.has_links = true;
-    if (!all([](const Member& one) { return one.has_links; })) return ok();
+    member.has_connections = true;
+    if (!all([](const Member& one) { return one.has_connections; })) return ok();
     phase_ = Phase::kStarting;
     for (uint32_t i = 0; i < members_.size(); ++i)
       send_(ProcessId(i), Payload::of(StartRun{members_[i].incarnation}));
@@ -168,11 +168,11 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
 
 Status RunCoordinator::bring_back(ProcessId from, const Payload& message) {
   Member& member = members_[from.index()];
-  const bool has_links = as_if<PeersConnected>(message) != nullptr;
-  if (!member.hello || member.is_ready || has_links == member.has_links)
+  const bool has_connections = as_if<PeersConnected>(message) != nullptr;
+  if (!member.hello || member.is_ready || has_connections == member.has_connections)
     return out_of_turn(plan_, from, message.type->name);
-  if (has_links) {
-    member.has_links = true;
+  if (has_connections) {
+    member.has_connections = true;
     send_(from, Payload::of(StartRun{member.incarnation}));
     return ok();
   }
@@ -249,7 +249,7 @@ std::string RunCoordinator::waits_for() const {
   for (size_t i = 0; i < members_.size(); ++i) {
     const Member& member = members_[i];
     const bool is_done = phase_ == Phase::kGreeting     ? member.hello.has_value()
-                         : phase_ == Phase::kConnecting ? member.has_links
+                         : phase_ == Phase::kConnecting ? member.has_connections
                                                         : member.is_ready;
     if (!is_done) late.push_back("'" + plan_.processes[i].name + "'");
   }

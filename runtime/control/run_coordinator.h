@@ -67,7 +67,7 @@ class RunCoordinator {
   struct Member {
     uint32_t incarnation = 0;
     std::optional<WorkerHello> hello;
-    bool has_links = false;
+    bool has_connections = false;
     bool is_ready = false;
     bool has_followed = false;  // or has nothing to follow
     bool is_absent = false;     // waits until the others have followed

@@ -78,7 +78,7 @@ Status RunHosts::prepare(const MachineSetup& setup, const Start& start) {
     order.incarnation = start.incarnation;
     order.host = host.name;
     order.run_folder = start.folder.string();
-    order.links = start.links;
+    order.socket_folder = start.socket_folder;
     // A worker refuses an address that nobody would connect to.
     if (has_tcp(*start.plan) && is_beyond(host.listen)) order.listen = host.listen;
     order.dead_after_ms = start.plan->settings.dead_after.to_milliseconds();

@@ -35,8 +35,8 @@ class RunHosts {
     std::string run_id;
     uint32_t incarnation = 1;
     std::filesystem::path folder;
-    std::string links;      // name of the folder of sockets
-    bool is_again = false;  // the run is resumed: an agent may need to come back first
+    std::string socket_folder;  // name of the folder of sockets
+    bool is_again = false;      // the run is resumed: an agent may need to come back first
     uint64_t types_hash = 0;
     std::function<bool()> is_cancelled;
   };

@@ -153,7 +153,7 @@ Status RunSession::connect_hosts() {
   start.run_id = run_id();
   start.incarnation = incarnation_;
   start.folder = folder_.path();
-  start.links = sockets_ != nullptr ? sockets_->path().filename().string() : run_id();
+  start.socket_folder = sockets_ != nullptr ? sockets_->path().filename().string() : run_id();
   start.is_again = is_again_;
   start.types_hash = WireTypes(message_catalog()).hash();
   start.is_cancelled = [] { return SignalCounter::count() > 0; };

@@ -41,7 +41,7 @@ ActorGroup::Body::Body(GroupSetup host_setup)
       planned_(setup().plan->group(setup().group)),
       wires_(setup().wiring->groups[setup().group.index()]),
       inbox_(*setup().plan, *setup().wiring, setup().group, setup().step_source != nullptr),
-      seats_(planned_.instances.size()),
+      slots_(planned_.instances.size()),
       batches_(wires_.peers.size()) {
   for (size_t i = 0; i < batches_.size(); ++i) {
     batches_[i].batch.from = setup().group;
@@ -80,18 +80,18 @@ Status ActorGroup::Body::start(Time now) {
     ASSIGN_OR_RETURN(auto made, setup().factory(plan, resource));
     common_->owned.push_back(std::move(made));
   }
-  for (uint32_t i = 0; i < seats_.size(); ++i) {
-    Seat& seat = seats_[i];
-    seat.running = std::make_shared<Running>(common_, i);
-    const Contract& contract = seat.running->contract();
-    seat.timer_generations.assign(contract.timers.size(), 0);
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    ActorSlot& slot = slots_[i];
+    slot.running = std::make_shared<Running>(common_, i);
+    const Contract& contract = slot.running->contract();
+    slot.timer_generations.assign(contract.timers.size(), 0);
     works_ = works_ || contract.works;
     const bool may_be_replaced =
-        seat.running->node().on_error == OnError::kRestart || may_run_apart();
-    seat.keeps_snapshot = contract.is_restartable && may_be_replaced;
-    RETURN_IF_ERROR(seat.running->start(now));
-    apply_effects(*seat.running, now);
-    take_snapshot(seat);
+        slot.running->node().on_error == OnError::kRestart || may_run_apart();
+    slot.keeps_snapshot = contract.is_restartable && may_be_replaced;
+    RETURN_IF_ERROR(slot.running->start(now));
+    apply_effects(*slot.running, now);
+    take_snapshot(slot);
   }
   if (setup().observer != nullptr) setup().observer->on_start(setup().group, now);
   arm_work();
@@ -100,14 +100,14 @@ Status ActorGroup::Body::start(Time now) {
 }
 
 void ActorGroup::Body::destroy() {
-  seats_.clear();
+  slots_.clear();
   common_->owned.clear();
 }
 
 void ActorGroup::Body::begin_drain(Time now) {
   is_draining_ = true;
-  for (uint32_t i = 0; i < seats_.size(); ++i) {
-    if (std::exchange(seats_[i].has_drained, true)) continue;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (std::exchange(slots_[i].has_drained, true)) continue;
     Input input;
     input.kind = StepKind::kDrain;
     input.actor = i;
@@ -116,16 +116,16 @@ void ActorGroup::Body::begin_drain(Time now) {
   after_change();
 }
 
-void ActorGroup::Body::resume_live(Time now) {
+void ActorGroup::Body::resume(Time now) {
   CHECK(setup().step_source != nullptr && setup().step_source->next() == nullptr,
         "a group resumed that is not replaying, or not at the end of its record");
   set_now(now);
   common_->setup.step_source = nullptr;
-  common_->flow->resume_live();
+  common_->flow->resume();
   choose_observed();
   std::vector<uint64_t> settled;
   for (const InLink& in : inbox_.links) settled.push_back(in.settled_messages);
-  inbox_.resume_live(now);
+  inbox_.resume(now);
   for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
     const InLink& in = inbox_.links[i];
     const bool is_unsaid = in.link->is_remote && in.settled_messages > in.granted_messages;
@@ -150,7 +150,7 @@ void ActorGroup::Body::update_gauge() {
   bool idle = inbox_.empty() && !common_->flow->has_outbox() && step_ == Step::kNone;
   if (idle && is_draining_) {
     idle = !work_armed_;
-    for (const Seat& seat : seats_) idle = idle && seat.running->actor().idle();
+    for (const ActorSlot& slot : slots_) idle = idle && slot.running->actor().idle();
     for (const auto& resource : common_->owned) idle = idle && !resource->has_work();
   }
   is_idle_.set(idle ? 1 : 0);
@@ -223,7 +223,7 @@ Duration ActorGroup::step_cost() {
 StepEnd ActorGroup::complete_step(Time now) { return body_->complete_step(now); }
 Status ActorGroup::abandon_step(Time now) { return body_->abandon_step(now); }
 std::shared_ptr<Running> ActorGroup::running() const {
-  return body_->seats_[body_->current_].running;
+  return body_->slots_[body_->current_].running;
 }
 bool ActorGroup::run(Running& running) {
   running.run();
@@ -232,7 +232,7 @@ bool ActorGroup::run(Running& running) {
 bool ActorGroup::is_replaying() const { return body_->setup().step_source != nullptr; }
 bool ActorGroup::may_run_apart() const { return body_->may_run_apart(); }
 void ActorGroup::begin_drain(Time now) { body_->begin_drain(now); }
-void ActorGroup::resume_live(Time now) { body_->resume_live(now); }
+void ActorGroup::resume(Time now) { body_->resume(now); }
 void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {
   body_->peer_down(peer, incarnation, now);
 }
@@ -243,9 +243,9 @@ void ActorGroup::destroy() { body_->destroy(); }
 
 std::vector<std::pair<std::string, int64_t>> ActorGroup::counters() const {
   std::vector<std::pair<std::string, int64_t>> all;
-  for (const auto& seat : body_->seats_)
-    for (const auto& [name, value] : seat.running->counters)
-      all.emplace_back(fmt::format("{}.{}", seat.running->self_name(), name), value);
+  for (const auto& slot : body_->slots_)
+    for (const auto& [name, value] : slot.running->counters)
+      all.emplace_back(fmt::format("{}.{}", slot.running->self_name(), name), value);
   for (const auto& in : body_->inbox_.links) {
     const auto& edge = body_->setup().plan->edge(in.link->edge).name;
     const uint64_t refused = in.num_refused_duplicates.get() + in.num_refused_incarnations.get();
@@ -266,9 +266,9 @@ GroupId ActorGroup::running_here() { return GroupId(Body::here); }
 
 Json ActorGroup::snapshot() const {
   Json all = Json::object();
-  for (const auto& seat : body_->seats_)
-    if (Json state = seat.running->actor().snapshot(); !state.is_null())
-      all.set(seat.running->self_name(), std::move(state));
+  for (const auto& slot : body_->slots_)
+    if (Json state = slot.running->actor().snapshot(); !state.is_null())
+      all.set(slot.running->self_name(), std::move(state));
   return all;
 }
 

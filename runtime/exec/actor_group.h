@@ -89,7 +89,7 @@ struct StepRecord {
   uint64_t stopped_at_progress = 0;
   bool is_abandoned = false;
   bool is_injected = false;     // fail_step(): the handler did not run
-  bool is_from_record = false;  // the message was sent in an earlier run (GuidedStep::stored)
+  bool is_from_record = false;  // the message was sent in an earlier run (RecordedStep::stored)
 };
 
 class DeliveryObserver {
@@ -109,7 +109,7 @@ class DeliveryObserver {
 };
 
 /// A recorded step, for a replaying group to repeat.
-struct GuidedStep {
+struct RecordedStep {
   StepKind kind = StepKind::kMessage;
   uint32_t actor = 0;  // index among the group's instances; of a work turn 0
   LinkId link;         // kMessage, with incarnation and sequence
@@ -126,8 +126,8 @@ struct GuidedStep {
   uint64_t stopped_at_progress = 0;
 };
 
-/// What to do with a message to another process that is emitted again.
-enum class Resent {
+/// What becomes of a message to another process that is emitted again.
+enum class EmissionFate {
   kSend,         // it may not have been handled: send it
   kHandled,      // it was handled, and its receiver has its content: count it as settled
   kOverwritten,  // a newer one was handled instead
@@ -142,14 +142,14 @@ class StepSource {
   virtual ~StepSource() = default;
   /// The next step, or the one that runs; null: no (further) one is known. Stays the same until the
   /// group's observer was told of it (on_step).
-  virtual const GuidedStep* next() const = 0;
+  virtual const RecordedStep* next() const = 0;
   /// The group cannot take the current step, or its result differs from the recording.
   virtual void diverged(std::string what) = 0;
   /// For a message to another process that is emitted again.
-  virtual Resent resent(LinkId link, uint64_t sequence) const {
+  virtual EmissionFate emission_fate(LinkId link, uint64_t sequence) const {
     (void)link;
     (void)sequence;
-    return Resent::kSend;
+    return EmissionFate::kSend;
   }
 };
 
@@ -157,10 +157,10 @@ struct GroupSetup {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Wiring> wiring;
   GroupId group;
-  uint32_t incarnation = 1;              // incarnation of this process
-  Surroundings* surroundings = nullptr;  // outlives the group
-  GroupExecutor* executor = nullptr;     // outlives the group
-  ResourceFactory factory;               // makes the resources the group owns, in start()
+  uint32_t incarnation = 1;               // incarnation of this process
+  HostServices* host_services = nullptr;  // outlives the group
+  GroupExecutor* executor = nullptr;      // outlives the group
+  ResourceFactory factory;                // makes the resources the group owns, in start()
   /// Resources that no group owns (weight channel, tokenizer), by index of Plan::resources; null
   /// for those that a group owns. Outlive the group.
   std::vector<Resource*> shared_resources;
@@ -262,7 +262,7 @@ class ActorGroup {
   /// Ends the replay: the step_source has no further step. Arrived messages, timers, pauses and
   /// credit are as the recorded steps left them, and the group chooses its own steps from there.
   /// `now` is not before any recorded time.
-  void resume_live(Time now);
+  void resume(Time now);
   /// `peer`'s process died: messages that it had not acknowledged are returned, its targets leave
   /// every output, later arrivals of incarnations <= `incarnation` are refused, neighbours get
   /// on_peer(kDown).

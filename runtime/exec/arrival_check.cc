@@ -7,13 +7,13 @@ namespace primerl {
 ArrivalCheck::ArrivalCheck(std::shared_ptr<const Plan> plan, std::shared_ptr<const Wiring> wiring,
                            ProcessId here)
     : plan_(std::move(plan)), wiring_(std::move(wiring)), here_(here) {
-  cargo_.reserve(wiring_->links.size());
+  expected_.reserve(wiring_->links.size());
   for (const auto& link : wiring_->links)
-    cargo_.push_back({plan_->contract_of(link.target).inputs[link.input].type,
-                      plan_->instance(link.sender).tenant});
+    expected_.push_back({plan_->contract_of(link.target).inputs[link.input].type,
+                         plan_->instance(link.sender).tenant});
 }
 
-Status ArrivalCheck::sift(ProcessId from, MessageBatch& batch) const {
+Status ArrivalCheck::filter(ProcessId from, MessageBatch& batch) const {
   if (Status ends = check_ends(from, batch); !ends.ok()) {
     batch.messages.clear();
     batch.grants.clear();
@@ -54,7 +54,7 @@ Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& mess
   if (message.link.index() >= wiring_->links.size())
     return error(Code::kCorrupt, "a message of link {}, which there is not", message.link.value);
   const auto& link = wiring_->links[message.link.index()];
-  const Cargo& cargo = cargo_[message.link.index()];
+  const Expected& expected = expected_[message.link.index()];
   const auto refused = [&](std::string_view what, const auto& found) {
     return error(Code::kCorrupt, "a message of edge '{}' {} ({})", plan_->edge(link.edge).name,
                  what, found);
@@ -63,13 +63,13 @@ Status ArrivalCheck::check(const MessageBatch& batch, const BatchedMessage& mess
       envelope.edge != link.edge || envelope.sender != link.sender ||
       envelope.target != link.target)
     return refused("has other ends than its link", message.link.value);
-  if (envelope.payload.type != cargo.type)
+  if (envelope.payload.type != expected.type)
     return refused("is of another type", envelope.payload.type->name);
   // Every message belongs to a tenant; a link whose sender or target serves one tenant carries only
   // messages of that tenant.
   const TenantSlot tenant = envelope.tenant;
   if (tenant.is_none() || tenant.value >= wiring_->num_slots ||
-      (!cargo.sender_tenant.is_none() && tenant != cargo.sender_tenant) ||
+      (!expected.sender_tenant.is_none() && tenant != expected.sender_tenant) ||
       (!link.target_tenant.is_none() && tenant != link.target_tenant))
     return refused("is for a tenant that the edge does not serve", tenant.value);
   const auto is_known = [this](InstanceId id) {

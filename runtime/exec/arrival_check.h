@@ -22,11 +22,11 @@ class ArrivalCheck {
                ProcessId here);
 
   /// Removes from the batch what `from` may not send. Returns the first error, or ok.
-  Status sift(ProcessId from, MessageBatch& batch) const;
+  Status filter(ProcessId from, MessageBatch& batch) const;
 
  private:
   /// What a link carries, beyond its Wiring.
-  struct Cargo {
+  struct Expected {
     const MessageType* type = nullptr;
     TenantSlot sender_tenant;  // of the sender instance; none when shared
   };
@@ -36,7 +36,7 @@ class ArrivalCheck {
   const std::shared_ptr<const Plan> plan_;
   const std::shared_ptr<const Wiring> wiring_;
   const ProcessId here_;
-  std::vector<Cargo> cargo_;  // by LinkId
+  std::vector<Expected> expected_;  // by LinkId
 };
 
 }  // namespace primerl

@@ -9,7 +9,7 @@
 #include <caf/scheduler/coordinator.hpp>
 #include <caf/send.hpp>
 
-#include "runtime/exec/keep_for_ever.h"
+#include "runtime/exec/leak_on_purpose.h"
 
 namespace primerl {
 namespace {
@@ -88,7 +88,7 @@ CafActors::CafActors(std::unique_ptr<System> system) : system_(std::move(system)
 
 CafActors::~CafActors() = default;
 
-CafActors::Poke CafActors::spawn(Turn turn, bool detached) {
+CafActors::WakeUp CafActors::spawn(Turn turn, bool detached) {
   auto& system = *system_->system;
   const caf::actor actor = detached ? system.spawn<TurnActor, caf::detached>(std::move(turn))
                                     : system.spawn<TurnActor>(std::move(turn));
@@ -96,7 +96,7 @@ CafActors::Poke CafActors::spawn(Turn turn, bool detached) {
   return [actor] { caf::anon_send(actor, TurnAtom::value); };
 }
 
-void CafActors::leak() { keep_for_ever(system_); }
+void CafActors::leak() { leak_on_purpose(system_); }
 
 int64_t CafActors::pool_threads() const {
   return static_cast<int64_t>(system_->system->scheduler().num_workers());

@@ -1,11 +1,12 @@
 /// CafActors: threads and scheduling from CAF, and nothing else: no message types, no behaviours of
 /// ours except "take a turn". The only header that wraps CAF; no CAF type is in it.
 ///
-/// An actor is a function that takes turns. poke() makes it take one soon; pokes while it waits or
-/// runs queue up, so poke only when the actor is not scheduled already. A pooled actor runs on the
-/// pool's threads and must return quickly; a detached one has a thread of its own and may block.
+/// An actor is a function that takes turns. Its WakeUp makes it take one soon; calls while it waits
+/// or runs queue up, so call it only when the actor is not scheduled already. A pooled actor runs
+/// on the pool's threads and must return quickly; a detached one has a thread of its own and may
+/// block.
 ///
-/// Threads: spawn() and poke() may be called from any thread.
+/// Threads: spawn() and a WakeUp may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 namespace primerl {
 
 enum class TurnEnd {
-  kIdle,  // wait for a poke
+  kIdle,  // wait to be woken up
   kMore,  // take another turn, behind what else is scheduled
   kQuit,  // this was the last one
 };
@@ -26,14 +27,14 @@ class CafActors {
  public:
   using Turn = std::function<TurnEnd()>;
   /// Owns its actor: the actor ends when the last copy is gone and no turn is due.
-  using Poke = std::function<void()>;
+  using WakeUp = std::function<void()>;
 
   /// Starts the pool. An Error when CAF did not take the settings.
   static Result<std::unique_ptr<CafActors>> make(int64_t pool_threads);
-  /// Waits for every actor; drop the Pokes before. After leak() it does not wait.
+  /// Waits for every actor; drop the WakeUps before. After leak() it does not wait.
   ~CafActors();
 
-  Poke spawn(Turn turn, bool detached);
+  WakeUp spawn(Turn turn, bool detached);
   /// A thread will not return: keep everything that it may touch until the process ends.
   void leak();
   int64_t pool_threads() const;

@@ -28,7 +28,7 @@ class CafExecutor::Core final : private CellOwner {
 
   Status prepare();
   void go();
-  void resume_live();
+  void resume();
   std::vector<PeerChange> returns_for(GroupId group) const;
   bool is_live() const;
   Status arrive(ProcessId from, MessageBatch&& batch);
@@ -61,7 +61,7 @@ class CafExecutor::Core final : private CellOwner {
   std::vector<EdgeLedger> ledger() const;
 
   // caf_watch.cc: on the timer thread
-  void look();
+  void watch();
   void watch_handlers(Time now);
   void watch_stall(Time now);
   void watch_record(Time now);
@@ -70,7 +70,7 @@ class CafExecutor::Core final : private CellOwner {
   Duration handler_limit(const ActorGroup& group) const;
 
   // caf_remote.cc
-  void carry(MessageBatch&& batch);
+  void send_to_process(MessageBatch&& batch);
   void tell_neighbours(ProcessId process, bool is_up, uint32_t incarnation);
   std::atomic<uint32_t>& known_incarnation(GroupId group, ProcessId process) {
     return known_incarnations_[group.index() * live_incarnations_.size() + process.index()];
@@ -81,7 +81,7 @@ class CafExecutor::Core final : private CellOwner {
   // CellOwner
   void deliver(MessageBatch&& batch) override {
     const auto& cell = cells_[batch.to.index()];
-    cell != nullptr ? cell->push(std::move(batch)) : carry(std::move(batch));
+    cell != nullptr ? cell->push(std::move(batch)) : send_to_process(std::move(batch));
   }
   void arm(GroupId group, Time at) override { timers_->arm(group, at); }
   void tenant_finished(TenantSlot tenant) override;
@@ -111,9 +111,10 @@ class CafExecutor::Core final : private CellOwner {
   std::atomic<bool> is_waiting_{false}, has_alarm_{false};
   std::atomic<int64_t> still_since_ns_{0};
 
-  // Incarnations of the other processes: the connected one (0: none), guarded by links_mutex_, and
-  // the one that each group here knows of. A batch is dropped unless both are equal.
-  std::shared_mutex links_mutex_;
+  // Incarnations of the other processes: the connected one (0: none), guarded by
+  // connections_mutex_, and the one that each group here knows of. A batch is dropped unless both
+  // are equal.
+  std::shared_mutex connections_mutex_;
   std::vector<uint32_t> live_incarnations_;
   std::vector<std::atomic<uint32_t>> known_incarnations_;  // by group, then process
 
@@ -132,7 +133,7 @@ class CafExecutor::Core final : private CellOwner {
 
   // Touched by the timer thread alone.
   uint64_t last_steps_ = 0;
-  Time last_sign_;
+  Time last_activity_;
   Time last_change_;
   DrainDetector drain_;
   int64_t num_abandoned_ = 0;

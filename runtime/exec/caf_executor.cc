@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "runtime/exec/caf_core.h"
-#include "runtime/exec/keep_for_ever.h"
+#include "runtime/exec/leak_on_purpose.h"
 
 namespace primerl {
 namespace {
@@ -80,9 +80,10 @@ Status CafExecutor::Core::make_shared_resources() {
 }
 
 void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
-  const uint32_t incarnation = cell->adopt();
+  const uint32_t generation = cell->adopt();
   const bool detached = setup_.plan->group(cell->group().id()).own_thread;
-  cell->set_poke(actors_->spawn([cell, incarnation] { return cell->turn(incarnation); }, detached));
+  cell->set_wake_up(
+      actors_->spawn([cell, generation] { return cell->turn(generation); }, detached));
 }
 
 Status CafExecutor::Core::prepare() {
@@ -94,7 +95,7 @@ Status CafExecutor::Core::prepare() {
   timers_ = std::make_unique<CafTimers>(
       clock_, cells_.size(), tick_of(plan),
       [this](GroupId group) { cells_[group.index()]->order(GroupCell::kWake); },
-      [this] { look(); });
+      [this] { watch(); });
   std::vector<Resource*> shared;
   for (const auto& resource : shared_resources_) shared.push_back(resource.get());
   for (const GroupId id : plan.processes[setup_.process.index()].groups) {
@@ -103,7 +104,7 @@ Status CafExecutor::Core::prepare() {
     group.wiring = wiring_;
     group.group = id;
     group.incarnation = setup_.incarnation;
-    group.surroundings = setup_.surroundings;
+    group.host_services = setup_.host_services;
     group.factory = setup_.factory;
     group.shared_resources = shared;
     group.observer = setup_.observer;
@@ -198,7 +199,7 @@ void CafExecutor::Core::shut_down() {
   for (auto* cell : here_) cell->order(GroupCell::kQuit);
   auto stuck = collect_ended();
   auto edges = ledger();
-  for (auto* cell : here_) cell->set_poke(nullptr);
+  for (auto* cell : here_) cell->set_wake_up(nullptr);
   int64_t num_lost = 0;
   for (const auto* cell : here_) num_lost += cell->num_lost();
   if (!stuck.ok() || num_lost > 0) {
@@ -313,7 +314,7 @@ void CafExecutor::Core::group_caught_up(GroupId) {
     if (++num_followed_ < here_.size()) return;
   }
   if (setup_.on_followed != nullptr) return setup_.on_followed();
-  resume_live();
+  resume();
 }
 
 /// What a group is told as it resumes: processes without a record have died, and are back.
@@ -334,7 +335,7 @@ bool CafExecutor::Core::is_live() const {
   return is_live_;
 }
 
-void CafExecutor::Core::resume_live() {
+void CafExecutor::Core::resume() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_live_, true)) return;
@@ -343,8 +344,8 @@ void CafExecutor::Core::resume_live() {
     clock_.go_on_from(setup_.step_source->ended());
     draining_since_ = clock_.now();
   }
-  setup_.step_source->resume_live();
-  for (auto* cell : here_) cell->resume_live(returns_for(cell->group().id()));
+  setup_.step_source->resume();
+  for (auto* cell : here_) cell->resume(returns_for(cell->group().id()));
   timers_->notice();
   if (setup_.on_live != nullptr) setup_.on_live();
 }
@@ -364,7 +365,7 @@ CafExecutor::~CafExecutor() {
   core_->request_stop();
   core_->shut_down();
   // The stuck thread may still reach its group.
-  if (core_->has_lost_threads()) keep_for_ever(core_);
+  if (core_->has_lost_threads()) leak_on_purpose(core_);
 }
 
 Status CafExecutor::start() {
@@ -374,7 +375,7 @@ Status CafExecutor::start() {
 }
 Status CafExecutor::prepare() { return core_->prepare(); }
 void CafExecutor::go() { core_->go(); }
-void CafExecutor::resume_live() { core_->resume_live(); }
+void CafExecutor::resume() { core_->resume(); }
 bool CafExecutor::is_live() const { return core_->is_live(); }
 Status CafExecutor::arrive(ProcessId from, MessageBatch&& batch) {
   return core_->arrive(from, std::move(batch));

@@ -28,14 +28,14 @@ namespace primerl {
 struct CafExecutorSetup {
   std::shared_ptr<const Plan> plan;
   ProcessId process{0};
-  uint32_t incarnation = 1;              // incarnation of this process
-  Surroundings* surroundings = nullptr;  // outlives the executor; called from every group's thread
+  uint32_t incarnation = 1;               // incarnation of this process
+  HostServices* host_services = nullptr;  // outlives the executor; called from every group's thread
   ResourceFactory factory;
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every group's thread
   ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
   std::function<void()> on_live;  // all groups have followed their record to its end; any thread
   /// When other processes follow a record too: all groups here are at the end, and wait for
-  /// resume_live(). Any thread. Null: they resume at once.
+  /// resume(). Any thread. Null: they resume at once.
   std::function<void()> on_followed;
   OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
   /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.
@@ -56,7 +56,7 @@ class CafExecutor final : public Executor {
   /// All processes are prepared: groups take inputs.
   void go();
   /// After on_followed: groups choose their own steps from now on. Any thread, once.
-  void resume_live();
+  void resume();
   /// Whether there is no record (any more) to follow.
   bool is_live() const;
   void request_drain() override;

@@ -34,19 +34,19 @@ GroupCell::GroupCell(GroupSetup setup, bool has_own_thread, CellOwner* owner, co
 
 uint32_t GroupCell::adopt() {
   const std::lock_guard lock(mutex_);
-  return incarnation_;
+  return generation_;
 }
 
-void GroupCell::set_poke(CafActors::Poke poke) {
-  auto shared = poke ? std::make_shared<const CafActors::Poke>(std::move(poke)) : nullptr;
+void GroupCell::set_wake_up(CafActors::WakeUp wake_up) {
+  auto shared = wake_up ? std::make_shared<const CafActors::WakeUp>(std::move(wake_up)) : nullptr;
   // Destroy the old one after the lock is released: its actor may end with it.
   const std::lock_guard lock(mutex_);
-  std::swap(poke_, shared);
+  std::swap(wake_up_, shared);
   is_due_ = false;
 }
 
 void GroupCell::push(MessageBatch&& batch) {
-  std::shared_ptr<const CafActors::Poke> poke;
+  std::shared_ptr<const CafActors::WakeUp> wake_up;
   {
     const std::lock_guard lock(mutex_);
     if (num_arrivals_ == arrivals_.size()) arrivals_.emplace_back();
@@ -58,46 +58,46 @@ void GroupCell::push(MessageBatch&& batch) {
     arrival.grants.swap(batch.grants);
     if (is_due_ || !has_gone_) return;
     is_due_ = true;
-    poke = poke_;
+    wake_up = wake_up_;
   }
-  if (poke != nullptr) (*poke)();
+  if (wake_up != nullptr) (*wake_up)();
 }
 
 void GroupCell::push(const PeerChange& change) {
-  std::shared_ptr<const CafActors::Poke> poke;
+  std::shared_ptr<const CafActors::WakeUp> wake_up;
   {
     const std::lock_guard lock(mutex_);
     changes_.push_back(change);
     if (is_due_ || !has_gone_) return;
     is_due_ = true;
-    poke = poke_;
+    wake_up = wake_up_;
   }
-  if (poke != nullptr) (*poke)();
+  if (wake_up != nullptr) (*wake_up)();
 }
 
 void GroupCell::order(uint32_t orders) { order(orders, {}); }
 
 /// Orders and changes under one lock: a turn in between would let the group send to a peer that it
 /// has not been told of.
-void GroupCell::resume_live(std::span<const PeerChange> changes) { order(kLive, changes); }
+void GroupCell::resume(std::span<const PeerChange> changes) { order(kResume, changes); }
 
 void GroupCell::order(uint32_t orders, std::span<const PeerChange> changes) {
-  std::shared_ptr<const CafActors::Poke> poke;
+  std::shared_ptr<const CafActors::WakeUp> wake_up;
   {
     const std::lock_guard lock(mutex_);
     orders_ |= orders;
     changes_.insert(changes_.end(), changes.begin(), changes.end());
     if (is_due_) return;
     is_due_ = true;
-    poke = poke_;
+    wake_up = wake_up_;
   }
-  if (poke != nullptr) (*poke)();
+  if (wake_up != nullptr) (*wake_up)();
 }
 
 bool GroupCell::take_over() {
   const std::lock_guard lock(mutex_);
   if (!is_in_handler_) return false;
-  ++incarnation_;
+  ++generation_;
   ++num_lost_;
   is_in_handler_ = false;
   was_taken_over_ = true;
@@ -109,12 +109,12 @@ int64_t GroupCell::num_lost() const {
   return num_lost_;
 }
 
-TurnEnd GroupCell::turn(uint32_t incarnation) {
+TurnEnd GroupCell::turn(uint32_t generation) {
   uint32_t orders = 0;
   bool may_step = false;
   {
     const std::lock_guard lock(mutex_);
-    if (incarnation != incarnation_) return TurnEnd::kQuit;
+    if (generation != generation_) return TurnEnd::kQuit;
     orders = std::exchange(orders_, 0);
     has_gone_ = has_gone_ || (orders & kGo) != 0;
     may_step = has_gone_;
@@ -136,7 +136,7 @@ TurnEnd GroupCell::turn(uint32_t incarnation) {
       follow_record(now);
     } else {
       if (const auto at = group_.next_timer(); at && *at <= now) group_.wake(now);
-      if (!run_burst(incarnation, now)) return TurnEnd::kQuit;
+      if (!run_burst(generation, now)) return TurnEnd::kQuit;
     }
     if (!has_own_thread_) group_.end_burst();
     if (!group_.is_replaying()) rearm();
@@ -190,7 +190,7 @@ bool GroupCell::obey(uint32_t orders, Time now) {
       owner_->group_failed(group_.id(), status.error());
     }
   }
-  if ((orders & kLive) != 0 && !has_failed_) group_.resume_live(now);
+  if ((orders & kResume) != 0 && !has_failed_) group_.resume(now);
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
@@ -213,13 +213,13 @@ void GroupCell::accept(Time now) {
   num_taken_ = 0;
 }
 
-bool GroupCell::run_burst(uint32_t incarnation, Time now) {
+bool GroupCell::run_burst(uint32_t generation, Time now) {
   const Time until = now + kBurstTime;
   for (int i = 0; i < kBurstSteps && now < until; ++i) {
     if (owner_->is_stopping() || has_failed_) break;
     if (runs_apart_) {
       if (!group_.ready()) break;
-      if (!run_apart(incarnation, now)) return false;
+      if (!run_apart(generation, now)) return false;
     } else if (has_own_thread_) {
       // These steps are long: read the clock at their end, for the record.
       if (!group_.begin_step(now)) break;
@@ -255,7 +255,7 @@ void GroupCell::follow_record(Time now) {
   owner_->group_caught_up(group_.id());
 }
 
-bool GroupCell::run_apart(uint32_t incarnation, Time now) {
+bool GroupCell::run_apart(uint32_t generation, Time now) {
   if (!group_.begin_step(now)) return true;
   // Keeps the actor alive while this thread runs it, whatever happens to the group.
   const auto running = group_.running();
@@ -266,7 +266,7 @@ bool GroupCell::run_apart(uint32_t incarnation, Time now) {
   ActorGroup::run(*running);
   {
     const std::lock_guard lock(mutex_);
-    if (incarnation != incarnation_) {
+    if (generation != generation_) {
       --num_lost_;
       return false;
     }

@@ -2,7 +2,7 @@
 ///
 /// Other groups push batches from their threads; the actor's turns take all that has arrived, then
 /// give the group a short burst of steps and ship what those emitted, one delivery per destination.
-/// A turn that leaves work asks for another, scheduled behind what arrived meanwhile. A push pokes
+/// A turn that leaves work asks for another, scheduled behind what arrived meanwhile. A push wakes
 /// the actor only when no turn is due, so a busy edge does not cost a CAF message per batch.
 ///
 /// A group that may run apart (an own_thread actor without resources) can get stuck in a handler.
@@ -63,7 +63,7 @@ class GroupCell final : public GroupExecutor {
     kStart = 1,    // make resources and actors, tell group_started()
     kGo = 2,       // all groups have started: take inputs
     kAbandon = 4,  // give up the handler that is stuck (after take_over)
-    kLive = 8,     // all groups have followed their records: resume_live(), after group_caught_up
+    kResume = 8,   // all groups have followed their records: resume(), after group_caught_up
     kDrain = 16,   // of a group that follows its record: takes effect when it has resumed
     kQuit = 32,    // destroy the group on its thread, tell group_ended()
     kWake = 64,    // a timer is due
@@ -75,20 +75,20 @@ class GroupCell final : public GroupExecutor {
             ReplaySource* step_source);
 
   ActorGroup& group() { return group_; }
-  /// Registers a new CAF actor for this cell; returns the incarnation that it passes to turn().
+  /// Registers a new CAF actor for this cell; returns the generation that it passes to turn().
   uint32_t adopt();
-  void set_poke(CafActors::Poke poke);
+  void set_wake_up(CafActors::WakeUp wake_up);
 
   void push(MessageBatch&& batch);
   /// In order, and before every batch pushed later.
   void push(const PeerChange& change);
   void order(uint32_t orders);
-  /// kLive, with changes that the group is told before it takes a step by itself.
-  void resume_live(std::span<const PeerChange> changes);
-  /// True when a handler was running and the cell is free for a new actor. Then: adopt, set_poke,
-  /// order(kAbandon).
+  /// kResume, with changes that the group is told before it takes a step by itself.
+  void resume(std::span<const PeerChange> changes);
+  /// True when a handler was running and the cell is free for a new actor. Then: adopt,
+  /// set_wake_up, order(kAbandon).
   bool take_over();
-  TurnEnd turn(uint32_t incarnation);
+  TurnEnd turn(uint32_t generation);
 
   /// Abandoned handlers that have not returned yet.
   int64_t num_lost() const;
@@ -109,9 +109,9 @@ class GroupCell final : public GroupExecutor {
   bool obey(uint32_t orders, Time now);
   void accept(Time now);
   void take_changes(Time now);
-  bool run_burst(uint32_t incarnation, Time now);
+  bool run_burst(uint32_t generation, Time now);
   void follow_record(Time now);
-  bool run_apart(uint32_t incarnation, Time now);
+  bool run_apart(uint32_t generation, Time now);
   void rearm();
 
   CellOwner* const owner_;
@@ -130,11 +130,11 @@ class GroupCell final : public GroupExecutor {
   uint32_t orders_ = 0;
   bool is_due_ = false;  // a turn is running or will come
   bool has_gone_ = false;
-  uint32_t incarnation_ = 0;
+  uint32_t generation_ = 0;  // number of the CAF actor that owns the cell
   bool is_in_handler_ = false;
   int64_t num_lost_ = 0;
   bool was_taken_over_ = false;  // and the new actor has not seen it yet
-  std::shared_ptr<const CafActors::Poke> poke_;
+  std::shared_ptr<const CafActors::WakeUp> wake_up_;
 
   // Touched by turns alone.
   std::vector<MessageBatch> taken_;

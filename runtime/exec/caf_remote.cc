@@ -7,10 +7,10 @@
 
 namespace primerl {
 
-void CafExecutor::Core::carry(MessageBatch&& batch) {
+void CafExecutor::Core::send_to_process(MessageBatch&& batch) {
   const ProcessId to = setup_.plan->group(batch.to).process;
   const GroupId from = batch.from;
-  const std::shared_lock lock(links_mutex_);
+  const std::shared_lock lock(connections_mutex_);
   const uint32_t live = live_incarnations_[to.index()];
   // The target process is dead or not known yet: dropped. The sender gets the messages back when it
   // is told of the death.
@@ -19,16 +19,16 @@ void CafExecutor::Core::carry(MessageBatch&& batch) {
     batch.grants.clear();
     return;
   }
-  if (const Status carried = setup_.others->carry(to, std::move(batch)); !carried.ok())
-    group_failed(from, Error(carried.error())
+  if (const Status sent = setup_.others->send(to, std::move(batch)); !sent.ok())
+    group_failed(from, Error(sent.error())
                            .while_doing(fmt::format("sending to process '{}'",
                                                     setup_.plan->process(to).name)));
 }
 
 Status CafExecutor::Core::arrive(ProcessId from, MessageBatch&& batch) {
-  Status sifted = arrival_check_.sift(from, batch);
+  Status filtered = arrival_check_.filter(from, batch);
   if (!batch.empty()) cells_[batch.to.index()]->push(std::move(batch));
-  return sifted;
+  return filtered;
 }
 
 /// From a group of this process it is a bug that ends the run; from another process it is left out
@@ -55,7 +55,7 @@ void CafExecutor::Core::tell_neighbours(ProcessId process, bool is_up, uint32_t 
 
 void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
   {
-    const std::unique_lock lock(links_mutex_);
+    const std::unique_lock lock(connections_mutex_);
     live_incarnations_[process.index()] = 0;
   }
   tell_neighbours(process, false, incarnation);
@@ -64,7 +64,7 @@ void CafExecutor::Core::peer_down(ProcessId process, uint32_t incarnation) {
 Status CafExecutor::Core::peer_up(ProcessId process, uint32_t incarnation,
                                   const std::function<Status()>& join) {
   // Groups that are told of it at once wait for this lock until the connection is up.
-  const std::unique_lock lock(links_mutex_);
+  const std::unique_lock lock(connections_mutex_);
   tell_neighbours(process, true, incarnation);
   RETURN_IF_ERROR(join());
   live_incarnations_[process.index()] = incarnation;
@@ -97,8 +97,8 @@ ProcessLoad CafExecutor::Core::load() const {
   for (auto* cell : here_) cell->group().add_load(load.edges, load.instances, now);
   for (const GroupView& view : views()) {
     GroupReport& report = load.groups.emplace_back(to_report(view, now));
-    const Time sign = std::max(handler_watch_.last_sign(view.group), view.running_since);
-    if (view.is_running) report.silent_ns = std::max<int64_t>((now - sign).to_nanoseconds(), 0);
+    const Time activity = std::max(handler_watch_.last_activity(view.group), view.running_since);
+    if (view.is_running) report.silent_ns = std::max<int64_t>((now - activity).to_nanoseconds(), 0);
     report.num_alarms = handler_watch_.num_alarms(view.group);
   }
   return load;

@@ -12,7 +12,7 @@ constexpr Duration kStuckAfter = Duration::seconds(10);  // without a step of th
 
 }  // namespace
 
-void CafExecutor::Core::look() {
+void CafExecutor::Core::watch() {
   const Time now = clock_.now();
   Phase phase;
   bool is_live;
@@ -46,11 +46,11 @@ void CafExecutor::Core::watch_handlers(Time now) {
   for (auto* cell : here_) {
     const auto view = cell->group().view();
     const bool is_apart = cell->group().may_run_apart();
-    if (const auto news = handler_watch_.look(view, now, is_apart))
-      setup_.surroundings->log(LogLevel::kWarning, news->name, news->text);
+    if (const auto alarm = handler_watch_.check(view, now, is_apart))
+      setup_.host_services->log(LogLevel::kWarning, alarm->name, alarm->text);
     // A work turn has no message to refuse: the stall report names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
-    if (now - handler_watch_.last_sign(view.group) > handler_limit(cell->group()))
+    if (now - handler_watch_.last_activity(view.group) > handler_limit(cell->group()))
       abandon(*cell, view, now);
   }
 }
@@ -94,18 +94,19 @@ void CafExecutor::Core::watch_record(Time now) {
 
 void CafExecutor::Core::watch_stall(Time now) {
   uint64_t steps = 0;
-  Time sign;  // the latest start of a handler, or progress() in one
+  Time activity;  // the latest start of a handler, or progress() in one
   bool is_waiting = false;
   for (auto* cell : here_) {
     const auto view = cell->group().view();
     steps += view.num_steps;
-    if (view.is_running) sign = std::max(sign, handler_watch_.last_sign(view.group));
+    if (view.is_running) activity = std::max(activity, handler_watch_.last_activity(view.group));
     if (view.is_running || view.num_waiting > 0) is_waiting = true;
   }
-  const bool has_changed = steps != last_steps_ || sign != last_sign_ || last_change_ == Time();
+  const bool has_changed =
+      steps != last_steps_ || activity != last_activity_ || last_change_ == Time();
   if (has_changed) {
     last_steps_ = steps;
-    last_sign_ = sign;
+    last_activity_ = activity;
     last_change_ = now;
   }
   note_stillness(is_waiting);

@@ -23,9 +23,9 @@ using ResourceFactory =
     std::function<Result<std::unique_ptr<Resource>>(const Plan& plan, int32_t index)>;
 
 /// What the process around the executor provides. Thread-safe. Never blocks on a slow observer.
-class Surroundings {
+class HostServices {
  public:
-  virtual ~Surroundings() = default;
+  virtual ~HostServices() = default;
   virtual RunFiles& files() = 0;  // called from one group at a time per file
   virtual void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) = 0;
   virtual void log(LogLevel level, std::string_view instance, std::string_view text) = 0;

@@ -230,7 +230,7 @@ void Flow::reopen(OutLink& out) {
   got_room_ = true;
 }
 
-void Flow::resume_live() {
+void Flow::resume() {
   is_replaying_ = false;
   for (OutLink& out : links) out.waiting_max.set(out.link->is_feedback ? 0 : out.unsettled());
 }

@@ -84,7 +84,7 @@ class Flow {
   /// Time of the current step or batch.
   void set_now(Time now) { now_ = now; }
   /// Credit limits sending from now on; what was emitted without credit stays sent.
-  void resume_live();
+  void resume();
   void reopen(OutLink& link);
 
   /// Number of full forward outputs of each actor. An actor with one gets no forward input; while

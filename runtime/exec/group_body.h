@@ -26,7 +26,7 @@ class ActorGroup::Body {
   Status start(Time now);
   void destroy();
   void begin_drain(Time now);
-  void resume_live(Time now);
+  void resume(Time now);
   void choose_observed();
   bool may_run_apart() const;
   GroupCounts counts() const;
@@ -59,7 +59,7 @@ class ActorGroup::Body {
     uint64_t generation = 0;
   };
   /// What is kept when an actor is replaced.
-  struct Seat {
+  struct ActorSlot {
     std::shared_ptr<Running> running;
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
@@ -94,7 +94,7 @@ class ActorGroup::Body {
   uint32_t peer_index(GroupId group) const;
   void supervise(Running& running, const Error& error, Time now);
   Status replace(uint32_t actor, bool restore, Time now);
-  void take_snapshot(Seat& seat);
+  void take_snapshot(ActorSlot& slot);
   void set_timer(uint32_t actor, const TimerChange& change, Time now);
   void cancel_timers(uint32_t actor);
   void arm_work();
@@ -109,7 +109,7 @@ class ActorGroup::Body {
     now_ = now;
     common_->flow->set_now(now);
   }
-  Input replayed_input(const GuidedStep& step);
+  Input replayed_input(const RecordedStep& step);
   void after_change();
   void follow_peer(uint32_t actor, const PeerEvent& event);
   void set_peer_incarnation(GroupId peer, uint32_t incarnation);
@@ -119,7 +119,7 @@ class ActorGroup::Body {
   const PlanGroup& planned_;
   const GroupWiring& wires_;
   Inbox inbox_;
-  std::vector<Seat> seats_;
+  std::vector<ActorSlot> slots_;
   std::vector<OpenBatch> batches_;  // parallel to wires_.peers
   std::vector<uint32_t> touched_;   // peers with something in their batch
   std::vector<uint32_t> in_peer_;   // peer of each arriving link, or none

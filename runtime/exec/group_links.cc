@@ -79,9 +79,9 @@ void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
   set_now(now);
   if (setup().step_source != nullptr && out.is_live && out.link->is_remote) {
-    const Resent resent = setup().step_source->resent(out.id, envelope.sequence);
-    if (resent != Resent::kSend)
-      return common_->flow->emit_known(out, envelope, resent == Resent::kOverwritten);
+    const EmissionFate fate = setup().step_source->emission_fate(out.id, envelope.sequence);
+    if (fate != EmissionFate::kSend)
+      return common_->flow->emit_known(out, envelope, fate == EmissionFate::kOverwritten);
   }
   if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
@@ -309,7 +309,7 @@ void ActorGroup::Body::tell_peer_event(GroupId peer, PeerEvent::Kind kind, uint3
     input.peer = {kind, neighbour, incarnation};
     inbox_.push_control(std::move(input), now);
   };
-  for (uint32_t actor = 0; actor < seats_.size(); ++actor) {
+  for (uint32_t actor = 0; actor < slots_.size(); ++actor) {
     std::vector<InstanceId> neighbours;
     for (const OutLink& out : common_->flow->links)
       if (out.actor == actor && out.link->target_group == peer)

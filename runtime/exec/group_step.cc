@@ -23,14 +23,14 @@ void ActorGroup::Body::arm_work() {
 }
 
 bool ActorGroup::Body::replayed_ready() const {
-  const GuidedStep* next = setup().step_source->next();
+  const RecordedStep* next = setup().step_source->next();
   if (next == nullptr) return false;
   if (next->kind != StepKind::kMessage || next->stored) return true;
   const WiredLink& link = setup().wiring->links[next->link.index()];
   return inbox_.holds(link.in_index, next->incarnation, next->sequence);
 }
 
-Input ActorGroup::Body::replayed_input(const GuidedStep& step) {
+Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   if (step.kind == StepKind::kMessage) {
     const uint32_t in_index = setup().wiring->links[step.link.index()].in_index;
     if (step.stored) return inbox_.take_stored(in_index, Envelope(*step.stored));
@@ -41,23 +41,23 @@ Input ActorGroup::Body::replayed_input(const GuidedStep& step) {
   input.kind = step.kind;
   input.actor = step.actor;
   input.peer = step.peer;
-  if (step.kind == StepKind::kDrain) is_draining_ = seats_[step.actor].has_drained = true;
+  if (step.kind == StepKind::kDrain) is_draining_ = slots_[step.actor].has_drained = true;
   if (step.kind != StepKind::kTimer) return input;
   input.port = step.timer;
   const auto num_armed = std::erase_if(timers_, [&](const PendingTimer& timer) {
     return timer.actor == step.actor && timer.timer == step.timer;
   });
   if (num_armed == 0) {
-    const Contract& contract = seats_[step.actor].running->contract();
+    const Contract& contract = slots_[step.actor].running->contract();
     setup().step_source->diverged(
         fmt::format("timer '{}' of '{}' came due in the recorded run, but is not armed here",
-                    contract.timers[step.timer].name, seats_[step.actor].running->self_name()));
+                    contract.timers[step.timer].name, slots_[step.actor].running->self_name()));
   }
   return input;
 }
 
 StepEnd ActorGroup::Body::replayed_step() {
-  const GuidedStep* next = setup().step_source->next();
+  const RecordedStep* next = setup().step_source->next();
   if (next == nullptr || !begin_step(next->began)) return {};
   // Copied before: the step_source moves on when it is told of the step.
   const Time began = next->began;
@@ -84,7 +84,7 @@ bool ActorGroup::Body::begin_step(Time now) {
   is_injected_ = false;
   if (setup().step_source != nullptr) {
     if (!replayed_ready()) return false;
-    const GuidedStep& next = *setup().step_source->next();
+    const RecordedStep& next = *setup().step_source->next();
     num_steps_.add(1);
     common_->num_replayed_answers = 0;
     if (next.kind == StepKind::kWork) {
@@ -110,7 +110,7 @@ bool ActorGroup::Body::begin_step(Time now) {
     }
     Input&& input = inbox_.take(lane);
     if (input.kind == StepKind::kTimer &&
-        input.generation != seats_[input.actor].timer_generations[input.port]) {
+        input.generation != slots_[input.actor].timer_generations[input.port]) {
       num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
       continue;
     }
@@ -128,7 +128,7 @@ void ActorGroup::Body::begin_work(Time now) {
   handling_.set(InstanceId::kNone);
   handling_type_.set(0);
   handling_kind_.set(static_cast<uint64_t>(StepKind::kWork));
-  for (auto& seat : seats_) seat.running->prepare_work(num_steps_.get(), now, is_draining_);
+  for (auto& slot : slots_) slot.running->prepare_work(num_steps_.get(), now, is_draining_);
 }
 
 void ActorGroup::Body::begin_input(Input&& input, Time now) {
@@ -140,7 +140,7 @@ void ActorGroup::Body::begin_input(Input&& input, Time now) {
   const bool is_message = input.kind == StepKind::kMessage;
   handling_link_.set(is_message ? inbox_.links[input.in_index].id.value : input.port);
   handling_sequence_.set(input.envelope.sequence);
-  seats_[current_].running->prepare(std::move(input), num_steps_.get(), now);
+  slots_[current_].running->prepare(std::move(input), num_steps_.get(), now);
 }
 
 void ActorGroup::Body::mark_running(Time now) {
@@ -157,7 +157,7 @@ void ActorGroup::Body::run_step() {
 
 void ActorGroup::Body::run_actors() {
   if (step_ == Step::kInput) {
-    seats_[current_].running->run();
+    slots_[current_].running->run();
     return;
   }
   resource_status_ = ok();
@@ -171,13 +171,13 @@ void ActorGroup::Body::run_actors() {
     }
     if (!resource_status_.ok()) return;
   }
-  for (auto& seat : seats_) seat.running->run();
+  for (auto& slot : slots_) slot.running->run();
 }
 
 void ActorGroup::Body::fail_step(Error error) {
   CHECK(step_ == Step::kInput, "only an input can be failed");
   is_injected_ = true;
-  seats_[current_].running->fail(std::move(error));
+  slots_[current_].running->fail(std::move(error));
 }
 
 StepEnd ActorGroup::Body::complete_step(Time now) {
@@ -188,18 +188,18 @@ StepEnd ActorGroup::Body::complete_step(Time now) {
   recorded_.clear();
   const Step step = std::exchange(step_, Step::kNone);
   if (step == Step::kInput) {
-    Running& running = *seats_[current_].running;
+    Running& running = *slots_[current_].running;
     // Only an actor that failed may be replaced before this step is over.
-    const auto kept = running.status().ok() ? nullptr : seats_[current_].running;
+    const auto kept = running.status().ok() ? nullptr : slots_[current_].running;
     complete_actor(running, now);
     arm_work();
     if (common_->setup.observer != nullptr) record(running, false, now);
     running.input().envelope.payload = {};
   } else {
     bool more = false;
-    for (size_t i = 0; i < seats_.size(); ++i) {
-      Running& running = *seats_[i].running;
-      const auto kept = running.status().ok() ? nullptr : seats_[i].running;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      Running& running = *slots_[i].running;
+      const auto kept = running.status().ok() ? nullptr : slots_[i].running;
       complete_actor(running, now);
       more = more || running.wants_more_work();
     }
@@ -210,7 +210,7 @@ StepEnd ActorGroup::Body::complete_step(Time now) {
           setup().group,
           Error(resource_status_.error())
               .while_doing(fmt::format("stepping the resources of '{}'", planned_.name)));
-    if (common_->setup.observer != nullptr) record(*seats_.front().running, false, now);
+    if (common_->setup.observer != nullptr) record(*slots_.front().running, false, now);
   }
   is_running_.set(0);
   after_change();
@@ -223,7 +223,7 @@ void ActorGroup::Body::complete_actor(Running& running, Time now) {
   if (!running.status().ok()) return complete_failed(running, now);
   apply_effects(running, now);
   release(running, now);
-  take_snapshot(seats_[running.index()]);
+  take_snapshot(slots_[running.index()]);
 }
 
 void ActorGroup::Body::complete_failed(Running& running, Time now) {
@@ -252,7 +252,7 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
             "'{}' ({})", name,
             node.on_error == OnError::kStop ? "on_error = \"stop\"" : "it cannot go on")));
   if (node.on_error == OnError::kDrop) return;
-  auto& restarts = seats_[running.index()].restarts;
+  auto& restarts = slots_[running.index()].restarts;
   std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
   if (std::cmp_greater_equal(restarts.size(), node.restarts_max))
     return setup().executor->group_failed(
@@ -267,26 +267,26 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
 }
 
 Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
-  Seat& seat = seats_[actor];
-  const Contract& contract = seat.running->contract();
+  ActorSlot& slot = slots_[actor];
+  const Contract& contract = slot.running->contract();
   if (!contract.is_restartable)
     return error(Code::kInvalid, "actor '{}' cannot be restarted: its contract does not say so",
                  contract.name);
   cancel_timers(actor);
   auto fresh = std::make_shared<Running>(common_, actor);
   // An abandoned handler may still change its counters; an actor that failed has returned.
-  if (!seat.running->is_abandoned()) fresh->counters = seat.running->counters;
-  seat.running = fresh;
+  if (!slot.running->is_abandoned()) fresh->counters = slot.running->counters;
+  slot.running = fresh;
   for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
   RETURN_IF_ERROR(fresh->start(now));
-  if (restore && seat.keeps_snapshot && !seat.snapshot.is_null())
-    RETURN_IF_ERROR(fresh->actor().restore(seat.snapshot));
+  if (restore && slot.keeps_snapshot && !slot.snapshot.is_null())
+    RETURN_IF_ERROR(fresh->actor().restore(slot.snapshot));
   apply_effects(*fresh, now);
   return ok();
 }
 
-void ActorGroup::Body::take_snapshot(Seat& seat) {
-  if (seat.keeps_snapshot) seat.snapshot = seat.running->actor().snapshot();
+void ActorGroup::Body::take_snapshot(ActorSlot& slot) {
+  if (slot.keeps_snapshot) slot.snapshot = slot.running->actor().snapshot();
 }
 
 Status ActorGroup::Body::abandon_step(Time now) {
@@ -294,7 +294,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   step_ = Step::kNone;
   set_now(now);
   recorded_.clear();
-  const auto stuck = seats_[current_].running;
+  const auto stuck = slots_[current_].running;
   // No measured time in the text: it goes into answers, which a replay must reproduce.
   const Error late = error(Code::kDeadline, "the handler did not return before its deadline");
   stuck->abandon();
@@ -305,7 +305,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
     inbox_.links[input.in_index].num_failed.add(1);
   }
   RETURN_IF_ERROR(replace(current_, true, now));
-  auto& fresh = *seats_[current_].running;
+  auto& fresh = *slots_[current_].running;
   fresh.log(LogLevel::kWarning,
             fmt::format("gave up a handler that was stuck for {}", to_string(now - stuck->now())));
   fresh.prepare(std::move(input), num_steps_.get(), now);
@@ -332,17 +332,17 @@ void ActorGroup::Body::apply_effects(Running& running, Time now) {
 }
 
 void ActorGroup::Body::set_timer(uint32_t actor, const TimerChange& change, Time now) {
-  ++seats_[actor].timer_generations[change.timer];
+  ++slots_[actor].timer_generations[change.timer];
   std::erase_if(timers_, [&](const PendingTimer& timer) {
     return timer.actor == actor && timer.timer == change.timer;
   });
   if (!change.is_set) return;
   timers_.push_back(
-      {now + change.delay, actor, change.timer, seats_[actor].timer_generations[change.timer]});
+      {now + change.delay, actor, change.timer, slots_[actor].timer_generations[change.timer]});
 }
 
 void ActorGroup::Body::cancel_timers(uint32_t actor) {
-  for (auto& generation : seats_[actor].timer_generations) ++generation;
+  for (auto& generation : slots_[actor].timer_generations) ++generation;
   std::erase_if(timers_, [&](const PendingTimer& timer) { return timer.actor == actor; });
 }
 
@@ -387,11 +387,11 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
   record.num_emissions = num_step_emissions_;
   record.room_answers = running.room_answers;
   record.stopped_at_progress = running.stopped_at_progress;
-  if (record.kind == StepKind::kWork && seats_.size() > 1) {
+  if (record.kind == StepKind::kWork && slots_.size() > 1) {
     room_answers_.clear();
-    for (const Seat& seat : seats_)
-      room_answers_.insert(room_answers_.end(), seat.running->room_answers.begin(),
-                           seat.running->room_answers.end());
+    for (const ActorSlot& slot : slots_)
+      room_answers_.insert(room_answers_.end(), slot.running->room_answers.begin(),
+                           slot.running->room_answers.end());
     record.room_answers = room_answers_;
   }
   record.is_abandoned = is_abandoned;

@@ -4,7 +4,7 @@
 
 namespace primerl {
 
-std::string told(Duration duration) {
+std::string rounded_text(Duration duration) {
   const int64_t ms = duration.to_milliseconds();
   return to_string(Duration::milliseconds(ms < 1000 ? ms : ms / 1000 * 1000));
 }
@@ -34,20 +34,20 @@ std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupVie
 HandlerWatch::HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after)
     : plan_(plan), wiring_(wiring), alarm_after_(alarm_after), seen_(plan.groups.size()) {}
 
-std::optional<HandlerWatch::News> HandlerWatch::look(const GroupView& view, Time now,
-                                                     bool has_deadline) {
+std::optional<HandlerWatch::Alarm> HandlerWatch::check(const GroupView& view, Time now,
+                                                       bool has_deadline) {
   Seen& seen = seen_[view.group.index()];
-  Time sign = std::max(last_sign(view.group), view.running_since);
-  if (view.num_progress != std::exchange(seen.num_progress, view.num_progress)) sign = now;
-  seen.sign.set(static_cast<uint64_t>(sign.to_nanoseconds()));
+  Time activity = std::max(last_activity(view.group), view.running_since);
+  if (view.num_progress != std::exchange(seen.num_progress, view.num_progress)) activity = now;
+  seen.activity.set(static_cast<uint64_t>(activity.to_nanoseconds()));
   const bool is_same = view.is_running && view.num_steps == seen.alarmed_step;
   if (seen.alarmed_step != 0 && !is_same) {
     seen.alarmed_step = 0;
-    return News{seen.alarm.name, fmt::format("'{}' has returned from {} after {}", seen.alarm.name,
-                                             seen.alarm.text, told(now - seen.began))};
+    return Alarm{seen.alarm.name, fmt::format("'{}' has returned from {} after {}", seen.alarm.name,
+                                              seen.alarm.text, rounded_text(now - seen.began))};
   }
   if (is_same || !view.is_running || has_deadline || alarm_after_ == Duration() ||
-      now - sign < alarm_after_)
+      now - activity < alarm_after_)
     return std::nullopt;
   seen.alarmed_step = view.num_steps;
   seen.began = view.running_since;
@@ -56,10 +56,10 @@ std::optional<HandlerWatch::News> HandlerWatch::look(const GroupView& view, Time
   seen.alarm.text = handling_text(plan_, wiring_, view);
   seen.num_alarms.add(1);
   std::string text = fmt::format("'{}' has been handling {} for {}", seen.alarm.name,
-                                 seen.alarm.text, told(now - seen.began));
-  if (sign > view.running_since)
-    text += fmt::format(", without a sign of life for {}", told(now - sign));
-  return News{seen.alarm.name, std::move(text)};
+                                 seen.alarm.text, rounded_text(now - seen.began));
+  if (activity > view.running_since)
+    text += fmt::format(", without a sign of life for {}", rounded_text(now - activity));
+  return Alarm{seen.alarm.name, std::move(text)};
 }
 
 }  // namespace primerl

@@ -1,10 +1,10 @@
 /// HandlerWatch: which handlers of a process have run long without progress, and the texts for a
 /// person: one when a handler passes the limit, one when it has returned.
 ///
-/// A sign of life is the begin of a handler or its call of services().progress(). Call look() for
+/// A sign of life is the begin of a handler or its call of services().progress(). Call check() for
 /// every group periodically, with a clock that does not go back.
 ///
-/// Threads: look() from one; last_sign() and num_alarms() from any.
+/// Threads: check() from one; last_activity() and num_alarms() from any.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ std::string handling_text(const Plan& plan, const Wiring& wiring, const GroupVie
 
 class HandlerWatch {
  public:
-  struct News {
+  struct Alarm {
     std::string name;  // of the instance, or of the group in a work turn
     std::string text;
   };
@@ -31,20 +31,20 @@ class HandlerWatch {
   HandlerWatch(const Plan& plan, const Wiring& wiring, Duration alarm_after);
 
   /// `has_deadline`: the group's owner abandons late handlers itself and reports it; no alarm here.
-  std::optional<News> look(const GroupView& view, Time now, bool has_deadline);
+  std::optional<Alarm> check(const GroupView& view, Time now, bool has_deadline);
 
-  /// Of the handler that ran at the last look().
-  Time last_sign(GroupId group) const {
-    return Time::from_nanoseconds(static_cast<int64_t>(seen_[group.index()].sign.get()));
+  /// Of the handler that ran at the last check().
+  Time last_activity(GroupId group) const {
+    return Time::from_nanoseconds(static_cast<int64_t>(seen_[group.index()].activity.get()));
   }
   uint64_t num_alarms(GroupId group) const { return seen_[group.index()].num_alarms.get(); }
 
  private:
   struct Seen {
-    Counter sign, num_alarms;
+    Counter activity, num_alarms;
     uint64_t num_progress = 0;
     uint64_t alarmed_step = 0;  // 0: none
-    News alarm;                 // of that step: the instance, and what it handles
+    Alarm alarm;                // of that step: the instance, and what it handles
     Time began;                 // when that handler began
   };
 
@@ -55,6 +55,6 @@ class HandlerWatch {
 };
 
 /// Text of a duration: whole seconds from one second on, else milliseconds.
-std::string told(Duration duration);
+std::string rounded_text(Duration duration);
 
 }  // namespace primerl

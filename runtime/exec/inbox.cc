@@ -204,7 +204,7 @@ void Inbox::pause(uint32_t actor, uint32_t port, bool paused) {
       in.is_paused.set(paused ? 1 : 0);
 }
 
-void Inbox::resume_live(Time now) {
+void Inbox::resume(Time now) {
   std::vector<Input> waiting;
   for (Lane& lane : lanes_)
     while (!lane.ring.empty()) waiting.push_back(lane.ring.pop());

@@ -95,7 +95,7 @@ class Inbox {
   void pause(uint32_t actor, uint32_t port, bool paused);
   /// Ends the replay: what waits is queued again in order of arrival, a newer latest_wins message
   /// overwrites an older one, pauses hold.
-  void resume_live(Time now);
+  void resume(Time now);
   /// The sender of these links begins again at sequence 1.
   void reopen(InLink& in, uint32_t incarnation);
 

@@ -16,7 +16,7 @@ class OtherProcesses {
  public:
   virtual ~OtherProcesses() = default;
   /// Takes a batch to the process of its target; in order per sending group. An Error ends the run.
-  virtual Status carry(ProcessId to, MessageBatch&& batch) = 0;
+  virtual Status send(ProcessId to, MessageBatch&& batch) = 0;
   /// Something that process `from` sent was left out: it may not send it.
   virtual void refused(ProcessId from, const Error& why) = 0;
   /// A node of this process finished the tenant; repeated when several nodes do.

@@ -3,7 +3,7 @@
 ///
 ///   1. every group starts at its recorded time and takes its recorded steps, in any order between
 ///      groups that their messages allow;
-///   2. when no step_source has a further step, the executor calls resume_live() once, sets its
+///   2. when no step_source has a further step, the executor calls resume() once, sets its
 ///      clock to ended() and lets every group resume (actor_group.h);
 ///   3. from then on it is a run like any other.
 ///
@@ -13,7 +13,7 @@
 ///
 /// A group that cannot follow its record has a fault, and the run must stop.
 ///
-/// Threads: step_source() and fault() of a group on that group's; resume_live() on any, once; the
+/// Threads: step_source() and fault() of a group on that group's; resume() on any, once; the
 /// rest on any.
 #pragma once
 
@@ -37,7 +37,7 @@ class ReplaySource {
   /// Incarnation of the recorded process: its messages carry it, so the recovered run uses it too.
   virtual uint32_t incarnation() const = 0;
   /// Every group is at the end of its record: resources do real work from now on.
-  virtual void resume_live() = 0;
+  virtual void resume() = 0;
   /// Which message a group waits for that nobody sends: asked when no group can make progress.
   virtual Error stuck() const = 0;
   virtual std::span<const ProcessId> absent() const { return {}; }

@@ -156,7 +156,7 @@ const Tenant& Running::tenant(TenantSlot slot) const {
 }
 
 const ResumePoint* Running::resume_point(TenantSlot slot) const {
-  return common_->setup.surroundings->resume_point(slot);
+  return common_->setup.host_services->resume_point(slot);
 }
 
 Progress Running::progress() {
@@ -174,7 +174,7 @@ Progress Running::progress() {
 }
 
 void Running::publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) {
-  if (!is_abandoned()) common_->setup.surroundings->publish_metrics(tenant, step, values);
+  if (!is_abandoned()) common_->setup.host_services->publish_metrics(tenant, step, values);
 }
 
 void Running::count(std::string_view name, int64_t amount) {
@@ -186,7 +186,7 @@ void Running::count(std::string_view name, int64_t amount) {
 }
 
 void Running::log(LogLevel level, std::string_view text) {
-  if (!is_abandoned()) common_->setup.surroundings->log(level, instance_->name, text);
+  if (!is_abandoned()) common_->setup.host_services->log(level, instance_->name, text);
 }
 
 void Running::emit(uint32_t output, Payload payload, const SendOptions& options) {
@@ -217,7 +217,7 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
 int64_t Running::room(uint32_t output, InstanceId target) const {
   int64_t answer = 0;
   if (StepSource* step_source = common_->setup.step_source; step_source != nullptr) {
-    const GuidedStep* step = step_source->next();
+    const RecordedStep* step = step_source->next();
     const size_t at = common_->num_replayed_answers++;
     if (step != nullptr && at < step->room_answers.size())
       answer = step->room_answers[at];

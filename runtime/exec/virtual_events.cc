@@ -28,57 +28,56 @@ bool VirtualExecutor::advance() {
 }
 
 bool VirtualExecutor::is_at_end_of_record() const {
-  for (uint32_t i = 0; i < guests_.size(); ++i)
+  for (uint32_t i = 0; i < slots_.size(); ++i)
     if (options_.step_source->step_source(GroupId(i)).next() != nullptr) return false;
   return true;
 }
 
-void VirtualExecutor::resume_live() {
+void VirtualExecutor::resume() {
   is_replaying_ = false;
-  options_.step_source->resume_live();
+  options_.step_source->resume();
   now_ = std::max(now_, options_.step_source->ended());
-  for (Guest& guest : guests_) guest.group->resume_live(now_);
+  for (GroupSlot& slot : slots_) slot.group->resume(now_);
   check_invariants();
 }
 
 /// False when the record cannot be followed, which ends the run.
-bool VirtualExecutor::step_as_recorded(Guest& guest) {
-  guest.group->step(now_);
-  if (auto fault = options_.step_source->fault(guest.group->id())) {
-    group_failed(guest.group->id(), std::move(*fault));
+bool VirtualExecutor::step_as_recorded(GroupSlot& slot) {
+  slot.group->step(now_);
+  if (auto fault = options_.step_source->fault(slot.group->id())) {
+    group_failed(slot.group->id(), std::move(*fault));
     return false;
   }
   return true;
 }
 
 bool VirtualExecutor::step_something() {
-  if (is_replaying_ && is_at_end_of_record()) resume_live();
-  for (Guest& guest : guests_) {
-    if (!guest.group || is_replaying_) continue;
-    const auto timer = guest.group->next_timer();
-    if (timer && *timer <= now_) guest.group->wake(now_);
+  if (is_replaying_ && is_at_end_of_record()) resume();
+  for (GroupSlot& slot : slots_) {
+    if (!slot.group || is_replaying_) continue;
+    const auto timer = slot.group->next_timer();
+    if (timer && *timer <= now_) slot.group->wake(now_);
   }
   runnable_.clear();
-  for (uint32_t i = 0; i < guests_.size(); ++i)
-    if (guests_[i].group && !guests_[i].is_busy && guests_[i].group->ready())
-      runnable_.push_back(i);
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].group && !slots_[i].is_busy && slots_[i].group->ready()) runnable_.push_back(i);
   const size_t num_groups = runnable_.size();
-  for (uint32_t i = 0; i < ways_.size(); ++i)
-    if (!ways_[i].batches.empty()) runnable_.push_back(i);
+  for (uint32_t i = 0; i < queues_.size(); ++i)
+    if (!queues_[i].batches.empty()) runnable_.push_back(i);
   if (runnable_.empty()) return false;
   const uint64_t chosen = choice_.below(runnable_.size());
-  if (chosen < num_groups && is_replaying_) return step_as_recorded(guests_[runnable_[chosen]]);
+  if (chosen < num_groups && is_replaying_) return step_as_recorded(slots_[runnable_[chosen]]);
   if (chosen < num_groups)
-    begin(guests_[runnable_[chosen]]);
+    begin(slots_[runnable_[chosen]]);
   else
-    deliver(ways_[runnable_[chosen]]);
+    deliver(queues_[runnable_[chosen]]);
   check_invariants();
   return true;
 }
 
-StepAbout VirtualExecutor::about(const Guest& guest) {
-  const GroupView view = guest.group->view();
-  const Input& input = guest.group->running()->input();
+StepAbout VirtualExecutor::about(const GroupSlot& slot) {
+  const GroupView view = slot.group->view();
+  const Input& input = slot.group->running()->input();
   StepAbout about;
   about.instance = view.handling;
   about.kind = input.kind;
@@ -89,12 +88,12 @@ StepAbout VirtualExecutor::about(const Guest& guest) {
   return about;
 }
 
-void VirtualExecutor::begin(Guest& guest) {
-  ActorGroup& group = *guest.group;
+void VirtualExecutor::begin(GroupSlot& slot) {
+  ActorGroup& group = *slot.group;
   if (!group.begin_step(now_)) return;
   Injection injection;
-  const StepAbout step = about(guest);
-  if (options_.world != nullptr) injection = options_.world->before(step);
+  const StepAbout step = about(slot);
+  if (options_.step_hooks != nullptr) injection = options_.step_hooks->before(step);
   if (injection.failure && step.kind != StepKind::kWork)
     group.fail_step(std::move(*injection.failure));
   else
@@ -104,45 +103,45 @@ void VirtualExecutor::begin(Guest& guest) {
     group.complete_step(now_);
     return;
   }
-  guest.is_busy = true;
-  guest.is_stuck = group.may_run_apart() && lasts > apart_limit_;
-  guest.busy_until = now_ + (guest.is_stuck ? apart_limit_ : lasts);
-  guest.stuck_until = now_ + lasts;
+  slot.is_busy = true;
+  slot.is_stuck = group.may_run_apart() && lasts > apart_limit_;
+  slot.busy_until = now_ + (slot.is_stuck ? apart_limit_ : lasts);
+  slot.stuck_until = now_ + lasts;
 }
 
-void VirtualExecutor::end(Guest& guest) {
-  guest.is_busy = false;
-  if (guest.is_stuck) return abandon(guest);
-  guest.group->complete_step(now_);
+void VirtualExecutor::end(GroupSlot& slot) {
+  slot.is_busy = false;
+  if (slot.is_stuck) return abandon(slot);
+  slot.group->complete_step(now_);
   check_invariants();
 }
 
-void VirtualExecutor::abandon(Guest& guest) {
-  guest.is_stuck = false;
+void VirtualExecutor::abandon(GroupSlot& slot) {
+  slot.is_stuck = false;
   if (++num_abandoned_ > plan_->settings.abandoned_max) {
-    return group_failed(guest.group->id(),
+    return group_failed(slot.group->id(),
                         error(Code::kExhausted, "{} handlers are stuck, abandoned_max is {}",
                               num_abandoned_, plan_->settings.abandoned_max));
   }
-  abandoned_.push_back(guest.group->running());
-  late_at_.push_back(guest.stuck_until);
-  if (auto status = guest.group->abandon_step(now_); !status.ok())
-    return group_failed(guest.group->id(), status.error());
+  abandoned_.push_back(slot.group->running());
+  late_at_.push_back(slot.stuck_until);
+  if (auto status = slot.group->abandon_step(now_); !status.ok())
+    return group_failed(slot.group->id(), status.error());
   check_invariants();
 }
 
-void VirtualExecutor::deliver(Way& way) {
-  MessageBatch batch = std::move(way.batches.front());
-  way.batches.pop_front();
-  const Guest& sender = guests_[way.from.index()];
+void VirtualExecutor::deliver(BatchQueue& queue) {
+  MessageBatch batch = std::move(queue.batches.front());
+  queue.batches.pop_front();
+  const GroupSlot& sender = slots_[queue.from.index()];
   // Messages of a dead sender left the ledger with it, until they are received or refused.
   if (sender.group && batch.incarnation == sender.incarnation) in_transit_ -= batch.messages.size();
-  const GroupId to = way.to;
-  if (guests_[to.index()].group == nullptr) {
+  const GroupId to = queue.to;
+  if (slots_[to.index()].group == nullptr) {
     of_dead_.num_received += batch.messages.size();
     return;
   }
-  const Status status = guests_[to.index()].group->accept(std::move(batch), now_);
+  const Status status = slots_[to.index()].group->accept(std::move(batch), now_);
   if (!status.ok()) broken(status.error().text());
 }
 
@@ -151,10 +150,10 @@ bool VirtualExecutor::jump() {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
   bool is_alive = false;
-  for (const Guest& guest : guests_) {
-    if (!guest.group) continue;
-    if (guest.is_busy) consider(guest.busy_until);
-    if (const auto timer = guest.group->next_timer()) consider(*timer);
+  for (const GroupSlot& slot : slots_) {
+    if (!slot.group) continue;
+    if (slot.is_busy) consider(slot.busy_until);
+    if (const auto timer = slot.group->next_timer()) consider(*timer);
   }
   is_alive = next.has_value();
   if (!is_alive) return false;
@@ -175,32 +174,32 @@ bool VirtualExecutor::jump() {
     late_at_.erase(late_at_.begin() + static_cast<std::ptrdiff_t>(i));
     abandoned_.erase(abandoned_.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  for (Guest& guest : guests_) {
+  for (GroupSlot& slot : slots_) {
     if (outcome_) break;
-    if (guest.group && guest.is_busy && guest.busy_until <= now_) end(guest);
+    if (slot.group && slot.is_busy && slot.busy_until <= now_) end(slot);
   }
   return true;
 }
 
 void VirtualExecutor::begin_drain() {
   drain_deadline_ = now_ + plan_->settings.drain_max;
-  for (Guest& guest : guests_)
-    if (guest.group) guest.group->begin_drain(now_);
+  for (GroupSlot& slot : slots_)
+    if (slot.group) slot.group->begin_drain(now_);
 }
 
 void VirtualExecutor::look_for_end() {
   if (drain_deadline_) {
     std::vector<GroupCounts> counts;
-    for (const Guest& guest : guests_)
-      if (guest.group) counts.push_back(guest.group->counts());
+    for (const GroupSlot& slot : slots_)
+      if (slot.group) counts.push_back(slot.group->counts());
     counts.push_back(of_dead_);
     counts.back().is_idle = true;
     if (drain_.is_over(counts) || drain_.is_over(counts))
       return finish_run(is_drain_requested_ ? RunEnd::kInterrupted : RunEnd::kFinished, ok());
   }
-  for (const Guest& guest : guests_) {
-    if (!guest.group) continue;
-    if (guest.is_busy || guest.group->next_timer()) return;
+  for (const GroupSlot& slot : slots_) {
+    if (!slot.group) continue;
+    if (slot.is_busy || slot.group->next_timer()) return;
   }
   now_ = now_ + (drain_deadline_ ? plan_->settings.drain_max : plan_->settings.stall_after);
   finish_run(RunEnd::kStalled, error(Code::kDeadline, "no step for {}",
@@ -226,8 +225,8 @@ void VirtualExecutor::check_invariants() {
     in_flight += edge.in_flight;
   }
   uint64_t held = in_transit_;
-  for (const Guest& guest : guests_)
-    if (guest.group) held += guest.group->num_held();
+  for (const GroupSlot& slot : slots_)
+    if (slot.group) held += slot.group->num_held();
   if (held != in_flight)
     broken(fmt::format("{} messages are somewhere, the ledger says {}", held, in_flight));
 }

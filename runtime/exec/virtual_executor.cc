@@ -27,16 +27,16 @@ Duration apart_handler_limit(const Plan& plan) {
 }
 
 VirtualExecutor::VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
-                                 Surroundings& surroundings, VirtualOptions options)
+                                 HostServices& host_services, VirtualOptions options)
     : plan_(std::move(plan)),
       wiring_(make_wiring(*plan_)),
       factory_(std::move(factory)),
-      surroundings_(surroundings),
+      host_services_(host_services),
       options_(std::move(options)),
       apart_limit_(apart_handler_limit(*plan_)),
       choice_(mix(stable_hash("schedule"), options_.seed)),
       shared_(plan_->resources.size(), nullptr),
-      guests_(plan_->groups.size()),
+      slots_(plan_->groups.size()),
       finished_(plan_->tenants.size(), false),
       is_replaying_(options_.step_source != nullptr) {
   repeat_line = fmt::format("virtual run with seed {}", options_.seed);
@@ -56,9 +56,9 @@ Status VirtualExecutor::start() {
     shared_[i] = made.get();
     shared_owned_.push_back(std::move(made));
   }
-  for (uint32_t i = 0; i < guests_.size(); ++i) {
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
     if (auto status = start_group(GroupId(i)); !status.ok()) {
-      for (auto& guest : guests_) guest.group.reset();
+      for (auto& slot : slots_) slot.group.reset();
       return status;
     }
   }
@@ -66,38 +66,38 @@ Status VirtualExecutor::start() {
 }
 
 Status VirtualExecutor::start_group(GroupId id) {
-  Guest& guest = guests_[id.index()];
+  GroupSlot& slot = slots_[id.index()];
   GroupSetup setup;
   setup.plan = plan_;
   setup.wiring = wiring_;
   setup.group = id;
-  setup.incarnation = ++guest.incarnation;
+  setup.incarnation = ++slot.incarnation;
   Time now = now_;
   if (is_replaying_) {
     setup.step_source = &options_.step_source->step_source(id);
-    setup.incarnation = guest.incarnation = options_.step_source->incarnation();
+    setup.incarnation = slot.incarnation = options_.step_source->incarnation();
     now = options_.step_source->started(id);
   }
-  setup.surroundings = &surroundings_;
+  setup.host_services = &host_services_;
   setup.executor = this;
   setup.factory = factory_;
   setup.shared_resources = shared_;
   setup.observer = this;
-  guest.group = std::make_unique<ActorGroup>(std::move(setup));
-  return guest.group->start(now);
+  slot.group = std::make_unique<ActorGroup>(std::move(setup));
+  return slot.group->start(now);
 }
 
 ActorGroup& VirtualExecutor::group(GroupId id) {
-  CHECK(guests_[id.index()].group != nullptr, "a dead group was asked for");
-  return *guests_[id.index()].group;
+  CHECK(slots_[id.index()].group != nullptr, "a dead group was asked for");
+  return *slots_[id.index()].group;
 }
 
 void VirtualExecutor::ship(MessageBatch&& batch) {
   const auto key = std::make_pair(batch.from, batch.to);
-  const auto [found, is_new] = way_of_.try_emplace(key, ways_.size());
-  if (is_new) ways_.push_back({batch.from, batch.to, {}});
+  const auto [found, is_new] = queue_of_.try_emplace(key, queues_.size());
+  if (is_new) queues_.push_back({batch.from, batch.to, {}});
   in_transit_ += batch.messages.size();
-  ways_[found->second].batches.push_back(std::move(batch));
+  queues_[found->second].batches.push_back(std::move(batch));
 }
 
 void VirtualExecutor::tenant_finished(TenantSlot tenant) { finished_[tenant.index()] = true; }
@@ -118,13 +118,13 @@ void VirtualExecutor::on_step(const StepRecord& record) {
   if (record.message != nullptr)
     trace_hash_ = mix(trace_hash_, mix(record.message->edge.value, record.message->sequence));
   trace_hash_ = mix(trace_hash_, static_cast<uint64_t>(record.began.to_nanoseconds()));
-  if (options_.world != nullptr) options_.world->after(record);
+  if (options_.step_hooks != nullptr) options_.step_hooks->after(record);
 }
 
 void VirtualExecutor::request_stop() {
   is_stop_requested_ = true;
-  for (auto& guest : guests_)
-    if (guest.group) guest.group->request_stop();
+  for (auto& slot : slots_)
+    if (slot.group) slot.group->request_stop();
 }
 
 void VirtualExecutor::finish_run(RunEnd end, Status status) {
@@ -145,31 +145,31 @@ RunOutcome VirtualExecutor::wait() {
 RunStatus VirtualExecutor::status() const {
   RunStatus status;
   status.is_draining = drain_deadline_.has_value();
-  for (const auto& guest : guests_)
-    if (guest.group) status.num_steps += guest.group->counts().num_steps;
+  for (const auto& slot : slots_)
+    if (slot.group) status.num_steps += slot.group->counts().num_steps;
   status.edges = ledger();
   return status;
 }
 
 std::vector<EdgeLedger> VirtualExecutor::ledger() const {
   std::vector<EdgeLedger> ledger(plan_->edges.size());
-  for (const auto& guest : guests_)
-    if (guest.group) guest.group->add_to(ledger);
+  for (const auto& slot : slots_)
+    if (slot.group) slot.group->add_to(ledger);
   return ledger;
 }
 
 StallReport VirtualExecutor::stall_report() const {
   std::vector<GroupView> views;
-  for (const auto& guest : guests_)
-    if (guest.group) views.push_back(guest.group->view());
+  for (const auto& slot : slots_)
+    if (slot.group) views.push_back(slot.group->view());
   return make_stall_report(*plan_, *wiring_, views, now_);
 }
 
 std::vector<std::pair<std::string, int64_t>> VirtualExecutor::counters() const {
   std::vector<std::pair<std::string, int64_t>> all;
-  for (const auto& guest : guests_) {
-    if (!guest.group) continue;
-    auto own = guest.group->counters();
+  for (const auto& slot : slots_) {
+    if (!slot.group) continue;
+    auto own = slot.group->counters();
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
@@ -190,41 +190,41 @@ void VirtualExecutor::settle() {
 
 void VirtualExecutor::kill(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
-    Guest& guest = guests_[id.index()];
-    const GroupCounts counts = guest.group->counts();
+    GroupSlot& slot = slots_[id.index()];
+    const GroupCounts counts = slot.group->counts();
     of_dead_.num_steps += counts.num_steps;
     of_dead_.num_shipped += counts.num_shipped;
     of_dead_.num_received += counts.num_received;
-    guest.group.reset();
-    guest.is_busy = guest.is_stuck = false;
-    for (Way& way : ways_) {
-      if (way.to != id && way.from != id) continue;
-      const Guest& sender = guests_[way.from.index()];
-      for (const MessageBatch& batch : way.batches) {
-        const bool is_counted = way.from == id
-                                    ? batch.incarnation == guest.incarnation
+    slot.group.reset();
+    slot.is_busy = slot.is_stuck = false;
+    for (BatchQueue& queue : queues_) {
+      if (queue.to != id && queue.from != id) continue;
+      const GroupSlot& sender = slots_[queue.from.index()];
+      for (const MessageBatch& batch : queue.batches) {
+        const bool is_counted = queue.from == id
+                                    ? batch.incarnation == slot.incarnation
                                     : sender.group && batch.incarnation == sender.incarnation;
         if (is_counted) in_transit_ -= batch.messages.size();
-        if (way.to == id) of_dead_.num_received += batch.messages.size();
+        if (queue.to == id) of_dead_.num_received += batch.messages.size();
       }
-      if (way.to == id) way.batches.clear();
+      if (queue.to == id) queue.batches.clear();
     }
   }
   for (GroupId dead : plan_->processes[process.index()].groups)
-    for (Guest& guest : guests_)
-      if (guest.group) guest.group->peer_down(dead, guests_[dead.index()].incarnation, now_);
+    for (GroupSlot& slot : slots_)
+      if (slot.group) slot.group->peer_down(dead, slots_[dead.index()].incarnation, now_);
   check_invariants();
 }
 
 Status VirtualExecutor::revive(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
     RETURN_IF_ERROR(start_group(id));
-    if (drain_deadline_) guests_[id.index()].group->begin_drain(now_);
+    if (drain_deadline_) slots_[id.index()].group->begin_drain(now_);
   }
   for (GroupId id : plan_->processes[process.index()].groups)
-    for (Guest& guest : guests_)
-      if (guest.group && guest.group->id() != id)
-        guest.group->peer_up(id, guests_[id.index()].incarnation, now_);
+    for (GroupSlot& slot : slots_)
+      if (slot.group && slot.group->id() != id)
+        slot.group->peer_up(id, slots_[id.index()].incarnation, now_);
   return ok();
 }
 

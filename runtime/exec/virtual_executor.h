@@ -1,8 +1,8 @@
 /// VirtualExecutor: runs a whole plan on one thread with a virtual clock and a seeded choice among
 /// everything that could happen next: a step of a ready group, or the arrival of a batch. The same
-/// ActorGroups as CafExecutor's. Equal plan, seed and world give equal runs, bit for bit.
+/// ActorGroups as CafExecutor's. Equal plan, seed and step hooks give equal runs, bit for bit.
 ///
-/// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the world adds;
+/// Time: a step begins at the virtual now and lasts Resource::take_cost() plus what the hooks add;
 /// its effects leave when it ends, and the group is busy until then. When nothing can happen now,
 /// the clock jumps to the next end of a step or timer. A handler that runs apart and outlasts the
 /// limit (apart_handler_limit) is abandoned, as a stuck thread would be.
@@ -12,7 +12,7 @@
 /// command that repeats the run.
 ///
 /// With a ReplaySource the groups first take their recorded steps, in an order the seed chooses,
-/// without faults from the world and without time passing; then they resume and the clock goes on
+/// without faults from the hooks and without time passing; then they resume and the clock goes on
 /// from where the record ends.
 ///
 /// All processes of the plan run here, so kill() and revive() can simulate the death of one. Not
@@ -35,7 +35,7 @@
 
 namespace primerl {
 
-/// What a world injects into one delivery.
+/// What the hooks inject into one delivery.
 struct Injection {
   std::optional<Error> failure;  // the handler fails with it, without running
   Duration takes;                // besides what resources cost
@@ -50,9 +50,9 @@ struct StepAbout {
 };
 
 /// Faults and a look at every step. The default does nothing.
-class VirtualWorld {
+class StepHooks {
  public:
-  virtual ~VirtualWorld() = default;
+  virtual ~StepHooks() = default;
   virtual Injection before(const StepAbout& about) {
     (void)about;
     return {};
@@ -62,7 +62,7 @@ class VirtualWorld {
 
 struct VirtualOptions {
   uint64_t seed = 1;
-  VirtualWorld* world = nullptr;
+  StepHooks* step_hooks = nullptr;
   DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
   uint64_t events_max = 50'000'000;      // a run that takes more never ends: a broken invariant
   ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
@@ -74,9 +74,9 @@ Duration apart_handler_limit(const Plan& plan);
 
 class VirtualExecutor final : public Executor, private GroupExecutor, private DeliveryObserver {
  public:
-  /// `factory` and `surroundings` outlive the executor.
+  /// `factory` and `host_services` outlive the executor.
   VirtualExecutor(std::shared_ptr<const Plan> plan, ResourceFactory factory,
-                  Surroundings& surroundings, VirtualOptions options);
+                  HostServices& host_services, VirtualOptions options);
   ~VirtualExecutor() override;
 
   Status start() override;
@@ -113,7 +113,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Status revive(ProcessId process);
 
  private:
-  struct Guest {
+  struct GroupSlot {
     std::unique_ptr<ActorGroup> group;
     uint32_t incarnation = 0;
     bool is_busy = false;
@@ -121,7 +121,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
     Time busy_until;
     Time stuck_until;  // when the abandoned handler returns
   };
-  struct Way {  // from one group to another, in order
+  struct BatchQueue {  // from one group to another, in order
     GroupId from, to;
     std::deque<MessageBatch> batches;
   };
@@ -134,34 +134,34 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
 
   Status start_group(GroupId id);
   bool step_something();
-  bool step_as_recorded(Guest& guest);
+  bool step_as_recorded(GroupSlot& slot);
   bool is_at_end_of_record() const;
-  void resume_live();
+  void resume();
   bool jump();
-  void begin(Guest& guest);
-  void end(Guest& guest);
-  void abandon(Guest& guest);
-  void deliver(Way& way);
+  void begin(GroupSlot& slot);
+  void end(GroupSlot& slot);
+  void abandon(GroupSlot& slot);
+  void deliver(BatchQueue& queue);
   void begin_drain();
   void check_invariants();
   [[noreturn]] void broken(const std::string& text);
   void finish_run(RunEnd end, Status status);
   void look_for_end();
-  StepAbout about(const Guest& guest);
+  StepAbout about(const GroupSlot& slot);
 
   const std::shared_ptr<const Plan> plan_;
   const std::shared_ptr<const Wiring> wiring_;
   const ResourceFactory factory_;
-  Surroundings& surroundings_;
+  HostServices& host_services_;
   const VirtualOptions options_;
   const Duration apart_limit_;
   RandomStream choice_;
   std::vector<std::unique_ptr<Resource>> shared_owned_;
   std::vector<Resource*> shared_;
-  std::vector<Guest> guests_;  // index = GroupId
-  std::vector<Way> ways_;
-  std::map<std::pair<GroupId, GroupId>, size_t> way_of_;
-  std::vector<uint32_t> runnable_;  // candidates of the current choice: groups, then ways
+  std::vector<GroupSlot> slots_;  // index = GroupId
+  std::vector<BatchQueue> queues_;
+  std::map<std::pair<GroupId, GroupId>, size_t> queue_of_;
+  std::vector<uint32_t> runnable_;  // candidates of the current choice: groups, then queues
   std::vector<bool> finished_;      // by tenant
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;

@@ -61,7 +61,7 @@ class Metrics {
   void instances();
   void edges();
   void edge_totals();
-  void links();
+  void connections();
   void engines();
   void tenants();
   void training();
@@ -238,40 +238,47 @@ void Metrics::edge_totals() {
   }
 }
 
-void Metrics::links() {
+void Metrics::connections() {
   const Family<ConnectionReport> families[] = {
       {false, "primerl_connection_up", "1 while the connection to the peer is up.",
-       [](const ConnectionReport& link) { return link.is_up ? 1.0 : 0.0; }},
+       [](const ConnectionReport& connection) { return connection.is_up ? 1.0 : 0.0; }},
       {true, "primerl_connection_sent_messages_total", "Messages given to the connection.",
-       [](const ConnectionReport& link) { return as_number(link.sent_messages); }},
+       [](const ConnectionReport& connection) { return as_number(connection.sent_messages); }},
       {true, "primerl_connection_sent_bytes_total", "Bytes given to the link, Blobs included.",
-       [](const ConnectionReport& link) { return as_number(link.sent_bytes); }},
+       [](const ConnectionReport& connection) { return as_number(connection.sent_bytes); }},
       {true, "primerl_connection_received_messages_total", "Messages taken from the connection.",
-       [](const ConnectionReport& link) { return as_number(link.received_messages); }},
+       [](const ConnectionReport& connection) { return as_number(connection.received_messages); }},
       {true, "primerl_connection_received_bytes_total",
        "Bytes taken from the link, Blobs included.",
-       [](const ConnectionReport& link) { return as_number(link.received_bytes); }},
+       [](const ConnectionReport& connection) { return as_number(connection.received_bytes); }},
       {false, "primerl_connection_unacknowledged_messages",
        "Messages the peer has not acknowledged.",
-       [](const ConnectionReport& link) { return as_number(link.unacknowledged_messages); }},
+       [](const ConnectionReport& connection) {
+         return as_number(connection.unacknowledged_messages);
+       }},
       {false, "primerl_connection_unacknowledged_bytes", "Bytes the peer has not acknowledged.",
-       [](const ConnectionReport& link) { return as_number(link.unacknowledged_bytes); }},
+       [](const ConnectionReport& connection) {
+         return as_number(connection.unacknowledged_bytes);
+       }},
       {true, "primerl_connection_sent_stream_bytes_total",
        "Bytes of weights sent, beside the messages.",
-       [](const ConnectionReport& link) { return as_number(link.sent_stream_bytes); }},
+       [](const ConnectionReport& connection) { return as_number(connection.sent_stream_bytes); }},
       {true, "primerl_connection_received_stream_bytes_total", "Bytes of weights received.",
-       [](const ConnectionReport& link) { return as_number(link.received_stream_bytes); }},
+       [](const ConnectionReport& connection) {
+         return as_number(connection.received_stream_bytes);
+       }},
       {true, "primerl_connection_resent_frames_total", "Frames sent again.",
-       [](const ConnectionReport& link) { return as_number(link.num_frames_resent); }},
+       [](const ConnectionReport& connection) { return as_number(connection.num_frames_resent); }},
       {true, "primerl_connection_breaks_total", "Times the connection broke.",
-       [](const ConnectionReport& link) { return as_number(link.num_breaks); }}};
+       [](const ConnectionReport& connection) { return as_number(connection.num_breaks); }}};
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)
-      for (const ConnectionReport& link : one.beat->links)
-        if (link.peer < plan_.processes.size())
-          out_.sample({{"process", one.planned->name}, {"peer", plan_.processes[link.peer].name}},
-                      family.value(link));
+      for (const ConnectionReport& connection : one.beat->connections)
+        if (connection.peer < plan_.processes.size())
+          out_.sample(
+              {{"process", one.planned->name}, {"peer", plan_.processes[connection.peer].name}},
+              family.value(connection));
   }
 }
 
@@ -346,7 +353,7 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnaps
   metrics.instances();
   metrics.edges();
   metrics.edge_totals();
-  metrics.links();
+  metrics.connections();
   metrics.engines();
   metrics.tenants();
   metrics.training();

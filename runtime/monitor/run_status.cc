@@ -109,17 +109,17 @@ Json engine_json(const Plan& plan, const EngineReport& engine) {
       .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));
 }
 
-Json link_json(const Plan& plan, const ConnectionReport& link) {
+Json connection_json(const Plan& plan, const ConnectionReport& connection) {
   return Json::object()
-      .set("peer", plan.processes[link.peer].name)
-      .set("up", link.is_up)
-      .set("sent_bytes", link.sent_bytes)
-      .set("received_bytes", link.received_bytes)
-      .set("unacknowledged_bytes", link.unacknowledged_bytes)
-      .set("sent_stream_bytes", link.sent_stream_bytes)
-      .set("received_stream_bytes", link.received_stream_bytes)
-      .set("frames_resent", link.num_frames_resent)
-      .set("breaks", link.num_breaks);
+      .set("peer", plan.processes[connection.peer].name)
+      .set("up", connection.is_up)
+      .set("sent_bytes", connection.sent_bytes)
+      .set("received_bytes", connection.received_bytes)
+      .set("unacknowledged_bytes", connection.unacknowledged_bytes)
+      .set("sent_stream_bytes", connection.sent_stream_bytes)
+      .set("received_stream_bytes", connection.received_stream_bytes)
+      .set("frames_resent", connection.num_frames_resent)
+      .set("breaks", connection.num_breaks);
 }
 
 std::string_view state_of(const Plan& plan, const ProcessPicture& process) {
@@ -140,7 +140,7 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
       .set("incarnation", process.incarnation)
       .set("restarts", process.num_restarts)
       .set("state", state_of(plan, process));
-  Json nodes = Json::array(), groups = Json::array(), links = Json::array(),
+  Json nodes = Json::array(), groups = Json::array(), connections = Json::array(),
        engines = Json::array();
   for (const GroupId group : planned.groups)
     for (const InstanceId instance : plan.group(group).instances)
@@ -160,14 +160,15 @@ Json process_json(const Plan& plan, const Wiring& wiring, const ProcessPicture& 
             .set("waiting", load.num_waiting);
   for (const GroupReport& group : beat->groups)
     if (group.group < plan.groups.size()) groups.push_back(group_json(plan, wiring, group));
-  for (const ConnectionReport& link : beat->links)
-    if (link.peer < plan.processes.size()) links.push_back(link_json(plan, link));
+  for (const ConnectionReport& connection : beat->connections)
+    if (connection.peer < plan.processes.size())
+      connections.push_back(connection_json(plan, connection));
   for (const EngineReport& engine : beat->engines)
     if (engine.resource < plan.resources.size() && engine.group < plan.groups.size())
       engines.push_back(engine_json(plan, engine));
   return one.set("nodes", std::move(nodes))
       .set("groups", std::move(groups))
-      .set("links", std::move(links))
+      .set("links", std::move(connections))
       .set("engines", std::move(engines));
 }
 

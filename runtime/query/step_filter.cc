@@ -17,7 +17,7 @@ std::optional<double> number_of(std::string_view text) {
 }
 
 /// Removes spaces, for comparing the names of edges.
-std::string squeezed(std::string_view text) {
+std::string without_spaces(std::string_view text) {
   std::string kept;
   for (const char c : text)
     if (c != ' ') kept += c;
@@ -192,11 +192,11 @@ Status StepFilter::choose_links(const TraceCatalog& catalog,
                                 const std::vector<std::string>& wanted) {
   for (const auto& name : wanted) {
     links_.resize(catalog.links.size());
-    const std::string port = squeezed(name);
+    const std::string port = without_spaces(name);
     std::vector<std::string> names;
     bool is_known = false;
     for (size_t i = 0; i < catalog.links.size(); ++i) {
-      const std::string edge = squeezed(catalog.links[i].edge);
+      const std::string edge = without_spaces(catalog.links[i].edge);
       names.push_back(catalog.links[i].edge);
       if (edge == port || edge.starts_with(port + "->") || edge.ends_with("->" + port))
         links_[i] = is_known = true;

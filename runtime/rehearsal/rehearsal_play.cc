@@ -13,7 +13,7 @@ constexpr Duration kQuietMax = Duration::seconds(5);
 constexpr size_t kComplaintsMax = 3;
 
 /// Discards what a run would write, and keeps its warnings, errors and failed rollouts.
-class Listener final : public Surroundings, public RunFiles, public VirtualWorld {
+class Listener final : public HostServices, public RunFiles, public StepHooks {
  public:
   explicit Listener(RehearsalPlay& play) : play_(play) {}
 
@@ -85,7 +85,7 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
   const uint64_t events_max = std::max<uint64_t>(work_max / std::max<uint64_t>(work_of_one, 1), 1);
   VirtualExecutor executor(stage.plan, stage.factory, listener,
                            {.seed = static_cast<uint64_t>(stage.plan->settings.seed),
-                            .world = &listener,
+                            .step_hooks = &listener,
                             .events_max = events_max + 1,
                             .repeat_with = "primerl-graph check"});
   if (const Status started = executor.start(); !started.ok()) {

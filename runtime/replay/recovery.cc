@@ -75,7 +75,7 @@ Status Recovery::check(const Plan& plan, const Trace& trace) {
   if (const auto excerpt = trace.excerpt())
     return error(Code::kInvalid,
                  "its record is an excerpt (a fixture): steps 1 to {} of '{}' and nothing of the "
-                 "other nodes; it can be replayed, not taken up",
+                 "other nodes; it can be replayed, not resumed",
                  excerpt->last_step, trace.catalog().groups[excerpt->group.index()].name);
   RETURN_IF_ERROR(check_fits(plan, trace.catalog()));
   if (trace.is_closed()) return error(Code::kInvalid, "its record has an end: nothing was cut off");
@@ -172,7 +172,7 @@ StepSource& Recovery::step_source(GroupId group) { return *cursors_[group.index(
 
 Time Recovery::started(GroupId group) const { return trace_->started(group).value_or(Time()); }
 
-void Recovery::resume_live() { is_live_.store(true, std::memory_order_release); }
+void Recovery::resume() { is_live_.store(true, std::memory_order_release); }
 
 Error Recovery::text_of(const Divergence& divergence) const {
   Error fault = error(Code::kCorrupt, "the recorded run cannot be followed: {}:{}: {}: {}",

@@ -65,7 +65,7 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   Time started(GroupId group) const override;
   Time ended() const override { return ended_; }
   uint32_t incarnation() const override { return incarnation_; }
-  void resume_live() override;
+  void resume() override;
   Error stuck() const override;
   std::span<const ProcessId> absent() const override { return absent_; }
   // DeliveryObserver

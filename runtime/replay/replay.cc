@@ -108,7 +108,7 @@ Status Player::start_parts(uint32_t worker) {
     setup.wiring = wiring_;
     setup.group = GroupId(i);
     setup.incarnation = incarnation_;
-    setup.surroundings = setup_.surroundings;
+    setup.host_services = setup_.host_services;
     setup.executor = this;
     setup.factory = [this](const Plan& plan, int32_t index) {
       return setup_.factory(plan, index, *this);

@@ -16,7 +16,7 @@
 /// Threads: groups that own resources have one thread each; the others share `num_threads`.
 /// Exception: with `num_threads` = 1 and equal `threads` of all compute resources, all groups share
 /// one thread, and steps are in recorded order between groups, too. The order of steps within a
-/// group is the record's on any number of threads. Surroundings are called from all threads.
+/// group is the record's on any number of threads. HostServices are called from all threads.
 ///
 /// Order: make() -> [advance()...] | run(), once.
 #pragma once
@@ -87,7 +87,7 @@ struct ReplaySetup {
   /// Makes resources of real groups; `answers` lives as long as the replay.
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
-  Surroundings* surroundings = nullptr;  // outlives the replay
+  HostServices* host_services = nullptr;  // outlives the replay
   /// Sees every step of the real groups before it is compared, on their threads; may be null.
   DeliveryObserver* watcher = nullptr;
   ReplayOptions options;

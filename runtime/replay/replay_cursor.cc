@@ -116,8 +116,8 @@ void ReplayCursor::load_input() {
   stop(here(DivergenceKind::kUnreadable, "its input cannot be read: " + envelope.error().text()));
 }
 
-Resent ReplayCursor::resent(LinkId link, uint64_t sequence) const {
-  return inputs_ == nullptr ? Resent::kSend : inputs_->resent(link, sequence);
+EmissionFate ReplayCursor::emission_fate(LinkId link, uint64_t sequence) const {
+  return inputs_ == nullptr ? EmissionFate::kSend : inputs_->emission_fate(link, sequence);
 }
 
 void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {

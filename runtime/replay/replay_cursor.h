@@ -24,9 +24,9 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
                const RecordedInputs* inputs = nullptr);
 
   // StepSource
-  const GuidedStep* next() const override { return has_next_ ? &replayed_ : nullptr; }
+  const RecordedStep* next() const override { return has_next_ ? &replayed_ : nullptr; }
   void diverged(std::string what) override;
-  Resent resent(LinkId link, uint64_t sequence) const override;
+  EmissionFate emission_fate(LinkId link, uint64_t sequence) const override;
   // DeliveryObserver
   void on_step(const StepRecord& record) override;
 
@@ -60,7 +60,7 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   const RecordedInputs* const inputs_;
   bool has_next_ = false;
   TraceStep recorded_;
-  GuidedStep replayed_;
+  RecordedStep replayed_;
   std::vector<std::vector<std::byte>> answers_;
   size_t num_answers_taken_ = 0;
   uint64_t num_steps_ = 0;

@@ -188,10 +188,10 @@ Status write_excerpt(const ReplaySession& session, ReplaySetup setup, const Fixt
   ASSIGN_OR_RETURN(auto checkpoints, copy_checkpoints(session, facts.depth, folder));
   const auto wiring = make_wiring(*session.plan);
   ExcerptCollector collector(*session.trace, *wiring, facts.group, facts.last_step);
-  ReplaySurroundings quiet("", {});
-  quiet.resume_from(session.surroundings->resume_points());
+  ReplayHostServices quiet("", {});
+  quiet.resume_from(session.host_services->resume_points());
   RETURN_IF_ERROR(quiet.open());
-  setup.surroundings = &quiet;
+  setup.host_services = &quiet;
   setup.watcher = &collector;
   setup.options.num_threads = 1;
   setup.options.stop_group = facts.group;

@@ -60,12 +60,12 @@ Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std:
 
 }  // namespace
 
-ReplaySurroundings::~ReplaySurroundings() {
+ReplayHostServices::~ReplayHostServices() {
   std::error_code ignored;
   if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
 }
 
-Status ReplaySurroundings::open() {
+Status ReplayHostServices::open() {
   std::string pattern = (fs::temp_directory_path() / "primerl-replay-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
     return error(Code::kUnavailable, "a folder for checkpoints cannot be made in '{}'",
@@ -84,7 +84,7 @@ Status ReplaySurroundings::open() {
   return ok();
 }
 
-void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
+void ReplayHostServices::publish_metrics(TenantSlot tenant, int64_t step,
                                          const MetricValues& values) {
   {
     const std::lock_guard lock(mutex_);
@@ -97,15 +97,15 @@ void ReplaySurroundings::publish_metrics(TenantSlot tenant, int64_t step,
   (void)append_line("metrics.jsonl", line.dump());
 }
 
-void ReplaySurroundings::log(LogLevel, std::string_view instance, std::string_view text) {
+void ReplayHostServices::log(LogLevel, std::string_view instance, std::string_view text) {
   if (!out_.empty()) (void)append_line("log.txt", fmt::format("{}: {}", instance, text));
 }
 
-const ResumePoint* ReplaySurroundings::resume_point(TenantSlot tenant) const {
+const ResumePoint* ReplayHostServices::resume_point(TenantSlot tenant) const {
   return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
 }
 
-Status ReplaySurroundings::append_line(std::string_view file, std::string_view line) {
+Status ReplayHostServices::append_line(std::string_view file, std::string_view line) {
   if (out_.empty()) return ok();
   const std::lock_guard lock(mutex_);
   auto found = files_.find(file);
@@ -122,12 +122,12 @@ Status ReplaySurroundings::append_line(std::string_view file, std::string_view l
   return ok();
 }
 
-Status ReplaySurroundings::fault() {
+Status ReplayHostServices::fault() {
   const std::lock_guard lock(mutex_);
   return fault_;
 }
 
-Result<fs::path> ReplaySurroundings::begin_checkpoint(TenantSlot tenant, int64_t step) {
+Result<fs::path> ReplayHostServices::begin_checkpoint(TenantSlot tenant, int64_t step) {
   const fs::path folder = scratch_ / fmt::format("{}_{}", tenant.value, step);
   std::error_code failed;
   fs::remove_all(folder, failed);
@@ -136,13 +136,13 @@ Result<fs::path> ReplaySurroundings::begin_checkpoint(TenantSlot tenant, int64_t
   return folder;
 }
 
-Status ReplaySurroundings::commit_checkpoint(TenantSlot tenant, int64_t step, const Json&) {
+Status ReplayHostServices::commit_checkpoint(TenantSlot tenant, int64_t step, const Json&) {
   std::error_code ignored;
   fs::remove_all(scratch_ / fmt::format("{}_{}", tenant.value, step), ignored);
   return ok();
 }
 
-std::vector<ReplayedMetrics> ReplaySurroundings::take_metrics() {
+std::vector<ReplayedMetrics> ReplayHostServices::take_metrics() {
   const std::lock_guard lock(mutex_);
   return std::exchange(metrics_, {});
 }
@@ -199,7 +199,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
   std::vector<std::string> tenants;
   for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
-  session.surroundings = std::make_unique<ReplaySurroundings>(out, std::move(tenants));
+  session.host_services = std::make_unique<ReplayHostServices>(out, std::move(tenants));
   std::vector<ResumePoint> points;
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
     // An excerpt contains the parts of checkpoints that it needs.
@@ -209,8 +209,8 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
       return std::move(point).error().while_doing("reading the checkpoint that the run began from");
     points.push_back(std::move(point).value());
   }
-  session.surroundings->resume_from(std::move(points));
-  RETURN_IF_ERROR(session.surroundings->open());
+  session.host_services->resume_from(std::move(points));
+  RETURN_IF_ERROR(session.host_services->open());
   return session;
 }
 
@@ -219,7 +219,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.plan = plan;
   setup.trace = trace;
   setup.factory = replay_factory(resource_factory(), depth);
-  setup.surroundings = surroundings.get();
+  setup.host_services = host_services.get();
   setup.options.is_real = is_real;
   setup.options.is_absent = is_absent;
   setup.options.num_threads = num_threads;

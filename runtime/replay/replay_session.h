@@ -1,5 +1,5 @@
 /// ReplaySession: a recorded run prepared for replay: its trace, the plan of the graph in it, which
-/// groups are real, and surroundings that keep metrics and files.
+/// groups are real, and host services that keep metrics and files.
 ///
 /// The plan comes from the graph text in the trace, not from the run folder's file, so a moved
 /// trace can still be replayed as long as its model folders exist.
@@ -28,12 +28,12 @@ struct ReplayedMetrics {
 /// Keeps metrics; writes lines to files in `out`, a new folder, when given; checkpoints go to a
 /// folder that is removed with it. Write errors are reported by fault() and not to the actors,
 /// whose replay continues. Thread-safe.
-class ReplaySurroundings final : public Surroundings, public RunFiles {
+class ReplayHostServices final : public HostServices, public RunFiles {
  public:
   /// `tenants`: their names, by slot.
-  ReplaySurroundings(std::filesystem::path out, std::vector<std::string> tenants)
+  ReplayHostServices(std::filesystem::path out, std::vector<std::string> tenants)
       : out_(std::move(out)), tenants_(std::move(tenants)) {}
-  ~ReplaySurroundings() override;
+  ~ReplayHostServices() override;
   Status open();
 
   RunFiles& files() override { return *this; }
@@ -68,7 +68,7 @@ struct ReplaySession {
   std::vector<bool> is_real;         // by group
   std::vector<std::string> reasons;  // why a group is real although it was not chosen
   ReplayDepth depth = ReplayDepth::kFull;
-  std::unique_ptr<ReplaySurroundings> surroundings;
+  std::unique_ptr<ReplayHostServices> host_services;
 
   ReplaySetup setup(uint32_t num_threads) const;
 };

@@ -30,7 +30,7 @@ void Player::accept(Part& part) {
 
 /// Reads a message of a group that is taken from the record, and hands it to the part.
 bool Player::bring_input(Part& part) {
-  const GuidedStep& next = *part.cursor->next();
+  const RecordedStep& next = *part.cursor->next();
   if (next.kind != StepKind::kMessage) return true;
   const WiredLink& link = wiring_->links[next.link.index()];
   if (parts_[link.sender_group.index()] != nullptr) return true;

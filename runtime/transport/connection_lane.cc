@@ -23,7 +23,7 @@ LaneFrame* ConnectionLane::next(uint64_t& sequence) {
   else
     sent_max_ = sequence;
   if (!frame.has_hash) {
-    frame.hash = link_payload_hash(frame.head.bytes(), frame.data.bytes());
+    frame.hash = frame_payload_hash(frame.head.bytes(), frame.data.bytes());
     frame.has_hash = true;
   }
   return &frame;

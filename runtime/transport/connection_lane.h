@@ -20,7 +20,7 @@ struct LaneFrame {
   Blob head;  // follows the header in the first part
   Blob data;  // a separate part; may be empty
   bool has_hash = false;
-  uint64_t hash = 0;  // link_payload_hash(), made when it is sent for the first time
+  uint64_t hash = 0;  // frame_payload_hash(), made when it is sent for the first time
   uint64_t num_bytes() const { return head.size() + data.size(); }
 };
 

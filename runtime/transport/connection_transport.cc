@@ -23,17 +23,17 @@ Status ConnectionTransport::add_peer(PeerSpec peer) {
   const auto outbox = std::make_shared<ConnectionOutbox>(limits_);
   {
     const std::lock_guard lock(mutex_);
-    Entry& entry = links_[peer.process];
-    if (entry.link != nullptr) {
-      if (entry.link->peer().incarnation >= peer.incarnation)
+    Entry& entry = connections_[peer.process];
+    if (entry.connection != nullptr) {
+      if (entry.connection->peer().incarnation >= peer.incarnation)
         return error(Code::kExists, "'{}' (process {}) was added with incarnation {} already",
-                     peer.name, peer.process, entry.link->peer().incarnation)
+                     peer.name, peer.process, entry.connection->peer().incarnation)
             .note("each incarnation has a greater incarnation");
-      entry.link->end("a newer incarnation was added");
+      entry.connection->end("a newer incarnation was added");
     }
     const ProcessId process = peer.process;
-    entry.link = std::make_unique<PeerConnection>(identity_, std::move(peer), limits_, *outbox,
-                                                  receiver_, now());
+    entry.connection = std::make_unique<PeerConnection>(identity_, std::move(peer), limits_,
+                                                        *outbox, receiver_, now());
     entry.outbox = outbox;
     const std::unique_lock outboxes_lock(outboxes_mutex_);
     outboxes_[process] = outbox;
@@ -45,9 +45,9 @@ Status ConnectionTransport::add_peer(PeerSpec peer) {
 void ConnectionTransport::end_peer(ProcessId peer, uint32_t incarnation) {
   {
     const std::lock_guard lock(mutex_);
-    PeerConnection* link = find(peer);
-    if (link == nullptr || link->peer().incarnation > incarnation) return;
-    link->end("the process was declared dead");
+    PeerConnection* connection = find(peer);
+    if (connection == nullptr || connection->peer().incarnation > incarnation) return;
+    connection->end("the process was declared dead");
   }
   wake();
 }
@@ -74,9 +74,9 @@ Status ConnectionTransport::send(ProcessId to, MessageBatch&& batch) {
 std::vector<ConnectionStatus> ConnectionTransport::status() const {
   std::vector<ConnectionStatus> all;
   const std::lock_guard lock(mutex_);
-  for (const auto& [process, entry] : links_) {
+  for (const auto& [process, entry] : connections_) {
     ConnectionStatus& status = all.emplace_back();
-    entry.link->add_to(status);
+    entry.connection->add_to(status);
     entry.outbox->add_to(status);
   }
   return all;
@@ -88,15 +88,15 @@ std::array<uint64_t, kNumFrameRefusals> ConnectionTransport::refused_strangers()
 }
 
 PeerConnection* ConnectionTransport::find(ProcessId process) {
-  const auto found = links_.find(process);
-  return found == links_.end() ? nullptr : found->second.link.get();
+  const auto found = connections_.find(process);
+  return found == connections_.end() ? nullptr : found->second.connection.get();
 }
 
-void ConnectionTransport::each_link(const std::function<void(PeerConnection&)>& visit) {
-  for (auto& [process, entry] : links_) visit(*entry.link);
+void ConnectionTransport::each_connection(const std::function<void(PeerConnection&)>& visit) {
+  for (auto& [process, entry] : connections_) visit(*entry.connection);
 }
 
-void ConnectionTransport::arrive(Lane lane, ProcessId from, const Via& via,
+void ConnectionTransport::arrive(Lane lane, ProcessId from, const FrameOrigin& origin,
                                  const ReceivedPart& first, const ReceivedPart& second) {
   InFrame frame;
   // The largest payload of any frame kind; the transport's own limit bounds what is in transit.
@@ -104,57 +104,58 @@ void ConnectionTransport::arrive(Lane lane, ProcessId from, const Via& via,
       std::max(limits_.batch_bytes_max, limits_.chunk_bytes + kChunkHeaderBytes);
   const FrameRefusal refusal =
       decode_peer_frame_header(first.bytes, lane, payload_max, frame.header);
-  PeerConnection* link = find(from);
+  PeerConnection* connection = find(from);
   // The process may not be added yet: its hello is repeated until it is.
-  if (link == nullptr)
+  if (connection == nullptr)
     return refuse_stranger(refusal == FrameRefusal::kNone ? FrameRefusal::kStranger : refusal);
   if (refusal == FrameRefusal::kNone) {
     frame.head = {first.owner, first.owner_bytes, first.bytes.subspan(kPeerFrameHeaderBytes)};
     frame.data = second;
-    return link->receive(lane, via, std::move(frame), now());
+    return connection->receive(lane, origin, std::move(frame), now());
   }
   // Tell only a peer that has proved its identity that the versions differ.
-  const bool is_peer = via.is_proven || link->is_bound(lane, via);
+  const bool is_peer = origin.is_proven || connection->is_bound(lane, origin);
   if (refusal == FrameRefusal::kVersion && is_peer)
-    link->refuse_version(version_of_peer_frame(first.bytes));
+    connection->refuse_version(version_of_peer_frame(first.bytes));
   else
-    link->refuse(refusal);
+    connection->refuse(refusal);
 }
 
 Time ConnectionTransport::begin_turn() {
   const Time time = now();
   Time next = time + limits_.probe_after;
-  for (auto& [process, entry] : links_) {
-    entry.link->take_outbox();
-    if (entry.link->next_timer() <= time) entry.link->wake(time);
-    next = std::min(next, entry.link->next_timer());
+  for (auto& [process, entry] : connections_) {
+    entry.connection->take_outbox();
+    if (entry.connection->next_timer() <= time) entry.connection->wake(time);
+    next = std::min(next, entry.connection->next_timer());
   }
   return next;
 }
 
 bool ConnectionTransport::is_settled() const {
-  return std::all_of(links_.begin(), links_.end(), [](const auto& each) {
+  return std::all_of(connections_.begin(), connections_.end(), [](const auto& each) {
     const Entry& entry = each.second;
-    return entry.link->is_over() || entry.link->has_left() || entry.outbox->is_settled();
+    return entry.connection->is_over() || entry.connection->has_left() ||
+           entry.outbox->is_settled();
   });
 }
 
 Status ConnectionTransport::settled_or_deadline(Duration deadline) const {
   std::vector<std::string> names;
-  for (const auto& [process, entry] : links_)
-    if (!entry.link->is_over() && !entry.outbox->is_settled())
-      names.push_back(fmt::format("'{}'", entry.link->peer().name));
+  for (const auto& [process, entry] : connections_)
+    if (!entry.connection->is_over() && !entry.outbox->is_settled())
+      names.push_back(fmt::format("'{}'", entry.connection->peer().name));
   if (names.empty()) return ok();
   return error(Code::kDeadline, "not everything was acknowledged within {} by {}",
                to_string(deadline), fmt::join(names, ", "));
 }
 
 void ConnectionTransport::leave_peers() {
-  for (auto& [process, entry] : links_) entry.link->leave();
+  for (auto& [process, entry] : connections_) entry.connection->leave();
 }
 
 void ConnectionTransport::end_connections() {
-  for (auto& [process, entry] : links_) entry.link->end("the transport was closed");
+  for (auto& [process, entry] : connections_) entry.connection->end("the transport was closed");
 }
 
 std::vector<std::byte> first_part(const OutFrame& frame) {

@@ -44,11 +44,11 @@ class ConnectionTransport : public Transport {
   // With mutex() held ---------------------------------------------------------------------------
   /// A frame: its first part (header and what follows), and the second, if any. `from` is the
   /// process to which the socket connection belongs.
-  void arrive(Lane lane, ProcessId from, const Via& via, const ReceivedPart& first,
+  void arrive(Lane lane, ProcessId from, const FrameOrigin& origin, const ReceivedPart& first,
               const ReceivedPart& second);
   void refuse_stranger(FrameRefusal refusal) { ++refused_strangers_[static_cast<size_t>(refusal)]; }
   PeerConnection* find(ProcessId process);
-  void each_link(const std::function<void(PeerConnection&)>& visit);
+  void each_connection(const std::function<void(PeerConnection&)>& visit);
   /// Takes queued batches, wakes connections whose time has come; returns the time of the next
   /// turn.
   Time begin_turn();
@@ -62,7 +62,7 @@ class ConnectionTransport : public Transport {
  private:
   struct Entry {
     std::shared_ptr<ConnectionOutbox> outbox;
-    std::unique_ptr<PeerConnection> link;
+    std::unique_ptr<PeerConnection> connection;
   };
   std::shared_ptr<ConnectionOutbox> outbox_of(ProcessId process) const;
 
@@ -73,9 +73,9 @@ class ConnectionTransport : public Transport {
   TransportReceiver& receiver_;
   // Guarded by mutex_.
   mutable std::mutex mutex_;
-  std::map<ProcessId, Entry> links_;
+  std::map<ProcessId, Entry> connections_;
   std::array<uint64_t, kNumFrameRefusals> refused_strangers_{};
-  // Guarded by outboxes_mutex_; the same outboxes as in links_, for send().
+  // Guarded by outboxes_mutex_; the same outboxes as in connections_, for send().
   mutable std::shared_mutex outboxes_mutex_;
   std::map<ProcessId, std::shared_ptr<ConnectionOutbox>> outboxes_;
 };

@@ -136,7 +136,7 @@ class MemoryTransport final : public ConnectionTransport {
 
  private:
   void run();
-  bool send_frames(PeerConnection& link);
+  bool send_frames(PeerConnection& connection);
 
   // Constant after construction.
   const std::shared_ptr<Network> network_;
@@ -157,31 +157,32 @@ void MemoryTransport::run() {
     for (MemoryFrame& frame : frames) {
       const ReceivedPart first = {frame.first, frame.first->size(), *frame.first};
       const auto second = std::make_shared<const Blob>(frame.second);
-      const PeerConnection* link = find(frame.from);
-      const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
-      arrive(frame.lane, frame.from, via, first, {second, second->size(), second->bytes()});
+      const PeerConnection* connection = find(frame.from);
+      const FrameOrigin origin = {frame.from_address, 0,
+                                  connection != nullptr && connection->connects()};
+      arrive(frame.lane, frame.from, origin, first, {second, second->size(), second->bytes()});
     }
     until = begin_turn();
     bool has_more = frames.size() == kFramesPerTurn;
-    each_link([&](PeerConnection& link) { has_more |= send_frames(link); });
+    each_connection([&](PeerConnection& connection) { has_more |= send_frames(connection); });
     if (has_more) until = now();
     turned_.notify_all();
     if (is_stopping_) return;
   }
 }
 
-bool MemoryTransport::send_frames(PeerConnection& link) {
+bool MemoryTransport::send_frames(PeerConnection& connection) {
   int num_sent = 0;
   for (const Lane lane : kLanes) {
     OutFrame frame;
-    while (num_sent < kFramesPerTurn && link.next(lane, now(), frame)) {
+    while (num_sent < kFramesPerTurn && connection.next(lane, now(), frame)) {
       ++num_sent;
-      const std::string& to =
-          link.connects() ? link.peer().address.frames : link.route_of(lane, frame);
+      const std::string& to = connection.connects() ? connection.peer().address.frames
+                                                    : connection.route_of(lane, frame);
       auto first = std::make_shared<const std::vector<std::byte>>(first_part(frame));
       if (network_->put(to, {identity().process, address_.frames, lane, first, frame.data}))
         continue;
-      link.unsend(lane, frame);
+      connection.unsend(lane, frame);
       return false;  // no such transport: the next timer tries again
     }
   }

@@ -131,7 +131,7 @@ bool PeerConnection::next(Lane lane, Time now, OutFrame& frame) {
   if (next_unnumbered(lane, from, now, frame)) {
     frame.header.payload_bytes = frame.head.size();
     frame.header.check =
-        link_check(frame.header, link_payload_hash(frame.head.bytes(), frame.data.bytes()));
+        frame_check(frame.header, frame_payload_hash(frame.head.bytes(), frame.data.bytes()));
     return true;
   }
   if (is_over() || !from.is_greeted) return false;
@@ -141,7 +141,7 @@ bool PeerConnection::next(Lane lane, Time now, OutFrame& frame) {
     frame.header = header(numbered->kind, from);
     frame.header.sequence = sequence;
     frame.header.payload_bytes = numbered->num_bytes();
-    frame.header.check = link_check(frame.header, numbered->hash);
+    frame.header.check = frame_check(frame.header, numbered->hash);
     frame.head = numbered->head;
     frame.data = numbered->data;
     from.owes_ack = false;
@@ -152,7 +152,7 @@ bool PeerConnection::next(Lane lane, Time now, OutFrame& frame) {
   }
   if (!std::exchange(from.owes_ack, false)) return false;
   frame = {header(PeerFrameKind::kAck, from), {}, {}};
-  frame.header.check = link_check(frame.header, link_payload_hash({}, {}));
+  frame.header.check = frame_check(frame.header, frame_payload_hash({}, {}));
   return true;
 }
 
@@ -287,7 +287,7 @@ void PeerConnection::leave() {
 }
 
 /// Releases what arrived and was not delivered, and the shared memory.
-void PeerConnection::let_go() {
+void PeerConnection::release() {
   waiting_.clear();
   waiting_bytes_ = 0;
   memory_.close();
@@ -298,7 +298,7 @@ void PeerConnection::fail(const Error& why) {
   state_ = ConnectionState::kFailed;
   outbox_.close(
       error(Code::kUnavailable, "the connection to '{}' failed: {}", peer_.name, why.message()));
-  let_go();
+  release();
   receiver_.on_connection_failed(peer_.process, peer_.incarnation, why);
 }
 
@@ -307,7 +307,7 @@ void PeerConnection::end(std::string_view why) {
   state_ = ConnectionState::kEnded;
   outbox_.close(error(Code::kUnavailable, "the connection to '{}' (incarnation {}) has ended: {}",
                       peer_.name, peer_.incarnation, why));
-  let_go();
+  release();
 }
 
 void PeerConnection::add_to(ConnectionStatus& status) const {

@@ -47,7 +47,7 @@ struct InFrame {
 };
 
 /// The socket connection on which a frame arrived, as its transport knows it.
-struct Via {
+struct FrameOrigin {
   std::string_view route{};  // its name, unique
   uint64_t order = 0;        // of two socket connections of a process the greater is the newer
   bool is_own = false;       // this end made it
@@ -79,11 +79,12 @@ class PeerConnection {
   /// greeting is accepted; then the lane is bound to it, and frames of any other socket connection
   /// are refused and counted, whatever they contain. A newer socket connection of the peer replaces
   /// it with a greeting. So only the bound one can make the connection fail.
-  void receive(Lane lane, const Via& via, InFrame frame, Time now);
+  void receive(Lane lane, const FrameOrigin& origin, InFrame frame, Time now);
   /// Whether frames of this socket connection are known to come from the peer.
-  bool is_bound(Lane lane, const Via& via) const {
-    return connects() ? via.is_own
-                      : channel(lane).is_greeted && !via.is_own && channel(lane).route == via.route;
+  bool is_bound(Lane lane, const FrameOrigin& origin) const {
+    return connects()
+               ? origin.is_own
+               : channel(lane).is_greeted && !origin.is_own && channel(lane).route == origin.route;
   }
   /// The socket connection on which a frame of next() is sent, if the peer made it.
   const std::string& route_of(Lane lane, const OutFrame& frame) const {
@@ -158,12 +159,12 @@ class PeerConnection {
   bool next_unnumbered(Lane lane, Channel& from, Time now, OutFrame& frame);
   Blob greeting(const Channel& from, Time now) const;
   PeerFrameHeader header(PeerFrameKind kind, const Channel& from) const;
-  void let_go();
+  void release();
   void settle_receipts();
 
   // peer_connection_receive.cc
-  bool check_incarnations(Lane lane, const Via& via, const InFrame& frame);
-  void receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now);
+  bool check_incarnations(Lane lane, const FrameOrigin& origin, const InFrame& frame);
+  void receive_greeting(Lane lane, const FrameOrigin& origin, const InFrame& frame, Time now);
   bool has_greeted() const;
   void receive_refusal(const InFrame& frame);
   void receive_numbered(Lane lane, const InFrame& frame, Time now);

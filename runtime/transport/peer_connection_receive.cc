@@ -61,27 +61,27 @@ std::optional<RefusedGreeting> difference(const TransportIdentity& own, const Pe
 
 }  // namespace
 
-void PeerConnection::receive(Lane lane, const Via& via, InFrame frame, Time now) {
+void PeerConnection::receive(Lane lane, const FrameOrigin& origin, InFrame frame, Time now) {
   if (state_ == ConnectionState::kEnded) return;
   const PeerFrameHeader& header = frame.header;
   // A stranger's frame is read and hashed, but changes nothing of the connection.
-  if (header.process != peer_.process || via.is_own != connects())
+  if (header.process != peer_.process || origin.is_own != connects())
     return refuse(FrameRefusal::kStranger);
-  const bool is_peer = is_bound(lane, via);
+  const bool is_peer = is_bound(lane, origin);
   const uint64_t num_bytes = frame.head.bytes.size() + frame.data.bytes.size();
   if (num_bytes != header.payload_bytes) return refuse(FrameRefusal::kBytesDiffer);
-  if (link_check(header, link_payload_hash(frame.head.bytes, frame.data.bytes)) != header.check) {
+  if (frame_check(header, frame_payload_hash(frame.head.bytes, frame.data.bytes)) != header.check) {
     refuse(FrameRefusal::kCheck);
     if (is_peer && !is_over() && ++channel(lane).num_bad_checks >= kBadChecksMax)
       fail_frame(FrameRefusal::kCheck, "frames arrive damaged, again and again");
     return;
   }
   if (header.kind == PeerFrameKind::kHello || header.kind == PeerFrameKind::kWelcome)
-    return receive_greeting(lane, via, frame, now);
+    return receive_greeting(lane, origin, frame, now);
   if (is_over()) return;
   if (!is_peer) return refuse(FrameRefusal::kNotGreeted);
   channel(lane).num_bad_checks = 0;
-  if (!check_incarnations(lane, via, frame)) return;
+  if (!check_incarnations(lane, origin, frame)) return;
   if (header.kind == PeerFrameKind::kRefusal) return receive_refusal(frame);
   Channel& to = channel(lane);
   if (!to.is_greeted) return refuse(FrameRefusal::kNotGreeted);
@@ -118,7 +118,8 @@ void PeerConnection::receive(Lane lane, const Via& via, InFrame frame, Time now)
   }
 }
 
-bool PeerConnection::check_incarnations(Lane lane, const Via& via, const InFrame& frame) {
+bool PeerConnection::check_incarnations(Lane lane, const FrameOrigin& origin,
+                                        const InFrame& frame) {
   const PeerFrameHeader& header = frame.header;
   const bool is_hello = header.kind == PeerFrameKind::kHello;
   if (header.incarnation < peer_.incarnation) {
@@ -127,7 +128,7 @@ bool PeerConnection::check_incarnations(Lane lane, const Via& via, const InFrame
     if (!is_hello || lane != Lane::kFrames) return false;
     owe_refusal({identity_.name, "incarnation", std::to_string(peer_.incarnation),
                  std::to_string(header.incarnation)},
-                via.route);
+                origin.route);
     if (!std::exchange(has_told_of_outdated_, true))
       receiver_.on_refused({header.process, peer_.name, "incarnation",
                             std::to_string(peer_.incarnation), std::to_string(header.incarnation),
@@ -153,7 +154,8 @@ bool PeerConnection::has_greeted() const {
                      [](const Channel& each) { return each.is_greeted; });
 }
 
-void PeerConnection::receive_greeting(Lane lane, const Via& via, const InFrame& frame, Time now) {
+void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, const InFrame& frame,
+                                      Time now) {
   const bool is_hello = frame.header.kind == PeerFrameKind::kHello;
   // Only the connecting side sends hello; only the other side sends welcome.
   if (is_hello == connects()) return refuse(FrameRefusal::kKind);
@@ -163,25 +165,25 @@ void PeerConnection::receive_greeting(Lane lane, const Via& via, const InFrame& 
   if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
   if (state_ == ConnectionState::kFailed) {
     owes_refusal_ = owes_refusal_ || (is_hello && refusal_);
-    if (is_hello) refusal_route_ = via.route;
+    if (is_hello) refusal_route_ = origin.route;
     return;
   }
-  if (!check_incarnations(lane, via, frame)) return;
+  if (!check_incarnations(lane, origin, frame)) return;
   Channel& to = channel(lane);
-  const bool is_second = is_hello && to.is_greeted && to.route != via.route;
-  if (is_second && via.order <= to.order) return refuse(FrameRefusal::kStranger);
+  const bool is_second = is_hello && to.is_greeted && to.route != origin.route;
+  if (is_second && origin.order <= to.order) return refuse(FrameRefusal::kStranger);
   if (auto differs = difference(identity_, peer_, *greeting)) {
     // A connection that has greeted does not fail because of another socket connection.
     if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
     ConnectionRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
                                  differs->ours, clipped(differs->theirs), false};
-    owe_refusal(*std::move(differs), via.route);
+    owe_refusal(*std::move(differs), origin.route);
     return refuse_peer(std::move(refusal));
   }
   to.is_greeted = true;
   to.num_bad_checks = 0;
-  to.route = via.route;
-  to.order = via.order;
+  to.route = origin.route;
+  to.order = origin.order;
   has_left_ = false;
   if (is_hello) {
     to.hello_at_ns = greeting->sent_at_ns;

@@ -138,9 +138,10 @@ void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
   const auto first = std::make_shared<const std::vector<std::byte>>(frame.first);
   const auto second = std::make_shared<const Blob>(frame.second);
   const std::lock_guard lock(mutex());
-  const PeerConnection* link = find(frame.from);
-  const Via via = {frame.from_address, 0, link != nullptr && link->connects()};
-  arrive(frame.lane, frame.from, via, {first, first->size(), *first},
+  const PeerConnection* connection = find(frame.from);
+  const FrameOrigin origin = {frame.from_address, 0,
+                              connection != nullptr && connection->connects()};
+  arrive(frame.lane, frame.from, origin, {first, first->size(), *first},
          {second, second->size(), second->bytes()});
   wake();
 }
@@ -148,16 +149,16 @@ void SimulatedTransport::arrive_frame(SimulatedFrame& frame) {
 void SimulatedTransport::turn() {
   const std::lock_guard lock(mutex());
   next_turn_ = begin_turn();
-  each_link([&](PeerConnection& link) {
+  each_connection([&](PeerConnection& connection) {
     for (const Lane lane : kLanes) {
       OutFrame frame;
-      while (link.next(lane, now(), frame))
-        network_.body_->put(
-            {identity().process, address_.frames,
-             link.connects() ? link.peer().address.frames : link.route_of(lane, frame), lane,
-             first_part(frame), frame.data});
+      while (connection.next(lane, now(), frame))
+        network_.body_->put({identity().process, address_.frames,
+                             connection.connects() ? connection.peer().address.frames
+                                                   : connection.route_of(lane, frame),
+                             lane, first_part(frame), frame.data});
     }
-    next_turn_ = std::min(next_turn_, link.next_timer());
+    next_turn_ = std::min(next_turn_, connection.next_timer());
   });
 }
 

@@ -65,19 +65,19 @@ Status Tunnel::peer_ended() {
 }
 
 void Tunnel::write_some() {
-  while (wants_write() && !is_deaf_) {
+  while (wants_write() && !discards_arrivals_) {
     const auto sent = ::send(fd_, arrived_.data() + num_written_, arrived_.size() - num_written_,
                              MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) return;
     if (sent < 0) {
-      is_deaf_ = true;
+      discards_arrivals_ = true;
       break;
     }
     num_written_ += static_cast<size_t>(sent);
     settled_ += static_cast<uint64_t>(sent);
   }
-  if (is_deaf_) settled_ = received_;
+  if (discards_arrivals_) settled_ = received_;
   arrived_.clear();
   num_written_ = 0;
   if (peer_has_ended_) tell_end();

@@ -78,7 +78,7 @@ class Tunnel {
   uint64_t settled_ = 0;    // of those, written
   uint64_t given_;          // granted to the peer, in total
   bool peer_has_ended_ = false;
-  bool is_deaf_ = false;  // the socket's other end is closed: what arrives is discarded
+  bool discards_arrivals_ = false;  // the socket's other end is closed: what arrives is discarded
 };
 
 }  // namespace primerl

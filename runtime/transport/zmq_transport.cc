@@ -21,8 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
 /// A peer that connects to the plain socket proves nothing; on the other it proves its key.
-enum Door { kPlain, kCurve };
-constexpr Door kDoors[] = {kPlain, kCurve};
+enum Security { kPlain, kCurve };
+constexpr Security kSecurities[] = {kPlain, kCurve};
 /// Per socket and turn, so that the others get a turn. Few on bulk: each chunk takes 0.1 ms.
 constexpr int kFramesPerTurn[] = {256, 2};
 /// Smaller Blobs are copied out of the received part, so the part need not be kept.
@@ -57,7 +57,7 @@ ProcessId process_of(std::span<const std::byte> id) {
 }
 
 /// For an id from which process_of() reads a process.
-Via via_of(std::span<const std::byte> id) {
+FrameOrigin origin_of(std::span<const std::byte> id) {
   const uint64_t incarnation = take_number<uint32_t>(id.data() + 5);
   return {{reinterpret_cast<const char*>(id.data()), id.size()},
           incarnation << 32 | take_number<uint32_t>(id.data() + 9)};
@@ -136,16 +136,16 @@ class ZmqTransport final : public ConnectionTransport {
   bool turn(Time& next);
   void wait(Time until);
   void open_dealers();
-  Status open_dealer(const PeerConnection& link);
+  Status open_dealer(const PeerConnection& connection);
   KeyVerdict judge(const std::string& key);
-  bool receive(Lane lane, Door door);
+  bool receive(Lane lane, Security security);
   bool receive(Lane lane, ZmqSocket& socket, ProcessId connected_to);
-  std::optional<Via> greet(Lane lane, Door door, std::span<const std::byte> id,
-                           const ZmqMessage& part);
-  bool send_frames(PeerConnection& link, Time& next);
+  std::optional<FrameOrigin> greet(Lane lane, Security security, std::span<const std::byte> id,
+                                   const ZmqMessage& part);
+  bool send_frames(PeerConnection& connection, Time& next);
   ZmqSent send_frame(ZmqSocket& socket, const std::string* route, const OutFrame& frame);
-  Door door_of(const std::string& address) const;
-  ZmqSocketSettings settings(Lane lane, Door door) const;
+  Security security_of(const std::string& address) const;
+  ZmqSocketSettings settings(Lane lane, Security security) const;
   void close_sockets(Duration linger);
 
   // Constant after listen().
@@ -155,7 +155,7 @@ class ZmqTransport final : public ConnectionTransport {
   // Touched by the I/O thread only, with mutex() held.
   ZmqContext context_;
   std::optional<ZmqAuthenticator> authenticator_;
-  std::array<Sockets, std::size(kDoors)> routers_;  // only of doors with a listening address
+  std::array<Sockets, std::size(kSecurities)> routers_;  // of those that some listening address has
   std::map<ProcessId, Dealer> dealers_;
   uint32_t num_attempts_ = 0;
   std::condition_variable turned_;
@@ -171,18 +171,18 @@ class ZmqTransport final : public ConnectionTransport {
 };
 
 /// tcp always checks keys; ipc, in a folder of this user only, does so when the run has a list.
-Door ZmqTransport::door_of(const std::string& address) const {
+Security ZmqTransport::security_of(const std::string& address) const {
   return address.starts_with("tcp://") || !options_.allowed.empty() ? kCurve : kPlain;
 }
 
-ZmqSocketSettings ZmqTransport::settings(Lane lane, Door door) const {
+ZmqSocketSettings ZmqTransport::settings(Lane lane, Security security) const {
   const uint32_t window = lane == Lane::kFrames ? limits().window_frames : limits().window_chunks;
   ZmqSocketSettings settings;
   // The window bounds frames in transit: twice for resent ones, and some for unnumbered ones.
   settings.high_water_mark = static_cast<int>(2 * window + 64);
   settings.message_bytes_max = static_cast<int64_t>(
       std::max({limits().batch_bytes_max, limits().frame_bytes, limits().chunk_bytes}) + 4096);
-  if (door == kCurve) {
+  if (security == kCurve) {
     settings.public_key = options_.keys->public_key;
     settings.secret_key = options_.keys->secret_key.reveal();
   }
@@ -196,12 +196,12 @@ Status ZmqTransport::listen() {
   }
   for (const std::string& each : options_.listen) {
     ASSIGN_OR_RETURN(const PeerAddress wanted, listen_address(each, identity(), options_));
-    const Door door = door_of(each);
-    Sockets& routers = routers_[door];
+    const Security security = security_of(each);
+    Sockets& routers = routers_[security];
     for (const Lane lane : kLanes) {
       ZmqSocket& router = routers[static_cast<size_t>(lane)];
       if (router.handle() != nullptr) continue;
-      ZmqSocketSettings made = settings(lane, door);
+      ZmqSocketSettings made = settings(lane, security);
       made.is_server = true;
       ASSIGN_OR_RETURN(router, ZmqSocket::open(context_, ZmqKind::kRouter, made));
     }
@@ -237,13 +237,13 @@ bool ZmqTransport::turn(Time& next) {
       refuse_stranger(FrameRefusal::kStranger);
   }
   for (const Lane lane : kLanes) {
-    for (const Door door : kDoors) has_more |= receive(lane, door);
+    for (const Security security : kSecurities) has_more |= receive(lane, security);
     for (auto& [process, dealer] : dealers_)
       has_more |= receive(lane, dealer.sockets[static_cast<size_t>(lane)], process);
   }
   next = begin_turn();
   open_dealers();
-  each_link([&](PeerConnection& link) { has_more |= send_frames(link, next); });
+  each_connection([&](PeerConnection& connection) { has_more |= send_frames(connection, next); });
   polled_.clear();
   if (authenticator_) polled_.push_back(&authenticator_->socket());
   for (Sockets& routers : routers_)
@@ -273,36 +273,39 @@ void ZmqTransport::wait(Time until) {
 void ZmqTransport::open_dealers() {
   const Time time = now();
   std::erase_if(dealers_, [&](const auto& each) {
-    const PeerConnection* link = find(each.first);
-    if (link == nullptr || link->is_over() || link->peer().incarnation != each.second.incarnation)
+    const PeerConnection* connection = find(each.first);
+    if (connection == nullptr || connection->is_over() ||
+        connection->peer().incarnation != each.second.incarnation)
       return true;
-    const Time heard = std::max(each.second.opened, link->last_heard());
+    const Time heard = std::max(each.second.opened, connection->last_heard());
     return time - heard >= options_.reopen_after;
   });
-  each_link([&](PeerConnection& link) {
-    if (!link.connects() || link.is_over() || dealers_.contains(link.peer().process)) return;
-    const Status opened = open_dealer(link);
-    if (!opened.ok()) return link.fail(opened.error());
-    link.connect_again(time);
+  each_connection([&](PeerConnection& connection) {
+    if (!connection.connects() || connection.is_over() ||
+        dealers_.contains(connection.peer().process))
+      return;
+    const Status opened = open_dealer(connection);
+    if (!opened.ok()) return connection.fail(opened.error());
+    connection.connect_again(time);
   });
 }
 
-Status ZmqTransport::open_dealer(const PeerConnection& link) {
+Status ZmqTransport::open_dealer(const PeerConnection& connection) {
   Dealer dealer;
-  dealer.incarnation = link.peer().incarnation;
+  dealer.incarnation = connection.peer().incarnation;
   dealer.opened = now();
   const uint32_t attempt = ++num_attempts_;
   for (const Lane lane : kLanes) {
     auto& socket = dealer.sockets[static_cast<size_t>(lane)];
-    const PeerAddress& to = link.peer().address;
+    const PeerAddress& to = connection.peer().address;
     const std::string& address = lane == Lane::kFrames ? to.frames : to.bulk;
-    ZmqSocketSettings made = settings(lane, door_of(address));
+    ZmqSocketSettings made = settings(lane, security_of(address));
     made.routing_id = routing_id(identity(), attempt);
-    made.server_key = link.peer().public_key;
+    made.server_key = connection.peer().public_key;
     ASSIGN_OR_RETURN(socket, ZmqSocket::open(context_, ZmqKind::kDealer, made));
     RETURN_IF_ERROR(socket.connect(address));
   }
-  dealers_.insert_or_assign(link.peer().process, std::move(dealer));
+  dealers_.insert_or_assign(connection.peer().process, std::move(dealer));
   return ok();
 }
 
@@ -314,37 +317,38 @@ KeyVerdict ZmqTransport::judge(const std::string& key) {
                          });
   if (!is_listed) return KeyVerdict::kNever;
   KeyVerdict verdict = KeyVerdict::kNotYet;
-  each_link([&](const PeerConnection& link) {
-    if (link.peer().public_key == key) verdict = KeyVerdict::kLetIn;
+  each_connection([&](const PeerConnection& connection) {
+    if (connection.peer().public_key == key) verdict = KeyVerdict::kLetIn;
   });
   return verdict;
 }
 
-/// Via of a frame on a connection that a peer made; nothing for a stranger. The key is checked
-/// until the connection has greeted: after that nobody else can use its routing id.
-std::optional<Via> ZmqTransport::greet(Lane lane, Door door, std::span<const std::byte> id,
-                                       const ZmqMessage& part) {
-  const PeerConnection* link = find(process_of(id));
-  if (link == nullptr || link->connects()) return std::nullopt;
-  Via via = via_of(id);
-  if (link->is_bound(lane, via)) return via;
-  const std::string& key = link->peer().public_key;
-  via.is_proven = door == kCurve && part.user_id() == key;
-  if (door == kCurve ? !via.is_proven : !key.empty()) return std::nullopt;
-  return via;
+/// FrameOrigin of a frame on a connection that a peer made; nothing for a stranger. The key is
+/// checked until the connection has greeted: after that nobody else can use its routing id.
+std::optional<FrameOrigin> ZmqTransport::greet(Lane lane, Security security,
+                                               std::span<const std::byte> id,
+                                               const ZmqMessage& part) {
+  const PeerConnection* connection = find(process_of(id));
+  if (connection == nullptr || connection->connects()) return std::nullopt;
+  FrameOrigin origin = origin_of(id);
+  if (connection->is_bound(lane, origin)) return origin;
+  const std::string& key = connection->peer().public_key;
+  origin.is_proven = security == kCurve && part.user_id() == key;
+  if (security == kCurve ? !origin.is_proven : !key.empty()) return std::nullopt;
+  return origin;
 }
 
-bool ZmqTransport::receive(Lane lane, Door door) {
-  ZmqSocket& socket = routers_[door][static_cast<size_t>(lane)];
+bool ZmqTransport::receive(Lane lane, Security security) {
+  ZmqSocket& socket = routers_[security][static_cast<size_t>(lane)];
   if (socket.handle() == nullptr) return false;
   for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
     ZmqMessage id;
     std::array<ZmqMessage, 2> parts;
     if (!socket.receive(id)) return false;
     const bool is_whole = socket.receive(parts[0]) && receive_rest(socket, parts);
-    const auto via = greet(lane, door, id.bytes(), parts[0]);
-    if (is_whole && via)
-      arrive(lane, process_of(id.bytes()), *via, received(parts[0]), received(parts[1]));
+    const auto origin = greet(lane, security, id.bytes(), parts[0]);
+    if (is_whole && origin)
+      arrive(lane, process_of(id.bytes()), *origin, received(parts[0]), received(parts[1]));
     else
       refuse_stranger(is_whole ? FrameRefusal::kStranger : FrameRefusal::kFramesDiffer);
   }
@@ -352,39 +356,40 @@ bool ZmqTransport::receive(Lane lane, Door door) {
 }
 
 bool ZmqTransport::receive(Lane lane, ZmqSocket& socket, ProcessId connected_to) {
-  Via via;
-  via.is_own = true;
+  FrameOrigin origin;
+  origin.is_own = true;
   for (int i = 0; i < kFramesPerTurn[static_cast<size_t>(lane)]; ++i) {
     std::array<ZmqMessage, 2> parts;
     if (!socket.receive(parts[0])) return false;
     if (receive_rest(socket, parts))
-      arrive(lane, connected_to, via, received(parts[0]), received(parts[1]));
+      arrive(lane, connected_to, origin, received(parts[0]), received(parts[1]));
     else
       refuse_stranger(FrameRefusal::kFramesDiffer);
   }
   return true;
 }
 
-bool ZmqTransport::send_frames(PeerConnection& link, Time& next) {
-  const ProcessId process = link.peer().process;
+bool ZmqTransport::send_frames(PeerConnection& connection, Time& next) {
+  const ProcessId process = connection.peer().process;
   const auto dealer = dealers_.find(process);
   bool has_more = false;
   bool is_waiting = false;  // for a connection that is being made
   const Time time = now();
   for (const Lane lane : kLanes) {
     const auto index = static_cast<size_t>(lane);
-    const Door door = link.peer().public_key.empty() ? kPlain : kCurve;
-    ZmqSocket* socket = link.connects() ? nullptr : &routers_[door][index];
+    const Security security = connection.peer().public_key.empty() ? kPlain : kCurve;
+    ZmqSocket* socket = connection.connects() ? nullptr : &routers_[security][index];
     if (dealer != dealers_.end()) socket = &dealer->second.sockets[index];
     if (socket == nullptr || socket->handle() == nullptr) continue;
     OutFrame frame;
     int left = kFramesPerTurn[index];
-    while (left > 0 && link.next(lane, time, frame)) {
+    while (left > 0 && connection.next(lane, time, frame)) {
       --left;
-      const std::string* route = link.connects() ? nullptr : &link.route_of(lane, frame);
+      const std::string* route =
+          connection.connects() ? nullptr : &connection.route_of(lane, frame);
       if (send_frame(*socket, route, frame) == ZmqSent::kSent) continue;
       // No connection now: the next turn tries again, at the latest at the next timer.
-      link.unsend(lane, frame);
+      connection.unsend(lane, frame);
       is_waiting |= dealer != dealers_.end() && time - dealer->second.opened < kConnectFor;
       break;
     }

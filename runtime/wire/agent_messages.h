@@ -30,7 +30,7 @@ inline constexpr size_t kTunnelPieceBytes = size_t{64} << 10;
 
 /// Longest strings of an order, in bytes; an order with a longer one is refused first of all.
 inline constexpr size_t kRunIdBytesMax = 64;
-inline constexpr size_t kLinksBytesMax = 64;
+inline constexpr size_t kSocketFolderBytesMax = 64;
 inline constexpr size_t kOrderWordBytesMax = 256;   // names, addresses
 inline constexpr size_t kRunFolderBytesMax = 3072;  // with a file name still a valid path
 /// Limits of an AgentFault and of the reasons for an end; longer texts are cut.
@@ -47,13 +47,13 @@ struct PrepareRun {
   static constexpr uint32_t kVersion = 1;
 
   std::string run_id;
-  std::string graph;         // its name
-  uint64_t graph_hash = 0;   // Plan::graph_hash
-  uint32_t incarnation = 0;  // start of the run, from 1
-  std::string host;          // the agent's name in the hosts file
-  std::string run_folder;    // the same path on every machine
-  std::string links;         // name of the folder of sockets, equal on every machine
-  std::string listen;        // where its processes listen for tcp connections; "" = 127.0.0.1
+  std::string graph;          // its name
+  uint64_t graph_hash = 0;    // Plan::graph_hash
+  uint32_t incarnation = 0;   // start of the run, from 1
+  std::string host;           // the agent's name in the hosts file
+  std::string run_folder;     // the same path on every machine
+  std::string socket_folder;  // name of the folder of sockets, equal on every machine
+  std::string listen;         // where its processes listen for tcp connections; "" = 127.0.0.1
   int64_t dead_after_ms = 0;
 
   template <class F>
@@ -61,7 +61,7 @@ struct PrepareRun {
     using P = PrepareRun;
     f("run_id", &P::run_id)("graph", &P::graph)("graph_hash", &P::graph_hash)(
         "incarnation", &P::incarnation)("host", &P::host)("run_folder", &P::run_folder)(
-        "links", &P::links)("listen", &P::listen)("dead_after_ms", &P::dead_after_ms);
+        "links", &P::socket_folder)("listen", &P::listen)("dead_after_ms", &P::dead_after_ms);
   }
 };
 

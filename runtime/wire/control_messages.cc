@@ -19,7 +19,7 @@ void fit(Heartbeat& beat, size_t bytes_max) {
   beat.loads.clear();
   beat.groups.clear();
   beat.instances.clear();
-  beat.links.clear();
+  beat.connections.clear();
   beat.engines.clear();
 }
 

@@ -118,10 +118,10 @@ struct PeerUp {
 struct PeersConnected {
   static constexpr std::string_view kName = "PeersConnected";
   static constexpr uint32_t kVersion = 1;
-  uint32_t num_links = 0;
+  uint32_t num_connections = 0;
   template <class F>
   static void fields(F& f) {
-    f("num_links", &PeersConnected::num_links);
+    f("num_links", &PeersConnected::num_connections);
   }
 };
 
@@ -265,7 +265,7 @@ struct Heartbeat {
   std::vector<EdgeLoad> loads;      // likewise
   std::vector<GroupReport> groups;  // of this process
   std::vector<InstanceLoad> instances;
-  std::vector<ConnectionReport> links;  // to other processes
+  std::vector<ConnectionReport> connections;  // to other processes
   std::vector<EngineReport> engines;
   uint64_t num_dropped_reports = 0;  // log and metric lines dropped here for lack of room
 
@@ -275,12 +275,14 @@ struct Heartbeat {
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
         "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
         "edges", &H::edges)("loads", &H::loads)("groups", &H::groups)("instances", &H::instances)(
-        "links", &H::links)("engines", &H::engines)("num_dropped_reports", &H::num_dropped_reports);
+        "links", &H::connections)("engines", &H::engines)("num_dropped_reports",
+                                                          &H::num_dropped_reports);
   }
 };
 
-/// Leaves out what only observers read (loads, groups, instances, links, engines) if the message
-/// would otherwise be larger than `bytes_max`: a heartbeat must arrive, however large the graph.
+/// Leaves out what only observers read (loads, groups, instances, connections, engines) if the
+/// message would otherwise be larger than `bytes_max`: a heartbeat must arrive, however large the
+/// graph.
 void fit(Heartbeat& beat, size_t bytes_max = kMessageBytesMax);
 
 /// An engine of the worker has made its first token of this start.

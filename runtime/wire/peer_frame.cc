@@ -114,11 +114,11 @@ FrameRefusal decode_peer_frame_header(std::span<const std::byte> bytes, Lane lan
   return FrameRefusal::kNone;
 }
 
-uint64_t link_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data) {
+uint64_t frame_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data) {
   return hash_bytes(data, hash_bytes(head, 0));
 }
 
-uint64_t link_check(const PeerFrameHeader& header, uint64_t payload_hash) {
+uint64_t frame_check(const PeerFrameHeader& header, uint64_t payload_hash) {
   std::array<std::byte, kPeerFrameHeaderBytes> bytes;
   encode_peer_frame_header(header, bytes);
   return hash_bytes(std::span(bytes).first(kPeerFrameHeaderBytes - sizeof header.check),

@@ -54,7 +54,7 @@ struct PeerFrameHeader {
   uint64_t sequence = 0;          // from 1, rises by one; 0 when not numbered
   uint64_t acknowledged = 0;
   uint64_t payload_bytes = 0;
-  uint64_t check = 0;  // link_check() of all the above and the payload
+  uint64_t check = 0;  // frame_check() of all the above and the payload
   friend bool operator==(const PeerFrameHeader&, const PeerFrameHeader&) = default;
 };
 
@@ -67,10 +67,10 @@ FrameRefusal decode_peer_frame_header(std::span<const std::byte> bytes, Lane lan
                                       uint64_t payload_bytes_max, PeerFrameHeader& header);
 
 /// Over the payload, given in its two parts.
-uint64_t link_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data);
+uint64_t frame_payload_hash(std::span<const std::byte> head, std::span<const std::byte> data);
 /// Over all header fields but the check, and a payload's hash: detects damage, does not
 /// authenticate.
-uint64_t link_check(const PeerFrameHeader& header, uint64_t payload_hash);
+uint64_t frame_check(const PeerFrameHeader& header, uint64_t payload_hash);
 
 /// The version byte of data that begins like a peer frame, for the text of a refusal; otherwise 0.
 uint8_t version_of_peer_frame(std::span<const std::byte> bytes);

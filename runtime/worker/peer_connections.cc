@@ -112,7 +112,7 @@ std::vector<ConnectionStatus> PeerConnections::status() const {
   return all;
 }
 
-Status PeerConnections::carry(ProcessId to, MessageBatch&& batch) {
+Status PeerConnections::send(ProcessId to, MessageBatch&& batch) {
   return transport_->send(to, std::move(batch));
 }
 
@@ -154,7 +154,7 @@ void PeerConnections::on_connection_down(ProcessId peer, uint32_t, const Error& 
 }
 
 void PeerConnections::on_refused(const ConnectionRefusal& refusal) {
-  if (!refusal.ends_link) {
+  if (!refusal.ends_connection) {
     const std::lock_guard lock(mutex_);
     if (!is_leaving_) events_.changed(refusal.text());
     return;

@@ -4,7 +4,7 @@
 /// Order: open -> connect -> [all_live] -> receive -> ... -> leave -> close (or destroy). What
 /// arrives before receive() waits in order; the peers' credit bounds it.
 ///
-/// Threads: carry() from the thread of any actor group, events from the transport's I/O thread or
+/// Threads: send() from the thread of any actor group, events from the transport's I/O thread or
 /// an actor group's (they must return quickly and may not call back); everything else from one
 /// thread.
 #pragma once
@@ -79,7 +79,7 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   std::vector<ConnectionStatus> status() const;
 
   // OtherProcesses
-  Status carry(ProcessId to, MessageBatch&& batch) override;
+  Status send(ProcessId to, MessageBatch&& batch) override;
   void refused(ProcessId from, const Error& why) override;
   void tenant_finished(TenantSlot tenant) override;
 

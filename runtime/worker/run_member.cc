@@ -14,14 +14,14 @@ bool is_ready(const std::future<T>& future) {
 
 }  // namespace
 
-RunMember::RunMember(CafExecutorSetup executor, PeerConnections* links, Say say)
+RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say)
     : plan_(executor.plan),
       process_(executor.process),
       say_(std::move(say)),
-      links_(links),
+      connections_(connections),
       setup_(std::move(executor)) {
-  setup_.others = links;
-  if (links_ == nullptr || setup_.step_source == nullptr) return;
+  setup_.others = connections;
+  if (connections_ == nullptr || setup_.step_source == nullptr) return;
   const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
   setup_.on_followed = [this, num_groups] { say_(Payload::of(GroupsCaughtUp{num_groups})); };
 }
@@ -33,7 +33,7 @@ RunMember::~RunMember() {
     poll();
   }
   // Nothing may arrive after the executor is destroyed.
-  if (links_ != nullptr) links_->close();
+  if (connections_ != nullptr) connections_->close();
   if (running_.valid()) running_.wait();
 }
 
@@ -42,9 +42,9 @@ Status RunMember::obey(const Payload& message) {
   if (as_if<StartRun>(message) != nullptr) start();
   if (as_if<StopRun>(message) != nullptr) stop();
   if (!has_begun()) return ok();
-  if (links_ != nullptr) RETURN_IF_ERROR(change_peer(message));
+  if (connections_ != nullptr) RETURN_IF_ERROR(change_peer(message));
   if (as_if<GoRun>(message) != nullptr) go();
-  if (as_if<ResumeLive>(message) != nullptr) executor_->resume_live();
+  if (as_if<ResumeLive>(message) != nullptr) executor_->resume();
   if (as_if<DrainRun>(message) != nullptr) {
     drains_ = true;
     if (running_.valid()) executor_->request_drain();
@@ -56,20 +56,20 @@ Status RunMember::obey(const Payload& message) {
       stop();
       return ok();
     }
-    if (links_ != nullptr) links_->leave();
+    if (connections_ != nullptr) connections_->leave();
     executor_->finish(static_cast<RunEnd>(end->end));
   }
   return ok();
 }
 
 Status RunMember::connect(const ConnectPeers& known) {
-  if (links_ == nullptr)
+  if (connections_ == nullptr)
     return error(Code::kInvalid, "a process that is alone in its run was told of {} others",
                  known.peers.size());
   std::vector<PeerSpec> peers;
   for (const PeerEntry& entry : known.peers) peers.push_back(spec_of(entry));
   peers_ = known.peers;
-  return links_->connect(peers);
+  return connections_->connect(peers);
 }
 
 PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
@@ -80,7 +80,7 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
   const auto transport = transport_between(*plan_, process_, peer.process);
   peer.shares_memory = transport == EdgeTransport::kIpc;
   // ipc does not use the key pair that a run generates for its tcp connections.
-  if (transport != EdgeTransport::kIpc || links_->has_key_list())
+  if (transport != EdgeTransport::kIpc || connections_->has_key_list())
     peer.public_key = entry.public_key;
   peer.pass = entry.pass;
   // The later process of the plan connects to the earlier one, by the transport of their edges.
@@ -97,11 +97,11 @@ PeerSpec RunMember::spec_of(const PeerEntry& entry) const {
 Status RunMember::change_peer(const Payload& message) {
   if (const auto* down = as_if<PeerDown>(message)) {
     executor_->peer_down(ProcessId(down->process), down->incarnation);
-    links_->end_peer(ProcessId(down->process), down->incarnation);
+    connections_->end_peer(ProcessId(down->process), down->incarnation);
   } else if (const auto* up = as_if<PeerUp>(message)) {
     const PeerSpec peer = spec_of(up->peer);
     return executor_->peer_up(peer.process, peer.incarnation,
-                              [this, &peer] { return links_->join(peer); });
+                              [this, &peer] { return connections_->join(peer); });
   }
   return ok();
 }
@@ -130,8 +130,8 @@ void RunMember::poll() {
     }
     is_prepared_ = true;
     if (stops_) return stop();
-    if (links_ == nullptr) return go();
-    links_->receive([this](ProcessId from, MessageBatch&& batch) {
+    if (connections_ == nullptr) return go();
+    connections_->receive([this](ProcessId from, MessageBatch&& batch) {
       return executor_->arrive(from, std::move(batch));
     });
     const auto num_groups = plan_->process(process_).groups.size();
@@ -141,7 +141,7 @@ void RunMember::poll() {
 }
 
 void RunMember::stop() {
-  if (links_ != nullptr) links_->leave();
+  if (connections_ != nullptr) connections_->leave();
   if (!has_begun()) return;
   stops_ = true;
   if (!is_prepared_) return;  // poll() does the rest
@@ -173,15 +173,17 @@ Heartbeat RunMember::heartbeat() const {
   beat.is_waiting = status.is_waiting;
   beat.has_alarm = status.has_alarm;
   // Only while following a record: otherwise the reports of the actor groups show their state.
-  if (links_ != nullptr && status.still_for >= plan_->settings.stall_after && !executor_->is_live())
+  if (connections_ != nullptr && status.still_for >= plan_->settings.stall_after &&
+      !executor_->is_live())
     beat.stall = setup_.step_source->stuck().text();
   beat.edges = std::move(status.edges);
   ProcessLoad load = executor_->load();
   beat.loads = std::move(load.edges);
   beat.groups = std::move(load.groups);
   beat.instances = std::move(load.instances);
-  if (links_ != nullptr)
-    for (const ConnectionStatus& link : links_->status()) beat.links.push_back(report_of(link));
+  if (connections_ != nullptr)
+    for (const ConnectionStatus& connection : connections_->status())
+      beat.connections.push_back(report_of(connection));
   fit(beat);
   return beat;
 }

@@ -24,9 +24,9 @@ class RunMember {
  public:
   using Say = std::function<void(Payload message)>;
 
-  /// `executor.others` is set here. `links`, the connections, are already open and outlive it;
+  /// `executor.others` is set here. `connections` are already open and outlive it;
   /// obey() connects them; null: the process is alone.
-  RunMember(CafExecutorSetup executor, PeerConnections* links, Say say);
+  RunMember(CafExecutorSetup executor, PeerConnections* connections, Say say);
   ~RunMember();
 
   /// One message of the control plane; unknown ones are ignored.
@@ -55,7 +55,7 @@ class RunMember {
   const std::shared_ptr<const Plan> plan_;
   const ProcessId process_;
   const Say say_;
-  PeerConnections* const links_;
+  PeerConnections* const connections_;
   CafExecutorSetup setup_;
   std::unique_ptr<CafExecutor> executor_;
   std::future<Status> preparing_;

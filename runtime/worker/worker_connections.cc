@@ -30,7 +30,7 @@ bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process)
 
 }  // namespace
 
-Status open_connections(PeerConnections& links, const Plan& plan, ProcessId process,
+Status open_connections(PeerConnections& connections, const Plan& plan, ProcessId process,
                         const std::string& folder, const PeerKeyFiles& key_files,
                         WorkerHello& hello) {
   TransportIdentity identity;
@@ -49,7 +49,7 @@ Status open_connections(PeerConnections& links, const Plan& plan, ProcessId proc
   ASSIGN_OR_RETURN(auto keys, read_peer_keys(key_files, plan, plan.process(process).machine));
   if (keys) {
     hello.public_key = keys->own.public_key;
-    links.admit(keys->allowed);
+    connections.admit(keys->allowed);
     options.keys = std::move(keys->own);
     options.allowed = std::move(keys->allowed);
   } else if (uses(EdgeTransport::kTcp, plan, process)) {
@@ -58,7 +58,7 @@ Status open_connections(PeerConnections& links, const Plan& plan, ProcessId proc
     options.keys = make_key_pair();
     hello.public_key = options.keys->public_key;
   }
-  ASSIGN_OR_RETURN(const auto addresses, links.open([&](TransportReceiver& receiver) {
+  ASSIGN_OR_RETURN(const auto addresses, connections.open([&](TransportReceiver& receiver) {
     return make_zmq_transport(std::move(identity), ConnectionLimits(), std::move(options),
                               receiver);
   }));

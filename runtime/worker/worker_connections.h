@@ -14,7 +14,7 @@ namespace primerl {
 /// Opens the sockets of the process for the peers that connect to it: in `folder`, on free ports
 /// where edges travel by tcp, or both. Fills `hello` with the addresses, the public key (of --keys,
 /// or generated now if anything travels by tcp) and the pass.
-Status open_connections(PeerConnections& links, const Plan& plan, ProcessId process,
+Status open_connections(PeerConnections& connections, const Plan& plan, ProcessId process,
                         const std::string& folder, const PeerKeyFiles& key_files,
                         WorkerHello& hello);
 

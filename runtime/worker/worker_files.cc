@@ -29,7 +29,7 @@ void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_bef
   is_following_ = true;
 }
 
-Status WorkerFiles::resume_live() {
+Status WorkerFiles::resume() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_following_ = false;
   for (const auto& [file, bytes] : bytes_before_)

@@ -28,14 +28,14 @@ class WorkerFiles final : public RunFiles {
               const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
               std::function<void(const Error&)> on_fault);
 
-  /// The run is resumed from a record: until resume_live() lines that are there already are
+  /// The run is resumed from a record: until resume() lines that are there already are
   /// compared and checkpoints up to `newest` (by tenant slot; step 0: none) are not written again.
   /// Call it before the actor groups start. `bytes_before`: of each file when the recorded start
   /// began.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
   /// The record has ended: lines beyond it are cut. Call it once, from any thread.
-  Status resume_live();
+  Status resume();
 
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;

@@ -47,13 +47,13 @@ struct HostArguments {
   int64_t incarnation = 1;
   int64_t control = -1;
   PeerKeyFiles peer_keys;
-  std::string links;  // folder of the run's sockets; empty when the process is alone
+  std::string socket_folder;  // folder of the run's sockets; empty when the process is alone
 };
 
 /// What the executor's actor groups see of this process. Thread-safe.
-class WorkerSurroundings final : public Surroundings {
+class WorkerHostServices final : public HostServices {
  public:
-  WorkerSurroundings(const Plan& plan, const std::filesystem::path& folder,
+  WorkerHostServices(const Plan& plan, const std::filesystem::path& folder,
                      const std::string& process, Log& log, ControlChannel& control,
                      std::vector<ResumePoint> points, WorkerTrace* trace,
                      std::function<void(const Error&)> on_fault)
@@ -67,16 +67,16 @@ class WorkerSurroundings final : public Surroundings {
     for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
   }
 
-  /// Until resume_live() log lines repeat the record: they go to the log file but are not reported
+  /// Until resume() log lines repeat the record: they go to the log file but are not reported
   /// again.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest) {
     files_.follow(std::move(bytes_before), std::move(newest));
     is_following_ = true;
   }
-  Status resume_live() {
+  Status resume() {
     is_following_ = false;
-    return files_.resume_live();
+    return files_.resume();
   }
 
   RunFiles& files() override { return files_; }
@@ -165,7 +165,7 @@ class WorkerHost {
   }
 
  private:
-  RunEnded execute(WorkerSurroundings& surroundings, const std::vector<ResumePoint>& newest);
+  RunEnded execute(WorkerHostServices& host_services, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   RunEnded lead(RunMember& member);
   bool runs_rollout() const;
@@ -188,8 +188,8 @@ class WorkerHost {
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
   WeightStreams weight_streams_;
-  std::unique_ptr<PeerConnections> links_;  // null when alone; reports to control_
-  std::mutex fault_mutex_;                  // any actor group's thread may report a disk fault
+  std::unique_ptr<PeerConnections> connections_;  // null when alone; reports to control_
+  std::mutex fault_mutex_;  // any actor group's thread may report a disk fault
   std::optional<Error> fault_;
 };
 
@@ -201,16 +201,16 @@ Status WorkerHost::say_hello() {
   hello.incarnation = static_cast<uint32_t>(arguments_.incarnation);
   hello.pid = ::getpid();
   if (plan_->processes.size() > 1) {
-    links_ = std::make_unique<PeerConnections>(
+    connections_ = std::make_unique<PeerConnections>(
         connection_events([this](Payload message) { (void)control_->send(std::move(message)); },
                           [this](const Error& fault) { note_fault(fault); },
                           [this](const std::string& what) {
                             control_->report(LogLine{static_cast<uint8_t>(LogLevel::kWarning),
                                                      arguments_.process, what});
                           }));
-    links_->carry_streams(&weight_streams_);
-    RETURN_IF_ERROR(
-        open_connections(*links_, *plan_, process_, arguments_.links, arguments_.peer_keys, hello));
+    connections_->carry_streams(&weight_streams_);
+    RETURN_IF_ERROR(open_connections(*connections_, *plan_, process_, arguments_.socket_folder,
+                                     arguments_.peer_keys, hello));
   }
   return control_->send(std::move(hello));
 }
@@ -240,26 +240,26 @@ RunEnded WorkerHost::run() {
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
-  WorkerSurroundings surroundings(*plan_, folder, arguments_.process, *log_, *control_,
-                                  std::move(begun_from), trace_.get(),
-                                  [this](const Error& fault) { note_fault(fault); });
+  WorkerHostServices host_services(*plan_, folder, arguments_.process, *log_, *control_,
+                                   std::move(begun_from), trace_.get(),
+                                   [this](const Error& fault) { note_fault(fault); });
   if (record_ != nullptr) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
-    surroundings.follow(runs_rollout() ? record_->catalog().bytes_before
-                                       : std::vector<std::pair<std::string, uint64_t>>(),
-                        newest);
+    host_services.follow(runs_rollout() ? record_->catalog().bytes_before
+                                        : std::vector<std::pair<std::string, uint64_t>>(),
+                         newest);
     auto made =
         Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);
     if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
     recovery_ = std::move(made).value();
   }
-  RunEnded ended = execute(surroundings, *points);
+  RunEnded ended = execute(host_services, *points);
   if (trace_ == nullptr) return ended;
   const bool has_failed = exit_code_of(ended) != kExitDone;
   const Status closed = trace_->close(has_failed);
   for (const auto& warning : trace_->warnings())
-    surroundings.log(LogLevel::kWarning, "trace", warning);
+    host_services.log(LogLevel::kWarning, "trace", warning);
   if (closed.ok() || has_failed) return ended;
   auto edges = std::move(ended.edges);
   ended = ended_by(RunEnd::kFailed, closed.error());
@@ -300,23 +300,23 @@ void WorkerHost::note_fault(const Error& fault) {
   if (!fault_) fault_ = fault;
 }
 
-RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
+RunEnded WorkerHost::execute(WorkerHostServices& host_services,
                              const std::vector<ResumePoint>& newest) {
   CafExecutorSetup setup;
   setup.plan = plan_;
   setup.process = process_;
   setup.incarnation = static_cast<uint32_t>(arguments_.incarnation);
-  setup.surroundings = &surroundings;
-  auto backends = backend_setup(arguments_.run, [&surroundings](std::string_view line) {
-    surroundings.log(LogLevel::kWarning, "weights", line);
+  setup.host_services = &host_services;
+  auto backends = backend_setup(arguments_.run, [&host_services](std::string_view line) {
+    host_services.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
-  if (links_ != nullptr) {
-    backends->streams_have_news = [this] { links_->streams_ready(); };
+  if (connections_ != nullptr) {
+    backends->streams_have_news = [this] { connections_->streams_ready(); };
     backends->join_streams = [this](uint32_t stream, std::vector<ProcessId> peers,
                                     std::shared_ptr<StreamChannel> channel) {
       weight_streams_.add(stream, std::move(peers), std::move(channel));
-      links_->streams_ready();
+      connections_->streams_ready();
     };
   }
   setup.factory = watching_factory(resource_factory(std::move(backends).value()), engines_);
@@ -328,16 +328,15 @@ RunEnded WorkerHost::execute(WorkerSurroundings& surroundings,
     setup.step_source = recovery_.get();
     setup.observer = recovery_.get();
     setup.factory = recovery_factory(std::move(setup.factory), *recovery_, std::move(from));
-    setup.on_live = [this, &surroundings] {
+    setup.on_live = [this, &host_services] {
       // A file that differs from the record ends the run: then it is not recovered.
       if (has_fault()) return;
-      if (const Status live = surroundings.resume_live(); !live.ok())
-        return note_fault(live.error());
+      if (const Status live = host_services.resume(); !live.ok()) return note_fault(live.error());
       control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
     };
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
-  RunMember member(std::move(setup), links_.get(),
+  RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
   RunEnded ended = lead(member);
   if (member.has_lost_threads()) {
@@ -452,7 +451,7 @@ Command host_command() {
                           "incarnation of this process", 0, INT32_MAX);
             flags.integer(arguments->control, "--control", "FD", "the control channel", 0,
                           INT32_MAX);
-            flags.text(arguments->links, "--links", "DIR",
+            flags.text(arguments->socket_folder, "--links", "DIR",
                        "where sockets to the run's other processes are");
             flags.text(arguments->peer_keys.keys, "--keys", "FILE", "the keys of its connections");
             flags.text(arguments->peer_keys.allow, "--allow", "FILE", "whose keys they let in");

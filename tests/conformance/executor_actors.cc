@@ -353,38 +353,38 @@ Catalog make_catalog() {
 
 }  // namespace
 
-void TestSurroundings::publish_metrics(TenantSlot, int64_t, const MetricValues&) {}
+void TestHostServices::publish_metrics(TenantSlot, int64_t, const MetricValues&) {}
 
-void TestSurroundings::log(LogLevel, std::string_view instance, std::string_view text) {
+void TestHostServices::log(LogLevel, std::string_view instance, std::string_view text) {
   const std::lock_guard lock(mutex_);
   logged_.push_back(fmt::format("{}: {}", instance, text));
 }
 
-std::vector<std::string> TestSurroundings::journal() const {
+std::vector<std::string> TestHostServices::journal() const {
   const std::lock_guard lock(mutex_);
   return journal_;
 }
 
-std::vector<std::string> TestSurroundings::logged() const {
+std::vector<std::string> TestHostServices::logged() const {
   const std::lock_guard lock(mutex_);
   return logged_;
 }
 
-size_t TestSurroundings::count(std::string_view line) const {
+size_t TestHostServices::count(std::string_view line) const {
   const std::lock_guard lock(mutex_);
   return static_cast<size_t>(std::count(journal_.begin(), journal_.end(), line));
 }
 
-Status TestSurroundings::append_line(std::string_view, std::string_view line) {
+Status TestHostServices::append_line(std::string_view, std::string_view line) {
   const std::lock_guard lock(mutex_);
   journal_.emplace_back(line);
   return ok();
 }
 
-Result<std::filesystem::path> TestSurroundings::begin_checkpoint(TenantSlot, int64_t) {
+Result<std::filesystem::path> TestHostServices::begin_checkpoint(TenantSlot, int64_t) {
   return error(Code::kUnavailable, "no checkpoints here");
 }
-Status TestSurroundings::commit_checkpoint(TenantSlot, int64_t, const Json&) {
+Status TestHostServices::commit_checkpoint(TenantSlot, int64_t, const Json&) {
   return error(Code::kUnavailable, "no checkpoints here");
 }
 

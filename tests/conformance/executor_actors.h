@@ -1,11 +1,11 @@
-/// The small actors, resources and surroundings that every executor's conformance suite runs, and
+/// The small actors, resources and host services that every executor's conformance suite runs, and
 /// the way from a graph's text to a Plan of them.
 ///
 ///   source -> relay -> sink       numbers in order, `finish` when the sink has `count`
 ///   asker -> answerer ~~> asker   one question at a time
 ///   blob_source -> blob_sink ~~>  one large Blob to all, again when all have it
 ///
-/// Actors write what they see into the file "journal" of the surroundings.
+/// Actors write what they see into the file "journal" of the host_services.
 #pragma once
 
 #include <condition_variable>
@@ -55,7 +55,7 @@ struct Package {
 };
 
 /// Keeps everything in memory. Thread-safe.
-class TestSurroundings final : public Surroundings, private RunFiles {
+class TestHostServices final : public HostServices, private RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;

@@ -84,10 +84,12 @@ TEST_F(AgentProof, RefusesNamesOnePastTheirLimits) {
     std::string PrepareRun::*name;
     size_t bytes_max;
   };
-  const Limit limits[] = {
-      {&PrepareRun::run_id, kRunIdBytesMax},   {&PrepareRun::graph, kOrderWordBytesMax},
-      {&PrepareRun::host, kOrderWordBytesMax}, {&PrepareRun::run_folder, kRunFolderBytesMax},
-      {&PrepareRun::links, kLinksBytesMax},    {&PrepareRun::listen, kOrderWordBytesMax}};
+  const Limit limits[] = {{&PrepareRun::run_id, kRunIdBytesMax},
+                          {&PrepareRun::graph, kOrderWordBytesMax},
+                          {&PrepareRun::host, kOrderWordBytesMax},
+                          {&PrepareRun::run_folder, kRunFolderBytesMax},
+                          {&PrepareRun::socket_folder, kSocketFolderBytesMax},
+                          {&PrepareRun::listen, kOrderWordBytesMax}};
   for (const auto& [name, bytes_max] : limits) {
     PrepareRun order = this->order();
     (order.*name) = std::string(bytes_max, 'x');

@@ -119,7 +119,7 @@ TEST_F(AgentServerTest, RefusesWhatItsMachineCannotRun) {
   auto client = dial(agent.address());
   EXPECT_THAT(text_of(prepare(**client, other)), HasSubstr("another graph"));
   PrepareRun outside = order();
-  outside.links = "../links";
+  outside.socket_folder = "../links";
   auto second = dial(agent.address());
   EXPECT_THAT(text_of(prepare(**second, outside)), HasSubstr("no name for a folder"));
 }

@@ -93,7 +93,7 @@ class AgentServerTest : public testing::Test {
     order.graph_hash = 11;
     order.incarnation = incarnation;
     order.run_folder = folder_.string();
-    order.links = "links";
+    order.socket_folder = "links";
     order.dead_after_ms = 30'000;
     return order;
   }

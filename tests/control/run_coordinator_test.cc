@@ -340,13 +340,13 @@ TEST(Heartbeat, LeavesOutWhatOnlyWatchersReadRatherThanGrowTooLong) {
   beat.loads.resize(3);
   beat.groups.resize(2);
   beat.instances.resize(2);
-  beat.links.resize(1);
+  beat.connections.resize(1);
   const size_t size = body_bytes_max(beat);
   fit(beat, size);
   EXPECT_EQ(beat.groups.size(), 2u);
   fit(beat, size - 1);
   EXPECT_TRUE(beat.loads.empty() && beat.groups.empty() && beat.instances.empty() &&
-              beat.links.empty());
+              beat.connections.empty());
   EXPECT_EQ(beat.num_steps, 7u);
   EXPECT_EQ(beat.edges.size(), 3u);
 }

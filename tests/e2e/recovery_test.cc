@@ -1,4 +1,4 @@
-// `run --resume` of a run that was killed: taken up from its record, where it stood.
+// `run --resume` of a run that was killed: resumed from its record, where it stood.
 #include <gmock/gmock.h>
 
 #include <csignal>

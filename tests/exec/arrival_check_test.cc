@@ -68,16 +68,16 @@ class ArrivalCheckTest : public ::testing::Test {
     return batch;
   }
   /// The first fault in a batch of `from` that arrives in `here`, "ok" when there is none.
-  std::string sift(MessageBatch& batch, uint32_t from, uint32_t here) const {
+  std::string filter(MessageBatch& batch, uint32_t from, uint32_t here) const {
     const ArrivalCheck check(plan_, wiring_, ProcessId(here));
-    const Status status = check.sift(ProcessId(from), batch);
+    const Status status = check.filter(ProcessId(from), batch);
     return status.ok() ? "ok" : status.error().message();
   }
   /// Of a good message from rollout to server that `change` has made bad; nothing of it is left.
   std::string fault_of(const std::function<void(BatchedMessage&)>& change) const {
     MessageBatch batch = batch_on(link_of("rollout", 1, "server"), 1, 3);
     change(batch.messages[1]);
-    const std::string fault = sift(batch, 0, 1);
+    const std::string fault = filter(batch, 0, 1);
     EXPECT_EQ(batch.messages.size(), 2u) << "the others stay";
     EXPECT_EQ(batch.messages[0].envelope.sequence, 1u);
     EXPECT_EQ(batch.messages.back().envelope.sequence, 3u);
@@ -93,7 +93,7 @@ TEST_F(ArrivalCheckTest, LetsWhatThePlanSaysThroughUntouched) {
   for (const uint32_t tenant : {0, 1}) {
     MessageBatch batch = batch_on(link_of("rollout", tenant, "server"), tenant, 4);
     batch.grants.push_back({LinkId(0), 1, 0, 1});
-    EXPECT_EQ(sift(batch, 0, 1), "ok");
+    EXPECT_EQ(filter(batch, 0, 1), "ok");
     EXPECT_EQ(batch.messages.size(), 4u);
     EXPECT_EQ(batch.grants.size(), 1u);
   }
@@ -104,14 +104,14 @@ TEST_F(ArrivalCheckTest, TakesNothingOfHostsThatAreNotTheSenders) {
   // Process 2 speaks for a group of process 0; and of a group that there is not.
   MessageBatch posing = batch_on(link, 0), unknown = batch_on(link, 0), astray = batch_on(link, 0);
   posing.grants.push_back({LinkId(0), 1, 0, 1});
-  EXPECT_THAT(sift(posing, 2, 1), HasSubstr("which is not its sender's"));
+  EXPECT_THAT(filter(posing, 2, 1), HasSubstr("which is not its sender's"));
   EXPECT_TRUE(posing.empty());
   unknown.from = GroupId(static_cast<uint32_t>(plan_->groups.size()));
-  EXPECT_THAT(sift(unknown, 0, 1), HasSubstr("which is not its sender's"));
-  EXPECT_THAT(sift(astray, 0, 2), HasSubstr("arrived, which is not in 'p2'"));
+  EXPECT_THAT(filter(unknown, 0, 1), HasSubstr("which is not its sender's"));
+  EXPECT_THAT(filter(astray, 0, 2), HasSubstr("arrived, which is not in 'p2'"));
   MessageBatch beyond = batch_on(link, 0);
   beyond.to = GroupId::none();
-  EXPECT_THAT(sift(beyond, 0, 1), HasSubstr("which is not in"));
+  EXPECT_THAT(filter(beyond, 0, 1), HasSubstr("which is not in"));
 }
 
 TEST_F(ArrivalCheckTest, TakesOutMessagesWhoseEndsAreNotTheirLinks) {
@@ -141,8 +141,8 @@ TEST_F(ArrivalCheckTest, TakesOutTenantsThatTheLinkDoesNotServe) {
   // A shared sender may speak for each, but to an instance of one tenant for that one alone.
   const uint32_t link = link_of("server", 0, "other");
   MessageBatch fits = batch_on(link, 0), differs = batch_on(link, 1);
-  EXPECT_EQ(sift(fits, 1, 2), "ok");
-  EXPECT_THAT(sift(differs, 1, 2), tenant);
+  EXPECT_EQ(filter(fits, 1, 2), "ok");
+  EXPECT_THAT(filter(differs, 1, 2), tenant);
 }
 
 TEST_F(ArrivalCheckTest, TakesOutInstancesThatThereAreNot) {

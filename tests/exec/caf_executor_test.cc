@@ -24,12 +24,12 @@ class CafExecutorTest : public testing::Test {
   Status start(std::shared_ptr<const Plan> plan) {
     CafExecutorSetup setup;
     setup.plan = std::move(plan);
-    setup.surroundings = &surroundings_;
+    setup.host_services = &host_services_;
     setup.factory = conformance_factory();
     executor_ = std::make_unique<CafExecutor>(std::move(setup));
     return executor_->start();
   }
-  TestSurroundings surroundings_;
+  TestHostServices host_services_;
   std::unique_ptr<CafExecutor> executor_;
 };
 
@@ -43,7 +43,7 @@ TEST_F(CafExecutorTest, LeavesAStuckHandlerBehindAndAnswersForIt) {
   const auto outcome = executor_->wait();
   EXPECT_EQ(outcome.end, RunEnd::kFinished);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.error().text();
-  EXPECT_EQ(surroundings_.count("all answered"), 1u);
+  EXPECT_EQ(host_services_.count("all answered"), 1u);
   EXPECT_EQ(outcome.ledger[0].failed, 1u);
   for (const auto& edge : outcome.ledger) EXPECT_TRUE(edge.balances());
   EXPECT_TRUE(executor_->has_lost_threads());
@@ -57,7 +57,7 @@ TEST_F(CafExecutorTest, LosesNoThreadWhenTheHandlerReturnsAfterAll) {
           .ok());
   Gate::get().wait_for(1);
   // The refusal of question 4 shows that the handler was given up.
-  while (surroundings_.count("refused: the handler took longer than 50ms") == 0 &&
+  while (host_services_.count("refused: the handler took longer than 50ms") == 0 &&
          executor_->views()[1].num_steps < 6) {
     std::this_thread::yield();
   }
@@ -143,7 +143,7 @@ feedback = ["stuck.reply -> stuck_asker.reply", "answerer.reply -> asker.reply"]
   Gate::get().wait_for(1);
   // The other conversation finishes the tenant although this one waits; then the gate opens.
   while (!executor_->status().is_draining) std::this_thread::yield();
-  EXPECT_EQ(surroundings_.count("all answered"), 1u);
+  EXPECT_EQ(host_services_.count("all answered"), 1u);
   Gate::get().open();
   EXPECT_EQ(executor_->wait().end, RunEnd::kFinished);
 }
@@ -154,7 +154,7 @@ TEST_F(CafExecutorTest, TellsOfAStuckHandlerWhileOthersGoOn) {
                                      "handler_alarm_after = \"1ms\""))
                   .ok());
   const auto told = [this](std::string_view words) {
-    const auto lines = surroundings_.logged();
+    const auto lines = host_services_.logged();
     return std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
       return line.find(words) != std::string::npos;
     });
@@ -209,20 +209,20 @@ TEST_F(CafExecutorTest, EndsWhereverItIs) {
   }
 }
 
-TEST(CafActors, RunsEveryTurnThatWasPokedFor) {
+TEST(CafActors, RunsEveryTurnThatAWakeUpAskedFor) {
   auto actors = CafActors::make(1);
   ASSERT_TRUE(actors.ok()) << actors.error().text();
   EXPECT_EQ((*actors)->pool_threads(), 1);
   std::promise<void> done;
   int num_turns = 0;
-  auto poke = (*actors)->spawn(
+  auto wake_up = (*actors)->spawn(
       [&] {
         if (++num_turns < 1000) return TurnEnd::kMore;
         done.set_value();
         return TurnEnd::kQuit;
       },
       false);
-  poke();
+  wake_up();
   done.get_future().wait();
   EXPECT_EQ(num_turns, 1000);
 }

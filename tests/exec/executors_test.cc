@@ -8,10 +8,10 @@ namespace {
 
 struct CafFactory {
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        Surroundings& surroundings, ResourceFactory factory) {
+                                        HostServices& host_services, ResourceFactory factory) {
     CafExecutorSetup setup;
     setup.plan = std::move(plan);
-    setup.surroundings = &surroundings;
+    setup.host_services = &host_services;
     setup.factory = std::move(factory);
     return std::make_unique<CafExecutor>(std::move(setup));
   }
@@ -19,8 +19,8 @@ struct CafFactory {
 
 struct VirtualFactory {
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        Surroundings& surroundings, ResourceFactory factory) {
-    return std::make_unique<VirtualExecutor>(std::move(plan), std::move(factory), surroundings,
+                                        HostServices& host_services, ResourceFactory factory) {
+    return std::make_unique<VirtualExecutor>(std::move(plan), std::move(factory), host_services,
                                              VirtualOptions{});
   }
 };

@@ -145,7 +145,7 @@ TEST(Failure, ARestartForgetsTimersAndPauses) {
 }
 
 /// A handler of instance 1 that takes `lasts` at its n-th message.
-class Hang final : public VirtualWorld {
+class Hang final : public StepHooks {
  public:
   Hang(Duration lasts, uint64_t first, uint64_t last) : lasts_(lasts), first_(first), last_(last) {}
   Injection before(const StepAbout& about) override {
@@ -228,7 +228,7 @@ TEST(Failure, AbandonedThreadsAreReplacedUpToTheirMaximum) {
 }
 
 TEST(Failure, AnInjectedFailureIsRefusedLikeAnyOther) {
-  class Fault final : public VirtualWorld {
+  class Fault final : public StepHooks {
    public:
     Injection before(const StepAbout& about) override {
       Injection injection;

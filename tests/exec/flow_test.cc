@@ -379,7 +379,7 @@ TEST(Flow, ForwardEdgesInsideAHostDrainWhileTheyAreFull) {
 }
 
 TEST(Flow, ASlowConsumerHoldsTheProducerAndNothingGrows) {
-  class Slow final : public VirtualWorld {
+  class Slow final : public StepHooks {
    public:
     Injection before(const StepAbout& about) override {
       const bool is_sink = about.kind == StepKind::kMessage;

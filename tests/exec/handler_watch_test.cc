@@ -38,7 +38,7 @@ class HandlerWatchTest : public ::testing::Test {
   }
   /// What is told `after` the handler has begun; "" for nothing.
   std::string told_after(Duration after, bool has_deadline = false) {
-    const auto news = watch_->look(view_, view_.running_since + after, has_deadline);
+    const auto news = watch_->check(view_, view_.running_since + after, has_deadline);
     return news ? news->text : std::string();
   }
 
@@ -76,7 +76,7 @@ TEST_F(HandlerWatchTest, AHandlerThatGivesSignsOfLifeIsNotStuck) {
   for (int i = 1; i <= 5; ++i) {
     view_.num_progress = static_cast<uint64_t>(i);
     EXPECT_EQ(told_after(Duration::seconds(9) * i), "");
-    EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since + Duration::seconds(9) * i);
+    EXPECT_EQ(watch_->last_activity(view_.group), view_.running_since + Duration::seconds(9) * i);
   }
   EXPECT_EQ(told_after(Duration::seconds(45) + kLimit),
             "'b' has been handling message 812 of 'a.out -> b.in' (Number, step 4411) for 55s, "
@@ -97,7 +97,7 @@ TEST_F(HandlerWatchTest, NamesTimersAndWorkTurns) {
 
 TEST_F(HandlerWatchTest, WhatIsGivenUpByItsDeadlineIsNotTold) {
   EXPECT_EQ(told_after(Duration::seconds(1000), true), "");
-  EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since);
+  EXPECT_EQ(watch_->last_activity(view_.group), view_.running_since);
 }
 
 TEST_F(HandlerWatchTest, NothingIsToldWithoutALimit) {
@@ -105,7 +105,7 @@ TEST_F(HandlerWatchTest, NothingIsToldWithoutALimit) {
   EXPECT_EQ(told_after(Duration::seconds(1000)), "");
   view_.num_progress = 1;
   EXPECT_EQ(told_after(Duration::seconds(2000)), "");
-  EXPECT_EQ(watch_->last_sign(view_.group), view_.running_since + Duration::seconds(2000));
+  EXPECT_EQ(watch_->last_activity(view_.group), view_.running_since + Duration::seconds(2000));
 }
 
 TEST_F(HandlerWatchTest, AReportOfAnotherPlanHasWordsToo) {

@@ -140,7 +140,7 @@ class Alone : public ::testing::Test, public GroupExecutor {
     setup.plan = plan;
     setup.wiring = make_wiring(*plan);
     setup.group = GroupId(1);
-    setup.surroundings = &surroundings;
+    setup.host_services = &host_services;
     setup.executor = this;
     group = std::make_unique<ActorGroup>(std::move(setup));
     ASSERT_TRUE(group->start(Time()).ok());
@@ -172,7 +172,7 @@ class Alone : public ::testing::Test, public GroupExecutor {
   void group_failed(GroupId, Error error) override { failures.push_back(error.message()); }
 
   SmallGraph graph;
-  MemorySurroundings surroundings;
+  MemoryHostServices host_services;
   std::shared_ptr<const Plan> plan;
   std::unique_ptr<ActorGroup> group;
   std::vector<int64_t> taken;
@@ -225,7 +225,7 @@ TEST_F(Alone, AMessageOfAnotherTypeIsAnErrorThatTheActorNeverSees) {
   ASSERT_TRUE(group->accept(std::move(wrong), Time()).ok());
   ASSERT_TRUE(give(2).ok());
   EXPECT_THAT(taken, ElementsAre(2));
-  EXPECT_THAT(surroundings.lines,
+  EXPECT_THAT(host_services.lines,
               ::testing::Contains(HasSubstr("a 'Other' came to 'server.in', which takes a "
                                             "'Number'")));
 }
@@ -242,12 +242,12 @@ TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
     void group_failed(GroupId, Error) override {}
     size_t num_shipped = 0;
   } executor;
-  MemorySurroundings surroundings;
+  MemoryHostServices host_services;
   GroupSetup setup;
   setup.plan = graph.plan();
   setup.wiring = make_wiring(*setup.plan);
   setup.group = GroupId(0);
-  setup.surroundings = &surroundings;
+  setup.host_services = &host_services;
   setup.executor = &executor;
   ActorGroup group(std::move(setup));
   ASSERT_TRUE(group.start(Time()).ok());

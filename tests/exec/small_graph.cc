@@ -160,15 +160,15 @@ std::shared_ptr<const Plan> SmallGraph::plan() {
   return std::shared_ptr<const Plan>(parts_, &plan);
 }
 
-SmallRun::SmallRun(SmallGraph& graph, uint64_t seed, VirtualWorld* world)
+SmallRun::SmallRun(SmallGraph& graph, uint64_t seed, StepHooks* hooks)
     : plan(graph.plan()),
       executor(plan,
                [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
                  return error(Code::kInternal, "small graphs have no resources");
                },
-               surroundings,
+               host_services,
                {.seed = seed,
-                .world = world,
+                .step_hooks = hooks,
                 .events_max = 1'000'000,
                 .repeat_with = fmt::format("PRIMERL_SEED={} runtime_test "
                                            "--gtest_filter='*EverySeed*'",

@@ -1,5 +1,5 @@
 /// Small graphs of puppets, built by hand: an actor whose handlers are lambdas of the test, a plan
-/// made from a few calls, and surroundings that remember.
+/// made from a few calls, and host services that remember.
 #pragma once
 
 #include <deque>
@@ -112,7 +112,7 @@ class SmallGraph {
 };
 
 /// Remembers what actors said; files are lines in memory.
-class MemorySurroundings : public Surroundings, public RunFiles {
+class MemoryHostServices : public HostServices, public RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
@@ -136,13 +136,13 @@ class MemorySurroundings : public Surroundings, public RunFiles {
 /// A started virtual executor over a small graph.
 class SmallRun {
  public:
-  explicit SmallRun(SmallGraph& graph, uint64_t seed = 1, VirtualWorld* world = nullptr);
+  explicit SmallRun(SmallGraph& graph, uint64_t seed = 1, StepHooks* hooks = nullptr);
   VirtualExecutor* operator->() { return &executor; }
   GroupId group(std::string_view name) const;
   EdgeLedger edge(std::string_view name) const;
 
   std::shared_ptr<const Plan> plan;
-  MemorySurroundings surroundings;
+  MemoryHostServices host_services;
   VirtualExecutor executor;
 };
 

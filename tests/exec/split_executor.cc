@@ -40,7 +40,7 @@ std::shared_ptr<const Plan> split_plan(const Plan& plan) {
 }
 
 SplitExecutor::SplitExecutor(std::shared_ptr<const Plan> plan,
-                             std::vector<const MessageType*> types, Surroundings& surroundings,
+                             std::vector<const MessageType*> types, HostServices& host_services,
                              ResourceFactory factory)
     : plan_(split_plan(*plan)),
       network_(make_memory_network()),
@@ -63,7 +63,7 @@ SplitExecutor::SplitExecutor(std::shared_ptr<const Plan> plan,
     CafExecutorSetup setup;
     setup.plan = plan_;
     setup.process = ProcessId(i);
-    setup.surroundings = &surroundings;
+    setup.host_services = &host_services;
     setup.factory = factory;
     worker->member = std::make_unique<RunMember>(
         setup, plan_->processes.size() > 1 ? worker->links.get() : nullptr, say);

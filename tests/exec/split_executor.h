@@ -24,7 +24,7 @@ class SplitExecutor final : public Executor {
  public:
   /// `types` are the catalog's messages. The plan is one process's.
   SplitExecutor(std::shared_ptr<const Plan> plan, std::vector<const MessageType*> types,
-                Surroundings& surroundings, ResourceFactory factory);
+                HostServices& host_services, ResourceFactory factory);
   ~SplitExecutor() override;
 
   Status start() override;

@@ -9,9 +9,9 @@ struct SplitFactory {
   /// Blobs are copied on their way.
   static constexpr bool kSharesMemory = false;
   static std::unique_ptr<Executor> make(std::shared_ptr<const Plan> plan,
-                                        Surroundings& surroundings, ResourceFactory factory) {
+                                        HostServices& host_services, ResourceFactory factory) {
     return std::make_unique<SplitExecutor>(std::move(plan), conformance_catalog().messages,
-                                           surroundings, std::move(factory));
+                                           host_services, std::move(factory));
   }
 };
 

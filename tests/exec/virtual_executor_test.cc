@@ -13,7 +13,7 @@ namespace {
 const TenantSlot kTenant(0);
 
 /// Relays on all outputs it has, sometimes answers, sometimes fails; takes random virtual time.
-class RandomGraph final : public VirtualWorld {
+class RandomGraph final : public StepHooks {
  public:
   explicit RandomGraph(uint64_t seed) : seed_(seed), random_(mix(seed, 99)) { build(); }
 
@@ -138,8 +138,8 @@ TEST(VirtualExecutor, AFailedStartIsReturnedAndNamesTheInstance) {
   Strings failing;
   failing.on_start = [](Puppet&) -> Status { return error(Code::kInvalid, "no model"); };
   graph.node("engine", {.strings = failing});
-  MemorySurroundings surroundings;
-  VirtualExecutor executor(graph.plan(), {}, surroundings, {});
+  MemoryHostServices host_services;
+  VirtualExecutor executor(graph.plan(), {}, host_services, {});
   const Status status = executor.start();
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().message(), "starting 'engine': no model");

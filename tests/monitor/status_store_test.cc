@@ -133,7 +133,7 @@ TEST(RunMetrics, PassPromtool) {
   EXPECT_EQ(promtool_says(board.metrics()), "");  // before anyone has said anything
   board.all_say_something();
   auto beat = board.beat_of("driver");
-  beat.links.push_back(
+  beat.connections.push_back(
       {board.process("training").value, 1, true, 5, 600, 7, 800, 1, 90, 2, 1, 0, 3, 4});
   beat.engines = {{0, 0, 7, 3, 1'500'000'000}};
   board.say("driver", beat);
@@ -310,7 +310,7 @@ TEST(StallAcrossProcesses, ReportsOfAnotherPlanAreNobodys) {
   beat.groups[0].group = 10'000;
   beat.groups[1].full = {10'000'000};
   beat.instances[0].instance = 10'000;
-  beat.links.push_back({10'000, 1, true, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  beat.connections.push_back({10'000, 1, true, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   beat.edges.resize(10'000);
   beat.loads.resize(10'000);
   board.say("driver", beat);

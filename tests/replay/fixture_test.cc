@@ -66,7 +66,7 @@ TEST(Fixture, IsNoRecordThatARunCanBeTakenUpFrom) {
   ASSERT_FALSE(checked.ok());
   EXPECT_THAT(checked.error().text(),
               AllOf(HasSubstr("is an excerpt (a fixture): steps 1 to 50 of 'router'"),
-                    HasSubstr("it can be replayed, not taken up")));
+                    HasSubstr("it can be replayed, not resumed")));
 }
 
 TEST(Fixture, PassesWithTheActorThatWasRecorded) {

@@ -1,4 +1,4 @@
-// A run that was killed is taken up from its record: it follows every recorded step, resumes, and
+// A run that was killed is resumed from its record: it follows every recorded step, resumes, and
 // ends as if nothing had happened.
 //
 // PRIMERL_RECOVERY_SEEDS=2 is a quicker look than the two hundred; PRIMERL_SEED runs one.

@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Says nothing and keeps nothing.
-class SilentSurroundings final : public Surroundings, public RunFiles {
+class SilentHostServices final : public HostServices, public RunFiles {
  public:
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot, int64_t, const MetricValues&) override {}
@@ -82,12 +82,12 @@ GroupId host_of(const Plan& plan, std::string_view node) {
 
 Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
                                  const ReplayChoice& choice) {
-  SilentSurroundings surroundings;
+  SilentHostServices host_services;
   ReplaySetup setup;
   setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
   ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
   setup.factory = replay_factory(resource_factory(), choice.depth);
-  setup.surroundings = &surroundings;
+  setup.host_services = &host_services;
   setup.options.num_threads = choice.num_threads;
   setup.options.is_real.assign(setup.plan->groups.size(), choice.real_nodes.empty());
   for (const auto& node : choice.real_nodes)

@@ -145,7 +145,7 @@ class ResumingEngine : public ::testing::Test {
     });
   }
 
-  void resume_live() {
+  void resume() {
     is_live_ = true;
     EXPECT_TRUE(engine_->has_work()) << "or nobody would call step()";
   }
@@ -205,7 +205,7 @@ TEST_F(ResumingEngine, WithoutAnythingInFlightIsTheRealOne) {
     if (world != nullptr) world->finish(5);
     EXPECT_THAT(ends(engine.take_finished()), ElementsAre("5 stop"));
   });
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_FALSE(engine_->has_work());
   EXPECT_TRUE(engine_->submit(request(6)).ok());
@@ -217,7 +217,7 @@ TEST_F(ResumingEngine, WithoutAnythingInFlightIsTheRealOne) {
 
 TEST_F(ResumingEngine, SubmitsWhatWasInFlightAgainAndTellsNobodyTwice) {
   put_four_in_flight();
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "submit 4", "step"));
   real_->calls.clear();
@@ -234,7 +234,7 @@ TEST_F(ResumingEngine, SubmitsWhatWasInFlightAgainAndTellsNobodyTwice) {
 
 TEST_F(ResumingEngine, TakesOverWhatIsBeingComputedAgainWhenItIsReady) {
   put_four_in_flight();
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->take_over(SequenceId(2)).ok());  // Decode had it in its inbox
   EXPECT_THAT(real_->calls, testing::Not(testing::Contains("take_over 2"))) << "not ready yet";
   real_->complete(2);
@@ -245,7 +245,7 @@ TEST_F(ResumingEngine, TakesOverWhatIsBeingComputedAgainWhenItIsReady) {
 TEST_F(ResumingEngine, KeepsWhatTheQueueOfTheRealOneHasNoRoomFor) {
   put_four_in_flight();
   real_->room = 3;
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->calls, ElementsAre("submit 1", "submit 2", "submit 3", "step"));
   EXPECT_EQ(engine_->state().num_waiting, 4) << "one of them here";
@@ -260,7 +260,7 @@ TEST_F(ResumingEngine, KeepsWhatTheQueueOfTheRealOneHasNoRoomFor) {
 TEST_F(ResumingEngine, WithJustEnoughRoomKeepsNothing) {
   put_four_in_flight();
   real_->room = 4;
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->waiting, ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(engine_->state().num_waiting, 4);
@@ -272,7 +272,7 @@ TEST_F(ResumingEngine, EndsWhatWasAbortedBeforeItWentLive) {
     engine.abort(SequenceId(1));
     engine.abort(SequenceId(3));
   });
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->waiting, ElementsAre(2, 4));
   EXPECT_TRUE(engine_->has_work()) << "Decode has yet to hear of two ends";
@@ -283,7 +283,7 @@ TEST_F(ResumingEngine, EndsWhatWasAbortedBeforeItWentLive) {
 TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
   put_four_in_flight();
   real_->room = 3;
-  resume_live();
+  resume();
   engine_->abort(SequenceId(4));  // in the backlog
   engine_->abort(SequenceId(1));  // in the real engine
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("4 cancelled"));
@@ -296,7 +296,7 @@ TEST_F(ResumingEngine, AbortsWhatWaitsHereAndPassesOnWhatDoesNot) {
 TEST_F(ResumingEngine, TellsOfWhatTheRealOneRefusesWhereTheSequenceStood) {
   put_four_in_flight();
   real_->refused = {1, 2, 3};
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->waiting, ElementsAre(4));
   real_->waiting.clear();
@@ -315,7 +315,7 @@ TEST_F(ResumingEngine, TellsOfWhatTheRealOneRefusesWhereTheSequenceStood) {
 
 TEST_F(ResumingEngine, SaysOfAnEndWhetherPrefillHadHeardOfThePrompt) {
   put_four_in_flight();
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   real_->finish(2);  // aborted while it was computed again
   real_->finish(3);
@@ -332,7 +332,7 @@ TEST_F(ResumingEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {
     engine.expire(SequenceId(2));
     engine.expire(SequenceId(3));  // nobody has heard of its prompt
   });
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(real_->waiting, ElementsAre(1, 3, 4));
   const auto events = engine_->take_finished();
@@ -342,7 +342,7 @@ TEST_F(ResumingEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {
 
 TEST_F(ResumingEngine, ALeaseEndsNothingThatIsBeingComputedAgain) {
   put_four_in_flight();
-  resume_live();
+  resume();
   engine_->expire(SequenceId(2));
   EXPECT_THAT(real_->calls, testing::Not(testing::Contains("expire 2")));
   real_->complete(2);
@@ -354,7 +354,7 @@ TEST_F(ResumingEngine, ALeaseEndsNothingThatIsBeingComputedAgain) {
 TEST_F(ResumingEngine, CancelsWhatWasRefusedAndThenAborted) {
   put_four_in_flight();
   real_->refused = {2};
-  resume_live();
+  resume();
   engine_->abort(SequenceId(2));
   EXPECT_THAT(ends(engine_->take_finished()), ElementsAre("2 cancelled"));
 }
@@ -373,7 +373,7 @@ TEST_F(ResumingEngine, HasTheNewestWeightsBeforeAnythingIsSubmitted) {
       EXPECT_EQ(engine.apply(snapshot_of(version, 5)).value(), 5U);
   });
   EXPECT_THAT(real_->calls, IsEmpty());
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_EQ(real_->calls.front(), "apply 2");
   EXPECT_EQ(std::count(real_->calls.begin(), real_->calls.end(), "apply 1"), 0);
@@ -386,7 +386,7 @@ TEST_F(ResumingEngine, HasTheNewestWeightsBeforeAnythingIsSubmitted) {
 TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsNobodyKept) {
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
   weights_ = std::make_shared<WeightSnapshot>(snapshot_of(8, 5));
-  resume_live();
+  resume();
   EXPECT_TRUE(engine_->step().ok());
   EXPECT_THAT(asked_versions_, ElementsAre(7));
   EXPECT_THAT(real_->calls, ElementsAre("apply 8", "step"));
@@ -397,7 +397,7 @@ TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsNobodyKept) {
 TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   put_four_in_flight();
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
-  resume_live();
+  resume();
   engine_->abort(SequenceId(3));  // which has nobody to tell the fault to
   EXPECT_TRUE(engine_->has_work()) << "or nobody would ever be told";
   for (int i = 0; i < 2; ++i) {
@@ -412,7 +412,7 @@ TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
 TEST_F(ResumingEngine, WhoseWeightsDoNotFitFailsAtEveryCall) {
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 5)).ok()); });
   real_->apply_fault = error(Code::kInvalid, "no tensor 'x'");
-  resume_live();
+  resume();
   EXPECT_FALSE(engine_->step().ok());
   EXPECT_FALSE(engine_->step().ok());
   EXPECT_THAT(real_->calls, ElementsAre("apply 7"));

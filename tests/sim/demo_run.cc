@@ -103,9 +103,9 @@ const CheckedGraph& graph_of(const DemoCase& demo) {
 }
 
 /// Keeps rollouts.jsonl in memory.
-class SimSurroundings final : public Surroundings, public RunFiles {
+class SimHostServices final : public HostServices, public RunFiles {
  public:
-  SimSurroundings(DemoJudge& judge, std::vector<std::string>& rollouts, const DemoHooks& hooks)
+  SimHostServices(DemoJudge& judge, std::vector<std::string>& rollouts, const DemoHooks& hooks)
       : judge_(judge), rollouts_(rollouts), hooks_(hooks) {}
 
   RunFiles& files() override { return *this; }
@@ -132,9 +132,9 @@ class SimSurroundings final : public Surroundings, public RunFiles {
   const DemoHooks& hooks_;
 };
 
-class SimWorld final : public VirtualWorld {
+class SimStepHooks final : public StepHooks {
  public:
-  SimWorld(const DemoCase& demo, DemoJudge& judge) : demo_(demo), judge_(judge) {}
+  SimStepHooks(const DemoCase& demo, DemoJudge& judge) : demo_(demo), judge_(judge) {}
 
   Injection before(const StepAbout& about) override {
     Injection injection;
@@ -219,12 +219,12 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
       result.violations.push_back(fmt::format("{}: {}", found.code, found.message));
     return result;
   }
-  SimSurroundings surroundings(judge, result.rollouts, hooks);
-  SimWorld world(demo, judge);
+  SimHostServices host_services(judge, result.rollouts, hooks);
+  SimStepHooks step_hooks(demo, judge);
   const ResourceFactory factory = hooks.factory == nullptr ? resource_factory() : hooks.factory;
-  VirtualExecutor executor(plan, factory, surroundings,
+  VirtualExecutor executor(plan, factory, host_services,
                            {.seed = demo.seed,
-                            .world = &world,
+                            .step_hooks = &step_hooks,
                             .observer = hooks.observer,
                             .events_max = 2'000'000,
                             .step_source = hooks.step_source,

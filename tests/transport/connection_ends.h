@@ -1,4 +1,4 @@
-/// Two ends of a link without a transport, for tests that pass its frames by hand.
+/// Two ends of a connection without a transport, for tests that pass its frames by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace primerl {
 
 inline constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
 
-/// Two ends of a link, and every frame between them in the test's hands.
+/// Two ends of a connection, and every frame between them in the test's hands.
 class PeerConnectionTest : public ::testing::Test {
  protected:
   struct End {
@@ -22,9 +22,9 @@ class PeerConnectionTest : public ::testing::Test {
         std::string pass = "", uint32_t peer_incarnation = 1)
         : identity(identity_of(side, 1)),
           outbox(limits),
-          link((identity.pass = std::move(pass), identity),
-               peer(side, shares_memory, peer_incarnation), limits, outbox, receiver,
-               Time::from_nanoseconds(1)) {}
+          connection((identity.pass = std::move(pass), identity),
+                     peer(side, shares_memory, peer_incarnation), limits, outbox, receiver,
+                     Time::from_nanoseconds(1)) {}
     static PeerSpec peer(size_t side, bool shares_memory, uint32_t incarnation) {
       PeerSpec peer;
       peer.incarnation = incarnation;
@@ -37,7 +37,7 @@ class PeerConnectionTest : public ::testing::Test {
     TransportIdentity identity;
     ConnectionOutbox outbox;
     CollectingReceiver receiver;
-    PeerConnection link;
+    PeerConnection connection;
   };
 
   void open(ConnectionLimits limits = {}) {
@@ -51,7 +51,7 @@ class PeerConnectionTest : public ::testing::Test {
     ASSERT_EQ(at(0).state(), ConnectionState::kUp);
     ASSERT_EQ(at(1).state(), ConnectionState::kUp);
   }
-  PeerConnection& at(size_t side) { return ends_[side]->link; }
+  PeerConnection& at(size_t side) { return ends_[side]->connection; }
   CollectingReceiver& got(size_t side) { return ends_[side]->receiver; }
 
   void send(size_t side, const MessageBatch& batch) {
@@ -71,13 +71,13 @@ class PeerConnectionTest : public ::testing::Test {
     return all;
   }
   void arrive(size_t side, Lane lane, const OutFrame& frame) {
-    Via via;
-    via.is_own = at(side).connects();
-    arrive(side, lane, frame, via);
+    FrameOrigin origin;
+    origin.is_own = at(side).connects();
+    arrive(side, lane, frame, origin);
   }
-  void arrive(size_t side, Lane lane, const OutFrame& frame, const Via& via) {
+  void arrive(size_t side, Lane lane, const OutFrame& frame, const FrameOrigin& origin) {
     at(side).receive(
-        lane, via,
+        lane, origin,
         {frame.header, {nullptr, 0, frame.head.bytes()}, {nullptr, 0, frame.data.bytes()}}, now_);
   }
   void pass_all(size_t from, Lane lane) {
@@ -99,7 +99,7 @@ class PeerConnectionTest : public ::testing::Test {
     frame.header.sequence = sequence;
     frame.head = Blob(std::move(payload));
     frame.header.payload_bytes = frame.head.size();
-    frame.header.check = link_check(frame.header, link_payload_hash(frame.head.bytes(), {}));
+    frame.header.check = frame_check(frame.header, frame_payload_hash(frame.head.bytes(), {}));
     return frame;
   }
 

@@ -14,11 +14,11 @@ TEST_F(ConnectionGreetingTest, TakesNothingOfAConnectionThatHasNotGreeted) {
   const auto sent = frames(1, Lane::kFrames);
   ASSERT_EQ(sent.size(), 1u);
   // Right in every byte, but by another connection: a stranger that saw it go by.
-  const Via stranger = {"another", 7};
+  const FrameOrigin stranger = {"another", 7};
   arrive(0, Lane::kFrames, sent[0], stranger);
   OutFrame bye = numbered(PeerFrameKind::kBye, 0, {}), refusal = bye, damaged = sent[0];
   refusal.header.kind = PeerFrameKind::kRefusal;
-  refusal.header.check = link_check(refusal.header, link_payload_hash({}, {}));
+  refusal.header.check = frame_check(refusal.header, frame_payload_hash({}, {}));
   damaged.header.check ^= 1;
   arrive(0, Lane::kFrames, bye, stranger);
   arrive(0, Lane::kFrames, refusal, stranger);
@@ -47,13 +47,13 @@ OutFrame hello_of(const std::function<void(PeerGreeting&)>& change, uint32_t inc
   frame.header.process = ProcessId(1);
   frame.head = Blob(encode_message(Payload::of(std::move(greeting)))->body);
   frame.header.payload_bytes = frame.head.size();
-  frame.header.check = link_check(frame.header, link_payload_hash(frame.head.bytes(), {}));
+  frame.header.check = frame_check(frame.header, frame_payload_hash(frame.head.bytes(), {}));
   return frame;
 }
 
 TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection) {
   open();
-  const Via newer = {"another", 7};
+  const FrameOrigin newer = {"another", 7};
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), newer);
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.graph_hash = 8; }), newer);
   arrive(0, Lane::kFrames, hello_of([](auto& it) { it.types_hash = 8; }), newer);
@@ -68,7 +68,7 @@ TEST_F(ConnectionGreetingTest, AGreetedLinkDoesNotFallBecauseOfAnotherConnection
 
 TEST_F(ConnectionGreetingTest, ANewerConnectionTakesThePlaceOfTheOneBefore) {
   open();
-  const Via newer = {"another", 1};
+  const FrameOrigin newer = {"another", 1};
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), newer);
   const auto answers = frames(0, Lane::kFrames);
   ASSERT_EQ(answers.size(), 1u);
@@ -85,16 +85,16 @@ TEST_F(ConnectionGreetingTest, ANewerConnectionTakesThePlaceOfTheOneBefore) {
 TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothing) {
   limits_ = {};
   ends_[0] = std::make_unique<End>(0, limits_, false, "what only peers know");
-  const Via via = {"somebody", 1};
+  const FrameOrigin origin = {"somebody", 1};
   for (const char* pass : {"", "what only peers knoW", "what only peers know and more"})
-    arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.pass = pass; }), via);
+    arrive(0, Lane::kFrames, hello_of([&](auto& it) { it.pass = pass; }), origin);
   // Nor does it learn what would have been right, or that it comes too late.
-  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), via);
-  arrive(0, Lane::kFrames, hello_of([](auto&) {}, 0), via);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.run = "another"; }), origin);
+  arrive(0, Lane::kFrames, hello_of([](auto&) {}, 0), origin);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 5u);
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u);
   EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
-  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.pass = "what only peers know"; }), via);
+  arrive(0, Lane::kFrames, hello_of([](auto& it) { it.pass = "what only peers know"; }), origin);
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
 }
 
@@ -109,7 +109,7 @@ TEST_F(ConnectionGreetingTest, SendsAnOlderIncarnationAwayAndTellsOfItOnce) {
     EXPECT_EQ(at(0).route_of(Lane::kFrames, answers[0]), "older");
   }
   ASSERT_EQ(got(0).refusals().size(), 1u);
-  EXPECT_FALSE(got(0).refusals()[0].ends_link);
+  EXPECT_FALSE(got(0).refusals()[0].ends_connection);
   EXPECT_EQ(at(0).state(), ConnectionState::kConnecting);
 }
 
@@ -135,11 +135,11 @@ TEST_F(ConnectionGreetingTest, HelloIsForWhoListensAndWelcomeForWhoConnects) {
   open();
   OutFrame welcome = hello_of([](auto&) {});
   welcome.header.kind = PeerFrameKind::kWelcome;
-  welcome.header.check = link_check(welcome.header, link_payload_hash(welcome.head.bytes(), {}));
+  welcome.header.check = frame_check(welcome.header, frame_payload_hash(welcome.head.bytes(), {}));
   arrive(0, Lane::kFrames, welcome);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kKind), 1u);
   // And a connection that this end made is not one that somebody made to it.
-  Via own;
+  FrameOrigin own;
   own.is_own = true;
   arrive(0, Lane::kFrames, hello_of([](auto&) {}), own);
   EXPECT_EQ(status(0).num_refused(FrameRefusal::kStranger), 1u);

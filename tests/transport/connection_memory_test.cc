@@ -1,4 +1,5 @@
-// Blobs of a link that travel by shared memory: when they do, when not, and what becomes of them.
+// Blobs of a connection that travel by shared memory: when they do, when not, and what becomes of
+// them.
 #include "runtime/transport/connection_memory.h"
 
 #include <gmock/gmock.h>

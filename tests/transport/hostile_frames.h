@@ -1,4 +1,4 @@
-/// What somebody who reached a port of a link may send to it: for tests that attack one.
+/// What somebody who reached a port of a connection may send to it: for tests that attack one.
 #pragma once
 
 #include <arpa/inet.h>
@@ -33,7 +33,7 @@ struct KnownLink {
 inline std::vector<std::byte> hostile_frame(PeerFrameHeader header,
                                             std::span<const std::byte> payload) {
   header.payload_bytes = payload.size();
-  header.check = link_check(header, link_payload_hash(payload, {}));
+  header.check = frame_check(header, frame_payload_hash(payload, {}));
   std::vector<std::byte> bytes(kPeerFrameHeaderBytes);
   encode_peer_frame_header(header, std::span(bytes).first<kPeerFrameHeaderBytes>());
   bytes.insert(bytes.end(), payload.begin(), payload.end());
@@ -78,7 +78,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
       header.acknowledged = UINT64_MAX;
       all.push_back(hostile_frame(header, std::vector<std::byte>(kind >= 8 ? 48 : 0)));
     }
-  // Frames that are damaged, more than enough of them to end a link; another version, too.
+  // Frames that are damaged, more than enough of them to end a connection; another version, too.
   header.kind = PeerFrameKind::kProbe;
   header.sequence = header.acknowledged = 0;
   auto damaged = hostile_frame(header, {}), other_version = damaged;

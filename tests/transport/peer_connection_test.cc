@@ -180,7 +180,7 @@ TEST_F(PeerConnectionTest, FailsAndSaysWhyWhenThePeerBreaksTheProtocol) {
   encode_chunk_header({3, 1, 0}, std::span(chunk).first<kChunkHeaderBytes>());
   OutFrame unsent = numbered(PeerFrameKind::kBatches, 1, {});
   unsent.header.acknowledged = 1;
-  unsent.header.check = link_check(unsent.header, link_payload_hash({}, {}));
+  unsent.header.check = frame_check(unsent.header, frame_payload_hash({}, {}));
   const std::vector<Case> cases = {
       {Lane::kFrames, numbered(PeerFrameKind::kBatches, 1, std::vector<std::byte>(39)),
        FrameRefusal::kBytesDiffer},

@@ -29,7 +29,7 @@ struct Beat {
 class Process {
  public:
   Process(std::shared_ptr<MemoryNetwork> network, uint32_t number, uint32_t incarnation = 1)
-      : links_(quiet_events()) {
+      : connections_(quiet_events()) {
     TransportIdentity identity;
     identity.run = "run";
     identity.types = std::make_shared<const WireTypes>(std::vector{&message_type<Beat>()});
@@ -40,14 +40,14 @@ class Process {
     limits.greet_timeout = limits.silent_after = kPatience;
     limits.hello_every = Duration::milliseconds(5);
     limits.probe_after = Duration::milliseconds(20);
-    links_.carry_streams(&streams_);
-    auto opened = links_.open([&](TransportReceiver& receiver) {
+    connections_.carry_streams(&streams_);
+    auto opened = connections_.open([&](TransportReceiver& receiver) {
       return Result<std::unique_ptr<Transport>>(
           make_memory_transport(std::move(network), identity, limits, receiver));
     });
     EXPECT_TRUE(opened.ok());
   }
-  ~Process() { links_.close(); }
+  ~Process() { connections_.close(); }
 
   static PeerSpec peer(uint32_t number, uint32_t incarnation, bool is_connected_to) {
     PeerSpec peer;
@@ -61,15 +61,15 @@ class Process {
     StreamChannelSetup setup;
     setup.resource = "weights";
     setup.chunk_bytes = 10'000;
-    setup.has_news = [this] { links_.streams_ready(); };
+    setup.has_news = [this] { connections_.streams_ready(); };
     channel_ = make_stream_channel(std::move(setup));
     streams_.add(kStream, {ProcessId(0), ProcessId(1), ProcessId(2)}, channel_);
-    links_.streams_ready();
+    connections_.streams_ready();
   }
-  PeerConnections& links() { return links_; }
+  PeerConnections& connections() { return connections_; }
   StreamChannel& channel() { return *channel_; }
   uint64_t stream_bytes_received() const {
-    return links_.status().front().num_stream_bytes_received;
+    return connections_.status().front().num_stream_bytes_received;
   }
 
  private:
@@ -83,15 +83,15 @@ class Process {
   }
 
   WeightStreams streams_;
-  PeerConnections links_;
+  PeerConnections connections_;
   std::shared_ptr<StreamChannel> channel_;
 };
 
 class WeightStreamsTest : public testing::Test {
  protected:
   WeightStreamsTest() : trainer_(network_, 0), engine_(std::in_place, network_, 1) {
-    EXPECT_TRUE(trainer_.links().connect({Process::peer(1, 1, false)}).ok());
-    EXPECT_TRUE(engine_->links().connect({Process::peer(0, 1, true)}).ok());
+    EXPECT_TRUE(trainer_.connections().connect({Process::peer(1, 1, false)}).ok());
+    EXPECT_TRUE(engine_->connections().connect({Process::peer(0, 1, true)}).ok());
   }
   void publish(int64_t version) {
     const Status published = trainer_.channel().publish(channel_weights(version, kLarge));
@@ -154,11 +154,11 @@ TEST_F(WeightStreamsTest, AnEngineThatDiedGetsTheNewestWhenItIsBack) {
   network_->cut(ProcessId(0), ProcessId(1));  // so that it cannot say goodbye
   engine_.reset();
   network_->heal(ProcessId(0), ProcessId(1));
-  trainer_.links().end_peer(ProcessId(1), 1);
+  trainer_.connections().end_peer(ProcessId(1), 1);
   for (int64_t version = 2; version <= 4; ++version) publish(version);
   engine_.emplace(network_, 1, 2);
-  ASSERT_TRUE(engine_->links().connect({Process::peer(0, 1, true)}).ok());
-  ASSERT_TRUE(trainer_.links().join(Process::peer(1, 2, false)).ok());
+  ASSERT_TRUE(engine_->connections().connect({Process::peer(0, 1, true)}).ok());
+  ASSERT_TRUE(trainer_.connections().join(Process::peer(1, 2, false)).ok());
   engine_->make_channel();
   EXPECT_TRUE(gets(*engine_, 4));
   publish(5);

@@ -67,13 +67,14 @@ Result<Envelope> RecordedInputs::of(const TraceStep& step) const {
   return stored_envelope(trace_, plan_, wiring_.links[step.link.index()], step);
 }
 
-Resent RecordedInputs::resent(LinkId id, uint64_t sequence) const {
+EmissionFate RecordedInputs::emission_fate(LinkId id, uint64_t sequence) const {
   const WiredLink& link = wiring_.links[id.index()];
-  if (is_absent(link.target_group)) return Resent::kHandled;
-  if (!is_alone_ || sequence > last_handled_[id.index()]) return Resent::kSend;
+  if (is_absent(link.target_group)) return EmissionFate::kHandled;
+  if (!is_alone_ || sequence > last_handled_[id.index()]) return EmissionFate::kSend;
   const MessageKey key{id, incarnation_, sequence};
-  if (!trace_.delivery(key)) return link.latest_wins ? Resent::kOverwritten : Resent::kSend;
-  return trace_.has_payload(key) ? Resent::kHandled : Resent::kSend;
+  if (!trace_.delivery(key))
+    return link.latest_wins ? EmissionFate::kOverwritten : EmissionFate::kSend;
+  return trace_.has_payload(key) ? EmissionFate::kHandled : EmissionFate::kSend;
 }
 
 }  // namespace primerl

@@ -35,7 +35,7 @@ class RecordedInputs {
   /// Whether the message of this step will not be sent in this run.
   bool has(const TraceStep& step) const;
   Result<Envelope> of(const TraceStep& step) const;
-  Resent resent(LinkId link, uint64_t sequence) const;
+  EmissionFate emission_fate(LinkId link, uint64_t sequence) const;
   bool is_absent(GroupId group) const { return is_absent_[group.index()]; }
 
  private:

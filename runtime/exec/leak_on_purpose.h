@@ -11,7 +11,7 @@ namespace primerl {
 
 /// Leak checkers ignore it, and what only it references.
 template <class T>
-void keep_for_ever(std::unique_ptr<T>& owner) {
+void leak_on_purpose(std::unique_ptr<T>& owner) {
   [[maybe_unused]] const T* kept = owner.release();
 #ifdef __SANITIZE_ADDRESS__
   __lsan_ignore_object(kept);
