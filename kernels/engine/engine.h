@@ -69,6 +69,11 @@ struct SequenceRequest {
 struct PrefillEvent {
   SequenceId id;
   int32_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache
+
+  template <class F>
+  static void fields(F& f) {
+    f("id", &PrefillEvent::id)("num_cached_tokens", &PrefillEvent::num_cached_tokens);
+  }
 };
 
 /// The one end of a sequence. Sampled tokens include the eos or stop token that ended it, or the
@@ -84,6 +89,15 @@ struct FinishEvent {
   std::vector<VersionSpan> spans;  // run-length, cover [0, num_new_tokens) exactly
   Blob kept;                       // kept_sets.h: where has_kept_sets(sampling), one entry a token
   int32_t num_cached_tokens = 0;
+
+  /// All but `kept`, which has no bound.
+  template <class F>
+  static void fields(F& f) {
+    f("id", &FinishEvent::id)("reason", &FinishEvent::reason)(
+        "was_prefilled", &FinishEvent::was_prefilled)("detail", &FinishEvent::detail)(
+        "tokens", &FinishEvent::tokens)("logprobs", &FinishEvent::logprobs)(
+        "spans", &FinishEvent::spans)("num_cached_tokens", &FinishEvent::num_cached_tokens);
+  }
 };
 
 /// A snapshot of how busy the engine is.
@@ -98,6 +112,16 @@ struct EngineState {
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
   PolicyVersion version;  // applied last; none before the first: what was loaded has no version
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EngineState;
+    f("num_waiting", &E::num_waiting)("num_running", &E::num_running)("num_held", &E::num_held)(
+        "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
+        "num_room", &E::num_room)("num_prefill_tokens", &E::num_prefill_tokens)(
+        "num_decode_tokens", &E::num_decode_tokens)("num_preemptions", &E::num_preemptions)(
+        "version", &E::version);
+  }
 };
 
 /// `detail` of a sequence that expire() ended.

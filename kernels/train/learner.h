@@ -39,6 +39,12 @@ enum class LossKind : uint8_t { kDppo, kCrossEntropy };
 struct SampleLimits {
   int32_t max_sequence_tokens = 0;  // longest sample
   int32_t vocab_size = 0;           // tokens are [0, vocab_size)
+
+  template <class F>
+  static void fields(F& f) {
+    f("max_sequence_tokens", &SampleLimits::max_sequence_tokens)("vocab_size",
+                                                                 &SampleLimits::vocab_size);
+  }
 };
 
 /// One optimizer step's data of one tenant: the mean is over all its loss tokens.
@@ -62,6 +68,17 @@ struct TrainReport {
   int32_t num_micro_batches = 0;
   bool skipped = false;  // nothing to train on, or a non-finite gradient: weights unchanged
   std::string skip_reason;
+
+  template <class F>
+  static void fields(F& f) {
+    using R = TrainReport;
+    f("loss", &R::loss)("entropy_mean", &R::entropy_mean)("mismatch_kl_mean", &R::mismatch_kl_mean)(
+        "mismatch_kl_max", &R::mismatch_kl_max)("masked_fraction", &R::masked_fraction)(
+        "grad_norm", &R::grad_norm)("learning_rate", &R::learning_rate)(
+        "num_tokens", &R::num_tokens)("num_loss_tokens", &R::num_loss_tokens)(
+        "num_micro_batches", &R::num_micro_batches)("skipped", &R::skipped)("skip_reason",
+                                                                            &R::skip_reason);
+  }
 };
 
 /// Asked between micro-batches; true makes the learner leave and discard the step (kCancelled).

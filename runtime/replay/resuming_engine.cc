@@ -5,23 +5,23 @@
 #include <map>
 #include <optional>
 
-#include "runtime/replay/replayed_engine.h"
+#include "runtime/replay/traced_engine.h"
 
 namespace primerl {
 namespace {
 
-class ResumingEngine final : public Engine {
+class ResumingEngine final : public TracedEngine {
  public:
   explicit ResumingEngine(ResumingEngineSetup setup)
-      : setup_(std::move(setup)), recorded_(make_replayed_engine(setup_.next)) {}
+      : TracedEngine(std::move(setup.engine), std::move(setup.next)), setup_(std::move(setup)) {}
 
   Status submit(SequenceRequest request) override {
     RETURN_IF_ERROR(look());
-    if (is_live_) return setup_.engine->submit(std::move(request));
+    if (is_live_) return TracedEngine::submit(std::move(request));
     const SequenceId id = request.id;
     Flight flight;
     flight.request = request;
-    RETURN_IF_ERROR(recorded_->submit(std::move(request)));
+    RETURN_IF_ERROR(TracedEngine::submit(std::move(request)));
     flights_.insert_or_assign(id, std::move(flight));
     return ok();
   }
@@ -29,8 +29,7 @@ class ResumingEngine final : public Engine {
   Status take_over(SequenceId id) override {
     RETURN_IF_ERROR(look());
     const auto flight = flights_.find(id);
-    if (is_live_ && flight == flights_.end()) return setup_.engine->take_over(id);
-    if (!is_live_) RETURN_IF_ERROR(recorded_->take_over(id));
+    if (!is_live_ || flight == flights_.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
     if (flight == flights_.end()) return ok();
     // Resumed: its prompt is being computed again; it is taken over when that is done.
     flight->second.is_taken = true;
@@ -44,7 +43,7 @@ class ResumingEngine final : public Engine {
     if (!is_live_) {
       if (flight != flights_.end() && !flight->second.ended)
         flight->second.ended = FinishReason::kCancelled;
-      return recorded_->abort(id);
+      return;
     }
     if (const auto waiting = std::find(backlog_.begin(), backlog_.end(), id);
         waiting != backlog_.end()) {
@@ -53,7 +52,7 @@ class ResumingEngine final : public Engine {
     }
     if (flight != flights_.end() && flight->second.refusal)
       return end(id, FinishReason::kCancelled, {});
-    setup_.engine->abort(id);
+    TracedEngine::abort(id);
   }
 
   void expire(SequenceId id) override {
@@ -67,19 +66,18 @@ class ResumingEngine final : public Engine {
     }
     // A prompt that is being computed again has no lease: that counted only before the resume. It
     // is taken over when Decode asks.
-    if (flights_.count(id) == 0) setup_.engine->expire(id);
+    if (flights_.count(id) == 0) TracedEngine::expire(id);
   }
 
   std::vector<PrefillEvent> take_prefilled() override {
     if (!look().ok()) return {};
+    auto events = TracedEngine::take_prefilled();
     if (!is_live_) {
-      auto events = recorded_->take_prefilled();
       for (const auto& event : events)
         if (const auto flight = flights_.find(event.id); flight != flights_.end())
           flight->second.was_told = true;
       return events;
     }
-    auto events = setup_.engine->take_prefilled();
     std::erase_if(events, [this](const PrefillEvent& event) { return settle(event.id); });
     for (auto& [id, flight] : flights_)
       if (flight.refusal && !std::exchange(flight.was_told, true)) events.push_back({id, 0});
@@ -88,7 +86,7 @@ class ResumingEngine final : public Engine {
 
   std::vector<FinishEvent> take_finished() override {
     if (!look().ok()) return {};
-    auto events = is_live_ ? setup_.engine->take_finished() : recorded_->take_finished();
+    auto events = TracedEngine::take_finished();
     for (auto& event : events)
       if (const auto flight = flights_.find(event.id); flight != flights_.end()) {
         event.was_prefilled = event.was_prefilled || flight->second.was_told;
@@ -102,36 +100,31 @@ class ResumingEngine final : public Engine {
 
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     RETURN_IF_ERROR(look());
-    if (is_live_) return setup_.engine->apply(snapshot);
-    auto applied = recorded_->apply(snapshot);
-    if (applied.ok()) applied_ = snapshot;
+    auto applied = TracedEngine::apply(snapshot);
+    if (!is_live_ && applied.ok()) applied_ = snapshot;
     return applied;
   }
 
   EngineState state() const override {
-    if (!is_live_) return recorded_->state();
-    EngineState state = setup_.engine->state();
+    EngineState state = TracedEngine::state();
+    if (!is_live_) return state;
     state.num_waiting += static_cast<int32_t>(backlog_.size());
     state.num_room = std::max(state.num_room - static_cast<int32_t>(backlog_.size()), 0);
     return state;
   }
-  WeightManifest manifest() const override { return setup_.engine->manifest(); }
-  int32_t max_sequence_tokens() const override {
-    return is_live_ ? setup_.engine->max_sequence_tokens() : recorded_->max_sequence_tokens();
-  }
   Status step() override {
     RETURN_IF_ERROR(look());
-    if (!is_live_) return recorded_->step();
-    submit_waiting();
-    return setup_.engine->step();
+    if (is_live_) submit_waiting();
+    return TracedEngine::step();
   }
   /// At the end of the record there is work: the sequences in flight.
   bool has_work() const override {
-    if (!is_live_) return setup_.is_live() || recorded_->has_work();
-    return !fault_.ok() || has_news() || !backlog_.empty() || setup_.engine->has_work();
+    if (!is_live_) return setup_.is_live();
+    return !fault_.ok() || has_news() || !backlog_.empty() || TracedEngine::has_work();
   }
-  Duration take_cost() override { return is_live_ ? setup_.engine->take_cost() : Duration(); }
-  std::string describe() const override { return setup_.engine->describe(); }
+
+ protected:
+  bool is_replaying() const override { return !is_live_; }
 
  private:
   /// A recorded sequence that has not finished.
@@ -178,7 +171,7 @@ class ResumingEngine final : public Engine {
   }
 
   Status applied_to_real(const WeightSnapshot& weights) {
-    RETURN_IF_ERROR(setup_.engine->apply(weights));
+    RETURN_IF_ERROR(TracedEngine::apply(weights));
     applied_.reset();
     return ok();
   }
@@ -187,7 +180,7 @@ class ResumingEngine final : public Engine {
     while (!backlog_.empty()) {
       const SequenceId id = backlog_.front();
       Flight& flight = flights_.at(id);
-      const Status submitted = setup_.engine->submit(SequenceRequest(flight.request));
+      const Status submitted = TracedEngine::submit(SequenceRequest(flight.request));
       if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
       backlog_.pop_front();
       if (submitted.ok()) continue;
@@ -210,7 +203,7 @@ class ResumingEngine final : public Engine {
   }
 
   /// True when Prefill was told about this prompt before; a recorded take-over is repeated on the
-  /// engine.
+  /// engine, and a failure is found by the next step().
   bool settle(SequenceId id) {
     const auto found = flights_.find(id);
     if (found == flights_.end()) return false;
@@ -224,16 +217,16 @@ class ResumingEngine final : public Engine {
       return true;
     }
     flights_.erase(found);
-    // The sequence is held and not aborted, so an error here is a fault of the engine: CHECK.
-    const Status taken = setup_.engine->take_over(id);
-    CHECK(taken.ok(), "a sequence whose prompt is complete could not be taken over");
+    // The sequence is held and not aborted, so an error here is a fault of the engine.
+    const Status taken = TracedEngine::take_over(id);
+    if (!taken.ok() && fault_.ok())
+      fault_ = Error(taken.error()).while_doing("taking over a sequence that was in flight");
     return true;
   }
 
   const ResumingEngineSetup setup_;
-  const std::unique_ptr<Engine> recorded_;
   bool is_live_ = false;
-  Status fault_;                          // of switching to the real engine
+  Status fault_;                          // of switching to the real engine, or of that one
   std::map<SequenceId, Flight> flights_;  // resumed: prompts not complete again
   std::optional<WeightSnapshot> applied_;
   std::deque<SequenceId> backlog_;  // resumed: waiting for room in the engine's queue

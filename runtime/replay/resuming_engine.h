@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "kernels/engine/engine.h"
-#include "runtime/replay/replayed_answer.h"
+#include "runtime/replay/traced_calls.h"
 
 namespace primerl {
 

@@ -2,28 +2,30 @@
 
 #include <bit>
 
-#include "runtime/replay/replayed_learner.h"
+#include "runtime/replay/traced_learner.h"
 
 namespace primerl {
 namespace {
 
+/// The first member of type double that differs.
+struct FirstNumber {
+  const TrainReport &then, &now;
+  std::string difference;
+  template <class M>
+  FirstNumber& operator()(std::string_view name, M TrainReport::*member) {
+    if constexpr (std::is_same_v<M, double>)
+      if (difference.empty() &&
+          std::bit_cast<uint64_t>(then.*member) != std::bit_cast<uint64_t>(now.*member))
+        difference = fmt::format("{}: recorded {}, now {}", name, then.*member, now.*member);
+    return *this;
+  }
+};
+
 /// The differences between two reports of one step; empty when they are equal to the last bit.
 std::string difference(const TrainReport& then, const TrainReport& now) {
-  const auto differ = [](std::string_view name, double a, double b) {
-    return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b)
-               ? std::string()
-               : fmt::format("{}: recorded {}, now {}", name, a, b);
-  };
-  for (const auto& [name, member] :
-       std::initializer_list<std::pair<std::string_view, double TrainReport::*>>{
-           {"loss", &TrainReport::loss},
-           {"entropy_mean", &TrainReport::entropy_mean},
-           {"mismatch_kl_mean", &TrainReport::mismatch_kl_mean},
-           {"mismatch_kl_max", &TrainReport::mismatch_kl_max},
-           {"masked_fraction", &TrainReport::masked_fraction},
-           {"grad_norm", &TrainReport::grad_norm},
-           {"learning_rate", &TrainReport::learning_rate}})
-    if (std::string found = differ(name, then.*member, now.*member); !found.empty()) return found;
+  FirstNumber number{then, now, {}};
+  TrainReport::fields(number);
+  if (!number.difference.empty()) return number.difference;
   if (then.num_tokens != now.num_tokens || then.num_loss_tokens != now.num_loss_tokens ||
       then.num_micro_batches != now.num_micro_batches)
     return fmt::format(
@@ -46,23 +48,23 @@ std::string difference(const Result<TrainReport>& then, const Result<TrainReport
              : fmt::format("recorded error: {}, now: {}", then.error().text(), now.error().text());
 }
 
-class ResumingLearner final : public Learner {
+class ResumingLearner final : public TracedLearner {
  public:
   explicit ResumingLearner(ResumingLearnerSetup setup)
-      : setup_(std::move(setup)),
-        recorded_(make_replayed_learner(setup_.next)),
+      : TracedLearner(std::move(setup.learner), std::move(setup.next)),
+        setup_(std::move(setup)),
         is_real_(setup_.checkpoint.empty()) {}
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     if (!is_real_) {
-      auto report = recorded_->step(batch, stop);
+      auto report = TracedLearner::step(batch, stop);
       if (!report.ok() || report->skipped || ++num_taken_ < setup_.num_steps) return report;
       RETURN_IF_ERROR(load_checkpoint());
       return report;
     }
-    if (setup_.is_live()) return setup_.learner->step(batch, stop);
-    const auto then = recorded_->step(batch, stop);
-    auto now = setup_.learner->step(batch, stop);
+    if (!is_replaying()) return TracedLearner::step(batch, stop);
+    const auto then = TracedLearner::step(batch, stop);
+    auto now = learner().step(batch, stop);
     const bool counts = now.ok() && !now->skipped;
     num_taken_ += counts ? 1 : 0;
     if (const std::string what = difference(then, now); !what.empty())
@@ -72,40 +74,36 @@ class ResumingLearner final : public Learner {
   }
 
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
-    if (!is_real_) return recorded_->snapshot(version);
-    if (!setup_.is_live()) RETURN_IF_ERROR(recorded_->snapshot(version));
-    return setup_.learner->snapshot(version);
+    auto snapshot = TracedLearner::snapshot(version);
+    return snapshot.ok() && is_real_ && is_replaying() ? learner().snapshot(version) : snapshot;
   }
   Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override {
-    return is_real_ ? setup_.learner->score(tokens) : recorded_->score(tokens);
+    return is_real_ ? learner().score(tokens) : TracedLearner::score(tokens);
   }
   /// Files saved before the checkpoint existed once and may be removed by now.
   Status save(const std::filesystem::path& folder) override {
-    if (!is_real_) return recorded_->save(folder);
-    if (!setup_.is_live()) RETURN_IF_ERROR(recorded_->save(folder));
-    if (folder == setup_.checkpoint) return ok();
-    return setup_.learner->save(folder);
+    if (is_replaying()) RETURN_IF_ERROR(TracedLearner::save(folder));
+    if (!is_real_ || folder == setup_.checkpoint) return ok();
+    return learner().save(folder);
   }
   /// The recorded start was itself resumed from `folder`.
   Status load(const std::filesystem::path& folder) override {
     if (folder == setup_.checkpoint) return load_checkpoint();
-    return is_real_ ? setup_.learner->load(folder) : ok();
+    return is_real_ ? learner().load(folder) : ok();
   }
-  SampleLimits limits() const override {
-    return is_real_ && setup_.is_live() ? setup_.learner->limits() : recorded_->limits();
-  }
-  Duration take_cost() override { return is_real_ ? setup_.learner->take_cost() : Duration(); }
-  std::string describe() const override { return setup_.learner->describe(); }
+  Duration take_cost() override { return is_real_ ? learner().take_cost() : Duration(); }
+
+ protected:
+  bool is_replaying() const override { return !is_real_ || !setup_.is_live(); }
 
  private:
   Status load_checkpoint() {
-    RETURN_IF_ERROR(setup_.learner->load(setup_.checkpoint));
+    RETURN_IF_ERROR(learner().load(setup_.checkpoint));
     is_real_ = true;
     return ok();
   }
 
   const ResumingLearnerSetup setup_;
-  const std::unique_ptr<Learner> recorded_;
   bool is_real_;
   int64_t num_taken_ = 0;
 };

@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "kernels/train/learner.h"
-#include "runtime/replay/replayed_answer.h"
+#include "runtime/replay/traced_calls.h"
 
 namespace primerl {
 

@@ -6,10 +6,10 @@
 #include "kernels/weights/options.h"
 #include "runtime/backends/backends.h"
 #include "runtime/replay/replayed_channel.h"
-#include "runtime/replay/replayed_engine.h"
-#include "runtime/replay/replayed_learner.h"
 #include "runtime/replay/resuming_engine.h"
 #include "runtime/replay/resuming_learner.h"
+#include "runtime/replay/traced_engine.h"
+#include "runtime/replay/traced_learner.h"
 
 namespace primerl {
 namespace {
@@ -66,10 +66,10 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
                                  }));
     if (kind == Learner::kResourceKind)
       return std::unique_ptr<Resource>(
-          make_recording_learner(take_as<Learner>(std::move(*made)), keep));
+          std::make_unique<TracedLearner>(take_as<Learner>(std::move(*made)), keep));
     if (kind == Engine::kResourceKind)
       return std::unique_ptr<Resource>(
-          make_recording_engine(take_as<Engine>(std::move(*made)), keep));
+          std::make_unique<TracedEngine>(take_as<Engine>(std::move(*made)), keep));
     return made;
   };
 }
@@ -179,19 +179,19 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
       return std::unique_ptr<Resource>(make_replayed_channel(std::move(setup)));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
-      return std::unique_ptr<Resource>(make_replayed_learner(next));
+      return std::unique_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));
     if (kind == Engine::kResourceKind && depth != ReplayDepth::kFull)
-      return std::unique_ptr<Resource>(make_replayed_engine(next));
+      return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
     // Skip the recorded answers of a real resource, or a channel would take them for its own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     if (kind == Learner::kResourceKind)
       return std::unique_ptr<Resource>(
-          make_recording_learner(take_as<Learner>(std::move(*made)), skip));
+          std::make_unique<TracedLearner>(take_as<Learner>(std::move(*made)), skip));
     if (kind == Engine::kResourceKind)
       return std::unique_ptr<Resource>(
-          make_recording_engine(take_as<Engine>(std::move(*made)), skip));
+          std::make_unique<TracedEngine>(take_as<Engine>(std::move(*made)), skip));
     return made;
   };
 }

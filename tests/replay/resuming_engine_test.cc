@@ -9,7 +9,7 @@
 #include <set>
 
 #include "kernels/weights/snapshot.h"
-#include "runtime/replay/replayed_engine.h"
+#include "runtime/replay/traced_engine.h"
 
 namespace primerl {
 namespace {
@@ -31,7 +31,7 @@ class FakeEngine final : public Engine {
   }
   Status take_over(SequenceId id) override {
     calls.push_back(fmt::format("take_over {}", id.value));
-    return ok();
+    return take_over_fault;
   }
   void abort(SequenceId id) override { calls.push_back(fmt::format("abort {}", id.value)); }
   void expire(SequenceId id) override { calls.push_back(fmt::format("expire {}", id.value)); }
@@ -69,7 +69,7 @@ class FakeEngine final : public Engine {
   std::vector<uint64_t> waiting;
   size_t room = 100;
   std::set<uint64_t> refused;
-  Status apply_fault;
+  Status apply_fault, take_over_fault;
   int32_t longest = 64;
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
@@ -95,9 +95,9 @@ class ResumingEngine : public ::testing::Test {
   ResumingEngine() {
     auto original = std::make_unique<FakeEngine>();
     original_ = original.get();
-    recording_ = make_recording_engine(std::move(original), [this](std::vector<std::byte> answer) {
-      tape_.push_back(std::move(answer));
-    });
+    recording_ = std::make_unique<TracedEngine>(
+        std::move(original),
+        [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
     auto real = std::make_unique<FakeEngine>();
     real_ = real.get();
     engine_ = make_resuming_engine(
@@ -323,6 +323,19 @@ TEST_F(ResumingEngine, SaysOfAnEndWhetherPrefillHadHeardOfThePrompt) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_TRUE(events[0].was_prefilled);
   EXPECT_FALSE(events[1].was_prefilled);
+}
+
+TEST_F(ResumingEngine, AnEngineThatDoesNotTakeASequenceOverAgainFailsTheRun) {
+  put_four_in_flight();
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  real_->complete(1);
+  real_->take_over_fault = error(Code::kNotFound, "no sequence 1");
+  EXPECT_THAT(ids(engine_->take_prefilled()), IsEmpty());
+  EXPECT_TRUE(engine_->has_work());
+  const Status failed = engine_->step();
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().text(), HasSubstr("no sequence 1"));
 }
 
 TEST_F(ResumingEngine, ALeaseThatEndedBeforeItWentLiveIsNotForgotten) {

@@ -1,0 +1,100 @@
+/// TracedCalls: the calls of a resource whose answers are recorded, or repeated from the record.
+///
+/// An answer is a message: its first members are the call and how it failed, the others are what
+/// calls return. Shared by traced_engine and traced_learner; docs/formats/trace.md has the notes
+/// that hold them. Threads: that of the resource.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/wire/msgpack_codec.h"
+
+namespace primerl {
+
+/// Takes one answer; called inside the resource's calls.
+using KeepAnswer = std::function<void(std::vector<std::byte>)>;
+/// The next answer of the current step; null: the recorded run made fewer calls.
+using NextAnswer = std::function<const std::vector<std::byte>*()>;
+
+/// For the fields() of a struct that derives from others with fields(): theirs as its own.
+template <class T, class F>
+struct FieldsOf {
+  F& f;
+  template <class Base, class M>
+  FieldsOf& operator()(std::string_view name, M Base::*member) {
+    f(name, static_cast<M T::*>(member));
+    return *this;
+  }
+};
+
+/// `Answer` has members call, has_failed, code and text; `Call` has to_string().
+template <Message Answer, class Call>
+class TracedCalls {
+ public:
+  /// One of `next` (repeats) and `keep` (records), or none. `who` is for the text of errors.
+  TracedCalls(std::string_view who, NextAnswer next, KeepAnswer keep)
+      : who_(who), next_(std::move(next)), keep_(std::move(keep)) {}
+
+  bool has_record() const { return next_ != nullptr; }
+  bool is_recording() const { return keep_ != nullptr; }
+
+  /// The next recorded answer, which must be to `call`; the recorded error when the call failed.
+  Result<Answer> take(Call call) const {
+    const auto* bytes = next_();
+    if (bytes == nullptr)
+      return error(Code::kNotFound, "the record has no answer of the {} to this '{}'", who_,
+                   to_string(call));
+    ASSIGN_OR_RETURN(const Payload payload, decode_message(message_type<Answer>(), *bytes));
+    const auto& answer = payload.as<Answer>();
+    if (answer.call != static_cast<uint8_t>(call))
+      return error(Code::kCorrupt, "the {} was asked for '{}', in the recorded run for '{}'", who_,
+                   to_string(call), to_string(static_cast<Call>(answer.call)));
+    if (answer.has_failed) return Error(static_cast<Code>(answer.code), answer.text);
+    return answer;
+  }
+  Status take_status(Call call) const {
+    const auto answer = take(call);
+    return answer.ok() ? ok() : Status(answer.error());
+  }
+
+  void keep(Call call, Answer answer) const {
+    if (keep_ == nullptr) return;
+    answer.call = static_cast<uint8_t>(call);
+    auto encoded = encode_message(Payload::of(std::move(answer)));
+    CHECK(encoded.ok(), "an answer of a resource is larger than a message");
+    keep_(std::move(encoded->body));
+  }
+  Status keep(Call call, Status status) const {
+    if (keep_ == nullptr) return status;
+    Answer answer;
+    if (!status.ok()) {
+      answer.has_failed = true;
+      answer.code = static_cast<uint8_t>(status.error().code());
+      answer.text = status.error().text();
+    }
+    keep(call, std::move(answer));
+    return status;
+  }
+  /// `put(answer, value)` writes what a call returned into its answer.
+  template <class T, class Put>
+  Result<T> keep(Call call, Result<T> result, const Put& put) const {
+    if (!result.ok()) {
+      (void)keep(call, Status(result.error()));
+    } else {
+      Answer answer;
+      put(answer, *result);
+      keep(call, std::move(answer));
+    }
+    return result;
+  }
+
+ private:
+  const std::string_view who_;
+  const NextAnswer next_;
+  const KeepAnswer keep_;
+};
+
+}  // namespace primerl

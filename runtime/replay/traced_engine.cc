@@ -1,0 +1,233 @@
+#include "runtime/replay/traced_engine.h"
+
+#include <algorithm>
+#include <span>
+
+namespace primerl {
+namespace {
+
+constexpr size_t kKeptPiece = size_t{512} << 10;  // bytes; an answer is less than a message
+
+enum class Call : uint8_t { kSubmit, kTakeOver, kPrefilled, kFinished, kApply, kState, kLongest };
+
+std::string_view to_string(Call call) {
+  constexpr std::string_view kNames[] = {
+      "submit", "take_over", "take_prefilled",     "take_finished",
+      "apply",  "state",     "max_sequence_tokens"};
+  const auto index = static_cast<size_t>(call);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+struct Finished : FinishEvent {
+  uint64_t num_kept_bytes = 0;  // that follow in separate answers
+  template <class F>
+  static void fields(F& f) {
+    FieldsOf<Finished, F> event{f};
+    FinishEvent::fields(event);
+    f("num_kept_bytes", &Finished::num_kept_bytes);
+  }
+};
+
+/// One call and its result; the members of other calls are empty.
+struct EngineAnswer {
+  static constexpr std::string_view kName = "EngineAnswer";
+  static constexpr uint32_t kVersion = 2;
+  uint8_t call = 0;
+  bool has_failed = false;
+  uint8_t code = 0;
+  std::string text;
+  std::vector<PrefillEvent> prefilled;
+  std::vector<Finished> finished;
+  int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
+  std::vector<int64_t> state;  // EngineState, in the order of its fields()
+  std::vector<uint8_t> kept;   // bytes of the last finished one's kept sets
+  template <class F>
+  static void fields(F& f) {
+    f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
+        "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
+        "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
+        "number", &EngineAnswer::number)("state", &EngineAnswer::state)("kept",
+                                                                        &EngineAnswer::kept);
+  }
+};
+
+/// Over EngineState::fields().
+struct PutNumbers {
+  const EngineState& state;
+  std::vector<int64_t>& numbers;
+  template <class M>
+  PutNumbers& operator()(std::string_view, M EngineState::*member) {
+    if constexpr (std::is_same_v<M, PolicyVersion>)
+      numbers.push_back((state.*member).value);
+    else
+      numbers.push_back(static_cast<int64_t>(state.*member));
+    return *this;
+  }
+};
+struct TakeNumbers {
+  std::span<const int64_t> numbers;
+  EngineState& state;
+  template <class M>
+  TakeNumbers& operator()(std::string_view, M EngineState::*member) {
+    state.*member = static_cast<M>(numbers.front());
+    numbers = numbers.subspan(1);
+    return *this;
+  }
+};
+
+EngineState state_of(std::span<const int64_t> numbers) {
+  EngineState state;
+  wire::Count<EngineState> count;
+  EngineState::fields(count);
+  if (numbers.size() != count.fields) return state;
+  TakeNumbers take{numbers, state};
+  EngineState::fields(take);
+  return state;
+}
+
+}  // namespace
+
+class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
+ public:
+  using TracedCalls::TracedCalls;
+
+  /// First their number, then one answer each with its kept sets in pieces: together they may
+  /// exceed the limit of a message.
+  void keep_finished(const std::vector<FinishEvent>& events) const {
+    EngineAnswer count;
+    count.number = static_cast<int64_t>(events.size());
+    keep(Call::kFinished, std::move(count));
+    for (const auto& event : events) {
+      EngineAnswer answer;
+      answer.finished.push_back({event, event.kept.size()});
+      keep(Call::kFinished, std::move(answer));
+      const auto* bytes = reinterpret_cast<const uint8_t*>(event.kept.bytes().data());
+      for (size_t begin = 0; begin < event.kept.size(); begin += kKeptPiece) {
+        EngineAnswer piece;
+        piece.kept.assign(bytes + begin, bytes + std::min(event.kept.size(), begin + kKeptPiece));
+        keep(Call::kFinished, std::move(piece));
+      }
+    }
+  }
+  std::vector<FinishEvent> take_finished() const {
+    std::vector<FinishEvent> events;
+    const auto count = take(Call::kFinished);
+    for (int64_t i = 0; count.ok() && i < count->number; ++i)
+      if (const auto answer = take(Call::kFinished); answer.ok())
+        for (const auto& each : answer->finished) {
+          events.push_back(each);
+          events.back().kept = take_kept_sets(each.num_kept_bytes);
+        }
+    return events;
+  }
+
+ private:
+  Blob take_kept_sets(uint64_t num_bytes) const {
+    std::vector<std::byte> bytes;
+    while (bytes.size() < num_bytes) {
+      const auto answer = take(Call::kFinished);
+      if (!answer.ok() || answer->kept.empty()) break;
+      const auto piece = std::as_bytes(std::span(answer->kept));
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    }
+    return bytes.empty() ? Blob() : Blob(std::move(bytes));
+  }
+};
+
+TracedEngine::TracedEngine(std::unique_ptr<Engine> engine, KeepAnswer keep)
+    : engine_(std::move(engine)),
+      calls_(std::make_unique<Calls>("engine", nullptr, std::move(keep))) {}
+
+TracedEngine::TracedEngine(std::unique_ptr<Engine> engine, NextAnswer next)
+    : engine_(std::move(engine)),
+      calls_(std::make_unique<Calls>("engine", std::move(next), nullptr)) {}
+
+TracedEngine::~TracedEngine() = default;
+
+bool TracedEngine::is_replaying() const { return calls_->has_record(); }
+
+Status TracedEngine::submit(SequenceRequest request) {
+  if (is_replaying()) return calls_->take_status(Call::kSubmit);
+  return calls_->keep(Call::kSubmit, engine_->submit(std::move(request)));
+}
+
+Status TracedEngine::take_over(SequenceId id) {
+  if (is_replaying()) return calls_->take_status(Call::kTakeOver);
+  return calls_->keep(Call::kTakeOver, engine_->take_over(id));
+}
+
+void TracedEngine::abort(SequenceId id) {
+  if (!is_replaying()) engine_->abort(id);
+}
+
+void TracedEngine::expire(SequenceId id) {
+  if (!is_replaying()) engine_->expire(id);
+}
+
+// A missing answer, or one of another call, appears as a difference in what the actors emit.
+
+std::vector<PrefillEvent> TracedEngine::take_prefilled() {
+  if (is_replaying()) {
+    auto recorded = calls_->take(Call::kPrefilled);
+    return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
+  }
+  auto events = engine_->take_prefilled();
+  EngineAnswer answer;
+  answer.prefilled = events;
+  calls_->keep(Call::kPrefilled, std::move(answer));
+  return events;
+}
+
+std::vector<FinishEvent> TracedEngine::take_finished() {
+  if (is_replaying()) return calls_->take_finished();
+  auto events = engine_->take_finished();
+  if (calls_->is_recording()) calls_->keep_finished(events);
+  return events;
+}
+
+Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
+  if (is_replaying()) {
+    ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(Call::kApply));
+    return static_cast<uint64_t>(answer.number);
+  }
+  return calls_->keep(Call::kApply, engine_->apply(snapshot), [](auto& answer, uint64_t applied) {
+    answer.number = static_cast<int64_t>(applied);
+  });
+}
+
+/// It does not change during a run: nothing to record.
+WeightManifest TracedEngine::manifest() const {
+  return engine_ == nullptr ? WeightManifest() : engine_->manifest();
+}
+
+EngineState TracedEngine::state() const {
+  if (is_replaying()) {
+    const auto answer = calls_->take(Call::kState);
+    return answer.ok() ? state_of(answer->state) : EngineState();
+  }
+  const EngineState state = engine_->state();
+  EngineAnswer answer;
+  PutNumbers put{state, answer.state};
+  EngineState::fields(put);
+  calls_->keep(Call::kState, std::move(answer));
+  return state;
+}
+
+int32_t TracedEngine::max_sequence_tokens() const {
+  if (is_replaying()) {
+    const auto answer = calls_->take(Call::kLongest);
+    return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
+  }
+  EngineAnswer answer;
+  answer.number = engine_->max_sequence_tokens();
+  const auto longest = static_cast<int32_t>(answer.number);
+  calls_->keep(Call::kLongest, std::move(answer));
+  return longest;
+}
+
+Status TracedEngine::step() { return is_replaying() ? ok() : engine_->step(); }
+bool TracedEngine::has_work() const { return !is_replaying() && engine_->has_work(); }
+Duration TracedEngine::take_cost() { return is_replaying() ? Duration() : engine_->take_cost(); }
+std::string TracedEngine::describe() const { return engine_ == nullptr ? "" : engine_->describe(); }
+
+}  // namespace primerl

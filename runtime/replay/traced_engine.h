@@ -1,0 +1,48 @@
+/// TracedEngine: an Engine that records its answers, or repeats those of a record.
+///
+/// With the answers in the trace, Prefill and Decode are replayed without generating a token
+/// (`replay --depth learner` and `control`). This is the one place that knows what a record holds
+/// of an engine: a new method of Engine is one more method here. Threads: those of the engine that
+/// it replaces.
+#pragma once
+
+#include <memory>
+
+#include "kernels/engine/engine.h"
+#include "runtime/replay/traced_calls.h"
+
+namespace primerl {
+
+class TracedEngine : public Engine {
+ public:
+  /// Records the answers of `engine`.
+  TracedEngine(std::unique_ptr<Engine> engine, KeepAnswer keep);
+  /// Repeats the record while is_replaying(), and asks `engine` when not; null: it always is.
+  TracedEngine(std::unique_ptr<Engine> engine, NextAnswer next);
+  ~TracedEngine() override;
+
+  Status submit(SequenceRequest request) override;
+  Status take_over(SequenceId id) override;
+  void abort(SequenceId id) override;
+  void expire(SequenceId id) override;
+  std::vector<PrefillEvent> take_prefilled() override;
+  std::vector<FinishEvent> take_finished() override;
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  WeightManifest manifest() const override;
+  EngineState state() const override;
+  int32_t max_sequence_tokens() const override;
+  Status step() override;
+  bool has_work() const override;
+  Duration take_cost() override;
+  std::string describe() const override;
+
+ protected:
+  virtual bool is_replaying() const;
+
+ private:
+  class Calls;
+  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<const Calls> calls_;
+};
+
+}  // namespace primerl

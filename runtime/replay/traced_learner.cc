@@ -1,0 +1,124 @@
+#include "runtime/replay/traced_learner.h"
+
+namespace primerl {
+namespace {
+
+enum class Call : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits };
+
+std::string_view to_string(Call call) {
+  constexpr std::string_view kNames[] = {"step", "snapshot", "save", "load", "limits"};
+  const auto index = static_cast<size_t>(call);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+/// One call and its result: of a step the TrainReport, of limits the SampleLimits.
+struct LearnerAnswer : TrainReport, SampleLimits {
+  static constexpr std::string_view kName = "LearnerAnswer";
+  static constexpr uint32_t kVersion = 2;
+  uint8_t call = 0;
+  bool has_failed = false;
+  uint8_t code = 0;
+  std::string text;
+
+  template <class F>
+  static void fields(F& f) {
+    f("call", &LearnerAnswer::call)("has_failed", &LearnerAnswer::has_failed)(
+        "code", &LearnerAnswer::code)("text", &LearnerAnswer::text);
+    FieldsOf<LearnerAnswer, F> results{f};
+    TrainReport::fields(results);
+    SampleLimits::fields(results);
+  }
+};
+
+}  // namespace
+
+class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, Call> {
+ public:
+  using TracedCalls::TracedCalls;
+};
+
+TracedLearner::TracedLearner(std::unique_ptr<Learner> learner, KeepAnswer keep)
+    : learner_(std::move(learner)),
+      calls_(std::make_unique<Calls>("learner", nullptr, std::move(keep))) {}
+
+TracedLearner::TracedLearner(std::unique_ptr<Learner> learner, NextAnswer next)
+    : learner_(std::move(learner)),
+      calls_(std::make_unique<Calls>("learner", std::move(next), nullptr)) {}
+
+TracedLearner::~TracedLearner() = default;
+
+bool TracedLearner::is_replaying() const { return calls_->has_record(); }
+
+Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopRequested& stop) {
+  if (is_replaying()) {
+    ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(Call::kStep));
+    return TrainReport(std::move(answer));
+  }
+  return calls_->keep(Call::kStep, learner_->step(batch, stop),
+                      [](TrainReport& answer, const TrainReport& report) { answer = report; });
+}
+
+Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(PolicyVersion version) {
+  if (is_replaying()) {
+    RETURN_IF_ERROR(calls_->take(Call::kSnapshot));
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->version = version;
+    return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
+  }
+  return calls_->keep(Call::kSnapshot, learner_->snapshot(version), [](auto&, const auto&) {});
+}
+
+Result<std::vector<float>> TracedLearner::score(const std::vector<int32_t>& tokens) {
+  if (is_replaying())
+    return error(Code::kUnavailable, "a learner played from the record has no weights");
+  return learner_->score(tokens);
+}
+
+Status TracedLearner::save(const std::filesystem::path& folder) {
+  if (is_replaying()) return calls_->take_status(Call::kSave);
+  return calls_->keep(Call::kSave, learner_->save(folder));
+}
+
+Status TracedLearner::load(const std::filesystem::path& folder) {
+  return is_replaying() ? ok() : learner_->load(folder);
+}
+
+/// Without an answer every sample is refused; the end of its group of rollouts then shows the
+/// difference.
+SampleLimits TracedLearner::limits() const {
+  if (is_replaying()) {
+    const auto answer = calls_->take(Call::kLimits);
+    return answer.ok() ? SampleLimits(*answer) : SampleLimits();
+  }
+  LearnerAnswer answer;
+  static_cast<SampleLimits&>(answer) = learner_->limits();
+  const SampleLimits limits = answer;
+  calls_->keep(Call::kLimits, std::move(answer));
+  return limits;
+}
+
+Status TracedLearner::step() { return is_replaying() ? ok() : learner_->step(); }
+bool TracedLearner::has_work() const { return !is_replaying() && learner_->has_work(); }
+Duration TracedLearner::take_cost() { return is_replaying() ? Duration() : learner_->take_cost(); }
+std::string TracedLearner::describe() const {
+  return learner_ == nullptr ? "" : learner_->describe();
+}
+
+int64_t num_recorded_steps(const Trace& trace, GroupId group) {
+  int64_t count = 0;
+  for (uint64_t step = trace.first_step(group); step != 0 && step <= trace.last_step(group);
+       ++step) {
+    for (const NondeterministicInput& note : trace.notes(group, step)) {
+      if (note.kind != NoteKind::kResource) continue;
+      // Answers of the weight channel are among those of the learner.
+      const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
+      if (!payload.ok()) continue;
+      const auto& answer = payload->as<LearnerAnswer>();
+      const bool is_step = answer.call == static_cast<uint8_t>(Call::kStep);
+      count += is_step && !answer.has_failed && !answer.skipped ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+}  // namespace primerl
