@@ -85,9 +85,9 @@ std::vector<std::byte> without_holes(SegmentReader& reader, const Scan& found) {
   return bytes;
 }
 
-class Recovery {
+class SegmentRepair {
  public:
-  Recovery(std::filesystem::path folder, const RecoverOptions& options)
+  SegmentRepair(std::filesystem::path folder, const RecoverOptions& options)
       : folder_(std::move(folder)), options_(options) {}
 
   Result<std::vector<MaintenanceStep>> run(std::vector<SegmentFile> files) {
@@ -103,7 +103,7 @@ class Recovery {
         is_last = (is_last && was_removed_) || file->process != std::prev(file)->process ||
                   file->incarnation != std::prev(file)->incarnation;
       was_removed_ = false;
-      RETURN_IF_ERROR(recover(*file, is_last));
+      RETURN_IF_ERROR(repair(*file, is_last));
     }
     std::reverse(steps_.begin(), steps_.end());
     return std::move(steps_);
@@ -138,7 +138,7 @@ class Recovery {
     return ok();
   }
 
-  Status recover(const SegmentFile& file, bool is_last) {
+  Status repair(const SegmentFile& file, bool is_last) {
     auto opened = SegmentReader::open(file.path);
     if (!opened.ok()) {
       add(file.path, fmt::format("left as it is: {}", opened.error().message()), file.num_bytes,
@@ -207,7 +207,7 @@ Result<std::vector<MaintenanceStep>> recover_trace(const std::filesystem::path& 
                                                    const RecoverOptions& options) {
   ASSIGN_OR_RETURN(const auto trace, find_trace_folder(folder));
   ASSIGN_OR_RETURN(auto files, list_segments(trace));
-  return Recovery(trace, options).run(std::move(files));
+  return SegmentRepair(trace, options).run(std::move(files));
 }
 
 Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& folder) {
