@@ -67,8 +67,6 @@ TraceDiff diff_traces(const Trace& a, const Trace& b);
 std::string to_text(const Trace& a, const TraceDiff& diff);
 Json to_json(const Trace& a, const TraceDiff& diff);
 
-/// "members[0].reward: 0.25 in a, 0.75 in b" for each value that differs, at most `max`.
-std::vector<std::string> value_differences(const Json& a, const Json& b, size_t max);
 /// Values of the resolved graph that differ: "node.trainer.lr: 0.1 in a, 0.2 in b".
 std::vector<std::string> option_differences(const std::string& a_toml, const std::string& b_toml);
 

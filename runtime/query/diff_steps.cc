@@ -9,6 +9,7 @@ namespace primerl {
 namespace {
 
 constexpr size_t kDetailsMax = 8;
+constexpr size_t kValueBytesMax = 100;  // of one value that differs
 constexpr uint8_t kOutcomeFlags = kFailed | kAbandoned | kInjected;
 
 uint32_t mapped(const std::vector<uint32_t>& map, uint32_t number) {
@@ -34,7 +35,10 @@ std::vector<std::string> content_details(const Pair& pair, const MessageKey& key
     const auto json_a = payload_json(pair.a.catalog().types[a->type], *a);
     const auto json_b = payload_json(pair.b.catalog().types[b->type], *b);
     if (json_a.ok() && json_b.ok()) {
-      auto details = value_differences(*json_a, *json_b, kDetailsMax);
+      std::vector<std::string> details;
+      for (const auto& [path, in_a, in_b] :
+           json_differences(*json_a, *json_b, kDetailsMax, kValueBytesMax))
+        details.push_back(fmt::format("{}: {} in a, {} in b", path, in_a, in_b));
       if (details.empty() && a->blobs != b->blobs)
         details.emplace_back("the bytes of its blobs differ");
       if (details.empty())

@@ -2,59 +2,47 @@
 #include <algorithm>
 #include <map>
 
+#include "graph/config/toml_source.h"
 #include "runtime/query/diff_parts.h"
 
 namespace primerl {
 namespace {
 
-/// "section.key" -> value, as written. A line that begins no entry continues the last value.
-std::map<std::string, std::string> values_of(std::string_view toml) {
-  std::map<std::string, std::string> values;
-  std::string section;
-  std::string* last = nullptr;
-  while (!toml.empty()) {
-    const size_t end = std::min(toml.find('\n'), toml.size());
-    std::string_view line = toml.substr(0, end);
-    toml.remove_prefix(std::min(end + 1, toml.size()));
-    while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
-    if (line.empty() || line.front() == '#') continue;
-    const size_t equals = line.find(" = ");
-    const bool is_section = line.front() == '[' && line.back() == ']' &&
-                            equals == std::string_view::npos && line.find('"') > line.size();
-    if (is_section) {
-      section = std::string(line.substr(1, line.size() - 2)) + ".";
-      last = nullptr;
-    } else if (equals != std::string_view::npos && line.front() != '{' && line.front() != '"') {
-      last = &values[section + std::string(line.substr(0, equals))];
-      *last = line.substr(equals + 3);
-    } else if (last != nullptr) {
-      *last += std::string(line);
-    }
+/// What a span covers, its lines put together without their indentation.
+std::string text_of(const Sources& sources, const Span& span) {
+  std::string text;
+  for (uint32_t number = span.begin.line; number <= span.end.line; ++number) {
+    std::string_view line = sources.line(span.source, number);
+    if (number == span.end.line) line = line.substr(0, span.end.column - 1);
+    if (number == span.begin.line)
+      line.remove_prefix(std::min<size_t>(span.begin.column - 1, line.size()));
+    else
+      line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    text += line;
   }
-  return values;
+  return text;
 }
 
-void compare_values(const std::string& path, const Json& a, const Json& b, size_t max,
-                    std::vector<std::string>& out) {
-  if (a == b || out.size() >= max) return;
-  if (a.is_object() && b.is_object()) {
-    for (const auto& [name, value] : a.as_object()) {
-      const Json* other = b.find(name);
-      compare_values(path.empty() ? name : path + "." + name, value,
-                     other == nullptr ? Json() : *other, max, out);
-    }
-    return;
+void add_values(const Sources& sources, const Table& table, const std::string& path,
+                std::map<std::string, std::string>& values) {
+  for (const Entry& entry : table.entries) {
+    std::string text = text_of(sources, entry.value.span);
+    const bool is_section = entry.value.is_table() && !text.starts_with('{');
+    if (is_section)
+      add_values(sources, entry.value.as_table(), path + entry.key + ".", values);
+    else
+      values[path + entry.key] = std::move(text);
   }
-  if (a.is_array() && b.is_array()) {
-    const size_t common = std::min(a.as_array().size(), b.as_array().size());
-    if (a.as_array().size() != b.as_array().size())
-      out.push_back(fmt::format("{}: {} items in a, {} in b", path, a.as_array().size(),
-                                b.as_array().size()));
-    for (size_t i = 0; i < common; ++i)
-      compare_values(fmt::format("{}[{}]", path, i), a.as_array()[i], b.as_array()[i], max, out);
-    return;
-  }
-  out.push_back(fmt::format("{}: {} in a, {} in b", path, short_json(a, 100), short_json(b, 100)));
+}
+
+/// "section.key" -> value, as written.
+std::map<std::string, std::string> values_of(const std::string& toml) {
+  Sources sources;
+  Diagnostics ignored;
+  std::map<std::string, std::string> values;
+  if (const auto root = parse_toml(sources, sources.add("graph", toml), ignored))
+    add_values(sources, *root, "", values);
+  return values;
 }
 
 template <class Table>
@@ -106,12 +94,6 @@ std::vector<std::string> schema_differences(const TraceCatalog::Type& a,
 }
 
 }  // namespace
-
-std::vector<std::string> value_differences(const Json& a, const Json& b, size_t max) {
-  std::vector<std::string> found;
-  compare_values("", a, b, max, found);
-  return found;
-}
 
 std::vector<std::string> option_differences(const std::string& a_toml, const std::string& b_toml) {
   std::vector<std::string> found;

@@ -175,15 +175,6 @@ std::string micros_text(double micros) {
   return fmt::format("{:.2f} s", micros / 1e6);
 }
 
-std::string short_json(const Json& json, size_t max) {
-  std::string text = json.dump();
-  if (text.size() <= max) return text;
-  // Do not cut inside a character of several bytes.
-  size_t end = max;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end) + "...";
-}
-
 std::string pretty_json(const Json& json, const std::string& indent) {
   const std::string deeper = indent + "  ";
   if (json.is_object()) {

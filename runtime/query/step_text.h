@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/trace/read/json_differences.h"
 #include "runtime/trace/read/trace.h"
 
 namespace primerl {
@@ -37,8 +38,6 @@ std::string bytes_text(uint64_t num_bytes);
 std::string micros_text(double micros);
 /// JSON on several lines, but lists of numbers and texts on one.
 std::string pretty_json(const Json& json, const std::string& indent);
-/// JSON cut to about `max` characters for one line.
-std::string short_json(const Json& json, size_t max);
 
 /// The step that `text` names; the error lists the existing steps.
 Result<TraceStep> find_step(const Trace& trace, std::string_view text);

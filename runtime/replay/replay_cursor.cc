@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/read/json_differences.h"
 #include "runtime/trace/read/stored_message.h"
 #include "runtime/wire/msgpack_codec.h"
 #include "runtime/wire/payload_check.h"
@@ -11,29 +12,6 @@ namespace primerl {
 namespace {
 
 constexpr size_t kDifferencesShown = 8;
-
-void find_differences(const Json& recorded, const Json& now, const std::string& path,
-                      std::vector<std::string>& out, size_t most) {
-  if (out.size() >= most || recorded == now) return;
-  if (recorded.is_object() && now.is_object()) {
-    for (const auto& [name, value] : recorded.as_object()) {
-      const Json* other = now.find(name);
-      find_differences(value, other != nullptr ? *other : Json(),
-                       path.empty() ? name : path + "." + name, out, most);
-    }
-    return;
-  }
-  if (recorded.is_array() && now.is_array()) {
-    const auto& a = recorded.as_array();
-    const auto& b = now.as_array();
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-      find_differences(a[i], b[i], fmt::format("{}[{}]", path, i), out, most);
-    if (a.size() != b.size() && out.size() < most)
-      out.push_back(fmt::format("{}: recorded {} items, now {}", path, a.size(), b.size()));
-    return;
-  }
-  out.push_back(fmt::format("{}: recorded {}, now {}", path, recorded.dump(), now.dump()));
-}
 
 Result<Json> json_of(const TraceCatalog::Type& type, const Payload& payload) {
   ASSIGN_OR_RETURN(EncodedMessage encoded, encode_message(payload));
@@ -44,12 +22,6 @@ Result<Json> json_of(const TraceCatalog::Type& type, const Payload& payload) {
 }
 
 }  // namespace
-
-std::vector<std::string> json_differences(const Json& recorded, const Json& now, size_t most) {
-  std::vector<std::string> differences;
-  find_differences(recorded, now, "", differences, most);
-  return differences;
-}
 
 ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace,
                            GroupId group, uint64_t last_step, DeliveryObserver* watcher,
@@ -245,8 +217,9 @@ bool ReplayCursor::compare_emission(const BatchedMessage& emission) {
   const auto now = json_of(type, envelope.payload);
   if (const auto stored = trace_.payload(key); stored.ok() && now.ok()) {
     if (const auto json = payload_json(type, *stored); json.ok())
-      for (std::string& line : json_differences(*json, *now, kDifferencesShown))
-        divergence_->details.push_back(std::move(line));
+      for (const auto& [path, recorded, again] : json_differences(*json, *now, kDifferencesShown))
+        divergence_->details.push_back(
+            fmt::format("{}: recorded {}, now {}", path, recorded, again));
   } else if (now.ok()) {
     divergence_->details.push_back(
         fmt::format("now: {} (the recorded content is not stored; record = \"payload\" keeps it)",

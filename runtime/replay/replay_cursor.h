@@ -69,7 +69,4 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   std::optional<Divergence> divergence_;
 };
 
-/// "reward: recorded 0.5, now 0.75" for each difference, at most `most`.
-std::vector<std::string> json_differences(const Json& recorded, const Json& now, size_t most);
-
 }  // namespace primerl

@@ -198,6 +198,21 @@ TEST(Diff, AChangedOptionIsNamed) {
   EXPECT_FALSE(runs.diff.is_equal());
 }
 
+TEST(Diff, OptionsAreComparedAsTheyAreWritten) {
+  const std::string a =
+      "[graph]\nname = \"x\"\n\n[resource.learner]\nloss = { kind = \"dppo\" }\n\n"
+      "[edges]\nforward = [\n  \"a.b -> c.d\",\n  \"e = [f]\",\n]\n";
+  std::string b = a;
+  b.replace(b.find("dppo"), 4, "ppo");
+  b.replace(b.find("c.d"), 3, "c.e");
+  EXPECT_THAT(option_differences(a, a), IsEmpty());
+  EXPECT_THAT(option_differences(a, b),
+              ElementsAre("edges.forward: [\"a.b -> c.d\",\"e = [f]\",] in a, "
+                          "[\"a.b -> c.e\",\"e = [f]\",] in b",
+                          "resource.learner.loss: { kind = \"dppo\" } in a, "
+                          "{ kind = \"ppo\" } in b"));
+}
+
 TEST(Diff, AFailedHandlerIsAnOutcome) {
   Story failed({.num_rounds = 40});
   failed.delivery(kTrainer, 13).header().flags |= kFailed;
