@@ -203,8 +203,9 @@ class ContractOf {
     contract_.options.fields.push_back(std::move(one.fields.front()));
     return std::move(*this);
   }
-  template <class T, class... Attributes>
-  ContractOf&& in(std::string name, Status (A::*handler)(const T&), std::string doc,
+  /// `handler` and `member` are A's, or of a base of it.
+  template <class B, class T, class... Attributes>
+  ContractOf&& in(std::string name, Status (B::*handler)(const T&), std::string doc,
                   Attributes... attributes) && {
     static_assert(Message<T>, "a handler takes a message by const reference");
     InputPort port;
@@ -218,8 +219,8 @@ class ContractOf {
     contract_.inputs.push_back(std::move(port));
     return std::move(*this);
   }
-  template <class T, class... Attributes>
-  ContractOf&& out(std::string name, Out<T> A::*member, std::string doc,
+  template <class B, class T, class... Attributes>
+  ContractOf&& out(std::string name, Out<T> B::*member, std::string doc,
                    Attributes... attributes) && {
     OutputPort port;
     port.name = std::move(name);

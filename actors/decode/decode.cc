@@ -1,9 +1,5 @@
 #include "actors/decode/decode.h"
 
-#include <algorithm>
-
-#include "actors/common/apply_policy.h"
-
 namespace primerl {
 namespace {
 
@@ -27,14 +23,6 @@ Contract Decode::contract() {
            work_burst(1))
       .timer("weights", &Decode::take_weights, "new weights were still on their way")
       .works();
-}
-
-Status Decode::start(Resources& resources) {
-  engine_ = &resources.get<Engine>("engine");
-  weights_ = &resources.get<WeightChannel>("weights");
-  RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
-  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
-  return ok();
 }
 
 Status Decode::on_request(const PrefillDone& done) {
@@ -97,32 +85,6 @@ Status Decode::on_abort(const Abort& abort) {
   return ok();
 }
 
-Status Decode::on_update(const PolicyUpdate& update) {
-  const auto& delivery = services().delivery();
-  coming_ = ComingPolicy{update.version, delivery.tenant, delivery.ref};
-  return take_weights();
-}
-
-Status Decode::take_weights() {
-  if (!coming_) return ok();
-  auto applied = apply_policy(coming_->version, services().self(), *engine_, *weights_);
-  if (!applied) {
-    services().set_timer("weights", kWeightsRetry);
-    return ok();
-  }
-  if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
-  tell_load();
-  applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
-  coming_.reset();
-  return ok();
-}
-
-/// Weights that have not come by now are nobody's.
-Status Decode::drain() {
-  coming_.reset();
-  return ok();
-}
-
 Result<bool> Decode::work() {
   tell_first_token();
   take_finished();
@@ -130,7 +92,7 @@ Result<bool> Decode::work() {
     answer(finished_.front());
     finished_.pop_front();
   }
-  tell_load();
+  tell_load(engine_->state());
   return engine_->has_work() || !finished_.empty();
 }
 
@@ -182,22 +144,13 @@ void Decode::tell_first_token() {
   services().log(LogLevel::kInfo, kFirstTokenLine);
 }
 
-void Decode::tell_load() {
-  const EngineState state = engine_->state();
-  EngineLoad load;
-  load.engine = services().self();
+void Decode::fill(EngineLoad& load, const EngineState& state) const {
   load.num_finished = num_finished_;
   load.num_waiting = state.num_held;
-  load.num_running = state.num_running;
-  load.num_free_blocks = state.num_free_blocks;
-  load.num_blocks = state.num_blocks;
-  load.applied = applied_;
-  const bool is_news = !told_load_ || told_load_->num_finished != load.num_finished ||
-                       told_load_->applied != load.applied ||
-                       told_load_->num_running != load.num_running;
-  if (!is_news || load_tenant_.is_none()) return;
-  told_load_ = load;
-  load_.send(std::move(load), for_tenant(load_tenant_));
+}
+
+bool Decode::is_news(const EngineLoad& told, const EngineLoad& now) const {
+  return told.num_finished != now.num_finished || told.num_running != now.num_running;
 }
 
 bool Decode::idle() const { return running_.empty() && finished_.empty(); }

@@ -18,12 +18,9 @@
 #include <optional>
 #include <string_view>
 
-#include "actors/common/apply_policy.h"
+#include "actors/common/engine_user.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
-#include "actors/messages/load.h"
-#include "actors/messages/policy.h"
-#include "graph/contract.h"
 
 namespace primerl {
 
@@ -36,15 +33,13 @@ struct DecodeOptions {
   std::string weights;
 };
 
-class Decode final : public Actor {
+class Decode final : public EngineUser {
  public:
   using Options = DecodeOptions;
   static Contract contract();
   explicit Decode(const DecodeOptions& options) : options_(options) {}
 
-  Status start(Resources& resources) override;
   Result<bool> work() override;
-  Status drain() override;
   bool idle() const override;
 
  private:
@@ -61,19 +56,15 @@ class Decode final : public Actor {
   Status check_handle(const KvHandle& kv, RequestName name) const;
   FinishEvent refusal_of(const Error& why);
   Status on_abort(const Abort& abort);
-  Status on_update(const PolicyUpdate& update);
-  Status take_weights();
 
   void take_finished();
   void answer(const FinishEvent& event);
   void answer(const FinishEvent& event, RequestName name, const Known& known);
-  void tell_load();
+  void fill(EngineLoad& load, const EngineState& state) const override;
+  bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
   void tell_first_token();
 
   const DecodeOptions options_;
-  Engine* engine_ = nullptr;
-  WeightChannel* weights_ = nullptr;
-  TenantSlot load_tenant_;  // any one: loads concern all tenants alike
   // Touched only by handlers.
   std::map<RequestName, Known> running_;  // taken over
   std::map<RequestName, Known> aborted_;  // aborted before they were taken over
@@ -83,14 +74,9 @@ class Decode final : public Actor {
   std::map<SequenceId, FinishEvent> ended_early_;
   std::deque<FinishEvent> finished_;  // taken from the engine, not answered yet
   StepRef last_cause_;
-  PolicyVersion applied_;
-  std::optional<ComingPolicy> coming_;
   uint64_t num_finished_ = 0;
   bool has_told_first_token_ = false;
-  std::optional<EngineLoad> told_load_;
   Out<Completion> completion_;
-  Out<PolicyApplied> applied_out_;
-  Out<EngineLoad> load_;
 };
 
 }  // namespace primerl

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "actors/common/apply_policy.h"
-
 namespace primerl {
 namespace {
 
@@ -52,14 +50,6 @@ Contract Prefill::contract() {
       .timer("weights", &Prefill::take_weights, "new weights were still on their way")
       .timer("lease", &Prefill::on_lease, "a finished prompt may have waited for too long")
       .works();
-}
-
-Status Prefill::start(Resources& resources) {
-  engine_ = &resources.get<Engine>("engine");
-  weights_ = &resources.get<WeightChannel>("weights");
-  RETURN_IF_ERROR(weights_->expect(engine_->manifest()));
-  if (!services().tenants().empty()) load_tenant_ = services().tenants().front();
-  return ok();
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {
@@ -137,33 +127,6 @@ Status Prefill::on_abort(const Abort& abort) {
   return ok();
 }
 
-Status Prefill::on_update(const PolicyUpdate& update) {
-  const auto& delivery = services().delivery();
-  coming_ = ComingPolicy{update.version, delivery.tenant, delivery.ref};
-  return take_weights();
-}
-
-Status Prefill::take_weights() {
-  if (!coming_) return ok();
-  auto applied = apply_policy(coming_->version, services().self(), *engine_, *weights_);
-  if (!applied) {
-    services().set_timer("weights", kWeightsRetry);
-    return ok();
-  }
-  if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
-  // The router learns it first: a group opened under this version finds an engine at once.
-  tell_load(engine_->state());
-  applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
-  coming_.reset();
-  return ok();
-}
-
-/// Weights that have not come by now are nobody's.
-Status Prefill::drain() {
-  coming_.reset();
-  return ok();
-}
-
 Result<bool> Prefill::work() {
   for (const auto& event : engine_->take_prefilled()) {
     // Not there: the prompt of somebody else who feeds this engine.
@@ -221,9 +184,7 @@ Status Prefill::on_lease() {
   return ok();
 }
 
-EngineLoad Prefill::load(const EngineState& state) const {
-  EngineLoad load;
-  load.engine = services().self();
+void Prefill::fill(EngineLoad& load, const EngineState& state) const {
   const uint64_t num_parked = parked_ ? 1 : 0;
   const uint64_t num_alive =
       num_parked + static_cast<uint64_t>(state.num_waiting + state.num_held + state.num_running);
@@ -231,22 +192,11 @@ EngineLoad Prefill::load(const EngineState& state) const {
   load.num_received = num_received_;
   load.num_room = parked_ ? 0 : state.num_room;
   load.num_waiting = state.num_waiting;
-  load.num_running = state.num_running;
-  load.num_free_blocks = state.num_free_blocks;
-  load.num_blocks = state.num_blocks;
-  load.applied = applied_;
-  return load;
 }
 
-void Prefill::tell_load(const EngineState& state) {
-  EngineLoad now = load(state);
-  const bool is_news =
-      !told_load_ || told_load_->num_finished != now.num_finished ||
-      told_load_->applied != now.applied || told_load_->num_waiting != now.num_waiting ||
-      told_load_->num_received != now.num_received || told_load_->num_room != now.num_room;
-  if (!is_news || load_tenant_.is_none()) return;
-  told_load_ = now;
-  load_.send(std::move(now), for_tenant(load_tenant_));
+bool Prefill::is_news(const EngineLoad& told, const EngineLoad& now) const {
+  return told.num_finished != now.num_finished || told.num_waiting != now.num_waiting ||
+         told.num_received != now.num_received || told.num_room != now.num_room;
 }
 
 bool Prefill::idle() const { return submitted_.empty() && done_waiting_.empty() && !parked_; }

@@ -16,12 +16,9 @@
 #include <map>
 #include <optional>
 
-#include "actors/common/apply_policy.h"
+#include "actors/common/engine_user.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
-#include "actors/messages/load.h"
-#include "actors/messages/policy.h"
-#include "graph/contract.h"
 
 namespace primerl {
 
@@ -31,15 +28,13 @@ struct PrefillOptions {
   Duration lease = Duration::seconds(30);  // of a finished prompt's KV
 };
 
-class Prefill final : public Actor {
+class Prefill final : public EngineUser {
  public:
   using Options = PrefillOptions;
   static Contract contract();
   explicit Prefill(const PrefillOptions& options) : options_(options) {}
 
-  Status start(Resources& resources) override;
   Result<bool> work() override;
-  Status drain() override;
   bool idle() const override;
 
  private:
@@ -70,8 +65,6 @@ class Prefill final : public Actor {
 
   Status on_request(const GenerateRequest& request);
   Status on_abort(const Abort& abort);
-  Status on_update(const PolicyUpdate& update);
-  Status take_weights();
   Status on_lease();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
@@ -83,13 +76,10 @@ class Prefill final : public Actor {
   void answer(const GenerateRequest& request, FinishReason end, std::string detail,
               const SendOptions& options = {});
   void answer_parked(const Parked& parked, FinishReason end, std::string detail);
-  EngineLoad load(const EngineState& state) const;
-  void tell_load(const EngineState& state);
+  void fill(EngineLoad& load, const EngineState& state) const override;
+  bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
 
   const PrefillOptions options_;
-  Engine* engine_ = nullptr;
-  WeightChannel* weights_ = nullptr;
-  TenantSlot load_tenant_;  // any one: loads concern all tenants alike
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
   std::deque<Done> done_waiting_;  // taken from the engine, not passed on yet
@@ -97,14 +87,9 @@ class Prefill final : public Actor {
   std::deque<Lease> leases_;       // passed on, in the order of their ends
   bool is_lease_armed_ = false;
   CancelledEarly cancelled_;
-  PolicyVersion applied_;
-  std::optional<ComingPolicy> coming_;
   uint64_t num_received_ = 0;
-  std::optional<EngineLoad> told_load_;
   Out<PrefillDone> done_;
   Out<Completion> refused_;
-  Out<PolicyApplied> applied_out_;
-  Out<EngineLoad> load_;
 };
 
 }  // namespace primerl

@@ -1,0 +1,60 @@
+/// EngineUser: what Prefill and Decode, the two users of an engine, have in common: they apply new
+/// weights between two steps and say how busy the engine is.
+///
+///   update ~~~>  [ ... ] ~~~> applied, load
+///
+/// An update is answered with one PolicyApplied, also when it fails; while it waits for its bytes a
+/// newer one takes its place. Threads: the engine's.
+#pragma once
+
+#include <optional>
+
+#include "actors/messages/load.h"
+#include "actors/messages/policy.h"
+#include "graph/contract.h"
+#include "kernels/engine/engine.h"
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+/// How soon a version whose bytes have not come yet is asked for again; the engine goes on
+/// meanwhile.
+inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
+
+/// An actor with the resources "engine" and "weights" and a timer "weights" for take_weights().
+class EngineUser : public Actor {
+ public:
+  Status start(Resources& resources) override;
+  Status drain() override;
+
+ protected:
+  Status on_update(const PolicyUpdate& update);
+  Status take_weights();
+  /// Sends the load when it is news: a fresh one, in which the actor fills in what it counts
+  /// itself.
+  void tell_load(const EngineState& state);
+  virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
+  virtual bool is_news(const EngineLoad& told, const EngineLoad& now) const = 0;
+
+  Engine* engine_ = nullptr;
+  Out<PolicyApplied> applied_out_;
+  Out<EngineLoad> load_;
+
+ private:
+  /// An update that waits for its bytes.
+  struct Coming {
+    PolicyVersion version;
+    TenantSlot tenant;
+    StepRef cause;  // the update
+  };
+  std::optional<PolicyApplied> apply(PolicyVersion version);
+
+  WeightChannel* weights_ = nullptr;
+  TenantSlot load_tenant_;  // any one: loads concern all tenants alike
+  // Touched only by handlers.
+  PolicyVersion applied_;
+  std::optional<Coming> coming_;
+  std::optional<EngineLoad> told_load_;
+};
+
+}  // namespace primerl
