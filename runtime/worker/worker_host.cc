@@ -87,8 +87,8 @@ class WorkerHostServices final : public HostServices {
   }
   void log(LogLevel level, std::string_view instance, std::string_view text) override {
     // Written to the log file again, since it may show why a record could not be followed.
-    if (is_following_) return log_.write(level, instance, text);
     log_.write(level, instance, text);
+    if (is_following_) return;
     if (level == LogLevel::kInfo && text == kFirstTokenLine)
       control_.report(FirstToken{std::string(instance)});
     if (level == LogLevel::kWarning || level == LogLevel::kError ||
@@ -180,6 +180,11 @@ class WorkerHost {
   const std::unique_ptr<ControlChannel> control_;
   const std::shared_ptr<ControlInbox> inbox_;
 
+  // Any actor group's thread may report a disk fault, and the connections' thread one of its own:
+  // made before both, destroyed after them.
+  std::mutex fault_mutex_;
+  std::optional<Error> fault_;
+
   const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
   std::optional<ControlEvent> first_;    // the first order
   std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
@@ -189,8 +194,6 @@ class WorkerHost {
   std::unique_ptr<Log> log_;
   WeightStreams weight_streams_;
   std::unique_ptr<PeerConnections> connections_;  // null when alone; reports to control_
-  std::mutex fault_mutex_;  // any actor group's thread may report a disk fault
-  std::optional<Error> fault_;
 };
 
 Status WorkerHost::say_hello() {
