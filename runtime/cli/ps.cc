@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "graph/base/files.h"
+#include "graph/base/process.h"
 #include "runtime/cli/commands.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/monitor/run_table.h"

@@ -1,5 +1,6 @@
 // What a session publishes about its run: the StatusStore behind /metrics and /status, the members
 // of run.json by which `ps` finds the run, the log of all processes.
+#include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/run_session.h"
 #include "runtime/log/log.h"

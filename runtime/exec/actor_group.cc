@@ -197,11 +197,12 @@ std::optional<Time> ActorGroup::next_timer() const {
 }
 void ActorGroup::wake(Time now) { body_->wake(now); }
 bool ActorGroup::ready() const { return body_->ready(); }
-StepEnd ActorGroup::step(Time now) {
+bool ActorGroup::step(Time now) {
   if (is_replaying()) return body_->replayed_step();
-  if (!body_->begin_step(now)) return {};
+  if (!body_->begin_step(now)) return false;
   body_->run_step();
-  return body_->complete_step(now);
+  body_->complete_step(now);
+  return true;
 }
 void ActorGroup::begin_burst() {
   body_->is_in_burst_ = true;
@@ -220,7 +221,7 @@ Duration ActorGroup::step_cost() {
   for (const auto& resource : body_->common_->owned) cost += resource->take_cost();
   return cost;
 }
-StepEnd ActorGroup::complete_step(Time now) { return body_->complete_step(now); }
+void ActorGroup::complete_step(Time now) { body_->complete_step(now); }
 Status ActorGroup::abandon_step(Time now) { return body_->abandon_step(now); }
 std::shared_ptr<Running> ActorGroup::running() const {
   return body_->slots_[body_->current_].running;

@@ -168,10 +168,8 @@ struct GroupSetup {
   StepSource* step_source = nullptr;  // outlives the group; null: the group chooses its steps
 };
 
-/// Whether a step was taken.
-struct StepEnd {
-  bool stepped = false;  // false: nothing was eligible
-};
+/// The most steps between begin_burst() and end_burst().
+inline constexpr int kBurstSteps = 64;
 
 /// Message counts of one group, for finding the end of a drain (drain.h). Each only grows.
 struct GroupCounts {
@@ -228,8 +226,9 @@ class ActorGroup {
 
   /// Whether step() would do something now.
   bool ready() const;
-  /// A replaying group uses the recorded time, not `now`, and never runs a step apart.
-  StepEnd step(Time now);
+  /// False: nothing was eligible. A replaying group uses the recorded time, not `now`, and never
+  /// runs a step apart.
+  bool step(Time now);
   /// Between the two, batches fill up instead of leaving with every step, and counts() and view()
   /// lag behind, but never call a group idle that is not. Do not use them around a step that may
   /// take long.
@@ -243,7 +242,7 @@ class ActorGroup {
   void fail_step(Error error);
   /// Resource::take_cost() of the owned resources, between run_step() and complete_step().
   Duration step_cost();
-  StepEnd complete_step(Time now);
+  void complete_step(Time now);
   /// Abandons the actor in the handler and replaces it by a fresh or restored one; the message is
   /// refused with kDeadline. Returns an Error when the actor's contract is not restartable: end the
   /// run.

@@ -8,11 +8,10 @@
 namespace primerl {
 namespace {
 
-// A burst ends after this many steps or this time, whichever comes first: long enough to amortize
-// the cost of a turn, short enough that an arrival does not wait.
-constexpr int kBurstSteps = 64;
 constexpr int kStepsPerReading = 8;
 constexpr Duration kQuick = Duration::microseconds(5);  // for those steps together
+// A burst ends after kBurstSteps or this time, whichever comes first: long enough to amortize the
+// cost of a turn, short enough that an arrival does not wait.
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
 constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
@@ -225,7 +224,7 @@ bool GroupCell::run_burst(uint32_t generation, Time now) {
       if (!group_.begin_step(now)) break;
       group_.run_step();
       group_.complete_step(clock_.now());
-    } else if (!group_.step(now).stepped) {
+    } else if (!group_.step(now)) {
       break;
     }
     // Quick handlers share a clock reading, a few steps at a time; resources are not quick.
@@ -239,7 +238,7 @@ bool GroupCell::run_burst(uint32_t generation, Time now) {
 
 void GroupCell::follow_record(Time now) {
   for (int i = 0; i < kBurstSteps; ++i) {
-    if (owner_->is_stopping() || has_failed_ || !group_.step(now).stepped) break;
+    if (owner_->is_stopping() || has_failed_ || !group_.step(now)) break;
     if (auto fault = step_source_->fault(group_.id())) {
       has_failed_ = true;
       return owner_->group_failed(group_.id(), std::move(*fault));

@@ -39,7 +39,7 @@ class ActorGroup::Body {
   void run_step();
   void run_actors();
   void fail_step(Error error);
-  StepEnd complete_step(Time now);
+  void complete_step(Time now);
   Status abandon_step(Time now);
   void wake(Time now);
 
@@ -101,7 +101,7 @@ class ActorGroup::Body {
   void check_bound(InLink& in);
   void record(Running& running, bool is_abandoned, Time ended);
   bool replayed_ready() const;
-  StepEnd replayed_step();
+  bool replayed_step();
   void begin_work(Time now);
   void begin_input(Input&& input, Time now);
   void mark_running(Time now);

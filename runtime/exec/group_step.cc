@@ -56,14 +56,12 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   return input;
 }
 
-StepEnd ActorGroup::Body::replayed_step() {
+bool ActorGroup::Body::replayed_step() {
   const RecordedStep* next = setup().step_source->next();
-  if (next == nullptr || !begin_step(next->began)) return {};
+  if (next == nullptr || !begin_step(next->began)) return false;
   // Copied before: the step_source moves on when it is told of the step.
   const Time began = next->began;
   const Time ended = began + next->lasted;
-  StepEnd end;
-  end.stepped = true;
   if (next->is_abandoned) {
     if (const Status status = abandon_step(began); !status.ok())
       setup().executor->group_failed(setup().group, status.error());
@@ -72,9 +70,9 @@ StepEnd ActorGroup::Body::replayed_step() {
       fail_step(*next->injected);
     else
       run_step();
-    end = complete_step(ended);
+    complete_step(ended);
   }
-  return end;
+  return true;
 }
 
 bool ActorGroup::Body::begin_step(Time now) {
@@ -180,11 +178,9 @@ void ActorGroup::Body::fail_step(Error error) {
   slots_[current_].running->fail(std::move(error));
 }
 
-StepEnd ActorGroup::Body::complete_step(Time now) {
+void ActorGroup::Body::complete_step(Time now) {
   CHECK(step_ != Step::kNone, "complete_step() without begin_step()");
   set_now(now);
-  StepEnd end;
-  end.stepped = true;
   recorded_.clear();
   const Step step = std::exchange(step_, Step::kNone);
   if (step == Step::kInput) {
@@ -214,7 +210,6 @@ StepEnd ActorGroup::Body::complete_step(Time now) {
   }
   is_running_.set(0);
   after_change();
-  return end;
 }
 
 void ActorGroup::Body::complete_actor(Running& running, Time now) {

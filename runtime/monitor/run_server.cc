@@ -4,10 +4,8 @@
 
 #include <charconv>
 #include <chrono>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 
+#include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "runtime/monitor/prometheus.h"
 
@@ -74,22 +72,6 @@ Json control_facts(const RunServer* server) {
   if (server != nullptr)
     control.set("metrics", fmt::format("http://127.0.0.1:{}/metrics", server->port()));
   return Json::object().set("control", std::move(control));
-}
-
-int64_t start_ticks(int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  // The name in parentheses may hold anything; what follows are words: the state is the 3rd of all,
-  // the start the 22nd.
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream words(text.substr(name_end + 1));
-  std::string state, skipped;
-  words >> state;
-  if (state == "Z" || state == "X") return 0;
-  for (int i = 4; i < 22; ++i) words >> skipped;
-  int64_t ticks = 0;
-  return words >> ticks ? ticks : 0;
 }
 
 }  // namespace primerl

@@ -42,8 +42,4 @@ class RunServer {
 /// Members of run.json: this process, and where its server listens (null: nowhere).
 Json control_facts(const RunServer* server);
 
-/// When a process of this machine was started, in ticks since the boot: another process that gets
-/// the same pid has another start. 0: there is no such process, or it is dead already.
-int64_t start_ticks(int64_t pid);
-
 }  // namespace primerl

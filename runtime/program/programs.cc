@@ -7,9 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+
+#include "graph/base/process.h"
 
 namespace primerl {
 namespace {
@@ -44,18 +43,9 @@ Result<fs::path> examples_folder() {
 }
 
 std::optional<double> program_age_seconds() {
-  constexpr int kStartTime = 22;  // field of proc(5), in clock ticks since the boot
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  // The name, field 2, may hold spaces and brackets.
-  const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int i = 3; i < kStartTime; ++i) fields >> field;
-  uint64_t ticks = 0;
+  const int64_t ticks = start_ticks(::getpid());
   timespec now{};
-  if (!(fields >> ticks) || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return std::nullopt;
+  if (ticks == 0 || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) return std::nullopt;
   const double seconds = static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
   const double age =
       seconds - static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));

@@ -1,13 +1,10 @@
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
 
 #include "graph/base/crc32c.h"
+#include "graph/base/file_lock.h"
 #include "graph/base/files.h"
 #include "runtime/query/maintenance.h"
 #include "runtime/trace/frame_check.h"
@@ -18,25 +15,6 @@
 
 namespace primerl {
 namespace {
-
-// The writer holds this lock on every segment it may still change.
-class SegmentLock {
- public:
-  explicit SegmentLock(const std::filesystem::path& file)
-      : fd_(::open(file.c_str(), O_RDWR | O_CLOEXEC)),
-        is_held_(fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
-  SegmentLock(const SegmentLock&) = delete;
-  SegmentLock& operator=(const SegmentLock&) = delete;
-  ~SegmentLock() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  bool is_held() const { return is_held_; }
-  bool cut(uint64_t size) const { return ::ftruncate(fd_, static_cast<off_t>(size)) == 0; }
-
- private:
-  const int fd_;
-  const bool is_held_;
-};
 
 void remove_index(const std::filesystem::path& segment) {
   std::error_code ignored;  // an index is never authoritative
@@ -92,7 +70,7 @@ class SegmentRepair {
 
   Result<std::vector<MaintenanceStep>> run(std::vector<SegmentFile> files) {
     for (const auto& file : files)
-      if (!file.is_packed && !SegmentLock(file.path).is_held())
+      if (!file.is_packed && is_locked(file.path))
         return error(Code::kUnavailable, "'{}' is being written to", file.path.string())
             .note("end its run first");
     RETURN_IF_ERROR(remove_unfinished());
@@ -165,8 +143,11 @@ class SegmentRepair {
   Status cut(const SegmentFile& file, SegmentReader& reader, const Scan& found) {
     const bool is_torn = std::any_of(reader.damage().begin(), reader.damage().end(),
                                      [](const Damage& damage) { return damage.is_tail; });
-    const SegmentLock lock(file.path);
-    if (!lock.is_held() || !lock.cut(found.end)) return io_error("cutting", file.path, errno);
+    const FileLock lock(file.path, FileLock::When::kNow);
+    if (!lock.is_held()) return io_error("cutting", file.path, errno);
+    std::error_code fault;
+    std::filesystem::resize_file(file.path, found.end, fault);
+    if (fault) return io_error("cutting", file.path, fault.value());
     remove_index(file.path);
     add(file.path,
         is_torn ? fmt::format("cut off an unfinished frame at {} and what follows", found.end)
@@ -221,7 +202,7 @@ Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& fol
                          .is_done = false,
                          .bytes_before = file.num_bytes,
                          .bytes_after = file.num_bytes};
-    const SegmentLock lock(file.path);
+    const FileLock lock(file.path, FileLock::When::kNow);  // its writer holds it
     if (lock.is_held()) {
       ASSIGN_OR_RETURN(const auto packed, pack_segment_file(file.path));
       remove_index(file.path);

@@ -9,7 +9,6 @@
 namespace primerl {
 namespace {
 
-constexpr int kBurstSteps = 64;
 constexpr auto kLook = std::chrono::milliseconds(200);  // interval of the watchdog
 
 std::vector<bool> taken_from_record(std::vector<bool> is_real) {

@@ -73,8 +73,8 @@ Part* Player::pick(uint32_t worker) {
 }
 
 void Player::step(Part& part) {
-  const StepEnd end = part.group->step(part.cursor->recorded().began);
-  CHECK(end.stepped, "a ready group did not step");
+  const bool has_stepped = part.group->step(part.cursor->recorded().began);
+  CHECK(has_stepped, "a ready group did not step");
   num_steps_.fetch_add(1, std::memory_order_relaxed);
 }
 

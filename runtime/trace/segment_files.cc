@@ -86,17 +86,15 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
   return files;
 }
 
-Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& folder) {
+Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& given) {
   std::error_code fault;
-  const auto inner = folder / "trace";
-  const auto trace = std::filesystem::is_directory(inner, fault) ? inner : folder;
-  if (!std::filesystem::is_directory(trace, fault))
-    return error(Code::kNotFound, "there is no folder '{}'", folder.string());
-  ASSIGN_OR_RETURN(const auto files, list_segments(trace));
-  if (files.empty())
-    return error(Code::kNotFound, "there is no trace in '{}'", folder.string())
-        .note("a run records one unless [trace] of its graph says otherwise");
-  return trace;
+  if (!std::filesystem::is_directory(given, fault))
+    return error(Code::kNotFound, "no folder '{}'", given.string())
+        .note("give a run folder, as in runs/latest");
+  for (const auto& folder : {given / "trace", given})
+    if (const auto files = list_segments(folder); files.ok() && !files->empty()) return folder;
+  return error(Code::kNotFound, "no trace in '{}'", given.string())
+      .note("a run records one unless its graph says [trace] level = \"off\"");
 }
 
 Status make_trace_folder(const std::filesystem::path& folder) {

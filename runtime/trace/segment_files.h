@@ -38,7 +38,7 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
 
 /// The folder of segments, given a run folder, its `trace/` or a link to either. kNotFound when
 /// there is none.
-Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& folder);
+Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& given);
 
 /// Makes the folder of a trace with mode 0700: the messages of the actors are private to its user.
 Status make_trace_folder(const std::filesystem::path& folder);

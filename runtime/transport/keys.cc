@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,8 @@
 #include <array>
 #include <cerrno>
 #include <sstream>
+
+#include "graph/base/file_lock.h"
 
 namespace primerl {
 namespace {
@@ -22,30 +23,22 @@ Error io_error(std::string_view what, const std::filesystem::path& file) {
   return error(Code::kIo, "{} '{}': {}", what, file.string(), strerror(errno));
 }
 
-/// Closes the descriptor it holds.
-struct File {
-  int fd = -1;
-  ~File() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-Status write_all(const File& file, std::string_view text, const std::filesystem::path& path) {
+Status write_all(const Descriptor& file, std::string_view text, const std::filesystem::path& path) {
   while (!text.empty()) {
-    const auto written = ::write(file.fd, text.data(), text.size());
+    const auto written = ::write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return io_error("writing", path);
     text.remove_prefix(static_cast<size_t>(written));
   }
-  if (::fsync(file.fd) != 0) return io_error("writing", path);
+  if (::fsync(file.get()) != 0) return io_error("writing", path);
   return ok();
 }
 
-Result<std::string> read_all(const File& file, const std::filesystem::path& path) {
+Result<std::string> read_all(const Descriptor& file, const std::filesystem::path& path) {
   std::string text;
   std::array<char, 4096> part;
   while (true) {
-    const auto count = ::read(file.fd, part.data(), part.size());
+    const auto count = ::read(file.get(), part.data(), part.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return io_error("reading", path);
     if (count == 0) break;
@@ -100,8 +93,8 @@ Status check_entry(const AllowedName& entry) {
 Status replace(const std::filesystem::path& path, std::string_view text) {
   std::string beside = path.string() + ".XXXXXX";
   const auto write = [&]() -> Status {
-    const File file{::mkostemp(beside.data(), O_CLOEXEC)};
-    if (file.fd < 0) return io_error("making", beside);
+    const Descriptor file{::mkostemp(beside.data(), O_CLOEXEC)};
+    if (file.get() < 0) return io_error("making", beside);
     return write_all(file, text, beside);
   };
   Status written = write();
@@ -114,10 +107,10 @@ Status replace(const std::filesystem::path& path, std::string_view text) {
 /// The whole text of a list, if only its owner could have written it.
 Result<std::string> read_list(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a pipe would wait for a writer.
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.fd < 0) return io_error("reading", path);
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.get() < 0) return io_error("reading", path);
   struct stat about {};
-  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if (::fstat(file.get(), &about) != 0) return io_error("reading", path);
   if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
   RETURN_IF_ERROR(check_allow_list({about.st_uid, about.st_mode & 07777u}, ::geteuid(), path));
   return read_all(file, path);
@@ -161,11 +154,11 @@ Result<std::vector<AllowedName>> entries_of(const std::string& text,
 SecretKey::~SecretKey() { explicit_bzero(z85_.data(), z85_.size()); }
 
 Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
-  const File file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-  if (file.fd < 0 && errno == EEXIST)
+  const Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  if (file.get() < 0 && errno == EEXIST)
     return error(Code::kExists, "'{}' exists; keys are never overwritten", path.string())
         .note("remove it yourself, or name another file");
-  if (file.fd < 0) return io_error("making", path);
+  if (file.get() < 0) return io_error("making", path);
   std::string text =
       fmt::format("public = \"{}\"\nsecret = \"{}\"\n", keys.public_key, keys.secret_key.reveal());
   const Status written = write_all(file, text, path);
@@ -174,10 +167,10 @@ Status write_key_file(const std::filesystem::path& path, const KeyPair& keys) {
 }
 
 Result<KeyPair> read_key_file(const std::filesystem::path& path) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
-  if (file.fd < 0) return io_error("reading", path);
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+  if (file.get() < 0) return io_error("reading", path);
   struct stat about {};
-  if (::fstat(file.fd, &about) != 0) return io_error("reading", path);
+  if (::fstat(file.get(), &about) != 0) return io_error("reading", path);
   if (!S_ISREG(about.st_mode)) return error(Code::kInvalid, "'{}' is no plain file", path.string());
   if ((about.st_mode & 077) != 0 || about.st_uid != ::geteuid())
     return error(Code::kInvalid, "'{}' has mode {:04o}: others than its owner can reach the key",
@@ -214,8 +207,8 @@ Status append_to_allow_list(const std::filesystem::path& path, const AllowedName
   // One at a time, because it reads the list before it writes. A lock on the folder needs no extra
   // file and ends with its process.
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  const File lock{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (lock.fd < 0 || ::flock(lock.fd, LOCK_EX) != 0) return io_error("locking", folder);
+  const FileLock lock(folder, FileLock::When::kFree);
+  if (!lock.is_held()) return io_error("locking", folder);
   std::string text;
   if (std::filesystem::exists(path)) {
     ASSIGN_OR_RETURN(text, read_list(path));

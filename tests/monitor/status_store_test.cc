@@ -1,6 +1,7 @@
 // What a run shows of itself, on data: metrics that promtool passes, the wait cycle across
 // processes, the tables of `ps`.
 #include "runtime/monitor/status_store.h"
+#include "graph/base/process.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

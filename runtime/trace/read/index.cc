@@ -1,7 +1,5 @@
 #include "runtime/trace/read/index.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "graph/base/files.h"
 #include "runtime/trace/read/index_builder.h"
 #include "runtime/wire/payload_check.h"
 
@@ -56,13 +55,6 @@ bool fits(const IndexSection& section, uint64_t num_bytes) {
          (!is_dense || section.last - section.first == section.count - 1) &&
          (section.kind != IndexKind::kLinkStats || section.count == 1);
 }
-
-/// A file mapped for reading; unmapped with the last reference.
-struct Mapping {
-  void* at = nullptr;
-  size_t num_bytes = 0;
-  ~Mapping() { ::munmap(at, num_bytes); }
-};
 
 struct SourceFacts {
   int64_t mtime_ns = 0;
@@ -119,19 +111,9 @@ std::shared_ptr<const SegmentIndex> SegmentIndex::parse(std::shared_ptr<const vo
 
 std::shared_ptr<const SegmentIndex> SegmentIndex::load(const std::filesystem::path& segment) {
   const auto source = facts_of(segment);
-  const int file = ::open(file_of(segment).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return nullptr;
-  struct stat facts {};
-  const bool has_size = ::fstat(file, &facts) == 0 && facts.st_size > 0;
-  void* at = has_size ? ::mmap(nullptr, static_cast<size_t>(facts.st_size), PROT_READ,
-                               MAP_PRIVATE | MAP_POPULATE, file, 0)
-                      : MAP_FAILED;
-  ::close(file);
-  if (at == MAP_FAILED) return nullptr;
-  auto mapping = std::make_shared<Mapping>();
-  mapping->at = at;
-  mapping->num_bytes = static_cast<size_t>(facts.st_size);
-  auto index = parse(mapping, {static_cast<const std::byte*>(at), mapping->num_bytes});
+  const auto mapped = map_file(file_of(segment));
+  if (!mapped.ok() || mapped->bytes.empty()) return nullptr;
+  auto index = parse(mapped->owner, mapped->bytes);
   if (index == nullptr || !source) return nullptr;
   const bool is_fresh = index->header().source_mtime_ns == source->mtime_ns &&
                         index->header().source_bytes == source->num_bytes;

@@ -1,14 +1,11 @@
 // Finds the segments of a trace and gives each its index.
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <tuple>
 #include <utility>
 
+#include "graph/base/file_lock.h"
 #include "graph/base/files.h"
 #include "graph/base/suggest.h"
 #include "runtime/trace/read/open_trace.h"
@@ -18,19 +15,6 @@ namespace primerl {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The folder of the segments, given a run folder or a trace folder.
-Result<fs::path> trace_folder(const fs::path& given) {
-  std::error_code fault;
-  if (!fs::is_directory(given, fault))
-    return error(Code::kNotFound, "no folder '{}'", given.string())
-        .note("give a run folder, as in runs/latest");
-  for (const fs::path& folder : {given / "trace", given})
-    for (fs::directory_iterator it(folder, fault), end; !fault && it != end; it.increment(fault))
-      if (parse_segment_path(it->path())) return folder;
-  return error(Code::kNotFound, "no trace in '{}'", given.string())
-      .note("a run records one unless its graph says [trace] level = \"off\"");
-}
 
 /// The catalog is the first frame; it may be missing when that frame is damaged.
 std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
@@ -130,11 +114,8 @@ bool is_sealed(const std::vector<std::shared_ptr<TraceSegment>>& segments, size_
 
 /// The writer of a segment holds its lock: without a lock the segment will not change any more.
 bool is_written_to(const fs::path& segment) {
-  const int file = ::open(segment.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return true;
-  const bool is_locked = ::flock(file, LOCK_SH | LOCK_NB) != 0;
-  ::close(file);
-  return is_locked;
+  std::error_code fault;
+  return !fs::exists(segment, fault) || is_locked(segment);
 }
 
 /// Builds the missing indices, on as many threads as the machine has.
@@ -190,7 +171,7 @@ Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const 
 }
 
 Result<TraceFiles> find_trace_files(const fs::path& given) {
-  ASSIGN_OR_RETURN(const fs::path folder, trace_folder(given));
+  ASSIGN_OR_RETURN(const fs::path folder, find_trace_folder(given));
   ASSIGN_OR_RETURN(const auto files, list_segments(folder));
   Opening opening = open_segments(files);
   TraceFiles found;

@@ -1,41 +1,18 @@
 #include "runtime/trace/record/blob_ledger.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
+#include "graph/base/file_lock.h"
 #include "graph/base/files.h"
 #include "runtime/trace/frame_check.h"
 #include "runtime/trace/segment_bytes.h"
 #include "runtime/trace/segment_reader.h"
 
 namespace primerl {
-namespace {
-
-/// Locks the folder against all its users, also other threads of this process.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& folder)
-      : file_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (file_ >= 0) ::flock(file_, LOCK_EX);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock() {
-    if (file_ >= 0) ::close(file_);
-  }
-  bool is_held() const { return file_ >= 0; }
-
- private:
-  const int file_;
-};
-
-}  // namespace
-
 BlobLedger::BlobLedger(std::filesystem::path folder, const std::string& process,
                        uint32_t incarnation, bool syncs)
     : folder_(std::move(folder)),
@@ -59,9 +36,9 @@ Result<ContentHash> BlobLedger::store(std::span<const std::byte> bytes) {
     if (marked_.contains(hash)) return hash;
   }
   RETURN_IF_ERROR(system_files().make_folder(folder_));
-  const FolderLock lock(folder_);
+  const FileLock lock(folder_, FileLock::When::kFree);
   RETURN_IF_ERROR(store_.store(bytes));
-  if (!lock.is_held()) return hash;
+  if (!lock.is_open()) return hash;
   const int linked = ::link(store_.path_of(hash).c_str(), mark_of(hash).c_str());
   if (linked != 0 && errno != EEXIST) return hash;
   const std::lock_guard guard(mutex_);
@@ -115,8 +92,8 @@ void BlobLedger::retire(uint64_t number) {
 }
 
 void BlobLedger::remove_unnamed(const ContentHash& hash) {
-  const FolderLock lock(folder_);
-  if (!lock.is_held()) return;
+  const FileLock lock(folder_, FileLock::When::kFree);
+  if (!lock.is_open()) return;
   {
     const std::lock_guard guard(mutex_);
     // It was stored again meanwhile.

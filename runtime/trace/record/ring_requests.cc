@@ -15,6 +15,7 @@
 #include <cstring>
 #include <optional>
 
+#include "graph/base/file_lock.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/real_clock.h"
@@ -40,15 +41,6 @@ sigset_t dump_signals() {
 std::string machine_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
-/// Whether some process holds the lock of a file; a missing file is not locked.
-bool is_locked(const fs::path& file) {
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return false;
-  const bool is_free = ::flock(descriptor, LOCK_SH | LOCK_NB) == 0;
-  ::close(descriptor);
-  return !is_free;
 }
 
 struct LiveRecorder {

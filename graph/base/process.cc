@@ -1,0 +1,28 @@
+#include "graph/base/process.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace primerl {
+
+int64_t start_ticks(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  // The name in parentheses may hold anything; what follows are words: the state is the 3rd of all,
+  // the start the 22nd.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream words(text.substr(name_end + 1));
+  std::string state, skipped;
+  words >> state;
+  if (state == "Z" || state == "X") return 0;
+  for (int i = 4; i < 22; ++i) words >> skipped;
+  int64_t ticks = 0;
+  return words >> ticks ? ticks : 0;
+}
+
+}  // namespace primerl
