@@ -177,7 +177,8 @@ std::vector<Backend> make_backends() {
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {
-         return memory_channel(static_cast<size_t>(channel_options(resource).versions_max));
+         return std::unique_ptr<Resource>(
+             memory_channel(static_cast<size_t>(channel_options(resource).versions_max)));
        }},
       {"weight_channel", "shm",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup& setup) -> Made {
@@ -213,6 +214,14 @@ const std::vector<Backend>& backends() {
 /// Of programs that are linked without torch_backends.cc.
 __attribute__((weak)) const TorchBackends* torch_backends() { return nullptr; }
 
+GroupId owner_of(const Plan& plan, int32_t resource) {
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const auto& owned = plan.groups[i].resources;
+    if (std::find(owned.begin(), owned.end(), resource) != owned.end()) return GroupId(i);
+  }
+  return GroupId::none();
+}
+
 int32_t schedule_steps(const Plan& plan) {
   int64_t longest = 0;
   for (const Tenant& tenant : plan.tenants) longest = std::max(longest, tenant.max_steps);
@@ -231,7 +240,7 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
   return setup;
 }
 
-std::unique_ptr<Resource> memory_channel(size_t versions_max) {
+std::unique_ptr<WeightChannel> memory_channel(size_t versions_max) {
   return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
 }
 

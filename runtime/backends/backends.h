@@ -34,12 +34,22 @@ Result<BackendSetup> backend_setup(const std::filesystem::path& run_folder,
 /// names what it has.
 ResourceFactory resource_factory(BackendSetup setup = {});
 
+/// The group that owns a resource of the plan; none for those that groups share.
+GroupId owner_of(const Plan& plan, int32_t resource);
+/// What was made, as its interface; null when it is of another kind, and stays where it is.
+template <class R>
+std::unique_ptr<R> take_as(std::unique_ptr<Resource>& made) {
+  auto* typed = dynamic_cast<R*>(made.get());
+  if (typed != nullptr) (void)made.release();
+  return std::unique_ptr<R>(typed);
+}
+
 /// LearnerOptions::max_steps of every learner of the plan: its schedule ends with the longest
 /// tenant.
 int32_t schedule_steps(const Plan& plan);
 
 /// A weight channel inside one process that keeps that many versions.
-std::unique_ptr<Resource> memory_channel(size_t versions_max);
+std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
 /// The WhyNotOn of this build, for check_devices().
 std::string why_no_torch_on(const std::string& device);

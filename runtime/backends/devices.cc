@@ -2,10 +2,10 @@
 
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <map>
 
+#include "runtime/backends/backends.h"
 #include "runtime/program/programs.h"
 
 namespace primerl {
@@ -29,18 +29,12 @@ Result<std::string> ask_worker(const std::string& device) {
   return text;
 }
 
-bool owns(const PlanGroup& group, int32_t resource) {
-  return std::find(group.resources.begin(), group.resources.end(), resource) !=
-         group.resources.end();
-}
-
 }  // namespace
 
 const std::string& device_of(const Plan& plan, int32_t resource) {
   static const std::string cpu = "cpu";
-  for (const PlanGroup& group : plan.groups)
-    if (owns(group, resource)) return plan.process(group.process).device;
-  return cpu;
+  const GroupId owner = owner_of(plan, resource);
+  return owner.is_none() ? cpu : plan.process(plan.group(owner).process).device;
 }
 
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not) {

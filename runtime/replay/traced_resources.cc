@@ -14,15 +14,6 @@
 namespace primerl {
 namespace {
 
-/// The group that owns a resource; none for those that groups share.
-GroupId owner_of(const Plan& plan, int32_t index) {
-  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
-    const auto& owned = plan.groups[i].resources;
-    if (std::find(owned.begin(), owned.end(), index) != owned.end()) return GroupId(i);
-  }
-  return GroupId::none();
-}
-
 std::string_view kind_of(const Plan& plan, int32_t index) {
   return plan.resources[static_cast<size_t>(index)].kind;
 }
@@ -37,13 +28,13 @@ size_t versions_kept(const Plan& plan, int32_t channel) {
   return static_cast<size_t>(most) + 2;
 }
 
-/// `made`, cast to its interface.
-template <class R>
-std::unique_ptr<R> take_as(std::unique_ptr<Resource> made) {
-  auto* typed = dynamic_cast<R*>(made.get());
-  CHECK(typed != nullptr, "a resource is not of its kind");
-  (void)made.release();
-  return std::unique_ptr<R>(typed);
+/// The resource, whose answers `keep` gets when it is a learner or an engine.
+std::unique_ptr<Resource> traced(std::unique_ptr<Resource> made, const KeepAnswer& keep) {
+  if (auto learner = take_as<Learner>(made))
+    return std::make_unique<TracedLearner>(std::move(learner), keep);
+  if (auto engine = take_as<Engine>(made))
+    return std::make_unique<TracedEngine>(std::move(engine), keep);
+  return made;
 }
 
 }  // namespace
@@ -57,20 +48,12 @@ ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder) {
     const KeepAnswer keep = [&recorder, owner](std::vector<std::byte> answer) {
       recorder.add_answer(owner, std::move(answer));
     };
-    const std::string_view kind = kind_of(plan, index);
-    if (kind == WeightChannel::kResourceKind)
-      return std::unique_ptr<Resource>(
-          make_recording_channel(take_as<WeightChannel>(std::move(*made)),
-                                 [&recorder](GroupId group, std::vector<std::byte> answer) {
-                                   recorder.add_answer(group, std::move(answer));
-                                 }));
-    if (kind == Learner::kResourceKind)
-      return std::unique_ptr<Resource>(
-          std::make_unique<TracedLearner>(take_as<Learner>(std::move(*made)), keep));
-    if (kind == Engine::kResourceKind)
-      return std::unique_ptr<Resource>(
-          std::make_unique<TracedEngine>(take_as<Engine>(std::move(*made)), keep));
-    return made;
+    if (auto channel = take_as<WeightChannel>(*made))
+      return std::unique_ptr<Resource>(make_recording_channel(
+          std::move(channel), [&recorder](GroupId group, std::vector<std::byte> answer) {
+            recorder.add_answer(group, std::move(answer));
+          }));
+    return traced(std::move(*made), keep);
   };
 }
 
@@ -96,10 +79,11 @@ Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channe
 Result<std::unique_ptr<WeightChannel>> channel_to_follow(const Plan& plan, int32_t index,
                                                          const ResourceFactory& make) {
   ASSIGN_OR_RETURN(const std::string backend, weight_backend(plan, index));
-  if (backend == "memory")
-    return take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+  if (backend == "memory") return memory_channel(versions_kept(plan, index));
   ASSIGN_OR_RETURN(auto made, make(plan, index));
-  return take_as<WeightChannel>(std::move(made));
+  auto channel = take_as<WeightChannel>(made);
+  CHECK(channel != nullptr, "a resource is not of its kind");
+  return channel;
 }
 
 std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> channel,
@@ -121,17 +105,16 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&recovery, owner] { return recovery.take(owner); };
     const auto is_live = [&recovery] { return recovery.is_live(); };
-    const std::string_view kind = kind_of(plan, index);
-    if (kind == WeightChannel::kResourceKind) {
+    if (kind_of(plan, index) == WeightChannel::kResourceKind) {
       ASSIGN_OR_RETURN(auto channel, channel_to_follow(plan, index, make));
       *channel_of = channel.get();
       return recovered_channel(std::move(channel), recovery);
     }
     auto made = make(plan, index);
     if (!made.ok()) return made;
-    if (kind == Engine::kResourceKind) {
+    if (auto engine = take_as<Engine>(*made)) {
       ResumingEngineSetup setup;
-      setup.engine = take_as<Engine>(std::move(*made));
+      setup.engine = std::move(engine);
       setup.next = next;
       setup.is_live = is_live;
       setup.weights_from = [channel_of](PolicyVersion version) {
@@ -139,7 +122,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       };
       return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
-    if (kind == Learner::kResourceKind) {
+    if (auto learner = take_as<Learner>(*made)) {
       const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
       const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
       if (const int64_t taken = num_recorded_steps(recovery.trace(), owner);
@@ -149,7 +132,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                      "was made after {}",
                      taken, point.checkpoint.string(), point.num_steps);
       ResumingLearnerSetup setup;
-      setup.learner = take_as<Learner>(std::move(*made));
+      setup.learner = std::move(learner);
       setup.next = next;
       setup.is_live = is_live;
       setup.checkpoint = point.checkpoint;
@@ -172,7 +155,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
       ReplayedChannelSetup setup;
-      setup.channel = take_as<WeightChannel>(memory_channel(versions_kept(plan, index)));
+      setup.channel = memory_channel(versions_kept(plan, index));
       setup.next = [&answers](GroupId group) { return answers.take(group); };
       setup.without_tensors = depth != ReplayDepth::kFull;
       setup.may_come = [&answers] { return answers.is_parallel(); };
@@ -186,13 +169,7 @@ ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
     if (!made.ok()) return made;
     // Skip the recorded answers of a real resource, or a channel would take them for its own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
-    if (kind == Learner::kResourceKind)
-      return std::unique_ptr<Resource>(
-          std::make_unique<TracedLearner>(take_as<Learner>(std::move(*made)), skip));
-    if (kind == Engine::kResourceKind)
-      return std::unique_ptr<Resource>(
-          std::make_unique<TracedEngine>(take_as<Engine>(std::move(*made)), skip));
-    return made;
+    return traced(std::move(*made), skip);
   };
 }
 

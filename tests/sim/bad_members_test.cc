@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/engine/engine.h"
+#include "kernels/engine/engine_wrapper.h"
 #include "runtime/backends/backends.h"
 #include "tests/sim/demo_run.h"
 
@@ -15,31 +15,16 @@ namespace {
 constexpr int64_t kBadEvery = 7;
 
 /// Spoils every seventh completion, in one of four ways.
-class SpoilingEngine final : public Engine {
+class SpoilingEngine final : public EngineWrapper {
  public:
-  explicit SpoilingEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  using EngineWrapper::EngineWrapper;
 
-  Status submit(SequenceRequest request) override { return engine_->submit(std::move(request)); }
-  Status take_over(SequenceId id) override { return engine_->take_over(id); }
-  void abort(SequenceId id) override { engine_->abort(id); }
-  void expire(SequenceId id) override { engine_->expire(id); }
-  std::vector<PrefillEvent> take_prefilled() override { return engine_->take_prefilled(); }
   std::vector<FinishEvent> take_finished() override {
-    auto events = engine_->take_finished();
+    auto events = EngineWrapper::take_finished();
     for (auto& event : events)
       if (!event.tokens.empty() && ++num_finished_ % kBadEvery == 0) spoil(event);
     return events;
   }
-  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    return engine_->apply(snapshot);
-  }
-  WeightManifest manifest() const override { return engine_->manifest(); }
-  EngineState state() const override { return engine_->state(); }
-  int32_t max_sequence_tokens() const override { return engine_->max_sequence_tokens(); }
-  Status step() override { return engine_->step(); }
-  bool has_work() const override { return engine_->has_work(); }
-  Duration take_cost() override { return engine_->take_cost(); }
-  std::string describe() const override { return engine_->describe(); }
 
  private:
   void spoil(FinishEvent& event) const {
@@ -60,7 +45,6 @@ class SpoilingEngine final : public Engine {
     }
   }
 
-  const std::unique_ptr<Engine> engine_;
   int64_t num_finished_ = 0;
 };
 
@@ -68,11 +52,9 @@ ResourceFactory spoiling_factory() {
   return [make = resource_factory()](const Plan& plan,
                                      int32_t index) -> Result<std::unique_ptr<Resource>> {
     auto made = make(plan, index);
-    auto* engine = made.ok() ? dynamic_cast<Engine*>(made->get()) : nullptr;
+    auto engine = made.ok() ? take_as<Engine>(*made) : nullptr;
     if (engine == nullptr) return made;
-    (void)made->release();
-    return std::unique_ptr<Resource>(
-        std::make_unique<SpoilingEngine>(std::unique_ptr<Engine>(engine)));
+    return std::unique_ptr<Resource>(std::make_unique<SpoilingEngine>(std::move(engine)));
   };
 }
 

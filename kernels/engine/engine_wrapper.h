@@ -1,0 +1,37 @@
+/// EngineWrapper: an Engine that hands every call on to the one it owns, for those that watch or
+/// change a few of them. Threads: that engine's.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "kernels/engine/engine.h"
+
+namespace primerl {
+
+class EngineWrapper : public Engine {
+ public:
+  explicit EngineWrapper(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  Status submit(SequenceRequest request) override { return engine_->submit(std::move(request)); }
+  Status take_over(SequenceId id) override { return engine_->take_over(id); }
+  void abort(SequenceId id) override { engine_->abort(id); }
+  void expire(SequenceId id) override { engine_->expire(id); }
+  std::vector<PrefillEvent> take_prefilled() override { return engine_->take_prefilled(); }
+  std::vector<FinishEvent> take_finished() override { return engine_->take_finished(); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
+    return engine_->apply(snapshot);
+  }
+  WeightManifest manifest() const override { return engine_->manifest(); }
+  EngineState state() const override { return engine_->state(); }
+  int32_t max_sequence_tokens() const override { return engine_->max_sequence_tokens(); }
+  Status step() override { return engine_->step(); }
+  bool has_work() const override { return engine_->has_work(); }
+  Duration take_cost() override { return engine_->take_cost(); }
+  std::string describe() const override { return engine_->describe(); }
+
+ private:
+  const std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace primerl
