@@ -4,7 +4,7 @@
 ///   memory    one process          pointers (memory_channel.h)
 ///   shm       processes of a host  shared memory, read-only for receivers
 ///   files     a shared disk        safetensors folders below run_folder/weights/<resource>/
-///   link      joined processes     memory of each process (stream_channel.h)
+///   stream    joined processes     memory of each process (stream_channel.h)
 ///
 /// Publisher and receivers make the same call, each in its own process; the first publish() makes a
 /// process the publisher. There is one: a second is refused while the first lives, and takes over

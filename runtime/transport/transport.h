@@ -149,9 +149,8 @@ struct ConnectionRefusal {
   std::string field;  // "run", "graph hash", "message types", "version", "incarnation", "process"
   std::string ours;
   std::string theirs;
-  bool by_peer = false;  // the peer refused us
-  bool ends_connection =
-      true;  // the connection fails with it; false: an older incarnation was refused
+  bool by_peer = false;         // the peer refused us
+  bool ends_connection = true;  // or an older incarnation was refused, which ends nothing
   /// "'training' (process 1) was refused: graph hash: ours 1f…, theirs 2e…"
   std::string text() const;
 };

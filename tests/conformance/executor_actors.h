@@ -5,7 +5,7 @@
 ///   asker -> answerer ~~> asker   one question at a time
 ///   blob_source -> blob_sink ~~>  one large Blob to all, again when all have it
 ///
-/// Actors write what they see into the file "journal" of the host_services.
+/// Actors write what they see into the file "journal" of the host services.
 #pragma once
 
 #include <condition_variable>
