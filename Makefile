@@ -21,12 +21,16 @@ export WERROR
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup setup-tests build demo test bench format docs asan tsan clean
+# Where `make install` puts programs, headers and libraries.
+PREFIX ?= /usr/local
+
+.PHONY: help setup setup-tests build install demo test bench format docs asan tsan clean
 
 help:
 	@echo "make demo     train the example model in $(GRAPH), about a minute"
 	@echo "make test     build everything and run all tests (TESTS=REGEX for some)"
 	@echo "make build    build/bin/primerl-graph and build/bin/primerl-worker"
+	@echo "make install  programs, headers and libraries into PREFIX=/usr/local, for plugins"
 	@echo "make bench    build and run the benchmarks"
 	@echo "make format   clang-format over the tree"
 	@echo "make docs     write the generated reference and the golden files of tests again"
@@ -43,6 +47,9 @@ setup-tests:
 
 build: setup
 	@scripts/build.sh dev $(JOBS) programs
+
+install: build
+	cmake --install build --prefix $(PREFIX)
 
 demo: build
 	build/bin/primerl-graph run $(GRAPH) $(RUN_ARGS)

@@ -1,13 +1,22 @@
 # Flags and helpers that every room uses.
 
 add_library(primerl_flags INTERFACE)
-target_include_directories(primerl_flags INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(primerl_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+# Rooms that plugins are compiled with are installed (cmake/install.cmake): then only the folder of
+# their headers counts.
+target_include_directories(primerl_flags INTERFACE
+                           $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
+                           $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/generated>
+                           $<INSTALL_INTERFACE:include/primerl-graph>)
+target_compile_features(primerl_flags INTERFACE cxx_std_20)
+foreach(warning all extra pedantic shadow)
+  target_compile_options(primerl_flags INTERFACE $<BUILD_INTERFACE:-W${warning}>)
+endforeach()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # an empty __VA_ARGS__ is no extension since C++20
-  target_compile_options(primerl_flags INTERFACE -Wno-gnu-zero-variadic-macro-arguments)
+  target_compile_options(primerl_flags
+                         INTERFACE $<BUILD_INTERFACE:-Wno-gnu-zero-variadic-macro-arguments>)
 endif()
 if(PRIMERL_WERROR)
-  target_compile_options(primerl_flags INTERFACE -Werror)
+  target_compile_options(primerl_flags INTERFACE $<BUILD_INTERFACE:-Werror>)
 endif()
 if(PRIMERL_SANITIZE)
   # A fault ends the program, so that it fails its test.

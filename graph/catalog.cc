@@ -15,10 +15,4 @@ const ResourceContract* Catalog::find_resource(std::string_view kind,
   return nullptr;
 }
 
-const EnvironmentContract* Catalog::find_environment(std::string_view name) const {
-  for (const auto& environment : environments)
-    if (environment.name == name) return &environment;
-  return nullptr;
-}
-
 }  // namespace primerl

@@ -1,8 +1,10 @@
 /// Catalog: everything a graph file may name. The composition roots fill it (actors/catalog.cc,
-/// runtime/backends/resource_catalog.cc, actors/env/environments/catalog.cc); the language only
-/// reads it.
+/// runtime/backends/resource_catalog.cc, actors/env/environments/catalog.cc,
+/// actors/env/rewards/catalog.cc); the language only reads it. What a graph's plugins bring is
+/// added to a copy that belongs to that graph's plan.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +14,9 @@
 #include "graph/options.h"
 
 namespace primerl {
+
+class Environment;  // actors/env/environment.h
+class Reward;       // actors/env/reward.h
 
 /// Facts of a model folder the checker needs; read by `read_model_facts` of the composition root so
 /// that the language opens no model files itself.
@@ -43,7 +48,8 @@ struct ResourceContract {
   std::function<Status(const void* options)> validate;
 };
 
-/// One environment of `[tenant.x] environment = { name = ... }`.
+/// One environment of `[tenant.x] environment = { name = ... }`; environment_contract() of
+/// actors/env/environment.h makes it.
 struct EnvironmentContract {
   std::string name;
   std::string doc;
@@ -52,10 +58,41 @@ struct EnvironmentContract {
     std::string prompt;
     int64_t num_turns = 0;  // of its demonstration; 0 = it has none
   };
-  /// The first `count` tasks of an environment that is made for this call: cheap, and the error is
-  /// the one that a run would start with. Empty = nobody can say.
+  /// The first `count` tasks of an environment that is made for this call: cheap. Empty = nobody
+  /// can say.
   std::function<Result<std::vector<SampleTask>>(const void* options, uint64_t seed, size_t count)>
       first_tasks = {};
+  /// The error that make() would end with; empty = none is known before.
+  std::function<Status(const void* options)> validate = {};
+  /// Null options mean the defaults.
+  std::function<Result<std::unique_ptr<Environment>>(const void* options)> make = {};
+};
+
+/// One reward of `[tenant.x] reward = { name = ... }`; reward_contract() of actors/env/reward.h
+/// makes it.
+struct RewardContract {
+  std::string name;
+  std::string doc;
+  OptionSet options;
+  std::function<Status(const void* options)> validate = {};
+  /// Null options mean the defaults.
+  std::function<Result<std::unique_ptr<Reward>>(const void* options)> make = {};
+};
+
+struct Catalog;
+
+/// Why a plugin cannot be used.
+struct PluginFault {
+  size_t file = 0;  // index into the list of files
+  Error error;
+};
+
+/// One of `[graph] plugins`, as a record names it.
+struct PluginIdentity {
+  std::string name;
+  std::string version;
+  std::string file;       // absolute
+  uint32_t checksum = 0;  // CRC-32C of the file
 };
 
 struct Catalog {
@@ -63,12 +100,17 @@ struct Catalog {
   std::vector<const MessageType*> messages;
   std::vector<ResourceContract> resources;
   std::vector<EnvironmentContract> environments;
+  std::vector<RewardContract> rewards;
+  std::vector<PluginIdentity> plugins;  // that brought some of these
   /// Reads config.json of a model folder; the error says what is missing or unreadable.
   std::function<Result<ModelFacts>(const std::string& folder)> model_facts;
+  /// Loads the shared libraries of `[graph] plugins` and adds to `catalog` what they bring; says of
+  /// each that cannot be used why. Empty = this program takes no plugins.
+  std::function<std::vector<PluginFault>(const std::vector<std::string>& files, Catalog& catalog)>
+      add_plugins;
 
   const Contract* find_actor(std::string_view name) const;
   const ResourceContract* find_resource(std::string_view kind, std::string_view backend) const;
-  const EnvironmentContract* find_environment(std::string_view name) const;
 };
 
 }  // namespace primerl

@@ -267,6 +267,13 @@ class ContractOf {
     };
     return std::move(*this);
   }
+  /// How the actor is made, where its options alone do not say it.
+  ContractOf&& made_by(std::function<std::unique_ptr<Actor>(const S& options)> make) && {
+    contract_.make = [make = std::move(make)](const void* options) {
+      return make(*static_cast<const S*>(options));
+    };
+    return std::move(*this);
+  }
   /// Its tenants' tasks go through it: `check` looks at some. `when(options)` says whether they do.
   ContractOf&& takes_tasks(bool (*when)(const S& options) = nullptr) && {
     contract_.takes_tasks = [when](const void* options) {

@@ -27,17 +27,49 @@ std::map<std::string, Span, std::less<>> tables_of(const GraphSpec& spec) {
   return tables;
 }
 
+/// The catalog with what the file's plugins bring; null when one of them cannot be used: then
+/// nobody knows which names of the file are right, and the rest is not checked.
+std::shared_ptr<const Catalog> with_plugins(const GraphFile& file, const Catalog& catalog,
+                                            Diagnostics& diagnostics) {
+  const Value* list = plugin_list(file);
+  const std::vector<std::string> files = plugin_files(file);
+  if (files.empty()) return {std::shared_ptr<const void>(), &catalog};  // owned by the caller
+  std::vector<Span> spans;
+  for (const Value& item : list->as_array())
+    if (item.is_string()) spans.push_back(item.span);
+  const size_t num_errors = diagnostics.num_errors();
+  if (files.size() > kPluginsMax) {
+    diagnostics.error("G088", list->span, "a graph may name {} plugins, not {}", kPluginsMax,
+                      files.size());
+  } else if (!catalog.add_plugins) {
+    diagnostics.error("G088", list->span, "this program takes no plugins");
+  } else {
+    auto extended = std::make_shared<Catalog>(catalog);
+    for (const PluginFault& fault : catalog.add_plugins(files, *extended)) {
+      auto& found =
+          diagnostics.error("G088", spans[fault.file], "plugin '{}' cannot be used: {}",
+                            list->as_array()[fault.file].as_string(), fault.error.message());
+      for (const auto& note : fault.error.notes()) found.note(note);
+    }
+    if (diagnostics.num_errors() == num_errors) return extended;
+  }
+  return nullptr;
+}
+
 void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
-                       const Catalog& catalog, CheckedGraph& result) {
-  if (file) {
+                       const Catalog& base, CheckedGraph& result) {
+  const auto catalog =
+      file ? with_plugins(*file, base, result.diagnostics) : std::shared_ptr<const Catalog>();
+  if (catalog != nullptr) {
     GraphSpec spec = read_spec(*file, result.diagnostics);
-    correct_names(spec, catalog, result.diagnostics);
-    Draft draft(*file, spec, catalog, result.sources, result.diagnostics);
+    correct_names(spec, *catalog, result.diagnostics);
+    Draft draft(*file, spec, *catalog, result.sources, result.diagnostics);
     draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
     check_graph(draft);
     if (!result.diagnostics.has_errors()) {
       result.tables = tables_of(spec);
       auto plan = std::make_shared<Plan>();
+      plan->catalog = catalog;
       const PlanOrder order = order_of(draft);
       fill_tables(draft, order, *plan);
       place_instances(draft, order, *plan);

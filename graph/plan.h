@@ -114,6 +114,7 @@ struct PlanProcess {
 struct GraphSettings {
   std::string name;
   std::string description;
+  std::vector<std::string> plugins;  // shared libraries, absolute
   int64_t seed = 0;
   int64_t tenants_max = 0;   // 0 = as many as the file has
   int64_t pool_threads = 0;  // CAF pool; 0 = 1 on machines of up to 4 cores, else cores / 4
@@ -140,6 +141,8 @@ struct TraceSettings {
 };
 
 struct Plan {
+  /// What the contracts below belong to: the program's, and what the plugins bring.
+  std::shared_ptr<const Catalog> catalog;
   GraphSettings settings;
   TraceSettings trace;
   std::vector<Tenant> tenants;  // index = slot
@@ -194,8 +197,10 @@ struct CheckedGraph {
   std::vector<ResolvedValue> resolved;  // in the order of Plan::resolved_toml; empty without a plan
 };
 
-/// Reads a file (with includes), applies overrides, checks everything, never starts anything.
-/// The catalog must outlive the plan.
+inline constexpr size_t kPluginsMax = 64;  // of one graph
+
+/// Reads a file (with includes), applies overrides, loads the plugins that it names, checks
+/// everything, never starts anything. The catalog must outlive the plan.
 CheckedGraph load_graph(const std::string& path, const Overrides& overrides,
                         const Catalog& catalog);
 /// The same from text, for tests; relative paths resolve against `folder`.

@@ -87,21 +87,25 @@ const T& by_name(const std::vector<T>& items, const std::string& name) {
   return items.front();
 }
 
+/// Of a tenant: "environment = { name = "copy", ... }"; nothing where it has none.
+void write_choice(Writer& writer, const std::string& key, const auto& chosen, const Tenant& tenant,
+                  const Table* written) {
+  if (chosen.contract == nullptr) return;
+  const Table& table = written->find(key)->value.as_table();
+  const std::string path = fmt::format("tenant.{}.{}", tenant.name, key);
+  const std::string name = detail::toml_text(chosen.name);
+  writer.add(path + ".name", name, table.find("name"));
+  writer.raw(fmt::format("{} = {}\n", key,
+                         writer.inline_table(chosen.contract->options, chosen.options.get(), &table,
+                                             path, {"name = " + name})));
+}
+
 void write_tenant(Writer& writer, const Draft& draft, const Tenant& tenant) {
   const auto& from = by_name(draft.tenants, tenant.name);
   const Table* written = from.spec->table;
   writer.header("tenant." + tenant.name);
-  if (from.environment != nullptr) {
-    const Entry* entry = written->find("environment");
-    const Table& table = entry->value.as_table();
-    const std::string path = "tenant." + tenant.name + ".environment";
-    const std::string name = detail::toml_text(from.environment->name);
-    writer.add(path + ".name", name, table.find("name"));
-    writer.raw(
-        fmt::format("environment = {}\n",
-                    writer.inline_table(from.environment->options, tenant.environment.options.get(),
-                                        &table, path, {"name = " + name})));
-  }
+  write_choice(writer, "environment", tenant.environment, tenant, written);
+  write_choice(writer, "reward", tenant.reward, tenant, written);
   writer.options(tenant_options(), &tenant, written);
 }
 

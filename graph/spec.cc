@@ -11,13 +11,6 @@ namespace {
 
 constexpr size_t kNameBytesMax = 64;
 
-bool is_lower_snake(std::string_view name) {
-  if (name.empty() || name.size() > kNameBytesMax || name[0] < 'a' || name[0] > 'z') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
-  });
-}
-
 Table* table_of(Table& root, std::string_view key, Diagnostics& diagnostics) {
   Entry* entry = root.find(key);
   if (entry == nullptr) return nullptr;
@@ -169,6 +162,13 @@ void correct_top_level(Table& root, Diagnostics& diagnostics) {
 }
 
 }  // namespace
+
+bool is_lower_snake(std::string_view name) {
+  if (name.empty() || name.size() > kNameBytesMax || name[0] < 'a' || name[0] > 'z') return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
 
 GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics) {
   GraphSpec spec;

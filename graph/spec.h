@@ -51,6 +51,9 @@ struct GraphSpec {
   bool has_lost_edges = false;            // of which not even the text is known
 };
 
+/// a-z, 0-9 and _, a letter first, at most 64 bytes: names of nodes, actors, options, ...
+bool is_lower_snake(std::string_view name);
+
 /// Cuts the tree up. Reports unknown top-level keys (G006), names that are no lower_snake (G017),
 /// what should be a table (G021) and malformed edges (G030).
 GraphSpec read_spec(GraphFile& file, Diagnostics& diagnostics);

@@ -12,6 +12,9 @@
 
 namespace primerl {
 
+struct EnvironmentContract;  // graph/catalog.h
+struct RewardContract;
+
 /// `[tenant.x] sampling = { ... }`; the meaning is SamplingParams' (kernels/engine/engine.h).
 struct TenantSampling {
   double temperature = 1.0;
@@ -28,7 +31,16 @@ struct TenantSampling {
 /// own options, checked against its contract and kept as bound options.
 struct TenantEnvironment {
   std::string name;
-  std::shared_ptr<const void> options;  // of the type the environment's contract declares
+  std::shared_ptr<const void> options;            // of the type the environment's contract declares
+  const EnvironmentContract* contract = nullptr;  // null: the built-in one of this name
+};
+
+/// `[tenant.x] reward = { name = "exact", ... }`, likewise; without a name, the reward is what the
+/// environment gives.
+struct TenantReward {
+  std::string name;
+  std::shared_ptr<const void> options;
+  const RewardContract* contract = nullptr;  // null: the built-in one of this name
 };
 
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
@@ -40,6 +52,7 @@ struct Tenant {
   std::string name;
   TenantSlot slot;
   TenantEnvironment environment;
+  TenantReward reward;
   TenantSampling sampling;
   TenantFilters filters;
   int64_t group_size = 8;            // rollouts of one task

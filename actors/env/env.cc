@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "actors/env/environments/catalog.h"
+#include "actors/env/rewards/catalog.h"
 #include "actors/env/scripted_environment.h"
 
 namespace primerl {
@@ -36,6 +37,7 @@ Status Env::start(Resources&) {
   }
   if (environment_ == nullptr) {
     ASSIGN_OR_RETURN(environment_, make_environment(services().tenant(tenant_).environment));
+    ASSIGN_OR_RETURN(reward_, make_reward(services().tenant(tenant_).reward));
   }
   return ok();
 }
@@ -64,8 +66,12 @@ Result<bool> Env::work() {
 Status Env::on_action(const Action& action) {
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
   ASSIGN_OR_RETURN(auto step, environment_->step(task, action.texts));
+  if (step.done && reward_ != nullptr) {
+    ASSIGN_OR_RETURN(step.reward, reward_->score(task, action.texts, step.reward));
+  }
   if (step.done && !std::isfinite(step.reward))
-    return error(Code::kInvalid, "the environment gave the reward {} for task {}", step.reward,
+    return error(Code::kInvalid, "the {} gave the reward {} for task {}",
+                 reward_ != nullptr ? "tenant's reward" : "environment", step.reward,
                  action.ordinal)
         .note("a reward is a finite number");
   Observation observation;

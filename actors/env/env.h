@@ -1,4 +1,5 @@
-/// Gives tasks to one tenant's rollouts and judges what the policy answers.
+/// Gives tasks to one tenant's rollouts and judges what the policy answers, by the tenant's
+/// environment and, where it names one, its reward.
 ///
 ///            [ env ]  -> task
 ///   action ~~~>       ~~~> observation
@@ -12,6 +13,7 @@
 
 #include "actors/common/ordinals.h"
 #include "actors/env/environment.h"
+#include "actors/env/reward.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
 
@@ -48,6 +50,7 @@ class Env final : public Actor {
   OrdinalSet consumed_;
   // Touched only by handlers.
   std::unique_ptr<Environment> environment_;
+  std::unique_ptr<Reward> reward_;  // null: the environment's own counts
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
   Out<Task> task_;

@@ -7,11 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/random.h"
 #include "graph/base/result.h"
+#include "graph/catalog.h"
 
 namespace primerl {
 
@@ -46,5 +49,35 @@ class Environment {
     return {task.answer};
   }
 };
+
+/// The first `count` tasks, as `check` looks at them.
+Result<std::vector<EnvironmentContract::SampleTask>> sample_tasks(Environment& environment,
+                                                                  uint64_t seed, size_t count);
+
+/// What the catalog says of an environment that `make` builds from its options; the error of `make`
+/// is the one that refuses a graph.
+template <class Options>
+EnvironmentContract environment_contract(
+    std::string name, std::string doc, OptionSet options,
+    Result<std::unique_ptr<Environment>> (*make)(const Options& options)) {
+  EnvironmentContract contract;
+  contract.name = std::move(name);
+  contract.doc = std::move(doc);
+  contract.options = std::move(options);
+  contract.make = [make](const void* bound) {
+    return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
+  };
+  contract.validate = [made = contract.make](const void* bound) -> Status {
+    RETURN_IF_ERROR(made(bound));
+    return ok();
+  };
+  contract.first_tasks = [made = contract.make](
+                             const void* bound, uint64_t seed,
+                             size_t count) -> Result<std::vector<EnvironmentContract::SampleTask>> {
+    ASSIGN_OR_RETURN(const auto environment, made(bound));
+    return sample_tasks(*environment, seed, count);
+  };
+  return contract;
+}
 
 }  // namespace primerl

@@ -28,10 +28,12 @@ Amount aborts_in_flight() {
 
 }  // namespace
 
-Contract Router::contract() {
+Contract Router::contract(std::vector<RoutePolicyContract> policies) {
   using O = RouterOptions;
+  std::vector<std::string> names;
+  for (const auto& policy : policies) names.push_back(policy.name);
   return ContractOf<Router, O>("router", "chooses an engine for each request")
-      .option("policy", &O::policy, one_of(route_policies()), "how an engine is chosen")
+      .option("policy", &O::policy, one_of(names), "how an engine is chosen")
       .option("sessions_max", &O::sessions_max, count_from(1) | unit("sessions"),
               "sessions remembered; the oldest is forgotten")
       .in("generate", &Router::on_generate, "a prompt to continue",
@@ -44,11 +46,14 @@ Contract Router::contract() {
       .out("abort", &Router::abort_, "to the engine that has the request", optional_port(),
            addressed(), burst(2 * kCancelRequestsMax), at_most(aborts_in_flight()))
       .out("refused", &Router::refused_, "the answer to a request that no engine took",
-           burst(kCancelRequestsMax));
+           burst(kCancelRequestsMax))
+      .made_by([policies = std::move(policies)](const O& options) {
+        return std::make_unique<Router>(options, policies);
+      });
 }
 
-Router::Router(const RouterOptions& options)
-    : options_(options), policy_(make_route_policy(options.policy)) {
+Router::Router(const RouterOptions& options, const std::vector<RoutePolicyContract>& policies)
+    : options_(options), policy_(make_route_policy(options.policy, policies)) {
   CHECK(policy_ != nullptr, "the checker lets no unknown route policy through");
 }
 

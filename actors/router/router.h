@@ -36,8 +36,10 @@ struct RouterOptions {
 class Router final : public Actor {
  public:
   using Options = RouterOptions;
-  static Contract contract();
-  explicit Router(const RouterOptions& options);
+  /// `policies` are what the option `policy` may name.
+  static Contract contract(std::vector<RoutePolicyContract> policies = route_policies());
+  explicit Router(const RouterOptions& options,
+                  const std::vector<RoutePolicyContract>& policies = route_policies());
 
   Status start(Resources& resources) override;
   Status on_peer(const PeerEvent& event) override;

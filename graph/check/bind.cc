@@ -17,47 +17,66 @@ bool is_file_character(char c) {
          c == '_' || c == '.';
 }
 
-void bind_environment(Entry& entry, DraftTenant& tenant, Draft& draft) {
+/// A table of a tenant that chooses one of the program's environments or rewards by its name and
+/// holds that one's own options.
+template <class Contract, class Chosen>
+struct NamedChoice {
+  std::string_view key;  // "environment"
+  const OptionSet& name_option;
+  const std::vector<Contract>& all;
+  Chosen& chosen;  // name, options and contract of the tenant
+};
+
+std::vector<std::string> names_of(const auto& contracts) {
+  std::vector<std::string> names;
+  for (const auto& contract : contracts) names.push_back(contract.name);
+  return names;
+}
+
+template <class Contract, class Chosen>
+void bind_choice(Entry& entry, const NamedTable& tenant,
+                 const NamedChoice<Contract, Chosen>& choice, Draft& draft) {
   auto& diagnostics = draft.diagnostics;
   if (!entry.value.is_table()) {
-    auto& found = diagnostics.error("G021", entry.value.span,
-                                    "'environment' of tenant '{}' must be a table, not {}",
-                                    tenant.spec->name, entry.value.kind());
+    auto& found =
+        diagnostics.error("G021", entry.value.span, "'{}' of tenant '{}' must be a table, not {}",
+                          choice.key, tenant.name, entry.value.kind());
     if (entry.value.is_string())
       found.suggest(
-          fmt::format("write environment = {{ name = \"{}\" }}", entry.value.as_string()));
+          fmt::format("write {} = {{ name = \"{}\" }}", choice.key, entry.value.as_string()));
     return;
   }
   Table& table = entry.value.as_table();
-  const std::string what = fmt::format("the environment of tenant '{}'", tenant.spec->name);
-  correct_key(table, what, *environment_options().find("name"), {}, diagnostics);
+  const std::string what = fmt::format("the {} of tenant '{}'", choice.key, tenant.name);
+  correct_key(table, what, *choice.name_option.find("name"), {}, diagnostics);
   const Entry* name = table.find("name");
   if (name == nullptr || !name->value.is_string()) {
     Table only_name = only(table, {"name"});
     only_name.span = entry.value.span;
-    environment_options().bind(only_name, what, {}, &tenant.tenant.environment, diagnostics);
+    choice.name_option.bind(only_name, what, {}, &choice.chosen, diagnostics);
     return;
   }
-  tenant.tenant.environment.name = name->value.as_string();
-  tenant.environment = draft.catalog.find_environment(name->value.as_string());
-  if (tenant.environment == nullptr) {
-    std::vector<std::string> known;
-    for (const auto& environment : draft.catalog.environments) known.push_back(environment.name);
-    auto& found = diagnostics.error("G015", name->value.span, "there is no environment '{}'",
-                                    name->value.as_string());
-    found.note(fmt::format("environments: {}", join_names(known)));
-    suggest_name(found, name->value.as_string(), known);
+  choice.chosen.name = name->value.as_string();
+  const auto contract = std::find_if(choice.all.begin(), choice.all.end(), [&](const auto& each) {
+    return each.name == choice.chosen.name;
+  });
+  if (contract == choice.all.end()) {
+    const auto known = names_of(choice.all);
+    auto& found = diagnostics.error("G015", name->value.span, "there is no {} '{}'", choice.key,
+                                    choice.chosen.name);
+    found.note(fmt::format("{}s: {}", choice.key, join_names(known)));
+    suggest_name(found, choice.chosen.name, known);
     return;
   }
-  const OptionSet& options = tenant.environment->options;
-  std::shared_ptr<void> bound = options.make ? options.make() : nullptr;
-  const std::string environment = fmt::format("environment '{}'", tenant.environment->name);
+  const std::string named = fmt::format("{} '{}'", choice.key, contract->name);
+  const std::shared_ptr<void> bound = contract->options.make ? contract->options.make() : nullptr;
   const size_t num_errors = diagnostics.num_errors();
-  options.bind(table, environment, {"name"}, bound.get(), diagnostics);
-  if (tenant.environment->first_tasks && diagnostics.num_errors() == num_errors)
-    if (const auto made = tenant.environment->first_tasks(bound.get(), 0, 0); !made.ok())
-      refuse_options(draft, table, entry.key_span, environment, made.error());
-  tenant.tenant.environment.options = bound;
+  contract->options.bind(table, named, {"name"}, bound.get(), diagnostics);
+  if (contract->validate && diagnostics.num_errors() == num_errors)
+    if (const Status valid = contract->validate(bound.get()); !valid.ok())
+      refuse_options(draft, table, entry.key_span, named, valid.error());
+  choice.chosen.options = bound;
+  choice.chosen.contract = &*contract;
 }
 
 void read_facts(DraftModel& model, Draft& draft) {
@@ -90,6 +109,7 @@ void bind_settings(Draft& draft) {
   std::string& name = draft.settings.name;
   if (draft.spec.graph != nullptr)
     graph_options().bind(*draft.spec.graph, "[graph]", {}, &draft.settings, draft.diagnostics);
+  draft.settings.plugins = plugin_files(draft.file);
   if (name.empty() && draft.sources.size() > 0) {
     name = fs::path(draft.sources.get(0).name).stem().string().substr(0, kGraphNameBytesMax);
     std::replace_if(
@@ -118,7 +138,7 @@ void bind_models(Draft& draft) {
                          draft.diagnostics);
     const Entry* path = spec.table->find("path");
     if (path != nullptr && path->value.is_string() && !options.path.empty()) {
-      model.path = absolute_path(draft, path->value);
+      model.path = absolute_path(draft.file, path->value);
       model.path_span = path->value.span;
       read_facts(model, draft);
     }
@@ -132,10 +152,20 @@ void bind_tenants(Draft& draft) {
     tenant.spec = &spec;
     tenant.tenant.name = spec.name;
     const std::string what = fmt::format("tenant '{}'", spec.name);
-    tenant_options().bind(*spec.table, what, {"environment"}, &tenant.tenant, draft.diagnostics);
+    tenant_options().bind(*spec.table, what, {"environment", "reward"}, &tenant.tenant,
+                          draft.diagnostics);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
-      bind_environment(*environment, tenant, draft);
+      bind_choice(*environment, spec,
+                  NamedChoice<EnvironmentContract, TenantEnvironment>{
+                      "environment", environment_options(), draft.catalog.environments,
+                      tenant.tenant.environment},
+                  draft);
+    if (Entry* reward = spec.table->find("reward"))
+      bind_choice(*reward, spec,
+                  NamedChoice<RewardContract, TenantReward>{
+                      "reward", reward_options(), draft.catalog.rewards, tenant.tenant.reward},
+                  draft);
     draft.tenants.push_back(std::move(tenant));
   }
 }

@@ -46,9 +46,9 @@ constexpr ErrorCode kCodes[] = {
     {"G014", "unknown model",
      "A resource or a node names a model that has no [model.*] table. As with nodes, the error "
      "is reported at the table where that is what is misspelt."},
-    {"G015", "unknown environment",
-     "`environment = { name = ... }` of a tenant names an environment that the program does not "
-     "have."},
+    {"G015", "unknown environment or reward",
+     "`environment = { name = ... }` of a tenant names an environment, or `reward = { name = ... "
+     "}` a reward, that neither the program nor one of the graph's plugins has."},
     {"G016", "unknown resource kind or backend",
      "A resource has a `kind` (engine, learner, weight_channel, ...) and a `backend`, who does the "
      "work. This program has no such pair; it may have been built without it."},
@@ -260,6 +260,12 @@ constexpr ErrorCode kCodes[] = {
      "A learner and an engine that share a weight channel must have tensors of the same names and "
      "shapes: both scripted, or both of models whose config.json states the same numbers. Any "
      "other engine would refuse the first version, and no group would ever open."},
+    {"G088", "a plugin that cannot be used",
+     "`[graph] plugins` lists shared libraries with actors, environments, rewards and routing "
+     "policies of one's own. This one is missing, is no plugin, was built against another version "
+     "of primerl-graph or with another compiler, or brings a name that is taken. Build it again "
+     "against the installed headers. The rest of the graph is not checked, because what it names "
+     "is not known."},
 };
 
 /// In lines of at most 80 columns, for a terminal.

@@ -15,13 +15,6 @@ std::vector<Tenant> Draft::tenant_values() const {
   return values;
 }
 
-std::string absolute_path(const Draft& draft, const Value& path) {
-  const auto& folders = draft.file.folders;
-  const std::filesystem::path folder =
-      path.span.source < folders.size() ? folders[path.span.source] : std::string(".");
-  return std::filesystem::absolute(folder / path.as_string()).lexically_normal().string();
-}
-
 bool is_exclusive(std::string_view resource_kind) {
   return resource_kind != kTokenizerKind && resource_kind != kWeightChannelKind;
 }

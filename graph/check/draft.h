@@ -20,7 +20,6 @@ namespace primerl {
 struct DraftTenant {
   const NamedTable* spec = nullptr;
   Tenant tenant;
-  const EnvironmentContract* environment = nullptr;
   bool seq_len_is_written = false;
 };
 
@@ -112,10 +111,6 @@ FeedbackNumber feedback_number(const Draft& draft, const DraftEdge& edge,
 
 /// What the trace keeps of a whole edge's messages: as written, or as its output's contract says.
 RecordPolicy record_policy(const Draft& draft, const DraftEdge& edge);
-
-/// A path of the file as written, relative to the file it stands in (a flag: to the folder one is
-/// in).
-std::string absolute_path(const Draft& draft, const Value& path);
 
 /// Instances of a node: its replicas and its place's, times the tenants of a per_tenant node.
 int64_t count_instances(const Draft& draft, const DraftNode& node);

@@ -29,7 +29,7 @@ void find_actor(DraftNode& node, Draft& draft) {
 void resolve_file(std::string& name, const NamedTable& spec, std::string_view key, Draft& draft) {
   const Entry* entry = spec.table->find(key);
   if (entry == nullptr || !entry->value.is_string() || name.empty()) return;
-  name = absolute_path(draft, entry->value);
+  name = absolute_path(draft.file, entry->value);
   std::error_code fault;
   if (std::filesystem::is_regular_file(name, fault)) return;
   draft.diagnostics.error("G046", entry->value.span, "'{}' of node '{}' is no file", key, spec.name)

@@ -98,7 +98,7 @@ void check_tenants_exist(Draft& draft) {
 void check_drain(Draft& draft) {
   const DraftTenant* longest = nullptr;
   for (const auto& tenant : draft.tenants)
-    if (tenant.environment != nullptr &&
+    if (tenant.tenant.environment.contract != nullptr &&
         (longest == nullptr ||
          tenant.tenant.environment_timeout > longest->tenant.environment_timeout))
       longest = &tenant;

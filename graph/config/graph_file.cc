@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/base/suggest.h"
+#include "graph/config/tables.h"
 #include "graph/config/toml_source.h"
 
 namespace primerl {
@@ -206,6 +207,35 @@ void apply_overrides(Reader& reader, const Overrides& overrides, const Sources& 
 }
 
 }  // namespace
+
+std::string absolute_path(const GraphFile& file, const Value& path) {
+  const auto& folders = file.folders;
+  const fs::path folder =
+      path.span.source < folders.size() ? folders[path.span.source] : std::string(".");
+  return fs::absolute(folder / path.as_string()).lexically_normal().string();
+}
+
+const Value* plugin_list(const GraphFile& file) {
+  const Entry* graph = file.root.find("graph");
+  if (graph == nullptr || !graph->value.is_table()) return nullptr;
+  const Table& table = graph->value.as_table();
+  const Entry* entry = table.find("plugins");
+  const std::vector<std::string> known = graph_options().names();
+  for (size_t i = 0; i < table.entries.size() && entry == nullptr; ++i) {
+    const std::string& key = table.entries[i].key;
+    const bool is_known = std::find(known.begin(), known.end(), key) != known.end();
+    if (!is_known && nearest_name(key, known) == "plugins") entry = &table.entries[i];
+  }
+  return entry != nullptr && entry->value.is_array() ? &entry->value : nullptr;
+}
+
+std::vector<std::string> plugin_files(const GraphFile& file) {
+  std::vector<std::string> files;
+  if (const Value* list = plugin_list(file); list != nullptr)
+    for (const Value& item : list->as_array())
+      if (item.is_string()) files.push_back(absolute_path(file, item));
+  return files;
+}
 
 std::optional<GraphFile> read_graph_file(const std::string& path, const Overrides& overrides,
                                          Sources& sources, Diagnostics& diagnostics) {

@@ -31,4 +31,14 @@ std::optional<GraphFile> read_graph_text(std::string_view text, const std::strin
                                          const std::string& folder, const Overrides& overrides,
                                          Sources& sources, Diagnostics& diagnostics);
 
+/// A path of the file as written, relative to the file it stands in (a flag: to the folder one is
+/// in).
+std::string absolute_path(const GraphFile& file, const Value& path);
+
+/// The strings of `[graph] plugins`, null when it is not written or no list. Also under a misspelt
+/// key: what such a list names is not unknown.
+const Value* plugin_list(const GraphFile& file);
+/// Their absolute paths.
+std::vector<std::string> plugin_files(const GraphFile& file);
+
 }  // namespace primerl

@@ -99,7 +99,8 @@ std::string graph_file_page() {
     if (title == "[tenant.<name>]")
       text +=
           "`environment = { name = \"...\", ... }` names the environment and gives its options "
-          "([environments](environments.md)).\n\n";
+          "([environments](environments.md)). `reward = { name = \"...\", ... }` names who judges "
+          "a finished trajectory ([rewards](rewards.md)); without it, the environment does.\n\n";
     if (title == "[resource.<name>]")
       text += "Beside these, the options of its kind and backend ([resources](resources.md)).\n\n";
     if (title == "[node.<name>]")
@@ -192,11 +193,12 @@ std::string resources_page(const Catalog& catalog) {
   return text;
 }
 
-std::string environments_page(const Catalog& catalog) {
-  std::string text = fmt::format("# Environments\n\n{}", kGenerated);
-  for (const auto& environment : catalog.environments)
-    text += fmt::format("\n## {}\n\n{}\n\n{}", environment.name, sentence(environment.doc),
-                        options_table(environment.options));
+/// Environments, or rewards.
+std::string contracts_page(std::string_view title, const auto& contracts) {
+  std::string text = fmt::format("# {}\n\n{}", title, kGenerated);
+  for (const auto& contract : contracts)
+    text += fmt::format("\n## {}\n\n{}\n\n{}", contract.name, sentence(contract.doc),
+                        options_table(contract.options));
   return text;
 }
 
@@ -207,7 +209,8 @@ std::vector<ReferencePage> reference_pages(const Catalog& catalog) {
           {"actors.md", actors_page(catalog)},
           {"messages.md", messages_page(catalog)},
           {"resources.md", resources_page(catalog)},
-          {"environments.md", environments_page(catalog)}};
+          {"environments.md", contracts_page("Environments", catalog.environments)},
+          {"rewards.md", contracts_page("Rewards", catalog.rewards)}};
 }
 
 }  // namespace primerl

@@ -14,7 +14,7 @@ struct ReferencePage {
   std::string text;
 };
 
-/// graph-file.md, actors.md, messages.md, resources.md and environments.md.
+/// graph-file.md, actors.md, messages.md, resources.md, environments.md and rewards.md.
 std::vector<ReferencePage> reference_pages(const Catalog& catalog);
 
 }  // namespace primerl

@@ -171,16 +171,22 @@ Json resource_schema(const Catalog& catalog) {
   return Json::object().set("anyOf", std::move(variants));
 }
 
-Json tenant_schema(const Catalog& catalog) {
+/// A table that names one of `contracts` and holds its options.
+Json choice_schema(const OptionSet& name_option, const auto& contracts) {
   Json variants = Json::array();
-  for (const auto& environment : catalog.environments)
-    variants.push_back(variant(environment_options(), environment.options,
-                               {{"name", {environment.name}}}, environment.doc));
+  for (const auto& contract : contracts)
+    variants.push_back(
+        variant(name_option, contract.options, {{"name", {contract.name}}}, contract.doc));
+  Json schema = Json::object();
+  if (!variants.as_array().empty()) schema.set("oneOf", std::move(variants));
+  return schema;
+}
+
+Json tenant_schema(const Catalog& catalog) {
   Json schema = object_schema(tenant_options());
   Json properties = *schema.find("properties");
-  Json environment = Json::object();
-  if (!variants.as_array().empty()) environment.set("oneOf", std::move(variants));
-  properties.set("environment", std::move(environment));
+  properties.set("environment", choice_schema(environment_options(), catalog.environments))
+      .set("reward", choice_schema(reward_options(), catalog.rewards));
   schema.set("properties", std::move(properties));
   return schema;
 }

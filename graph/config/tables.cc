@@ -70,6 +70,9 @@ const OptionSet& graph_options() {
       OptionsOf<G>()
           .field("name", &G::name, at_least(1), "the run's name; unwritten, the file's")
           .field("description", &G::description, any(), "one sentence for people")
+          .field("plugins", &G::plugins, between(0, kPluginsMax) | unit("plugins"),
+                 "shared libraries with actors, environments, rewards and routing policies of "
+                 "one's own; paths are relative to this file")
           .field("seed", &G::seed, at_least(0), "of everything drawn by chance")
           .field("tenants_max", &G::tenants_max, between(0, 1024) | unit("tenants"),
                  "slots for tenants; 0 is as many as the file has")
@@ -131,6 +134,15 @@ const OptionSet& environment_options() {
           .field("name", &E::name, refers_to("environment") | required(),
                  "which environment gives tasks and rewards")
           .take();
+  return options;
+}
+
+const OptionSet& reward_options() {
+  using R = TenantReward;
+  static const OptionSet options = OptionsOf<R>()
+                                       .field("name", &R::name, refers_to("reward") | required(),
+                                              "who judges a finished trajectory")
+                                       .take();
   return options;
 }
 

@@ -58,8 +58,9 @@ struct EdgeOptions {
 
 const OptionSet& graph_options();        // GraphSettings
 const OptionSet& trace_options();        // TraceSettings
-const OptionSet& tenant_options();       // Tenant, without `environment`
+const OptionSet& tenant_options();       // Tenant, without `environment` and `reward`
 const OptionSet& environment_options();  // `name`: TenantEnvironment
+const OptionSet& reward_options();       // `name`: TenantReward
 const OptionSet& model_options();
 const OptionSet& resource_options();
 const OptionSet& node_options();

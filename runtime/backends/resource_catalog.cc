@@ -4,11 +4,14 @@
 
 #include "actors/catalog.h"
 #include "actors/env/environments/catalog.h"
+#include "actors/env/rewards/catalog.h"
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/weights/options.h"
+#include "runtime/plugins/plugins.h"
+#include "runtime/program/version.h"
 
 namespace primerl {
 namespace {
@@ -231,6 +234,14 @@ Result<ModelFacts> read_model_facts(const std::string& folder) {
   return facts;
 }
 
+std::string program_text(const Catalog& catalog) {
+  std::string text = kProgramVersion;
+  for (const PluginIdentity& plugin : catalog.plugins)
+    text += fmt::format("{} {} {} ({:08x})", &plugin == catalog.plugins.data() ? " with" : ",",
+                        plugin.name, plugin.version, plugin.checksum);
+  return text;
+}
+
 const Catalog& full_catalog() {
   static const Catalog catalog = [] {
     Catalog all;
@@ -238,7 +249,9 @@ const Catalog& full_catalog() {
     all.messages = message_catalog();
     all.resources = resource_contracts();
     all.environments = environment_contracts();
+    all.rewards = reward_contracts();
     all.model_facts = read_model_facts;
+    all.add_plugins = add_plugins;
     return all;
   }();
   return catalog;

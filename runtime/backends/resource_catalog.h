@@ -2,6 +2,7 @@
 /// that the control plane checks exactly what the worker will make.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "graph/catalog.h"
@@ -16,5 +17,9 @@ Result<ModelFacts> read_model_facts(const std::string& folder);
 
 /// Actors, messages, resources, environments and model facts; lives as long as the program.
 const Catalog& full_catalog();
+
+/// What a record says of the code that made it: "0.1.0", or "0.1.0 with word_games 1.0 (1a2b3c4d)",
+/// where the number is the CRC-32C of a plugin's file.
+std::string program_text(const Catalog& catalog);
 
 }  // namespace primerl

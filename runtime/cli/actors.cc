@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "graph/base/suggest.h"
-#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/graph_options.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 
@@ -11,6 +11,7 @@ namespace {
 
 struct ActorsArguments {
   std::string name;
+  PluginArguments plugins;
   bool json = false;
 };
 
@@ -105,7 +106,9 @@ Json to_json(const Contract& actor) {
 }
 
 int run_actors(const ActorsArguments& arguments) {
-  const auto& all = full_catalog().actors;
+  const auto catalog = arguments.plugins.catalog();
+  if (!catalog.ok()) return fail(catalog.error(), kExitBadConfiguration);
+  const auto& all = (*catalog)->actors;
   std::vector<const Contract*> chosen;
   std::vector<std::string> names;
   for (const auto& actor : all) {
@@ -141,6 +144,7 @@ Command actors_command() {
           "primerl-graph actors router",
           [arguments](Arguments& flags) {
             flags.positional(arguments->name, "ACTOR", "shows its ports and options", false);
+            arguments->plugins.declare(flags);
             flags.flag(arguments->json, "--json", "prints JSON");
           },
           [arguments] { return run_actors(*arguments); }};

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/monitor/status_line.h"
 #include "runtime/program/output.h"
@@ -21,6 +23,21 @@ void GraphArguments::declare(Arguments& arguments, bool file_is_required) {
 void GraphArguments::declare_rehearsal(Arguments& arguments) {
   arguments.flag(no_rehearsal, "--no-rehearsal",
                  "does not play the graph on a virtual clock first");
+}
+
+void PluginArguments::declare(Arguments& arguments) {
+  arguments.texts(files, "--plugin", "FILE",
+                  "a shared library, as in [graph] plugins: adds what it brings; may repeat");
+}
+
+Result<std::shared_ptr<const Catalog>> PluginArguments::catalog() const {
+  auto catalog = std::make_shared<Catalog>(full_catalog());
+  std::vector<std::string> paths;
+  for (const auto& file : files) paths.push_back(std::filesystem::absolute(file).string());
+  auto faults = catalog->add_plugins(paths, *catalog);
+  if (faults.empty()) return std::shared_ptr<const Catalog>(std::move(catalog));
+  return std::move(faults.front().error)
+      .while_doing(fmt::format("--plugin '{}'", files[faults.front().file]));
 }
 
 Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked) {

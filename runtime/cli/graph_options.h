@@ -25,6 +25,16 @@ struct GraphArguments {
 /// Reads and checks against the full catalog, with every override applied.
 CheckedGraph load(const GraphArguments& arguments);
 
+/// `--plugin FILE` of commands that read no graph; may repeat.
+struct PluginArguments {
+  std::vector<std::string> files;
+
+  void declare(Arguments& arguments);
+  /// The program's catalog with what the plugins bring; the error names the first that cannot be
+  /// used.
+  Result<std::shared_ptr<const Catalog>> catalog() const;
+};
+
 /// Plays a checked graph unless --no-rehearsal was given; findings are added to `checked`.
 Rehearsal rehearse(const GraphArguments& arguments, CheckedGraph& checked);
 

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "graph/base/suggest.h"
-#include "runtime/backends/resource_catalog.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/graph_options.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 
@@ -11,6 +11,7 @@ namespace {
 
 struct MessagesArguments {
   std::string name;
+  PluginArguments plugins;
   bool json = false;
 };
 
@@ -30,9 +31,9 @@ std::vector<std::string> fields_of(const MessageType& type) {
   return fields;
 }
 
-std::vector<std::string> users(const MessageType& type, bool senders) {
+std::vector<std::string> users(const Catalog& catalog, const MessageType& type, bool senders) {
   std::vector<std::string> ports;
-  for (const auto& actor : full_catalog().actors) {
+  for (const auto& actor : catalog.actors) {
     if (senders)
       for (const auto& port : actor.outputs)
         if (port.type == &type) ports.push_back(actor.name + "." + port.name);
@@ -43,27 +44,31 @@ std::vector<std::string> users(const MessageType& type, bool senders) {
   return ports;
 }
 
-Json to_json(const MessageType& type) {
+Json to_json(const Catalog& catalog, const MessageType& type) {
   return Json::object()
       .set("name", type.name)
       .set("version", type.version)
       .set("schema_hash", fmt::format("{:016x}", type.schema_hash))
       .set("fields", Json::list(fields_of(type)))
-      .set("sent_by", Json::list(users(type, true)))
-      .set("taken_by", Json::list(users(type, false)));
+      .set("sent_by", Json::list(users(catalog, type, true)))
+      .set("taken_by", Json::list(users(catalog, type, false)));
 }
 
-void describe(const MessageType& type) {
+void describe(const Catalog& catalog, const MessageType& type) {
   print_text(fmt::format("{} (version {})\n", type.name, type.version));
   for (const auto& field : fields_of(type)) print_text(fmt::format("  {}\n", field));
-  print_text(fmt::format("  sent by {}\n  taken by {}\n", fmt::join(users(type, true), ", "),
-                         fmt::join(users(type, false), ", ")));
+  print_text(fmt::format("  sent by {}\n  taken by {}\n",
+                         fmt::join(users(catalog, type, true), ", "),
+                         fmt::join(users(catalog, type, false), ", ")));
 }
 
 int run_messages(const MessagesArguments& arguments) {
+  const auto loaded = arguments.plugins.catalog();
+  if (!loaded.ok()) return fail(loaded.error(), kExitBadConfiguration);
+  const Catalog& catalog = **loaded;
   std::vector<const MessageType*> chosen;
   std::vector<std::string> names;
-  for (const auto* type : full_catalog().messages) {
+  for (const auto* type : catalog.messages) {
     names.emplace_back(type->name);
     if (arguments.name.empty() || arguments.name == type->name) chosen.push_back(type);
   }
@@ -76,14 +81,15 @@ int run_messages(const MessagesArguments& arguments) {
   }
   if (arguments.json) {
     Json list = Json::array();
-    for (const auto* type : chosen) list.push_back(to_json(*type));
+    for (const auto* type : chosen) list.push_back(to_json(catalog, *type));
     print_json(Json::object().set("schema", "primerl.messages/1").set("messages", std::move(list)));
   } else if (!arguments.name.empty()) {
-    describe(*chosen.front());
+    describe(catalog, *chosen.front());
   } else {
     for (const auto* type : chosen)
-      print_text(fmt::format("{:<18} {} -> {}\n", type->name, fmt::join(users(*type, true), ", "),
-                             fmt::join(users(*type, false), ", ")));
+      print_text(fmt::format("{:<18} {} -> {}\n", type->name,
+                             fmt::join(users(catalog, *type, true), ", "),
+                             fmt::join(users(catalog, *type, false), ", ")));
   }
   return kExitDone;
 }
@@ -96,6 +102,7 @@ Command messages_command() {
           "primerl-graph messages GenerateRequest",
           [arguments](Arguments& flags) {
             flags.positional(arguments->name, "MESSAGE", "shows its fields", false);
+            arguments->plugins.declare(flags);
             flags.flag(arguments->json, "--json", "prints JSON");
           },
           [arguments] { return run_messages(*arguments); }};

@@ -40,6 +40,14 @@ Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
   facts.set("version", kProgramVersion).set("host", host_name());
+  Json plugins = Json::array();
+  for (const PluginIdentity& plugin : plan_.catalog->plugins)
+    plugins.push_back(Json::object()
+                          .set("name", plugin.name)
+                          .set("version", plugin.version)
+                          .set("file", plugin.file)
+                          .set("crc32c", fmt::format("{:08x}", plugin.checksum)));
+  if (!plan_.catalog->plugins.empty()) facts.set("plugins", std::move(plugins));
   facts.set("graph_hash", fmt::format("{:016x}", plan_.graph_hash))
       .set("seed", plan_.settings.seed);
   incarnation_ = static_cast<uint32_t>(folder_.num_starts() + 1);
@@ -91,8 +99,8 @@ Status RunSession::keep_leftover_steps() const {
 
 Status RunSession::launch_workers() {
   coordinator_ =
-      std::make_unique<RunCoordinator>(plan_, WireTypes(message_catalog()).hash(), incarnation_,
-                                       [this](ProcessId to, Payload message) {
+      std::make_unique<RunCoordinator>(plan_, WireTypes(plan_.catalog->messages).hash(),
+                                       incarnation_, [this](ProcessId to, Payload message) {
                                          Worker& worker = workers_[to.index()];
                                          // The end of a worker shows on its own channel.
                                          if (!worker.is_closed)
@@ -155,7 +163,7 @@ Status RunSession::connect_hosts() {
   start.folder = folder_.path();
   start.socket_folder = sockets_ != nullptr ? sockets_->path().filename().string() : run_id();
   start.is_again = is_again_;
-  start.types_hash = WireTypes(message_catalog()).hash();
+  start.types_hash = WireTypes(message_catalog()).hash();  // agents know no plugins
   start.is_cancelled = [] { return SignalCounter::count() > 0; };
   ASSIGN_OR_RETURN(hosts_, RunHosts::connect(*host_setup_, start));
   return ok();

@@ -163,7 +163,7 @@ Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
   if (checked.plan == nullptr) return {Rehearsal::End::kLeftOut, "there is no plan to play"};
   if (checked.plan->tenants.empty() || !trains(*checked.plan))
     return {Rehearsal::End::kLeftOut, "not rehearsed: nothing in the graph trains"};
-  check_tasks(checked, catalog);
+  check_tasks(checked);
   if (checked.diagnostics.has_errors()) return refused(checked);
   const auto stage = make_rehearsal_stage(*checked.plan, kRehearsalSteps);
   const auto play = play_rehearsal(stage, kRehearsalWorkMax);

@@ -72,12 +72,12 @@ void check_prompts(CheckedGraph& checked, const Tenant& tenant, const SampleTask
 
 }  // namespace
 
-void check_tasks(CheckedGraph& checked, const Catalog& catalog) {
+void check_tasks(CheckedGraph& checked) {
   const Plan& plan = *checked.plan;
   if (!takes_tasks(plan)) return;
   const auto tokenizer = tokenizer_of(plan);
   for (const Tenant& tenant : plan.tenants) {
-    const auto* environment = catalog.find_environment(tenant.environment.name);
+    const EnvironmentContract* environment = tenant.environment.contract;
     if (environment == nullptr || !environment->first_tasks) continue;
     const auto tasks = environment->first_tasks(
         tenant.environment.options.get(), static_cast<uint64_t>(plan.settings.seed), kSampleTasks);

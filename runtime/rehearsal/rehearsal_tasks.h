@@ -11,6 +11,6 @@ inline constexpr size_t kSampleTasks = 4;  // of each tenant
 /// Draws some tasks of every tenant whose environment is used, and encodes their prompts where the
 /// model's folder has a tokenizer. Reports G086 where not one of them can be solved, and keeps the
 /// plan as it is. Reads no weights.
-void check_tasks(CheckedGraph& checked, const Catalog& catalog);
+void check_tasks(CheckedGraph& checked);
 
 }  // namespace primerl

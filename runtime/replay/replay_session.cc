@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "actors/messages/catalog.h"
 #include "graph/base/suggest.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
@@ -193,6 +192,12 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   if (!excerpt)
     session.reasons = close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
                                  session.is_absent, session.is_real);
+  if (const std::string here = program_text(*plan.catalog);
+      here != session.trace->catalog().program_version && !excerpt)
+    session.reasons.push_back(
+        fmt::format("recorded by primerl-graph {}, replayed by {}: where their code differs, steps "
+                    "may diverge",
+                    session.trace->catalog().program_version, here));
   for (size_t i = 0; i < session.is_absent.size(); ++i)
     if (session.is_absent[i])
       session.reasons.push_back(fmt::format(

@@ -66,7 +66,7 @@ struct ReplaySession {
   std::shared_ptr<const Plan> plan;
   std::vector<bool> is_absent;       // by group: died in the run and came back
   std::vector<bool> is_real;         // by group
-  std::vector<std::string> reasons;  // why a group is real although it was not chosen
+  std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ
   ReplayDepth depth = ReplayDepth::kFull;
   std::unique_ptr<ReplayHostServices> host_services;
 

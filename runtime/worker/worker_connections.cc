@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "actors/messages/catalog.h"
 #include "runtime/transport/zmq_transport.h"
 
 namespace primerl {
@@ -36,7 +35,7 @@ Status open_connections(PeerConnections& connections, const Plan& plan, ProcessI
   TransportIdentity identity;
   identity.run = std::filesystem::path(folder).filename().string();
   identity.graph_hash = plan.graph_hash;
-  identity.types = std::make_shared<const WireTypes>(message_catalog());
+  identity.types = std::make_shared<const WireTypes>(plan.catalog->messages);
   identity.process = process;
   identity.name = plan.process(process).name;
   identity.incarnation = hello.incarnation;

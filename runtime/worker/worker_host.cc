@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "actors/decode/decode.h"
-#include "actors/messages/catalog.h"
 #include "graph/base/real_clock.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/devices.h"
@@ -199,7 +198,7 @@ class WorkerHost {
 Status WorkerHost::say_hello() {
   WorkerHello hello;
   hello.graph_hash = plan_->graph_hash;
-  hello.types_hash = WireTypes(message_catalog()).hash();
+  hello.types_hash = WireTypes(plan_->catalog->messages).hash();
   hello.process = arguments_.process;
   hello.incarnation = static_cast<uint32_t>(arguments_.incarnation);
   hello.pid = ::getpid();

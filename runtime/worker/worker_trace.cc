@@ -9,8 +9,8 @@
 
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
+#include "runtime/backends/resource_catalog.h"
 #include "runtime/program/command_line.h"
-#include "runtime/program/version.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
@@ -83,7 +83,7 @@ std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
 
 TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   TraceCatalog catalog = make_trace_catalog(*setup.plan, *make_wiring(*setup.plan));
-  catalog.program_version = kProgramVersion;
+  catalog.program_version = program_text(*setup.plan->catalog);
   catalog.run_id = run_id;
   catalog.resumed_from = setup.resumed_from;
   catalog.recovers = setup.recovers;

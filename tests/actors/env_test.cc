@@ -139,5 +139,59 @@ TEST_F(EnvStory, AReplacementGoesOnWhereTheStuckOneWas) {
   EXPECT_FALSE(fresh.node().restore(Json::object()).ok());
 }
 
+/// An Env whose tenant names a reward.
+Observation judged_by(TenantReward reward, const std::string& text) {
+  Tenant tenant;
+  tenant.environment.name = "copy";
+  tenant.reward = std::move(reward);
+  NodeRunner<Env> env;
+  env.set_tenants({tenant});
+  Action action;
+  action.texts = {text};
+  (void)env.give("action", action);
+  const auto said = env.take<Observation>("observation");
+  EXPECT_THAT(said, SizeIs(1));
+  return said.empty() ? Observation() : said.front();
+}
+
+TEST(EnvReward, OfTheTenantCountsInsteadOfTheEnvironments) {
+  EXPECT_EQ(judged_by({"exact", nullptr}, "no such word").reward, 0);
+  EXPECT_TRUE(judged_by({"exact", nullptr}, "no such word").is_done);
+}
+
+TEST(EnvReward, IsToldWhatTheEnvironmentGave) {
+  class Double final : public Reward {
+    Result<double> score(const EnvironmentTask&, const std::vector<std::string>&,
+                         double given) override {
+      return 2 * given + 1;
+    }
+  };
+  RewardContract contract;
+  contract.name = "double";
+  contract.make = [](const void*) -> Result<std::unique_ptr<Reward>> {
+    return std::unique_ptr<Reward>(std::make_unique<Double>());
+  };
+  const double given = judged_by({}, "x").reward;
+  EXPECT_EQ(judged_by({"double", nullptr, &contract}, "x").reward, 2 * given + 1);
+}
+
+TEST(EnvReward, ThatFailsOrIsNotFiniteFaultsItsRollout) {
+  class Broken final : public Reward {
+    Result<double> score(const EnvironmentTask&, const std::vector<std::string>& actions,
+                         double) override {
+      if (actions.back() == "nan") return NAN;
+      return error(Code::kUnavailable, "the judge is ill");
+    }
+  };
+  RewardContract contract;
+  contract.name = "broken";
+  contract.make = [](const void*) -> Result<std::unique_ptr<Reward>> {
+    return std::unique_ptr<Reward>(std::make_unique<Broken>());
+  };
+  const TenantReward reward{"broken", nullptr, &contract};
+  EXPECT_THAT(judged_by(reward, "x").fault, HasSubstr("the judge is ill"));
+  EXPECT_THAT(judged_by(reward, "nan").fault, HasSubstr("the tenant's reward gave the reward nan"));
+}
+
 }  // namespace
 }  // namespace primerl

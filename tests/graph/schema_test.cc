@@ -103,7 +103,7 @@ TEST(Schema, RefusesWhatTheCheckRefusesOfATable) {
 
 TEST(ReferenceDocs, NameEveryActorPortOptionResourceAndEnvironment) {
   const auto pages = reference_pages(test_catalog());
-  ASSERT_EQ(pages.size(), 5u);
+  ASSERT_EQ(pages.size(), 6u);
   const auto text_of = [&pages](std::string_view file) {
     for (const auto& page : pages)
       if (page.file == file) return page.text;
@@ -120,6 +120,7 @@ TEST(ReferenceDocs, NameEveryActorPortOptionResourceAndEnvironment) {
   EXPECT_THAT(text_of("resources.md"),
               HasSubstr("| `optimizer.lr` | number | `1e-06` | above 0 |"));
   EXPECT_THAT(text_of("environments.md"), HasSubstr("from 1 to 64 letters"));
+  EXPECT_THAT(text_of("rewards.md"), HasSubstr("## half\n\nHalf of what the environment gives."));
   EXPECT_THAT(text_of("graph-file.md"),
               HasSubstr("| `sampling.top_p` | number | `1.0` | above 0 and at most 1 |"));
   EXPECT_THAT(text_of("messages.md"), HasSubstr("| Task | 1 |"));

@@ -345,13 +345,12 @@ ResourceContract weight_channel(const std::string& backend) {
   return contract;
 }
 
-Result<std::vector<EnvironmentContract::SampleTask>> first_tasks(const void* bound, uint64_t,
-                                                                 size_t count) {
+Status validate_letters(const void* bound) {
   const auto& options = *static_cast<const LetterOptions*>(bound);
   if (options.length_min > options.length_max)
     return error(Code::kInvalid, "'length_min' {} is above 'length_max' {}", options.length_min,
                  options.length_max);
-  return std::vector<EnvironmentContract::SampleTask>(count, {"a>", 1});
+  return ok();
 }
 
 Result<ModelFacts> read_facts(const std::string& folder) {
@@ -365,6 +364,25 @@ Result<ModelFacts> read_facts(const std::string& folder) {
   if (const auto layers = json.get_int("num_hidden_layers"); layers.ok())
     facts.shape.emplace_back("num_hidden_layers", *layers);
   return facts;
+}
+
+/// "echo.so" brings an environment; no other plugin exists.
+std::vector<PluginFault> add_plugins(const std::vector<std::string>& files, Catalog& catalog) {
+  std::vector<PluginFault> faults;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (fs::path(files[i]).filename() != "echo.so") {
+      faults.push_back({i, error(Code::kNotFound, "the file does not exist")
+                               .note(fmt::format("looked for '{}'", files[i]))});
+      continue;
+    }
+    EnvironmentContract echo;
+    echo.name = "echo";
+    echo.doc = "say the word again";
+    echo.options = OptionsOf<NoOptions>().take();
+    catalog.environments.push_back(echo);
+    catalog.plugins.push_back({"echo", "1", files[i], 7});
+  }
+  return faults;
 }
 
 Catalog make_catalog() {
@@ -387,11 +405,17 @@ Catalog make_catalog() {
                         .field("length_max", &LetterOptions::length_max,
                                between(1, 64) | unit("letters"), "longest text")
                         .take();
-  letters.first_tasks = first_tasks;
+  letters.validate = validate_letters;
   catalog.environments = {letters};
   letters.name = "copy";
   letters.doc = "copy the letters";
   catalog.environments.push_back(letters);
+  RewardContract half;
+  half.name = "half";
+  half.doc = "half of what the environment gives";
+  half.options = OptionsOf<NoOptions>().take();
+  catalog.rewards = {half};
+  catalog.add_plugins = add_plugins;
   catalog.model_facts = read_facts;
   return catalog;
 }

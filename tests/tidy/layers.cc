@@ -36,10 +36,10 @@ const Layer* layer_of(const std::string& path) {
 bool is_standard(const std::string& header) {
   // C++ headers have no ending; C and POSIX ones are plain names or live under sys/.
   static const std::vector<std::string> posix = {
-      "sys/",      "netinet/", "arpa/",      "dirent.h",    "dlfcn.h",  "errno.h",  "fcntl.h",
-      "glob.h",    "poll.h",   "pthread.h",  "pwd.h",       "sched.h",  "signal.h", "spawn.h",
-      "termios.h", "time.h",   "unistd.h",   "immintrin.h", "stdlib.h", "stdio.h",  "string.h",
-      "limits.h",  "linux/",   "langinfo.h", "locale.h",    "malloc.h", "stdint.h"};
+      "sys/",      "netinet/", "arpa/",     "dirent.h",    "dlfcn.h",  "errno.h",  "fcntl.h",
+      "glob.h",    "poll.h",   "pthread.h", "pwd.h",       "sched.h",  "signal.h", "spawn.h",
+      "termios.h", "time.h",   "unistd.h",  "immintrin.h", "stdlib.h", "stdio.h",  "string.h",
+      "limits.h",  "linux/",   "elf.h",     "langinfo.h",  "locale.h", "malloc.h", "stdint.h"};
   return header.find_first_of("./") == std::string::npos || starts_with_any(header, posix);
 }
 
@@ -130,7 +130,8 @@ const std::vector<Layer>& layers() {
       room("trace/read", {"trace", "exec", "wire"}, kNothing),
       room("query", {"trace", "trace/read", "trace/record"}, kNothing),
       room("monitor", {"exec", "store", "wire"}, kNothing),
-      room("backends", {"exec", "program"}, kKernelsAndActors),
+      room("plugins", {}, kActors),
+      room("backends", {"exec", "plugins", "program"}, kKernelsAndActors),
       room("replay",
            {"backends", "exec", "program", "store", "trace", "trace/read", "trace/record", "wire"},
            kKernelsAndActors),

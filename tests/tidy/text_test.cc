@@ -71,7 +71,10 @@ TEST(Headers, AreIncludedFirstByTheirOwnFile) {
     if (!std::filesystem::exists(std::filesystem::path(PRIMERL_SOURCE_DIR) / header)) continue;
     const auto includes = includes_of(file);
     ASSERT_FALSE(includes.empty()) << file.path;
-    EXPECT_EQ(includes.front().target, header) << file.path << ": its own header comes first";
+    // An example is a repository of its own: paths start from its folder.
+    const bool is_example = file.path.starts_with("examples/");
+    EXPECT_EQ(includes.front().target, is_example ? header.substr(header.rfind('/') + 1) : header)
+        << file.path << ": its own header comes first";
   }
 }
 

@@ -1,7 +1,5 @@
 #include "actors/env/environments/catalog.h"
 
-#include <functional>
-
 #include "actors/env/environments/arithmetic_tool.h"
 #include "actors/env/environments/copy.h"
 #include "actors/env/environments/reverse_text.h"
@@ -9,36 +7,6 @@
 
 namespace primerl {
 namespace {
-
-using Made = Result<std::unique_ptr<Environment>>;
-
-Result<std::vector<EnvironmentContract::SampleTask>> tasks_of(Made made, uint64_t seed,
-                                                              size_t count) {
-  if (!made.ok()) return std::move(made).error();
-  std::vector<EnvironmentContract::SampleTask> tasks;
-  for (uint64_t ordinal = 0; ordinal < count; ++ordinal) {
-    ASSIGN_OR_RETURN(auto task, (*made)->task(ordinal, RandomStream(mix(seed, ordinal))));
-    const auto num_turns = static_cast<int64_t>((*made)->demonstration(task).size());
-    tasks.push_back({std::move(task.prompt), num_turns});
-  }
-  return tasks;
-}
-
-struct Kind {
-  EnvironmentContract contract;
-  std::function<Made(const void* options)> make;
-};
-
-template <class Options>
-Kind kind(std::string name, std::string doc, OptionSet options, Made (*make)(const Options&)) {
-  const auto make_bound = [make](const void* bound) {
-    return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
-  };
-  const auto first_tasks = [make_bound](const void* bound, uint64_t seed, size_t count) {
-    return tasks_of(make_bound(bound), seed, count);
-  };
-  return {{std::move(name), std::move(doc), std::move(options), first_tasks}, make_bound};
-}
 
 template <class O>
 OptionsOf<O> letter_options() {
@@ -70,38 +38,35 @@ OptionSet arithmetic_tool_options() {
              "reward for the right call with a wrong answer");
 }
 
-const std::vector<Kind>& kinds() {
-  static const std::vector<Kind> kKinds = {
-      kind("reverse_text", "write a word backwards, rewarded by the share of right positions",
-           reverse_text_options(), make_reverse_text),
-      kind("copy", "write a word again, rewarded by the share of right positions",
-           letter_options<LetterOptions>(), make_copy),
-      kind("arithmetic_tool", "several turns: call a calculator, then answer with its result",
-           arithmetic_tool_options(), make_arithmetic_tool),
-  };
-  return kKinds;
-}
-
 }  // namespace
 
 std::vector<EnvironmentContract> environment_contracts() {
-  std::vector<EnvironmentContract> contracts;
-  for (const Kind& kind : kinds()) contracts.push_back(kind.contract);
-  return contracts;
+  return {
+      environment_contract("reverse_text",
+                           "write a word backwards, rewarded by the share of right positions",
+                           reverse_text_options(), make_reverse_text),
+      environment_contract("copy", "write a word again, rewarded by the share of right positions",
+                           OptionSet(letter_options<LetterOptions>()), make_copy),
+      environment_contract("arithmetic_tool",
+                           "several turns: call a calculator, then answer with its result",
+                           arithmetic_tool_options(), make_arithmetic_tool),
+  };
 }
 
 Result<std::unique_ptr<Environment>> make_environment(const TenantEnvironment& environment) {
   std::vector<std::string> names;
-  for (const Kind& kind : kinds()) {
-    if (kind.contract.name == environment.name) {
-      auto made = kind.make(environment.options.get());
-      if (made.ok()) return made;
-      return std::move(made).error().while_doing("environment '" + environment.name + "'");
-    }
-    names.push_back(kind.contract.name);
+  const std::vector<EnvironmentContract> known = environment_contracts();
+  const EnvironmentContract* contract = environment.contract;
+  for (const EnvironmentContract& each : known) {
+    if (contract == nullptr && each.name == environment.name) contract = &each;
+    names.push_back(each.name);
   }
-  return error(Code::kNotFound, "unknown environment '{}'", environment.name)
-      .note("environments: " + join_names(names));
+  if (contract == nullptr)
+    return error(Code::kNotFound, "unknown environment '{}'", environment.name)
+        .note("environments: " + join_names(names));
+  auto made = contract->make(environment.options.get());
+  if (made.ok()) return made;
+  return std::move(made).error().while_doing("environment '" + environment.name + "'");
 }
 
 }  // namespace primerl

@@ -1,4 +1,3 @@
-#include <functional>
 
 #include "actors/router/policies/policy.h"
 #include "graph/base/random.h"
@@ -102,34 +101,27 @@ class Cost final : public RoutePolicy {
   }
 };
 
-struct Kind {
-  std::string_view name;
-  std::unique_ptr<RoutePolicy> (*make)();
-};
-
 template <class P>
-std::unique_ptr<RoutePolicy> make() {
-  return std::make_unique<P>();
+RoutePolicyContract policy(std::string name, std::string doc) {
+  return {std::move(name), std::move(doc), [] { return std::make_unique<P>(); }};
 }
-
-constexpr Kind kKinds[] = {
-    {"sticky_least_loaded", make<StickyLeastLoaded>},
-    {"round_robin", make<RoundRobin>},
-    {"consistent_hash", make<ConsistentHash>},
-    {"cost", make<Cost>},
-};
 
 }  // namespace
 
-std::vector<std::string> route_policies() {
-  std::vector<std::string> names;
-  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
-  return names;
+std::vector<RoutePolicyContract> route_policies() {
+  return {
+      policy<StickyLeastLoaded>("sticky_least_loaded",
+                                "where the session's prefix is, else the least loaded"),
+      policy<RoundRobin>("round_robin", "one engine after the other"),
+      policy<ConsistentHash>("consistent_hash", "always the same engine for a session"),
+      policy<Cost>("cost", "the fewest tokens still to compute"),
+  };
 }
 
-std::unique_ptr<RoutePolicy> make_route_policy(std::string_view name) {
-  for (const Kind& kind : kKinds)
-    if (kind.name == name) return kind.make();
+std::unique_ptr<RoutePolicy> make_route_policy(std::string_view name,
+                                               const std::vector<RoutePolicyContract>& policies) {
+  for (const RoutePolicyContract& policy : policies)
+    if (policy.name == name) return policy.make();
   return nullptr;
 }
 

@@ -1,8 +1,10 @@
-/// RoutePolicy: which engine gets a request. A new policy is one class and one line in catalog.cc.
+/// RoutePolicy: which engine gets a request. A new policy is one class and one line in catalog.cc,
+/// or a RoutePolicyContract of a plugin.
 /// Pure but for its own counter: no clock, no unordered iteration.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,8 +47,17 @@ class RoutePolicy {
   virtual size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) = 0;
 };
 
-std::vector<std::string> route_policies();
-/// Null for an unknown name.
-std::unique_ptr<RoutePolicy> make_route_policy(std::string_view name);
+/// One value of a router's `policy`.
+struct RoutePolicyContract {
+  std::string name;
+  std::string doc;
+  std::function<std::unique_ptr<RoutePolicy>()> make;
+};
+
+/// The built-in ones; the first is the default.
+std::vector<RoutePolicyContract> route_policies();
+/// Of `policies`; null for an unknown name.
+std::unique_ptr<RoutePolicy> make_route_policy(
+    std::string_view name, const std::vector<RoutePolicyContract>& policies = route_policies());
 
 }  // namespace primerl

@@ -1,0 +1,15 @@
+/// A reward: what the environment gave, less a share of it for every letter beyond the free ones.
+#pragma once
+
+#include "actors/env/reward.h"
+
+namespace word_games {
+
+struct BrevityOptions {
+  int32_t letters_free = 8;
+  double price = 0.1;
+};
+
+primerl::RewardContract brevity_contract();
+
+}  // namespace word_games

@@ -1,0 +1,126 @@
+// Whole runs of graphs that name plugins: checked, run in two processes, replayed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+namespace fs = std::filesystem;
+
+const std::string kPacker = PRIMERL_BINARY_DIR "/plugins/packer.so";
+
+/// The scripted graph in two processes; groups cross packed, as a message of the plugin's own.
+class PackedRun : public testing::Test {
+ protected:
+  PackedRun() {
+    fs::copy_file(kPacker, scratch_.path() / "packer.so");
+    std::ofstream(graph_) << fmt::format(R"(include = ["{}"]
+[graph]
+plugins = ["packer.so"]
+[resource.weights]
+backend = "auto"
+[node.pack]
+actor = "pack"
+label = "to the trainer"
+[node.unpack]
+actor = "unpack"
+[edges]
+forward = [
+  "env.task         -> rollout.task",
+  "rollout.generate -> router.generate",
+  "router.prefill   -> prefill.request",
+  "prefill.done     -> decode.request",
+  "rollout.group    -> pack.group",
+  {{ path = "pack.packed -> unpack.packed", record = "payload" }},
+  "unpack.group     -> trainer.group",
+  "trainer.weights  -> broadcaster.weights",
+]
+[place]
+driver = {{ nodes = ["env", "rollout", "router", "prefill", "decode", "pack"] }}
+training = {{ nodes = ["trainer", "broadcaster", "unpack"] }}
+)",
+                                         source_path("tests/cli/graphs/scripted.toml"));
+  }
+  ProgramEnd run() const {
+    return run_graph_program({"run", graph_, "--out", folder_, "--max-steps", "3"},
+                             {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
+  }
+
+  const ScratchFolder scratch_;
+  const std::string graph_ = scratch_.path() / "graph.toml";
+  const std::string folder_ = scratch_.path() / "run";
+};
+
+TEST_F(PackedRun, CarriesThePluginsMessageBetweenProcesses) {
+  const auto end = run();
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(run_end(folder_), "finished");
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 3);
+  const Json facts = json_file(folder_ + "/run.json");
+  ASSERT_NE(facts.find("plugins"), nullptr);
+  EXPECT_EQ(*facts.find("plugins")->as_array()[0].get_string("version"), "2.1");
+}
+
+TEST_F(PackedRun, IsReplayedWithThePluginAndSaysWhenThatIsAnotherOne) {
+  ASSERT_EQ(run().code, 0);
+  const auto same = run_graph_program({"replay", folder_});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_THAT(same.out, AllOf(HasSubstr("identical"), Not(HasSubstr("recorded by"))));
+  const auto message = run_graph_program({"trace", "ls", folder_, "--node", "unpack"});
+  EXPECT_THAT(message.out, HasSubstr("PackedGroup"));
+  // Bytes behind the end change no code, but it is another file.
+  std::ofstream(scratch_.path() / "packer.so", std::ios::app) << "rebuilt";
+  const auto other = run_graph_program({"replay", folder_});
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("recorded by primerl-graph 0.1.0 with packer 2.1"));
+  fs::remove(scratch_.path() / "packer.so");
+  const auto none = run_graph_program({"replay", folder_});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("error[G088]"), HasSubstr("packer.so")));
+}
+
+TEST_F(PackedRun, ResumesWithThePlugin) {
+  ASSERT_EQ(run().code, 0);
+  const auto end = run_graph_program({"run", "--resume", folder_, "--max-steps", "5"},
+                                     {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
+  EXPECT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 5);
+}
+
+TEST(PluginCommands, ListWhatAPluginBrings) {
+  const auto actors = run_graph_program({"actors", "--plugin", kPacker});
+  EXPECT_EQ(actors.code, 0) << actors.err;
+  EXPECT_THAT(actors.out, AllOf(HasSubstr("router"), HasSubstr("pack         packs groups")));
+  const auto one = run_graph_program({"actors", "pack", "--plugin", kPacker});
+  EXPECT_THAT(one.out, HasSubstr("label = \"packed\""));
+  const auto messages = run_graph_program({"messages", "PackedGroup", "--plugin", kPacker});
+  EXPECT_THAT(messages.out, AllOf(HasSubstr("sent by pack.packed"), HasSubstr("label:")));
+  const auto schema = run_graph_program({"schema", "--plugin", kPacker});
+  EXPECT_THAT(schema.out, HasSubstr("\"unpack\""));
+  EXPECT_THAT(run_graph_program({"actors"}).out, Not(HasSubstr("unpack")));
+}
+
+TEST(PluginCommands, RefuseAPluginThatCannotBeUsed) {
+  const auto missing = run_graph_program({"actors", "--plugin", "/nowhere.so"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("--plugin '/nowhere.so': the file does not exist"));
+  const auto graph = source_path("tests/cli/graphs/scripted.toml");
+  const auto taken =
+      run_graph_program({"check", graph, "--set",
+                         "graph.plugins=[\"" PRIMERL_BINARY_DIR "/plugins/taken_name.so\"]"});
+  EXPECT_EQ(taken.code, 2);
+  EXPECT_THAT(taken.err, AllOf(HasSubstr("--set:1:16: error[G088]"),
+                               HasSubstr("brings an actor 'router', and there is one"),
+                               HasSubstr("1 error\n")));
+}
+
+}  // namespace
+}  // namespace primerl
