@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "graph/base/files.h"
 #include "graph/base/suggest.h"
@@ -39,29 +37,51 @@ std::string template_name(std::string name) {
   return name;
 }
 
-/// A graph may start from the model of the example beside it, "../NAME/FOLDER": the copy gets one
-/// of its own and says "FOLDER".
+/// Where the copy of a neighbour goes, from the folder of the copied template: a folder keeps its
+/// name, "../NAME/graph.toml" becomes "NAME.toml".
+std::string own_name(const fs::path& neighbour) {
+  const std::string file = neighbour.filename().string();
+  return file == "graph.toml" ? neighbour.parent_path().filename().string() + ".toml" : file;
+}
+
+Status bring_neighbours(const fs::path& from, const fs::path& graph);
+
+/// Copies a folder or a graph that stands beside a template into the folder `to`, and what such a
+/// graph names in its own folder with it. Nothing happens where the text names no file.
+Result<std::string> bring_neighbour(const fs::path& neighbour, const fs::path& to) {
+  std::error_code fault;
+  const fs::path own = to / own_name(neighbour);
+  const bool is_graph = fs::is_regular_file(neighbour, fault);
+  if (!is_graph && !fs::is_directory(neighbour, fault)) return std::string();
+  const bool is_new = !fs::exists(own, fault);
+  if (is_new) fs::copy(neighbour, own, fs::copy_options::recursive, fault);
+  if (fault) return io_error("copying to", own, fault.value());
+  if (is_graph && is_new) RETURN_IF_ERROR(bring_neighbours(neighbour.parent_path(), own));
+  return own.filename().string();
+}
+
+/// A graph may start from what the example beside it has, "../NAME/model" or "../NAME/graph.toml":
+/// the copy gets one of its own. Of a graph that came from another folder, what that folder has
+/// comes along.
 Status bring_neighbours(const fs::path& from, const fs::path& graph) {
-  std::ifstream in(graph);
-  std::stringstream read;
-  read << in.rdbuf();
-  std::string text = read.str();
-  constexpr std::string_view kBeside = "\"../";
-  for (size_t at = text.find(kBeside); at != std::string::npos; at = text.find(kBeside, at + 1)) {
-    const size_t end = text.find('"', at + 1);
+  ASSIGN_OR_RETURN(std::string text, read_text_file(graph));
+  const fs::path to = graph.parent_path();
+  std::error_code fault;
+  for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at)) {
+    const size_t end = text.find_first_of("\"\n", at + 1);
     if (end == std::string::npos) break;
-    const fs::path named = text.substr(at + 1, end - at - 1);
-    const fs::path own = graph.parent_path() / named.filename();
-    std::error_code fault;
-    if (!fs::is_directory(from / named, fault)) continue;
-    if (!fs::exists(own, fault)) fs::copy(from / named, own, fs::copy_options::recursive, fault);
-    if (fault) return io_error("copying a model to", own, fault.value());
-    text.replace(at + 1, end - at - 1, named.filename().string());
+    const std::string named = text.substr(at + 1, end - at - 1);
+    const bool is_relative = text[end] == '"' && !named.empty() && named.front() != '/';
+    const bool is_wanted = is_relative && fs::exists(from / named, fault) &&
+                           (named.starts_with("../") || !fs::exists(to / named, fault));
+    at = end + 1;
+    if (!is_wanted) continue;
+    ASSIGN_OR_RETURN(const std::string own, bring_neighbour(from / named, to));
+    if (own.empty()) continue;
+    text.replace(end - named.size(), named.size(), own);
+    at = end - named.size() + own.size() + 1;
   }
-  std::ofstream out(graph, std::ios::trunc);
-  out << text;
-  out.close();
-  return out ? ok() : io_error("writing", graph, errno);
+  return replace_file(system_files(), graph, text);
 }
 
 Status copy_template(const fs::path& from, const fs::path& to) {
@@ -73,6 +93,13 @@ Status copy_template(const fs::path& from, const fs::path& to) {
   fs::copy(from, to, fs::copy_options::recursive, fault);
   if (fault) return io_error("copying the template to", to, fault.value());
   return bring_neighbours(from, to / "graph.toml");
+}
+
+/// What comes before `check`; empty when nothing does.
+std::string first_step(const fs::path& folder) {
+  std::error_code fault;
+  if (!fs::exists(folder / "CMakeLists.txt", fault)) return {};
+  return fmt::format("  build its plugin, as {} says\n", (folder / "README.md").string());
 }
 
 int run_init(const InitArguments& arguments) {
@@ -108,9 +135,9 @@ int run_init(const InitArguments& arguments) {
                    .set("graph", graph));
   else
     print_text(
-        fmt::format("made {} from template {}; next:\n  primerl-graph check {}\n"
+        fmt::format("made {} from template {}; next:\n{}  primerl-graph check {}\n"
                     "  primerl-graph run {}\n",
-                    arguments.folder, name, graph, graph));
+                    arguments.folder, name, first_step(arguments.folder), graph, graph));
   return kExitDone;
 }
 
