@@ -67,6 +67,12 @@ class SystemFiles final : public FileOps {
     return ok();
   }
 
+  Status exchange(const std::filesystem::path& one, const std::filesystem::path& other) override {
+    if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) != 0)
+      return failed("exchanging", other);
+    return ok();
+  }
+
   Status remove_all(const std::filesystem::path& path) override {
     std::error_code fault;
     std::filesystem::remove_all(path, fault);

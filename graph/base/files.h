@@ -26,6 +26,8 @@ class FileOps {
   /// Returns when file or folder, as it is now, survives a power cut.
   virtual Status sync(const std::filesystem::path& path) = 0;
   virtual Status rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+  /// Each of two folders gets the other's name; at no moment is one of the names missing.
+  virtual Status exchange(const std::filesystem::path& one, const std::filesystem::path& other) = 0;
   virtual Status remove_all(const std::filesystem::path& path) = 0;
 };
 

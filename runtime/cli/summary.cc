@@ -58,8 +58,8 @@ std::string tenant_text(const Plan& plan, const Tenant& tenant, const RunFolder&
         fmt::format("  staleness of the last step: mean {:.2f}, max {:.0f} (limit {}); {} tok/s\n",
                     newest->get("off_policy/mean"), newest->get("off_policy/max"),
                     tenant.max_off_policy_steps, short_count(generated_tokens_per_second(*newest)));
-  const auto found =
-      find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));
+  const auto found = find_checkpoints(
+      checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()), CheckpointDepth::kSizes);
   if (found.newest) text += fmt::format("  checkpoint  {}\n", shown(found.newest->folder));
   return text;
 }
@@ -92,7 +92,8 @@ Json summary_json(const Plan& plan, const RunFolder& folder, const MetricsLog* m
       entry.set(name + "_first", ends.first).set(name + "_last", ends.last);
     }
     const auto found =
-        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()));
+        find_checkpoints(checkpoints_folder(folder.path(), tenant.name, plan.tenants.size()),
+                         CheckpointDepth::kSizes);
     if (found.newest) entry.set("checkpoint", found.newest->folder.string());
     tenants.push_back(std::move(entry));
   }

@@ -42,7 +42,7 @@ bool is_untouched(const fs::path& run_folder) {
 Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
   for (const auto& tenant : plan.tenants) {
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
-    auto found = find_checkpoints(folder);
+    auto found = find_checkpoints(folder, CheckpointDepth::kContents);
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.record.empty()) {
       choice.points.clear();  // all steps are taken again
@@ -183,7 +183,8 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
                    plan.tenants.size())
           .note("give the run folder instead");
     std::error_code fault;
-    ASSIGN_OR_RETURN(auto point, read_checkpoint(fs::canonical(resume, fault)));
+    ASSIGN_OR_RETURN(auto point,
+                     read_checkpoint(fs::canonical(resume, fault), CheckpointDepth::kContents));
     choice.points.push_back(std::move(point));
   }
   if (!choice.record.empty()) return check_recorded_steps(plan, choice);

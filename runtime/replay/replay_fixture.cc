@@ -103,7 +103,7 @@ Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
             .note("with --depth control its numbers come from the record, and no file is needed");
     }
     RETURN_IF_ERROR(
-        system_files().write_file(folder / place / "manifest.json", manifest.dump() + "\n"));
+        system_files().write_file(folder / place / "manifest.json", manifest_text(manifest)));
     places.push_back(place.string());
   }
   return places;

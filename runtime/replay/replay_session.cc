@@ -209,7 +209,8 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
     // An excerpt contains the parts of checkpoints that it needs.
     auto point =
-        read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint);
+        read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint,
+                        excerpt ? CheckpointDepth::kSizes : CheckpointDepth::kContents);
     if (!point.ok())
       return std::move(point).error().while_doing("reading the checkpoint that the run began from");
     points.push_back(std::move(point).value());

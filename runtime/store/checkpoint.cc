@@ -4,12 +4,15 @@
 #include <charconv>
 #include <system_error>
 
+#include "graph/base/crc32c.h"
+
 namespace primerl {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSchema = "primerl.checkpoint/1";
+constexpr std::string_view kSchema = "primerl.checkpoint/2";
+constexpr std::string_view kChecksum = "crc32c";
 
 /// N of "step_N", or nothing.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -53,7 +56,28 @@ std::vector<std::pair<int64_t, fs::path>> step_folders(const fs::path& folder) {
   return found;
 }
 
-Status check_files(const fs::path& folder, const Json& manifest) {
+std::string checksum_text(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
+
+Result<std::string> checksum_of(const fs::path& file) {
+  ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
+  return checksum_text(crc32c(mapped.bytes));
+}
+
+/// Of all members but the checksum itself.
+std::string checksum_of(const Json& manifest) {
+  Json::Object counted;
+  for (const auto& [key, value] : manifest.as_object())
+    if (key != kChecksum) counted.emplace_back(key, value);
+  return checksum_text(crc32c(Json(std::move(counted)).dump()));
+}
+
+Status check_manifest(const Json& manifest) {
+  ASSIGN_OR_RETURN(const std::string written, manifest.get_string(kChecksum));
+  if (written == checksum_of(manifest)) return ok();
+  return error(Code::kCorrupt, "manifest.json differs from what was written");
+}
+
+Status check_files(const fs::path& folder, const Json& manifest, CheckpointDepth depth) {
   const Json* files = manifest.find("files");
   if (files == nullptr || !files->is_array())
     return error(Code::kCorrupt, "manifest.json lists no files");
@@ -65,6 +89,12 @@ Status check_files(const fs::path& folder, const Json& manifest) {
     if (fault) return error(Code::kCorrupt, "'{}' is missing", path);
     if (static_cast<int64_t>(there) != bytes)
       return error(Code::kCorrupt, "'{}' has {} bytes, {} were written", path, there, bytes);
+    ASSIGN_OR_RETURN(const std::string written, entry.get_string(kChecksum));
+    if (depth == CheckpointDepth::kSizes) continue;
+    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(folder / path));
+    if (checksum != written)
+      return error(Code::kCorrupt, "'{}' differs from what was written (CRC-32C {}, written {})",
+                   path, checksum, written);
   }
   return ok();
 }
@@ -114,7 +144,11 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
     std::error_code fault;
     const auto bytes = fs::file_size(from / file, fault);
     if (fault) return io_error("reading", from / file, fault.value());
-    listed.push_back(Json::object().set("path", file.generic_string()).set("bytes", bytes));
+    ASSIGN_OR_RETURN(const std::string checksum, checksum_of(from / file));
+    listed.push_back(Json::object()
+                         .set("path", file.generic_string())
+                         .set("bytes", bytes)
+                         .set(kChecksum, checksum));
   }
   for (const auto& folder : tree.folders) RETURN_IF_ERROR(files_.sync(from / folder));
 
@@ -123,17 +157,15 @@ Status CheckpointStore::publish(int64_t step, const Json& state) {
   manifest.set("schema", kSchema).set("tenant", tenant_).set("step", step);
   manifest.set("version", version != nullptr && version->is_integer() ? version->as_int() : step);
   manifest.set("files", std::move(listed)).set("state", state);
-  RETURN_IF_ERROR(files_.write_file(from / "manifest.json", manifest.dump(2) + "\n"));
+  RETURN_IF_ERROR(files_.write_file(from / "manifest.json", manifest_text(manifest)));
   RETURN_IF_ERROR(files_.sync(from / "manifest.json"));
   RETURN_IF_ERROR(files_.sync(from));
 
   std::error_code fault;
   if (fs::exists(to, fault)) {  // the same step again, after a resume: the new one replaces it
-    const fs::path old = folder_ / fmt::format(".step_{}.old", step);
-    RETURN_IF_ERROR(files_.rename(to, old));
-    RETURN_IF_ERROR(files_.rename(from, to));
+    RETURN_IF_ERROR(files_.exchange(from, to));
     RETURN_IF_ERROR(files_.sync(folder_));
-    return files_.remove_all(old);
+    return files_.remove_all(from);
   }
   RETURN_IF_ERROR(files_.rename(from, to));
   return files_.sync(folder_);
@@ -145,7 +177,7 @@ Status CheckpointStore::prune() {
   for (const auto& [step, path] : step_folders(folder_)) {
     if (kept < keep_last_) {
       // No run can resume from an incomplete folder, so it does not count.
-      kept += read_checkpoint(path).ok() ? 1 : 0;
+      kept += read_checkpoint(path, CheckpointDepth::kSizes).ok() ? 1 : 0;
       continue;
     }
     if (step == kept_step_) continue;
@@ -156,21 +188,27 @@ Status CheckpointStore::prune() {
   return ok();
 }
 
-FoundCheckpoints find_checkpoints(const fs::path& folder) {
+std::string manifest_text(const Json& manifest) {
+  Json whole = manifest;
+  whole.set(kChecksum, checksum_of(manifest));
+  return whole.dump(2) + "\n";
+}
+
+FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth) {
   FoundCheckpoints found;
   for (const auto& [step, path] : step_folders(folder)) {
-    auto read = read_checkpoint(path);
+    auto read = read_checkpoint(path, depth);
     if (read.ok()) {
       found.newest = std::move(read).value();
       return found;
     }
     found.ignored.push_back(
-        fmt::format("ignoring incomplete checkpoint: {}", read.error().message()));
+        fmt::format("ignoring a damaged checkpoint: {}", read.error().message()));
   }
   return found;
 }
 
-Result<ResumePoint> read_checkpoint(const fs::path& step_folder) {
+Result<ResumePoint> read_checkpoint(const fs::path& step_folder, CheckpointDepth depth) {
   const auto refuse = [&step_folder](Error fault) {
     return std::move(fault).while_doing(step_folder.string());
   };
@@ -190,7 +228,9 @@ Result<ResumePoint> read_checkpoint(const fs::path& step_folder) {
   if (!step.ok()) return refuse(Error(step.error()));
   const auto version = manifest->get_int("version");
   if (!version.ok()) return refuse(Error(version.error()));
-  if (auto files = check_files(step_folder, *manifest); !files.ok())
+  if (auto intact = check_manifest(*manifest); !intact.ok())
+    return refuse(std::move(intact).error());
+  if (auto files = check_files(step_folder, *manifest, depth); !files.ok())
     return refuse(std::move(files).error());
   point.step = *step;
   point.version = PolicyVersion(*version);

@@ -1,12 +1,12 @@
 /// Checkpoints of one tenant: `step_N/` folders that are complete or not there at all.
 ///
 ///   begin(N)   .step_N.tmp/ is made; the learner and the trainer fill it
-///   commit(N)  sync every file and folder -> manifest.json last, synced -> rename to step_N
-///              -> sync -> remove what keep_last no longer covers (each is renamed first: no step_N
-///              is ever incomplete)
+///   commit(N)  sync every file and folder -> manifest.json with sizes and checksums last, synced
+///              -> rename to step_N, or exchange with a step_N that is there -> sync -> remove what
+///              keep_last no longer covers (each is renamed first: no step_N is ever incomplete)
 ///
 /// A folder counts as complete when its manifest.json can be read and every file it lists has the
-/// size it lists. Owned by the process of the trainer; not thread-safe.
+/// size and the checksum it lists. Owned by the process of the trainer; not thread-safe.
 #pragma once
 
 #include <filesystem>
@@ -47,14 +47,21 @@ class CheckpointStore {
   std::optional<int64_t> kept_step_;
 };
 
+/// A manifest as it is written: with the checksum of all else that is in it.
+std::string manifest_text(const Json& manifest);
+
+/// How much of a checkpoint is looked at: what its files are, or every byte of them.
+enum class CheckpointDepth { kSizes, kContents };
+
 /// What a `checkpoints/` folder holds.
 struct FoundCheckpoints {
   std::optional<ResumePoint> newest;  // of the complete ones
-  std::vector<std::string> ignored;   // a sentence for each incomplete one
+  std::vector<std::string> ignored;   // a sentence for each newer one that is not
 };
-FoundCheckpoints find_checkpoints(const std::filesystem::path& folder);
+FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth);
 
 /// Reads and verifies one `step_N` folder.
-Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder);
+Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder,
+                                    CheckpointDepth depth);
 
 }  // namespace primerl

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "graph/base/crc32c.h"
+#include "runtime/store/checkpoint.h"
 #include "tests/e2e/run_files.h"
 
 namespace primerl {
@@ -277,10 +279,14 @@ TEST(AFixtureOfAResumedRun, RefusesACheckpointThatIsLargeAndSaysWhatToDo) {
   ScratchFolder scratch;
   const fs::path run = resumed_run(scratch), checkpoint = run / "checkpoints" / "step_8";
   constexpr int64_t kBytes = (1 << 20) + 1;
-  write_text(checkpoint / "weights" / "large.bin", std::string(kBytes, 'x'));
+  const std::string large(kBytes, 'x');
+  write_text(checkpoint / "weights" / "large.bin", large);
   Json manifest = json_file(checkpoint / "manifest.json"), files = *manifest.find("files");
-  files.push_back(Json::object().set("path", "weights/large.bin").set("bytes", kBytes));
-  write_text(checkpoint / "manifest.json", manifest.set("files", files).dump());
+  files.push_back(Json::object()
+                      .set("path", "weights/large.bin")
+                      .set("bytes", kBytes)
+                      .set("crc32c", fmt::format("{:08x}", crc32c(large))));
+  write_text(checkpoint / "manifest.json", manifest_text(manifest.set("files", files)));
   const auto fixture_at = [&](const std::string& depth) {
     return run_graph_program({"replay", run.string(), "--depth", depth, "--node", "trainer",
                               "--fixture", (scratch.path() / "fixture").string()});

@@ -147,13 +147,38 @@ TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
   fs::remove(folder / "checkpoints" / "step_8" / "manifest.json");
   const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", "10"});
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, AllOf(HasSubstr("note: ignoring incomplete checkpoint"),
+  EXPECT_THAT(end.err, AllOf(HasSubstr("note: ignoring a damaged checkpoint"),
                              HasSubstr("resuming after step 4")));
   std::vector<int64_t> steps;
   for (const auto& line : lines_of(folder / "metrics.jsonl"))
     steps.push_back(*line.get_int("step"));
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 9, 10}));
   EXPECT_EQ(json_file(folder / "run.json").find("resumed")->as_array().size(), 1U);
+}
+
+TEST(Resume, TakesTheOlderCheckpointWhenABitOfTheNewestHasFlipped) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  const fs::path newest = folder / "checkpoints" / "step_8";
+  fs::path largest;
+  for (const auto& entry : fs::recursive_directory_iterator(newest))
+    if (entry.is_regular_file() && entry.path().filename() != "manifest.json" &&
+        (largest.empty() || entry.file_size() > fs::file_size(largest)))
+      largest = entry.path();
+  ASSERT_FALSE(largest.empty());
+  std::string bytes = *read_text_file(largest);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  write_text(largest, bytes);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", "10"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("note: ignoring a damaged checkpoint"), HasSubstr("step_8"),
+                             HasSubstr("differs from what was written"),
+                             HasSubstr("resuming after step 4")));
+  const auto named = run_graph_program(
+      {"run", "--resume", newest.string(), "--out", (scratch.path() / "other").string()});
+  EXPECT_EQ(named.code, 2);
+  EXPECT_THAT(named.err, HasSubstr("differs from what was written"));
 }
 
 TEST(Resume, NoRolloutNameComesTwiceAndNoConsumedGroupAgain) {

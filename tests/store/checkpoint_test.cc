@@ -60,6 +60,9 @@ class CrashingFiles final : public FileOps {
       return system_files().rename(from, to);
     });
   }
+  Status exchange(const fs::path& one, const fs::path& other) override {
+    return guarded([&] { return system_files().exchange(one, other); });
+  }
   Status remove_all(const fs::path& path) override {
     return guarded([&] {
       // Half done: the first files are gone, the folder is not.
@@ -94,7 +97,7 @@ class CrashingFiles final : public FileOps {
 TEST(Checkpoint, ACommittedStepIsFoundWithItsState) {
   ScratchFolder scratch;
   ASSERT_TRUE(save(system_files(), scratch.path(), 50).ok());
-  const auto found = find_checkpoints(scratch.path());
+  const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
   ASSERT_TRUE(found.newest.has_value());
   EXPECT_EQ(found.newest->step, 50);
   EXPECT_EQ(found.newest->version, PolicyVersion(50));
@@ -108,7 +111,7 @@ TEST(Checkpoint, AFolderBeingFilledIsNoCheckpoint) {
   const auto filling = store.begin(10);
   ASSERT_TRUE(filling.ok());
   fill(*filling, 10);
-  EXPECT_FALSE(find_checkpoints(scratch.path()).newest.has_value());
+  EXPECT_FALSE(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest.has_value());
 }
 
 TEST(Checkpoint, AnIncompleteOneIsIgnoredWithANote) {
@@ -116,7 +119,7 @@ TEST(Checkpoint, AnIncompleteOneIsIgnoredWithANote) {
   ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
   ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
   write_text(scratch.path() / "step_20" / "weights" / "model.safetensors", "short");
-  const auto found = find_checkpoints(scratch.path());
+  const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
   ASSERT_TRUE(found.newest.has_value());
   EXPECT_EQ(found.newest->step, 10);
   ASSERT_EQ(found.ignored.size(), 1U);
@@ -131,7 +134,7 @@ TEST(Checkpoint, AMissingOrTornManifestIsIgnored) {
   ASSERT_TRUE(save(system_files(), scratch.path(), 30, 3).ok());
   fs::remove(scratch.path() / "step_30" / "manifest.json");
   write_text(scratch.path() / "step_20" / "manifest.json", "{\"schema\": \"primerl.che");
-  const auto found = find_checkpoints(scratch.path());
+  const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
   ASSERT_TRUE(found.newest.has_value());
   EXPECT_EQ(found.newest->step, 10);
   EXPECT_EQ(found.ignored.size(), 2U);
@@ -168,7 +171,7 @@ TEST(Checkpoint, TheOneThatARecordBeginsFromIsKeptBesideTheLast) {
   EXPECT_FALSE(fs::exists(scratch.path() / "step_10"));
   EXPECT_TRUE(fs::exists(scratch.path() / "step_20"));
   EXPECT_FALSE(fs::exists(scratch.path() / "step_30"));
-  EXPECT_EQ(find_checkpoints(scratch.path()).newest->step, 50);
+  EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 50);
 }
 
 TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
@@ -179,7 +182,7 @@ TEST(Checkpoint, TheSameStepAgainReplacesTheOldOne) {
   ASSERT_TRUE(filling.ok());
   fill(*filling, 11);
   ASSERT_TRUE(store.commit(10, state_of(11)).ok());
-  const auto found = find_checkpoints(scratch.path());
+  const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
   ASSERT_TRUE(found.newest.has_value());
   EXPECT_EQ(found.newest->version, PolicyVersion(11));
 }
@@ -197,7 +200,7 @@ TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
     num_crashes += files.crashed() ? 1 : 0;
     EXPECT_EQ(saved.ok(), finished) << operations;
 
-    const auto found = find_checkpoints(scratch.path());
+    const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
     ASSERT_TRUE(found.newest.has_value()) << "after " << operations << " operations";
     const int64_t step = found.newest->step;
     ASSERT_TRUE(step == 10 || step == 20) << step;
@@ -207,18 +210,80 @@ TEST(Checkpoint, ACrashAtAnyPointLeavesTheOldOneOrTheNew) {
     EXPECT_TRUE(step == 20 || !finished);
     // The next run goes on from what is there.
     ASSERT_TRUE(save(system_files(), scratch.path(), 30, 1).ok());
-    EXPECT_EQ(find_checkpoints(scratch.path()).newest->step, 30);
+    EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 30);
   }
   EXPECT_GT(num_crashes, 10);
+}
+
+TEST(Checkpoint, ACrashWhileAStepIsWrittenAgainLeavesTheOldOneOrTheNew) {
+  bool finished = false;
+  for (int operations = 0; !finished; ++operations) {
+    ASSERT_LT(operations, 200);
+    ScratchFolder scratch;
+    ASSERT_TRUE(save(system_files(), scratch.path(), 10, 1).ok());
+    CrashingFiles files(operations);
+    CheckpointStore store(files, scratch.path(), "main", 1);
+    const auto again = [&]() -> Status {
+      ASSIGN_OR_RETURN(const fs::path filling, store.begin(10));
+      fill(filling, 11);
+      return store.commit(10, state_of(11));
+    };
+    (void)again();
+    finished = !files.crashed();
+    const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
+    ASSERT_TRUE(found.newest.has_value()) << "after " << operations << " operations";
+    EXPECT_TRUE(found.newest->version == PolicyVersion(10) ||
+                found.newest->version == PolicyVersion(11));
+    EXPECT_TRUE(found.newest->version == PolicyVersion(11) || !finished);
+  }
+}
+
+/// Every file of a checkpoint.
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  return files;
+}
+
+TEST(Checkpoint, OneFlippedBitInAnyFileIsSeenAndTheOlderOneIsTaken) {
+  ScratchFolder scratch;
+  ASSERT_TRUE(save(system_files(), scratch.path(), 10).ok());
+  ASSERT_TRUE(save(system_files(), scratch.path(), 20).ok());
+  const ResumePoint whole =
+      *read_checkpoint(scratch.path() / "step_20", CheckpointDepth::kContents);
+  int num_seen = 0;
+  for (const fs::path& file : files_of(scratch.path() / "step_20")) {
+    const std::string text = *read_text_file(file);
+    for (size_t byte = 0; byte < text.size(); ++byte) {
+      std::string flipped = text;
+      flipped[byte] = static_cast<char>(flipped[byte] ^ 1);
+      write_text(file, flipped);
+      const auto found = find_checkpoints(scratch.path(), CheckpointDepth::kContents);
+      ASSERT_TRUE(found.newest.has_value());
+      // Only in the manifest's spaces may a bit change nothing that counts.
+      if (found.newest->step == 20) {
+        EXPECT_EQ(found.newest->manifest, whole.manifest) << file << " byte " << byte;
+        EXPECT_EQ(file.filename(), "manifest.json") << byte;
+        continue;
+      }
+      EXPECT_EQ(found.newest->step, 10);
+      EXPECT_THAT(found.ignored, ElementsAre(HasSubstr("step_20")));
+      ++num_seen;
+    }
+    write_text(file, text);
+  }
+  EXPECT_GT(num_seen, 200);
+  EXPECT_EQ(find_checkpoints(scratch.path(), CheckpointDepth::kContents).newest->step, 20);
 }
 
 TEST(Checkpoint, AManifestThatNamesAnotherSchemaIsRefused) {
   ScratchFolder scratch;
   fs::create_directories(scratch.path() / "step_1");
   write_text(scratch.path() / "step_1" / "manifest.json", R"({"schema": "other/1"})");
-  const auto read = read_checkpoint(scratch.path() / "step_1");
+  const auto read = read_checkpoint(scratch.path() / "step_1", CheckpointDepth::kContents);
   ASSERT_FALSE(read.ok());
-  EXPECT_THAT(read.error().message(), HasSubstr("primerl.checkpoint/1"));
+  EXPECT_THAT(read.error().message(), HasSubstr("primerl.checkpoint/2"));
 }
 
 }  // namespace
