@@ -12,10 +12,15 @@ struct Search {
   void compare(const std::string& path, const Json& a, const Json& b) {
     if (found.size() >= max || a == b) return;
     if (a.is_object() && b.is_object()) {
+      const auto at = [&path](const std::string& name) {
+        return path.empty() ? name : path + "." + name;
+      };
       for (const auto& [name, value] : a.as_object()) {
         const Json* other = b.find(name);
-        compare(path.empty() ? name : path + "." + name, value, other == nullptr ? Json() : *other);
+        compare(at(name), value, other == nullptr ? Json() : *other);
       }
+      for (const auto& [name, value] : b.as_object())
+        if (a.find(name) == nullptr) compare(at(name), Json(), value);
     } else if (a.is_array() && b.is_array()) {
       const auto &of_a = a.as_array(), &of_b = b.as_array();
       if (of_a.size() != of_b.size())
