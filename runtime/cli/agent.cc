@@ -9,7 +9,7 @@
 #include "runtime/cli/graph_options.h"
 #include "runtime/control/agent_server.h"
 #include "runtime/control/run_hosts.h"
-#include "runtime/control/run_session.h"
+#include "runtime/control/stop_signals.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/program/programs.h"

@@ -15,6 +15,7 @@
 #include "runtime/cli/summary.h"
 #include "runtime/control/run_session.h"
 #include "runtime/control/start_policy.h"
+#include "runtime/control/stop_signals.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"

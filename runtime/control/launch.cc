@@ -79,7 +79,10 @@ struct ChildSetup {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    for (const int signal : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) ::signal(signal, SIG_DFL);
+    ::signal(SIGPIPE, SIG_DFL);
+    // A batch system tells every process of a job to end: only the control plane, or the agent, may
+    // answer, by a drain.
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
     ::execve(setup.program, setup.arguments, setup.environment);
   }
   const int fault = errno;

@@ -9,6 +9,7 @@
 #include "graph/base/random.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/run_session.h"
+#include "runtime/control/stop_signals.h"
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
 #include "runtime/wire/wire_message.h"

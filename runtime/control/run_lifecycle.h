@@ -49,7 +49,7 @@ class RunLifecycle {
   void on_step();
   /// The record is at its end.
   void on_followed();
-  /// Ctrl-C, SIGTERM or SIGHUP: the first drains, the second stops, the third kills.
+  /// A request to stop (stop_signals.h): the first drains, the second stops, the third kills.
   Action on_signal();
   /// A drain was asked for before there was anything to drain.
   Action on_nothing_to_drain() { return stop(); }

@@ -1,4 +1,5 @@
 #include "runtime/control/run_session.h"
+#include "runtime/control/stop_signals.h"
 
 #include <fmt/format.h>
 
@@ -20,32 +21,8 @@ constexpr Duration kTick = Duration::milliseconds(100);
 constexpr Duration kExitMax = Duration::seconds(10);  // from the last message to the exit
 constexpr Duration kAwayMin = Duration::seconds(1);   // between turns; longer: was stopped
 constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-
-volatile std::sig_atomic_t num_signals = 0;
-
-volatile std::sig_atomic_t first_signal = 0;
-
-void count_signal(int number) {
-  if (num_signals == 0) first_signal = number;
-  num_signals = num_signals + 1;
-}
 
 }  // namespace
-
-SignalCounter::SignalCounter() {
-  num_signals = 0;
-  struct sigaction action {};
-  action.sa_handler = count_signal;
-  for (size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &action, &before_[i]);
-}
-
-SignalCounter::~SignalCounter() {
-  for (size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
-}
-
-int SignalCounter::count() { return num_signals; }
-int SignalCounter::first() { return num_signals == 0 ? 0 : first_signal; }
 
 bool is_supervised(const Plan& plan) {
   for (const auto& resource : plan.resources)

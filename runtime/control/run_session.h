@@ -5,7 +5,6 @@
 /// the second stops, the third kills.
 #pragma once
 
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -156,20 +155,5 @@ bool is_supervised(const Plan& plan);
 
 /// Generated tokens per second that were trained on: those of the step divided by its duration.
 double generated_tokens_per_second(const StepFacts& step);
-
-/// Counts SIGINT, SIGTERM and SIGHUP while it lives.
-class SignalCounter {
- public:
-  SignalCounter();
-  SignalCounter(const SignalCounter&) = delete;
-  SignalCounter& operator=(const SignalCounter&) = delete;
-  ~SignalCounter();
-  static int count();
-  /// The first of them; 0 before.
-  static int first();
-
- private:
-  struct sigaction before_[3];
-};
 
 }  // namespace primerl

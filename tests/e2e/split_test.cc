@@ -132,6 +132,23 @@ TEST_F(SplitRun, TravelsByTcpWhereAnEdgeSaysSo) {
   EXPECT_TRUE(socket_folders().empty());
 }
 
+TEST_F(SplitRun, DrainsWhenABatchSystemTellsAllItsProcessesToEndSeveralTimes) {
+  Program run(endless(), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  auto processes = workers_of(run);
+  ASSERT_EQ(processes.size(), 4u);
+  processes.push_back(run.pid());
+  for (const int signal : {SIGTERM, SIGTERM, SIGHUP})
+    for (const pid_t process : processes) ::kill(process, signal);
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_EQ(run_end(folder_), "interrupted");
+  EXPECT_THAT(end.err, AllOf(HasSubstr("draining:"), Not(HasSubstr("stopping now")),
+                             Not(HasSubstr("started again")), Not(HasSubstr("resumes"))));
+  const int64_t last = expect_steps_and_rollouts_once(folder_);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / fmt::format("step_{}", last) / "manifest.json"));
+}
+
 /// A network of its own, which a test may cut. False where the machine allows none.
 bool has_networks() {
   for (const char* program : {"/usr/bin/unshare", "/usr/bin/nsenter", "/usr/sbin/ip"})
