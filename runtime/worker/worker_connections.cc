@@ -21,6 +21,9 @@ bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
 
 /// Whether a peer connects to the process by this transport: the later of two connects to the
 /// earlier.
+/// From when a silent process counts as dead until its next incarnation has greeted.
+constexpr Duration kGreetAfterDeath = Duration::seconds(10);
+
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
@@ -28,6 +31,12 @@ bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process)
 }
 
 }  // namespace
+
+ConnectionLimits connection_limits(const Plan& plan) {
+  ConnectionLimits limits;
+  limits.greet_timeout = plan.settings.dead_after + kGreetAfterDeath;
+  return limits;
+}
 
 Status open_connections(PeerConnections& connections, const Plan& plan, ProcessId process,
                         const std::string& folder, const PeerKeyFiles& key_files,
@@ -58,7 +67,7 @@ Status open_connections(PeerConnections& connections, const Plan& plan, ProcessI
     hello.public_key = options.keys->public_key;
   }
   ASSIGN_OR_RETURN(const auto addresses, connections.open([&](TransportReceiver& receiver) {
-    return make_zmq_transport(std::move(identity), ConnectionLimits(), std::move(options),
+    return make_zmq_transport(std::move(identity), connection_limits(plan), std::move(options),
                               receiver);
   }));
   for (const PeerAddress& each : addresses) hello.addresses.push_back({each.frames, each.bulk});

@@ -11,6 +11,10 @@
 
 namespace primerl {
 
+/// What connections of this plan's processes may take. A peer that is frozen has `dead_after`
+/// before it is killed: one that is started again in that time must not give up on it earlier.
+ConnectionLimits connection_limits(const Plan& plan);
+
 /// Opens the sockets of the process for the peers that connect to it: in `folder`, on free ports
 /// where edges travel by tcp, or both. Fills `hello` with the addresses, the public key (of --keys,
 /// or generated now if anything travels by tcp) and the pass.
