@@ -34,10 +34,10 @@ struct Plugin {
 };
 
 /// The program looks for this section before it loads the file.
-[[gnu::section(".primerl_plugin"), gnu::used]] static constexpr PluginBuild kPluginBuild =
-    this_build();
+[[gnu::section(".primerl_plugin"), gnu::used,
+  gnu::retain]] alignas(kPluginBuildBytes) static constexpr PluginBuild kPluginBuild = this_build();
 
 }  // namespace primerl
 
 /// Every plugin defines it.
-extern "C" void primerl_plugin(primerl::Plugin& plugin);
+extern "C" [[gnu::visibility("default")]] void primerl_plugin(primerl::Plugin& plugin);

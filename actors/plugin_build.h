@@ -18,6 +18,8 @@ namespace primerl {
 /// The ELF section that holds one PluginBuild for each source that includes actors/plugin.h.
 inline constexpr std::string_view kPluginSection = ".primerl_plugin";
 inline constexpr std::string_view kPluginMagic = "primerl-plugin";
+/// Of each entry, also its alignment: those of several sources follow each other without a gap.
+inline constexpr size_t kPluginBuildBytes = 128;
 
 struct PluginBuild {
   char magic[16] = {};      // kPluginMagic
@@ -31,6 +33,7 @@ struct PluginBuild {
   uint32_t library_variant = 0;  // bit 0: the C++11 ABI; bit 1: _GLIBCXX_DEBUG
   uint32_t fmt_version = 0;      // 90100 is 9.1.0
   uint32_t sanitizer = 0;        // bit 0: address; bit 1: thread
+  char reserved[28] = {};        // to kPluginBuildBytes
 };
 
 namespace detail {
@@ -39,6 +42,8 @@ template <size_t kSize>
 constexpr void copy_text(char (&into)[kSize], std::string_view text) {
   for (size_t i = 0; i < text.size() && i + 1 < kSize; ++i) into[i] = text[i];
 }
+
+static_assert(sizeof(PluginBuild) == kPluginBuildBytes);
 
 }  // namespace detail
 

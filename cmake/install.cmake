@@ -19,7 +19,7 @@ foreach(header ${plugin_headers})
   install(FILES ${header} DESTINATION include/primerl-graph/${folder})
 endforeach()
 install(FILES ${plugin_interface} DESTINATION include/primerl-graph/actors)
-# Found by name in the package file: the paths of this machine's libraries are not in it.
+# For tests of a plugin's parts. The targets name this machine's PCRE2 and utf8proc by their paths.
 install(TARGETS primerl_flags primerl_base primerl_graph primerl_kernels primerl_actors
         EXPORT primerl_graph ARCHIVE)
 install(EXPORT primerl_graph DESTINATION ${package} NAMESPACE primerl::

@@ -1,5 +1,6 @@
 # cmake -DOUTPUT=FILE -DVERSION=V -DROOT=FOLDER "-DHEADERS=a.h;b.h" -P interface_hash.cmake
 # Writes a header that names the version and a hash of all headers that plugins are compiled with.
+cmake_minimum_required(VERSION 3.25)
 set(all "")
 foreach(header ${HEADERS})
   file(SHA256 ${ROOT}/${header} hash)

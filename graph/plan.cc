@@ -1,10 +1,12 @@
 #include "graph/plan.h"
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 
 #include "graph/base/random.h"
 #include "graph/check.h"
+#include "graph/config/tables.h"
 #include "graph/resolve.h"
 
 namespace primerl {
@@ -27,56 +29,76 @@ std::map<std::string, Span, std::less<>> tables_of(const GraphSpec& spec) {
   return tables;
 }
 
+/// What is wrong with the list itself, as for any option of [graph].
+void check_plugin_list(const Entry& list, Diagnostics& diagnostics) {
+  Table alone;
+  alone.span = list.value.span;
+  alone.entries.push_back(list);
+  alone.entries.back().key = "plugins";
+  GraphSettings unused;
+  graph_options().bind(alone, "[graph]", {}, &unused, diagnostics);
+}
+
 /// The catalog with what the file's plugins bring; null when one of them cannot be used: then
 /// nobody knows which names of the file are right, and the rest is not checked.
 std::shared_ptr<const Catalog> with_plugins(const GraphFile& file, const Catalog& catalog,
                                             Diagnostics& diagnostics) {
-  const Value* list = plugin_list(file);
-  const std::vector<std::string> files = plugin_files(file);
-  if (files.empty()) return {std::shared_ptr<const void>(), &catalog};  // owned by the caller
-  std::vector<Span> spans;
-  for (const Value& item : list->as_array())
-    if (item.is_string()) spans.push_back(item.span);
+  const std::shared_ptr<const Catalog> as_it_is(std::shared_ptr<const void>(), &catalog);
+  const Entry* list = plugin_list(file);
+  if (list == nullptr) return as_it_is;  // the caller's
   const size_t num_errors = diagnostics.num_errors();
-  if (files.size() > kPluginsMax) {
-    diagnostics.error("G088", list->span, "a graph may name {} plugins, not {}", kPluginsMax,
-                      files.size());
-  } else if (!catalog.add_plugins) {
-    diagnostics.error("G088", list->span, "this program takes no plugins");
-  } else {
-    auto extended = std::make_shared<Catalog>(catalog);
-    for (const PluginFault& fault : catalog.add_plugins(files, *extended)) {
-      auto& found =
-          diagnostics.error("G088", spans[fault.file], "plugin '{}' cannot be used: {}",
-                            list->as_array()[fault.file].as_string(), fault.error.message());
-      for (const auto& note : fault.error.notes()) found.note(note);
-    }
-    if (diagnostics.num_errors() == num_errors) return extended;
+  check_plugin_list(*list, diagnostics);
+  if (diagnostics.num_errors() > num_errors) return nullptr;
+  const std::vector<std::string> files = plugin_files(file);
+  if (files.empty()) return as_it_is;
+  if (!catalog.add_plugins) {
+    diagnostics.error("G088", list->value.span, "this program takes no plugins");
+    return nullptr;
   }
-  return nullptr;
+  auto extended = std::make_shared<Catalog>(catalog);
+  for (const PluginFault& fault : catalog.add_plugins(files, *extended)) {
+    const Value& item = list->value.as_array()[fault.file];
+    auto& found = diagnostics.error("G088", item.span, "plugin '{}' cannot be used: {}",
+                                    item.as_string(), fault.error.message());
+    for (const auto& note : fault.error.notes()) found.note(note);
+  }
+  if (diagnostics.num_errors() > num_errors) return nullptr;
+  return extended;
+}
+
+void check_with(GraphFile& file, const std::shared_ptr<const Catalog>& catalog,
+                const Overrides& overrides, CheckedGraph& result) {
+  GraphSpec spec = read_spec(file, result.diagnostics);
+  correct_names(spec, *catalog, result.diagnostics);
+  Draft draft(file, spec, *catalog, result.sources, result.diagnostics);
+  draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
+  check_graph(draft);
+  if (!result.diagnostics.has_errors()) {
+    result.tables = tables_of(spec);
+    auto plan = std::make_shared<Plan>();
+    plan->catalog = catalog;
+    const PlanOrder order = order_of(draft);
+    fill_tables(draft, order, *plan);
+    place_instances(draft, order, *plan);
+    bound_edges(draft, order, *plan);
+    result.resolved = write_resolved(draft, order, *plan);
+    result.plan = std::move(plan);
+  }
 }
 
 void check_and_resolve(std::optional<GraphFile> file, const Overrides& overrides,
                        const Catalog& base, CheckedGraph& result) {
   const auto catalog =
       file ? with_plugins(*file, base, result.diagnostics) : std::shared_ptr<const Catalog>();
-  if (catalog != nullptr) {
-    GraphSpec spec = read_spec(*file, result.diagnostics);
-    correct_names(spec, *catalog, result.diagnostics);
-    Draft draft(*file, spec, *catalog, result.sources, result.diagnostics);
-    draft.cores = overrides.cores > 0 ? overrides.cores : machine_cores();
-    check_graph(draft);
-    if (!result.diagnostics.has_errors()) {
-      result.tables = tables_of(spec);
-      auto plan = std::make_shared<Plan>();
-      plan->catalog = catalog;
-      const PlanOrder order = order_of(draft);
-      fill_tables(draft, order, *plan);
-      place_instances(draft, order, *plan);
-      bound_edges(draft, order, *plan);
-      result.resolved = write_resolved(draft, order, *plan);
-      result.plan = std::move(plan);
-    }
+  try {
+    if (catalog != nullptr) check_with(*file, catalog, overrides, result);
+  } catch (const std::exception& exception) {
+    // Our own code throws nothing: it came from a contract that a plugin brings.
+    if (catalog->plugins.empty()) throw;
+    result.plan = nullptr;
+    result.diagnostics.error("G088", plugin_list(*file)->value.span,
+                             "an exception left a plugin's code while the graph was checked: {}",
+                             exception.what());
   }
   result.diagnostics.sort();
 }

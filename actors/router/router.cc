@@ -108,15 +108,23 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
   return question;
 }
 
-InstanceId Router::home_of(const HeldRequest& held) const {
-  if (in_use_.empty()) return {};
-  const auto home = policy_->home(question_of(held), in_use_);
-  return home ? in_use_[*home] : InstanceId();
+size_t Router::checked(size_t index, size_t count) {
+  if (index < count) return index;
+  services().count("policy_faults", 1);
+  if (!std::exchange(has_told_fault_, true))
+    services().log(LogLevel::kWarning,
+                   fmt::format("routing policy '{}' chose engine {} of {}: the first one is taken",
+                               options_.policy, index, count));
+  return 0;
 }
 
-HeldLane Router::lane_of(const HeldRequest& held) const {
-  return {held.request.version, home_of(held)};
+InstanceId Router::home_of(const HeldRequest& held) {
+  if (in_use_.empty()) return {};
+  const auto home = policy_->home(question_of(held), in_use_);
+  return home ? in_use_[checked(*home, in_use_.size())] : InstanceId();
 }
+
+HeldLane Router::lane_of(const HeldRequest& held) { return {held.request.version, home_of(held)}; }
 
 bool Router::can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const {
   const auto num_underway = static_cast<int64_t>(record.num_sent - record.num_received);
@@ -143,9 +151,7 @@ bool Router::route(const HeldRequest& held) {
         {engine, record.num_sent - record.num_finished, record.num_free_blocks, record.num_blocks});
   }
   if (views.empty()) return false;
-  const size_t choice = policy_->choose(question, views);
-  CHECK(choice < views.size(), "a route policy chose an engine that is not there");
-  const InstanceId engine = views[choice].engine;
+  const InstanceId engine = views[checked(policy_->choose(question, views), views.size())].engine;
   ++engines_[engine].num_sent;
   remember(held, engine);
   prefill_.send(held.request,

@@ -91,8 +91,11 @@ class Router final : public Actor {
   bool route(const HeldRequest& held);
   bool can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const;
   RouteQuestion question_of(const HeldRequest& held) const;
-  InstanceId home_of(const HeldRequest& held) const;
-  HeldLane lane_of(const HeldRequest& held) const;
+  InstanceId home_of(const HeldRequest& held);
+  /// What the policy answered, or the first engine when there is none of that index: a policy of a
+  /// plugin may be wrong. Told once.
+  size_t checked(size_t index, size_t count);
+  HeldLane lane_of(const HeldRequest& held);
   void hold(HeldRequest held);
   /// Engines that sessions may belong to; when they are others than before, what waits is sorted
   /// anew.
@@ -115,6 +118,7 @@ class Router final : public Actor {
   size_t held_max_ = 0;
   // Touched only by handlers.
   std::unique_ptr<RoutePolicy> policy_;
+  bool has_told_fault_ = false;  // of the policy
   std::map<InstanceId, EngineRecord> engines_;
   std::vector<InstanceId> in_use_;
   std::map<SessionName, Session> sessions_;

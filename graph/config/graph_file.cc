@@ -215,7 +215,7 @@ std::string absolute_path(const GraphFile& file, const Value& path) {
   return fs::absolute(folder / path.as_string()).lexically_normal().string();
 }
 
-const Value* plugin_list(const GraphFile& file) {
+const Entry* plugin_list(const GraphFile& file) {
   const Entry* graph = file.root.find("graph");
   if (graph == nullptr || !graph->value.is_table()) return nullptr;
   const Table& table = graph->value.as_table();
@@ -226,14 +226,16 @@ const Value* plugin_list(const GraphFile& file) {
     const bool is_known = std::find(known.begin(), known.end(), key) != known.end();
     if (!is_known && nearest_name(key, known) == "plugins") entry = &table.entries[i];
   }
-  return entry != nullptr && entry->value.is_array() ? &entry->value : nullptr;
+  return entry;
 }
 
 std::vector<std::string> plugin_files(const GraphFile& file) {
   std::vector<std::string> files;
-  if (const Value* list = plugin_list(file); list != nullptr)
-    for (const Value& item : list->as_array())
-      if (item.is_string()) files.push_back(absolute_path(file, item));
+  const Entry* list = plugin_list(file);
+  if (list != nullptr && list->value.is_array())
+    for (const Value& item : list->value.as_array())
+      if (item.is_string())
+        files.push_back(item.as_string().empty() ? std::string() : absolute_path(file, item));
   return files;
 }
 

@@ -35,10 +35,10 @@ std::optional<GraphFile> read_graph_text(std::string_view text, const std::strin
 /// in).
 std::string absolute_path(const GraphFile& file, const Value& path);
 
-/// The strings of `[graph] plugins`, null when it is not written or no list. Also under a misspelt
-/// key: what such a list names is not unknown.
-const Value* plugin_list(const GraphFile& file);
-/// Their absolute paths.
+/// `[graph] plugins` as written; null when it is not. Also under a misspelt key: what such a list
+/// names is not unknown.
+const Entry* plugin_list(const GraphFile& file);
+/// The absolute paths of its strings.
 std::vector<std::string> plugin_files(const GraphFile& file);
 
 }  // namespace primerl

@@ -33,7 +33,8 @@ void PluginArguments::declare(Arguments& arguments) {
 Result<std::shared_ptr<const Catalog>> PluginArguments::catalog() const {
   auto catalog = std::make_shared<Catalog>(full_catalog());
   std::vector<std::string> paths;
-  for (const auto& file : files) paths.push_back(std::filesystem::absolute(file).string());
+  for (const auto& file : files)
+    paths.push_back(file.empty() ? file : std::filesystem::absolute(file).string());
   auto faults = catalog->add_plugins(paths, *catalog);
   if (faults.empty()) return std::shared_ptr<const Catalog>(std::move(catalog));
   return std::move(faults.front().error)

@@ -37,10 +37,27 @@ std::string RunSession::run_id() const {
   return id != nullptr && id->is_string() ? id->as_string() : fresh_run_id();
 }
 
+/// Of a run that is resumed: which plugins are other files than before.
+void RunSession::tell_changed_plugins() {
+  const Json* before = folder_.facts().find("plugins");
+  if (before == nullptr || !before->is_array()) return;
+  for (const Json& plugin : before->as_array()) {
+    const auto name = plugin.get_string("name"), checksum = plugin.get_string("crc32c");
+    for (const PluginIdentity& now : plan_.catalog->plugins)
+      if (name.ok() && checksum.ok() && now.name == *name &&
+          fmt::format("{:08x}", now.checksum) != *checksum)
+        say(
+            fmt::format("note: plugin '{}' is another file than at the last start: version {}, "
+                        "CRC-32C {:08x}, before {}",
+                        now.name, now.version, now.checksum, *checksum));
+  }
+}
+
 Status RunSession::note_start() {
   Json facts = Json::object();
   facts.set("schema", "primerl.run/1").set("name", plan_.settings.name);
   facts.set("version", kProgramVersion).set("host", host_name());
+  tell_changed_plugins();
   Json plugins = Json::array();
   for (const PluginIdentity& plugin : plan_.catalog->plugins)
     plugins.push_back(Json::object()

@@ -107,6 +107,7 @@ class RunSession {
   RunResult result();
   RunResult ended(RunEnding ending) const;
   RunResult failed(const Error& why) const;
+  void tell_changed_plugins();
   Status note_start();
   std::string fresh_run_id() const;
   std::string run_id() const;

@@ -21,10 +21,16 @@ Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
   }
   num_emitted_.assign(contract_->outputs.size(), 0);
   random_key_ = stable_hash(node_->name, static_cast<uint64_t>(plan.settings.seed));
+}
+
+Status Running::make_actor() {
   actor_ = contract_->make(node_->options.get());
+  if (actor_ == nullptr)
+    return error(Code::kInternal, "the contract of '{}' makes no actor", contract_->name);
   for (uint32_t i = 0; i < contract_->outputs.size(); ++i)
     contract_->outputs[i].bind(*actor_).wire(this, i);
   actor_->attach(this);
+  return ok();
 }
 
 void Running::begin(StepKind kind, uint64_t step, Time now) {
@@ -43,11 +49,13 @@ Status Running::start(Time now) {
   begin(StepKind::kDrain, 0, now);
   phase_ = Phase::kStart;
   try {
-    status_ = actor_->start(*this);
+    status_ = make_actor();
+    if (status_.ok()) status_ = actor_->start(*this);
   } catch (const std::exception& exception) {
-    status_ = error(Code::kInternal, "an exception left start(): {}", exception.what());
+    status_ = error(Code::kInternal, "an exception left its constructor or start(): {}",
+                    exception.what());
   } catch (...) {
-    status_ = error(Code::kInternal, "an unknown exception left start()");
+    status_ = error(Code::kInternal, "an unknown exception left its constructor or start()");
   }
   phase_ = Phase::kNone;
   if (status_.ok()) return ok();

@@ -111,6 +111,7 @@ class Running final : public Services, public OutputSink, public Resources {
   std::span<const InstanceId> targets(uint32_t output, TenantSlot tenant) const override;
 
  private:
+  Status make_actor();
   Resource* find(std::string_view use) override;
   void begin(StepKind kind, uint64_t step, Time now);
   Status handle();
@@ -128,7 +129,7 @@ class Running final : public Services, public OutputSink, public Resources {
   std::vector<TenantSlot> tenants_;
   std::vector<int64_t> burst_, work_burst_;  // by output
   uint64_t random_key_ = 0;
-  std::unique_ptr<Actor> actor_;
+  std::unique_ptr<Actor> actor_;  // made by start()
 
   // Of the current step.
   enum class Phase { kNone, kStart, kHandler, kWork, kControl } phase_ = Phase::kNone;

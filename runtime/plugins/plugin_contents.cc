@@ -1,9 +1,11 @@
 #include "runtime/plugins/plugin_contents.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "actors/router/router.h"
+#include "graph/config/tables.h"
 #include "graph/spec.h"
 
 namespace primerl {
@@ -32,24 +34,67 @@ Status check_names(std::string_view kind, const auto& mine, const auto& known) {
   return ok();
 }
 
-Status check_options(std::string_view owner, const OptionSet& options) {
-  std::set<std::string> names;
-  for (const OptionField& field : options.fields)
-    if (!is_lower_snake(field.name) || !names.insert(field.name).second)
-      return error(Code::kInvalid, "the option '{}' of '{}' is there twice or no lower_snake name",
-                   field.name, owner);
+/// What a part of a contract lacks; empty when nothing.
+std::string fault_of(const OptionField& field) {
+  if (!is_lower_snake(field.name)) return "has no lower_snake name";
+  if (field.type == OptionType::kTable)
+    return field.table != nullptr && field.nested ? "" : "is a table without options";
+  return field.print && field.assign ? "" : "can be neither read nor written";
+}
+
+Status check_options(std::string_view owner, const OptionSet& options,
+                     const std::vector<std::string>& taken) {
+  if (!options.fields.empty() && !options.make)
+    return error(Code::kInvalid, "the options of '{}' cannot be made", owner);
+  std::set<std::string> names(taken.begin(), taken.end());
+  for (const OptionField& field : options.fields) {
+    std::string fault = fault_of(field);
+    if (fault.empty() && !names.insert(field.name).second) fault = "is there twice, or is taken";
+    if (!fault.empty())
+      return error(Code::kInvalid, "option '{}' of '{}' {}", field.name, owner, fault);
+  }
   return ok();
 }
 
-template <class Port>
-Status check_ports(const Contract& actor, std::string_view kind, const std::vector<Port>& ports) {
+std::string fault_of(const InputPort& port) {
+  if (port.type == nullptr) return "has no message type";
+  if (port.at_most && !port.at_most->value) return "has no number in its at_most()";
+  return port.handle ? "" : "has no handler";
+}
+
+std::string fault_of(const OutputPort& port) {
+  if (port.type == nullptr) return "has no message type";
+  if (!port.bind) return "belongs to no member";
+  if (!port.burst.value || !port.work_burst.value || (port.at_most && !port.at_most->value) ||
+      (port.bytes_max && !port.bytes_max->value))
+    return "has a number that nobody can tell";
+  return port.routing == Routing::kKeyed && !port.key ? "is keyed without a key" : "";
+}
+
+std::string fault_of(const TimerPort& timer) { return timer.handle ? "" : "has no handler"; }
+
+std::string fault_of(const ResourceUse& use) {
+  static const std::set<std::string> kKinds = {"engine", "learner", "tokenizer", "weight_channel"};
+  return kKinds.contains(use.kind) ? "" : fmt::format("is of no known kind ('{}')", use.kind);
+}
+
+template <class Part>
+Status check_parts(const Contract& actor, std::string_view kind, const std::vector<Part>& parts) {
   std::set<std::string> names;
-  for (const Port& port : ports)
-    if (!is_lower_snake(port.name) || !names.insert(port.name).second || port.type == nullptr)
-      return error(Code::kInvalid,
-                   "the {} '{}' of actor '{}' is there twice or no lower_snake name", kind,
-                   port.name, actor.name);
+  for (const Part& part : parts) {
+    std::string fault = fault_of(part);
+    if (fault.empty() && !is_lower_snake(part.name)) fault = "has no lower_snake name";
+    if (fault.empty() && !names.insert(part.name).second) fault = "is there twice";
+    if (!fault.empty())
+      return error(Code::kInvalid, "{} '{}' of actor '{}' {}", kind, part.name, actor.name, fault);
+  }
   return ok();
+}
+
+bool is_message_name(std::string_view name) {
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+  });
 }
 
 /// The catalog's message types, and those of the ports that it does not have yet.
@@ -62,8 +107,14 @@ Result<std::vector<const MessageType*>> with_messages(const std::vector<Contract
       if (other->name == type->name)
         return error(Code::kInvalid, "it has a message '{}' of its own, and there is one already",
                      type->name)
-            .note("include the header of that one, or give yours another kName");
+            .note(
+                "include the header of that one, or give yours another kName; a plugin that is "
+                "compiled with -fvisibility=hidden or linked with -Bsymbolic has copies of its "
+                "own: leave that out");
     }
+    if (!is_message_name(type->name))
+      return error(Code::kInvalid, "it names a message '{}'", type->name)
+          .note("letters, digits and _, at most 64 of them");
     known.push_back(type);
     return ok();
   };
@@ -76,9 +127,15 @@ Result<std::vector<const MessageType*>> with_messages(const std::vector<Contract
 
 Status check_actors(const std::vector<Contract>& actors) {
   for (const Contract& actor : actors) {
-    RETURN_IF_ERROR(check_options(actor.name, actor.options));
-    RETURN_IF_ERROR(check_ports(actor, "input", actor.inputs));
-    RETURN_IF_ERROR(check_ports(actor, "output", actor.outputs));
+    RETURN_IF_ERROR(check_options(actor.name, actor.options, node_options().names()));
+    RETURN_IF_ERROR(check_parts(actor, "input", actor.inputs));
+    RETURN_IF_ERROR(check_parts(actor, "output", actor.outputs));
+    RETURN_IF_ERROR(check_parts(actor, "timer", actor.timers));
+    RETURN_IF_ERROR(check_parts(actor, "use", actor.resources));
+    for (const TenantDemand& demand : actor.demands)
+      if (!demand.fault)
+        return error(Code::kInvalid, "the demand on '{}' of actor '{}' has no check", demand.key,
+                     actor.name);
   }
   return ok();
 }
@@ -91,8 +148,9 @@ Status add(const Plugin& plugin, Catalog& catalog, std::vector<RoutePolicyContra
   RETURN_IF_ERROR(check_names("a routing policy", plugin.route_policies, policies));
   RETURN_IF_ERROR(check_actors(plugin.actors));
   for (const auto& each : plugin.environments)
-    RETURN_IF_ERROR(check_options(each.name, each.options));
-  for (const auto& each : plugin.rewards) RETURN_IF_ERROR(check_options(each.name, each.options));
+    RETURN_IF_ERROR(check_options(each.name, each.options, {"name"}));
+  for (const auto& each : plugin.rewards)
+    RETURN_IF_ERROR(check_options(each.name, each.options, {"name"}));
   ASSIGN_OR_RETURN(auto messages, with_messages(plugin.actors, catalog));
   const auto append = [](auto& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());

@@ -109,6 +109,8 @@ Result<PluginBuild> read_plugin_build(const std::filesystem::path& file) {
   if (!std::filesystem::is_regular_file(file, fault))
     return error(Code::kInvalid, "it is no file")
         .note(fmt::format("looked at '{}'", file.string()));
+  if (const auto bytes = std::filesystem::file_size(file, fault); !fault && bytes > kPluginBytesMax)
+    return error(Code::kInvalid, "it has {} bytes, {} are most", bytes, kPluginBytesMax);
   ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
   const auto header = read_at<Elf64_Ehdr>(mapped.bytes, 0);
   if (!header || !is_shared_library(*header))
@@ -124,7 +126,8 @@ Result<PluginBuild> read_plugin_build(const std::filesystem::path& file) {
         .note("build the plugin again, against the headers of this installation");
   const size_t count = section.size() / sizeof(PluginBuild);
   if (section.size() % sizeof(PluginBuild) != 0 || count > kPluginBuildsMax)
-    return error(Code::kInvalid, "its section {} is damaged", kPluginSection);
+    return error(Code::kInvalid, "its section {} is damaged", kPluginSection)
+        .note(fmt::format("looked at '{}'", file.string()));
   for (size_t i = 1; i < count; ++i)
     if (std::memcmp(section.data(), section.data() + i * sizeof(PluginBuild),
                     sizeof(PluginBuild)) != 0)

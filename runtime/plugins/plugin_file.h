@@ -11,6 +11,7 @@
 
 namespace primerl {
 
+inline constexpr uint64_t kPluginBytesMax = uint64_t{1} << 30;
 inline constexpr size_t kPluginBuildsMax = 4096;  // sources of one plugin that include plugin.h
 
 /// kInvalid when the file is no shared library for this kind of machine, or no plugin, or when its

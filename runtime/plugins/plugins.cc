@@ -2,8 +2,12 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -17,6 +21,8 @@
 
 namespace primerl {
 namespace {
+
+constexpr int kExitOfAPlugin = 2;  // as for a graph that is refused
 
 struct Loaded {
   Plugin plugin;
@@ -35,29 +41,59 @@ Library& library() {
   return *all;
 }
 
+/// The file that is being loaded; null otherwise.
+std::atomic<const char*> loading{nullptr};
+
+/// A plugin that ends the program would end `check` with success.
+void report_exit() {
+  const char* const file = loading;
+  if (file == nullptr) return;
+  ::dprintf(STDERR_FILENO, "error: plugin '%s' ended the program while it was loaded\n", file);
+  ::_exit(kExitOfAPlugin);
+}
+
+Status check_path(const std::string& file) {
+  if (file.empty()) return error(Code::kInvalid, "its file has no name");
+  // The loader replaces $ORIGIN and its kin: it would load another file than was looked at.
+  if (file.find('$') != std::string::npos || file.find('\0') != std::string::npos)
+    return error(Code::kInvalid, "its path has a '$' or a zero byte in it");
+  return ok();
+}
+
+/// Runs code of the plugin for the first time.
+Status describe(const std::string& file, Plugin& plugin) {
+  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return error(Code::kInvalid, "it cannot be loaded: {}", ::dlerror());
+  const auto entry = reinterpret_cast<void (*)(Plugin&)>(::dlsym(handle, "primerl_plugin"));
+  if (entry == nullptr)
+    return error(Code::kInvalid, "it does not define primerl_plugin()")
+        .note("extern \"C\" void primerl_plugin(primerl::Plugin& plugin)");
+  try {
+    entry(plugin);
+  } catch (const std::exception& exception) {
+    return error(Code::kInvalid, "an exception left its primerl_plugin(): {}", exception.what());
+  } catch (...) {
+    return error(Code::kInvalid, "an exception left its primerl_plugin()");
+  }
+  return ok();
+}
+
 Result<std::unique_ptr<const Loaded>> load(const std::string& file) {
   ASSIGN_OR_RETURN(const PluginBuild build, read_plugin_build(file));
   RETURN_IF_ERROR(check_plugin_build(build));
   auto loaded = std::make_unique<Loaded>();
   ASSIGN_OR_RETURN(const MappedFile mapped, map_file(file));
   loaded->checksum = crc32c(mapped.bytes);
-  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return error(Code::kInvalid, "it cannot be loaded: {}", ::dlerror());
-  const auto describe = reinterpret_cast<void (*)(Plugin&)>(::dlsym(handle, "primerl_plugin"));
-  if (describe == nullptr)
-    return error(Code::kInvalid, "it does not define primerl_plugin()")
-        .note("extern \"C\" void primerl_plugin(primerl::Plugin& plugin)");
-  try {
-    describe(loaded->plugin);
-  } catch (const std::exception& exception) {
-    return error(Code::kInvalid, "an exception left its primerl_plugin(): {}", exception.what());
-  } catch (...) {
-    return error(Code::kInvalid, "an exception left its primerl_plugin()");
-  }
+  [[maybe_unused]] static const int registered = std::atexit(report_exit);
+  loading = file.c_str();
+  auto described = describe(file, loaded->plugin);
+  loading = nullptr;
+  RETURN_IF_ERROR(described);
   return std::unique_ptr<const Loaded>(std::move(loaded));
 }
 
 Result<const Loaded*> find_or_load(const std::string& file) {
+  RETURN_IF_ERROR(check_path(file));
   std::error_code fault;
   const std::string identity = std::filesystem::weakly_canonical(file, fault).string();
   const std::lock_guard lock(library().mutex);

@@ -1,6 +1,7 @@
 #include "runtime/rehearsal/rehearsal.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "runtime/rehearsal/rehearsal_play.h"
 #include "runtime/rehearsal/rehearsal_tasks.h"
@@ -157,33 +158,46 @@ Rehearsal refused(CheckedGraph& checked) {
   return {Rehearsal::End::kRefused, "refused by its rehearsal"};
 }
 
-}  // namespace
-
-Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
+Rehearsal play(CheckedGraph& checked, const Catalog& catalog) {
   if (checked.plan == nullptr) return {Rehearsal::End::kLeftOut, "there is no plan to play"};
   if (checked.plan->tenants.empty() || !trains(*checked.plan))
     return {Rehearsal::End::kLeftOut, "not rehearsed: nothing in the graph trains"};
   check_tasks(checked);
   if (checked.diagnostics.has_errors()) return refused(checked);
   const auto stage = make_rehearsal_stage(*checked.plan, kRehearsalSteps);
-  const auto play = play_rehearsal(stage, kRehearsalWorkMax);
-  switch (play.end) {
+  const auto played = play_rehearsal(stage, kRehearsalWorkMax);
+  switch (played.end) {
     case RehearsalPlay::End::kStill:
-      report_still(checked, *stage.plan, play, catalog);
+      report_still(checked, *stage.plan, played, catalog);
       break;
     case RehearsalPlay::End::kFailed:
-      report_failed(checked, *stage.plan, play);
+      report_failed(checked, *stage.plan, played);
       break;
     case RehearsalPlay::End::kCutShort:
       return {Rehearsal::End::kCutShort,
-              fmt::format("rehearsal cut short after {} events: {}", play.num_events,
-                          steps_text(*stage.plan, play))};
+              fmt::format("rehearsal cut short after {} events: {}", played.num_events,
+                          steps_text(*stage.plan, played))};
     case RehearsalPlay::End::kFinished:
-      if (!play.complaints.empty()) report_complaints(checked, play);
+      if (!played.complaints.empty()) report_complaints(checked, played);
       checked.diagnostics.sort();
       return {Rehearsal::End::kPlayed, fmt::format("rehearsed {}", counted_steps(*stage.plan))};
   }
   return refused(checked);
+}
+
+}  // namespace
+
+Rehearsal rehearse(CheckedGraph& checked, const Catalog& catalog) {
+  try {
+    return play(checked, catalog);
+  } catch (const std::exception& exception) {
+    // Our own code throws nothing: it came from a contract or an environment of a plugin.
+    if (checked.plan->catalog->plugins.empty()) throw;
+    checked.diagnostics.error("G081", span_of(checked, "graph"),
+                              "the run would fail: an exception left a plugin's code: {}",
+                              exception.what());
+    return refused(checked);
+  }
 }
 
 }  // namespace primerl

@@ -6,6 +6,7 @@
 #include "graph/base/files.h"
 #include "runtime/replay/excerpt.h"
 #include "runtime/replay/fixture_text.h"
+#include "runtime/store/checkpoint.h"
 
 namespace primerl {
 namespace {

@@ -84,7 +84,7 @@ TEST(PluginList, MayHaveSixtyFourEntriesAndNotOneMore) {
     return findings(load_text(with_plugins("plugins = [" + list + "]")));
   };
   EXPECT_EQ(of(kPluginsMax), "");
-  EXPECT_THAT(of(kPluginsMax + 1), HasSubstr("a graph may name 64 plugins, not 65"));
+  EXPECT_THAT(of(kPluginsMax + 1), HasSubstr("'plugins' must be from 0 to 64 plugins"));
 }
 
 TEST(PluginList, IsRefusedByAProgramThatTakesNone) {

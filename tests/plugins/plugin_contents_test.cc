@@ -42,6 +42,21 @@ class Drop final : public Actor {
   Status on_message(const M&) { return ok(); }
 };
 
+struct Flag {
+  bool is_on = false;
+};
+
+class Pass final : public Actor {
+ public:
+  explicit Pass(const NoOptions&) {}
+  Status on_group(const TrajectoryGroup& group) {
+    out_.send(group);
+    return ok();
+  }
+  Status on_late() { return ok(); }
+  Out<TrajectoryGroup> out_;
+};
+
 Catalog built_in() {
   Catalog catalog;
   catalog.actors = actor_catalog();
@@ -100,20 +115,69 @@ TEST(PluginContents, NeedANameOfTheirOwn) {
   EXPECT_THAT(fault_of(plugin), HasSubstr("a routing policy 'sticky_least_loaded'"));
 }
 
-TEST(PluginContents, NeedEveryPartOfAContract) {
+/// The fault of a plugin with one actor that is broken by `change`.
+std::string fault_of_actor(const std::function<void(Contract&)>& change) {
+  Contract contract = ContractOf<Pass, NoOptions>("pass", "passes on")
+                          .in("in", &Pass::on_group, "a group")
+                          .out("out", &Pass::out_, "the same")
+                          .timer("late", &Pass::on_late, "time is up");
+  change(contract);
   Plugin plugin = a_plugin();
-  Contract contract = Drop<TrajectoryGroup>::contract();
-  contract.make = nullptr;
   plugin.actors = {contract};
-  EXPECT_THAT(fault_of(plugin), HasSubstr("an actor 'drop' cannot be made"));
-  contract = Drop<TrajectoryGroup>::contract();
-  contract.doc.clear();
-  plugin.actors = {contract};
-  EXPECT_THAT(fault_of(plugin), HasSubstr("has no doc text"));
-  contract = Drop<TrajectoryGroup>::contract();
-  contract.inputs.push_back(contract.inputs.front());
-  plugin.actors = {contract};
-  EXPECT_THAT(fault_of(plugin), HasSubstr("the input 'message' of actor 'drop' is there twice"));
+  return fault_of(plugin);
+}
+
+TEST(PluginContents, NeedEveryPartOfAContract) {
+  EXPECT_EQ(fault_of_actor([](Contract&) {}), "fits");
+  const std::vector<std::pair<std::string, std::function<void(Contract&)>>> cases = {
+      {"an actor 'pass' cannot be made", [](Contract& c) { c.make = nullptr; }},
+      {"has no doc text", [](Contract& c) { c.doc.clear(); }},
+      {"input 'in' of actor 'pass' is there twice",
+       [](Contract& c) { c.inputs.push_back(c.inputs.front()); }},
+      {"input 'In' of actor 'pass' has no lower_snake",
+       [](Contract& c) { c.inputs[0].name = "In"; }},
+      {"input 'in' of actor 'pass' has no message",
+       [](Contract& c) { c.inputs[0].type = nullptr; }},
+      {"input 'in' of actor 'pass' has no handler",
+       [](Contract& c) { c.inputs[0].handle = nullptr; }},
+      {"input 'in' of actor 'pass' has no number",
+       [](Contract& c) { c.inputs[0].at_most = Amount(); }},
+      {"output 'out' of actor 'pass' has no message",
+       [](Contract& c) { c.outputs[0].type = nullptr; }},
+      {"output 'out' of actor 'pass' belongs to no member",
+       [](Contract& c) { c.outputs[0].bind = nullptr; }},
+      {"a number that nobody can tell", [](Contract& c) { c.outputs[0].burst = Amount(); }},
+      {"a number that nobody can tell", [](Contract& c) { c.outputs[0].bytes_max = Amount(); }},
+      {"keyed without a key", [](Contract& c) { c.outputs[0].routing = Routing::kKeyed; }},
+      {"timer 'late' of actor 'pass' has no handler",
+       [](Contract& c) { c.timers[0].handle = nullptr; }},
+      {"timer 'late' of actor 'pass' is there twice",
+       [](Contract& c) { c.timers.push_back(c.timers.front()); }},
+      {"use 'base' of actor 'pass' is of no known kind ('database')",
+       [](Contract& c) {
+         c.resources.push_back({"base", "database", nullptr});
+       }},
+      {"the demand on 'group_size' of actor 'pass' has no check",
+       [](Contract& c) {
+         c.demands.push_back({"group_size", nullptr, ""});
+       }},
+      {"option 'per_tenant' of 'pass' is there twice, or is taken",
+       [](Contract& c) {
+         c.options = OptionsOf<Flag>().field("per_tenant", &Flag::is_on, any(), "taken").take();
+       }},
+      {"option 'is_on' of 'pass' can be neither read nor written",
+       [](Contract& c) {
+         c.options = OptionsOf<Flag>().field("is_on", &Flag::is_on, any(), "a flag").take();
+         c.options.fields[0].print = nullptr;
+       }},
+      {"the options of 'pass' cannot be made",
+       [](Contract& c) {
+         c.options = OptionsOf<Flag>().field("is_on", &Flag::is_on, any(), "a flag").take();
+         c.options.make = nullptr;
+       }},
+  };
+  for (const auto& [expected, change] : cases)
+    EXPECT_THAT(fault_of_actor(change), HasSubstr(expected));
 }
 
 TEST(PluginContents, MayNotGiveAMessageATakenName) {

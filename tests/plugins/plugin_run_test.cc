@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/e2e/run_files.h"
+#include "tests/e2e/workers.h"
 
 namespace primerl {
 namespace {
@@ -93,6 +95,77 @@ TEST_F(PackedRun, ResumesWithThePlugin) {
                                      {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
   EXPECT_EQ(end.code, 0) << end.err;
   EXPECT_EQ(expect_steps_and_rollouts_once(folder_), 5);
+}
+
+TEST_F(PackedRun, IsNotMixedWithAnotherFileOfThePlugin) {
+  Program run({"primerl-graph", "run", graph_, "--out", folder_, "--max-steps", "1000000000"},
+              {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  // Rebuilt: a new file takes the name, then a worker dies and is started again.
+  const fs::path rebuilt = scratch_.path() / "rebuilt.so";
+  fs::copy_file(kPacker, rebuilt);
+  std::ofstream(rebuilt, std::ios::app) << "rebuilt";
+  fs::rename(rebuilt, scratch_.path() / "packer.so");
+  ::kill(worker_named(run, "training"), SIGKILL);
+  const auto end = run.wait();
+  EXPECT_NE(end.code, 0);
+  EXPECT_THAT(end.err, HasSubstr("is not the file that the run began with"));
+  Program resumed({"primerl-graph", "run", "--resume", folder_},
+                  {"XDG_RUNTIME_DIR=" + scratch_.path().string()});
+  EXPECT_TRUE(resumed.wait_until_said("plugin 'packer' is another file than at the last start"));
+  ::kill(resumed.pid(), SIGINT);
+  EXPECT_EQ(resumed.wait().code, 130);
+}
+
+/// The scripted graph with an actor, or an environment, that throws.
+class ThrowingRun : public testing::Test {
+ protected:
+  std::string graph(const std::string& more) const {
+    const std::string path = scratch_.path() / "graph.toml";
+    std::ofstream(path) << fmt::format("include = [\"{}\"]\n[graph]\nplugins = [\"{}\"]\n{}",
+                                       source_path("tests/cli/graphs/scripted.toml"),
+                                       PRIMERL_BINARY_DIR "/plugins/throwing_actor.so", more);
+    return path;
+  }
+  const ScratchFolder scratch_;
+};
+
+TEST_F(ThrowingRun, OfAnActorIsRefusedByCheckAndEndsARunAtOnce) {
+  const std::string path = graph(R"([node.throwing]
+actor = "throwing"
+[edges]
+forward = [
+  "env.task         -> rollout.task",
+  "rollout.generate -> router.generate",
+  "router.prefill   -> prefill.request",
+  "prefill.done     -> decode.request",
+  "rollout.group    -> throwing.group",
+  "throwing.kept    -> trainer.group",
+  "trainer.weights  -> broadcaster.weights",
+]
+)");
+  const auto checked = run_graph_program({"check", path});
+  EXPECT_EQ(checked.code, 2);
+  EXPECT_THAT(checked.err, AllOf(HasSubstr("error[G081]"), HasSubstr("starting 'throwing'"),
+                                 HasSubstr("no file of weights")));
+  const auto run = run_graph_program(
+      {"run", path, "--no-rehearsal", "--out", (scratch_.path() / "run").string()});
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("starting 'throwing'"), HasSubstr("no file of weights")));
+}
+
+TEST_F(ThrowingRun, OfAnEnvironmentIsRefusedByCheck) {
+  const std::string path = graph("[tenant.main]\nenvironment = { name = \"without_tasks\" }\n");
+  const auto checked = run_graph_program({"check", path});
+  EXPECT_EQ(checked.code, 2);
+  EXPECT_THAT(checked.err, HasSubstr("no file of tasks"));
+}
+
+TEST(PluginCommands, SayWhichPluginEndedThem) {
+  const auto end =
+      run_graph_program({"actors", "--plugin", PRIMERL_BINARY_DIR "/plugins/leaves.so"});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("leaves.so"), HasSubstr("ended the program")));
 }
 
 TEST(PluginCommands, ListWhatAPluginBrings) {

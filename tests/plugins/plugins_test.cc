@@ -108,6 +108,22 @@ TEST(Plugins, ThatCannotBeUsedAreRefusedWithTheReason) {
   EXPECT_THAT(fault_of(plugin("taken_name")), HasSubstr("an actor 'router'"));
 }
 
+TEST(Plugins, MayHaveClassesOfTheSameName) {
+  Catalog catalog = built_in();
+  ASSERT_THAT(add_plugins({plugin("one_item"), plugin("other_item")}, catalog), IsEmpty());
+  const MessageType* one = catalog.find_actor("takes_one")->inputs[0].type;
+  const MessageType* other = catalog.find_actor("takes_other")->inputs[0].type;
+  EXPECT_EQ(one->name, "ItemOfOne");
+  EXPECT_EQ(other->name, "ItemOfOther");
+  EXPECT_NE(one->schema, other->schema);
+}
+
+TEST(Plugins, AreNotLoadedFromAPathThatTheLoaderWouldRead) {
+  EXPECT_THAT(fault_of(""), HasSubstr("has no name"));
+  EXPECT_THAT(fault_of(PRIMERL_BINARY_DIR "/$LIB/packer.so"), HasSubstr("'$'"));
+  EXPECT_THAT(fault_of(plugin("packer") + std::string("\0x", 2)), HasSubstr("zero byte"));
+}
+
 TEST(Plugins, TellAllFaultsInTheOrderOfTheList) {
   Catalog catalog = built_in();
   const auto faults = add_plugins(
