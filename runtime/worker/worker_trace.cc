@@ -223,7 +223,7 @@ std::vector<std::string> WorkerTrace::warnings() const {
   if (const uint64_t lost = writer_->num_lost(); lost > 0)
     warnings.push_back(
         fmt::format("the trace is incomplete: {} records were lost because the disk was too slow "
-                    "(trace.full = \"gap\")",
+                    "or refused them (trace.full = \"gap\")",
                     lost));
   if (const uint64_t unstored = recorder_->num_unstored(); unstored > 0)
     warnings.push_back(

@@ -30,6 +30,9 @@ class TamperingWriter final : public SegmentWriter {
     if (tamper_ != nullptr && !tamper_(head, changed)) return true;
     return writer_.append(head, changed);
   }
+  bool lose(std::span<const std::byte> head, Error why) override {
+    return writer_.lose(head, std::move(why));
+  }
   Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) override {
     return writer_.store(bytes);
   }

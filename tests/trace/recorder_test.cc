@@ -10,18 +10,27 @@
 namespace primerl::story {
 namespace {
 
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 /// The trainer of a story handles one group; its edge has the policy `record`.
 struct OneGroup {
-  explicit OneGroup(const std::string& record, size_t blob_bytes = 0, bool is_from_record = false) {
+  explicit OneGroup(const std::string& record, size_t blob_bytes = 0, bool is_from_record = false,
+                    std::optional<TraceFull> without_blobs = {}) {
     TraceCatalog catalog = story_catalog();
     catalog.links[kGroupLink].record = record;
     SegmentWriterOptions options;
     options.folder = folder.path() / "trace";
     options.catalog = catalog.to_json().dump();
     options.segment_bytes = kStorySegmentBytes;
+    if (without_blobs) {
+      options.full = *without_blobs;
+      fs::create_directories(options.folder);
+      write_text(options.folder / "blobs", "a file where the folder of blobs would be");
+    }
     auto writer = SegmentWriter::open(options).value();
     Recorder recorder(catalog, *writer);
     Group group{.ordinal = 5, .version = PolicyVersion(2), .members = {}, .routing = {}};
@@ -41,10 +50,12 @@ struct OneGroup {
     step.is_from_record = is_from_record;
     recorder.on_start(step.group, Time());
     recorder.on_step(step);
-    EXPECT_TRUE(writer->close().ok());
+    fault = writer->fault();
+    EXPECT_EQ(writer->close().ok(), fault.ok());
     trace = open_trace(folder.path());
   }
   const ScratchFolder folder;
+  Status fault;
   std::shared_ptr<const Trace> trace;
   const MessageKey key{LinkId(kGroupLink), 3, 1};
 };
@@ -77,6 +88,24 @@ TEST(Recorder, KeepsNothingTwiceOfWhatItsSenderStores) {
 TEST(Recorder, KeepsWhatASenderOfAnOlderRecordHadStored) {
   const OneGroup one("payload", 0, true);
   EXPECT_TRUE(one.trace->has_payload(one.key));
+}
+
+// A store of blobs that fails once dropped the payloads without a word, and the trace was sound.
+TEST(Recorder, FailsWithABlobThatCannotBeStored) {
+  const OneGroup one("payload", 1 << 20, true, TraceFull::kBlock);
+  ASSERT_FALSE(one.fault.ok());
+  EXPECT_THAT(one.fault.error().text(),
+              AllOf(HasSubstr("the trace is no longer written"), HasSubstr("blobs")));
+}
+
+TEST(Recorder, LeavesAGapWhereABlobCannotBeStoredWhenTheGraphSaysSo) {
+  const OneGroup one("payload", 1 << 20, true, TraceFull::kGap);
+  EXPECT_TRUE(one.fault.ok());
+  EXPECT_FALSE(one.trace->is_complete());
+  ASSERT_THAT(one.trace->faults(), SizeIs(1));
+  EXPECT_EQ(one.trace->faults()[0].kind, TraceFault::Kind::kGap);
+  EXPECT_EQ(one.trace->faults()[0].group, GroupId(kTrainer));
+  EXPECT_TRUE(one.trace->step(GroupId(kTrainer), 1).has_value());
 }
 
 }  // namespace

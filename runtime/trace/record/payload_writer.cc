@@ -44,7 +44,7 @@ bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const 
   scratch.clear();
   if (body.size() > kInlineBytesMax) {
     const auto hash = writer.store(body);
-    if (!hash.ok()) return false;
+    if (!hash.ok()) return writer.lose(std::as_bytes(std::span(&frame, 1)), hash.error());
     frame.header.flags |= kBodyInStore;
     append_padded(scratch, *hash);
   } else {
@@ -61,7 +61,7 @@ bool append_payload(SegmentWriter& writer, PayloadFrame& frame, std::span<const 
       continue;
     }
     const auto hash = writer.store(blob.bytes());
-    if (!hash.ok()) return false;
+    if (!hash.ok()) return writer.lose(std::as_bytes(std::span(&frame, 1)), hash.error());
     append_padded(scratch, *hash);
   }
   return writer.append(std::as_writable_bytes(std::span(&frame, 1)), scratch);

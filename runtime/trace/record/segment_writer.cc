@@ -50,6 +50,11 @@ class Writer final : public SegmentWriter {
   Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) override {
     return blobs_.store(bytes);
   }
+  bool lose(std::span<const std::byte> head, Error why) override {
+    const std::lock_guard lock(mutex_);
+    if (options_.full == TraceFull::kBlock && !is_ring()) fail(std::move(why));
+    return lose(head);
+  }
   Status dump() override;
   Result<RingSnapshot> snapshot() override {
     return is_ring() ? write_ring(true) : SegmentWriter::snapshot();

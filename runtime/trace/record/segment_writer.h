@@ -70,6 +70,10 @@ class SegmentWriter {
   /// here; `tail` follows it. False: lost (gap) or the trace has failed. head + tail <=
   /// kFrameBytesMax.
   virtual bool append(std::span<std::byte> head, std::span<const std::byte> tail = {}) = 0;
+  /// A frame that begins with `head` cannot be appended, because store() failed with `why`: it is
+  /// lost like one without room. `full = gap` and kRing record on, otherwise the trace has failed.
+  /// Always false, as append() would be.
+  virtual bool lose(std::span<const std::byte> head, Error why) = 0;
   /// Stores bytes by content, once; returns the 32-byte SHA-256. May write a file: use it for large
   /// payloads only.
   virtual Result<std::array<std::byte, 32>> store(std::span<const std::byte> bytes) = 0;
