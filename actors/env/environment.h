@@ -54,13 +54,12 @@ class Environment {
 Result<std::vector<EnvironmentContract::SampleTask>> sample_tasks(Environment& environment,
                                                                   uint64_t seed, size_t count);
 
-/// What the catalog says of an environment that `make` builds from its options; the error of `make`
-/// is the one that refuses a graph.
-template <class Options>
-EnvironmentContract environment_contract(
-    std::string name, std::string doc, OptionSet options,
-    Result<std::unique_ptr<Environment>> (*make)(const Options& options)) {
-  EnvironmentContract contract;
+/// What an EnvironmentContract and a RewardContract have in common, for what `make` builds from its
+/// options; the error of `make` is the one that refuses a graph.
+template <class Contract, class Made, class Options>
+Contract contract_made_by(std::string name, std::string doc, OptionSet options,
+                          Result<std::unique_ptr<Made>> (*make)(const Options& options)) {
+  Contract contract;
   contract.name = std::move(name);
   contract.doc = std::move(doc);
   contract.options = std::move(options);
@@ -71,6 +70,16 @@ EnvironmentContract environment_contract(
     RETURN_IF_ERROR(made(bound));
     return ok();
   };
+  return contract;
+}
+
+/// What the catalog says of an environment that `make` builds.
+template <class Options>
+EnvironmentContract environment_contract(
+    std::string name, std::string doc, OptionSet options,
+    Result<std::unique_ptr<Environment>> (*make)(const Options& options)) {
+  auto contract = contract_made_by<EnvironmentContract>(std::move(name), std::move(doc),
+                                                        std::move(options), make);
   contract.first_tasks = [made = contract.make](
                              const void* bound, uint64_t seed,
                              size_t count) -> Result<std::vector<EnvironmentContract::SampleTask>> {

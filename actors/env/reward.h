@@ -23,23 +23,12 @@ class Reward {
                                double given) = 0;
 };
 
-/// What the catalog says of a reward that `make` builds from its options; the error of `make` is
-/// the one that refuses a graph.
+/// What the catalog says of a reward that `make` builds.
 template <class Options>
 RewardContract reward_contract(std::string name, std::string doc, OptionSet options,
                                Result<std::unique_ptr<Reward>> (*make)(const Options& options)) {
-  RewardContract contract;
-  contract.name = std::move(name);
-  contract.doc = std::move(doc);
-  contract.options = std::move(options);
-  contract.make = [make](const void* bound) {
-    return make(bound == nullptr ? Options() : *static_cast<const Options*>(bound));
-  };
-  contract.validate = [made = contract.make](const void* bound) -> Status {
-    RETURN_IF_ERROR(made(bound));
-    return ok();
-  };
-  return contract;
+  return contract_made_by<RewardContract>(std::move(name), std::move(doc), std::move(options),
+                                          make);
 }
 
 }  // namespace primerl
