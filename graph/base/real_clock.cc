@@ -1,6 +1,6 @@
 #include "graph/base/real_clock.h"
 
-#include <chrono>
+#include <algorithm>
 #include <ctime>
 
 namespace primerl {
@@ -20,6 +20,11 @@ Time steady_now() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return Time::from_nanoseconds(
       std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
+}
+
+std::chrono::steady_clock::time_point deadline_after(Duration timeout) {
+  const Duration limited = std::min(timeout, Duration::seconds(24 * 3600));
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(limited.to_nanoseconds());
 }
 
 double wall_seconds() {

@@ -4,6 +4,7 @@
 /// Pure reads, any thread.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "graph/base/clock.h"
@@ -12,6 +13,9 @@ namespace primerl {
 
 /// Rises steadily while the machine runs (CLOCK_MONOTONIC); means nothing on another machine.
 Time steady_now();
+
+/// When a wait that begins now and may last `timeout`, at most a day, has to end.
+std::chrono::steady_clock::time_point deadline_after(Duration timeout);
 
 /// Seconds since 1970, UTC.
 double wall_seconds();

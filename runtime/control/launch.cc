@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "graph/base/descriptor.h"
+#include "graph/base/real_clock.h"
 
 extern char** environ;
 
@@ -106,11 +107,6 @@ int milliseconds_until(Clock::time_point deadline) {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left + 1, 0, 60'000));
-}
-
-Clock::time_point deadline_after(Duration timeout) {
-  const auto limited = std::min(timeout, Duration::seconds(86400));
-  return Clock::now() + std::chrono::nanoseconds(limited.to_nanoseconds());
 }
 
 Error died_early(WorkerProcess& worker, const ControlEvent& event) {

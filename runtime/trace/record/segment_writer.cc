@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/random.h"
+#include "graph/base/real_clock.h"
 #include "runtime/trace/packed_segment.h"
 #include "runtime/trace/record/blob_ledger.h"
 #include "runtime/trace/record/gap_ledger.h"
@@ -31,11 +31,6 @@ constexpr size_t kReadySegments = 2;                            // prepared ahea
 constexpr size_t kFileBuffers = 5;                              // ready, current and being sealed
 constexpr Duration kPrepareAgain = Duration::milliseconds(20);  // after a full disk
 constexpr Duration kPackMax = Duration::seconds(20);            // of close(), for unpacked segments
-
-Clock::time_point after(Duration duration) {
-  const Duration most = Duration::seconds(24 * 3600);  // no one waits longer
-  return Clock::now() + std::chrono::nanoseconds(std::min(duration, most).to_nanoseconds());
-}
 
 class Writer final : public SegmentWriter {
  public:
@@ -168,7 +163,7 @@ Status Writer::start() {
                                 .packs = options_.packs,
                                 .keep_from = options_.keep_from,
                                 .blobs = &blobs_});
-  sync_at_ = after(options_.sync_every);
+  sync_at_ = deadline_after(options_.sync_every);
   thread_ = std::jthread([this] { serve(); });
   return ok();
 }
@@ -218,7 +213,7 @@ void Writer::hand_over(SegmentBuffer* buffer, uint64_t used) {
 }
 
 bool Writer::make_room(std::span<const std::byte> head, TraceFull full) {
-  const auto deadline = after(options_.block_max);
+  const auto deadline = deadline_after(options_.block_max);
   Lock lock(mutex_);
   while (true) {
     if (is_failed_) return lose(head);
@@ -290,7 +285,7 @@ void Writer::serve() {
     } else if (options_.level == TraceLevel::kPower && now >= sync_at_) {
       sync_current(lock);
     } else {
-      auto until = after(Duration::seconds(1));
+      auto until = deadline_after(Duration::seconds(1));
       if (options_.level == TraceLevel::kPower) until = std::min(until, sync_at_);
       if (wants_segment && prepare_at_ > now) until = std::min(until, prepare_at_);
       wake_.wait_until(lock, until);
@@ -350,7 +345,7 @@ void Writer::prepare_next(Lock& lock) {
   free_.push_back(buffer);
   prepare_fault_ = std::move(prepared).error();
   if (prepare_fault_->code() != Code::kExhausted) fail(*prepare_fault_);
-  prepare_at_ = after(kPrepareAgain);
+  prepare_at_ = deadline_after(kPrepareAgain);
 }
 
 void Writer::seal_next(Lock& lock) {
@@ -372,7 +367,7 @@ void Writer::seal_next(Lock& lock) {
 }
 
 Status Writer::seal(SegmentBuffer* buffer) {
-  const auto deadline = after(options_.block_max);
+  const auto deadline = deadline_after(options_.block_max);
   while (!buffer->is_written_to(buffer->used())) {
     // A thread was preempted during its copy; the mapping is kept for it.
     if (Clock::now() > deadline)
@@ -396,13 +391,13 @@ void Writer::sync_current(Lock& lock) {
   Status synced = buffer->sync();
   lock.lock();
   if (!synced.ok()) fail(std::move(synced).error());
-  sync_at_ = after(options_.sync_every);
+  sync_at_ = deadline_after(options_.sync_every);
 }
 
 // --- dumping and ending -------------------------------------------------------------------------
 
 bool Writer::wait_until_sealed(Lock& lock) {
-  return settled_.wait_until(lock, after(options_.block_max), [this] {
+  return settled_.wait_until(lock, deadline_after(options_.block_max), [this] {
     return num_sealing_ == 0 || is_failed_;
   }) && !is_failed_;
 }
@@ -421,7 +416,7 @@ Status Writer::dump() {
 
 /// Every buffer that is not empty, oldest first.
 std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
-  for (const auto deadline = after(options_.block_max);;) {
+  for (const auto deadline = deadline_after(options_.block_max);;) {
     std::vector<SegmentBuffer*> all(kept_.begin(), kept_.end());
     all.insert(all.end(), to_seal_.begin(), to_seal_.end());
     for (SegmentBuffer* one : {sealing_, current_.load(std::memory_order_relaxed)})
