@@ -271,9 +271,10 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
   auto fresh = std::make_shared<Running>(common_, actor);
   // An abandoned handler may still change its counters; an actor that failed has returned.
   if (!slot.running->is_abandoned()) fresh->counters = slot.running->counters;
-  slot.running = fresh;
   for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
+  // Until the new one has been made the slot keeps the old one: it is never without an actor.
   RETURN_IF_ERROR(fresh->start(now));
+  slot.running = fresh;
   if (restore && slot.keeps_snapshot && !slot.snapshot.is_null())
     RETURN_IF_ERROR(fresh->actor().restore(slot.snapshot));
   apply_effects(*fresh, now);

@@ -100,6 +100,39 @@ TEST(Failure, RestartKeepsInboxAndStateBeforeTheMessage) {
   EXPECT_THAT(run->counters(), Contains(Pair("middle.restarts", 1)));
 }
 
+/// An actor that can be made only once; an error restarts it.
+NodeSetup made_once(Strings strings) {
+  NodeSetup middle{.strings = std::move(strings), .on_error = OnError::kRestart};
+  middle.contract = [](Contract& contract) {
+    contract.is_restartable = true;
+    contract.make = [make = contract.make, is_made = false](const void* options) mutable {
+      if (std::exchange(is_made, true)) throw std::runtime_error("the file of weights is gone");
+      return make(options);
+    };
+  };
+  return middle;
+}
+
+TEST(Failure, AnActorThatCannotBeMadeAgainEndsTheRunWithTheReason) {
+  Strings strings;
+  strings.on_in = [](Puppet&, const Number& number) { return fail_at(number, 3); };
+  auto graph = a_line(made_once(strings));
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_THAT(outcome.status.error().text(), HasSubstr("the file of weights is gone"));
+}
+
+TEST(Failure, AnActorThatCannotBeMadeAgainWhileItDrainsEndsTheRunWithTheReason) {
+  Strings strings;
+  strings.on_drain = [](Puppet&) -> Status { return error(Code::kUnavailable, "not now"); };
+  auto graph = a_line(made_once(strings));
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_THAT(outcome.status.error().text(), HasSubstr("the file of weights is gone"));
+}
+
 TEST(Failure, RestartsAreCountedInAWindow) {
   const auto run_with = [](int64_t num_failures, int32_t restarts_max) {
     Strings strings;
