@@ -12,7 +12,6 @@
 #include <string_view>
 #include <typeinfo>
 
-#include "graph/base/json.h"
 #include "graph/base/resource.h"
 #include "graph/base/services.h"
 
@@ -61,12 +60,6 @@ class Actor {
   virtual bool idle() const { return true; }
   virtual Status on_peer(const PeerEvent& event) {
     (void)event;
-    return ok();
-  }
-  /// State as JSON for restartable() actors: restore(snapshot()) is the same actor.
-  virtual Json snapshot() const { return {}; }
-  virtual Status restore(const Json& state) {
-    (void)state;
     return ok();
   }
 

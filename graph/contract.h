@@ -96,10 +96,25 @@ struct TenantDemand {
   std::string help;  // what to write instead
 };
 
+/// What a cut holds of an actor (docs/design/recovery.md): all that its handlers change.
+struct StateOfActor {
+  enum class Kind {
+    kUnsaid,      // a contract like this is refused
+    kNone,        // stateless()
+    kFields,      // state(): written between two steps, read by a fresh actor after its start()
+    kWithEngine,  // lost_with_engine()
+  };
+  Kind kind = Kind::kUnsaid;
+  std::string schema;  // of kFields, as MessageType::schema
+  void (*write)(FieldWriter& out, const Actor& actor) = nullptr;  // of kFields
+  void (*read)(FieldReader& in, Actor& actor) = nullptr;
+};
+
 struct Contract {
   std::string name;
   std::string doc;
   OptionSet options;
+  StateOfActor state;
   std::vector<InputPort> inputs;
   std::vector<OutputPort> outputs;
   std::vector<TimerPort> timers;
@@ -109,7 +124,7 @@ struct Contract {
   bool is_source = false;       // its work() starts rollouts: stopped first by a drain
   bool is_single = false;       // one instance (per tenant)
   bool is_one_tenant = false;   // an instance serves one tenant: several need `per_tenant`
-  bool is_restartable = false;  // no state, or snapshot/restore
+  bool is_restartable = false;  // one that failed or is stuck is replaced, with its last state
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
   std::vector<TenantDemand> demands;
   /// Whether it takes tasks from its tenant's environment; empty = it does not.
@@ -184,8 +199,9 @@ PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
   return attribute;
 }
 
-/// Builds the Contract of actor class A, constructed from options S.
-template <class A, class S>
+/// Builds the Contract of actor class A, constructed from options S. It must say what the actor's
+/// state is: state(), stateless() or lost_with_engine().
+template <class A, class S, bool kSaysState = false>
 class ContractOf {
  public:
   ContractOf(std::string name, std::string doc) {
@@ -196,6 +212,41 @@ class ContractOf {
       return std::make_unique<A>(*static_cast<const S*>(options));
     };
   }
+  /// Everything that handlers change, by name; what start() makes need not be in it. `fields` is a
+  /// lambda without captures, in the words of fields() of a message:
+  ///
+  ///   .state([](auto& f) { f("live", &Rollout::live_)("groups", &Rollout::groups_); })
+  template <class Fields>
+  ContractOf<A, S, true> state(Fields) && {
+    static_assert(std::is_empty_v<Fields>, "the fields of a state are named without captures");
+    contract_.state.kind = StateOfActor::Kind::kFields;
+    wire::Describe<A> describe;
+    Fields{}(describe);
+    contract_.state.schema = std::move(describe.text);
+    contract_.state.write = [](FieldWriter& out, const Actor& actor) {
+      wire::Count<A> count;
+      Fields{}(count);
+      out.begin_struct(count.fields);
+      wire::Put<A> put{out, static_cast<const A&>(actor)};
+      Fields{}(put);
+      out.end_struct();
+    };
+    contract_.state.read = [](FieldReader& in, Actor& actor) {
+      wire::Count<A> count;
+      Fields{}(count);
+      in.begin_struct(count.fields);
+      wire::Take<A> take{in, static_cast<A&>(actor)};
+      Fields{}(take);
+      in.end_struct();
+    };
+    return ContractOf<A, S, true>(std::move(contract_));
+  }
+  /// Its handlers change nothing that a later one reads.
+  ContractOf<A, S, true> stateless() && { return said(StateOfActor::Kind::kNone); }
+  /// Its state belongs to sequences whose KV blocks an engine holds. No cut has those: a recovery
+  /// begins engine and actor anew, as after the death of their process.
+  ContractOf<A, S, true> lost_with_engine() && { return said(StateOfActor::Kind::kWithEngine); }
+
   template <class M>
   ContractOf&& option(std::string name, M S::*member, Constraint constraint, std::string doc) && {
     OptionSet one =
@@ -309,9 +360,21 @@ class ContractOf {
     contract_.is_restartable = true;
     return std::move(*this);
   }
-  operator Contract() && { return std::move(contract_); }
+  operator Contract() && {
+    static_assert(kSaysState,
+                  "say what a cut must hold of this actor: .state([](auto& f) { f(\"name\", "
+                  "&Actor::member_); }), or .stateless()");
+    return std::move(contract_);
+  }
 
  private:
+  template <class, class, bool>
+  friend class ContractOf;
+  explicit ContractOf(Contract contract) : contract_(std::move(contract)) {}
+  ContractOf<A, S, true> said(StateOfActor::Kind kind) {
+    contract_.state.kind = kind;
+    return ContractOf<A, S, true>(std::move(contract_));
+  }
   static void apply(const PortAttribute& attribute, InputPort& port) {
     CHECK(attribute.on_input != nullptr, "this attribute is for outputs");
     attribute.on_input(port);

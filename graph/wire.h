@@ -7,12 +7,19 @@
 ///   &PolicyLive::salt); }
 ///
 /// Member types: bool, integers, double, float, enums over integers, std::string, ids,
-/// PolicyVersion, StepRef, Duration, Blob, vectors of int32_t/float/uint8_t (one run of raw bytes),
-/// vectors of any of these, and nested structs that have fields() themselves.
+/// PolicyVersion, StepRef, Duration, Time, Blob, vectors of int32_t/float/uint8_t (one run of raw
+/// bytes), and of any of these: vectors, deques, sets, maps (a list of {key, value}), pairs,
+/// optionals (a list of none or one), nested structs that have fields() themselves, and parts
+/// behind an interface that say their state as text (HasTextState).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>

@@ -17,6 +17,32 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
+template <class T>
+struct IsList : IsVector<T> {};  // written as a list of its elements
+template <class T>
+struct IsList<std::deque<T>> : std::true_type {};
+template <class T>
+struct IsList<std::set<T>> : std::true_type {};
+template <class T>
+struct IsMap : std::false_type {};
+template <class K, class V>
+struct IsMap<std::map<K, V>> : std::true_type {};
+template <class T>
+struct IsPair : std::false_type {};
+template <class A, class B>
+struct IsPair<std::pair<A, B>> : std::true_type {};
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+/// A part behind an interface, owned and never null, whose state is a text of its own making.
+template <class T>
+concept HasTextState = requires(const T& saved, T& restored) {
+  { saved->state() } -> std::convertible_to<std::string>;
+  { restored->restore(std::string_view()) } -> std::same_as<Status>;
+};
+
 /// Element types that travel as one run of bytes: token ids, log-probabilities, masks.
 template <class T>
 inline constexpr bool kIsRawElement =
@@ -99,14 +125,45 @@ std::string type_text() {
     return "step";
   else if constexpr (IsId<T>::value)
     return "id" + std::to_string(sizeof(T) * 8);
-  else if constexpr (IsVector<T>::value)
+  else if constexpr (IsList<T>::value || IsOptional<T>::value)
     return "list<" + type_text<typename T::value_type>() + ">";
+  else if constexpr (IsMap<T>::value)
+    return "list<{key:" + type_text<typename T::key_type>() +
+           ";value:" + type_text<typename T::mapped_type>() + ";}>";
+  else if constexpr (IsPair<T>::value)
+    return "{first:" + type_text<typename T::first_type>() +
+           ";second:" + type_text<typename T::second_type>() + ";}";
+  else if constexpr (std::is_same_v<T, Time>)
+    return "i64";
+  else if constexpr (HasTextState<T>)
+    return "text";
   else {
     static_assert(HasFields<T>, "a message member must be a wire type or have fields()");
     Describe<T> describe;
     T::fields(describe);
     return "{" + describe.text + "}";
   }
+}
+
+template <class A, class B>
+void write_two(FieldWriter& out, std::string_view first, const A& a, std::string_view second,
+               const B& b) {
+  out.begin_struct(2);
+  out.name(first);
+  write(out, a);
+  out.name(second);
+  write(out, b);
+  out.end_struct();
+}
+
+template <class A, class B>
+void read_two(FieldReader& in, std::string_view first, A& a, std::string_view second, B& b) {
+  in.begin_struct(2);
+  in.name(first);
+  read(in, a);
+  in.name(second);
+  read(in, b);
+  in.end_struct();
 }
 
 template <class T>
@@ -136,14 +193,28 @@ void write(FieldWriter& out, const T& value) {
     out.unsigned_integer(value.instance.value);
     out.unsigned_integer(value.step);
     out.end_list();
-  } else if constexpr (IsVector<T>::value) {
-    if constexpr (kIsRawElement<typename T::value_type>) {
+  } else if constexpr (std::is_same_v<T, Time>) {
+    out.integer(value.to_nanoseconds());
+  } else if constexpr (IsPair<T>::value) {
+    write_two(out, "first", value.first, "second", value.second);
+  } else if constexpr (IsOptional<T>::value) {
+    out.begin_list(value ? 1 : 0);
+    if (value) write(out, *value);
+    out.end_list();
+  } else if constexpr (IsMap<T>::value) {
+    out.begin_list(value.size());
+    for (const auto& [key, item] : value) write_two(out, "key", key, "value", item);
+    out.end_list();
+  } else if constexpr (IsList<T>::value) {
+    if constexpr (IsVector<T>::value && kIsRawElement<typename T::value_type>) {
       out.bytes(std::as_bytes(std::span(value)));
     } else {
       out.begin_list(value.size());
       for (const auto& item : value) write(out, item);
       out.end_list();
     }
+  } else if constexpr (HasTextState<T>) {
+    out.text(value->state());
   } else {
     Count<T> count;
     T::fields(count);
@@ -172,7 +243,7 @@ void read_integer(FieldReader& in, T& value) {
 template <class T>
 void read_list(FieldReader& in, T& value) {
   using Item = typename T::value_type;
-  if constexpr (kIsRawElement<Item>) {
+  if constexpr (IsVector<T>::value && kIsRawElement<Item>) {
     const auto bytes = in.bytes();
     if (bytes.size() % sizeof(Item) != 0)
       return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(),
@@ -182,9 +253,39 @@ void read_list(FieldReader& in, T& value) {
   } else {
     const size_t size = in.begin_list();
     value.clear();
-    for (size_t i = 0; i < size && in.ok(); ++i) read(in, value.emplace_back());
+    for (size_t i = 0; i < size && in.ok(); ++i) {
+      if constexpr (requires { value.emplace_back(); }) {
+        read(in, value.emplace_back());
+      } else {
+        Item item{};
+        read(in, item);
+        value.insert(std::move(item));
+      }
+    }
     in.end_list();
   }
+}
+
+template <class T>
+void read_map(FieldReader& in, T& value) {
+  const size_t size = in.begin_list();
+  value.clear();
+  for (size_t i = 0; i < size && in.ok(); ++i) {
+    typename T::key_type key{};
+    typename T::mapped_type item{};
+    read_two(in, "key", key, "value", item);
+    value.emplace(std::move(key), std::move(item));
+  }
+  in.end_list();
+}
+
+template <class T>
+void read_optional(FieldReader& in, std::optional<T>& value) {
+  const size_t size = in.begin_list();
+  value.reset();
+  if (size > 1) return in.fail(error(Code::kCorrupt, "{} values where one at most may be", size));
+  if (size == 1) read(in, value.emplace());
+  in.end_list();
 }
 
 template <class T>
@@ -215,8 +316,18 @@ void read(FieldReader& in, T& value) {
     read_integer(in, value.instance.value);
     read_integer(in, value.step);
     in.end_list();
-  } else if constexpr (IsVector<T>::value) {
+  } else if constexpr (std::is_same_v<T, Time>) {
+    value = Time::from_nanoseconds(in.integer());
+  } else if constexpr (IsPair<T>::value) {
+    read_two(in, "first", value.first, "second", value.second);
+  } else if constexpr (IsOptional<T>::value) {
+    read_optional(in, value);
+  } else if constexpr (IsMap<T>::value) {
+    read_map(in, value);
+  } else if constexpr (IsList<T>::value) {
     read_list(in, value);
+  } else if constexpr (HasTextState<T>) {
+    if (Status restored = value->restore(in.text()); !restored.ok()) in.fail(restored.error());
   } else {
     Count<T> count;
     T::fields(count);

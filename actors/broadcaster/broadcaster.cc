@@ -17,7 +17,12 @@ Contract Broadcaster::contract() {
       .out("live", &Broadcaster::live_out_, "every engine in use has this version")
       .stops_on_error()
       .single()
-      .one_tenant();
+      .one_tenant()
+      .state([](auto& f) {
+        using B = Broadcaster;
+        f("engines", &B::engines_)("live", &B::live_)("updating", &B::updating_)("newest",
+                                                                                 &B::newest_);
+      });
 }
 
 Status Broadcaster::start(Resources&) {

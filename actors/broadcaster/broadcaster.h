@@ -36,6 +36,12 @@ class Broadcaster final : public Actor {
     PolicyVersion applied;
     bool is_set_aside = false;
     PolicyVersion refused;  // newest version that it could not apply
+
+    template <class F>
+    static void fields(F& f) {
+      using R = EngineRecord;
+      f("applied", &R::applied)("is_set_aside", &R::is_set_aside)("refused", &R::refused);
+    }
   };
 
   Status on_weights(const WeightsReady& ready);

@@ -24,6 +24,11 @@ class OrdinalSet {
 
   friend bool operator==(const OrdinalSet&, const OrdinalSet&) = default;
 
+  template <class F>
+  static void fields(F& f) {
+    f("ranges", &OrdinalSet::ranges_);
+  }
+
  private:
   std::map<uint64_t, uint64_t> ranges_;  // first -> last
 };

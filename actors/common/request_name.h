@@ -16,6 +16,10 @@ struct RequestName {
   TenantSlot tenant;
   uint64_t request = 0;
   friend constexpr auto operator<=>(const RequestName&, const RequestName&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &RequestName::tenant)("request", &RequestName::request);
+  }
 };
 
 inline constexpr int kRequestBits = 48;
@@ -48,6 +52,11 @@ class CancelledEarly {
     order_.pop_front();
   }
   bool contains(RequestName name) const { return names_.count(name) > 0; }
+
+  template <class F>
+  static void fields(F& f) {
+    f("names", &CancelledEarly::names_)("order", &CancelledEarly::order_);
+  }
 
  private:
   std::set<RequestName> names_;

@@ -24,7 +24,11 @@ Contract Data::contract() {
       .source()
       .own_thread()
       .single()
-      .one_tenant();
+      .one_tenant()
+      .state([](auto& f) {
+        f("consumed", &Data::consumed_)("attempt", &Data::attempt_)("next_ordinal",
+                                                                    &Data::next_ordinal_);
+      });
 }
 
 Status Data::start(Resources& resources) {

@@ -22,7 +22,8 @@ Contract Decode::contract() {
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
       .timer("weights", &Decode::take_weights, "new weights were still on their way")
-      .works();
+      .works()
+      .lost_with_engine();
 }
 
 Status Decode::on_request(const PrefillDone& done) {

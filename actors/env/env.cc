@@ -24,7 +24,12 @@ Contract Env::contract() {
       .source()
       .own_thread()
       .restartable()
-      .one_tenant();
+      .one_tenant()
+      // An environment has no state: each step follows from the task and all actions so far.
+      .state([](auto& f) {
+        f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)("num_task_faults",
+                                                                            &Env::num_task_faults_);
+      });
 }
 
 Status Env::start(Resources&) {
@@ -82,15 +87,6 @@ Status Env::on_action(const Action& action) {
   observation.reward = step.done ? step.reward : 0;
   observation.is_done = step.done;
   observation_.send(std::move(observation));
-  return ok();
-}
-
-Json Env::snapshot() const { return Json::object().set("next_ordinal", next_ordinal_); }
-
-Status Env::restore(const Json& state) {
-  ASSIGN_OR_RETURN(const int64_t next, state.get_int("next_ordinal"));
-  if (next < 0) return error(Code::kCorrupt, "'next_ordinal' is {}, it is 0 or above", next);
-  next_ordinal_ = static_cast<uint64_t>(next);
   return ok();
 }
 

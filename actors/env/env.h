@@ -34,9 +34,6 @@ class Env final : public Actor {
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
-  /// The next ordinal: what a replacement of a stuck instance needs to go on.
-  Json snapshot() const override;
-  Status restore(const Json& state) override;
 
  private:
   Status on_action(const Action& action);

@@ -49,7 +49,8 @@ Contract Prefill::contract() {
            work_burst(1))
       .timer("weights", &Prefill::take_weights, "new weights were still on their way")
       .timer("lease", &Prefill::on_lease, "a finished prompt may have waited for too long")
-      .works();
+      .works()
+      .lost_with_engine();
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {

@@ -24,6 +24,14 @@ struct Member {
   Time deadline;                   // of the rollout
   std::optional<Time> environment_deadline;
   std::optional<RolloutEnd> end;  // written already
+
+  template <class F>
+  static void fields(F& f) {
+    using M = Member;
+    f("trajectory", &M::trajectory)("state", &M::state)("attempt", &M::attempt)("seed", &M::seed)(
+        "texts", &M::texts)("kept", &M::kept)("request", &M::request)("deadline", &M::deadline)(
+        "environment_deadline", &M::environment_deadline)("end", &M::end);
+  }
 };
 
 /// The rollouts of one task, opened together under one policy version.
@@ -41,6 +49,14 @@ struct Group {
     int64_t count = 0;
     for (const auto& member : members) count += member.state != Member::State::kDone;
     return count;
+  }
+
+  template <class F>
+  static void fields(F& f) {
+    using G = Group;
+    f("ordinal", &G::ordinal)("attempt", &G::attempt)("version", &G::version)("salt", &G::salt)(
+        "prompt", &G::prompt)("prompt_tokens", &G::prompt_tokens)("members", &G::members)(
+        "is_delivered", &G::is_delivered);
   }
 };
 

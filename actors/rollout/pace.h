@@ -36,6 +36,14 @@ class Pace {
   void see_made(const GateLimits& limits, const GateCounts& counts, PolicyVersion live,
                 PolicyVersion made, Time now);
 
+  template <class F>
+  static void fields(F& f) {
+    f("depth", &Pace::depth_)("lap", &Pace::lap_)("free_at", &Pace::free_at_)(
+        "ready_at", &Pace::ready_at_)("is_paced", &Pace::is_paced_)("trial", &Pace::trial_)(
+        "is_shallower", &Pace::is_shallower_)("depth_before", &Pace::depth_before_)(
+        "took_before", &Pace::took_before_)("rest", &Pace::rest_)("next_rest", &Pace::next_rest_);
+  }
+
  private:
   enum class Trial : uint8_t { kNone, kSettles, kIsMeasured };
 
@@ -47,6 +55,12 @@ class Pace {
     Duration took;
     Duration waited;        // by the trainer, for its batch
     Duration waited_paced;  // the part of it while the pace kept the gate shut
+
+    template <class F>
+    static void fields(F& f) {
+      f("end", &Lap::end)("num_versions", &Lap::num_versions)("num_spare", &Lap::num_spare)(
+          "took", &Lap::took)("waited", &Lap::waited)("waited_paced", &Lap::waited_paced);
+    }
   };
 
   void end_lap(const GateLimits& limits);

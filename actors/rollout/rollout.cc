@@ -58,7 +58,19 @@ Contract Rollout::contract() {
       .out("cancel", &Rollout::cancel_, "requests that nobody wants any more",
            burst(cancels_of_one_handler()), at_most(&O::max_inflight, "max_inflight"))
       .single()
-      .one_tenant();
+      .one_tenant()
+      .state([](auto& f) {
+        using R = Rollout;
+        f("base_attempt", &R::base_attempt_)("live", &R::live_)("made", &R::made_)(
+            "counts", &R::counts_)("pace", &R::pace_)("groups", &R::groups_)(
+            "requests", &R::requests_)("trajectories", &R::trajectories_)(
+            "cancelled", &R::cancelled_)("abandoned_actions", &R::abandoned_actions_)(
+            "to_cancel", &R::to_cancel_)("answered", &R::answered_)("to_reissue", &R::to_reissue_)(
+            "deadlines", &R::deadlines_)("armed", &R::armed_)("held_task", &R::held_task_)(
+            "next_request", &R::next_request_)("next_trajectory", &R::next_trajectory_)(
+            "routers", &R::routers_)("is_draining", &R::is_draining_)("told_file_fault",
+                                                                      &R::told_file_fault_);
+      });
 }
 
 Status Rollout::start(Resources& resources) {

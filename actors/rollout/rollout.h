@@ -48,6 +48,10 @@ class Rollout final : public Actor {
     uint64_t ordinal = 0;
     size_t member = 0;
     friend constexpr auto operator<=>(const Place&, const Place&) = default;
+    template <class F>
+    static void fields(F& f) {
+      f("ordinal", &Place::ordinal)("member", &Place::member);
+    }
   };
 
   Status on_task(const Task& task);

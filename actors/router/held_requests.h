@@ -22,6 +22,10 @@ struct SessionName {
   TenantSlot tenant;
   uint64_t session = 0;
   friend constexpr auto operator<=>(const SessionName&, const SessionName&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &SessionName::tenant)("session", &SessionName::session);
+  }
 };
 
 struct HeldRequest {
@@ -32,6 +36,12 @@ struct HeldRequest {
 
   RequestName name() const { return {tenant, request.request}; }
   SessionName session() const { return {tenant, request.session}; }
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HeldRequest;
+    f("request", &H::request)("tenant", &H::tenant)("cause", &H::cause)("origin", &H::origin);
+  }
 };
 
 /// What a request waits for.
@@ -39,6 +49,10 @@ struct HeldLane {
   PolicyVersion version;  // the engine must have applied it
   InstanceId home;        // the engine that alone may take it; none = any
   friend constexpr auto operator<=>(const HeldLane&, const HeldLane&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("version", &HeldLane::version)("home", &HeldLane::home);
+  }
 };
 
 class HeldRequests {
@@ -56,19 +70,38 @@ class HeldRequests {
   /// Everything waits for something else now: `lane_of` says for what. Keeps the order.
   void assign(const std::function<HeldLane(const HeldRequest&)>& lane_of);
 
+  template <class F>
+  static void fields(F& f) {
+    using H = HeldRequests;
+    f("lanes", &H::lanes_)("names", &H::names_)("sessions", &H::sessions_)(
+        "served_last", &H::served_last_)("arrivals", &H::arrivals_)("offers", &H::offers_);
+  }
+
  private:
   struct Waiting {
     HeldRequest held;
     uint64_t arrival = 0;
+    template <class F>
+    static void fields(F& f) {
+      f("held", &Waiting::held)("arrival", &Waiting::arrival);
+    }
   };
   struct Lane {
     std::deque<Waiting> waiting;  // never empty
     uint64_t refused_in = 0;      // the offer() that found no engine
+    template <class F>
+    static void fields(F& f) {
+      f("waiting", &Lane::waiting)("refused_in", &Lane::refused_in);
+    }
   };
   using Lanes = std::map<HeldLane, Lane>;
   struct SessionHere {
     HeldLane lane;
     int64_t count = 0;
+    template <class F>
+    static void fields(F& f) {
+      f("lane", &SessionHere::lane)("count", &SessionHere::count);
+    }
   };
 
   void add(Waiting waiting, HeldLane lane);

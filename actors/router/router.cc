@@ -49,6 +49,13 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
            burst(kCancelRequestsMax))
       .made_by([policies = std::move(policies)](const O& options) {
         return std::make_unique<Router>(options, policies);
+      })
+      .state([](auto& f) {
+        using R = Router;
+        f("policy", &R::policy_)("has_told_fault", &R::has_told_fault_)("engines", &R::engines_)(
+            "in_use", &R::in_use_)("sessions", &R::sessions_)("by_age", &R::by_age_)(
+            "requests", &R::requests_)("held", &R::held_)("is_paused", &R::is_paused_)(
+            "refusals", &R::refusals_)("cancelled", &R::cancelled_)("touches", &R::touches_);
       });
 }
 

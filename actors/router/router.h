@@ -51,6 +51,11 @@ class Router final : public Actor {
     InstanceId engine;
     uint64_t incarnation = 0;  // of that engine: a restarted one has no prefix
     uint64_t touched = 0;      // key into by_age_
+    template <class F>
+    static void fields(F& f) {
+      f("engine", &Session::engine)("incarnation", &Session::incarnation)("touched",
+                                                                          &Session::touched);
+    }
   };
   /// A request that an engine owes an answer.
   struct Owed {
@@ -59,6 +64,11 @@ class Router final : public Actor {
     uint32_t attempt = 0;
     StepRef cause;
     InstanceId origin;
+    template <class F>
+    static void fields(F& f) {
+      f("engine", &Owed::engine)("session", &Owed::session)("attempt", &Owed::attempt)(
+          "cause", &Owed::cause)("origin", &Owed::origin);
+    }
   };
   struct EngineRecord {
     uint64_t num_sent = 0;
@@ -73,12 +83,25 @@ class Router final : public Actor {
     bool is_down = false;
     std::optional<Time> behind_since;  // a request waits for it to apply a version
     bool is_left_behind = false;       // for too long
+    template <class F>
+    static void fields(F& f) {
+      using R = EngineRecord;
+      f("num_sent", &R::num_sent)("num_received", &R::num_received)(
+          "num_finished", &R::num_finished)("num_owed", &R::num_owed)("applied", &R::applied)(
+          "num_room", &R::num_room)("num_free_blocks", &R::num_free_blocks)(
+          "num_blocks", &R::num_blocks)("incarnation", &R::incarnation)("is_down", &R::is_down)(
+          "behind_since", &R::behind_since)("is_left_behind", &R::is_left_behind);
+    }
   };
   /// An answer from here. Without prompt tokens.
   struct Refusal {
     HeldRequest held;
     FinishReason end = FinishReason::kRefused;
     std::string detail;
+    template <class F>
+    static void fields(F& f) {
+      f("held", &Refusal::held)("end", &Refusal::end)("detail", &Refusal::detail);
+    }
   };
 
   Status on_generate(const GenerateRequest& request);

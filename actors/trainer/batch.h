@@ -48,6 +48,13 @@ struct RewardTotals {
   /// All members of `group` that did not fail.
   void add(const TrajectoryGroup& group);
   double mean() const { return count == 0 ? 0 : sum / static_cast<double>(count); }
+
+  template <class F>
+  static void fields(F& f) {
+    using R = RewardTotals;
+    f("sum", &R::sum)("min", &R::min)("max", &R::max)("count", &R::count)("num_groups",
+                                                                          &R::num_groups);
+  }
 };
 
 /// reward/*, off_policy/*, seq_len/*, of the batch that makes `version`. `filtered` are the groups
@@ -65,10 +72,20 @@ class LossReasons {
   /// "700 of them as filtered: all rewards are equal", in the words of the first such group.
   std::string most_frequent() const;
 
+  template <class F>
+  static void fields(F& f) {
+    f("told", &LossReasons::told_);
+  }
+
  private:
   struct Told {
     int64_t count = 0;
     std::string first;
+
+    template <class F>
+    static void fields(F& f) {
+      f("count", &Told::count)("first", &Told::first);
+    }
   };
   std::map<std::string, Told> told_;  // by the reason without digits
 };

@@ -20,6 +20,12 @@ struct PooledGroup {
   StepRef cause;      // the delivery that brought it
   InstanceId origin;  // who is told its end
   std::vector<RefusedMember> refused = {};
+
+  template <class F>
+  static void fields(F& f) {
+    using P = PooledGroup;
+    f("group", &P::group)("cause", &P::cause)("origin", &P::origin)("refused", &P::refused);
+  }
 };
 
 class GroupPool {
@@ -38,6 +44,11 @@ class GroupPool {
   template <class IsConsumed>
   bool has_straggler(size_t count, PolicyVersion made, int64_t max_off_policy_steps,
                      IsConsumed is_consumed) const;
+
+  template <class F>
+  static void fields(F& f) {
+    f("groups", &GroupPool::groups_)("ordinals", &GroupPool::ordinals_);
+  }
 
  private:
   using Key = std::pair<PolicyVersion, uint64_t>;

@@ -78,7 +78,19 @@ Contract Trainer::contract() {
       .works()
       .stops_on_error()
       .single()
-      .one_tenant();
+      .one_tenant()
+      // Without fault_: the turn after the one that sets it ends the run.
+      .state([](auto& f) {
+        using T = Trainer;
+        f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
+            "pool", &T::pool_)("consumed", &T::consumed_)("taken", &T::taken_)(
+            "last_end", &T::last_end_)("filtered", &T::filtered_)("num_sampled_tokens",
+                                                                  &T::num_sampled_tokens_)(
+            "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
+            "num_lost", &T::num_lost_)("why_lost", &T::why_lost_)(
+            "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
+            "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_);
+      });
 }
 
 Trainer::Trainer(const TrainerOptions& options)

@@ -53,6 +53,11 @@ class Trainer final : public Actor {
     MetricValues values;
     TrainReport report;
     Time began;
+
+    template <class F>
+    static void fields(F& f) {
+      f("values", &Taken::values)("report", &Taken::report)("began", &Taken::began);
+    }
   };
 
   Status on_group(const TrajectoryGroup& group);

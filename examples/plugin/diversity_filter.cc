@@ -40,7 +40,8 @@ primerl::Contract DiversityFilter::contract() {
           primerl::refuse_with(&DiversityFilter::refuse_group))
       .out("kept", &DiversityFilter::kept_, "groups with enough different answers")
       .out("ended", &DiversityFilter::ended_, "the answer to every other group")
-      .restartable();
+      .restartable()
+      .stateless();
 }
 
 primerl::Status DiversityFilter::on_group(const TrajectoryGroup& group) {

@@ -240,6 +240,9 @@ void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {
 void ActorGroup::peer_up(GroupId peer, uint32_t incarnation, Time now) {
   body_->peer_up(peer, incarnation, now);
 }
+std::vector<std::unique_ptr<Resource>> ActorGroup::take_resources() {
+  return std::exchange(body_->common_->owned, {});
+}
 void ActorGroup::destroy() { body_->destroy(); }
 
 std::vector<std::pair<std::string, int64_t>> ActorGroup::counters() const {
@@ -265,13 +268,8 @@ std::vector<std::pair<std::string, int64_t>> ActorGroup::counters() const {
 
 GroupId ActorGroup::running_here() { return GroupId(Body::here); }
 
-Json ActorGroup::snapshot() const {
-  Json all = Json::object();
-  for (const auto& slot : body_->slots_)
-    if (Json state = slot.running->actor().snapshot(); !state.is_null())
-      all.set(slot.running->self_name(), std::move(state));
-  return all;
-}
+GroupState ActorGroup::state() const { return body_->state(); }
+Status ActorGroup::restore(const GroupState& state, Time now) { return body_->restore(state, now); }
 
 void ActorGroup::request_stop() { body_->common_->stop_requested.store(true); }
 GroupId ActorGroup::id() const { return body_->setup().group; }

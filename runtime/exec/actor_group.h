@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "runtime/exec/executor.h"
+#include "runtime/exec/group_state.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/wire/message_batch.h"
 #include "runtime/wire/process_report.h"
@@ -269,14 +270,20 @@ class ActorGroup {
   /// `peer` is back as `incarnation`: its links begin again at sequence 1 with full credit.
   void peer_up(GroupId peer, uint32_t incarnation, Time now);
 
+  /// The resources that it owns, for a group that takes its place; it does nothing more.
+  std::vector<std::unique_ptr<Resource>> take_resources();
   /// Ends resources and actors, on the group's thread. The destructor does it too.
   void destroy();
 
   /// Counters of services().count(), summed over the group's actors, by "instance.name".
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
-  /// Actor::snapshot() of each actor that has one, by instance name. Between steps.
-  Json snapshot() const;
+  /// All that the group is, between two steps and outside of a burst. Of actors that are lost with
+  /// their engine it has nothing (contract.h).
+  GroupState state() const;
+  /// Makes a group that has just started what another one was, of the same plan. Nothing leaves it.
+  /// After an error it is no good any more.
+  Status restore(const GroupState& state, Time now);
 
   /// The group whose step the calling thread runs; none outside of steps. A resource that groups
   /// share (a weight channel) learns from it which group calls.

@@ -189,6 +189,18 @@ void Flow::update_full(OutLink& out) {
   output.is_counted = blocks;
 }
 
+void Flow::put_back(OutLink& out, std::vector<Envelope> outbox,
+                    std::vector<Envelope> unacknowledged) {
+  num_in_outboxes_ += outbox.size();
+  for (Envelope& envelope : outbox) out.outbox.push(std::move(envelope));
+  for (Envelope& envelope : unacknowledged) out.unacknowledged.push(std::move(envelope));
+  const uint64_t full_since_ns = out.full_since_ns.get();
+  const uint64_t blocked_ns = out.blocked_ns.get();
+  update_full(out);
+  out.full_since_ns.set(full_since_ns);
+  out.blocked_ns.set(blocked_ns);
+}
+
 void Flow::close(OutLink& out) {
   if (!out.is_live) return;
   out.past_sent.add(out.num_emitted.get());

@@ -79,6 +79,9 @@ class Flow {
   /// change nothing.
   template <class Ship>
   void grant(OutLink& link, uint64_t num_messages, uint64_t num_bytes, const Ship& ship);
+  /// Of a saved link, whose numbers are set: what waited for credit, and what waits for its
+  /// acknowledgement. Nothing is counted or sent.
+  void put_back(OutLink& link, std::vector<Envelope> outbox, std::vector<Envelope> unacknowledged);
   /// Everything unsettled is returned; the link leaves its output.
   void close(OutLink& link);
   /// Time of the current step or batch.

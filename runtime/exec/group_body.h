@@ -1,5 +1,6 @@
 /// The internals of an ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
-/// queries), group_step.cc (steps) and group_links.cc (batches, peers, ledger).
+/// queries), group_step.cc (steps), group_links.cc (batches, peers, ledger) and group_state.cc
+/// (saving and restoring).
 #pragma once
 
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/flow.h"
+#include "runtime/exec/group_state.h"
 #include "runtime/exec/inbox.h"
 #include "runtime/exec/running.h"
 
@@ -32,6 +34,14 @@ class ActorGroup::Body {
   GroupCounts counts() const;
   GroupView view() const;
   void update_gauge();
+
+  // group_state.cc
+  GroupState state() const;
+  Status restore(const GroupState& state, Time now);
+  Status check_fits(const GroupState& state) const;
+  Status restore_actors(const GroupState& state);
+  Status restore_links(const GroupState& state);
+  Result<Input> restored_input(const SavedInput& saved) const;
 
   // group_step.cc
   bool ready() const;
@@ -64,7 +74,7 @@ class ActorGroup::Body {
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
     bool has_drained = false;    // its drain is queued or done
-    Json snapshot;               // after the last step that succeeded
+    SavedFields snapshot;        // after the last step that succeeded
     std::vector<Time> restarts;  // within the window
   };
   struct OpenBatch {

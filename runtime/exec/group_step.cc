@@ -275,14 +275,15 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
   // Until the new one has been made the slot keeps the old one: it is never without an actor.
   RETURN_IF_ERROR(fresh->start(now));
   slot.running = fresh;
-  if (restore && slot.keeps_snapshot && !slot.snapshot.is_null())
-    RETURN_IF_ERROR(fresh->actor().restore(slot.snapshot));
+  if (restore && slot.keeps_snapshot)
+    RETURN_IF_ERROR(restore_actor(contract, slot.snapshot, fresh->actor()));
   apply_effects(*fresh, now);
   return ok();
 }
 
 void ActorGroup::Body::take_snapshot(ActorSlot& slot) {
-  if (slot.keeps_snapshot) slot.snapshot = slot.running->actor().snapshot();
+  if (slot.keeps_snapshot)
+    slot.snapshot = save_actor(slot.running->contract(), slot.running->actor());
 }
 
 Status ActorGroup::Body::abandon_step(Time now) {

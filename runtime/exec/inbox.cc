@@ -109,6 +109,20 @@ void Inbox::queue(InLink& in, Envelope&& envelope, Time now) {
   in.waiting_max.raise_to(in.num_waiting.get());
 }
 
+void Inbox::put_back(Input&& input) {
+  uint32_t lane = input.kind == StepKind::kTimer ? kPrompt : kControl;
+  if (input.kind == StepKind::kMessage) {
+    InLink& in = links[input.in_index];
+    lane = in.lane;
+    in.num_waiting.add(1);
+    if (!in.latest.empty())
+      in.latest[input.envelope.tenant.is_none() ? num_slots_ : input.envelope.tenant.value] =
+          lanes_[lane].ring.tail();
+  }
+  ++num_waiting_;
+  lanes_[lane].ring.push(std::move(input));
+}
+
 uint32_t Inbox::pick(std::span<const uint32_t> num_full, uint64_t work) const {
   if (!lanes_[kControl].ring.empty()) return kControl;
   uint32_t best = kNone;

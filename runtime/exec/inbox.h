@@ -92,6 +92,13 @@ class Inbox {
   /// An arrival number for the work turn, behind everything here.
   uint64_t next_arrival() { return ++last_arrival_; }
 
+  /// Of a saved inbox, oldest first: an input keeps its arrival and is not counted as received.
+  void put_back(Input&& input);
+  void set_last_arrival(uint64_t arrival) { last_arrival_ = arrival; }
+  uint64_t last_arrival() const { return last_arrival_; }
+  template <class Visit>
+  void visit(const Visit& visit) const;  // everything that waits, in no order
+
   void pause(uint32_t actor, uint32_t port, bool paused);
   /// Ends the replay: what waits is queued again in order of arrival, a newer latest_wins message
   /// overwrites an older one, pauses hold.
@@ -119,5 +126,11 @@ class Inbox {
   uint64_t last_arrival_ = 0;
   uint64_t num_waiting_ = 0;
 };
+
+template <class Visit>
+void Inbox::visit(const Visit& visit) const {
+  for (const Lane& lane : lanes_)
+    for (uint64_t at = lane.ring.head(); at != lane.ring.tail(); ++at) visit(lane.ring.at(at));
+}
 
 }  // namespace primerl

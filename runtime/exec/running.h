@@ -71,6 +71,12 @@ class Running final : public Services, public OutputSink, public Resources {
   const Status& status() const { return status_; }
   bool wants_more_work() const { return wants_more_work_; }
   bool stops_on_error() const { return stops_on_error_; }  // the actor said so
+  bool is_draining() const { return is_draining_; }        // its work turns were told
+  /// Takes over what an earlier Running of this actor had been told for good.
+  void go_on(bool stops_on_error, bool is_draining) {
+    stops_on_error_ = stops_on_error;
+    is_draining_ = is_draining;
+  }
   void abandon() { is_abandoned_.store(true); }
   bool is_abandoned() const { return is_abandoned_.load(); }
 

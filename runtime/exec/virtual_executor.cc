@@ -65,26 +65,59 @@ Status VirtualExecutor::start() {
   return ok();
 }
 
-Status VirtualExecutor::start_group(GroupId id) {
-  GroupSlot& slot = slots_[id.index()];
+GroupSetup VirtualExecutor::setup_of(GroupId id) {
   GroupSetup setup;
   setup.plan = plan_;
   setup.wiring = wiring_;
   setup.group = id;
-  setup.incarnation = ++slot.incarnation;
+  setup.incarnation = slots_[id.index()].incarnation;
+  setup.host_services = &host_services_;
+  setup.executor = this;
+  setup.factory = factory_;
+  setup.shared_resources = shared_;
+  setup.observer = this;
+  return setup;
+}
+
+Status VirtualExecutor::start_group(GroupId id) {
+  GroupSlot& slot = slots_[id.index()];
+  ++slot.incarnation;
+  GroupSetup setup = setup_of(id);
   Time now = now_;
   if (is_replaying_) {
     setup.step_source = &options_.step_source->step_source(id);
     setup.incarnation = slot.incarnation = options_.step_source->incarnation();
     now = options_.step_source->started(id);
   }
-  setup.host_services = &host_services_;
-  setup.executor = this;
-  setup.factory = factory_;
-  setup.shared_resources = shared_;
-  setup.observer = this;
   slot.group = std::make_unique<ActorGroup>(std::move(setup));
   return slot.group->start(now);
+}
+
+bool VirtualExecutor::may_remake(GroupId id) const {
+  const GroupSlot& slot = slots_[id.index()];
+  if (slot.group == nullptr || slot.is_busy || slot.is_stuck || is_replaying_) return false;
+  for (const InstanceId instance : plan_->group(id).instances)
+    if (plan_->contract_of(instance).state.kind == StateOfActor::Kind::kWithEngine) return false;
+  return true;
+}
+
+Status VirtualExecutor::remake(GroupId id) {
+  CHECK(may_remake(id), "a group was remade that cannot be");
+  GroupSlot& slot = slots_[id.index()];
+  const SavedFields bytes = encode_group_state(slot.group->state());
+  auto resources = slot.group->take_resources();
+  GroupSetup setup = setup_of(id);
+  size_t next = 0;
+  setup.factory = [&](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+    return std::move(resources[next++]);
+  };
+  slot.group = std::make_unique<ActorGroup>(std::move(setup));
+  is_remaking_ = true;
+  const Status started = slot.group->start(now_);
+  is_remaking_ = false;
+  RETURN_IF_ERROR(started);
+  ASSIGN_OR_RETURN(const GroupState state, decode_group_state(bytes));
+  return slot.group->restore(state, now_);
 }
 
 ActorGroup& VirtualExecutor::group(GroupId id) {
@@ -108,7 +141,7 @@ void VirtualExecutor::group_failed(GroupId group, Error error) {
 }
 
 void VirtualExecutor::on_start(GroupId group, Time now) {
-  if (options_.observer != nullptr) options_.observer->on_start(group, now);
+  if (options_.observer != nullptr && !is_remaking_) options_.observer->on_start(group, now);
 }
 
 void VirtualExecutor::on_step(const StepRecord& record) {

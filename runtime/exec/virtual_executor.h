@@ -112,6 +112,13 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// It starts again with the next incarnation.
   Status revive(ProcessId process);
 
+  /// Whether remake() can be called: it is between two steps, and none of its actors is lost with
+  /// an engine.
+  bool may_remake(GroupId group) const;
+  /// Puts a fresh group in its place, made of the bytes of its saved state. It keeps its resources.
+  /// What follows is the same as without.
+  Status remake(GroupId group);
+
  private:
   struct GroupSlot {
     std::unique_ptr<ActorGroup> group;
@@ -133,6 +140,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void on_step(const StepRecord& record) override;
 
   Status start_group(GroupId id);
+  GroupSetup setup_of(GroupId id);
   bool step_something();
   bool step_as_recorded(GroupSlot& slot);
   bool is_at_end_of_record() const;
@@ -177,6 +185,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   uint64_t in_transit_ = 0;  // messages in batches in transit
   int64_t num_abandoned_ = 0;
   bool is_replaying_ = false;
+  bool is_remaking_ = false;
   bool is_drain_requested_ = false;
   bool is_stop_requested_ = false;
 };

@@ -132,6 +132,9 @@ Status check_actors(const std::vector<Contract>& actors) {
     RETURN_IF_ERROR(check_parts(actor, "output", actor.outputs));
     RETURN_IF_ERROR(check_parts(actor, "timer", actor.timers));
     RETURN_IF_ERROR(check_parts(actor, "use", actor.resources));
+    if (actor.state.kind == StateOfActor::Kind::kUnsaid)
+      return error(Code::kInvalid, "actor '{}' does not say what its state is", actor.name)
+          .note("a contract ends with .state([](auto& f) { ... }) or .stateless()");
     for (const TenantDemand& demand : actor.demands)
       if (!demand.fault)
         return error(Code::kInvalid, "the demand on '{}' of actor '{}' has no check", demand.key,

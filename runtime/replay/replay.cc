@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/replay/replay_player.h"
+#include "runtime/trace/schema.h"
 
 namespace primerl {
 namespace {
@@ -14,6 +15,22 @@ constexpr auto kLook = std::chrono::milliseconds(200);  // interval of the watch
 std::vector<bool> taken_from_record(std::vector<bool> is_real) {
   is_real.flip();
   return is_real;
+}
+
+/// What the contracts of a group's actors name, for a person; of a state above 1 MiB why not.
+Json state_json(const Plan& plan, const GroupState& state) {
+  Json all = Json::object();
+  for (size_t i = 0; i < state.actors.size(); ++i) {
+    const InstanceId instance = plan.group(state.group).instances[i];
+    const StateOfActor& said = plan.contract_of(instance).state;
+    if (said.kind != StateOfActor::Kind::kFields) continue;
+    const SavedFields& saved = state.actors[i].state;
+    const auto schema = read_schema(said.schema);
+    auto json = schema.ok() ? body_json(*schema, saved.body.bytes(), saved.blobs)
+                            : Result<Json>(schema.error());
+    all.set(plan.instance(instance).name, json.ok() ? *std::move(json) : Json(json.error().text()));
+  }
+  return all;
 }
 
 }  // namespace
@@ -298,7 +315,7 @@ Json Player::describe(GroupId group) const {
                          .set("waiting", waiting));
   }
   json.set("steps", part->cursor->num_steps()).set("queues", std::move(queues));
-  return json.set("state", part->group->snapshot());
+  return json.set("state", state_json(*setup_.plan, part->group->state()));
 }
 
 std::string_view to_string(DivergenceKind kind) {

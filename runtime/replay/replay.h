@@ -122,7 +122,7 @@ class Replay {
   /// The step advance() will take, if any can be taken. Starts the groups, as advance() does.
   virtual std::optional<TraceStep> upcoming() = 0;
   virtual ReplayReport report() = 0;
-  /// State (Actor::snapshot()) and queues of a group, for a person.
+  /// State (what contracts name) and queues of a group, for a person.
   virtual Json describe(GroupId group) const = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/testing/node_runner.h"
+#include "runtime/exec/group_state.h"
 #include "tests/actors/fakes.h"
 
 namespace primerl {
@@ -129,14 +130,15 @@ TEST_F(EnvStory, AResumedRunLeavesOutWhatWasConsumed) {
 
 TEST_F(EnvStory, AReplacementGoesOnWhereTheStuckOneWas) {
   ASSERT_TRUE(env->run_work().ok());
-  const Json state = env->node().snapshot();
+  const Contract contract = Env::contract();
+  const SavedFields state = save_actor(contract, env->node());
   EnvOptions options;
   NodeRunner<Env> fresh(options, std::make_unique<Env>(options, std::make_unique<Puzzle>()));
   ASSERT_TRUE(fresh.start().ok());
-  ASSERT_TRUE(fresh.node().restore(state).ok());
+  ASSERT_TRUE(restore_actor(contract, state, fresh.node()).ok());
   ASSERT_TRUE(fresh.run_work().ok());
   EXPECT_EQ(fresh.sent<Task>("task").front().ordinal, 1U);
-  EXPECT_FALSE(fresh.node().restore(Json::object()).ok());
+  EXPECT_FALSE(restore_actor(contract, {}, fresh.node()).ok());
 }
 
 /// An Env whose tenant names a reward.

@@ -27,7 +27,8 @@ class Echo final : public Actor {
         .in("live", &Echo::on_live, "resumes")
         .timer("alarm", &Echo::on_alarm, "rings")
         .out("say", &Echo::say_, "the echo", burst(2), work_burst(1))
-        .works();
+        .works()
+        .stateless();
   }
   explicit Echo(const EchoOptions& options) : options_(options) {}
   Result<bool> work() override {

@@ -285,7 +285,8 @@ Contract answerer_contract(std::string name) {
       .in("question", &A::on_question, "a question", refuse_with(&A::refuse))
       .out("reply", &A::reply, "the answer", to_origin(), at_most(1))
       .timer("due", &A::on_due, "the answer is due")
-      .restartable();
+      .restartable()
+      .stateless();
 }
 
 std::vector<Contract> contracts() {
@@ -295,22 +296,26 @@ std::vector<Contract> contracts() {
                     .option("per_turn", &SourceOptions::per_turn, at_least(1), "in one work turn")
                     .out("out", &Source::out, "the numbers",
                          work_burst(option_value(&SourceOptions::per_turn, "per_turn")))
-                    .source());
+                    .source()
+                    .stateless());
   all.push_back(ContractOf<Relay, NoOptions>("relay", "passes numbers on")
                     .in("in", &Relay::on_number, "a number")
-                    .out("out", &Relay::out, "the same"));
+                    .out("out", &Relay::out, "the same")
+                    .stateless());
   all.push_back(ContractOf<Sink, SinkOptions>("sink", "takes numbers")
                     .option("count", &SinkOptions::count, at_least(1), "how many")
                     .option("fail_at", &SinkOptions::fail_at, any(), "fails at")
                     .option("throw_at", &SinkOptions::throw_at, any(), "throws at")
                     .option("spin", &SinkOptions::spin, at_least(0), "rounds of nothing")
                     .option("pauses", &SinkOptions::pauses, any(), "takes nothing")
-                    .in("in", &Sink::on_number, "a number"));
+                    .in("in", &Sink::on_number, "a number")
+                    .stateless());
   all.push_back(ContractOf<Asker, AskerOptions>("asker", "asks")
                     .option("count", &AskerOptions::count, at_least(1), "how often")
                     .in("reply", &Asker::on_reply, "an answer")
                     .out("question", &Asker::question, "a question")
-                    .timer("begin", &Asker::on_begin, "the first question"));
+                    .timer("begin", &Asker::on_begin, "the first question")
+                    .stateless());
   using B = BlobSourceOptions;
   all.push_back(ContractOf<BlobSource, B>("blob_source", "sends one large Blob to all")
                     .option("count", &B::count, at_least(1), "how often")
@@ -318,17 +323,20 @@ std::vector<Contract> contracts() {
                     .option("num_receivers", &B::num_receivers, at_least(0), "who must answer")
                     .in("got", &BlobSource::on_got, "one has it", optional_port())
                     .out("out", &BlobSource::out, "the Blob", broadcast(), work_burst(1))
-                    .source());
+                    .source()
+                    .stateless());
   all.push_back(ContractOf<BlobSink, NoOptions>("blob_sink", "takes Blobs")
                     .in("in", &BlobSink::on_package, "a Blob")
-                    .out("got", &BlobSink::got, "it is here", optional_port(), at_most(1)));
+                    .out("got", &BlobSink::got, "it is here", optional_port(), at_most(1))
+                    .stateless());
   all.push_back(answerer_contract<Answerer>("answerer"));
   all.push_back(answerer_contract<Answerer>("blocking_answerer"));
   all.back().thread_class = ThreadClass::kOwnThread;
   all.push_back(ContractOf<Owner, OwnerOptions>("owner", "owns an engine")
                     .uses<DiaryResource>("engine", &OwnerOptions::engine, "its engine")
                     .option("fails", &OwnerOptions::fails, any(), "does not start")
-                    .works());
+                    .works()
+                    .stateless());
   return all;
 }
 

@@ -21,7 +21,8 @@ Contract Puppet::contract() {
       .out("reply", &Puppet::reply, "to who began", optional_port(), to_origin(), work_burst(1))
       .out("tell", &Puppet::tell, "back to one", optional_port(), work_burst(1))
       .timer("tick", &Puppet::on_tick, "a timer")
-      .timer("tock", &Puppet::on_tock, "another timer");
+      .timer("tock", &Puppet::on_tock, "another timer")
+      .state([](auto& f) { f("count", &Puppet::count)("seen", &Puppet::seen); });
 }
 
 Status Puppet::on_in(const Number& number) {
@@ -36,16 +37,6 @@ Status Puppet::on_side(const Number& number) {
 Status Puppet::on_back(const Number& number) {
   seen.push_back(number.value);
   return strings.on_back ? strings.on_back(*this, number) : ok();
-}
-
-Json Puppet::snapshot() const {
-  Json state = Json::object();
-  state.set("count", count);
-  return state;
-}
-Status Puppet::restore(const Json& state) {
-  count = state.find("count")->as_int();
-  return ok();
 }
 
 struct SmallGraph::Parts {

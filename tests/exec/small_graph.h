@@ -57,8 +57,6 @@ class Puppet final : public Actor {
     if (strings.on_peer) strings.on_peer(*this, event);
     return ok();
   }
-  Json snapshot() const override;
-  Status restore(const Json& state) override;
   Services& world() const { return services(); }
 
   const Strings strings;

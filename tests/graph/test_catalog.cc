@@ -121,7 +121,8 @@ Contract env_contract() {
       .out("observation", &A::observation, "what came of an action", recorded())
       .one_tenant()
       .source()
-      .own_thread();
+      .own_thread()
+      .stateless();
 }
 
 Amount eight_a_token() {
@@ -152,7 +153,8 @@ Contract rollout_contract() {
       .out("cancel", &A::cancel, "stop a request", optional_port(), at_most(64))
       .out("action", &A::action, "an answer to judge", at_most(64))
       .timer("deadline", &A::tick, "the oldest request is due")
-      .single();
+      .single()
+      .stateless();
 }
 
 Contract router_contract() {
@@ -168,7 +170,8 @@ Contract router_contract() {
       .out("prefill", &A::generate, "to the chosen engine", addressed())
       .out("refused", &A::refused, "no engine takes it", to_origin(), at_most(64))
       .out("abort", &A::cancel, "stop a request", optional_port(), broadcast(), at_most(64))
-      .restartable();
+      .restartable()
+      .stateless();
 }
 
 Contract prefill_contract() {
@@ -183,7 +186,8 @@ Contract prefill_contract() {
       .out("refused", &A::refused, "it does not fit", recorded(), to_origin(), at_most(64))
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
-      .works();
+      .works()
+      .lost_with_engine();
 }
 
 Contract decode_contract() {
@@ -197,7 +201,8 @@ Contract decode_contract() {
       .out("completion", &A::completion, "an answer", recorded(), to_origin())
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
-      .works();
+      .works()
+      .lost_with_engine();
 }
 
 Contract trainer_contract() {
@@ -215,7 +220,8 @@ Contract trainer_contract() {
           },
           "write group_size = 2 or more")
       .single()
-      .works();
+      .works()
+      .stateless();
 }
 
 Contract broadcaster_contract() {
@@ -227,7 +233,8 @@ Contract broadcaster_contract() {
       .in("applied", &A::take<PolicyApplied>, "weights are in use")
       .out("update", &A::update, "take these weights", broadcast())
       .out("live", &A::live, "every engine has it", broadcast())
-      .single();
+      .single()
+      .stateless();
 }
 
 Contract counter_contract() {
@@ -244,7 +251,8 @@ Contract counter_contract() {
       .in("task", &A::take<Task>, "anything", optional_port())
       .in("again", &A::take<Task>, "without a number", optional_port())
       .out("task", &A::task, "anything", optional_port())
-      .out("group", &A::group, "a group", optional_port());
+      .out("group", &A::group, "a group", optional_port())
+      .stateless();
 }
 
 struct ScorerOptions {
@@ -255,21 +263,24 @@ Contract relay_contract() {
   using A = Quiet<NoOptions>;
   return ContractOf<A, NoOptions>("relay", "hands on what it gets")
       .in("done", &A::take<PrefillDone>, "a computed prompt")
-      .out("done", &A::done, "the same");
+      .out("done", &A::done, "the same")
+      .stateless();
 }
 
 Contract mesh_contract() {
   using A = Quiet<NoOptions>;
   return ContractOf<A, NoOptions>("mesh", "one of many")
       .in("in", &A::take<Task>, "anything", at_most(8))
-      .out("out", &A::task, "the same", broadcast());
+      .out("out", &A::task, "the same", broadcast())
+      .stateless();
 }
 
 Contract scorer_contract() {
   using A = Quiet<ScorerOptions>;
   return ContractOf<A, ScorerOptions>("scorer", "looks at a learner")
       .uses<FakeLearner>("learner", &ScorerOptions::learner, "which learner")
-      .one_tenant();
+      .one_tenant()
+      .stateless();
 }
 
 struct ResourceNumbers {

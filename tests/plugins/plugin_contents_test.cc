@@ -35,7 +35,8 @@ class Drop final : public Actor {
   explicit Drop(const NoOptions&) {}
   static Contract contract(std::string name = "drop") {
     return ContractOf<Drop, NoOptions>(std::move(name), "drops what comes")
-        .in("message", &Drop::on_message, "anything");
+        .in("message", &Drop::on_message, "anything")
+        .stateless();
   }
 
  private:
@@ -120,7 +121,8 @@ std::string fault_of_actor(const std::function<void(Contract&)>& change) {
   Contract contract = ContractOf<Pass, NoOptions>("pass", "passes on")
                           .in("in", &Pass::on_group, "a group")
                           .out("out", &Pass::out_, "the same")
-                          .timer("late", &Pass::on_late, "time is up");
+                          .timer("late", &Pass::on_late, "time is up")
+                          .stateless();
   change(contract);
   Plugin plugin = a_plugin();
   plugin.actors = {contract};
@@ -131,6 +133,8 @@ TEST(PluginContents, NeedEveryPartOfAContract) {
   EXPECT_EQ(fault_of_actor([](Contract&) {}), "fits");
   const std::vector<std::pair<std::string, std::function<void(Contract&)>>> cases = {
       {"an actor 'pass' cannot be made", [](Contract& c) { c.make = nullptr; }},
+      {"actor 'pass' does not say what its state is",
+       [](Contract& c) { c.state = StateOfActor(); }},
       {"has no doc text", [](Contract& c) { c.doc.clear(); }},
       {"input 'in' of actor 'pass' is there twice",
        [](Contract& c) { c.inputs.push_back(c.inputs.front()); }},

@@ -233,6 +233,12 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
     result.violations.push_back(started.error().text());
     return result;
   }
+  while (hooks.after_event != nullptr && executor.advance()) {
+    const Status seen = hooks.after_event(executor);
+    if (seen.ok()) continue;
+    result.violations.push_back(seen.error().text());
+    return result;
+  }
   result.outcome = executor.wait();
   judge.see_end(result.outcome);
   result.violations = judge.violations();

@@ -15,6 +15,7 @@
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/replay_source.h"
+#include "runtime/exec/virtual_executor.h"
 
 namespace primerl::sim {
 
@@ -57,6 +58,8 @@ struct DemoHooks {
   /// Where the checkpoint of a step goes; null = one folder that every one fills anew.
   std::function<std::filesystem::path(int64_t step)> checkpoint_folder;
   std::function<void(int64_t step)> on_checkpoint;  // committed; may be null
+  /// Called after every event; null = nobody looks. An error is a violation.
+  std::function<Status(VirtualExecutor& executor)> after_event;
 };
 
 struct DemoResult {

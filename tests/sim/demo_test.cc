@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "graph/base/json.h"
@@ -89,6 +90,37 @@ TEST(Demo, EachFaultReallyHappens) {
   for (uint64_t seed = 1; seed <= 5; ++seed)
     abandoned += run_demo({.seed = seed, .fault = Fault::kEnvironmentHang}).num_abandoned;
   EXPECT_GT(abandoned, 0);
+}
+
+/// Whatever an actor or its group changes is in their saved state: a run whose groups are replaced
+/// at random moments, each by a fresh one made of the bytes of its state, takes the same steps.
+TEST(Demo, GroupsThatAreMadeAnewFromTheirStateGoOnAsTheyWere) {
+  const Matrix all = matrix();
+  const uint64_t last = std::min(all.last, std::max<uint64_t>(all.first, 20));
+  std::map<std::string, int> num_remade;
+  for (const Fault fault : all.faults) {
+    for (uint64_t seed = all.first; seed <= last; ++seed) {
+      const DemoCase demo{.seed = seed, .fault = fault, .checkpoint_every = 2};
+      const auto plan = demo_plan(demo);
+      RandomStream choice(mix(seed, 12));
+      DemoHooks hooks;
+      hooks.after_event = [&](VirtualExecutor& executor) -> Status {
+        if (choice.below(20) != 0) return ok();
+        const GroupId group(static_cast<uint32_t>(choice.below(plan->groups.size())));
+        if (!executor.may_remake(group)) return ok();
+        ++num_remade[plan->group(group).name];
+        return executor.remake(group);
+      };
+      const DemoResult remade = run_demo(demo, hooks);
+      const DemoResult plain = run_demo(demo);
+      ASSERT_TRUE(remade.violations.empty()) << words(demo, remade);
+      ASSERT_EQ(remade.trace_hash, plain.trace_hash) << repeat_command(demo);
+      ASSERT_EQ(remade.rollouts, plain.rollouts) << repeat_command(demo);
+      ASSERT_EQ(remade.took, plain.took) << repeat_command(demo);
+    }
+  }
+  for (const std::string group : {"env.main", "rollout.main", "router", "trainer", "broadcaster"})
+    EXPECT_GT(num_remade[group], 0) << group;
 }
 
 /// 24 rollouts in flight before an engine that runs two and queues one.

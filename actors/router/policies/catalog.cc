@@ -1,4 +1,6 @@
 
+#include <charconv>
+
 #include "actors/router/policies/policy.h"
 #include "graph/base/random.h"
 
@@ -48,6 +50,12 @@ class RoundRobin final : public RoutePolicy {
  public:
   size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
     return static_cast<size_t>(next_++ % engines.size());
+  }
+  std::string state() const override { return std::to_string(next_); }
+  Status restore(std::string_view state) override {
+    const auto [end, fault] = std::from_chars(state.data(), state.data() + state.size(), next_);
+    if (fault == std::errc() && end == state.data() + state.size()) return ok();
+    return error(Code::kCorrupt, "'{}' is not the number of the next engine", state);
   }
 
  private:

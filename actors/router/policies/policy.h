@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/base/ids.h"
+#include "graph/base/result.h"
 
 namespace primerl {
 
@@ -45,6 +46,13 @@ class RoutePolicy {
   /// Of those that can take the request now. Index into `engines`, which is not empty and in
   /// instance order.
   virtual size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) = 0;
+  /// What choose() changes, as text that restore() of a fresh policy of the same kind takes: a
+  /// recovered router goes on with it. Empty: it changes nothing.
+  virtual std::string state() const { return {}; }
+  virtual Status restore(std::string_view state) {
+    if (state.empty()) return ok();
+    return error(Code::kCorrupt, "a routing policy without a state got one: '{}'", state);
+  }
 };
 
 /// One value of a router's `policy`.

@@ -1,0 +1,359 @@
+#include "runtime/exec/group_state.h"
+
+#include <algorithm>
+
+#include "runtime/exec/group_body.h"
+#include "runtime/wire/msgpack_codec.h"
+
+namespace primerl {
+namespace {
+
+template <class Write>
+SavedFields written(const Write& write) {
+  MsgpackWriter writer;
+  write(writer);
+  SavedFields saved;
+  saved.body = Blob(writer.take_body());
+  saved.blobs = writer.take_blobs();
+  return saved;
+}
+
+SavedMessage saved_message(LinkId link, const Envelope& envelope) {
+  SavedMessage saved;
+  saved.link = link;
+  saved.tenant = envelope.tenant;
+  saved.origin = envelope.origin;
+  saved.incarnation = envelope.incarnation;
+  saved.sequence = envelope.sequence;
+  saved.cause = envelope.cause;
+  saved.sent_at = envelope.sent_at;
+  saved.blob_bytes = envelope.blob_bytes;
+  saved.payload = written(
+      [&](FieldWriter& out) { envelope.payload.type->write(out, envelope.payload.message.get()); });
+  return saved;
+}
+
+Result<Envelope> restored_message(const SavedMessage& saved, const WiredLink& link,
+                                  const MessageType& type) {
+  Envelope envelope;
+  envelope.edge = link.edge;
+  envelope.sender = link.sender;
+  envelope.target = link.target;
+  envelope.tenant = saved.tenant;
+  envelope.origin = saved.origin;
+  envelope.incarnation = saved.incarnation;
+  envelope.sequence = saved.sequence;
+  envelope.cause = saved.cause;
+  envelope.sent_at = saved.sent_at;
+  envelope.blob_bytes = saved.blob_bytes;
+  ASSIGN_OR_RETURN(envelope.payload,
+                   decode_message(type, saved.payload.body.bytes(), saved.payload.blobs));
+  return envelope;
+}
+
+SavedInput saved_input(const Input& input, std::span<const InLink> links) {
+  SavedInput saved;
+  saved.kind = static_cast<uint8_t>(input.kind);
+  saved.actor = input.actor;
+  saved.arrival = input.arrival;
+  saved.arrived = input.arrived;
+  switch (input.kind) {
+    case StepKind::kMessage:
+      saved.message = saved_message(links[input.in_index].id, input.envelope);
+      break;
+    case StepKind::kTimer:
+      saved.timer = input.port;
+      saved.generation = input.generation;
+      break;
+    case StepKind::kPeer:
+      saved.peer_is_up = input.peer.kind == PeerEvent::Kind::kUp;
+      saved.peer = input.peer.instance;
+      saved.peer_incarnation = input.peer.incarnation;
+      break;
+    case StepKind::kWork:
+    case StepKind::kDrain:
+      break;
+  }
+  return saved;
+}
+
+/// The pairs (number here, number saved) of a link's side; one list for saving and restoring.
+template <class Link, class Saved, class Visit>
+void visit_counters_in(Link& in, Saved& saved, const Visit& visit) {
+  visit(in.num_received, saved.num_received);
+  visit(in.num_handled, saved.num_handled);
+  visit(in.num_failed, saved.num_failed);
+  visit(in.num_overwritten, saved.num_overwritten);
+  visit(in.num_refused_duplicates, saved.num_refused_duplicates);
+  visit(in.num_refused_incarnations, saved.num_refused_incarnations);
+  visit(in.waiting_max, saved.waiting_max);
+  visit(in.sent_by_dead, saved.sent_by_dead);
+}
+
+template <class Link, class Saved, class Visit>
+void visit_counters_out(Link& out, Saved& saved, const Visit& visit) {
+  visit(out.num_emitted, saved.num_emitted);
+  visit(out.num_shipped, saved.num_shipped);
+  visit(out.num_settled, saved.num_settled);
+  visit(out.num_overwritten, saved.num_overwritten);
+  visit(out.past_sent, saved.past_sent);
+  visit(out.past_handled, saved.past_handled);
+  visit(out.past_dropped, saved.past_dropped);
+  visit(out.num_returned, saved.num_returned);
+  visit(out.waiting_max, saved.waiting_max);
+  visit(out.full_since_ns, saved.full_since_ns);
+  visit(out.blocked_ns, saved.blocked_ns);
+}
+
+void save(const Counter& counter, uint64_t& saved) { saved = counter.get(); }
+void load(Counter& counter, const uint64_t& saved) { counter.set(saved); }
+
+SavedInLink saved_link(const InLink& in) {
+  SavedInLink saved;
+  saved.incarnation = in.incarnation;
+  saved.last_sequence = in.last_sequence;
+  saved.num_received_incarnation = in.num_received_incarnation;
+  saved.settled_messages = in.settled_messages;
+  saved.settled_bytes = in.settled_bytes;
+  saved.granted_messages = in.granted_messages;
+  saved.granted_bytes = in.granted_bytes;
+  saved.is_ungranted = in.is_ungranted;
+  saved.is_paused = in.is_paused.get() != 0;
+  visit_counters_in(in, saved, save);
+  return saved;
+}
+
+void load_link(const SavedInLink& saved, InLink& in) {
+  in.incarnation = saved.incarnation;
+  in.last_sequence = saved.last_sequence;
+  in.num_received_incarnation = saved.num_received_incarnation;
+  in.settled_messages = saved.settled_messages;
+  in.settled_bytes = saved.settled_bytes;
+  in.granted_messages = saved.granted_messages;
+  in.granted_bytes = saved.granted_bytes;
+  in.is_ungranted = saved.is_ungranted;
+  visit_counters_in(in, saved, load);
+}
+
+SavedOutLink saved_link(const OutLink& out) {
+  SavedOutLink saved;
+  saved.is_live = out.is_live;
+  visit_counters_out(out, saved, save);
+  saved.bytes_emitted = out.bytes_emitted;
+  saved.bytes_shipped = out.bytes_shipped;
+  saved.bytes_settled = out.bytes_settled;
+  for (uint64_t at = out.outbox.head(); at != out.outbox.tail(); ++at)
+    saved.outbox.push_back(saved_message(out.id, out.outbox.at(at)));
+  for (uint64_t at = out.unacknowledged.head(); at != out.unacknowledged.tail(); ++at)
+    saved.unacknowledged.push_back(saved_message(out.id, out.unacknowledged.at(at)));
+  return saved;
+}
+
+}  // namespace
+
+SavedFields save_actor(const Contract& contract, const Actor& actor) {
+  if (contract.state.write == nullptr) return {};
+  return written([&](FieldWriter& out) { contract.state.write(out, actor); });
+}
+
+Status restore_actor(const Contract& contract, const SavedFields& saved, Actor& actor) {
+  if (contract.state.read == nullptr) {
+    if (saved.body.empty()) return ok();
+    return error(Code::kCorrupt, "actor '{}' has no state, and {} bytes of one were saved",
+                 contract.name, saved.body.size());
+  }
+  MsgpackReader reader(saved.body.bytes(), saved.blobs);
+  contract.state.read(reader, actor);
+  const Status finished = reader.finish();
+  if (finished.ok()) return ok();
+  return Error(finished.error()).while_doing(fmt::format("the state of '{}'", contract.name));
+}
+
+SavedFields encode_group_state(const GroupState& state) {
+  return written([&](FieldWriter& out) { wire::write(out, state); });
+}
+
+Result<GroupState> decode_group_state(const SavedFields& bytes) {
+  MsgpackReader reader(bytes.body.bytes(), bytes.blobs);
+  GroupState state;
+  wire::read(reader, state);
+  RETURN_IF_ERROR(reader.finish());
+  return state;
+}
+
+GroupState ActorGroup::Body::state() const {
+  CHECK(step_ == Step::kNone && !is_in_burst_, "a group was saved within a step");
+  GroupState state;
+  state.group = setup().group;
+  state.num_steps = num_steps_.get();
+  state.num_shipped = num_shipped_.get();
+  state.num_received = num_received_.get();
+  state.num_restarts = num_restarts_.get();
+  state.num_abandoned = num_abandoned_.get();
+  state.is_draining = is_draining_;
+  state.work_armed = work_armed_;
+  state.work_arrival = work_arrival_;
+  for (const ActorSlot& slot : slots_) {
+    const Running& running = *slot.running;
+    SavedActor& saved = state.actors.emplace_back();
+    saved.state = save_actor(running.contract(), running.actor());
+    saved.counters.insert(running.counters.begin(), running.counters.end());
+    saved.timer_generations = slot.timer_generations;
+    saved.restarts = slot.restarts;
+    saved.has_drained = slot.has_drained;
+    saved.stops_on_error = running.stops_on_error();
+    saved.is_draining = running.is_draining();
+  }
+  for (const InLink& in : inbox_.links) state.in_links.push_back(saved_link(in));
+  for (const OutLink& out : common_->flow->links) state.out_links.push_back(saved_link(out));
+  inbox_.visit(
+      [&](const Input& input) { state.inputs.push_back(saved_input(input, inbox_.links)); });
+  std::sort(state.inputs.begin(), state.inputs.end(),
+            [](const SavedInput& a, const SavedInput& b) { return a.arrival < b.arrival; });
+  state.last_arrival = inbox_.last_arrival();
+  for (const PendingTimer& timer : timers_)
+    state.timers.push_back({timer.due, timer.actor, timer.timer, timer.generation});
+  for (const OpenBatch& open : batches_)
+    state.peers.push_back({open.batch.to, open.peer_incarnation});
+  return state;
+}
+
+Status ActorGroup::Body::restore(const GroupState& state, Time now) {
+  CHECK(is_started_ && num_steps_.get() == 0 && inbox_.empty(),
+        "a group is restored before its first step");
+  CHECK(setup().step_source == nullptr, "a group that follows a record is not restored");
+  set_now(now);
+  RETURN_IF_ERROR(check_fits(state));
+  RETURN_IF_ERROR(restore_actors(state));
+  RETURN_IF_ERROR(restore_links(state));
+  for (const SavedInput& saved : state.inputs) {
+    ASSIGN_OR_RETURN(Input input, restored_input(saved));
+    inbox_.put_back(std::move(input));
+  }
+  inbox_.set_last_arrival(state.last_arrival);
+  timers_.clear();
+  for (const SavedTimer& saved : state.timers)
+    timers_.push_back({saved.due, saved.actor, saved.timer, saved.generation});
+  for (size_t i = 0; i < batches_.size(); ++i)
+    batches_[i].peer_incarnation = state.peers[i].incarnation;
+  num_steps_.set(state.num_steps);
+  num_shipped_.set(state.num_shipped);
+  num_received_.set(state.num_received);
+  num_restarts_.set(state.num_restarts);
+  num_abandoned_.set(state.num_abandoned);
+  is_draining_ = state.is_draining;
+  work_armed_ = state.work_armed;
+  work_arrival_ = state.work_arrival;
+  (void)common_->flow->take_got_room();
+  update_gauge();
+  return ok();
+}
+
+/// Everything that is an index here is one of this group.
+Status ActorGroup::Body::check_fits(const GroupState& state) const {
+  const auto strange = [&](std::string_view what) {
+    return error(Code::kCorrupt, "the saved state of '{}' is of another graph: {}", planned_.name,
+                 what);
+  };
+  if (state.group != setup().group) return strange("it is another group's");
+  if (state.actors.size() != slots_.size()) return strange("it has other actors");
+  if (state.in_links.size() != inbox_.links.size() ||
+      state.out_links.size() != common_->flow->links.size())
+    return strange("it has other edges");
+  if (state.peers.size() != batches_.size()) return strange("it has other neighbours");
+  const auto has_timer = [&](uint32_t actor, uint32_t timer) {
+    return actor < slots_.size() && timer < slots_[actor].timer_generations.size();
+  };
+  for (size_t i = 0; i < slots_.size(); ++i)
+    if (state.actors[i].timer_generations.size() != slots_[i].timer_generations.size())
+      return strange("an actor has other timers");
+  for (const SavedTimer& timer : state.timers)
+    if (!has_timer(timer.actor, timer.timer)) return strange("it has other timers");
+  for (const SavedInput& input : state.inputs) {
+    if (input.kind > static_cast<uint8_t>(StepKind::kPeer) || input.actor >= slots_.size() ||
+        input.message.has_value() != (input.kind == static_cast<uint8_t>(StepKind::kMessage)))
+      return strange("an input is none");
+    if (input.kind == static_cast<uint8_t>(StepKind::kTimer) &&
+        !has_timer(input.actor, input.timer))
+      return strange("it has other timers");
+  }
+  return ok();
+}
+
+Status ActorGroup::Body::restore_actors(const GroupState& state) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    ActorSlot& slot = slots_[i];
+    Running& running = *slot.running;
+    const SavedActor& saved = state.actors[i];
+    RETURN_IF_ERROR(restore_actor(running.contract(), saved.state, running.actor()));
+    running.counters = {saved.counters.begin(), saved.counters.end()};
+    running.go_on(saved.stops_on_error, saved.is_draining);
+    slot.timer_generations = saved.timer_generations;
+    slot.restarts = saved.restarts;
+    slot.has_drained = saved.has_drained;
+    take_snapshot(slot);
+  }
+  return ok();
+}
+
+Status ActorGroup::Body::restore_links(const GroupState& state) {
+  for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
+    InLink& in = inbox_.links[i];
+    load_link(state.in_links[i], in);
+    inbox_.pause(in.actor, in.link->input, state.in_links[i].is_paused);
+    if (in.is_ungranted && in_peer_[i] != Inbox::kNone)
+      batches_[in_peer_[i]].ungranted.push_back(i);
+  }
+  Flow& flow = *common_->flow;
+  for (uint32_t i = 0; i < flow.links.size(); ++i) {
+    OutLink& out = flow.links[i];
+    const SavedOutLink& saved = state.out_links[i];
+    const MessageType& type = *slots_[out.actor].running->contract().outputs[out.link->output].type;
+    std::vector<Envelope> outbox, unacknowledged;
+    for (const SavedMessage& message : saved.outbox) {
+      ASSIGN_OR_RETURN(Envelope envelope, restored_message(message, *out.link, type));
+      outbox.push_back(std::move(envelope));
+    }
+    for (const SavedMessage& message : saved.unacknowledged) {
+      ASSIGN_OR_RETURN(Envelope envelope, restored_message(message, *out.link, type));
+      unacknowledged.push_back(std::move(envelope));
+    }
+    if (!saved.is_live) flow.close(out);
+    visit_counters_out(out, saved, load);
+    out.bytes_emitted = saved.bytes_emitted;
+    out.bytes_shipped = saved.bytes_shipped;
+    out.bytes_settled = saved.bytes_settled;
+    flow.put_back(out, std::move(outbox), std::move(unacknowledged));
+  }
+  return ok();
+}
+
+Result<Input> ActorGroup::Body::restored_input(const SavedInput& saved) const {
+  Input input;
+  input.kind = static_cast<StepKind>(saved.kind);
+  input.actor = saved.actor;
+  input.arrival = saved.arrival;
+  input.arrived = saved.arrived;
+  input.port = saved.timer;
+  input.generation = saved.generation;
+  input.peer = {saved.peer_is_up ? PeerEvent::Kind::kUp : PeerEvent::Kind::kDown, saved.peer,
+                saved.peer_incarnation};
+  if (!saved.message) return input;
+  const auto& links = setup().wiring->links;
+  if (saved.message->link.index() >= links.size() ||
+      links[saved.message->link.index()].target_group != setup().group)
+    return error(Code::kCorrupt,
+                 "a message in the saved state of '{}' is of link {}, which ends "
+                 "elsewhere",
+                 planned_.name, saved.message->link.value);
+  const WiredLink& link = links[saved.message->link.index()];
+  const InLink& in = inbox_.links[link.in_index];
+  input.actor = in.actor;
+  input.port = link.input;
+  input.in_index = link.in_index;
+  const MessageType& type = *slots_[in.actor].running->contract().inputs[link.input].type;
+  ASSIGN_OR_RETURN(input.envelope, restored_message(*saved.message, link, type));
+  return input;
+}
+
+}  // namespace primerl

@@ -1,0 +1,205 @@
+/// GroupState: all that an ActorGroup is between two steps, as plain values: its actors by the
+/// fields that their contracts name, its inputs, credits, outboxes, timers and counters.
+/// ActorGroup::state() makes it, ActorGroup::restore() puts it into a fresh group of the same plan,
+/// which then does what the first one would have done. A cut (docs/design/recovery.md) is made of
+/// these.
+///
+/// Numbers of instances, links and tenants are those of the plan: a state means nothing in another
+/// one. Values, no threads.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/contract.h"
+#include "runtime/wire/message_batch.h"
+
+namespace primerl {
+
+/// Fields as msgpack, and the Blobs among them.
+struct SavedFields {
+  Blob body;
+  std::vector<Blob> blobs;
+
+  template <class F>
+  static void fields(F& f) {
+    f("body", &SavedFields::body)("blobs", &SavedFields::blobs);
+  }
+};
+
+/// What the contract names of the actor; nothing for an actor without fields.
+SavedFields save_actor(const Contract& contract, const Actor& actor);
+/// kCorrupt when these are not the contract's fields; the actor is then no good any more.
+Status restore_actor(const Contract& contract, const SavedFields& saved, Actor& actor);
+
+/// An Envelope. Its type is that of the port that it came to or left from.
+struct SavedMessage {
+  LinkId link;
+  TenantSlot tenant;
+  InstanceId origin;
+  uint32_t incarnation = 0;
+  uint64_t sequence = 0;
+  StepRef cause;
+  Time sent_at;
+  uint64_t blob_bytes = 0;
+  SavedFields payload;
+
+  template <class F>
+  static void fields(F& f) {
+    using M = SavedMessage;
+    f("link", &M::link)("tenant", &M::tenant)("origin", &M::origin)("incarnation", &M::incarnation)(
+        "sequence", &M::sequence)("cause", &M::cause)("sent_at", &M::sent_at)(
+        "blob_bytes", &M::blob_bytes)("payload", &M::payload);
+  }
+};
+
+struct SavedInput {
+  uint8_t kind = 0;  // StepKind
+  uint32_t actor = 0;
+  uint32_t timer = 0;       // of a timer
+  uint64_t generation = 0;  // likewise
+  uint64_t arrival = 0;
+  Time arrived;
+  std::optional<SavedMessage> message;
+  bool peer_is_up = false;  // of a peer event
+  InstanceId peer;
+  uint32_t peer_incarnation = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using I = SavedInput;
+    f("kind", &I::kind)("actor", &I::actor)("timer", &I::timer)("generation", &I::generation)(
+        "arrival", &I::arrival)("arrived", &I::arrived)("message", &I::message)(
+        "peer_is_up", &I::peer_is_up)("peer", &I::peer)("peer_incarnation", &I::peer_incarnation);
+  }
+};
+
+struct SavedTimer {
+  Time due;
+  uint32_t actor = 0;
+  uint32_t timer = 0;
+  uint64_t generation = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using T = SavedTimer;
+    f("due", &T::due)("actor", &T::actor)("timer", &T::timer)("generation", &T::generation);
+  }
+};
+
+struct SavedActor {
+  SavedFields state;
+  std::map<std::string, int64_t> counters;
+  std::vector<uint64_t> timer_generations;
+  std::vector<Time> restarts;
+  bool has_drained = false;
+  bool stops_on_error = false;
+  bool is_draining = false;  // and its work turns were told
+
+  template <class F>
+  static void fields(F& f) {
+    using A = SavedActor;
+    f("state", &A::state)("counters", &A::counters)("timer_generations", &A::timer_generations)(
+        "restarts", &A::restarts)("has_drained", &A::has_drained)(
+        "stops_on_error", &A::stops_on_error)("is_draining", &A::is_draining);
+  }
+};
+
+/// The receiving side of a link (InLink).
+struct SavedInLink {
+  uint32_t incarnation = 0;
+  uint64_t last_sequence = 0, num_received_incarnation = 0;
+  uint64_t settled_messages = 0, settled_bytes = 0;
+  uint64_t granted_messages = 0, granted_bytes = 0;
+  bool is_ungranted = false, is_paused = false;
+  uint64_t num_received = 0, num_handled = 0, num_failed = 0, num_overwritten = 0;
+  uint64_t num_refused_duplicates = 0, num_refused_incarnations = 0;
+  uint64_t waiting_max = 0, sent_by_dead = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using L = SavedInLink;
+    f("incarnation", &L::incarnation)("last_sequence", &L::last_sequence)(
+        "num_received_incarnation", &L::num_received_incarnation)(
+        "settled_messages", &L::settled_messages)("settled_bytes", &L::settled_bytes)(
+        "granted_messages", &L::granted_messages)("granted_bytes", &L::granted_bytes)(
+        "is_ungranted", &L::is_ungranted)("is_paused", &L::is_paused)(
+        "num_received", &L::num_received)("num_handled", &L::num_handled)(
+        "num_failed", &L::num_failed)("num_overwritten", &L::num_overwritten)(
+        "num_refused_duplicates", &L::num_refused_duplicates)(
+        "num_refused_incarnations", &L::num_refused_incarnations)("waiting_max", &L::waiting_max)(
+        "sent_by_dead", &L::sent_by_dead);
+  }
+};
+
+/// The sending side of a link (OutLink).
+struct SavedOutLink {
+  bool is_live = true;
+  uint64_t num_emitted = 0, num_shipped = 0, num_settled = 0, num_overwritten = 0;
+  uint64_t bytes_emitted = 0, bytes_shipped = 0, bytes_settled = 0;
+  uint64_t past_sent = 0, past_handled = 0, past_dropped = 0, num_returned = 0;
+  uint64_t waiting_max = 0, full_since_ns = 0, blocked_ns = 0;
+  std::vector<SavedMessage> outbox;
+  std::vector<SavedMessage> unacknowledged;  // of remote links
+
+  template <class F>
+  static void fields(F& f) {
+    using L = SavedOutLink;
+    f("is_live", &L::is_live)("num_emitted", &L::num_emitted)("num_shipped", &L::num_shipped)(
+        "num_settled", &L::num_settled)("num_overwritten", &L::num_overwritten)(
+        "bytes_emitted", &L::bytes_emitted)("bytes_shipped", &L::bytes_shipped)(
+        "bytes_settled", &L::bytes_settled)("past_sent", &L::past_sent)(
+        "past_handled", &L::past_handled)("past_dropped", &L::past_dropped)(
+        "num_returned", &L::num_returned)("waiting_max", &L::waiting_max)(
+        "full_since_ns", &L::full_since_ns)("blocked_ns", &L::blocked_ns)("outbox", &L::outbox)(
+        "unacknowledged", &L::unacknowledged);
+  }
+};
+
+/// What is known of another group's process.
+struct SavedPeer {
+  GroupId group;
+  uint32_t incarnation = 0;  // grants of older ones are ignored
+
+  template <class F>
+  static void fields(F& f) {
+    f("group", &SavedPeer::group)("incarnation", &SavedPeer::incarnation);
+  }
+};
+
+struct GroupState {
+  GroupId group;
+  uint64_t num_steps = 0;
+  uint64_t num_shipped = 0, num_received = 0;
+  uint64_t num_restarts = 0, num_abandoned = 0;
+  uint64_t last_arrival = 0;
+  bool is_draining = false;
+  bool work_armed = false;
+  uint64_t work_arrival = 0;
+  std::vector<SavedActor> actors;       // in the order of the group's instances
+  std::vector<SavedInLink> in_links;    // by in_index
+  std::vector<SavedOutLink> out_links;  // by out_index
+  std::vector<SavedInput> inputs;       // in order of arrival
+  std::vector<SavedTimer> timers;
+  std::vector<SavedPeer> peers;
+
+  template <class F>
+  static void fields(F& f) {
+    using G = GroupState;
+    f("group", &G::group)("num_steps", &G::num_steps)("num_shipped", &G::num_shipped)(
+        "num_received", &G::num_received)("num_restarts", &G::num_restarts)(
+        "num_abandoned", &G::num_abandoned)("last_arrival", &G::last_arrival)(
+        "is_draining", &G::is_draining)("work_armed", &G::work_armed)(
+        "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
+        "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers);
+  }
+};
+
+/// A state as bytes and back; kCorrupt for bytes that are none.
+SavedFields encode_group_state(const GroupState& state);
+Result<GroupState> decode_group_state(const SavedFields& bytes);
+
+}  // namespace primerl
