@@ -99,10 +99,9 @@ struct TenantDemand {
 /// What a cut holds of an actor (docs/design/recovery.md): all that its handlers change.
 struct StateOfActor {
   enum class Kind {
-    kUnsaid,      // a contract like this is refused
-    kNone,        // stateless()
-    kFields,      // state(): written between two steps, read by a fresh actor after its start()
-    kWithEngine,  // lost_with_engine()
+    kUnsaid,  // a contract like this is refused
+    kNone,    // stateless()
+    kFields,  // state(): written between two steps, read by a fresh actor after its start()
   };
   Kind kind = Kind::kUnsaid;
   std::string schema;  // of kFields, as MessageType::schema
@@ -200,7 +199,7 @@ PortAttribute refuse_with(void (A::*member)(const T&, const Error&)) {
 }
 
 /// Builds the Contract of actor class A, constructed from options S. It must say what the actor's
-/// state is: state(), stateless() or lost_with_engine().
+/// state is: state() or stateless().
 template <class A, class S, bool kSaysState = false>
 class ContractOf {
  public:
@@ -242,10 +241,10 @@ class ContractOf {
     return ContractOf<A, S, true>(std::move(contract_));
   }
   /// Its handlers change nothing that a later one reads.
-  ContractOf<A, S, true> stateless() && { return said(StateOfActor::Kind::kNone); }
-  /// Its state belongs to sequences whose KV blocks an engine holds. No cut has those: a recovery
-  /// begins engine and actor anew, as after the death of their process.
-  ContractOf<A, S, true> lost_with_engine() && { return said(StateOfActor::Kind::kWithEngine); }
+  ContractOf<A, S, true> stateless() && {
+    contract_.state.kind = StateOfActor::Kind::kNone;
+    return ContractOf<A, S, true>(std::move(contract_));
+  }
 
   template <class M>
   ContractOf&& option(std::string name, M S::*member, Constraint constraint, std::string doc) && {
@@ -371,10 +370,6 @@ class ContractOf {
   template <class, class, bool>
   friend class ContractOf;
   explicit ContractOf(Contract contract) : contract_(std::move(contract)) {}
-  ContractOf<A, S, true> said(StateOfActor::Kind kind) {
-    contract_.state.kind = kind;
-    return ContractOf<A, S, true>(std::move(contract_));
-  }
   static void apply(const PortAttribute& attribute, InputPort& port) {
     CHECK(attribute.on_input != nullptr, "this attribute is for outputs");
     attribute.on_input(port);

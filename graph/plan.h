@@ -136,6 +136,8 @@ struct TraceSettings {
   int64_t ring_bytes = int64_t{64} << 20;
   Duration sync_every = Duration::milliseconds(100);
   bool pack = true;
+  Duration cut_every = Duration::seconds(60);
+  int64_t cut_steps = 100'000;
 
   bool is_on() const { return level != "off"; }
 };

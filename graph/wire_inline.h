@@ -62,8 +62,8 @@ concept HasFields = requires(Probe& probe) {
 template <class T>
 struct Count {
   size_t fields = 0;
-  template <class M>
-  Count& operator()(std::string_view, M T::*) {
+  template <class M, class B>
+  Count& operator()(std::string_view, M B::*) {
     ++fields;
     return *this;
   }
@@ -72,8 +72,8 @@ struct Count {
 template <class T>
 struct Describe {
   std::string text;
-  template <class M>
-  Describe& operator()(std::string_view name, M T::*) {
+  template <class M, class B>
+  Describe& operator()(std::string_view name, M B::*) {
     text += std::string(name) + ":" + type_text<M>() + ";";
     return *this;
   }
@@ -83,8 +83,8 @@ template <class T>
 struct Put {
   FieldWriter& out;
   const T& value;
-  template <class M>
-  Put& operator()(std::string_view name, M T::*member) {
+  template <class M, class B>  // B is T, or a base of it
+  Put& operator()(std::string_view name, M B::*member) {
     out.name(name);
     write(out, value.*member);
     return *this;
@@ -95,8 +95,8 @@ template <class T>
 struct Take {
   FieldReader& in;
   T& value;
-  template <class M>
-  Take& operator()(std::string_view name, M T::*member) {
+  template <class M, class B>
+  Take& operator()(std::string_view name, M B::*member) {
     in.name(name);
     read(in, value.*member);
     return *this;

@@ -35,6 +35,12 @@ class EngineUser : public Actor {
   void tell_load(const EngineState& state);
   virtual void fill(EngineLoad& load, const EngineState& state) const = 0;
   virtual bool is_news(const EngineLoad& told, const EngineLoad& now) const = 0;
+  /// What handlers change here, for the contract of the derived actor.
+  template <class F>
+  static void engine_fields(F& f) {
+    using E = EngineUser;
+    f("applied", &E::applied_)("coming", &E::coming_)("told_load", &E::told_load_);
+  }
 
   Engine* engine_ = nullptr;
   Out<PolicyApplied> applied_out_;
@@ -46,6 +52,11 @@ class EngineUser : public Actor {
     PolicyVersion version;
     TenantSlot tenant;
     StepRef cause;  // the update
+
+    template <class F>
+    static void fields(F& f) {
+      f("version", &Coming::version)("tenant", &Coming::tenant)("cause", &Coming::cause);
+    }
   };
   std::optional<PolicyApplied> apply(PolicyVersion version);
 

@@ -23,7 +23,14 @@ Contract Decode::contract() {
            work_burst(1))
       .timer("weights", &Decode::take_weights, "new weights were still on their way")
       .works()
-      .lost_with_engine();
+      .state([](auto& f) {
+        using D = Decode;
+        engine_fields(f);
+        f("running", &D::running_)("aborted", &D::aborted_)("aborted_order", &D::aborted_order_)(
+            "ended_early", &D::ended_early_)("finished", &D::finished_)(
+            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
+            "has_told_first_token", &D::has_told_first_token_);
+      });
 }
 
 Status Decode::on_request(const PrefillDone& done) {
@@ -101,9 +108,9 @@ void Decode::take_finished() {
   for (auto& event : engine_->take_finished()) {
     const bool is_passed_on = event.was_prefilled && running_.count(request_of(event.id)) == 0;
     if (is_passed_on)
-      ended_early_.insert_or_assign(event.id, std::move(event));
+      ended_early_.insert_or_assign(event.id, Finished{std::move(event)});
     else
-      finished_.push_back(std::move(event));
+      finished_.push_back(Finished{std::move(event)});
   }
 }
 

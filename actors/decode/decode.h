@@ -49,6 +49,20 @@ class Decode final : public EngineUser {
     uint32_t attempt = 0;
     StepRef cause;
     InstanceId origin;
+
+    template <class F>
+    static void fields(F& f) {
+      f("session", &Known::session)("attempt", &Known::attempt)("cause", &Known::cause)(
+          "origin", &Known::origin);
+    }
+  };
+  /// A FinishEvent with its kept sets, which its own fields() leave out.
+  struct Finished : FinishEvent {
+    template <class F>
+    static void fields(F& f) {
+      FinishEvent::fields(f);
+      f("kept", &Finished::kept);
+    }
   };
 
   Status on_request(const PrefillDone& done);
@@ -71,8 +85,8 @@ class Decode final : public EngineUser {
   std::deque<RequestName> aborted_order_;
   /// Ended between PrefillDone's departure and its arrival, which is waited for: as many as the
   /// edge holds.
-  std::map<SequenceId, FinishEvent> ended_early_;
-  std::deque<FinishEvent> finished_;  // taken from the engine, not answered yet
+  std::map<SequenceId, Finished> ended_early_;
+  std::deque<Finished> finished_;  // taken from the engine, not answered yet
   StepRef last_cause_;
   uint64_t num_finished_ = 0;
   bool has_told_first_token_ = false;

@@ -50,7 +50,13 @@ Contract Prefill::contract() {
       .timer("weights", &Prefill::take_weights, "new weights were still on their way")
       .timer("lease", &Prefill::on_lease, "a finished prompt may have waited for too long")
       .works()
-      .lost_with_engine();
+      .state([](auto& f) {
+        using P = Prefill;
+        engine_fields(f);
+        f("submitted", &P::submitted_)("done_waiting", &P::done_waiting_)("parked", &P::parked_)(
+            "leases", &P::leases_)("is_lease_armed", &P::is_lease_armed_)(
+            "cancelled", &P::cancelled_)("num_received", &P::num_received_);
+      });
 }
 
 Status Prefill::on_request(const GenerateRequest& request) {

@@ -45,11 +45,23 @@ class Prefill final : public EngineUser {
     int32_t num_prompt_tokens = 0;
     StepRef cause;
     InstanceId origin;
+
+    template <class F>
+    static void fields(F& f) {
+      using S = Submitted;
+      f("session", &S::session)("attempt", &S::attempt)("num_prompt_tokens", &S::num_prompt_tokens)(
+          "cause", &S::cause)("origin", &S::origin);
+    }
   };
   /// A finished prompt that was not passed on yet.
   struct Done {
     PrefillEvent event;
     Submitted submitted;
+
+    template <class F>
+    static void fields(F& f) {
+      f("event", &Done::event)("submitted", &Done::submitted);
+    }
   };
   /// The request that found the engine's queue full.
   struct Parked {
@@ -57,10 +69,21 @@ class Prefill final : public EngineUser {
     RequestName name;
     StepRef cause;
     InstanceId origin;
+
+    template <class F>
+    static void fields(F& f) {
+      f("request", &Parked::request)("name", &Parked::name)("cause", &Parked::cause)(
+          "origin", &Parked::origin);
+    }
   };
   struct Lease {
     Time ends;
     SequenceId id;
+
+    template <class F>
+    static void fields(F& f) {
+      f("ends", &Lease::ends)("id", &Lease::id);
+    }
   };
 
   Status on_request(const GenerateRequest& request);

@@ -118,6 +118,11 @@ const OptionSet& trace_options() {
           .field("sync_every", &T::sync_every, between(0.001, 60),
                  "how often the level power brings the trace to the disk")
           .field("pack", &T::pack, any(), "compress full segments in the background")
+          .field("cut_every", &T::cut_every, above(0),
+                 "how often a process without a learner saves its state, so that a resumed run "
+                 "follows no more of its record; one with a learner does at every checkpoint")
+          .field("cut_steps", &T::cut_steps, between(1000, int64_t{1} << 40) | unit("steps"),
+                 "steps of a process after which it saves its state earlier")
           .take();
   return options;
 }

@@ -44,6 +44,14 @@ struct SamplingParams {
   std::vector<std::string> stop = {};
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+
+  template <class F>
+  static void fields(F& f) {
+    using S = SamplingParams;
+    f("temperature", &S::temperature)("top_k", &S::top_k)("top_p", &S::top_p)("min_p", &S::min_p)(
+        "max_tokens", &S::max_tokens)("ignore_eos", &S::ignore_eos)("stop_ids", &S::stop_ids)(
+        "stop", &S::stop);
+  }
 };
 
 inline constexpr size_t kStopsMax = 16;       // texts of `stop`
@@ -63,6 +71,13 @@ struct SequenceRequest {
   SamplingParams sampling;
   uint64_t seed = 0;
   std::string salt;  // cache identity: tenant and policy version of the group
+
+  template <class F>
+  static void fields(F& f) {
+    using S = SequenceRequest;
+    f("id", &S::id)("tenant", &S::tenant)("prompt_tokens", &S::prompt_tokens)(
+        "sampling", &S::sampling)("seed", &S::seed)("salt", &S::salt);
+  }
 };
 
 /// The prompt's KV is complete; the sequence waits for take_over().

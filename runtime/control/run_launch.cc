@@ -226,6 +226,10 @@ LaunchOptions RunSession::launch_options(size_t index) const {
   if (lifecycle_.is_following()) {
     options.arguments.push_back("--recover");
     options.arguments.push_back(resume_.record.string());
+    for (const auto& cut : resume_.cuts) {
+      options.arguments.push_back("--cut");
+      options.arguments.push_back(cut);
+    }
   }
   for (const auto& variable : placed.variables) {
     const size_t name_end = variable.find('=');

@@ -1,6 +1,7 @@
 #include "runtime/control/run_preparation.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <ctime>
 
@@ -39,10 +40,63 @@ bool is_untouched(const fs::path& run_folder) {
   return true;
 }
 
+/// Looks at every byte of them, once.
+const std::vector<FoundCheckpoints>& checkpoints_of(const fs::path& run_folder, const Plan& plan,
+                                                    ResumeChoice& choice) {
+  if (choice.found.empty())
+    for (const auto& tenant : plan.tenants)
+      choice.found.push_back(
+          find_checkpoints(checkpoints_folder(run_folder, tenant.name, plan.tenants.size()),
+                           CheckpointDepth::kContents));
+  return choice.found;
+}
+
+/// The id that all files of a run carry; 0 when run.json does not say.
+uint64_t run_id_of(const fs::path& run_folder) {
+  const auto text = read_text_file(run_folder / "run.json");
+  const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
+  const auto digits = facts.ok() ? facts->get_string("run_id") : Result<std::string>(facts.error());
+  uint64_t id = 0;
+  if (digits.ok()) std::from_chars(digits->data(), digits->data() + digits->size(), id, 16);
+  return id;
+}
+
+/// A record, with the cuts from which it is followed.
+struct OpenRecord {
+  std::shared_ptr<const Trace> trace;
+  RunCuts cuts;
+  std::vector<std::string> paths;  // of the cuts
+
+  uint64_t last_step(GroupId group) const {
+    return std::max(trace->last_step(group), cuts.first_step(group) - 1);
+  }
+};
+
+/// From the newest cuts, when every process that follows has one that fits; else from the first
+/// step.
+Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeChoice& choice) {
+  OpenRecord record;
+  std::vector<int64_t> steps;
+  for (const auto& found : checkpoints_of(choice.run_folder, plan, choice))
+    steps.push_back(found.newest ? found.newest->step : -1);
+  CutChoice chosen = choose_cuts(plan, folder, run_id_of(choice.run_folder), steps);
+  for (auto& note : chosen.notes) choice.notes.push_back(std::move(note));
+  if (!chosen.files.empty()) {
+    std::vector<CutHead> heads;
+    for (const CutFile& file : chosen.files) heads.push_back(file.head);
+    RunCuts cuts = cuts_of(plan, chosen.files);
+    auto trace = Trace::open(folder, heads);
+    const Status fits = trace.ok() ? Recovery::check(plan, **trace, cuts) : Status(trace.error());
+    if (fits.ok()) return OpenRecord{*std::move(trace), std::move(cuts), std::move(chosen.paths)};
+  }
+  ASSIGN_OR_RETURN(record.trace, Trace::open(folder));
+  return record;
+}
+
 Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
   for (const auto& tenant : plan.tenants) {
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
-    auto found = find_checkpoints(folder, CheckpointDepth::kContents);
+    auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.record.empty()) {
       choice.points.clear();  // all steps are taken again
@@ -80,10 +134,12 @@ fs::path newest_record(const fs::path& run_folder) {
 
 /// Whether a start that followed `older` was cut off before the end of that record. Actor groups of
 /// processes that died are left out: they start again and count their steps from 1.
-bool was_cut_while_following(const Plan& plan, const Trace& newer, const Trace& older) {
-  if (!check_fits(plan, newer.catalog()).ok() || !check_fits(plan, older.catalog()).ok())
+bool was_cut_while_following(const Plan& plan, const OpenRecord& newer, const OpenRecord& older) {
+  if (!check_fits(plan, newer.trace->catalog()).ok() ||
+      !check_fits(plan, older.trace->catalog()).ok())
     return false;
-  const auto was_absent = absent_groups(plan, older), is_absent = absent_groups(plan, newer);
+  const auto was_absent = absent_groups(plan, *older.trace, older.cuts);
+  const auto is_absent = absent_groups(plan, *newer.trace, newer.cuts);
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     if (was_absent[i] || is_absent[i]) continue;
     if (newer.last_step(GroupId(i)) < older.last_step(GroupId(i))) return true;
@@ -141,31 +197,35 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   const auto leave = [&choice](const std::string& why) {
     choice.notes.push_back("going on from the checkpoint alone: " + why);
   };
-  auto trace = Trace::open(newest_record(choice.run_folder));
-  if (!trace.ok()) {
-    if (trace.error().code() != Code::kNotFound) leave(trace.error().text());
+  auto opened = open_record(newest_record(choice.run_folder), plan, choice);
+  if (!opened.ok()) {
+    if (opened.error().code() != Code::kNotFound) leave(opened.error().text());
     return;
   }
+  auto* trace = &opened->trace;
   fs::path record = (*trace)->folder();
   // A start that was itself cut off while it followed an older record holds less than that one.
-  if (const std::string& older = (*trace)->catalog().recovers; !older.empty()) {
-    const fs::path before = choice.run_folder / older;
-    if (auto opened = Trace::open(before); opened.ok()) {
-      const bool is_longer = was_cut_while_following(plan, **trace, **opened);
-      choice.superseded = is_longer ? record : before;
+  if (const std::string followed = (*trace)->catalog().recovers; !followed.empty()) {
+    const fs::path before = choice.run_folder / followed;
+    if (auto older = open_record(before, plan, choice); older.ok()) {
+      const bool is_longer = was_cut_while_following(plan, *opened, *older);
+      // What went before a cut is in the older record alone.
+      choice.superseded = is_longer ? record : opened->cuts.empty() ? before : fs::path();
       if (is_longer) record = before;
-      if (is_longer) trace = std::move(opened);
+      if (is_longer) opened = std::move(older);
+      trace = &opened->trace;
     }
   }
-  if ((*trace)->is_closed() || (*trace)->num_steps() == 0) {
+  if ((*trace)->is_closed() || ((*trace)->num_steps() == 0 && opened->cuts.empty())) {
     choice.superseded.clear();
     return;
   }
-  const Status fits = Recovery::check(plan, **trace);
+  const Status fits = Recovery::check(plan, **trace, opened->cuts);
   if (fits.ok()) {
+    choice.cuts = opened->paths;
     choice.record = record;
     choice.has_other_options = (*trace)->catalog().graph_hash != plan.graph_hash;
-    choice.absent = Recovery::absent_processes(plan, **trace);
+    choice.absent = Recovery::absent_processes(plan, **trace, opened->cuts);
     choice.begun_from = (*trace)->catalog().resumed_from;
     return;
   }
@@ -207,7 +267,10 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, Resum
     std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
-    if (choice.record == folder->trace_folder()) choice.record = aside;
+    if (choice.record == folder->trace_folder()) {
+      choice.record = aside;
+      for (auto& cut : choice.cuts) cut = (aside / fs::path(cut).filename()).string();
+    }
   } else {
     ASSIGN_OR_RETURN(folder,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));

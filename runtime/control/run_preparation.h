@@ -20,6 +20,7 @@
 #include "graph/base/services.h"
 #include "graph/plan.h"
 #include "runtime/replay/recovery.h"
+#include "runtime/store/checkpoint.h"
 #include "runtime/store/run_folder.h"
 
 namespace primerl {
@@ -39,9 +40,11 @@ struct ResumeChoice {
   std::filesystem::path record;         // to follow first; filled by choose_record()
   bool has_other_options = false;       // the record is of the same graph with other options
   std::vector<std::string> begun_from;  // checkpoints that `record` begins from
+  std::vector<std::string> cuts;        // of `record`: where processes begin to follow it
   std::vector<AbsentProcess> absent;    // that follow no record
   std::filesystem::path superseded;     // a record that `record` contains completely
   std::vector<std::string> notes;       // incomplete checkpoints that were skipped
+  std::vector<FoundCheckpoints> found;  // by tenant slot; filled by choose_record()
 };
 
 /// Says what `--resume` names; an empty name is an empty choice.

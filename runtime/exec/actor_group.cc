@@ -67,11 +67,15 @@ uint32_t ActorGroup::Body::peer_index(GroupId group) const {
   return static_cast<uint32_t>(found - wires_.peers.begin());
 }
 
+bool ActorGroup::Body::is_remote(uint32_t peer) const {
+  return setup().plan->group(wires_.peers[peer]).process != planned_.process;
+}
+
 bool ActorGroup::Body::may_run_apart() const {
   return planned_.own_thread && planned_.instances.size() == 1 && planned_.resources.empty();
 }
 
-Status ActorGroup::Body::start(Time now) {
+Status ActorGroup::Body::start(Time now, const GroupState* from) {
   CHECK(!is_started_, "a group was started twice");
   is_started_ = true;
   set_now(now);
@@ -80,6 +84,7 @@ Status ActorGroup::Body::start(Time now) {
     ASSIGN_OR_RETURN(auto made, setup().factory(plan, resource));
     common_->owned.push_back(std::move(made));
   }
+  if (from != nullptr) RETURN_IF_ERROR(restore_resources(*from));
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     ActorSlot& slot = slots_[i];
     slot.running = std::make_shared<Running>(common_, i);
@@ -128,7 +133,7 @@ void ActorGroup::Body::resume(Time now) {
   inbox_.resume(now);
   for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
     const InLink& in = inbox_.links[i];
-    const bool is_unsaid = in.link->is_remote && in.settled_messages > in.granted_messages;
+    const bool is_unsaid = in_peer_[i] != Inbox::kNone && in.settled_messages > in.granted_messages;
     if (in.settled_messages == settled[i] && !is_unsaid) continue;
     grant_when_due(i);
     if (is_unsaid) mark_due(in_peer_[i]);
@@ -268,6 +273,12 @@ std::vector<std::pair<std::string, int64_t>> ActorGroup::counters() const {
 
 GroupId ActorGroup::running_here() { return GroupId(Body::here); }
 
+Status ActorGroup::start_from(const GroupState& state, std::span<const SavedMessage> in_transit,
+                              Time now) {
+  return body_->start_from(state, in_transit, now);
+}
+void ActorGroup::cut(uint64_t number, Time now) { body_->cut(number, now); }
+uint64_t ActorGroup::newest_cut() const { return body_->cut_; }
 GroupState ActorGroup::state() const { return body_->state(); }
 Status ActorGroup::restore(const GroupState& state, Time now) { return body_->restore(state, now); }
 

@@ -49,6 +49,7 @@
 namespace primerl {
 
 class ActorGroup;
+class CutSink;  // process_cut.h
 
 /// What an ActorGroup needs from the executor that runs it. Called on the thread that drives the
 /// group.
@@ -127,13 +128,6 @@ struct RecordedStep {
   uint64_t stopped_at_progress = 0;
 };
 
-/// What becomes of a message to another process that is emitted again.
-enum class EmissionFate {
-  kSend,         // it may not have been handled: send it
-  kHandled,      // it was handled, and its receiver has its content: count it as settled
-  kOverwritten,  // a newer one was handled instead
-};
-
 /// Chooses a group's steps in place of the group: for replay, and for recovery after a crash. The
 /// group takes exactly these steps in this order, each as soon as its message is here, even when an
 /// output is full or an input is paused, at the recorded times. It keeps timers but fires none by
@@ -146,11 +140,28 @@ class StepSource {
   virtual const RecordedStep* next() const = 0;
   /// The group cannot take the current step, or its result differs from the recording.
   virtual void diverged(std::string what) = 0;
-  /// For a message to another process that is emitted again.
-  virtual EmissionFate emission_fate(LinkId link, uint64_t sequence) const {
+  /// For a message to another process that is emitted again. `num_shipped`: messages that left on
+  /// the link before it.
+  virtual EmissionFate emission_fate(LinkId link, uint64_t sequence, uint64_t num_shipped) const {
     (void)link;
     (void)sequence;
+    (void)num_shipped;
     return EmissionFate::kSend;
+  }
+  /// Of a link to another process where newer messages overwrite older ones: how many up to
+  /// `sequence` the receiver has got by its cut and its record. None: its cut says more than that.
+  virtual std::optional<uint64_t> num_received(LinkId link, uint64_t sequence) const {
+    (void)link;
+    (void)sequence;
+    return std::nullopt;
+  }
+  /// Whether the content of a message that was received before a cut comes with the step that
+  /// handles it.
+  virtual bool has_input(LinkId link, uint32_t incarnation, uint64_t sequence) const {
+    (void)link;
+    (void)incarnation;
+    (void)sequence;
+    return false;
   }
 };
 
@@ -167,6 +178,7 @@ struct GroupSetup {
   std::vector<Resource*> shared_resources;
   DeliveryObserver* observer = nullptr;
   StepSource* step_source = nullptr;  // outlives the group; null: the group chooses its steps
+  CutSink* cuts = nullptr;            // outlives the group; null: it takes part in none
 };
 
 /// The most steps between begin_burst() and end_burst().
@@ -213,6 +225,9 @@ class ActorGroup {
 
   /// Makes owned resources and actors, wires them, calls Actor::start() in instance order.
   Status start(Time now);
+  /// The same, then goes on as the group was whose state this is: of a cut of this plan, from where
+  /// a StepSource follows the record. `in_transit`: messages of the cut that are on their way here.
+  Status start_from(const GroupState& state, std::span<const SavedMessage> in_transit, Time now);
 
   /// Takes a batch: its grants, its messages into the inbox. Duplicates and old incarnations are
   /// counted; what its sender may not send (a gap, an unknown link or tenant, a grant for messages
@@ -278,8 +293,11 @@ class ActorGroup {
   /// Counters of services().count(), summed over the group's actors, by "instance.name".
   std::vector<std::pair<std::string, int64_t>> counters() const;
 
-  /// All that the group is, between two steps and outside of a burst. Of actors that are lost with
-  /// their engine it has nothing (contract.h).
+  /// Takes part in cut `number`, between two steps and outside of a burst; nothing when it has
+  /// already.
+  void cut(uint64_t number, Time now);
+  uint64_t newest_cut() const;
+  /// All that the group is, between two steps and outside of a burst.
   GroupState state() const;
   /// Makes a group that has just started what another one was, of the same plan. Nothing leaves it.
   /// After an error it is no good any more.

@@ -30,6 +30,7 @@ class CafExecutor::Core final : private CellOwner {
   void go();
   void resume();
   std::vector<PeerChange> returns_for(GroupId group) const;
+  void cut(uint64_t number);
   bool is_live() const;
   Status arrive(ProcessId from, MessageBatch&& batch);
   void finish(RunEnd end);

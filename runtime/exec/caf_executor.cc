@@ -108,6 +108,7 @@ Status CafExecutor::Core::prepare() {
     group.factory = setup_.factory;
     group.shared_resources = shared;
     group.observer = setup_.observer;
+    group.cuts = setup_.cuts;
     if (setup_.step_source != nullptr) {
       group.step_source = &setup_.step_source->step_source(id);
       group.incarnation = setup_.step_source->incarnation();
@@ -330,6 +331,10 @@ std::vector<PeerChange> CafExecutor::Core::returns_for(GroupId group) const {
   return changes;
 }
 
+void CafExecutor::Core::cut(uint64_t number) {
+  for (auto* cell : here_) cell->cut(number);
+}
+
 bool CafExecutor::Core::is_live() const {
   const std::lock_guard lock(mutex_);
   return is_live_;
@@ -376,6 +381,7 @@ Status CafExecutor::start() {
 Status CafExecutor::prepare() { return core_->prepare(); }
 void CafExecutor::go() { core_->go(); }
 void CafExecutor::resume() { core_->resume(); }
+void CafExecutor::cut(uint64_t number) { core_->cut(number); }
 bool CafExecutor::is_live() const { return core_->is_live(); }
 Status CafExecutor::arrive(ProcessId from, MessageBatch&& batch) {
   return core_->arrive(from, std::move(batch));

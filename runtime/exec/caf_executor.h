@@ -37,6 +37,7 @@ struct CafExecutorSetup {
   /// When other processes follow a record too: all groups here are at the end, and wait for
   /// resume(). Any thread. Null: they resume at once.
   std::function<void()> on_followed;
+  CutSink* cuts = nullptr;  // outlives the executor; called from every group's thread; null: none
   OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
   /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.
   std::vector<std::pair<uint32_t, uint32_t>> peer_incarnations{};
@@ -57,6 +58,8 @@ class CafExecutor final : public Executor {
   void go();
   /// After on_followed: groups choose their own steps from now on. Any thread, once.
   void resume();
+  /// Orders every group here to take part in a cut (process_cut.h). Any thread.
+  void cut(uint64_t number);
   /// Whether there is no record (any more) to follow.
   bool is_live() const;
   void request_drain() override;

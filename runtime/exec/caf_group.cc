@@ -53,6 +53,7 @@ void GroupCell::push(MessageBatch&& batch) {
     arrival.from = batch.from;
     arrival.to = batch.to;
     arrival.incarnation = batch.incarnation;
+    arrival.cut = batch.cut;
     arrival.messages.swap(batch.messages);
     arrival.grants.swap(batch.grants);
     if (is_due_ || !has_gone_) return;
@@ -93,6 +94,14 @@ void GroupCell::order(uint32_t orders, std::span<const PeerChange> changes) {
   if (wake_up != nullptr) (*wake_up)();
 }
 
+void GroupCell::cut(uint64_t number) {
+  {
+    const std::lock_guard lock(mutex_);
+    ordered_cut_ = std::max(ordered_cut_, number);
+  }
+  order(kCut);
+}
+
 bool GroupCell::take_over() {
   const std::lock_guard lock(mutex_);
   if (!is_in_handler_) return false;
@@ -110,11 +119,13 @@ int64_t GroupCell::num_lost() const {
 
 TurnEnd GroupCell::turn(uint32_t generation) {
   uint32_t orders = 0;
+  uint64_t ordered_cut = 0;
   bool may_step = false;
   {
     const std::lock_guard lock(mutex_);
     if (generation != generation_) return TurnEnd::kQuit;
     orders = std::exchange(orders_, 0);
+    ordered_cut = ordered_cut_;
     has_gone_ = has_gone_ || (orders & kGo) != 0;
     may_step = has_gone_;
     if (may_step) {
@@ -124,7 +135,7 @@ TurnEnd GroupCell::turn(uint32_t generation) {
     }
   }
   const Time now = clock_.now();
-  if (orders != 0 && !obey(orders, now)) return TurnEnd::kQuit;
+  if (orders != 0 && !obey(orders, ordered_cut, now)) return TurnEnd::kQuit;
   if (may_step && !owner_->is_stopping() && !has_failed_) {
     // No burst on an own thread: a step there may be long, and the outputs of earlier steps would
     // wait for its end.
@@ -169,9 +180,17 @@ void GroupCell::take_changes(Time now) {
   taken_changes_.clear();
 }
 
-bool GroupCell::obey(uint32_t orders, Time now) {
+Status GroupCell::start(Time now) {
+  if (step_source_ == nullptr) return group_.start(now);
+  const Time began = step_source_->started(group_.id());
+  const GroupState* state = step_source_->state_of(group_.id());
+  if (state == nullptr) return group_.start(began);
+  return group_.start_from(*state, step_source_->in_transit_to(group_.id()), began);
+}
+
+bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   if ((orders & kStart) != 0) {
-    auto status = group_.start(step_source_ != nullptr ? step_source_->started(group_.id()) : now);
+    auto status = start(now);
     has_failed_ = !status.ok();
     owner_->group_started(group_.id(), std::move(status));
   }
@@ -190,6 +209,7 @@ bool GroupCell::obey(uint32_t orders, Time now) {
     }
   }
   if ((orders & kResume) != 0 && !has_failed_) group_.resume(now);
+  if ((orders & kCut) != 0 && !has_failed_ && !group_.is_replaying()) group_.cut(ordered_cut, now);
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;

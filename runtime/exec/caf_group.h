@@ -67,6 +67,7 @@ class GroupCell final : public GroupExecutor {
     kDrain = 16,   // of a group that follows its record: takes effect when it has resumed
     kQuit = 32,    // destroy the group on its thread, tell group_ended()
     kWake = 64,    // a timer is due
+    kCut = 128,    // take part in a cut (cut())
   };
 
   /// `step_source` may be null; with it, setup.step_source is the group's. Both, and `clock`,
@@ -85,6 +86,8 @@ class GroupCell final : public GroupExecutor {
   void order(uint32_t orders);
   /// kResume, with changes that the group is told before it takes a step by itself.
   void resume(std::span<const PeerChange> changes);
+  /// Takes part in cut `number`, between two steps; not while it follows a record.
+  void cut(uint64_t number);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt,
   /// set_wake_up, order(kAbandon).
   bool take_over();
@@ -106,7 +109,8 @@ class GroupCell final : public GroupExecutor {
     owner_->group_failed(group, std::move(error));
   }
 
-  bool obey(uint32_t orders, Time now);
+  bool obey(uint32_t orders, uint64_t ordered_cut, Time now);
+  Status start(Time now);
   void accept(Time now);
   void take_changes(Time now);
   bool run_burst(uint32_t generation, Time now);
@@ -128,7 +132,8 @@ class GroupCell final : public GroupExecutor {
   size_t num_arrivals_ = 0;
   std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
-  bool is_due_ = false;  // a turn is running or will come
+  uint64_t ordered_cut_ = 0;  // newest
+  bool is_due_ = false;       // a turn is running or will come
   bool has_gone_ = false;
   uint32_t generation_ = 0;  // number of the CAF actor that owns the cell
   bool is_in_handler_ = false;

@@ -77,7 +77,7 @@ void Flow::rebuild_targets(OutputFlow& output) {
   }
 }
 
-void Flow::count_shipped(OutLink& out, Envelope& envelope) {
+void Flow::count_shipped(OutLink& out, const Envelope& envelope) {
   out.num_shipped.add(1);
   out.bytes_shipped += envelope.blob_bytes;
   if (out.link->is_remote) out.unacknowledged.push(envelope);
@@ -115,18 +115,23 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
   return !waits;
 }
 
-void Flow::emit_known(OutLink& out, Envelope& envelope, bool is_overwritten) {
-  CHECK(is_replaying_, "only a replaying group knows what becomes of its messages");
-  if (is_overwritten) {
-    out.num_emitted.add(1);
-    out.num_overwritten.add(1);
-    return;
-  }
+void Flow::emit_known(OutLink& out, const Envelope& envelope, EmissionFate fate) {
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
+  (void)emit_again(out, envelope, fate);
+}
+
+bool Flow::emit_again(OutLink& out, const Envelope& envelope, EmissionFate fate) {
+  CHECK(is_replaying_, "only a replaying group knows what becomes of its messages");
+  if (fate == EmissionFate::kOverwritten) {
+    out.num_overwritten.add(1);
+    out.bytes_emitted -= envelope.blob_bytes;
+    return false;
+  }
   count_shipped(out, envelope);
-  settle(out, out.num_shipped.get(), out.bytes_shipped);
+  if (fate == EmissionFate::kHandled) settle(out, out.num_shipped.get(), out.bytes_shipped);
   update_full(out);
+  return fate == EmissionFate::kSend;
 }
 
 bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_bytes) const {

@@ -69,9 +69,12 @@ class Flow {
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
   /// this group or in a batch. False: it went into the outbox, or is returned (dead peer).
   bool emit(OutLink& link, Envelope& envelope);
-  /// For a replaying group: counts a message that is not sent, because it was handled (or
-  /// overwritten) in the recorded run.
-  void emit_known(OutLink& link, Envelope& envelope, bool is_overwritten);
+  /// For a replaying group: counts a message that is not sent, because its receiver has it or had
+  /// a newer one. `fate` is not kSend.
+  void emit_known(OutLink& link, const Envelope& envelope, EmissionFate fate);
+  /// For a group that follows its record from a cut: the same of a message that is counted as
+  /// emitted already. True: the caller ships it.
+  bool emit_again(OutLink& link, const Envelope& envelope, EmissionFate fate);
   /// Whether these totals are possible: at most the messages and bytes that were shipped. Call
   /// before grant() for totals that come from another process.
   bool may_settle(const OutLink& link, uint64_t num_messages, uint64_t num_bytes) const;
@@ -112,7 +115,7 @@ class Flow {
   void rebuild_targets(OutputFlow& output);
   bool settle(OutLink& link, uint64_t num_messages, uint64_t num_bytes);
   bool may_leave_outbox(const OutLink& link) const;
-  void count_shipped(OutLink& link, Envelope& envelope);
+  void count_shipped(OutLink& link, const Envelope& envelope);
 
   const uint32_t num_slots_;
   bool is_replaying_;

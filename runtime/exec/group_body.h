@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "runtime/exec/flow.h"
 #include "runtime/exec/group_state.h"
 #include "runtime/exec/inbox.h"
+#include "runtime/exec/process_cut.h"
 #include "runtime/exec/running.h"
 
 namespace primerl {
@@ -25,7 +27,7 @@ class ActorGroup::Body {
   ~Body() { destroy(); }
 
   // actor_group.cc
-  Status start(Time now);
+  Status start(Time now, const GroupState* from = nullptr);
   void destroy();
   void begin_drain(Time now);
   void resume(Time now);
@@ -37,11 +39,19 @@ class ActorGroup::Body {
 
   // group_state.cc
   GroupState state() const;
+  void cut(uint64_t number, Time now);
+  Status start_from(const GroupState& state, std::span<const SavedMessage> in_transit, Time now);
   Status restore(const GroupState& state, Time now);
+  Status restore_resources(const GroupState& state);
+  Status put_back(const SavedInput& saved);
+  void send_again(OutLink& out, Envelope&& envelope);
+  void settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
+                          std::span<const Envelope> outbox);
   Status check_fits(const GroupState& state) const;
   Status restore_actors(const GroupState& state);
-  Status restore_links(const GroupState& state);
-  Result<Input> restored_input(const SavedInput& saved) const;
+  Status restore_in_links(const GroupState& state);
+  Status restore_out_links(const GroupState& state);
+  Result<Input> restored_input(const SavedMessage& saved) const;
 
   // group_step.cc
   bool ready() const;
@@ -102,6 +112,7 @@ class ActorGroup::Body {
   void touch(uint32_t peer);
   void mark_due(uint32_t peer);
   uint32_t peer_index(GroupId group) const;
+  bool is_remote(uint32_t peer) const;
   void supervise(Running& running, const Error& error, Time now);
   Status replace(uint32_t actor, bool restore, Time now);
   void take_snapshot(ActorSlot& slot);
@@ -143,12 +154,14 @@ class ActorGroup::Body {
   std::vector<int64_t> room_answers_;  // of all actors of a work turn
   Time now_;                           // of the current step or batch
 
+  uint64_t cut_ = 0;    // newest that it has taken part in
   bool works_ = false;  // some actor has work()
   bool work_armed_ = false;
   uint64_t work_arrival_ = 0;
   bool is_started_ = false;
   bool is_in_burst_ = false;  // batches and gauges are updated at its end
   bool is_draining_ = false;
+  std::set<TenantSlot> finished_;  // their actors say so
 
   // The current step.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;

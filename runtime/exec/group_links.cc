@@ -79,9 +79,9 @@ void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   if (observes_[out.link->out_index]) recorded_.push_back({out.id, envelope});
   set_now(now);
   if (setup().step_source != nullptr && out.is_live && out.link->is_remote) {
-    const EmissionFate fate = setup().step_source->emission_fate(out.id, envelope.sequence);
-    if (fate != EmissionFate::kSend)
-      return common_->flow->emit_known(out, envelope, fate == EmissionFate::kOverwritten);
+    const EmissionFate fate =
+        setup().step_source->emission_fate(out.id, envelope.sequence, out.num_shipped.get());
+    if (fate != EmissionFate::kSend) return common_->flow->emit_known(out, envelope, fate);
   }
   if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
@@ -169,6 +169,7 @@ void ActorGroup::Body::flush() {
       open.batch.grants.push_back({in.id, in.settled_messages, in.settled_bytes, in.incarnation});
     }
     open.ungranted.clear();
+    open.batch.cut = cut_;
     setup().executor->ship(std::move(open.batch));
     open.batch.messages.clear();
     open.batch.grants.clear();
@@ -183,6 +184,11 @@ Status ActorGroup::Body::accept(MessageBatch&& batch, Time now) {
     return error(Code::kCorrupt, "'{}' got a batch of group {}, with which it shares no edge",
                  planned_.name, batch.from.value);
   if (batch.incarnation < batches_[peer].peer_incarnation) batch.grants.clear();
+  const bool is_local = setup().cuts != nullptr && !is_remote(peer);
+  if (is_local && batch.cut > cut_) cut(batch.cut, now);
+  if (is_local && batch.cut < cut_)
+    for (const BatchedMessage& message : batch.messages)
+      setup().cuts->add_in_transit(cut_, saved_message(message.link, message.envelope));
   Status first;  // what does not fit is left out, the rest of the batch is taken
   const auto note = [&first](Status status) {
     if (first.ok() && !status.ok()) first = std::move(status);

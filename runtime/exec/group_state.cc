@@ -18,21 +18,6 @@ SavedFields written(const Write& write) {
   return saved;
 }
 
-SavedMessage saved_message(LinkId link, const Envelope& envelope) {
-  SavedMessage saved;
-  saved.link = link;
-  saved.tenant = envelope.tenant;
-  saved.origin = envelope.origin;
-  saved.incarnation = envelope.incarnation;
-  saved.sequence = envelope.sequence;
-  saved.cause = envelope.cause;
-  saved.sent_at = envelope.sent_at;
-  saved.blob_bytes = envelope.blob_bytes;
-  saved.payload = written(
-      [&](FieldWriter& out) { envelope.payload.type->write(out, envelope.payload.message.get()); });
-  return saved;
-}
-
 Result<Envelope> restored_message(const SavedMessage& saved, const WiredLink& link,
                                   const MessageType& type) {
   Envelope envelope;
@@ -49,6 +34,16 @@ Result<Envelope> restored_message(const SavedMessage& saved, const WiredLink& li
   ASSIGN_OR_RETURN(envelope.payload,
                    decode_message(type, saved.payload.body.bytes(), saved.payload.blobs));
   return envelope;
+}
+
+Result<std::vector<Envelope>> restored_messages(const std::vector<SavedMessage>& saved,
+                                                const WiredLink& link, const MessageType& type) {
+  std::vector<Envelope> messages;
+  for (const SavedMessage& each : saved) {
+    ASSIGN_OR_RETURN(Envelope envelope, restored_message(each, link, type));
+    messages.push_back(std::move(envelope));
+  }
+  return messages;
 }
 
 SavedInput saved_input(const Input& input, std::span<const InLink> links) {
@@ -151,6 +146,21 @@ SavedOutLink saved_link(const OutLink& out) {
 
 }  // namespace
 
+SavedMessage saved_message(LinkId link, const Envelope& envelope) {
+  SavedMessage saved;
+  saved.link = link;
+  saved.tenant = envelope.tenant;
+  saved.origin = envelope.origin;
+  saved.incarnation = envelope.incarnation;
+  saved.sequence = envelope.sequence;
+  saved.cause = envelope.cause;
+  saved.sent_at = envelope.sent_at;
+  saved.blob_bytes = envelope.blob_bytes;
+  saved.payload = written(
+      [&](FieldWriter& out) { envelope.payload.type->write(out, envelope.payload.message.get()); });
+  return saved;
+}
+
 SavedFields save_actor(const Contract& contract, const Actor& actor) {
   if (contract.state.write == nullptr) return {};
   return written([&](FieldWriter& out) { contract.state.write(out, actor); });
@@ -182,15 +192,18 @@ Result<GroupState> decode_group_state(const SavedFields& bytes) {
 }
 
 GroupState ActorGroup::Body::state() const {
-  CHECK(step_ == Step::kNone && !is_in_burst_, "a group was saved within a step");
+  CHECK(step_ == Step::kNone && touched_.empty(), "a group was saved within a step");
   GroupState state;
   state.group = setup().group;
+  state.at = now_;
+  state.incarnation = setup().incarnation;
   state.num_steps = num_steps_.get();
   state.num_shipped = num_shipped_.get();
   state.num_received = num_received_.get();
   state.num_restarts = num_restarts_.get();
   state.num_abandoned = num_abandoned_.get();
   state.is_draining = is_draining_;
+  state.finished = finished_;
   state.work_armed = work_armed_;
   state.work_arrival = work_arrival_;
   for (const ActorSlot& slot : slots_) {
@@ -215,37 +228,111 @@ GroupState ActorGroup::Body::state() const {
     state.timers.push_back({timer.due, timer.actor, timer.timer, timer.generation});
   for (const OpenBatch& open : batches_)
     state.peers.push_back({open.batch.to, open.peer_incarnation});
+  for (const auto& resource : common_->owned) state.resources.push_back(resource->save_state());
   return state;
+}
+
+void ActorGroup::Body::cut(uint64_t number, Time now) {
+  if (setup().cuts == nullptr || number <= cut_) return;
+  set_now(now);
+  flush();  // under the old number
+  cut_ = number;
+  setup().cuts->add_part(number, state());
+}
+
+Status ActorGroup::Body::start_from(const GroupState& state,
+                                    std::span<const SavedMessage> in_transit, Time now) {
+  RETURN_IF_ERROR(start(now, &state));
+  RETURN_IF_ERROR(restore(state, now));
+  for (const SavedMessage& saved : in_transit) {
+    ASSIGN_OR_RETURN(Input input, restored_input(saved));
+    RETURN_IF_ERROR(inbox_.receive(input.in_index, std::move(input.envelope), now));
+  }
+  flush();
+  update_gauge();
+  return ok();
+}
+
+Status ActorGroup::Body::restore_resources(const GroupState& state) {
+  if (state.resources.size() != common_->owned.size())
+    return error(Code::kCorrupt, "the saved state of '{}' has {} resources, it owns {}",
+                 planned_.name, state.resources.size(), common_->owned.size());
+  for (size_t i = 0; i < common_->owned.size(); ++i)
+    if (const Status restored = common_->owned[i]->restore_state(state.resources[i]);
+        !restored.ok())
+      return Error(restored.error())
+          .while_doing(fmt::format("restoring a resource of '{}'", planned_.name));
+  return ok();
 }
 
 Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   CHECK(is_started_ && num_steps_.get() == 0 && inbox_.empty(),
         "a group is restored before its first step");
-  CHECK(setup().step_source == nullptr, "a group that follows a record is not restored");
   set_now(now);
+  const bool follows = setup().step_source != nullptr;
   RETURN_IF_ERROR(check_fits(state));
   RETURN_IF_ERROR(restore_actors(state));
-  RETURN_IF_ERROR(restore_links(state));
-  for (const SavedInput& saved : state.inputs) {
-    ASSIGN_OR_RETURN(Input input, restored_input(saved));
-    inbox_.put_back(std::move(input));
-  }
-  inbox_.set_last_arrival(state.last_arrival);
+  num_steps_.set(state.num_steps);
+  num_restarts_.set(state.num_restarts);
+  num_abandoned_.set(state.num_abandoned);
+  // Of a group that follows, only what is sent and received from now on: both ends of a link were
+  // saved at other moments, and the end of a drain is found by the difference.
+  num_shipped_.set(follows ? 0 : state.num_shipped);
+  num_received_.set(follows ? 0 : state.num_received);
+  is_draining_ = state.is_draining;
+  finished_ = state.finished;
+  for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
+  work_armed_ = state.work_armed;
+  work_arrival_ = state.work_arrival;
   timers_.clear();
   for (const SavedTimer& saved : state.timers)
     timers_.push_back({saved.due, saved.actor, saved.timer, saved.generation});
   for (size_t i = 0; i < batches_.size(); ++i)
     batches_[i].peer_incarnation = state.peers[i].incarnation;
-  num_steps_.set(state.num_steps);
-  num_shipped_.set(state.num_shipped);
-  num_received_.set(state.num_received);
-  num_restarts_.set(state.num_restarts);
-  num_abandoned_.set(state.num_abandoned);
-  is_draining_ = state.is_draining;
-  work_armed_ = state.work_armed;
-  work_arrival_ = state.work_arrival;
+  RETURN_IF_ERROR(restore_in_links(state));
+  for (const SavedInput& saved : state.inputs) RETURN_IF_ERROR(put_back(saved));
+  inbox_.set_last_arrival(state.last_arrival);
+  RETURN_IF_ERROR(restore_out_links(state));
   (void)common_->flow->take_got_room();
+  flush();
   update_gauge();
+  return ok();
+}
+
+/// Of a group that follows its record, timers and control inputs come from there.
+Status ActorGroup::Body::put_back(const SavedInput& saved) {
+  const auto kind = static_cast<StepKind>(saved.kind);
+  Input input;
+  if (saved.message) {
+    ASSIGN_OR_RETURN(input, restored_input(*saved.message));
+  } else {
+    input.kind = kind;
+    input.actor = saved.actor;
+    input.port = saved.timer;
+    input.generation = saved.generation;
+    input.peer = {saved.peer_is_up ? PeerEvent::Kind::kUp : PeerEvent::Kind::kDown, saved.peer,
+                  saved.peer_incarnation};
+  }
+  input.arrival = saved.arrival;
+  input.arrived = saved.arrived;
+  const StepSource* source = setup().step_source;
+  if (source == nullptr) {
+    inbox_.put_back(std::move(input));
+  } else if (kind == StepKind::kTimer) {
+    timers_.push_back({saved.arrived, saved.actor, saved.timer, saved.generation});
+  } else if (kind == StepKind::kDrain) {
+    slots_[saved.actor].has_drained = false;
+  } else if (kind == StepKind::kMessage) {
+    InLink& in = inbox_.links[input.in_index];
+    const Envelope& envelope = input.envelope;
+    if (!in.link->is_remote || !source->has_input(in.id, envelope.incarnation, envelope.sequence)) {
+      inbox_.put_back(std::move(input));
+      return ok();
+    }
+    // It will be counted when its step takes it from the record.
+    in.num_received.set(in.num_received.get() - 1);
+    if (envelope.incarnation == in.incarnation) in.num_received_incarnation -= 1;
+  }
   return ok();
 }
 
@@ -296,63 +383,96 @@ Status ActorGroup::Body::restore_actors(const GroupState& state) {
   return ok();
 }
 
-Status ActorGroup::Body::restore_links(const GroupState& state) {
+Status ActorGroup::Body::restore_in_links(const GroupState& state) {
+  const bool follows = setup().step_source != nullptr;
   for (uint32_t i = 0; i < inbox_.links.size(); ++i) {
     InLink& in = inbox_.links[i];
     load_link(state.in_links[i], in);
     inbox_.pause(in.actor, in.link->input, state.in_links[i].is_paused);
-    if (in.is_ungranted && in_peer_[i] != Inbox::kNone)
+    if (follows) {
+      // Grants may have been on their way: all credit is told again.
+      in.is_ungranted = false;
+      in.granted_messages = in.granted_bytes = 0;
+    } else if (in.is_ungranted && in_peer_[i] != Inbox::kNone) {
       batches_[in_peer_[i]].ungranted.push_back(i);
+    }
   }
+  return ok();
+}
+
+Status ActorGroup::Body::restore_out_links(const GroupState& state) {
+  const bool follows = setup().step_source != nullptr;
   Flow& flow = *common_->flow;
   for (uint32_t i = 0; i < flow.links.size(); ++i) {
     OutLink& out = flow.links[i];
     const SavedOutLink& saved = state.out_links[i];
     const MessageType& type = *slots_[out.actor].running->contract().outputs[out.link->output].type;
-    std::vector<Envelope> outbox, unacknowledged;
-    for (const SavedMessage& message : saved.outbox) {
-      ASSIGN_OR_RETURN(Envelope envelope, restored_message(message, *out.link, type));
-      outbox.push_back(std::move(envelope));
+    ASSIGN_OR_RETURN(auto outbox, restored_messages(saved.outbox, *out.link, type));
+    ASSIGN_OR_RETURN(auto unacknowledged, restored_messages(saved.unacknowledged, *out.link, type));
+    if (!saved.is_live) {
+      flow.close(out);
+      if (follows) told_[{out.actor, out.link->target}] = PeerEvent::Kind::kDown;
     }
-    for (const SavedMessage& message : saved.unacknowledged) {
-      ASSIGN_OR_RETURN(Envelope envelope, restored_message(message, *out.link, type));
-      unacknowledged.push_back(std::move(envelope));
-    }
-    if (!saved.is_live) flow.close(out);
     visit_counters_out(out, saved, load);
     out.bytes_emitted = saved.bytes_emitted;
     out.bytes_shipped = saved.bytes_shipped;
     out.bytes_settled = saved.bytes_settled;
-    flow.put_back(out, std::move(outbox), std::move(unacknowledged));
+    if (!follows) {
+      flow.put_back(out, std::move(outbox), std::move(unacknowledged));
+      continue;
+    }
+    if (out.link->is_remote) {
+      settle_as_received(out, unacknowledged, outbox);
+      out.num_shipped.set(out.num_settled.get());
+      out.bytes_shipped = out.bytes_settled;
+    }
+    flow.put_back(out, {}, {});
+    for (Envelope& envelope : unacknowledged) send_again(out, std::move(envelope));
+    for (Envelope& envelope : outbox) send_again(out, std::move(envelope));
   }
   return ok();
 }
 
-Result<Input> ActorGroup::Body::restored_input(const SavedInput& saved) const {
-  Input input;
-  input.kind = static_cast<StepKind>(saved.kind);
-  input.actor = saved.actor;
-  input.arrival = saved.arrival;
-  input.arrived = saved.arrived;
-  input.port = saved.timer;
-  input.generation = saved.generation;
-  input.peer = {saved.peer_is_up ? PeerEvent::Kind::kUp : PeerEvent::Kind::kDown, saved.peer,
-                saved.peer_incarnation};
-  if (!saved.message) return input;
+/// The receiver has overwritten messages after its cut, and cannot tell which. They count as
+/// overwritten here.
+void ActorGroup::Body::settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
+                                          std::span<const Envelope> outbox) {
+  if (!out.link->latest_wins) return;
+  const uint64_t num_open = unacknowledged.size() + outbox.size();
+  uint64_t last = out.num_emitted.get();
+  if (!unacknowledged.empty())
+    last = unacknowledged.front().sequence - 1;
+  else if (!outbox.empty())
+    last = outbox.front().sequence - 1;
+  const auto received = setup().step_source->num_received(out.id, last);
+  if (!received) return;
+  out.num_settled.set(*received);
+  out.num_overwritten.set(out.num_emitted.get() - num_open - *received);
+}
+
+/// A message that was emitted before the cut and had not been acknowledged.
+void ActorGroup::Body::send_again(OutLink& out, Envelope&& envelope) {
+  EmissionFate fate = EmissionFate::kSend;
+  if (out.link->is_remote)
+    fate = setup().step_source->emission_fate(out.id, envelope.sequence, out.num_shipped.get());
+  if (common_->flow->emit_again(out, envelope, fate)) ship(out, std::move(envelope));
+}
+
+/// Where a saved message goes.
+Result<Input> ActorGroup::Body::restored_input(const SavedMessage& saved) const {
   const auto& links = setup().wiring->links;
-  if (saved.message->link.index() >= links.size() ||
-      links[saved.message->link.index()].target_group != setup().group)
+  if (saved.link.index() >= links.size() || links[saved.link.index()].target_group != setup().group)
     return error(Code::kCorrupt,
-                 "a message in the saved state of '{}' is of link {}, which ends "
-                 "elsewhere",
-                 planned_.name, saved.message->link.value);
-  const WiredLink& link = links[saved.message->link.index()];
+                 "a message in the saved state of '{}' is of link {}, which ends elsewhere",
+                 planned_.name, saved.link.value);
+  const WiredLink& link = links[saved.link.index()];
   const InLink& in = inbox_.links[link.in_index];
+  Input input;
   input.actor = in.actor;
   input.port = link.input;
   input.in_index = link.in_index;
   const MessageType& type = *slots_[in.actor].running->contract().inputs[link.input].type;
-  ASSIGN_OR_RETURN(input.envelope, restored_message(*saved.message, link, type));
+  ASSIGN_OR_RETURN(input.envelope, restored_message(saved, link, type));
   return input;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ SavedFields save_actor(const Contract& contract, const Actor& actor);
 /// kCorrupt when these are not the contract's fields; the actor is then no good any more.
 Status restore_actor(const Contract& contract, const SavedFields& saved, Actor& actor);
 
-/// An Envelope. Its type is that of the port that it came to or left from.
+/// An Envelope as it is saved. Its type is that of the port that it came to or left from.
 struct SavedMessage {
   LinkId link;
   TenantSlot tenant;
@@ -55,6 +56,8 @@ struct SavedMessage {
         "blob_bytes", &M::blob_bytes)("payload", &M::payload);
   }
 };
+
+SavedMessage saved_message(LinkId link, const Envelope& envelope);
 
 struct SavedInput {
   uint8_t kind = 0;  // StepKind
@@ -172,11 +175,14 @@ struct SavedPeer {
 
 struct GroupState {
   GroupId group;
+  Time at;                   // of the clock of the run
+  uint32_t incarnation = 0;  // that its messages carry
   uint64_t num_steps = 0;
   uint64_t num_shipped = 0, num_received = 0;
   uint64_t num_restarts = 0, num_abandoned = 0;
   uint64_t last_arrival = 0;
   bool is_draining = false;
+  std::set<TenantSlot> finished;  // for which services().finish() was called
   bool work_armed = false;
   uint64_t work_arrival = 0;
   std::vector<SavedActor> actors;       // in the order of the group's instances
@@ -185,16 +191,18 @@ struct GroupState {
   std::vector<SavedInput> inputs;       // in order of arrival
   std::vector<SavedTimer> timers;
   std::vector<SavedPeer> peers;
+  std::vector<Blob> resources;  // Resource::save_state() of those that the group owns
 
   template <class F>
   static void fields(F& f) {
     using G = GroupState;
-    f("group", &G::group)("num_steps", &G::num_steps)("num_shipped", &G::num_shipped)(
-        "num_received", &G::num_received)("num_restarts", &G::num_restarts)(
-        "num_abandoned", &G::num_abandoned)("last_arrival", &G::last_arrival)(
-        "is_draining", &G::is_draining)("work_armed", &G::work_armed)(
-        "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
-        "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers);
+    f("group", &G::group)("at", &G::at)("incarnation", &G::incarnation)("num_steps", &G::num_steps)(
+        "num_shipped", &G::num_shipped)("num_received", &G::num_received)(
+        "num_restarts", &G::num_restarts)("num_abandoned", &G::num_abandoned)(
+        "last_arrival", &G::last_arrival)("is_draining", &G::is_draining)("finished", &G::finished)(
+        "work_armed", &G::work_armed)("work_arrival", &G::work_arrival)("actors", &G::actors)(
+        "in_links", &G::in_links)("out_links", &G::out_links)("inputs", &G::inputs)(
+        "timers", &G::timers)("peers", &G::peers)("resources", &G::resources);
   }
 };
 

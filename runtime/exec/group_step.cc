@@ -323,7 +323,10 @@ void ActorGroup::Body::apply_effects(Running& running, Time now) {
   for (const auto& change : running.pauses)
     inbox_.pause(running.index(), change.input, change.is_paused);
   running.pauses.clear();
-  for (TenantSlot tenant : running.finished) setup().executor->tenant_finished(tenant);
+  for (TenantSlot tenant : running.finished) {
+    finished_.insert(tenant);
+    setup().executor->tenant_finished(tenant);
+  }
   running.finished.clear();
   (void)now;
 }

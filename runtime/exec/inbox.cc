@@ -190,6 +190,7 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   }
   in.num_received.add(1);
   in.num_in_hand.set(1);
+  if (in.link->latest_wins) drop_overwritten(in, envelope);
   Input input;
   input.actor = in.actor;
   input.port = in.link->input;
@@ -197,6 +198,22 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   input.envelope = std::move(envelope);
   input.is_stored = true;
   return input;
+}
+
+/// What waits since before a cut was overwritten in the recorded run.
+void Inbox::drop_overwritten(InLink& in, const Envelope& newer) {
+  auto& ring = lanes_[in.lane].ring;
+  for (uint64_t at = ring.tail(); at-- != ring.head();) {
+    const Envelope& older = ring.at(at).envelope;
+    const bool is_older = older.incarnation == newer.incarnation && older.sequence < newer.sequence;
+    if (!is_older || older.tenant != newer.tenant) continue;
+    in.settled_messages += 1;
+    in.settled_bytes += older.blob_bytes;
+    in.num_overwritten.add(1);
+    ring.remove(at);
+    --num_waiting_;
+    in.num_waiting.set(in.num_waiting.get() - 1);
+  }
 }
 
 Input&& Inbox::take(uint32_t lane) {

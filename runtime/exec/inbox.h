@@ -115,6 +115,7 @@ class Inbox {
 
  private:
   void open_lane(InLink& in);
+  void drop_overwritten(InLink& in, const Envelope& newer);
   void queue(InLink& in, Envelope&& envelope, Time now);
   void push(uint32_t lane, Input&& input, Time now);
   Input& append(uint32_t lane, Time now);

@@ -1,7 +1,8 @@
 /// ReplaySource: what an executor follows when it resumes a run that was cut off (recovery.h makes
 /// one from a record): a step_source for every group, then the moment when all resume.
 ///
-///   1. every group starts at its recorded time and takes its recorded steps, in any order between
+///   1. every group starts at its recorded time, or goes on from its part of a cut, and takes its
+///   recorded steps, in any order between
 ///      groups that their messages allow;
 ///   2. when no step_source has a further step, the executor calls resume() once, sets its
 ///      clock to ended() and lets every group resume (actor_group.h);
@@ -19,6 +20,7 @@
 
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/exec/actor_group.h"
 
@@ -41,6 +43,16 @@ class ReplaySource {
   /// Which message a group waits for that nobody sends: asked when no group can make progress.
   virtual Error stuck() const = 0;
   virtual std::span<const ProcessId> absent() const { return {}; }
+  /// The state from which a group follows its record, of a cut; null: it starts as it was made.
+  virtual const GroupState* state_of(GroupId group) const {
+    (void)group;
+    return nullptr;
+  }
+  /// Messages of the cut that are on their way to the group.
+  virtual std::vector<SavedMessage> in_transit_to(GroupId group) const {
+    (void)group;
+    return {};
+  }
 };
 
 }  // namespace primerl

@@ -63,16 +63,33 @@ bool VirtualExecutor::step_something() {
     if (slots_[i].group && !slots_[i].is_busy && slots_[i].group->ready()) runnable_.push_back(i);
   const size_t num_groups = runnable_.size();
   for (uint32_t i = 0; i < queues_.size(); ++i)
-    if (!queues_[i].batches.empty()) runnable_.push_back(i);
+    if (may_deliver(queues_[i])) runnable_.push_back(i);
+  const size_t num_steps_and_arrivals = runnable_.size();
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (may_cut(slots_[i])) runnable_.push_back(i);
   if (runnable_.empty()) return false;
   const uint64_t chosen = choice_.below(runnable_.size());
   if (chosen < num_groups && is_replaying_) return step_as_recorded(slots_[runnable_[chosen]]);
   if (chosen < num_groups)
     begin(slots_[runnable_[chosen]]);
-  else
+  else if (chosen < num_steps_and_arrivals)
     deliver(queues_[runnable_[chosen]]);
+  else
+    slots_[runnable_[chosen]].group->cut(ordered_cut_, now_);
   check_invariants();
   return true;
+}
+
+/// A group in a step cannot cut: a batch of a newer cut waits for the end of it.
+bool VirtualExecutor::may_deliver(const BatchQueue& queue) const {
+  if (queue.batches.empty()) return false;
+  const GroupSlot& to = slots_[queue.to.index()];
+  return !to.group || !to.is_busy || queue.batches.front().cut <= to.group->newest_cut();
+}
+
+bool VirtualExecutor::may_cut(const GroupSlot& slot) const {
+  return slot.group != nullptr && !slot.is_busy && !is_replaying_ && options_.cuts != nullptr &&
+         slot.group->newest_cut() < ordered_cut_;
 }
 
 StepAbout VirtualExecutor::about(const GroupSlot& slot) {

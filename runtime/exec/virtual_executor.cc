@@ -76,6 +76,7 @@ GroupSetup VirtualExecutor::setup_of(GroupId id) {
   setup.factory = factory_;
   setup.shared_resources = shared_;
   setup.observer = this;
+  setup.cuts = options_.cuts;
   return setup;
 }
 
@@ -90,15 +91,14 @@ Status VirtualExecutor::start_group(GroupId id) {
     now = options_.step_source->started(id);
   }
   slot.group = std::make_unique<ActorGroup>(std::move(setup));
-  return slot.group->start(now);
+  const GroupState* state = is_replaying_ ? options_.step_source->state_of(id) : nullptr;
+  if (state == nullptr) return slot.group->start(now);
+  return slot.group->start_from(*state, options_.step_source->in_transit_to(id), now);
 }
 
 bool VirtualExecutor::may_remake(GroupId id) const {
   const GroupSlot& slot = slots_[id.index()];
-  if (slot.group == nullptr || slot.is_busy || slot.is_stuck || is_replaying_) return false;
-  for (const InstanceId instance : plan_->group(id).instances)
-    if (plan_->contract_of(instance).state.kind == StateOfActor::Kind::kWithEngine) return false;
-  return true;
+  return slot.group != nullptr && !slot.is_busy && !slot.is_stuck && !is_replaying_;
 }
 
 Status VirtualExecutor::remake(GroupId id) {

@@ -66,6 +66,7 @@ struct VirtualOptions {
   DeliveryObserver* observer = nullptr;  // a recorder; outlives the executor
   uint64_t events_max = 50'000'000;      // a run that takes more never ends: a broken invariant
   ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
+  CutSink* cuts = nullptr;               // outlives the executor; null: cut() is not called
   std::string repeat_with;               // the command that repeats this run, for failures
 };
 
@@ -112,8 +113,10 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// It starts again with the next incarnation.
   Status revive(ProcessId process);
 
-  /// Whether remake() can be called: it is between two steps, and none of its actors is lost with
-  /// an engine.
+  /// Orders a cut: every group takes part at a moment of its own, which the seed chooses.
+  void cut(uint64_t number) { ordered_cut_ = number; }
+
+  /// Whether remake() can be called: it is between two steps.
   bool may_remake(GroupId group) const;
   /// Puts a fresh group in its place, made of the bytes of its saved state. It keeps its resources.
   /// What follows is the same as without.
@@ -142,6 +145,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   Status start_group(GroupId id);
   GroupSetup setup_of(GroupId id);
   bool step_something();
+  bool may_deliver(const BatchQueue& queue) const;
+  bool may_cut(const GroupSlot& slot) const;
   bool step_as_recorded(GroupSlot& slot);
   bool is_at_end_of_record() const;
   void resume();
@@ -186,6 +191,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   int64_t num_abandoned_ = 0;
   bool is_replaying_ = false;
   bool is_remaking_ = false;
+  uint64_t ordered_cut_ = 0;
   bool is_drain_requested_ = false;
   bool is_stop_requested_ = false;
 };

@@ -47,6 +47,14 @@ struct Wiring {
   uint32_t num_slots = 0;           // tenants
 };
 
+/// What becomes of a message to another process that is emitted again.
+enum class EmissionFate {
+  kSend,         // it may not have been handled: send it
+  kHandled,      // it was handled, and its receiver has its content: count it as settled
+  kOverwritten,  // a newer one was handled instead
+  kReceived,     // its receiver has it, by a cut, and will acknowledge it
+};
+
 std::shared_ptr<const Wiring> make_wiring(const Plan& plan);
 
 }  // namespace primerl

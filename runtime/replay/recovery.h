@@ -1,6 +1,7 @@
 /// Recovery: resumes a run that a crash cut off, from its record. `run --resume` uses it.
 ///
-/// Every group repeats its recorded steps (a replaying ActorGroup, actor_group.h), each emission
+/// Every group repeats its recorded steps, from the first one or from its part of a cut
+/// (run_cuts.h), as a replaying ActorGroup (actor_group.h), each emission
 /// compared with what was recorded, and resumes at the end: rollouts in flight, queues, timers and
 /// gates are as they were. Answers of resources are taken from the record, or computed again and
 /// compared: this is up to the resources (resuming_engine.h, resuming_learner.h). All of it is
@@ -27,6 +28,7 @@
 
 #include "runtime/exec/replay_source.h"
 #include "runtime/replay/replay.h"
+#include "runtime/replay/run_cuts.h"
 #include "runtime/trace/read/trace.h"
 
 namespace primerl {
@@ -41,22 +43,25 @@ struct AbsentProcess {
 };
 
 /// The groups of absent processes: index = GroupId. The trace must fit the plan.
-std::vector<bool> absent_groups(const Plan& plan, const Trace& trace);
+std::vector<bool> absent_groups(const Plan& plan, const Trace& trace, const RunCuts& cuts = {});
 
 class Recovery final : public ReplaySource, public DeliveryObserver, public ReplayedAnswers {
  public:
-  /// Whether a plan can resume a record: complete from step 1 on, no excerpt, of the same nodes,
-  /// edges and schemas, and cut off rather than ended. The error has the reason.
-  static Status check(const Plan& plan, const Trace& trace);
+  /// Whether a plan can resume a record: complete from step 1, or from `cuts`, on, no excerpt, of
+  /// the same nodes, edges and schemas, and cut off rather than ended. The error has the reason.
+  static Status check(const Plan& plan, const Trace& trace, const RunCuts& cuts = {});
   /// For a record that check() accepts.
-  static std::vector<AbsentProcess> absent_processes(const Plan& plan, const Trace& trace);
+  static std::vector<AbsentProcess> absent_processes(const Plan& plan, const Trace& trace,
+                                                     const RunCuts& cuts = {});
 
   /// `recorder` (may be null) is told of every step, repeated and new; it outlives the recovery.
   /// `process`: in a run of several processes, the one whose groups follow; none: all groups.
+  /// `cuts`: of all processes that follow, or empty.
   static Result<std::unique_ptr<Recovery>> make(std::shared_ptr<const Plan> plan,
                                                 std::shared_ptr<const Trace> trace,
                                                 DeliveryObserver* recorder,
-                                                ProcessId process = ProcessId::none());
+                                                ProcessId process = ProcessId::none(),
+                                                RunCuts cuts = {});
   ~Recovery() override;
 
   // ReplaySource
@@ -68,6 +73,10 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   void resume() override;
   Error stuck() const override;
   std::span<const ProcessId> absent() const override { return absent_; }
+  const GroupState* state_of(GroupId group) const override { return cuts_.state_of(group); }
+  std::vector<SavedMessage> in_transit_to(GroupId group) const override {
+    return cuts_.in_transit_to(*wiring_, group);
+  }
   // DeliveryObserver
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
@@ -86,7 +95,7 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
 
  private:
   Recovery(std::shared_ptr<const Plan> plan, std::shared_ptr<const Trace> trace,
-           DeliveryObserver* recorder, ProcessId process);
+           DeliveryObserver* recorder, ProcessId process, RunCuts cuts);
   bool is_here(GroupId group) const;
   Error text_of(const Divergence& divergence) const;
 
@@ -95,6 +104,7 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   const std::shared_ptr<const Wiring> wiring_;
   DeliveryObserver* const recorder_;
   const ProcessId process_;
+  const RunCuts cuts_;
   std::unique_ptr<const RecordedInputs> inputs_;        // null: all groups run here
   std::vector<std::unique_ptr<ReplayCursor>> cursors_;  // index = GroupId; null: runs elsewhere
   Time ended_;

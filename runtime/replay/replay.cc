@@ -38,7 +38,8 @@ Json state_json(const Plan& plan, const GroupState& state) {
 Player::Player(ReplaySetup setup)
     : setup_(std::move(setup)),
       wiring_(make_wiring(*setup_.plan)),
-      incarnation_(recorded_incarnation(*setup_.trace, taken_from_record(setup_.options.is_real))),
+      incarnation_(incarnation_of(*setup_.plan, *setup_.trace,
+                                  taken_from_record(setup_.options.is_real), setup_.cuts)),
       shared_(setup_.plan->resources.size(), nullptr),
       parts_(setup_.plan->groups.size()) {}
 
@@ -56,17 +57,23 @@ Status Player::prepare() {
     shared_[i] = made.get();
     owned_.push_back(std::move(made));
   }
-  if (!setup_.options.is_absent.empty())
-    inputs_ = std::make_unique<const RecordedInputs>(plan, *wiring_, *setup_.trace, incarnation_,
-                                                     setup_.options.is_absent, false);
+  // From cuts, which processes made at moments of their own, every one is played with what the
+  // record says that others had sent it.
+  const bool is_alone = !setup_.cuts.empty();
+  std::vector<bool> is_absent = setup_.options.is_absent;
+  if (is_alone) is_absent.resize(plan.groups.size(), false);
+  if (!is_absent.empty())
+    inputs_ = std::make_unique<const RecordedInputs>(
+        plan, *wiring_, *setup_.trace, incarnation_, std::move(is_absent), is_alone,
+        [this](GroupId group) { return setup_.cuts.state_of(group); });
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     const GroupId id(i);
     if (!is_real(id)) continue;
     auto part = std::make_unique<Part>();
     const bool stops = setup_.options.stop_group == id;
-    part->cursor = std::make_unique<ReplayCursor>(plan, *wiring_, *setup_.trace, id,
-                                                  stops ? setup_.options.stop_step : UINT64_MAX,
-                                                  setup_.watcher, inputs_.get());
+    part->cursor = std::make_unique<ReplayCursor>(
+        plan, *wiring_, *setup_.trace, id, stops ? setup_.options.stop_step : UINT64_MAX,
+        setup_.watcher, inputs_.get(), setup_.cuts.state_of(id));
     parts_[i] = std::move(part);
   }
   assign_workers();
@@ -133,7 +140,14 @@ Status Player::start_parts(uint32_t worker) {
     setup.observer = parts_[i]->cursor.get();
     setup.step_source = parts_[i]->cursor.get();
     parts_[i]->group = std::make_unique<ActorGroup>(std::move(setup));
-    RETURN_IF_ERROR(parts_[i]->group->start(setup_.trace->started(GroupId(i)).value_or(Time())));
+    ActorGroup& group = *parts_[i]->group;
+    const GroupState* state = setup_.cuts.state_of(group.id());
+    if (state == nullptr) {
+      RETURN_IF_ERROR(group.start(setup_.trace->started(group.id()).value_or(Time())));
+    } else {
+      RETURN_IF_ERROR(
+          group.start_from(*state, setup_.cuts.in_transit_to(*wiring_, group.id()), state->at));
+    }
   }
   return ok();
 }
@@ -314,7 +328,7 @@ Json Player::describe(GroupId group) const {
                          .set("edge", setup_.plan->edge(wiring_->links[in[i].index()].edge).name)
                          .set("waiting", waiting));
   }
-  json.set("steps", part->cursor->num_steps()).set("queues", std::move(queues));
+  json.set("steps", part->cursor->last_step()).set("queues", std::move(queues));
   return json.set("state", state_json(*setup_.plan, part->group->state()));
 }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "runtime/exec/executor.h"
+#include "runtime/replay/run_cuts.h"
 #include "runtime/trace/read/trace.h"
 
 namespace primerl {
@@ -88,6 +89,9 @@ struct ReplaySetup {
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
   HostServices* host_services = nullptr;  // outlives the replay
+  /// From which the groups follow the record; empty: from their first step. Resources that go on
+  /// from one answer from the record (ReplayDepth::kControl).
+  RunCuts cuts;
   /// Sees every step of the real groups before it is compared, on their threads; may be null.
   DeliveryObserver* watcher = nullptr;
   ReplayOptions options;
@@ -106,6 +110,9 @@ std::vector<std::string> close_over(const Plan& plan, const Trace& trace, bool g
 /// Incarnation of the recorded processes, which their messages carry; 1 when there are no messages.
 /// `is_absent`: by group, whose messages are ignored; empty = none.
 uint32_t recorded_incarnation(const Trace& trace, const std::vector<bool>& is_absent);
+/// The same of a record that is followed from `cuts`, which may be empty.
+uint32_t incarnation_of(const Plan& plan, const Trace& trace, const std::vector<bool>& is_absent,
+                        const RunCuts& cuts);
 
 class Replay {
  public:

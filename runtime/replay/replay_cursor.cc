@@ -25,16 +25,20 @@ Result<Json> json_of(const TraceCatalog::Type& type, const Payload& payload) {
 
 ReplayCursor::ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace,
                            GroupId group, uint64_t last_step, DeliveryObserver* watcher,
-                           const RecordedInputs* inputs)
+                           const RecordedInputs* inputs, const GroupState* from)
     : plan_(plan),
       wiring_(wiring),
       trace_(trace),
       group_(group),
+      first_step_(from == nullptr ? 1 : from->num_steps + 1),
       last_step_(last_step),
       watcher_(watcher),
       inputs_(inputs),
       emitted_(wiring.links.size(), 0) {
-  load(1);
+  if (from != nullptr)
+    for (uint32_t i = 0; i < from->out_links.size(); ++i)
+      emitted_[wiring.groups[group.index()].out[i].index()] = from->out_links[i].num_emitted;
+  load(first_step_);
 }
 
 void ReplayCursor::load(uint64_t step) {
@@ -71,7 +75,9 @@ void ReplayCursor::load(uint64_t step) {
     replayed_.peer = {static_cast<PeerEvent::Kind>(recorded_.sequence),
                       InstanceId(recorded_.subject), recorded_.incarnation};
   has_next_ = true;
-  if (inputs_ != nullptr && inputs_->has(recorded_)) load_input();
+  if (recorded_.kind == StepKind::kMessage && inputs_ != nullptr &&
+      inputs_->has({recorded_.link, recorded_.incarnation, recorded_.sequence}))
+    load_input();
   if ((recorded_.flags & kHasNotes) == 0) return;
   trace_.visit_notes(group_, step,
                      [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
@@ -88,8 +94,18 @@ void ReplayCursor::load_input() {
   stop(here(DivergenceKind::kUnreadable, "its input cannot be read: " + envelope.error().text()));
 }
 
-EmissionFate ReplayCursor::emission_fate(LinkId link, uint64_t sequence) const {
-  return inputs_ == nullptr ? EmissionFate::kSend : inputs_->emission_fate(link, sequence);
+EmissionFate ReplayCursor::emission_fate(LinkId link, uint64_t sequence,
+                                         uint64_t num_shipped) const {
+  return inputs_ == nullptr ? EmissionFate::kSend
+                            : inputs_->emission_fate(link, sequence, num_shipped);
+}
+
+std::optional<uint64_t> ReplayCursor::num_received(LinkId link, uint64_t sequence) const {
+  return inputs_ == nullptr ? std::nullopt : inputs_->num_received(link, sequence);
+}
+
+bool ReplayCursor::has_input(LinkId link, uint32_t incarnation, uint64_t sequence) const {
+  return inputs_ != nullptr && inputs_->has({link, incarnation, sequence});
 }
 
 void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {

@@ -17,16 +17,18 @@ class RecordedInputs;
 
 class ReplayCursor final : public StepSource, public DeliveryObserver {
  public:
-  /// All outlive the cursor; `watcher` and `inputs` (of a resumed run) may be null. `last_step`:
-  /// plays no later step.
+  /// All outlive the cursor; `watcher`, `inputs` (of a resumed run) and `from` (the group's part of
+  /// a cut) may be null. `last_step`: plays no later step.
   ReplayCursor(const Plan& plan, const Wiring& wiring, const Trace& trace, GroupId group,
                uint64_t last_step, DeliveryObserver* watcher = nullptr,
-               const RecordedInputs* inputs = nullptr);
+               const RecordedInputs* inputs = nullptr, const GroupState* from = nullptr);
 
   // StepSource
   const RecordedStep* next() const override { return has_next_ ? &replayed_ : nullptr; }
   void diverged(std::string what) override;
-  EmissionFate emission_fate(LinkId link, uint64_t sequence) const override;
+  EmissionFate emission_fate(LinkId link, uint64_t sequence, uint64_t num_shipped) const override;
+  std::optional<uint64_t> num_received(LinkId link, uint64_t sequence) const override;
+  bool has_input(LinkId link, uint32_t incarnation, uint64_t sequence) const override;
   // DeliveryObserver
   void on_step(const StepRecord& record) override;
 
@@ -36,7 +38,8 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   void stop(Divergence divergence);
 
   GroupId group() const { return group_; }
-  uint64_t num_steps() const { return num_steps_; }
+  uint64_t num_steps() const { return num_steps_; }                    // taken here
+  uint64_t last_step() const { return first_step_ - 1 + num_steps_; }  // that was taken
   uint64_t num_compared() const { return num_compared_; }
   const std::optional<Divergence>& divergence() const { return divergence_; }
   /// The highest sequence number sent on a link so far: detects a message that was never sent.
@@ -55,6 +58,7 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   const Wiring& wiring_;
   const Trace& trace_;
   const GroupId group_;
+  const uint64_t first_step_;  // 1, or the first one after a cut
   const uint64_t last_step_;
   DeliveryObserver* const watcher_;
   const RecordedInputs* const inputs_;

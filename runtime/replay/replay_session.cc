@@ -176,15 +176,25 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
+  if (!excerpt) {
+    ASSIGN_OR_RETURN(session.cuts, base_cuts(plan, session.trace->folder()));
+  }
+  if (!session.cuts.empty() && depth != "control")
+    return error(
+               Code::kInvalid,
+               "this record begins with the saved state of a run that went on after a crash: what "
+               "an engine or a learner had computed before is not in it")
+        .note("replay it with --depth control, where both answer from the record");
   for (uint32_t i = 0; i < plan.groups.size(); ++i)
-    if (session.trace->first_step(GroupId(i)) > 1 && (!excerpt || excerpt->group == GroupId(i)))
+    if (session.trace->first_step(GroupId(i)) > session.cuts.first_step(GroupId(i)) &&
+        (!excerpt || excerpt->group == GroupId(i)))
       return error(Code::kInvalid,
                    "the trace of '{}' begins with step {}: the steps before it were retired",
                    plan.groups[i].name, session.trace->first_step(GroupId(i)))
           .note("replay begins with the first step; trace commands read what is left");
   RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
-  session.is_absent =
-      excerpt ? std::vector<bool>(plan.groups.size(), false) : absent_groups(plan, *session.trace);
+  session.is_absent = excerpt ? std::vector<bool>(plan.groups.size(), false)
+                              : absent_groups(plan, *session.trace, session.cuts);
   ASSIGN_OR_RETURN(session.is_real, choose_groups(session, node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
@@ -215,7 +225,8 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
       return std::move(point).error().while_doing("reading the checkpoint that the run began from");
     points.push_back(std::move(point).value());
   }
-  session.host_services->resume_from(std::move(points));
+  // Actors that go on from a saved state have what they began from in it.
+  if (session.cuts.empty()) session.host_services->resume_from(std::move(points));
   RETURN_IF_ERROR(session.host_services->open());
   return session;
 }
@@ -226,6 +237,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   setup.trace = trace;
   setup.factory = replay_factory(resource_factory(), depth);
   setup.host_services = host_services.get();
+  setup.cuts = cuts;
   setup.options.is_real = is_real;
   setup.options.is_absent = is_absent;
   setup.options.num_threads = num_threads;

@@ -64,6 +64,7 @@ class ReplayHostServices final : public HostServices, public RunFiles {
 struct ReplaySession {
   std::shared_ptr<const Trace> trace;
   std::shared_ptr<const Plan> plan;
+  RunCuts cuts;                      // that the record begins with; empty: with the first step
   std::vector<bool> is_absent;       // by group: died in the run and came back
   std::vector<bool> is_real;         // by group
   std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ

@@ -81,7 +81,7 @@ void Player::step(Part& part) {
 bool Player::has_stopped_early() const {
   if (!setup_.options.stop_group) return false;
   const ReplayCursor& cursor = *parts_[setup_.options.stop_group->index()]->cursor;
-  return cursor.num_steps() >= setup_.options.stop_step;
+  return cursor.last_step() >= setup_.options.stop_step;
 }
 
 /// Why a group cannot take its next step, or has none although its record continues; nothing when
@@ -95,9 +95,9 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
   Divergence divergence;
   divergence.group = group;
   if (cursor.next() == nullptr) {
-    if (cursor.num_steps() >= setup_.trace->last_step(group)) return std::nullopt;
+    if (cursor.last_step() >= setup_.trace->last_step(group)) return std::nullopt;
     divergence.kind = DivergenceKind::kUnreadable;
-    divergence.step = cursor.num_steps() + 1;
+    divergence.step = cursor.last_step() + 1;
     divergence.began = cursor.recorded().began;
     divergence.what =
         fmt::format("step {} of '{}' is not in the record, which goes on to step {}",
@@ -131,7 +131,7 @@ std::optional<Divergence> Player::why_stuck(const Part& part) const {
                     sender->cursor->recorded().step);
   else
     divergence.what += fmt::format("the record of '{}' ends with step {}",
-                                   plan.group(link.sender_group).name, sender->cursor->num_steps());
+                                   plan.group(link.sender_group).name, sender->cursor->last_step());
   return divergence;
 }
 

@@ -18,19 +18,17 @@ class ResumingEngine final : public TracedEngine {
   Status submit(SequenceRequest request) override {
     RETURN_IF_ERROR(look());
     if (is_live_) return TracedEngine::submit(std::move(request));
-    const SequenceId id = request.id;
-    Flight flight;
-    flight.request = request;
+    SequenceRequest flight = request;
     RETURN_IF_ERROR(TracedEngine::submit(std::move(request)));
-    flights_.insert_or_assign(id, std::move(flight));
+    flights_.submitted(std::move(flight));
     return ok();
   }
 
   Status take_over(SequenceId id) override {
     RETURN_IF_ERROR(look());
-    const auto flight = flights_.find(id);
-    if (!is_live_ || flight == flights_.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
-    if (flight == flights_.end()) return ok();
+    const auto flight = flights_.of.find(id);
+    if (!is_live_ || flight == flights_.of.end()) RETURN_IF_ERROR(TracedEngine::take_over(id));
+    if (flight == flights_.of.end()) return ok();
     // Resumed: its prompt is being computed again; it is taken over when that is done.
     flight->second.is_taken = true;
     if (flight->second.refusal) end(id, FinishReason::kRefused, *flight->second.refusal);
@@ -39,47 +37,35 @@ class ResumingEngine final : public TracedEngine {
 
   void abort(SequenceId id) override {
     if (!look().ok()) return;
-    const auto flight = flights_.find(id);
-    if (!is_live_) {
-      if (flight != flights_.end() && !flight->second.ended)
-        flight->second.ended = FinishReason::kCancelled;
-      return;
-    }
+    if (!is_live_) return flights_.aborted(id);
+    const auto flight = flights_.of.find(id);
     if (const auto waiting = std::find(backlog_.begin(), backlog_.end(), id);
         waiting != backlog_.end()) {
       backlog_.erase(waiting);
       return end(id, FinishReason::kCancelled, {});
     }
-    if (flight != flights_.end() && flight->second.refusal)
+    if (flight != flights_.of.end() && flight->second.refusal)
       return end(id, FinishReason::kCancelled, {});
     TracedEngine::abort(id);
   }
 
   void expire(SequenceId id) override {
     if (!look().ok()) return;
-    if (!is_live_) {
-      if (const auto flight = flights_.find(id); flight != flights_.end() &&
-                                                 flight->second.was_told &&
-                                                 !flight->second.is_taken && !flight->second.ended)
-        flight->second.ended = FinishReason::kRefused;
-      return;
-    }
+    if (!is_live_) return flights_.expired(id);
     // A prompt that is being computed again has no lease: that counted only before the resume. It
     // is taken over when Decode asks.
-    if (flights_.count(id) == 0) TracedEngine::expire(id);
+    if (flights_.of.count(id) == 0) TracedEngine::expire(id);
   }
 
   std::vector<PrefillEvent> take_prefilled() override {
     if (!look().ok()) return {};
     auto events = TracedEngine::take_prefilled();
     if (!is_live_) {
-      for (const auto& event : events)
-        if (const auto flight = flights_.find(event.id); flight != flights_.end())
-          flight->second.was_told = true;
+      flights_.prefilled(events);
       return events;
     }
     std::erase_if(events, [this](const PrefillEvent& event) { return settle(event.id); });
-    for (auto& [id, flight] : flights_)
+    for (auto& [id, flight] : flights_.of)
       if (flight.refusal && !std::exchange(flight.was_told, true)) events.push_back({id, 0});
     return events;
   }
@@ -88,9 +74,9 @@ class ResumingEngine final : public TracedEngine {
     if (!look().ok()) return {};
     auto events = TracedEngine::take_finished();
     for (auto& event : events)
-      if (const auto flight = flights_.find(event.id); flight != flights_.end()) {
+      if (const auto flight = flights_.of.find(event.id); flight != flights_.of.end()) {
         event.was_prefilled = event.was_prefilled || flight->second.was_told;
-        flights_.erase(flight);
+        flights_.of.erase(flight);
       }
     events.insert(events.begin(), std::make_move_iterator(ended_.begin()),
                   std::make_move_iterator(ended_.end()));
@@ -103,6 +89,15 @@ class ResumingEngine final : public TracedEngine {
     auto applied = TracedEngine::apply(snapshot);
     if (!is_live_ && applied.ok()) applied_ = snapshot;
     return applied;
+  }
+
+  /// Of a cut, before the first recorded call after it.
+  Status restore_state(const Blob& state) override {
+    ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
+    if (flights_.applied.is_none()) return ok();
+    applied_.emplace();
+    applied_->version = flights_.applied;
+    return ok();
   }
 
   EngineState state() const override {
@@ -127,20 +122,12 @@ class ResumingEngine final : public TracedEngine {
   bool is_replaying() const override { return !is_live_; }
 
  private:
-  /// A recorded sequence that has not finished.
-  struct Flight {
-    SequenceRequest request;
-    bool was_told = false;               // Prefill was told that its prompt is complete
-    bool is_taken = false;               // Decode has taken it over
-    std::optional<FinishReason> ended;   // it was aborted, or its lease expired
-    std::optional<std::string> refusal;  // by the real engine
-  };
-
   /// Whether Prefill or Decode must still be told something from here.
   bool has_news() const {
-    return !ended_.empty() || std::any_of(flights_.begin(), flights_.end(), [](const auto& each) {
-      return each.second.refusal && !each.second.was_told;
-    });
+    return !ended_.empty() ||
+           std::any_of(flights_.of.begin(), flights_.of.end(), [](const auto& each) {
+             return each.second.refusal && !each.second.was_told;
+           });
   }
 
   /// Switches to the real engine when the run has resumed. If that fails, every later call returns
@@ -151,7 +138,7 @@ class ResumingEngine final : public TracedEngine {
     fault_ = take_weights();
     if (!fault_.ok()) return fault_;
     std::vector<std::pair<SequenceId, FinishReason>> ended;
-    for (const auto& [id, flight] : flights_) {
+    for (const auto& [id, flight] : flights_.of) {
       if (flight.ended)
         ended.emplace_back(id, *flight.ended);
       else
@@ -179,7 +166,7 @@ class ResumingEngine final : public TracedEngine {
   void submit_waiting() {
     while (!backlog_.empty()) {
       const SequenceId id = backlog_.front();
-      Flight& flight = flights_.at(id);
+      EngineFlight& flight = flights_.of.at(id);
       const Status submitted = TracedEngine::submit(SequenceRequest(flight.request));
       if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
       backlog_.pop_front();
@@ -195,28 +182,28 @@ class ResumingEngine final : public TracedEngine {
     FinishEvent event;
     event.id = id;
     event.reason = reason;
-    if (const auto flight = flights_.find(id); flight != flights_.end())
+    if (const auto flight = flights_.of.find(id); flight != flights_.of.end())
       event.was_prefilled = flight->second.was_told;
     event.detail = std::move(detail);
     ended_.push_back(std::move(event));
-    flights_.erase(id);
+    flights_.of.erase(id);
   }
 
   /// True when Prefill was told about this prompt before; a recorded take-over is repeated on the
   /// engine, and a failure is found by the next step().
   bool settle(SequenceId id) {
-    const auto found = flights_.find(id);
-    if (found == flights_.end()) return false;
+    const auto found = flights_.of.find(id);
+    if (found == flights_.of.end()) return false;
     if (!found->second.was_told) {
-      flights_.erase(found);
+      flights_.of.erase(found);
       return false;
     }
     if (!found->second.is_taken) {
       // Decode has not taken it over yet, and will find the engine ready.
-      flights_.erase(found);
+      flights_.of.erase(found);
       return true;
     }
-    flights_.erase(found);
+    flights_.of.erase(found);
     // The sequence is held and not aborted, so an error here is a fault of the engine.
     const Status taken = TracedEngine::take_over(id);
     if (!taken.ok() && fault_.ok())
@@ -226,8 +213,8 @@ class ResumingEngine final : public TracedEngine {
 
   const ResumingEngineSetup setup_;
   bool is_live_ = false;
-  Status fault_;                          // of switching to the real engine, or of that one
-  std::map<SequenceId, Flight> flights_;  // resumed: prompts not complete again
+  Status fault_;           // of switching to the real engine, or of that one
+  EngineFlights flights_;  // resumed: prompts not complete again
   std::optional<WeightSnapshot> applied_;
   std::deque<SequenceId> backlog_;  // resumed: waiting for room in the engine's queue
   std::vector<FinishEvent> ended_;

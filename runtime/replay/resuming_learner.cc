@@ -91,6 +91,20 @@ class ResumingLearner final : public TracedLearner {
     if (folder == setup_.checkpoint) return load_checkpoint();
     return is_real_ ? learner().load(folder) : ok();
   }
+  /// Of a cut, which must not be newer than the checkpoint.
+  Status restore_state(const Blob& state) override {
+    ASSIGN_OR_RETURN(const LearnerProgress progress, read_state<LearnerProgress>(state));
+    num_taken_ = progress.num_steps;
+    if (num_taken_ > setup_.num_steps)
+      return error(Code::kInvalid,
+                   "a learner that had taken {} steps has no newer checkpoint than "
+                   "that of step {}",
+                   num_taken_, setup_.num_steps);
+    if (num_taken_ == setup_.num_steps && !is_real_) RETURN_IF_ERROR(load_checkpoint());
+    if (!is_real_ || progress.newest.is_none()) return ok();
+    ASSIGN_OR_RETURN(auto weights, learner().snapshot(progress.newest));
+    return setup_.publish(std::move(weights));
+  }
   Duration take_cost() override { return is_real_ ? learner().take_cost() : Duration(); }
 
  protected:

@@ -19,16 +19,21 @@ using KeepAnswer = std::function<void(std::vector<std::byte>)>;
 /// The next answer of the current step; null: the recorded run made fewer calls.
 using NextAnswer = std::function<const std::vector<std::byte>*()>;
 
-/// For the fields() of a struct that derives from others with fields(): theirs as its own.
-template <class T, class F>
-struct FieldsOf {
-  F& f;
-  template <class Base, class M>
-  FieldsOf& operator()(std::string_view name, M Base::*member) {
-    f(name, static_cast<M T::*>(member));
-    return *this;
-  }
-};
+/// How a resource's part of a cut is written: fields() as msgpack, without Blobs.
+template <class T>
+Blob written_state(const T& value) {
+  MsgpackWriter writer;
+  wire::write(writer, value);
+  return Blob(writer.take_body());
+}
+template <class T>
+Result<T> read_state(const Blob& bytes) {
+  MsgpackReader reader(bytes.bytes());
+  T value;
+  wire::read(reader, value);
+  RETURN_IF_ERROR(reader.finish());
+  return value;
+}
 
 /// `Answer` has members call, has_failed, code and text; `Call` has to_string().
 template <Message Answer, class Call>

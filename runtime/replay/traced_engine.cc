@@ -22,8 +22,7 @@ struct Finished : FinishEvent {
   uint64_t num_kept_bytes = 0;  // that follow in separate answers
   template <class F>
   static void fields(F& f) {
-    FieldsOf<Finished, F> event{f};
-    FinishEvent::fields(event);
+    FinishEvent::fields(f);
     f("num_kept_bytes", &Finished::num_kept_bytes);
   }
 };
@@ -148,19 +147,27 @@ bool TracedEngine::is_replaying() const { return calls_->has_record(); }
 
 Status TracedEngine::submit(SequenceRequest request) {
   if (is_replaying()) return calls_->take_status(Call::kSubmit);
-  return calls_->keep(Call::kSubmit, engine_->submit(std::move(request)));
+  if (!calls_->is_recording()) return engine_->submit(std::move(request));
+  SequenceRequest flight = request;
+  Status submitted = calls_->keep(Call::kSubmit, engine_->submit(std::move(request)));
+  if (submitted.ok()) flights_.submitted(std::move(flight));
+  return submitted;
 }
 
 Status TracedEngine::take_over(SequenceId id) {
   if (is_replaying()) return calls_->take_status(Call::kTakeOver);
-  return calls_->keep(Call::kTakeOver, engine_->take_over(id));
+  Status taken = calls_->keep(Call::kTakeOver, engine_->take_over(id));
+  if (taken.ok()) flights_.taken_over(id);
+  return taken;
 }
 
 void TracedEngine::abort(SequenceId id) {
+  flights_.aborted(id);
   if (!is_replaying()) engine_->abort(id);
 }
 
 void TracedEngine::expire(SequenceId id) {
+  flights_.expired(id);
   if (!is_replaying()) engine_->expire(id);
 }
 
@@ -172,6 +179,7 @@ std::vector<PrefillEvent> TracedEngine::take_prefilled() {
     return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
   }
   auto events = engine_->take_prefilled();
+  flights_.prefilled(events);
   EngineAnswer answer;
   answer.prefilled = events;
   calls_->keep(Call::kPrefilled, std::move(answer));
@@ -181,6 +189,7 @@ std::vector<PrefillEvent> TracedEngine::take_prefilled() {
 std::vector<FinishEvent> TracedEngine::take_finished() {
   if (is_replaying()) return calls_->take_finished();
   auto events = engine_->take_finished();
+  flights_.finished(events);
   if (calls_->is_recording()) calls_->keep_finished(events);
   return events;
 }
@@ -190,9 +199,20 @@ Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
     ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(Call::kApply));
     return static_cast<uint64_t>(answer.number);
   }
-  return calls_->keep(Call::kApply, engine_->apply(snapshot), [](auto& answer, uint64_t applied) {
-    answer.number = static_cast<int64_t>(applied);
+  auto applied = engine_->apply(snapshot);
+  if (applied.ok()) flights_.applied = snapshot.version;
+  return calls_->keep(Call::kApply, std::move(applied), [](auto& answer, uint64_t count) {
+    answer.number = static_cast<int64_t>(count);
   });
+}
+
+Blob TracedEngine::save_state() const {
+  return calls_->is_recording() ? written_state(flights_) : Blob();
+}
+
+Status TracedEngine::restore_state(const Blob& state) {
+  ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
+  return engine_ == nullptr ? ok() : engine_->restore_state(state);
 }
 
 /// It does not change during a run: nothing to record.

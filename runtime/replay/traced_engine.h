@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "kernels/engine/engine.h"
+#include "runtime/replay/engine_flights.h"
 #include "runtime/replay/traced_calls.h"
 
 namespace primerl {
@@ -35,6 +36,9 @@ class TracedEngine : public Engine {
   bool has_work() const override;
   Duration take_cost() override;
   std::string describe() const override;
+  /// Of one that records: the sequences in flight. The engine behind it goes on with them, too.
+  Blob save_state() const override;
+  Status restore_state(const Blob& state) override;
 
  protected:
   virtual bool is_replaying() const;
@@ -43,6 +47,7 @@ class TracedEngine : public Engine {
   class Calls;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<const Calls> calls_;
+  EngineFlights flights_;  // of one that records
 };
 
 }  // namespace primerl

@@ -1,5 +1,7 @@
 #include "runtime/replay/traced_learner.h"
 
+#include <algorithm>
+
 namespace primerl {
 namespace {
 
@@ -24,9 +26,8 @@ struct LearnerAnswer : TrainReport, SampleLimits {
   static void fields(F& f) {
     f("call", &LearnerAnswer::call)("has_failed", &LearnerAnswer::has_failed)(
         "code", &LearnerAnswer::code)("text", &LearnerAnswer::text);
-    FieldsOf<LearnerAnswer, F> results{f};
-    TrainReport::fields(results);
-    SampleLimits::fields(results);
+    TrainReport::fields(f);
+    SampleLimits::fields(f);
   }
 };
 
@@ -54,8 +55,19 @@ Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopReque
     ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(Call::kStep));
     return TrainReport(std::move(answer));
   }
-  return calls_->keep(Call::kStep, learner_->step(batch, stop),
-                      [](TrainReport& answer, const TrainReport& report) { answer = report; });
+  auto report = learner_->step(batch, stop);
+  progress_.num_steps += report.ok() && !report->skipped ? 1 : 0;
+  return calls_->keep(Call::kStep, std::move(report),
+                      [](TrainReport& answer, const TrainReport& taken) { answer = taken; });
+}
+
+Blob TracedLearner::save_state() const {
+  return calls_->is_recording() ? written_state(progress_) : Blob();
+}
+
+Status TracedLearner::restore_state(const Blob& state) {
+  ASSIGN_OR_RETURN(progress_, read_state<LearnerProgress>(state));
+  return learner_ == nullptr ? ok() : learner_->restore_state(state);
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(PolicyVersion version) {
@@ -65,6 +77,7 @@ Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(PolicyVers
     snapshot->version = version;
     return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
   }
+  progress_.newest = version;
   return calls_->keep(Call::kSnapshot, learner_->snapshot(version), [](auto&, const auto&) {});
 }
 
@@ -104,10 +117,10 @@ std::string TracedLearner::describe() const {
   return learner_ == nullptr ? "" : learner_->describe();
 }
 
-int64_t num_recorded_steps(const Trace& trace, GroupId group) {
+int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
   int64_t count = 0;
-  for (uint64_t step = trace.first_step(group); step != 0 && step <= trace.last_step(group);
-       ++step) {
+  for (uint64_t step = std::max(from, trace.first_step(group));
+       step != 0 && step <= trace.last_step(group); ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
       if (note.kind != NoteKind::kResource) continue;
       // Answers of the weight channel are among those of the learner.

@@ -16,6 +16,17 @@
 
 namespace primerl {
 
+/// What a cut holds of a learner; its weights are in checkpoints.
+struct LearnerProgress {
+  int64_t num_steps = 0;  // taken since the recorded start, without skipped ones
+  PolicyVersion newest;   // of which a snapshot was taken
+
+  template <class F>
+  static void fields(F& f) {
+    f("num_steps", &LearnerProgress::num_steps)("newest", &LearnerProgress::newest);
+  }
+};
+
 class TracedLearner : public Learner {
  public:
   /// Records the answers of `learner`.
@@ -34,6 +45,9 @@ class TracedLearner : public Learner {
   bool has_work() const override;
   Duration take_cost() override;
   std::string describe() const override;
+  /// Of one that records: how many steps were taken, as LearnerProgress.
+  Blob save_state() const override;
+  Status restore_state(const Blob& state) override;
 
  protected:
   virtual bool is_replaying() const;
@@ -43,9 +57,10 @@ class TracedLearner : public Learner {
   class Calls;
   const std::unique_ptr<Learner> learner_;
   const std::unique_ptr<const Calls> calls_;
+  LearnerProgress progress_;  // of one that records
 };
 
-/// Number of training steps in a group's record, without skipped ones.
-int64_t num_recorded_steps(const Trace& trace, GroupId group);
+/// Number of training steps in a group's record, without skipped ones, from its step `from` on.
+int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from = 0);
 
 }  // namespace primerl

@@ -97,6 +97,16 @@ std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> chann
 
 }  // namespace
 
+Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state) {
+  const PlanGroup& group = plan.group(state.group);
+  for (size_t i = 0; i < group.resources.size() && i < state.resources.size(); ++i) {
+    if (kind_of(plan, group.resources[i]) != Learner::kResourceKind) continue;
+    ASSIGN_OR_RETURN(const auto progress, read_state<LearnerProgress>(state.resources[i]));
+    return progress.num_steps;
+  }
+  return 0;
+}
+
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points) {
   auto channel_of = std::make_shared<WeightChannel*>(nullptr);
@@ -125,8 +135,14 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
     if (auto learner = take_as<Learner>(*made)) {
       const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
       const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
-      if (const int64_t taken = num_recorded_steps(recovery.trace(), owner);
-          taken < point.num_steps)
+      int64_t taken = 0;
+      uint64_t first = 0;
+      if (const GroupState* state = recovery.state_of(owner)) {
+        ASSIGN_OR_RETURN(taken, learner_steps_of(plan, *state));
+        first = state->num_steps + 1;
+      }
+      taken += num_recorded_steps(recovery.trace(), owner, first);
+      if (taken < point.num_steps)
         return error(Code::kInvalid,
                      "its record ends after {} training steps, checkpoint '{}' "
                      "was made after {}",
@@ -137,6 +153,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.is_live = is_live;
       setup.checkpoint = point.checkpoint;
       setup.num_steps = point.num_steps;
+      setup.publish = [channel_of](std::shared_ptr<const WeightSnapshot> weights) {
+        return (*channel_of)->publish(std::move(weights));
+      };
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));
       };

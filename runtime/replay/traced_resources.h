@@ -18,6 +18,8 @@ struct RecoveryPoint {
   std::filesystem::path checkpoint;  // empty: none, its steps are computed again from the first
   int64_t num_steps = 0;             // recorded steps before it
 };
+/// How many steps the learner of a group had taken when the group was cut; 0 without a learner.
+Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state);
 /// The resources of `make`, which answer as recorded until `recovery` (which outlives them) is
 /// live. `points`: by tenant slot. A record that ends before its checkpoint is an error of the
 /// learner.

@@ -34,6 +34,8 @@ struct MessageBatch {
   GroupId from;
   GroupId to;
   uint32_t incarnation = 0;  // incarnation of the sending group's process
+  uint64_t cut =
+      0;  // newest cut that the sender has taken part in; within a process (process_cut.h)
   std::vector<BatchedMessage> messages;
   std::vector<Grant> grants;
   bool empty() const { return messages.empty() && grants.empty(); }

@@ -38,6 +38,10 @@ class RunMember {
 
   bool has_begun() const { return executor_ != nullptr; }
   bool is_running() const { return running_.valid(); }
+  /// Orders a cut (process_cut.h); any thread, while it is running.
+  void cut(uint64_t number) {
+    if (executor_ != nullptr) executor_->cut(number);
+  }
   /// How it ended, once it has.
   const std::optional<RunOutcome>& outcome() const { return outcome_; }
   bool has_lost_threads() const;

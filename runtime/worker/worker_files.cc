@@ -5,9 +5,12 @@
 namespace primerl {
 
 WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
-                         const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
+                         const std::vector<ResumePoint>& begun_from,
+                         std::function<void(TenantSlot, int64_t)> on_checkpoint,
                          std::function<void(const Error&)> on_fault)
-    : run_folder_(std::move(run_folder)), trace_(trace), on_fault_(std::move(on_fault)) {
+    : run_folder_(std::move(run_folder)),
+      on_checkpoint_(std::move(on_checkpoint)),
+      on_fault_(std::move(on_fault)) {
   for (const auto& tenant : plan.tenants)
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
@@ -25,6 +28,7 @@ Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
 void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
                          std::vector<ResumePoint> newest) {
   bytes_before_ = std::move(bytes_before);
+  for (const auto& [file, bytes] : bytes_before_) writers_.try_emplace(file, GroupId());
   newest_ = std::move(newest);
   is_following_ = true;
 }
@@ -62,8 +66,30 @@ const ResumePoint* WorkerFiles::written_before(TenantSlot tenant, int64_t step) 
   return &newest_[tenant.index()];
 }
 
+std::vector<std::pair<std::string, uint64_t>> WorkerFiles::sizes(GroupId writer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::pair<std::string, uint64_t>> sizes;
+  for (const auto& [file, of] : writers_) {
+    if (!writer.is_none() && of != writer) continue;
+    std::error_code none;
+    const auto size = std::filesystem::file_size(run_folder_ / file, none);
+    if (!none) sizes.emplace_back(file, size);
+  }
+  return sizes;
+}
+
+bool WorkerFiles::shares_files() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return shares_files_;
+}
+
 Status WorkerFiles::append(std::string_view file, std::string_view line) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  auto writer = writers_.find(file);
+  if (writer == writers_.end()) writer = writers_.emplace(std::string(file), GroupId()).first;
+  if (writer->second.is_none()) writer->second = ActorGroup::running_here();
+  if (writer->second != ActorGroup::running_here() || writer->second.is_none())
+    shares_files_ = true;
   ASSIGN_OR_RETURN(const bool is_there, was_there(file, line));
   if (is_there) return ok();
   auto found = lines_.find(file);
@@ -75,7 +101,6 @@ Status WorkerFiles::append(std::string_view file, std::string_view line) {
 }
 
 Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, int64_t step) {
-  if (trace_ != nullptr) trace_->checkpoint_begun(tenant);
   if (const auto* newest = written_before(tenant, step)) {
     if (step == newest->step) return newest->folder;
     return newest->folder.parent_path() / fmt::format("step_{}", step);
@@ -86,13 +111,12 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 }
 
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
-  Status committed = written_before(tenant, step) != nullptr
-                         ? ok()
-                         : checkpoints_[tenant.index()]->commit(step, manifest);
+  if (written_before(tenant, step) != nullptr) return ok();
+  Status committed = checkpoints_[tenant.index()]->commit(step, manifest);
   if (!committed.ok())
     tell(committed.error());
-  else if (trace_ != nullptr)
-    trace_->checkpoint_committed(tenant);
+  else if (on_checkpoint_)
+    on_checkpoint_(tenant, step);
   return committed;
 }
 

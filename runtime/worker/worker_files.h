@@ -13,19 +13,21 @@
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
+#include "runtime/exec/actor_group.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/followed_lines.h"
 #include "runtime/store/line_file.h"
-#include "runtime/worker/worker_trace.h"
 
 namespace primerl {
 
 class WorkerFiles final : public RunFiles {
  public:
-  /// `trace`, which may be null, is told of checkpoints. `begun_from`, by tenant slot or empty,
-  /// stays on the disk: without it the record of this start could not be replayed.
+  /// `on_checkpoint` is told of committed checkpoints that were not there before. `begun_from`, by
+  /// tenant slot or empty, stays on the disk: without it the record of this start could not be
+  /// replayed.
   WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
-              const std::vector<ResumePoint>& begun_from, WorkerTrace* trace,
+              const std::vector<ResumePoint>& begun_from,
+              std::function<void(TenantSlot, int64_t)> on_checkpoint,
               std::function<void(const Error&)> on_fault);
 
   /// The run is resumed from a record: until resume() lines that are there already are
@@ -36,6 +38,12 @@ class WorkerFiles final : public RunFiles {
               std::vector<ResumePoint> newest);
   /// The record has ended: lines beyond it are cut. Call it once, from any thread.
   Status resume();
+
+  /// Line files and their bytes: of one group those that it writes, of no group all.
+  std::vector<std::pair<std::string, uint64_t>> sizes(GroupId writer);
+  /// A cut is of no use: two groups write into one file, and where one of them was cut cannot be
+  /// told from the file.
+  bool shares_files();
 
   Status append_line(std::string_view file, std::string_view line) override;
   Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t step) override;
@@ -48,7 +56,7 @@ class WorkerFiles final : public RunFiles {
   void tell(const Error& fault);
 
   const std::filesystem::path run_folder_;
-  WorkerTrace* const trace_;
+  const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
   std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
@@ -57,6 +65,8 @@ class WorkerFiles final : public RunFiles {
   std::mutex mutex_;  // guards what follows
   std::map<std::string, std::unique_ptr<LineFile>, std::less<>> lines_;
   std::map<std::string, std::unique_ptr<FollowedLines>, std::less<>> followed_;
+  std::map<std::string, GroupId, std::less<>> writers_;  // none: nobody has written since the start
+  bool shares_files_ = false;
   bool is_following_ = false;
   bool has_told_ = false;
 };

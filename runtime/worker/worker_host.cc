@@ -9,27 +9,24 @@
 #include <cstdlib>
 #include <optional>
 
-#include "actors/decode/decode.h"
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
 #include "graph/base/real_clock.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/devices.h"
 #include "runtime/backends/resource_catalog.h"
-#include "runtime/log/log.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/run_folder.h"
-#include "runtime/store/step_lines.h"
 #include "runtime/trace/record/ring_requests.h"
-#include "runtime/transport/control_channel.h"
 #include "runtime/wire/wire_message.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
 #include "runtime/worker/weight_streams.h"
 #include "runtime/worker/worker_connections.h"
-#include "runtime/worker/worker_files.h"
+#include "runtime/worker/worker_cuts.h"
+#include "runtime/worker/worker_services.h"
 #include "runtime/worker/worker_trace.h"
 
 namespace primerl {
@@ -45,72 +42,11 @@ struct HostArguments {
   std::string process;
   std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
   std::string recover;              // the record to follow first; empty: none
+  std::vector<std::string> cuts;  // of it, from which processes follow; empty: from its first step
   int64_t incarnation = 1;
   int64_t control = -1;
   PeerKeyFiles peer_keys;
   std::string socket_folder;  // folder of the run's sockets; empty when the process is alone
-};
-
-/// What the executor's actor groups see of this process. Thread-safe.
-class WorkerHostServices final : public HostServices {
- public:
-  WorkerHostServices(const Plan& plan, const std::filesystem::path& folder,
-                     const std::string& process, Log& log, ControlChannel& control,
-                     std::vector<ResumePoint> points, WorkerTrace* trace,
-                     std::function<void(const Error&)> on_fault)
-      : log_(log),
-        control_(control),
-        points_(std::move(points)),
-        reports_all_(plan.processes.size() > 1),
-        on_fault_(on_fault),
-        files_(plan, folder, points_, trace, std::move(on_fault)),
-        steps_(step_lines_file(folder / "logs", process)) {
-    for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
-  }
-
-  /// Until resume() log lines repeat the record: they go to the log file but are not reported
-  /// again.
-  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
-              std::vector<ResumePoint> newest) {
-    files_.follow(std::move(bytes_before), std::move(newest));
-    is_following_ = true;
-  }
-  Status resume() {
-    is_following_ = false;
-    return files_.resume();
-  }
-
-  RunFiles& files() override { return files_; }
-  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
-    if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
-    const Status written = steps_.append({tenants_[tenant.index()], step, wall_seconds(), values});
-    if (!written.ok()) on_fault_(written.error());
-  }
-  void log(LogLevel level, std::string_view instance, std::string_view text) override {
-    // Written to the log file again, since it may show why a record could not be followed.
-    log_.write(level, instance, text);
-    if (is_following_) return;
-    if (level == LogLevel::kInfo && text == kFirstTokenLine)
-      control_.report(FirstToken{std::string(instance)});
-    if (level == LogLevel::kWarning || level == LogLevel::kError ||
-        (level == LogLevel::kInfo && reports_all_))
-      control_.report(
-          LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
-  }
-  const ResumePoint* resume_point(TenantSlot tenant) const override {
-    return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
-  }
-
- private:
-  Log& log_;
-  ControlChannel& control_;
-  const std::vector<ResumePoint> points_;
-  const bool reports_all_;  // for the log of all processes
-  const std::function<void(const Error&)> on_fault_;
-  std::vector<std::string> tenants_;  // by slot; constant after construction
-  WorkerFiles files_;
-  StepWriter steps_;
-  std::atomic<bool> is_following_{false};
 };
 
 Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& checkpoints) {
@@ -167,8 +103,10 @@ class WorkerHost {
   }
 
  private:
-  RunEnded execute(WorkerHostServices& host_services, const std::vector<ResumePoint>& newest);
+  RunEnded execute(WorkerServices& host_services, const std::vector<ResumePoint>& newest);
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
+  Status prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
+                      const std::vector<ResumePoint>& newest);
   RunEnded lead(RunMember& member);
   bool runs_rollout() const;
   void note_fault(const Error& fault);
@@ -190,10 +128,14 @@ class WorkerHost {
   const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
   std::optional<ControlEvent> first_;    // the first order
   std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
+  RunCuts followed_cuts_;                // of record_; empty: it is followed from its first step
+  std::optional<CutHead> base_;          // the one of this process
   std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
   std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
   std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
   std::unique_ptr<Log> log_;
+  std::unique_ptr<WorkerCuts> cuts_;  // null when none are made
+  std::atomic<RunMember*> member_{nullptr};
   WeightStreams weight_streams_;
   std::unique_ptr<PeerConnections> connections_;  // null when alone; reports to control_
 };
@@ -245,21 +187,31 @@ RunEnded WorkerHost::run() {
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
-  WorkerHostServices host_services(*plan_, folder, arguments_.process, *log_, *control_,
-                                   std::move(begun_from), trace_.get(),
-                                   [this](const Error& fault) { note_fault(fault); });
+  WorkerServices host_services(
+      *plan_, folder, arguments_.process, *log_, *control_, std::move(begun_from),
+      [this](TenantSlot tenant, int64_t step) {
+        if (cuts_ != nullptr) cuts_->checkpoint_committed(tenant, step);
+      },
+      [this](const Error& fault) { note_fault(fault); });
   if (record_ != nullptr) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
-    host_services.follow(runs_rollout() ? record_->catalog().bytes_before
-                                        : std::vector<std::pair<std::string, uint64_t>>(),
-                         newest);
-    auto made =
-        Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(), process_);
+    std::vector<std::pair<std::string, uint64_t>> bytes_before;
+    if (base_) {
+      bytes_before = base_->line_files;
+    } else if (runs_rollout()) {
+      bytes_before = record_->catalog().bytes_before;
+    }
+    host_services.follow(std::move(bytes_before), newest, base_.has_value());
+    auto made = Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(),
+                               process_, followed_cuts_);
     if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
     recovery_ = std::move(made).value();
   }
+  const Status prepared = prepare_cuts(host_services, recording, *points);
+  if (!prepared.ok()) return ended_by(RunEnd::kFailed, prepared.error());
   RunEnded ended = execute(host_services, *points);
+  cuts_.reset();  // its thread uses the services
   if (trace_ == nullptr) return ended;
   const bool has_failed = exit_code_of(ended) != kExitDone;
   const Status closed = trace_->close(has_failed);
@@ -276,7 +228,11 @@ RunEnded WorkerHost::run() {
 /// repeats that one.
 Status WorkerHost::open_record(WorkerTrace::Setup& recording,
                                std::vector<ResumePoint>& begun_from) {
-  ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover));
+  ASSIGN_OR_RETURN(const std::vector<CutFile> files, read_cuts(arguments_.cuts));
+  std::vector<CutHead> heads;
+  for (const CutFile& file : files) heads.push_back(file.head);
+  followed_cuts_ = cuts_of(*plan_, files);
+  ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover, heads));
   const TraceCatalog& catalog = record_->catalog();
   ASSIGN_OR_RETURN(begun_from, read_points(catalog.resumed_from));
   recording.resumed_from = catalog.resumed_from;
@@ -287,8 +243,48 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
     begun_steps_[slot] = begun_from[slot].step;
   // A process that is absent in the record starts anew, although its new trace is marked as a
   // recovery.
-  for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_))
+  for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_, followed_cuts_))
     if (absent.process == process_) record_ = nullptr;
+  if (record_ == nullptr) return ok();
+  for (const CutHead& head : heads)
+    if (head.process == arguments_.process) base_ = head;
+  if (base_) recording.bytes_before = base_->line_files;
+  return ok();
+}
+
+/// What this start went on from becomes part of its own record, and it makes cuts itself.
+Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
+                                const std::vector<ResumePoint>& newest) {
+  if (trace_ == nullptr || !trace_->makes_cuts()) return ok();
+  WorkerCuts::Setup setup;
+  setup.plan = plan_;
+  setup.process = process_;
+  setup.run_folder = recording.run_folder;
+  setup.folder = recording.run_folder / "trace";
+  setup.head = trace_->cut_head();
+  if (base_) {
+    ASSIGN_OR_RETURN(CutFile base, read_cut(cut_path(arguments_.recover, *base_)));
+    base.head.process = arguments_.process;
+    base.head.incarnation = setup.head.incarnation;
+    base.head.number = 0;
+    base.head.segment = 1;
+    RETURN_IF_ERROR(write_cut(setup.folder, base.head, base.cut));
+  }
+  setup.begun_steps = begun_steps_;
+  setup.begun_steps.resize(plan_->tenants.size());
+  for (const ResumePoint& point : newest) setup.newest_steps.push_back(point.step);
+  if (begun_steps_.empty())
+    for (size_t slot = 0; slot < newest.size(); ++slot) setup.begun_steps[slot] = newest[slot].step;
+  setup.segment = [this] { return trace_->segment(); };
+  setup.keep = [this](uint64_t segment) { trace_->keep_from(segment); };
+  setup.line_files = [&services](GroupId group) { return services.worker_files().sizes(group); };
+  setup.shares_files = [&services] { return services.worker_files().shares_files(); };
+  setup.warn = [&services](const std::string& what) {
+    services.log(LogLevel::kWarning, "trace", what);
+  };
+  cuts_ = std::make_unique<WorkerCuts>(std::move(setup), [this](uint64_t number) {
+    if (RunMember* member = member_) member->cut(number);
+  });
   return ok();
 }
 
@@ -305,7 +301,7 @@ void WorkerHost::note_fault(const Error& fault) {
   if (!fault_) fault_ = fault;
 }
 
-RunEnded WorkerHost::execute(WorkerHostServices& host_services,
+RunEnded WorkerHost::execute(WorkerServices& host_services,
                              const std::vector<ResumePoint>& newest) {
   CafExecutorSetup setup;
   setup.plan = plan_;
@@ -341,9 +337,12 @@ RunEnded WorkerHost::execute(WorkerHostServices& host_services,
     };
   }
   if (trace_ != nullptr) setup.factory = trace_->recording(std::move(setup.factory));
+  setup.cuts = cuts_.get();
   RunMember member(std::move(setup), connections_.get(),
                    [this](Payload message) { (void)control_->send(std::move(message)); });
+  member_ = &member;
   RunEnded ended = lead(member);
+  member_ = nullptr;
   if (member.has_lost_threads()) {
     // A stuck handler may still touch what destructors would free: report the end, then exit at
     // once.
@@ -399,6 +398,8 @@ bool WorkerHost::has_fault() {
 
 void WorkerHost::send_heartbeat(const RunMember& member) {
   Heartbeat beat = member.heartbeat();
+  const bool is_live = recovery_ == nullptr || recovery_->is_live();
+  if (cuts_ != nullptr && is_live && member.is_running()) cuts_->tick(steady_now(), beat.num_steps);
   beat.engines = engines_->reports();
   fit(beat);
   beat.num_dropped_reports = control_->num_dropped_reports();
@@ -490,6 +491,8 @@ Command host_command() {
                         "the checkpoint of each tenant, in order");
             flags.text(arguments->recover, "--recover", "DIR",
                        "the record of a start that was cut off, to be followed first");
+            flags.texts(arguments->cuts, "--cut", "FILE",
+                        "the saved state from which a process follows that record");
           },
           [arguments] { return run_host(*arguments); }};
 }

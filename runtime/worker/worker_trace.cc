@@ -122,43 +122,26 @@ SegmentWriterOptions options_of(const WorkerTrace::Setup& setup, const TraceCata
 
 }  // namespace
 
-/// In which segment the replay from each tenant's newest checkpoint begins.
-class WorkerTrace::CheckpointMarks {
- public:
-  explicit CheckpointMarks(const std::vector<Tenant>& tenants) : marks_(tenants.size()) {
-    for (const auto& tenant : tenants)
-      // A tenant that writes no checkpoint before its end gives replay no later place to begin; its
-      // record is bounded all the same.
-      marks_[tenant.slot.index()].committed = tenant.checkpoint_every > 0 ? 1 : UINT64_MAX;
-  }
+namespace {
 
-  void begin(TenantSlot tenant, uint64_t segment) { marks_[tenant.index()].begun = segment; }
-  void commit(TenantSlot tenant) {
-    Mark& mark = marks_[tenant.index()];
-    mark.committed = mark.begun;
-  }
-  uint64_t keep_from() const {
-    uint64_t oldest = UINT64_MAX;
-    for (const auto& mark : marks_) oldest = std::min(oldest, mark.committed.load());
-    return oldest;
-  }
+/// Without checkpoints before their end nothing is kept for a resumed run: the record is bounded
+/// all the same.
+bool has_checkpoints(const Plan& plan) {
+  return std::all_of(plan.tenants.begin(), plan.tenants.end(),
+                     [](const Tenant& tenant) { return tenant.checkpoint_every > 0; });
+}
 
- private:
-  struct Mark {
-    uint64_t begun = 0;  // of the trainer's thread
-    std::atomic<uint64_t> committed{0};
-  };
-  std::vector<Mark> marks_;
-};
+}  // namespace
 
 Result<std::unique_ptr<WorkerTrace>> WorkerTrace::open(const Setup& setup) {
   const Plan& plan = *setup.plan;
   if (!plan.trace.is_on()) return std::unique_ptr<WorkerTrace>();
   ASSIGN_OR_RETURN(const uint64_t run_id, run_id_of(setup.run_folder));
   const TraceCatalog catalog = catalog_of(setup, run_id);
-  auto marks = std::make_shared<CheckpointMarks>(plan.tenants);
   SegmentWriterOptions options = options_of(setup, catalog);
-  options.keep_from = [marks] { return marks->keep_from(); };
+  const bool makes_cuts = has_checkpoints(plan) && options.level != TraceLevel::kRing;
+  auto keep_from = std::make_shared<std::atomic<uint64_t>>(makes_cuts ? 1 : UINT64_MAX);
+  options.keep_from = [keep_from] { return keep_from->load(); };
   auto writer = SegmentWriter::open(options);
   if (!writer.ok())
     return std::move(writer)
@@ -166,14 +149,21 @@ Result<std::unique_ptr<WorkerTrace>> WorkerTrace::open(const Setup& setup) {
         .while_doing("opening the trace")
         .note("run without one: --set trace.level=off");
   auto trace = std::unique_ptr<WorkerTrace>(
-      new WorkerTrace(std::move(marks), std::move(writer).value(), catalog));
+      new WorkerTrace(std::move(keep_from), std::move(writer).value(), catalog));
+  trace->makes_cuts_ = makes_cuts;
+  CutHead& head = trace->cut_head_;
+  head.run_id = run_id;
+  head.program_version = catalog.program_version;
+  head.state_hash = state_hash(plan);
+  head.process = options.process;
+  head.incarnation = setup.incarnation;
   if (options.level == TraceLevel::kRing) RETURN_IF_ERROR(trace->become_ring(options));
   return trace;
 }
 
-WorkerTrace::WorkerTrace(std::shared_ptr<CheckpointMarks> marks,
+WorkerTrace::WorkerTrace(std::shared_ptr<std::atomic<uint64_t>> keep_from,
                          std::unique_ptr<SegmentWriter> writer, const TraceCatalog& catalog)
-    : marks_(std::move(marks)),
+    : keep_from_(std::move(keep_from)),
       writer_(std::move(writer)),
       recorder_(std::make_unique<Recorder>(catalog, *writer_)) {}
 
@@ -191,11 +181,7 @@ ResourceFactory WorkerTrace::recording(ResourceFactory make) {
   return recording_factory(std::move(make), *recorder_);
 }
 
-void WorkerTrace::checkpoint_begun(TenantSlot tenant) {
-  marks_->begin(tenant, writer_->segment_number());
-}
-
-void WorkerTrace::checkpoint_committed(TenantSlot tenant) { marks_->commit(tenant); }
+uint64_t WorkerTrace::segment() const { return writer_->segment_number(); }
 
 Status WorkerTrace::fault() const {
   Status fault = writer_->fault();

@@ -5,10 +5,11 @@
 /// -9` leaves behind holds every finished step. At the level `ring` nothing is written before the
 /// run fails, a CHECK breaks, a fatal signal comes or a dump is requested (ring_requests.h).
 ///
-/// Threads: observer() is used by the thread of every actor group, checkpoint_begun() and
-/// checkpoint_committed() by the trainer's; the rest by one thread.
+/// Threads: observer() is used by the thread of every actor group; the rest by one thread, where
+/// nothing else is said.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "runtime/exec/executor.h"
+#include "runtime/trace/cut_file.h"
 #include "runtime/trace/record/recorder.h"
 
 namespace primerl {
@@ -44,10 +46,15 @@ class WorkerTrace {
   DeliveryObserver& observer() { return *recorder_; }
   /// Wraps `make`: its resources write their answers into the trace.
   ResourceFactory recording(ResourceFactory make);
-  /// What was recorded before a tenant's newest committed checkpoint began may be removed once the
-  /// trace is larger than bytes_max.
-  void checkpoint_begun(TenantSlot tenant);
-  void checkpoint_committed(TenantSlot tenant);
+  /// Whether the run can be resumed from cuts: not from a ring, and not where no tenant writes a
+  /// checkpoint before its end, because its learner begins anew then.
+  bool makes_cuts() const { return makes_cuts_; }
+  /// Of a cut of this process: all but what differs from one to the next.
+  const CutHead& cut_head() const { return cut_head_; }
+  /// The segment that is written now; any thread.
+  uint64_t segment() const;
+  /// Segments before this one may be removed once the trace is larger than bytes_max; any thread.
+  void keep_from(uint64_t segment) { *keep_from_ = segment; }
   /// Why nothing is recorded any more; once it is an error it stays one.
   Status fault() const;
 
@@ -61,15 +68,16 @@ class WorkerTrace {
   std::vector<std::string> warnings() const;
 
  private:
-  class CheckpointMarks;
-  WorkerTrace(std::shared_ptr<CheckpointMarks> marks, std::unique_ptr<SegmentWriter> writer,
-              const TraceCatalog& catalog);
+  WorkerTrace(std::shared_ptr<std::atomic<uint64_t>> keep_from,
+              std::unique_ptr<SegmentWriter> writer, const TraceCatalog& catalog);
   Status become_ring(const SegmentWriterOptions& options);
 
-  const std::shared_ptr<CheckpointMarks> marks_;  // the writer's thread reads it too
+  const std::shared_ptr<std::atomic<uint64_t>> keep_from_;  // the writer's thread reads it too
   const std::unique_ptr<SegmentWriter> writer_;
   const std::unique_ptr<Recorder> recorder_;
   bool is_ring_ = false;
+  bool makes_cuts_ = false;
+  CutHead cut_head_;
   std::unique_ptr<RingRequests> requests_;  // of a ring, while it records
 };
 

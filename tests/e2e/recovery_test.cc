@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "runtime/trace/cut_file.h"
 #include "tests/cli/program.h"
 #include "tests/e2e/run_files.h"
 
@@ -83,6 +84,67 @@ TEST(ARecoveredRun, GoesOnWhereTheKilledOneStood) {
   expect_replays(folder);
 }
 
+uint64_t steps_followed(const std::string& err) {
+  const size_t at = err.find("recovered: ");
+  return at == std::string::npos ? 0 : std::strtoull(err.c_str() + at + 11, nullptr, 10);
+}
+
+TEST(ARecoveredRun, FollowsOnlyWhatCameAfterItsSavedState) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  // The same run, as if no state had been saved.
+  const fs::path without = scratch.path() / "without";
+  fs::copy(folder, without, fs::copy_options::recursive);
+  for (const auto& cut : list_cuts(without / "trace")) fs::remove(cut);
+  const std::string more = steps_and_ten(folder);
+  const auto whole = resume(without, more);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_GT(steps_followed(end.err), 0U);
+  EXPECT_LT(steps_followed(end.err), steps_followed(whole.err) / 2);
+  for (const auto& each : {folder, without}) {
+    expect_whole(each, more);
+    expect_replays(each);
+  }
+  const auto full = run_graph_program({"replay", folder.string()});
+  EXPECT_EQ(full.code, 2) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("--depth control"));
+}
+
+TEST(ARecoveredRun, NamesASavedStateThatIsDamagedAndTakesTheOlderOne) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 70);
+  const auto cuts = list_cuts(folder / "trace");
+  ASSERT_EQ(cuts.size(), 2U);
+  const auto flip = [](const fs::path& file) {
+    std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+    stream.seekg(200);
+    const int byte = stream.get();
+    stream.seekp(200);
+    stream.put(static_cast<char>(byte ^ 1));
+  };
+  flip(cuts.front());
+  const fs::path both = scratch.path() / "both";
+  fs::copy(folder, both, fs::copy_options::recursive);
+  flip(both / "trace" / cuts.back().filename());
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr(fmt::format("the saved state '{}' is not used",
+                                             cuts.front().filename().string())));
+  EXPECT_THAT(end.err, HasSubstr("its checksum does not fit"));
+  expect_whole(folder, more);
+  EXPECT_TRUE(fs::exists(folder / "trace" / "main.2.0.cut"));
+  const auto from_first = resume(both, more);
+  ASSERT_EQ(from_first.code, 0) << from_first.err;
+  EXPECT_GT(steps_followed(from_first.err), steps_followed(end.err));
+  EXPECT_FALSE(fs::exists(both / "trace" / "main.2.0.cut"));
+  expect_whole(both, more);
+}
+
 TEST(ARecoveredRun, NeedsNoCheckpoint) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -139,8 +201,12 @@ TEST(ARecoveredRun, FallsBackToTheCheckpointWhenItsFilesAreOtherwiseThanRecorded
   const fs::path folder = scratch.path() / "run";
   run_and_kill(folder, 50);
   {
+    // A line behind the saved state of step 40: of those before it only the length counts.
     std::fstream rollouts(folder / "rollouts.jsonl", std::ios::in | std::ios::out);
-    rollouts.seekp(2);
+    std::string line;
+    for (size_t left = num_lines(folder / "rollouts.jsonl") - 100; left > 0; --left)
+      std::getline(rollouts, line);
+    rollouts.seekp(static_cast<std::streamoff>(rollouts.tellg()) + 2);
     rollouts << "X";
   }
   const auto end = resume(folder, steps_and_ten(folder));

@@ -187,7 +187,7 @@ Contract prefill_contract() {
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
       .works()
-      .lost_with_engine();
+      .stateless();
 }
 
 Contract decode_contract() {
@@ -202,7 +202,7 @@ Contract decode_contract() {
       .out("load", &A::load, "running totals", recorded())
       .out("applied", &A::applied, "weights are in use", recorded(), at_most(2))
       .works()
-      .lost_with_engine();
+      .stateless();
 }
 
 Contract trainer_contract() {

@@ -8,14 +8,17 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
 
+#include "graph/base/json.h"
 #include "graph/base/random.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/backends/backends.h"
 #include "runtime/trace/record/recorder.h"
+#include "runtime/wire/msgpack_codec.h"
 #include "tests/replay/replay_run.h"
 
 namespace primerl::sim {
@@ -85,7 +88,16 @@ class CutTrace final : public Trace {
 /// What a whole run did, with the order of its steps over all groups.
 class Uninterrupted {
  public:
-  explicit Uninterrupted(DemoCase demo) : demo_(demo), plan_(demo_plan(demo)) {
+  /// A cut that is complete after `complete` steps of all groups.
+  struct Cut {
+    ProcessCut cut;
+    size_t complete = 0;
+    size_t num_lines = 0;  // of rollouts.jsonl, when the rollout node was cut
+  };
+
+  /// `cuts_every`: events between the end of a cut and the next; 0 = no cuts.
+  explicit Uninterrupted(DemoCase demo, uint64_t cuts_every = 0)
+      : demo_(demo), plan_(demo_plan(demo)) {
     const fs::path folder = scratch_folder() / "uninterrupted";
     fs::remove_all(folder);
     checkpoints_ = folder / "checkpoints";
@@ -106,12 +118,24 @@ class Uninterrupted {
     hooks.checkpoint_folder = [this](int64_t step) { return checkpoint(step); };
     // Committed within a step that is not recorded yet.
     hooks.on_checkpoint = [this](int64_t step) { committed_.push_back({step, steps_.size()}); };
+    Cutter cutter(*this);
+    uint64_t num_events = 0;
+    if (cuts_every > 0) {
+      hooks.cuts = &cutter;
+      hooks.on_line = [&](std::string_view) { ++cutter.num_lines; };
+      hooks.after_event = [&](VirtualExecutor& executor) -> Status {
+        if (!cutter.is_open() && ++num_events % cuts_every == 0) executor.cut(cutter.begin());
+        return ok();
+      };
+    }
     result_ = run_demo(demo_, hooks);
     CHECK((*writer)->close().ok(), "the trace could not be closed");
     trace_ = Trace::open(options.folder).value();
   }
 
   const DemoResult& result() const { return result_; }
+  uint64_t num_in_transit() const { return num_in_transit_; }
+  size_t num_cuts() const { return cuts_.size(); }
   size_t num_steps() const { return steps_.size(); }
   fs::path checkpoint(int64_t step) const {
     const fs::path folder = checkpoints_ / fmt::format("step_{}", step);
@@ -131,6 +155,7 @@ class Uninterrupted {
     DemoResult result;
     std::string learner;
     bool went_live = false;
+    uint64_t num_followed = 0;  // steps
   };
   /// Killed after `num_steps` steps, `between`: after the files of the next were written but before
   /// it was recorded. `newest`: a checkpoint that is there although the record does not say so.
@@ -138,10 +163,14 @@ class Uninterrupted {
                  int64_t newest = 0) const {
     std::vector<uint64_t> last(plan_->groups.size(), 0);
     for (size_t i = 0; i < num_steps; ++i) last[steps_[i].index()] += 1;
-    auto recovery =
-        Recovery::make(plan_, std::make_shared<CutTrace>(trace_, std::move(last)), nullptr).value();
     for (const auto& [step, before] : committed_)
       if (before < num_steps || (between && before == num_steps)) newest = step;
+    const Cut* from = newest_cut(num_steps, newest);
+    RunCuts cuts;
+    if (from != nullptr) cuts = RunCuts(*plan_, {std::make_shared<const ProcessCut>(from->cut)});
+    auto recovery = Recovery::make(plan_, std::make_shared<CutTrace>(trace_, std::move(last)),
+                                   nullptr, ProcessId::none(), std::move(cuts))
+                        .value();
     const fs::path again = scratch_folder() / "resumed";
     fs::remove_all(again);
     DemoHooks hooks;
@@ -155,8 +184,16 @@ class Uninterrupted {
       fs::create_directories(folder);
       return folder;
     };
+    hooks.is_judged = from == nullptr;
     Resumed resumed;
     resumed.result = run_demo(demo_, hooks);
+    resumed.num_followed = recovery->num_steps();
+    if (from != nullptr) {
+      auto& lines = resumed.result.rollouts;
+      const auto& before = result_.rollouts;
+      lines.insert(lines.begin(), before.begin(),
+                   before.begin() + static_cast<std::ptrdiff_t>(from->num_lines));
+    }
     resumed.went_live = recovery->is_live();
     resumed.learner = state_in(hooks.checkpoint_folder(kMaxSteps));
     return resumed;
@@ -179,8 +216,64 @@ class Uninterrupted {
     std::vector<GroupId>& steps_;
   };
 
+  /// Collects cuts, and with each what was there when it was made.
+  class Cutter final : public CutSink {
+   public:
+    explicit Cutter(Uninterrupted& run)
+        : run_(run),
+          collector_(run.plan_, make_wiring(*run.plan_), ProcessId(0), [this](ProcessCut&& cut) {
+            // By way of its bytes, as a file would have it.
+            const auto bytes = written_state_of(cut);
+            run_.cuts_.push_back({read_cut(bytes), run_.steps_.size(), lines_of_rollout_});
+          }) {}
+    uint64_t begin() { return collector_.begin(); }
+    bool is_open() const { return collector_.is_open(); }
+    void add_part(uint64_t number, GroupState&& state) override {
+      if (state.group == host_of(*run_.plan_, "rollout")) lines_of_rollout_ = num_lines;
+      collector_.add_part(number, std::move(state));
+    }
+    void add_in_transit(uint64_t number, SavedMessage&& message) override {
+      ++run_.num_in_transit_;
+      collector_.add_in_transit(number, std::move(message));
+    }
+    size_t num_lines = 0;
+
+   private:
+    static SavedFields written_state_of(const ProcessCut& cut) {
+      MsgpackWriter writer;
+      wire::write(writer, cut);
+      return {Blob(writer.take_body()), writer.take_blobs()};
+    }
+    static ProcessCut read_cut(const SavedFields& bytes) {
+      MsgpackReader reader(bytes.body.bytes(), bytes.blobs);
+      ProcessCut cut;
+      wire::read(reader, cut);
+      CHECK(reader.finish().ok(), "a cut could not be read");
+      return cut;
+    }
+    Uninterrupted& run_;
+    size_t lines_of_rollout_ = 0;
+    CutCollector collector_;
+  };
+
+  /// From which a kill after `num_steps` steps goes on: complete by then, and not newer than the
+  /// checkpoint of the learner.
+  const Cut* newest_cut(size_t num_steps, int64_t newest_checkpoint) const {
+    const Cut* found = nullptr;
+    for (const Cut& each : cuts_) {
+      if (each.complete > num_steps) break;
+      int64_t taken = 0;
+      for (const GroupState& state : each.cut.groups)
+        taken += learner_steps_of(*plan_, state).value();
+      if (taken <= newest_checkpoint) found = &each;
+    }
+    return found;
+  }
+
   const DemoCase demo_;
   const std::shared_ptr<const Plan> plan_;
+  std::vector<Cut> cuts_;
+  uint64_t num_in_transit_ = 0;
   fs::path checkpoints_;
   std::vector<GroupId> steps_;
   std::vector<std::pair<int64_t, size_t>> committed_;  // step, and steps of all groups before
@@ -235,6 +328,62 @@ TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
       ASSERT_THAT(resumed.result.violations, IsEmpty()) << where;
       ASSERT_EQ(difference(resumed.result.rollouts, run.result().rollouts), "") << where;
       ASSERT_EQ(resumed.learner, run.learner()) << where;
+    }
+  });
+}
+
+/// The same from cuts: what is followed is no longer the whole record.
+TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
+  uint64_t num_cuts = 0, num_in_transit = 0, num_steps = 0, num_followed = 0;
+  for_each_seed([&](uint64_t seed) {
+    const DemoCase demo{.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 1};
+    const Uninterrupted run(demo, 10 + seed % 90);
+    ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
+    num_cuts += run.num_cuts();
+    num_in_transit += run.num_in_transit();
+    RandomStream draw(mix(seed, 7));
+    for (int i = 0; i < 25; ++i) {
+      const size_t kill = draw.below(run.num_steps() + 1);
+      const auto resumed = run.resume(kill, draw.below(2) == 0);
+      const std::string where = fmt::format(
+          "killed after {} of {} steps, repeat with PRIMERL_SEED={}", kill, run.num_steps(), seed);
+      ASSERT_TRUE(resumed.result.outcome.status.ok())
+          << where << ": " << resumed.result.outcome.status.error().text();
+      ASSERT_TRUE(resumed.went_live) << where;
+      ASSERT_THAT(resumed.result.violations, IsEmpty()) << where;
+      ASSERT_EQ(difference(resumed.result.rollouts, run.result().rollouts), "") << where;
+      ASSERT_EQ(resumed.learner, run.learner()) << where;
+      num_steps += kill;
+      num_followed += resumed.num_followed;
+    }
+  });
+  EXPECT_GT(num_cuts, 0U);
+  EXPECT_GT(num_in_transit, 0U);
+  EXPECT_LT(num_followed, num_steps);
+}
+
+/// Off policy and under every fault: no rollout ends twice, none is lost, and the run ends as the
+/// uninterrupted one did.
+TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
+  for_each_seed([](uint64_t seed) {
+    RandomStream draw(mix(seed, 8));
+    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    demo.max_off_policy_steps = static_cast<int64_t>(draw.below(3));
+    demo.fault = kFaults[draw.below(std::size(kFaults))];
+    const Uninterrupted run(demo, 10 + seed % 90);
+    for (int i = 0; i < 20; ++i) {
+      const size_t kill = draw.below(run.num_steps() + 1);
+      const auto resumed = run.resume(kill, draw.below(2) == 0);
+      const std::string where = fmt::format(
+          "killed after {} of {} steps, limit {}, fault {}, repeat with PRIMERL_SEED={}", kill,
+          run.num_steps(), demo.max_off_policy_steps, to_string(demo.fault), seed);
+      ASSERT_TRUE(resumed.result.outcome.status.ok())
+          << where << ": " << resumed.result.outcome.status.error().text();
+      ASSERT_EQ(resumed.result.outcome.end, run.result().outcome.end) << where;
+      std::set<std::string> ended;
+      for (const std::string& line : resumed.result.rollouts)
+        ASSERT_TRUE(ended.insert(parse_json(line, "a line")->find("rollout")->as_string()).second)
+            << where << ": " << line;
     }
   });
 }

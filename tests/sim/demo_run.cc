@@ -114,6 +114,7 @@ class SimHostServices final : public HostServices, public RunFiles {
   const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
   Status append_line(std::string_view file, std::string_view line) override {
     if (file != "rollouts.jsonl") return ok();
+    if (hooks_.on_line != nullptr) hooks_.on_line(line);
     rollouts_.emplace_back(line);
     judge_.see_line(line);
     return ok();
@@ -228,6 +229,7 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
                             .observer = hooks.observer,
                             .events_max = 2'000'000,
                             .step_source = hooks.step_source,
+                            .cuts = hooks.cuts,
                             .repeat_with = repeat_command(demo)});
   if (const Status started = executor.start(); !started.ok()) {
     result.violations.push_back(started.error().text());
@@ -241,7 +243,7 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
   }
   result.outcome = executor.wait();
   judge.see_end(result.outcome);
-  result.violations = judge.violations();
+  if (hooks.is_judged) result.violations = judge.violations();
   result.trace_hash = executor.trace_hash();
   result.took = executor.now() - Time();
   result.num_steps = executor.status().num_steps;

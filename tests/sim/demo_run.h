@@ -14,6 +14,7 @@
 
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/executor.h"
+#include "runtime/exec/process_cut.h"
 #include "runtime/exec/replay_source.h"
 #include "runtime/exec/virtual_executor.h"
 
@@ -57,7 +58,11 @@ struct DemoHooks {
   ReplaySource* step_source = nullptr;   // the run resumes
   /// Where the checkpoint of a step goes; null = one folder that every one fills anew.
   std::function<std::filesystem::path(int64_t step)> checkpoint_folder;
-  std::function<void(int64_t step)> on_checkpoint;  // committed; may be null
+  std::function<void(int64_t step)> on_checkpoint;     // committed; may be null
+  CutSink* cuts = nullptr;                             // of cuts that after_event orders
+  std::function<void(std::string_view line)> on_line;  // of rollouts.jsonl, before it is kept
+  /// Of a run that goes on from a cut: whoever looks on has not seen what came before.
+  bool is_judged = true;
   /// Called after every event; null = nobody looks. An error is a violation.
   std::function<Status(VirtualExecutor& executor)> after_event;
 };

@@ -418,7 +418,12 @@ void OpenTrace::visit(Time from, Time to,
 }
 
 Result<std::shared_ptr<const Trace>> Trace::open(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder));
+  return open(folder, {});
+}
+
+Result<std::shared_ptr<const Trace>> Trace::open(const std::filesystem::path& folder,
+                                                 std::span<const CutHead> from) {
+  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder, from));
   return std::shared_ptr<const Trace>(std::make_shared<OpenTrace>(std::move(files)));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 
 #include "runtime/trace/payload_frame.h"
@@ -38,9 +39,13 @@ struct TraceFiles {
   std::vector<TraceFault> faults;                             // unreadable files
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
+  /// By process name and incarnation: segments up to this number were retired or left out.
+  std::map<std::pair<std::string, uint32_t>, uint64_t> gone;
+  std::vector<uint64_t> base_steps;  // by GroupId: steps before the cut that the start went on from
 };
-/// `folder` as for Trace::open().
-Result<TraceFiles> find_trace_files(const std::filesystem::path& folder);
+/// `folder` and `from` as for Trace::open().
+Result<TraceFiles> find_trace_files(const std::filesystem::path& folder,
+                                    std::span<const CutHead> from);
 
 /// Steps [first, last] of a group, in one segment.
 struct StepPiece {
@@ -115,6 +120,7 @@ class OpenTrace final : public Trace {
   void find_missing_steps(GroupId group);
   void find_cut_tails();
   void find_missing_blobs();
+  uint64_t gone_through(const std::string& process, uint32_t incarnation) const;
   TraceFault::Kind why_missing(const StepPiece* before, const StepPiece* after, GroupId group,
                                uint64_t first) const;
 

@@ -11,6 +11,7 @@
 /// Threads: immutable; safe to use from several.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -28,14 +29,19 @@ Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Wir
 class RecordedInputs {
  public:
   /// All outlive it. `incarnation`: of the messages of processes that follow; `is_absent`: index =
-  /// GroupId; `is_alone`: groups of each process are played without the groups of the others.
+  /// GroupId; `is_alone`: groups of each process are played without the groups of the others;
+  /// `state_of`: the part of a cut from which a group follows, null where it has none.
   RecordedInputs(const Plan& plan, const Wiring& wiring, const Trace& trace, uint32_t incarnation,
-                 std::vector<bool> is_absent, bool is_alone);
+                 std::vector<bool> is_absent, bool is_alone,
+                 const std::function<const GroupState*(GroupId)>& state_of = {});
 
-  /// Whether the message of this step will not be sent in this run.
-  bool has(const TraceStep& step) const;
+  /// Whether this message was handled, comes from another process and will not be sent in this run.
+  bool has(const MessageKey& key) const;
   Result<Envelope> of(const TraceStep& step) const;
-  EmissionFate emission_fate(LinkId link, uint64_t sequence) const;
+  EmissionFate emission_fate(LinkId link, uint64_t sequence, uint64_t num_shipped) const;
+  /// Messages of a latest_wins link up to `sequence` that the receiver has got, by its cut and its
+  /// record; none where the cut says more.
+  std::optional<uint64_t> num_received(LinkId link, uint64_t sequence) const;
   bool is_absent(GroupId group) const { return is_absent_[group.index()]; }
 
  private:
@@ -45,7 +51,10 @@ class RecordedInputs {
   const uint32_t incarnation_;
   const std::vector<bool> is_absent_;
   const bool is_alone_;
-  std::vector<uint64_t> last_handled_;  // by link between processes: sequence number
+  std::vector<uint64_t> last_handled_;          // by link between processes: sequence number
+  std::vector<uint64_t> last_received_;         // likewise, before the cut of its receiver
+  std::vector<std::vector<uint64_t>> handled_;  // by latest_wins link: sequence numbers, ascending
+  std::vector<uint64_t> num_received_;  // messages until then: fewer where latest_wins left gaps
 };
 
 }  // namespace primerl

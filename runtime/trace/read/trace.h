@@ -20,6 +20,7 @@
 #include "graph/message_type.h"
 #include "runtime/exec/actor_group.h"
 #include "runtime/trace/catalog.h"
+#include "runtime/trace/cut_file.h"
 #include "runtime/trace/frames.h"
 
 namespace primerl {
@@ -121,6 +122,10 @@ class Trace {
   /// `folder`: a run folder, its `trace/`, or `runs/latest`. kNotFound without a trace, kCorrupt
   /// when no segment is readable or the segments are of different runs.
   static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder);
+  /// Only what was recorded after these cuts (cut_file.h): older segments are not read, and count
+  /// as retired.
+  static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder,
+                                                   std::span<const CutHead> from);
   virtual ~Trace() = default;
 
   virtual const std::filesystem::path& folder() const = 0;

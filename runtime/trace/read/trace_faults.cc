@@ -102,7 +102,7 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
   const std::string process = name_of(files_.catalog, segment.process);
   const std::string file = segment.file.filename().string();
   const uint64_t expected = before != nullptr ? before->number + 1 : 1;
-  const uint64_t retired = retired_through(files_.folder, process, segment.incarnation);
+  const uint64_t retired = gone_through(process, segment.incarnation);
   if (expected <= retired && segment.number > expected)
     faults_.push_back(
         fault_of(TraceFault::Kind::kRetired, &segment,
@@ -184,6 +184,11 @@ bool OpenTrace::is_damaged(const TraceSegment& segment) const {
 }
 
 /// Why steps of a group from `first` on are missing between two of its pieces.
+uint64_t OpenTrace::gone_through(const std::string& process, uint32_t incarnation) const {
+  const auto found = files_.gone.find({process, incarnation});
+  return found == files_.gone.end() ? 0 : found->second;
+}
+
 TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece* after,
                                         GroupId group, uint64_t first) const {
   for (const TraceFault& fault : faults_)
@@ -208,7 +213,7 @@ TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece
     if (!is_between) continue;
     if (segment->incarnation != incarnation) expected = 1;
     incarnation = segment->incarnation;
-    const uint64_t retired = retired_through(files_.folder, process, segment->incarnation);
+    const uint64_t retired = gone_through(process, segment->incarnation);
     if (segment->number > std::max(expected, retired + 1)) return TraceFault::Kind::kMissingSegment;
     if (segment->number > expected) return TraceFault::Kind::kRetired;
     expected = segment->number + 1;
@@ -224,12 +229,16 @@ void OpenTrace::find_missing_steps(GroupId group) {
                           uint64_t last) {
     if (const auto& excerpt = files_.excerpt)
       if (excerpt->group != group || first > excerpt->last_step) return;
-    auto fault = fault_of(why_missing(before, &after, group, first), after.segment, "");
+    const bool is_before_base = before == nullptr && last <= files_.base_steps[group.index()];
+    auto fault = fault_of(
+        is_before_base ? TraceFault::Kind::kRetired : why_missing(before, &after, group, first),
+        after.segment, "");
     const char* why = "";
     if (fault.kind == TraceFault::Kind::kGap) why = ": lost by the recorder";
     if (fault.kind == TraceFault::Kind::kMissingSegment) why = ": in a segment that is not there";
     if (fault.kind == TraceFault::Kind::kDamage) why = ": in a damaged segment";
     if (fault.kind == TraceFault::Kind::kRetired) why = ": in a retired segment";
+    if (is_before_base) why = ": before the cut that this start went on from";
     if (fault.kind == TraceFault::Kind::kMissingStep) why = ", although nothing around is damaged";
     fault.text = fmt::format("{} missing{}", steps_text(first, last, name), why);
     fault.group = group;

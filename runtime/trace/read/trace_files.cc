@@ -1,6 +1,7 @@
 // Finds the segments of a trace and gives each its index.
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -59,6 +60,31 @@ bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
     return kept;
   };
   return tables(a) == tables(b);
+}
+
+/// The segments before a cut: those of its incarnation, and all of earlier ones.
+void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
+               std::map<std::pair<std::string, uint32_t>, uint64_t>& gone) {
+  std::erase_if(files, [&](const SegmentFile& file) {
+    if (file.process != cut.process || cut.number == 0) return false;
+    const bool is_before = file.incarnation < cut.incarnation ||
+                           (file.incarnation == cut.incarnation && file.number < cut.segment);
+    uint64_t& through = gone[{file.process, file.incarnation}];
+    if (is_before) through = std::max(through, file.number);
+    return is_before;
+  });
+}
+
+/// A cut that cannot be read is no cut: then steps are missing.
+std::vector<uint64_t> read_base_steps(const fs::path& folder, size_t num_groups) {
+  std::vector<uint64_t> steps(num_groups, 0);
+  for (const fs::path& file : list_cuts(folder)) {
+    const auto head = read_cut_head(file);
+    if (!head.ok() || head->number != 0) continue;
+    for (const auto& [group, step] : head->steps)
+      if (group < num_groups) steps[group] = std::max(steps[group], step);
+  }
+  return steps;
 }
 
 struct Opening {
@@ -170,12 +196,16 @@ Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const 
   return found;
 }
 
-Result<TraceFiles> find_trace_files(const fs::path& given) {
+Result<TraceFiles> find_trace_files(const fs::path& given, std::span<const CutHead> from) {
   ASSIGN_OR_RETURN(const fs::path folder, find_trace_folder(given));
-  ASSIGN_OR_RETURN(const auto files, list_segments(folder));
-  Opening opening = open_segments(files);
+  ASSIGN_OR_RETURN(auto files, list_segments(folder));
   TraceFiles found;
   found.folder = folder;
+  for (const SegmentFile& file : files)
+    found.gone.try_emplace({file.process, file.incarnation},
+                           retired_through(folder, file.process, file.incarnation));
+  for (const CutHead& cut : from) leave_out(cut, files, found.gone);
+  Opening opening = open_segments(files);
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
   // From the first incarnation: the catalog of a process that came back later does not describe the
@@ -215,6 +245,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given) {
               "of them away");
   }
   ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folder, *catalog));
+  found.base_steps = read_base_steps(folder, catalog->groups.size());
   found.catalog = std::move(*catalog);
   found.segments.assign(opening.segments.begin(), opening.segments.end());
   found.faults = std::move(opening.faults);

@@ -27,14 +27,17 @@ Recorder::Recorder(const TraceCatalog& catalog, SegmentWriter& writer)
                                 : link.record == "input"   ? RecordPolicy::kInput
                                 : link.record == "payload" ? RecordPolicy::kPayload
                                                            : RecordPolicy::kHeader;
-    links_.push_back({policy, link.type});
+    const auto process_of = [&](uint32_t instance) {
+      return catalog.groups[catalog.instances[instance].group].process;
+    };
+    links_.push_back({policy, link.type, process_of(link.sender) != process_of(link.target)});
   }
 }
 
 Recorder::~Recorder() = default;
 
 bool Recorder::wants_emissions(LinkId link) const {
-  return links_[link.index()].policy == RecordPolicy::kPayload;
+  return links_[link.index()].is_stored_at_birth();
 }
 
 void Recorder::on_start(GroupId group, Time now) {
@@ -54,7 +57,7 @@ void Recorder::on_step(const StepRecord& record) {
   if (record.is_injected) flags |= kInjected;
   if (write_notes(record)) flags |= kHasNotes;
   for (const BatchedMessage& emission : record.emissions)
-    if (links_[emission.link.index()].policy == RecordPolicy::kPayload)
+    if (links_[emission.link.index()].is_stored_at_birth())
       write_payload(record, emission.link, emission.envelope);
   if (keeps_input(record) && write_payload(record, record.link, *record.message))
     flags |= kPayloadStored;
@@ -100,12 +103,13 @@ void Recorder::on_step(const StepRecord& record) {
   (void)writer_.append(bytes_of(frame));
 }
 
-/// Whether this step stores its input: with record = "input"; with "payload" only an input from an
-/// older record, because its sender is not in this run.
+/// Whether this step stores its input: with record = "input"; with "payload" one of another
+/// process, or from an older record, because its sender is not in this run.
 bool Recorder::keeps_input(const StepRecord& record) const {
   if (record.kind != StepKind::kMessage) return false;
   const RecordPolicy policy = links_[record.link.index()].policy;
-  if (policy == RecordPolicy::kPayload) return record.is_from_record;
+  if (policy == RecordPolicy::kPayload)
+    return record.is_from_record || links_[record.link.index()].is_remote;
   return policy == RecordPolicy::kInput && record.message->blob_bytes <= kInputBlobsMax;
 }
 

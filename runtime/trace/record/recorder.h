@@ -2,8 +2,9 @@
 /// recorded run.
 ///
 /// Per step: its notes (answers of room(), a stop that was asked for, the error, answers of
-/// resources), the payloads of those emissions whose edge has record = "payload" and of the input
-/// if its edge has "input", then the delivery itself. A step is in the trace once its delivery is:
+/// resources), the payloads of those emissions whose edge has record = "payload" and stays in the
+/// process, and of the input if its edge has "input", or has "payload" and comes from another
+/// process, then the delivery itself. A step is in the trace once its delivery is:
 /// notes and payloads without one belong to a step that was cut. All of it is written before the
 /// step's messages are shipped, so whatever a trace has as received, it also has as sent.
 ///
@@ -39,6 +40,10 @@ class Recorder final : public DeliveryObserver {
   struct LinkFacts {
     RecordPolicy policy = RecordPolicy::kHeader;
     uint32_t type = 0;
+    bool is_remote = false;
+    /// Between processes a message is stored where it is handled: a process is resumed from its own
+    /// record.
+    bool is_stored_at_birth() const { return policy == RecordPolicy::kPayload && !is_remote; }
   };
   struct HostScratch {
     std::vector<std::vector<std::byte>> answers;

@@ -1,0 +1,72 @@
+/// EngineFlights: what an engine has been asked for and has not finished, by sequence: enough for
+/// another engine of the same kind to go on in its place. KV blocks and tokens made so far are not
+/// in it; they are computed again from the prompt.
+///
+/// A plain value, kept by whoever stands before the engine (traced_engine.h, resuming_engine.h).
+/// Threads: that engine's.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kernels/engine/engine.h"
+
+namespace primerl {
+
+/// A submitted sequence that has not finished.
+struct EngineFlight {
+  SequenceRequest request;
+  bool was_told = false;               // Prefill was told that its prompt is complete
+  bool is_taken = false;               // Decode has taken it over
+  std::optional<FinishReason> ended;   // it was aborted, or its lease expired
+  std::optional<std::string> refusal;  // by the engine that goes on; not saved
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EngineFlight;
+    f("request", &E::request)("was_told", &E::was_told)("is_taken", &E::is_taken)("ended",
+                                                                                  &E::ended);
+  }
+};
+
+struct EngineFlights {
+  std::map<SequenceId, EngineFlight> of;
+  PolicyVersion applied;  // weights that the engine has; none before the first
+
+  void submitted(SequenceRequest request) {
+    const SequenceId id = request.id;
+    EngineFlight flight;
+    flight.request = std::move(request);
+    of.insert_or_assign(id, std::move(flight));
+  }
+  void taken_over(SequenceId id) {
+    if (const auto flight = of.find(id); flight != of.end()) flight->second.is_taken = true;
+  }
+  void aborted(SequenceId id) {
+    const auto flight = of.find(id);
+    if (flight != of.end() && !flight->second.ended)
+      flight->second.ended = FinishReason::kCancelled;
+  }
+  void expired(SequenceId id) {
+    const auto found = of.find(id);
+    if (found == of.end()) return;
+    EngineFlight& flight = found->second;
+    if (flight.was_told && !flight.is_taken && !flight.ended) flight.ended = FinishReason::kRefused;
+  }
+  void prefilled(std::span<const PrefillEvent> events) {
+    for (const auto& event : events)
+      if (const auto flight = of.find(event.id); flight != of.end()) flight->second.was_told = true;
+  }
+  void finished(std::span<const FinishEvent> events) {
+    for (const auto& event : events) of.erase(event.id);
+  }
+
+  template <class F>
+  static void fields(F& f) {
+    f("of", &EngineFlights::of)("applied", &EngineFlights::applied);
+  }
+};
+
+}  // namespace primerl

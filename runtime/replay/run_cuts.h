@@ -1,0 +1,70 @@
+/// RunCuts: the cuts from which the processes of a run follow their records: one of each process
+/// that follows, or none at all. A process that followed from its first step, beside one that
+/// follows from a cut, would count the messages between them otherwise.
+///
+/// Values; immutable once made.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/exec/process_cut.h"
+#include "runtime/trace/cut_file.h"
+
+namespace primerl {
+
+class RunCuts {
+ public:
+  RunCuts() = default;
+  /// By ProcessId; null: a process that does not follow.
+  RunCuts(const Plan& plan, std::vector<std::shared_ptr<const ProcessCut>> of)
+      : of_(std::move(of)), states_(plan.groups.size(), nullptr) {
+    for (const auto& cut : of_)
+      if (cut != nullptr)
+        for (const GroupState& state : cut->groups) states_[state.group.index()] = &state;
+  }
+
+  bool empty() const { return states_.empty(); }
+  /// Null for a group without a part: it follows from its first step, or not at all.
+  const GroupState* state_of(GroupId group) const {
+    return states_.empty() ? nullptr : states_[group.index()];
+  }
+  /// The first step that it takes from its record.
+  uint64_t first_step(GroupId group) const {
+    const GroupState* state = state_of(group);
+    return state == nullptr ? 1 : state->num_steps + 1;
+  }
+  std::vector<SavedMessage> in_transit_to(const Wiring& wiring, GroupId group) const {
+    std::vector<SavedMessage> messages;
+    for (const auto& cut : of_)
+      if (cut != nullptr)
+        for (const SavedMessage& each : cut->in_transit)
+          if (wiring.links[each.link.index()].target_group == group) messages.push_back(each);
+    return messages;
+  }
+
+ private:
+  std::vector<std::shared_ptr<const ProcessCut>> of_;
+  std::vector<const GroupState*> states_;  // by GroupId; into of_
+};
+
+/// Every one whole, or the first fault.
+Result<std::vector<CutFile>> read_cuts(std::span<const std::string> files);
+RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files);
+
+/// What a record begins with, when its start went on from cuts; empty when it begins with the first
+/// step. Trace's catalog must fit the plan.
+Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder);
+
+/// What a recorded run can be followed from.
+struct CutChoice {
+  std::vector<CutFile> files;      // one of each process that has one; empty: none
+  std::vector<std::string> paths;  // of them
+  std::vector<std::string> notes;  // cuts that were left out, and why; for a person
+};
+/// The newest cut of each process that this plan and program can use and that is not newer than the
+/// learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: there is none).
+CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
+                      std::span<const int64_t> checkpoint_steps);
+
+}  // namespace primerl

@@ -1,0 +1,179 @@
+#include "runtime/worker/worker_cuts.h"
+
+#include <algorithm>
+
+#include "graph/base/files.h"
+#include "kernels/train/learner.h"
+#include "runtime/replay/traced_resources.h"
+#include "runtime/trace/segment_files.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kCutsKept = 2;  // of one start, besides the one that it went on from
+
+bool has_learner(const Plan& plan, ProcessId process) {
+  for (const GroupId group : plan.process(process).groups)
+    for (const int32_t resource : plan.group(group).resources)
+      if (plan.resources[static_cast<size_t>(resource)].kind == Learner::kResourceKind) return true;
+  return false;
+}
+
+}  // namespace
+
+WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
+    : setup_(std::move(setup)),
+      order_(std::move(order)),
+      has_learner_(has_learner(*setup_.plan, setup_.process)),
+      collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
+                 [this](ProcessCut&& cut) { made(std::move(cut)); }),
+      checkpoints_(setup_.newest_steps),
+      writer_([this] { write(); }) {
+  checkpoints_.resize(setup_.plan->tenants.size());
+}
+
+WorkerCuts::~WorkerCuts() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  writer_.join();
+}
+
+void WorkerCuts::tick(Time now, uint64_t num_steps) {
+  if (has_learner_) return;
+  if (!last_at_) {
+    last_at_ = now;
+    last_steps_ = num_steps;
+  }
+  const TraceSettings& trace = setup_.plan->trace;
+  const bool is_due = now - *last_at_ >= trace.cut_every ||
+                      num_steps - last_steps_ >= static_cast<uint64_t>(trace.cut_steps);
+  if (!is_due) return;
+  last_at_ = now;
+  last_steps_ = num_steps;
+  begin();
+}
+
+void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
+  {
+    const std::lock_guard lock(mutex_);
+    checkpoints_[tenant.index()] = std::max(checkpoints_[tenant.index()], step);
+    if (early_ && may_be_written(early_->head)) hand_over(*std::exchange(early_, std::nullopt));
+  }
+  if (has_learner_) begin();
+}
+
+void WorkerCuts::begin() {
+  const uint64_t segment = setup_.segment();
+  auto line_files = setup_.line_files(GroupId());
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    segment_ = segment;
+    line_files_ = {line_files.begin(), line_files.end()};
+    number = collector_.begin();
+  }
+  order_(number);
+}
+
+/// On the thread of the group, between two of its steps: what it writes ends here.
+void WorkerCuts::add_part(uint64_t number, GroupState&& state) {
+  for (const auto& [file, bytes] : setup_.line_files(state.group)) {
+    const std::lock_guard lock(mutex_);
+    line_files_[file] = bytes;
+  }
+  collector_.add_part(number, std::move(state));
+}
+
+void WorkerCuts::add_in_transit(uint64_t number, SavedMessage&& message) {
+  collector_.add_in_transit(number, std::move(message));
+}
+
+void WorkerCuts::made(ProcessCut&& cut) {
+  const auto is_draining = [](const GroupState& state) { return state.is_draining; };
+  // A record that drains is not followed.
+  if (setup_.shares_files() || std::any_of(cut.groups.begin(), cut.groups.end(), is_draining))
+    return;
+  Made made{setup_.head, std::move(cut)};
+  CutHead& head = made.head;
+  head.number = made.cut.number;
+  for (const GroupState& state : made.cut.groups) {
+    head.steps.emplace_back(state.group.value, state.num_steps);
+    const auto taken = learner_steps_of(*setup_.plan, state);
+    if (!taken.ok() || *taken == 0) continue;
+    const InstanceId first = setup_.plan->group(state.group).instances.front();
+    const TenantSlot tenant = setup_.plan->instance(first).tenant;
+    const uint32_t slot = tenant.is_none() ? 0 : tenant.value;
+    head.learner_steps.emplace_back(slot, setup_.begun_steps[slot] + *taken);
+  }
+  const std::lock_guard lock(mutex_);
+  head.segment = segment_;
+  head.line_files = {line_files_.begin(), line_files_.end()};
+  if (may_be_written(head))
+    hand_over(std::move(made));
+  else
+    early_ = std::move(made);
+}
+
+/// With mutex_ held.
+bool WorkerCuts::may_be_written(const CutHead& head) const {
+  return std::all_of(head.learner_steps.begin(), head.learner_steps.end(),
+                     [this](const auto& each) { return each.second <= checkpoints_[each.first]; });
+}
+
+/// With mutex_ held.
+void WorkerCuts::hand_over(Made made) {
+  next_ = std::move(made);
+  changed_.notify_all();
+}
+
+void WorkerCuts::write() {
+  while (true) {
+    std::optional<Made> made;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return next_.has_value() || is_over_; });
+      if (!next_) return;
+      made = std::exchange(next_, std::nullopt);
+    }
+    const CutHead& head = made->head;
+    Status written = sync_segments(setup_.folder, head.process, head.incarnation);
+    for (const auto& [file, bytes] : head.line_files)
+      if (written.ok()) written = system_files().sync(setup_.run_folder / file);
+    if (written.ok()) written = write_cut(setup_.folder, head, made->cut);
+    if (!written.ok()) {
+      if (!std::exchange(has_warned_, true))
+        setup_.warn(
+            "the state of this process could not be saved; a run that is resumed follows "
+            "more of its record: " +
+            written.error().text());
+      continue;
+    }
+    has_warned_ = false;
+    kept_.emplace_back(head.number, head.segment);
+    retire();
+  }
+}
+
+/// Removes what the newest cuts make superfluous.
+void WorkerCuts::retire() {
+  CutHead old = setup_.head;
+  while (kept_.size() > kCutsKept) {
+    old.number = kept_.front().first;
+    std::error_code ignored;  // a file that stays does no harm
+    std::filesystem::remove(cut_path(setup_.folder, old), ignored);
+    kept_.erase(kept_.begin());
+  }
+  if (kept_.size() == kCutsKept && all_have_cuts()) setup_.keep(kept_.front().second);
+}
+
+/// A run goes on from cuts of all its processes, or from none.
+bool WorkerCuts::all_have_cuts() const {
+  for (const auto& process : setup_.plan->processes)
+    if (!process.groups.empty() && list_cuts(setup_.folder, process.name).empty()) return false;
+  return true;
+}
+
+}  // namespace primerl

@@ -1,0 +1,88 @@
+/// WorkerServices: what the actor groups of a worker process see of it: files, metrics, the log.
+///
+/// Thread-safe. References outlive it.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "actors/decode/decode.h"
+#include "graph/base/real_clock.h"
+#include "runtime/exec/executor.h"
+#include "runtime/log/log.h"
+#include "runtime/store/step_lines.h"
+#include "runtime/transport/control_channel.h"
+#include "runtime/wire/control_messages.h"
+#include "runtime/worker/worker_files.h"
+
+namespace primerl {
+
+class WorkerServices final : public HostServices {
+ public:
+  /// `points`: what the recorded start began from, by tenant slot or empty.
+  WorkerServices(const Plan& plan, const std::filesystem::path& folder, const std::string& process,
+                 Log& log, ControlChannel& control, std::vector<ResumePoint> points,
+                 std::function<void(TenantSlot, int64_t)> on_checkpoint,
+                 std::function<void(const Error&)> on_fault)
+      : log_(log),
+        control_(control),
+        points_(std::move(points)),
+        reports_all_(plan.processes.size() > 1),
+        on_fault_(on_fault),
+        files_(plan, folder, points_, std::move(on_checkpoint), std::move(on_fault)),
+        steps_(step_lines_file(folder / "logs", process)) {
+    for (const auto& tenant : plan.tenants) tenants_.push_back(tenant.name);
+  }
+
+  /// Until resume() log lines repeat the record: they go to the log file but are not reported
+  /// again. `is_from_cut`: actors get their state from a cut, and none of a checkpoint.
+  void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
+              std::vector<ResumePoint> newest, bool is_from_cut) {
+    files_.follow(std::move(bytes_before), std::move(newest));
+    is_following_ = true;
+    is_from_cut_ = is_from_cut;
+  }
+  WorkerFiles& worker_files() { return files_; }
+  Status resume() {
+    is_following_ = false;
+    return files_.resume();
+  }
+
+  RunFiles& files() override { return files_; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
+    if (tenant.index() >= tenants_.size()) return;  // shared instances have no step
+    const Status written = steps_.append({tenants_[tenant.index()], step, wall_seconds(), values});
+    if (!written.ok()) on_fault_(written.error());
+  }
+  void log(LogLevel level, std::string_view instance, std::string_view text) override {
+    // Written to the log file again, since it may show why a record could not be followed.
+    log_.write(level, instance, text);
+    if (is_following_) return;
+    if (level == LogLevel::kInfo && text == kFirstTokenLine)
+      control_.report(FirstToken{std::string(instance)});
+    if (level == LogLevel::kWarning || level == LogLevel::kError ||
+        (level == LogLevel::kInfo && reports_all_))
+      control_.report(
+          LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
+  }
+  const ResumePoint* resume_point(TenantSlot tenant) const override {
+    return tenant.index() < points_.size() && !is_from_cut_ ? &points_[tenant.index()] : nullptr;
+  }
+
+ private:
+  Log& log_;
+  ControlChannel& control_;
+  const std::vector<ResumePoint> points_;
+  const bool reports_all_;  // for the log of all processes
+  const std::function<void(const Error&)> on_fault_;
+  std::vector<std::string> tenants_;  // by slot; constant after construction
+  WorkerFiles files_;
+  StepWriter steps_;
+  std::atomic<bool> is_following_{false};
+  bool is_from_cut_ = false;  // constant before the groups start
+};
+
+}  // namespace primerl

@@ -1,0 +1,98 @@
+// Which saved state a resumed run goes on from: the newest that fits, each other one named.
+#include "runtime/replay/run_cuts.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "runtime/backends/resource_catalog.h"
+#include "tests/sim/demo_run.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl::sim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kRun = 77;
+
+class CutsOfARun : public ::testing::Test {
+ protected:
+  CutHead head(uint64_t number) const {
+    CutHead head;
+    head.run_id = kRun;
+    head.program_version = program_text(*plan->catalog);
+    head.state_hash = state_hash(*plan);
+    head.process = plan->processes.front().name;
+    head.incarnation = 1;
+    head.number = number;
+    return head;
+  }
+  void write(const CutHead& head) {
+    ProcessCut cut;
+    cut.number = head.number;
+    ASSERT_TRUE(write_cut(scratch.path(), head, cut).ok());
+  }
+  CutChoice choose(int64_t checkpoint = -1) const {
+    return choose_cuts(*plan, scratch.path(), kRun, std::vector<int64_t>{checkpoint});
+  }
+
+  const std::shared_ptr<const Plan> plan = demo_plan({});
+  ScratchFolder scratch;
+};
+
+TEST_F(CutsOfARun, TheNewestIsTaken) {
+  for (const uint64_t number : {1, 2, 3}) write(head(number));
+  const CutChoice choice = choose();
+  ASSERT_EQ(choice.files.size(), 1U);
+  EXPECT_EQ(choice.files.front().head.number, 3U);
+  EXPECT_THAT(choice.notes, IsEmpty());
+}
+
+TEST_F(CutsOfARun, ThatDoNotFitAreNamedAndTheNextOlderIsTried) {
+  write(head(1));
+  CutHead other = head(2);
+  other.run_id = 78;
+  write(other);
+  other = head(3);
+  other.program_version = "0.0.1";
+  write(other);
+  other = head(4);
+  other.state_hash += 1;
+  write(other);
+  other = head(5);
+  other.learner_steps = {{0, 21}};
+  write(other);
+  write(head(6));
+  std::ofstream(cut_path(scratch.path(), head(6)), std::ios::app) << "more";
+  const CutChoice choice = choose(20);
+  ASSERT_EQ(choice.files.size(), 1U);
+  EXPECT_EQ(choice.files.front().head.number, 1U);
+  EXPECT_THAT(choice.notes,
+              ElementsAre(HasSubstr("its checksum does not fit"),
+                          HasSubstr("its learner had taken 21 steps, the newest checkpoint is of "
+                                    "step 20"),
+                          HasSubstr("of another graph"), HasSubstr("it was made by '0.0.1'"),
+                          HasSubstr("it is of another run")));
+}
+
+TEST_F(CutsOfARun, OfALearnerNeedACheckpointThatIsNotOlder) {
+  CutHead with_learner = head(1);
+  with_learner.learner_steps = {{0, 20}};
+  write(with_learner);
+  EXPECT_TRUE(choose(-1).files.empty());
+  EXPECT_TRUE(choose(19).files.empty());
+  EXPECT_EQ(choose(20).files.size(), 1U);
+}
+
+TEST_F(CutsOfARun, ChangeTheirHashWithWhatActorsSave) {
+  auto changed = std::make_shared<Plan>(*plan);
+  EXPECT_EQ(state_hash(*changed), state_hash(*plan));
+  changed->groups.front().name += "x";
+  EXPECT_NE(state_hash(*changed), state_hash(*plan));
+}
+
+}  // namespace
+}  // namespace primerl::sim

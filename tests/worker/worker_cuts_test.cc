@@ -1,0 +1,182 @@
+// When a process saves its state, what it keeps of it, and what may then be removed.
+#include "runtime/worker/worker_cuts.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "runtime/replay/traced_learner.h"
+#include "tests/exec/small_graph.h"
+#include "tests/store/scratch_folder.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr auto kWaitMax = std::chrono::seconds(30);
+
+/// One process of one group, whose state is saved as soon as it is asked for.
+class Cutting {
+ public:
+  explicit Cutting(bool has_learner, std::filesystem::path folder = {}) {
+    SmallGraph graph;
+    graph.node("a", {.strings = {.on_work = counts_to(1)}, .contract = make_source});
+    plan = std::make_shared<Plan>(*graph.plan());
+    plan->trace.cut_every = Duration::seconds(60);
+    plan->trace.cut_steps = 1000;
+    if (has_learner) {
+      plan->resources.emplace_back().kind = "learner";
+      plan->groups.front().resources = {0};
+    }
+    WorkerCuts::Setup setup;
+    setup.plan = plan;
+    setup.process = ProcessId(0);
+    setup.head.process = plan->processes.front().name;
+    setup.head.incarnation = 1;
+    setup.run_folder = scratch.path();
+    setup.folder = folder.empty() ? scratch.path() : folder;
+    setup.begun_steps = {10};
+    setup.newest_steps = {10};
+    setup.segment = [this] { return segment; };
+    setup.keep = [this](uint64_t from) { note([&] { kept_from.push_back(from); }); };
+    setup.line_files = [](GroupId) { return std::vector<std::pair<std::string, uint64_t>>(); };
+    setup.shares_files = [this] { return shares_files; };
+    setup.warn = [this](const std::string& what) { note([&] { warnings.push_back(what); }); };
+    cuts = std::make_unique<WorkerCuts>(std::move(setup), [this](uint64_t number) {
+      ++num_ordered;
+      GroupState state;
+      state.group = GroupId(0);
+      LearnerProgress progress;
+      progress.num_steps = learner_steps;
+      if (has_learner_()) state.resources.push_back(written_state(progress));
+      cuts->add_part(number, std::move(state));
+    });
+  }
+
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& file : list_cuts(scratch.path())) names.push_back(file.filename().string());
+    return names;
+  }
+  /// Until the writing thread has come so far.
+  template <class Done>
+  bool wait(const Done& done) {
+    std::unique_lock lock(mutex);
+    const auto deadline = std::chrono::steady_clock::now() + kWaitMax;
+    while (!done() && std::chrono::steady_clock::now() < deadline)
+      changed.wait_for(lock, std::chrono::milliseconds(2));
+    return done();
+  }
+
+  ScratchFolder scratch;
+  std::shared_ptr<Plan> plan;
+  uint64_t segment = 1;
+  int64_t learner_steps = 0;
+  bool shares_files = false;
+  int num_ordered = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<uint64_t> kept_from;
+  std::vector<std::string> warnings;
+  std::unique_ptr<WorkerCuts> cuts;  // the last member: its thread uses the others
+
+ private:
+  bool has_learner_() const { return !plan->resources.empty(); }
+  template <class Change>
+  void note(const Change& change) {
+    {
+      const std::lock_guard lock(mutex);
+      change();
+    }
+    changed.notify_all();
+  }
+};
+
+Time at(int64_t nanoseconds) { return Time::from_nanoseconds(nanoseconds); }
+
+TEST(WorkerCuts, AreDueAfterATimeAndNotBefore) {
+  Cutting cutting(false);
+  const int64_t minute = Duration::seconds(60).to_nanoseconds();
+  cutting.cuts->tick(at(5), 0);
+  cutting.cuts->tick(at(5 + minute - 1), 0);
+  EXPECT_EQ(cutting.num_ordered, 0);
+  cutting.cuts->tick(at(5 + minute), 0);
+  EXPECT_EQ(cutting.num_ordered, 1);
+  cutting.cuts->tick(at(5 + 2 * minute - 1), 0);
+  EXPECT_EQ(cutting.num_ordered, 1);
+}
+
+TEST(WorkerCuts, AreDueAfterSoManyStepsAndNotBefore) {
+  Cutting cutting(false);
+  cutting.cuts->tick(at(5), 7);
+  cutting.cuts->tick(at(6), 1006);
+  EXPECT_EQ(cutting.num_ordered, 0);
+  cutting.cuts->tick(at(7), 1007);
+  EXPECT_EQ(cutting.num_ordered, 1);
+}
+
+TEST(WorkerCuts, AreKeptTwoAtATimeWithTheRecordBehindThem) {
+  Cutting cutting(false);
+  cutting.cuts->tick(at(0), 0);
+  for (uint64_t i = 1; i <= 4; ++i) {
+    cutting.segment = 10 * i;
+    cutting.cuts->tick(at(0), 1000 * i);
+    const std::string newest = fmt::format(".1.{}.cut", i);
+    ASSERT_TRUE(cutting.wait([&] {
+      const auto files = cutting.files();
+      return files.size() <= 2 && !files.empty() && files.front().ends_with(newest) &&
+             cutting.kept_from.size() + 1 == i;
+    }));
+  }
+  EXPECT_THAT(cutting.kept_from, ElementsAre(10, 20, 30));
+}
+
+TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {
+  Cutting cutting(true);
+  cutting.cuts->tick(at(0), 0);
+  cutting.cuts->tick(at(1) + Duration::seconds(1000), 1000000);
+  EXPECT_EQ(cutting.num_ordered, 0);
+  cutting.learner_steps = 5;  // begun at step 10
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);
+  EXPECT_EQ(cutting.num_ordered, 1);
+  EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+}
+
+TEST(WorkerCuts, OfALearnerThatWasFasterWaitForTheNextCheckpoint) {
+  Cutting cutting(true);
+  cutting.learner_steps = 6;
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 15);  // it has taken step 16 meanwhile
+  cutting.learner_steps = 12;
+  cutting.cuts->checkpoint_committed(TenantSlot(0), 16);
+  ASSERT_TRUE(cutting.wait([&] { return !cutting.files().empty(); }));
+  ASSERT_EQ(cutting.files().size(), 1U);
+  const auto head = read_cut_head(cutting.scratch.path() / cutting.files().front());
+  EXPECT_THAT(head->learner_steps, ElementsAre(std::pair(0U, int64_t{16})));
+}
+
+TEST(WorkerCuts, ThatTheDiskRefusesAreSaidOnceAndTheRunGoesOn) {
+  Cutting cutting(false, "/nowhere/at/all");
+  cutting.cuts->tick(at(0), 0);
+  cutting.cuts->tick(at(0), 1000);
+  ASSERT_TRUE(cutting.wait([&] { return !cutting.warnings.empty(); }));
+  cutting.cuts->tick(at(0), 2000);
+  cutting.cuts.reset();  // writes what was handed over
+  ASSERT_EQ(cutting.warnings.size(), 1U);
+  EXPECT_THAT(cutting.warnings.front(), HasSubstr("could not be saved"));
+}
+
+TEST(WorkerCuts, AreOfNoUseWhereTwoGroupsWriteOneFile) {
+  Cutting cutting(false);
+  cutting.shares_files = true;
+  cutting.cuts->tick(at(0), 0);
+  cutting.cuts->tick(at(0), 1000);
+  EXPECT_EQ(cutting.num_ordered, 1);
+  cutting.cuts.reset();
+  EXPECT_THAT(cutting.files(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace primerl::testing
