@@ -110,13 +110,15 @@ TEST_F(LaunchTest, AWorkerInheritsNoDescriptorButItsOwn) {
     return std::filesystem::read_symlink("/proc/" + fd).string();
   };
   const std::string pipe = name_of(fmt::format("self/fd/{}", ours[1]));
-  auto worker = launch("hang");
-  ASSERT_TRUE(worker.ok());
+  auto worker = launch("answer");
+  // Before it has said hello the loader may have one of its libraries open.
+  ASSERT_TRUE(hello(**worker, expected()).ok());
   const std::string open = fmt::format("{}/fd", (*worker)->pid());
   size_t num_open = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + open)) {
-    EXPECT_NE(name_of(open + "/" + entry.path().filename().string()), pipe);
-    ++num_open;
+    const std::string name = name_of(open + "/" + entry.path().filename().string());
+    EXPECT_NE(name, pipe);
+    num_open += name.starts_with("anon_inode:") ? 0 : 1;  // an eventfd of its own
   }
   EXPECT_EQ(num_open, 4u);  // stdin, stdout, stderr, control
   ::close(ours[0]);
