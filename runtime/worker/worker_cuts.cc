@@ -73,7 +73,7 @@ void WorkerCuts::begin() {
     const std::lock_guard lock(mutex_);
     segment_ = segment;
     line_files_ = {line_files.begin(), line_files.end()};
-    number = collector_.begin();
+    number = number_ = collector_.begin();
   }
   order_(number);
 }
@@ -109,6 +109,7 @@ void WorkerCuts::made(ProcessCut&& cut) {
     head.learner_steps.emplace_back(slot, setup_.begun_steps[slot] + *taken);
   }
   const std::lock_guard lock(mutex_);
+  if (head.number != number_) return;  // the next one began meanwhile: segment_ is its own
   head.segment = segment_;
   head.line_files = {line_files_.begin(), line_files_.end()};
   if (may_be_written(head))

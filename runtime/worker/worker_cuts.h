@@ -72,7 +72,8 @@ class WorkerCuts final : public CutSink {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<int64_t> checkpoints_;            // newest step, by tenant slot
-  uint64_t segment_ = 1;                        // when the open cut began
+  uint64_t number_ = 0;                         // of the newest cut
+  uint64_t segment_ = 1;                        // when it began
   std::map<std::string, uint64_t> line_files_;  // of the open cut
   std::optional<Made> early_;                   // waits for a checkpoint
   std::optional<Made> next_;                    // for the writing thread
