@@ -92,6 +92,9 @@ TEST(SegmentWriter, KilledAtAnyMomentNothingIsLostThatWasAppended) {
 
 SegmentWriter* ring_writer = nullptr;
 
+// The ring must not be filled by one thread while the other one does not run.
+constexpr uint64_t kStepsAheadMax = 10'000;
+
 // Records into a ring on two threads; the signal comes while both do.
 [[noreturn]] void record_until_it_dies(const SegmentWriterOptions& options, Progress& progress,
                                        uint64_t target, int deadly) {
@@ -105,6 +108,8 @@ SegmentWriter* ring_writer = nullptr;
   });
   const auto append_all = [&](uint32_t group) {
     for (uint64_t step = 1;; ++step) {
+      while (group == 1 && step > progress.step[0].load() + kStepsAheadMax)
+        std::this_thread::yield();
       if (!append_delivery(**writer, group, step)) ::_exit(1);
       progress.step[group].store(step);
       if (group == 0 && step == target) ::raise(deadly);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -116,10 +117,12 @@ class Writer final : public SegmentWriter {
   std::condition_variable wake_;     // work for the background thread
   std::condition_variable settled_;  // a segment was sealed
   // Guarded by mutex_.
-  std::deque<SegmentBuffer*> free_, ready_, to_seal_, kept_;  // kept_: the ring, oldest first
-  SegmentBuffer* sealing_ = nullptr;                          // in none of these queues meanwhile
-  size_t num_sealing_ = 0;                                    // handed over and not sealed yet
-  GapLedger losses_;                                          // by group, since the last gap frames
+  std::deque<SegmentBuffer*> free_, ready_, kept_;  // kept_: the ring, oldest first
+  // By number, because a thread can be preempted between filling a segment and handing it over.
+  std::map<uint64_t, SegmentBuffer*> to_seal_;
+  uint64_t next_to_seal_ = 1;
+  SegmentBuffer* sealing_ = nullptr;  // in none of these queues meanwhile
+  GapLedger losses_;                  // by group, since the last gap frames
   Status fault_;
   std::optional<Error> prepare_fault_;
   Clock::time_point prepare_at_, sync_at_;
@@ -206,8 +209,7 @@ void Writer::hand_over(SegmentBuffer* buffer, uint64_t used) {
   {
     const std::lock_guard lock(mutex_);
     buffer->set_used(used);
-    to_seal_.push_back(buffer);
-    ++num_sealing_;
+    to_seal_.emplace(buffer->header().number, buffer);
   }
   wake_.notify_one();
 }
@@ -274,12 +276,11 @@ void Writer::serve() {
     const auto now = Clock::now();
     const bool wants_segment = ready_.size() < kReadySegments && !is_closing_ && !is_failed_;
     const bool may_prepare = wants_segment && now >= prepare_at_ && has_free();
-    if (may_prepare && (ready_.empty() || to_seal_.empty())) {
+    const bool may_seal = !to_seal_.empty() && to_seal_.begin()->first == next_to_seal_;
+    if (may_prepare && (ready_.empty() || !may_seal)) {
       prepare_next(lock);
-    } else if (!to_seal_.empty()) {
+    } else if (may_seal) {
       seal_next(lock);
-    } else if (may_prepare) {
-      prepare_next(lock);
     } else if (is_closing_) {
       return;
     } else if (options_.level == TraceLevel::kPower && now >= sync_at_) {
@@ -349,14 +350,13 @@ void Writer::prepare_next(Lock& lock) {
 }
 
 void Writer::seal_next(Lock& lock) {
-  SegmentBuffer* buffer = to_seal_.front();
-  to_seal_.pop_front();
+  SegmentBuffer* buffer = to_seal_.extract(to_seal_.begin()).mapped();
+  ++next_to_seal_;
   sealing_ = buffer;
   lock.unlock();
   Status sealed = seal(buffer);
   lock.lock();
   sealing_ = nullptr;
-  --num_sealing_;
   if (!sealed.ok()) {
     fail(std::move(sealed).error());
   } else {
@@ -398,7 +398,7 @@ void Writer::sync_current(Lock& lock) {
 
 bool Writer::wait_until_sealed(Lock& lock) {
   return settled_.wait_until(lock, deadline_after(options_.block_max), [this] {
-    return num_sealing_ == 0 || is_failed_;
+    return (to_seal_.empty() && sealing_ == nullptr) || is_failed_;
   }) && !is_failed_;
 }
 
@@ -418,7 +418,7 @@ Status Writer::dump() {
 std::vector<SegmentBuffer*> Writer::all_kept(Lock& lock) {
   for (const auto deadline = deadline_after(options_.block_max);;) {
     std::vector<SegmentBuffer*> all(kept_.begin(), kept_.end());
-    all.insert(all.end(), to_seal_.begin(), to_seal_.end());
+    for (const auto& [number, buffer] : to_seal_) all.push_back(buffer);
     for (SegmentBuffer* one : {sealing_, current_.load(std::memory_order_relaxed)})
       if (one != nullptr && std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
     const size_t num_all = all.size();
