@@ -74,9 +74,7 @@ Status Router::start(Resources&) {
 
 Status Router::on_generate(const GenerateRequest& request) {
   const auto& delivery = services().delivery();
-  for (const uint64_t answered : request.answered)
-    if (const auto owed = requests_.find({delivery.tenant, answered}); owed != requests_.end())
-      settle(owed);
+  for (const uint64_t answered : request.answered) requests_.erase({delivery.tenant, answered});
   HeldRequest held{request, delivery.tenant, delivery.ref, delivery.origin};
   held.request.answered.clear();
   if (cancelled_.contains(held.name())) {
@@ -174,22 +172,16 @@ void Router::remember(const HeldRequest& held, InstanceId engine) {
   by_age_[touched] = held.session();
   if (static_cast<int64_t>(sessions_.size()) > options_.sessions_max)
     forget_session(sessions_.find(by_age_.begin()->second));
-  if (const auto twin = requests_.find(held.name()); twin != requests_.end()) settle(twin);
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};
-  ++record.num_owed;
   // Of an asker that tells no answers.
-  if (static_cast<int64_t>(requests_.size()) > options_.sessions_max) settle(requests_.begin());
+  if (static_cast<int64_t>(requests_.size()) > options_.sessions_max)
+    requests_.erase(requests_.begin());
 }
 
 void Router::forget_session(std::map<SessionName, Session>::iterator session) {
   by_age_.erase(session->second.touched);
   sessions_.erase(session);
-}
-
-void Router::settle(std::map<RequestName, Owed>::iterator owed) {
-  --engines_[owed->second.engine].num_owed;
-  requests_.erase(owed);
 }
 
 Status Router::on_load(const EngineLoad& load) {
@@ -207,11 +199,6 @@ Status Router::on_load(const EngineLoad& load) {
     record.applied = load.applied;
     record.behind_since.reset();
     record.is_left_behind = false;
-  }
-  // All have ended: their requests need no abort any more.
-  if (record.num_finished == record.num_sent && record.num_owed > 0) {
-    std::erase_if(requests_, [&](const auto& each) { return each.second.engine == load.engine; });
-    record.num_owed = 0;
   }
   arm(release_held());
   return ok();

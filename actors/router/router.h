@@ -74,7 +74,6 @@ class Router final : public Actor {
     uint64_t num_sent = 0;
     uint64_t num_received = 0;
     uint64_t num_finished = 0;
-    int64_t num_owed = 0;  // of requests_
     PolicyVersion applied;
     int32_t num_room = 0;
     int32_t num_free_blocks = 0;
@@ -87,10 +86,10 @@ class Router final : public Actor {
     static void fields(F& f) {
       using R = EngineRecord;
       f("num_sent", &R::num_sent)("num_received", &R::num_received)(
-          "num_finished", &R::num_finished)("num_owed", &R::num_owed)("applied", &R::applied)(
-          "num_room", &R::num_room)("num_free_blocks", &R::num_free_blocks)(
-          "num_blocks", &R::num_blocks)("incarnation", &R::incarnation)("is_down", &R::is_down)(
-          "behind_since", &R::behind_since)("is_left_behind", &R::is_left_behind);
+          "num_finished", &R::num_finished)("applied", &R::applied)("num_room", &R::num_room)(
+          "num_free_blocks", &R::num_free_blocks)("num_blocks", &R::num_blocks)(
+          "incarnation", &R::incarnation)("is_down", &R::is_down)("behind_since", &R::behind_since)(
+          "is_left_behind", &R::is_left_behind);
     }
   };
   /// An answer from here. Without prompt tokens.
@@ -133,7 +132,6 @@ class Router final : public Actor {
   void arm(bool has_more);
   void remember(const HeldRequest& held, InstanceId engine);
   void forget_session(std::map<SessionName, Session>::iterator session);
-  void settle(std::map<RequestName, Owed>::iterator owed);
   void send_abort(RequestName name, const Owed& owed);
 
   const RouterOptions options_;

@@ -322,13 +322,16 @@ TEST_F(RouterStory, ALaterTurnOfAnOldSessionGoesToAnotherEngine) {
   EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
 }
 
-TEST_F(RouterStory, AnEngineThatDiedAfterItsLastAnswerHasLostNothing) {
+/// What an engine says of itself may be heard when its answer is lost: after a kill, say.
+TEST_F(RouterStory, OnlyTheAskerKnowsWhetherAnAnswerHasArrived) {
   ready();
   ask(a_request(1));
   const InstanceId engine = router.targets_of("prefill").front();
   ASSERT_TRUE(router.give("load", a_load(engine, 0, 1)).ok());
   ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, engine, 1}).ok());
-  EXPECT_THAT(router.sent<Completion>("refused"), IsEmpty());
+  const auto refused = router.sent<Completion>("refused");
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].end, FinishReason::kEngineLost);
 }
 
 TEST_F(RouterStory, LosesManyAFewAtATime) {
