@@ -18,6 +18,7 @@ struct Envelope {
   InstanceId origin;         // who began the conversation
   uint32_t incarnation = 0;  // incarnation of the sender's process
   uint64_t sequence = 0;     // from 1, dense per (edge, sender, target)
+  uint64_t sender_step = 0;  // of the sender's group: the step that emitted it
   StepRef cause;             // the delivery this answers, else the step that emitted it
   Time sent_at;
   uint64_t blob_bytes = 0;  // charged to the edge's byte credit

@@ -5,8 +5,11 @@ import pathlib
 
 def workers_of(pid):
     """Process name -> pid of each worker that lives, of the primerl-graph `pid`."""
-    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
     named = {}
+    try:
+        text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return named
     for child in text.split():
         try:
             words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
@@ -24,17 +27,23 @@ def num_lines(path):
         return 0
 
 
+def values_of(path, name, faults):
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            yield json.loads(line)[name]
+        except ValueError as why:
+            faults.append(f"{path.name}:{number}: {why}: {line[-200:]}")
+
+
 def faults_of(folder, goes_back=False):
     """What must not be: steps out of order (but back to a checkpoint), rollouts that ended twice."""
     faults, last = [], 0
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        step = json.loads(line)["step"]
+    for step in values_of(folder / "metrics.jsonl", "step", faults):
         if step != last + 1 and not (goes_back and step <= last):
             faults.append(f"step {step} after step {last}")
         last = step
     seen = set()
-    for line in (folder / "rollouts.jsonl").read_text().splitlines():
-        rollout = json.loads(line)["rollout"]
+    for rollout in values_of(folder / "rollouts.jsonl", "rollout", faults):
         if rollout in seen:
             faults.append(f"rollout {rollout} ended twice")
         seen.add(rollout)

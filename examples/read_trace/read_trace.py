@@ -3,7 +3,7 @@
 alone, with Python's standard library; packed segments also need the package `zstandard`."""
 import collections, json, pathlib, struct, sys
 
-KINDS = {1: 16, 2: 96, 3: 88, 4: 32, 5: 48, 6: 40, 7: 24, 8: 32}  # fixed bytes
+KINDS = {1: 16, 2: 104, 3: 88, 4: 32, 5: 48, 6: 40, 7: 24, 8: 32}  # fixed bytes
 STEP_KINDS = ["message", "timer", "work", "drain", "peer"]
 NONE, TABLE = 0xFFFFFFFF, []
 for number in range(256):
@@ -27,7 +27,7 @@ def unpacked(path):
     except ImportError:
         sys.exit(f"{path}: packed with zstd; install the Python package 'zstandard' to read it")
     version, _, size, block, count, table_crc, crc = struct.unpack_from("<IIQIIII", data, 8)
-    if version != 2 or crc != crc32c(data[:36]) or table_crc != crc32c(data[40:40 + 16 * count]):
+    if version != 3 or crc != crc32c(data[:36]) or table_crc != crc32c(data[40:40 + 16 * count]):
         sys.exit(f"{path}: its header is damaged")
     raw = bytearray(size)
     for i in range(count):
@@ -39,8 +39,8 @@ def unpacked(path):
 
 def frames(data, counts):
     """(kind, flags, count, group, frame) of every good frame; counts holes and damage."""
-    if data[:8] != b"PRMLTRC\n" or struct.unpack_from("<I", data, 8)[0] != 2:
-        sys.exit("not a trace segment of format version 2")
+    if data[:8] != b"PRMLTRC\n" or struct.unpack_from("<I", data, 8)[0] != 3:
+        sys.exit("not a trace segment of format version 3")
     if crc32c(data[:60]) != struct.unpack_from("<I", data, 60)[0]:
         sys.exit("the header of a segment is damaged")
     seed, at, bad = struct.unpack_from("<Q", data, 40)[0], 64, None

@@ -100,16 +100,20 @@ Status RunSession::keep_leftover_steps() const {
   const auto files = find_step_lines(folder_.logs_folder());
   if (files.empty()) return ok();
   ASSIGN_OR_RETURN(auto log, MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1));
-  RETURN_IF_ERROR(log->skip_written(folder_.metrics_file()));
+  RETURN_IF_ERROR(log->skip_written({}));
   for (const auto& file : files) {
     StepReader reader(file);
     while (true) {
       ASSIGN_OR_RETURN(const auto lines, reader.take());
       if (lines.empty()) break;
-      for (const StepLine& line : lines)
+      for (const StepLine& line : lines) {
+        const auto last = resume_.last_steps.find(line.tenant);
+        if (last != resume_.last_steps.end() && line.step > last->second) continue;
         RETURN_IF_ERROR(
             log->write(line.tenant, line.step, line.wall_seconds - wall_zero_, line.values));
+      }
     }
+    RETURN_IF_ERROR(system_files().sync(folder_.metrics_file()));
     reader.remove();
   }
   return ok();

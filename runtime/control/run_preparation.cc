@@ -4,9 +4,11 @@
 #include <charconv>
 #include <chrono>
 #include <ctime>
+#include <map>
 
 #include "graph/base/real_clock.h"
 #include "runtime/monitor/metrics_log.h"
+#include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/step_lines.h"
 
@@ -61,36 +63,99 @@ uint64_t run_id_of(const fs::path& run_folder) {
   return id;
 }
 
-/// A record, with the cuts from which it is followed.
+/// A record, with the cuts and the checkpoints from which it is followed.
 struct OpenRecord {
-  std::shared_ptr<const Trace> trace;
+  RecordPrefix prefix;
   RunCuts cuts;
-  std::vector<std::string> paths;  // of the cuts
+  std::vector<CutHead> heads;                 // of the cuts
+  std::vector<std::string> paths;             // likewise
+  std::vector<FoundCheckpoints> found;        // by tenant slot
+  std::map<std::string, int64_t> last_steps;  // followed, by tenant
+  std::vector<std::string> notes;
+  Status fits = ok();  // why it cannot be followed
 
+  const Trace& trace() const { return *prefix.trace; }
   uint64_t last_step(GroupId group) const {
-    return std::max(trace->last_step(group), cuts.first_step(group) - 1);
+    return std::max(trace().last_step(group), cuts.first_step(group) - 1);
   }
 };
 
-/// From the newest cuts, when every process that follows has one that fits; else from the first
-/// step.
+/// Checkpoints that the learners have not reached in what is left of the record are passed over.
+/// False: there is none of those.
+Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenRecord& record) {
+  ASSIGN_OR_RETURN(const auto taken, learner_steps_in(plan, record.trace(), record.cuts));
+  const auto& begun_from = record.trace().catalog().resumed_from;
+  bool passes_over = false;
+  for (const auto& tenant : plan.tenants) {
+    const size_t slot = tenant.slot.index();
+    FoundCheckpoints& found = record.found[slot];
+    int64_t step = taken[slot];
+    if (slot < begun_from.size()) {
+      ASSIGN_OR_RETURN(const auto begun,
+                       read_checkpoint(begun_from[slot], CheckpointDepth::kSizes));
+      step += begun.step;
+    }
+    record.last_steps[tenant.name] = step;
+    if (!found.newest || found.newest->step <= step) continue;
+    auto note = fmt::format("the checkpoint of step {} is newer than what is left of the record",
+                            found.newest->step);
+    const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
+    found = find_checkpoints(folder, CheckpointDepth::kContents, step);
+    found.ignored.insert(found.ignored.begin(), std::move(note));
+    passes_over = true;
+  }
+  return passes_over;
+}
+
+/// From the newest cuts but `unfit` ones, or from the first step.
+Status open_record(const fs::path& folder, const Plan& plan, const fs::path& run_folder,
+                   bool from_cuts, const std::map<std::string, std::string>& unfit,
+                   OpenRecord& record) {
+  std::vector<int64_t> steps;
+  for (const auto& found : record.found) steps.push_back(found.newest ? found.newest->step : -1);
+  CutChoice chosen;
+  if (from_cuts) {
+    chosen = choose_cuts(plan, folder, run_id_of(run_folder), steps, unfit);
+    record.notes = std::move(chosen.notes);
+  }
+  record.paths = std::move(chosen.paths);
+  record.cuts = cuts_of(plan, chosen.files);
+  record.heads.clear();
+  for (const CutFile& file : chosen.files) record.heads.push_back(file.head);
+  ASSIGN_OR_RETURN(auto trace, Trace::open(folder, record.heads));
+  ASSIGN_OR_RETURN(record.prefix, prefix_to_follow(plan, std::move(trace), record.cuts));
+  return ok();
+}
+
+/// From the newest cuts that fit together, and to the checkpoints; else from the first step. An
+/// error when there is no record.
 Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeChoice& choice) {
   OpenRecord record;
-  std::vector<int64_t> steps;
-  for (const auto& found : checkpoints_of(choice.run_folder, plan, choice))
-    steps.push_back(found.newest ? found.newest->step : -1);
-  CutChoice chosen = choose_cuts(plan, folder, run_id_of(choice.run_folder), steps);
-  for (auto& note : chosen.notes) choice.notes.push_back(std::move(note));
-  if (!chosen.files.empty()) {
-    std::vector<CutHead> heads;
-    for (const CutFile& file : chosen.files) heads.push_back(file.head);
-    RunCuts cuts = cuts_of(plan, chosen.files);
-    auto trace = Trace::open(folder, heads);
-    const Status fits = trace.ok() ? Recovery::check(plan, **trace, cuts) : Status(trace.error());
-    if (fits.ok()) return OpenRecord{*std::move(trace), std::move(cuts), std::move(chosen.paths)};
+  record.found = checkpoints_of(choice.run_folder, plan, choice);
+  std::map<std::string, std::string> unfit;
+  // Each turn passes over a cut or a checkpoint more.
+  for (bool from_cuts = true;;) {
+    const Status opened = open_record(folder, plan, choice.run_folder, from_cuts, unfit, record);
+    if (!opened.ok() && from_cuts) {
+      from_cuts = false;
+      continue;
+    }
+    if (!opened.ok()) {
+      record.fits = opened.error();
+      record.prefix = {};
+      record.prefix.is_absent.assign(plan.groups.size(), false);
+      ASSIGN_OR_RETURN(record.prefix.trace, Trace::open(folder));
+      return record;
+    }
+    const auto& newer = record.prefix.newer_cuts;
+    for (size_t i = 0; i < record.heads.size(); ++i)
+      for (const ProcessId process : newer)
+        if (plan.process(process).name == record.heads[i].process)
+          unfit[record.paths[i]] = "it is newer than what is left of another process's record";
+    if (!newer.empty()) continue;
+    ASSIGN_OR_RETURN(const bool changes, pass_over_newer(choice.run_folder, plan, record));
+    if (!changes) return record;
   }
-  ASSIGN_OR_RETURN(record.trace, Trace::open(folder));
-  return record;
 }
 
 Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
@@ -135,14 +200,22 @@ fs::path newest_record(const fs::path& run_folder) {
 /// Whether a start that followed `older` was cut off before the end of that record. Actor groups of
 /// processes that died are left out: they start again and count their steps from 1.
 bool was_cut_while_following(const Plan& plan, const OpenRecord& newer, const OpenRecord& older) {
-  if (!check_fits(plan, newer.trace->catalog()).ok() ||
-      !check_fits(plan, older.trace->catalog()).ok())
-    return false;
-  const auto was_absent = absent_groups(plan, *older.trace, older.cuts);
-  const auto is_absent = absent_groups(plan, *newer.trace, newer.cuts);
+  if (!check_fits(plan, newer.trace().catalog()).ok()) return false;
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
-    if (was_absent[i] || is_absent[i]) continue;
+    if (older.prefix.is_absent[i] || newer.prefix.is_absent[i]) continue;
     if (newer.last_step(GroupId(i)) < older.last_step(GroupId(i))) return true;
+  }
+  return false;
+}
+
+/// Whether more training steps can be followed than the newest checkpoints have: the run failed, or
+/// was told to stop at once. An orderly end writes a checkpoint.
+bool is_beyond_checkpoints(const Plan& plan, const OpenRecord& record,
+                           std::span<const FoundCheckpoints> newest) {
+  for (const auto& tenant : plan.tenants) {
+    const auto last = record.last_steps.find(tenant.name);
+    const auto& found = newest[tenant.slot.index()].newest;
+    if (last != record.last_steps.end() && last->second > (found ? found->step : 0)) return true;
   }
   return false;
 }
@@ -158,7 +231,11 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   }
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const Tenant& tenant = plan.tenants[slot];
-    const int64_t step = steps[tenant.name];
+    // Later ones are not followed, and are taken again.
+    const auto last = choice.last_steps.find(tenant.name);
+    const int64_t step = last == choice.last_steps.end()
+                             ? steps[tenant.name]
+                             : std::min(steps[tenant.name], last->second);
     if (step < tenant.max_steps) continue;
     Error fault = error(Code::kInvalid, "tenant '{}' has recorded {} steps, max_steps asks for {}",
                         tenant.name, step, tenant.max_steps)
@@ -202,35 +279,38 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
     if (opened.error().code() != Code::kNotFound) leave(opened.error().text());
     return;
   }
-  auto* trace = &opened->trace;
-  fs::path record = (*trace)->folder();
+  fs::path record = opened->trace().folder();
   // A start that was itself cut off while it followed an older record holds less than that one.
-  if (const std::string followed = (*trace)->catalog().recovers; !followed.empty()) {
+  if (const std::string followed = opened->trace().catalog().recovers; !followed.empty()) {
     const fs::path before = choice.run_folder / followed;
-    if (auto older = open_record(before, plan, choice); older.ok()) {
+    if (auto older = open_record(before, plan, choice); older.ok() && older->fits.ok()) {
       const bool is_longer = was_cut_while_following(plan, *opened, *older);
       // What went before a cut is in the older record alone.
       choice.superseded = is_longer ? record : opened->cuts.empty() ? before : fs::path();
       if (is_longer) record = before;
       if (is_longer) opened = std::move(older);
-      trace = &opened->trace;
     }
   }
-  if ((*trace)->is_closed() || ((*trace)->num_steps() == 0 && opened->cuts.empty())) {
-    choice.superseded.clear();
-    return;
-  }
-  const Status fits = Recovery::check(plan, **trace, opened->cuts);
-  if (fits.ok()) {
-    choice.cuts = opened->paths;
-    choice.record = record;
-    choice.has_other_options = (*trace)->catalog().graph_hash != plan.graph_hash;
-    choice.absent = Recovery::absent_processes(plan, **trace, opened->cuts);
-    choice.begun_from = (*trace)->catalog().resumed_from;
-    return;
-  }
-  choice.superseded.clear();
-  leave(fits.error().text());
+  const Trace& trace = opened->trace();
+  const bool is_empty = trace.num_steps() == 0 && opened->cuts.empty();
+  const bool has_other_options = trace.catalog().graph_hash != plan.graph_hash;
+  // The last step before max_steps is another one than the same step with a larger max_steps.
+  const bool is_done = trace.is_closed() &&
+                       (has_other_options || !is_beyond_checkpoints(plan, *opened, choice.found));
+  if (is_done || is_empty || !opened->fits.ok()) choice.superseded.clear();
+  if (is_done) return;
+  if (is_empty && is_untouched(choice.run_folder)) return;
+  if (is_empty) return leave("no step is left in its record");
+  for (auto& note : opened->notes) choice.notes.push_back(std::move(note));
+  if (!opened->fits.ok()) return leave(opened->fits.error().text());
+  if (!opened->prefix.dropped.empty()) choice.notes.push_back(opened->prefix.dropped);
+  choice.found = std::move(opened->found);
+  choice.cuts = std::move(opened->paths);
+  choice.record = record;
+  choice.has_other_options = has_other_options;
+  choice.absent = opened->prefix.absent;
+  choice.last_steps = std::move(opened->last_steps);
+  choice.begun_from = trace.catalog().resumed_from;
 }
 
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {

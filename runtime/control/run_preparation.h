@@ -6,13 +6,14 @@
 ///                    with --out the new run gets that folder of its own
 ///   a checkpoint     checkpoints/step_N: a new run folder, so that no later checkpoint of the old
 ///                    run is mistaken for one of this run
-/// A run folder whose last start was cut off is resumed from its record if that is complete: no
-/// finished work is done again, and with the checkpoint the learner need not repeat its older
+/// A run folder whose last start was cut off is resumed from its record, as far as that is whole:
+/// no finished work is done again, and with the checkpoint the learner need not repeat its older
 /// steps. Otherwise, or with --from-checkpoint, the run resumes from the newest complete
 /// checkpoint. GRAPH may be left out: the resolved graph of that run is used again.
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,17 +35,18 @@ struct RunPlace {
 
 /// Where a run resumes. Empty for a new run.
 struct ResumeChoice {
-  std::filesystem::path run_folder;     // to resume in; empty = a new one
-  std::filesystem::path graph_file;     // the resolved graph of that run
-  std::vector<ResumePoint> points;      // index = tenant slot; filled by choose_checkpoints()
-  std::filesystem::path record;         // to follow first; filled by choose_record()
-  bool has_other_options = false;       // the record is of the same graph with other options
-  std::vector<std::string> begun_from;  // checkpoints that `record` begins from
-  std::vector<std::string> cuts;        // of `record`: where processes begin to follow it
-  std::vector<AbsentProcess> absent;    // that follow no record
-  std::filesystem::path superseded;     // a record that `record` contains completely
-  std::vector<std::string> notes;       // incomplete checkpoints that were skipped
-  std::vector<FoundCheckpoints> found;  // by tenant slot; filled by choose_record()
+  std::filesystem::path run_folder;           // to resume in; empty = a new one
+  std::filesystem::path graph_file;           // the resolved graph of that run
+  std::vector<ResumePoint> points;            // index = tenant slot; filled by choose_checkpoints()
+  std::filesystem::path record;               // to follow first; filled by choose_record()
+  bool has_other_options = false;             // the record is of the same graph with other options
+  std::vector<std::string> begun_from;        // checkpoints that `record` begins from
+  std::vector<std::string> cuts;              // of `record`: where processes begin to follow it
+  std::vector<AbsentProcess> absent;          // that follow no record
+  std::map<std::string, int64_t> last_steps;  // of `record`, by tenant
+  std::filesystem::path superseded;           // a record that `record` contains completely
+  std::vector<std::string> notes;             // incomplete checkpoints that were skipped
+  std::vector<FoundCheckpoints> found;        // by tenant slot; filled by choose_record()
 };
 
 /// Says what `--resume` names; an empty name is an empty choice.

@@ -132,8 +132,9 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
                   recovered_.num_steps, recovered_.num_messages));
   for (const AbsentProcess& absent : resume_.absent)
-    say(fmt::format("process '{}' begins anew: it had died in the record",
-                    plan_.process(absent.process).name));
+    say(fmt::format(
+        "process '{}' begins anew: it had died in the record, or a part of that is missing",
+        plan_.process(absent.process).name));
   // A disk that refuses this refuses metrics.jsonl too, where the error is reported.
   (void)folder_.note(
       Json::object().set("recovered", Json::object()

@@ -69,7 +69,7 @@ Status RunSession::open_files() {
   ASSIGN_OR_RETURN(metrics_,
                    MetricsLog::open(folder_, wall_zero_, plan_.tenants.size() > 1,
                                     is_supervised(plan_) ? "loss/mean" : "reward/all/mean"));
-  return lifecycle_.is_following() ? metrics_->skip_written(folder_.metrics_file()) : ok();
+  return lifecycle_.is_following() ? metrics_->skip_written(resume_.last_steps) : ok();
 }
 
 void RunSession::watch() {

@@ -138,7 +138,12 @@ void ActorGroup::Body::resume(Time now) {
     grant_when_due(i);
     if (is_unsaid) mark_due(in_peer_[i]);
   }
-  for (InLink& in : inbox_.links) check_bound(in);
+  // Where the record of a receiver ended before that of its sender, more is waiting than ever would
+  // otherwise.
+  for (InLink& in : inbox_.links) {
+    const auto bound = static_cast<uint64_t>(in.link->bound);
+    in.excess = in.num_waiting.get() - std::min(in.num_waiting.get(), bound);
+  }
   work_armed_ = false;
   arm_work();
   after_change();

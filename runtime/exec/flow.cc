@@ -83,7 +83,7 @@ void Flow::count_shipped(OutLink& out, const Envelope& envelope) {
   if (out.link->is_remote) out.unacknowledged.push(envelope);
 }
 
-bool Flow::emit(OutLink& out, Envelope& envelope) {
+bool Flow::emit(OutLink& out, Envelope& envelope, EmissionFate fate) {
   if (!out.is_live) {
     out.past_sent.add(1);
     out.num_returned.add(1);
@@ -91,7 +91,8 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
   }
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
-  const bool waits = !is_replaying_ && waits_for_credit(*out.link) &&
+  const bool needs_credit = !is_replaying_ || fate == EmissionFate::kSendLater;
+  const bool waits = needs_credit && waits_for_credit(*out.link) &&
                      (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
   if (!waits) {
     count_shipped(out, envelope);
@@ -118,10 +119,19 @@ bool Flow::emit(OutLink& out, Envelope& envelope) {
 void Flow::emit_known(OutLink& out, const Envelope& envelope, EmissionFate fate) {
   out.num_emitted.add(1);
   out.bytes_emitted += envelope.blob_bytes;
-  (void)emit_again(out, envelope, fate);
+  (void)count_known(out, envelope, fate);
 }
 
-bool Flow::emit_again(OutLink& out, const Envelope& envelope, EmissionFate fate) {
+bool Flow::emit_again(OutLink& out, Envelope& envelope, EmissionFate fate) {
+  const bool waits = fate == EmissionFate::kSendLater && waits_for_credit(*out.link) &&
+                     (!out.outbox.empty() || !has_credit(out, envelope.blob_bytes));
+  if (!waits) return count_known(out, envelope, fate);
+  out.outbox.push(std::move(envelope));
+  ++num_in_outboxes_;
+  return false;
+}
+
+bool Flow::count_known(OutLink& out, const Envelope& envelope, EmissionFate fate) {
   CHECK(is_replaying_, "only a replaying group knows what becomes of its messages");
   if (fate == EmissionFate::kOverwritten) {
     out.num_overwritten.add(1);
@@ -131,7 +141,7 @@ bool Flow::emit_again(OutLink& out, const Envelope& envelope, EmissionFate fate)
   count_shipped(out, envelope);
   if (fate == EmissionFate::kHandled) settle(out, out.num_shipped.get(), out.bytes_shipped);
   update_full(out);
-  return fate == EmissionFate::kSend;
+  return fate == EmissionFate::kSend || fate == EmissionFate::kSendLater;
 }
 
 bool Flow::may_settle(const OutLink& out, uint64_t num_messages, uint64_t num_bytes) const {
@@ -149,8 +159,11 @@ bool Flow::settle(OutLink& out, uint64_t num_messages, uint64_t num_bytes) {
   if (num_messages <= out.num_settled.get()) return false;
   CHECK(num_messages <= out.num_shipped.get(), "a grant covers messages that were never shipped");
   if (out.link->is_remote)
-    for (uint64_t i = out.num_settled.get(); i < num_messages; ++i)
-      out.unacknowledged.pop().payload = {};
+    for (uint64_t i = out.num_settled.get(); i < num_messages; ++i) {
+      Envelope&& settled = out.unacknowledged.pop();
+      out.last_settled_sequence = settled.sequence;
+      settled.payload = {};
+    }
   out.num_settled.set(num_messages);
   out.bytes_settled = num_bytes;
   return true;
@@ -218,6 +231,7 @@ void Flow::close(OutLink& out) {
   for (Counter* counter :
        {&out.num_emitted, &out.num_shipped, &out.num_settled, &out.num_overwritten})
     counter->set(0);
+  out.last_settled_sequence = 0;
   out.bytes_emitted = out.bytes_shipped = out.bytes_settled = 0;
   update_full(out);  // while it still counts as live
   out.is_live = false;

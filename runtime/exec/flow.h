@@ -41,7 +41,8 @@ struct OutLink {
   Counter waiting_max;
   Counter full_since_ns, blocked_ns;  // 0: not full now; sum of earlier full times
   Ring<Envelope> outbox;
-  Ring<Envelope> unacknowledged;  // of remote links only
+  Ring<Envelope> unacknowledged;       // of remote links only
+  uint64_t last_settled_sequence = 0;  // likewise
 
   uint64_t unsettled() const {
     return num_emitted.get() - num_settled.get() - num_overwritten.get();
@@ -63,18 +64,19 @@ struct OutputFlow {
 
 class Flow {
  public:
-  /// `is_replaying`: the order of steps is recorded, so nothing waits for credit.
+  /// `is_replaying`: the order of steps is recorded, so nothing waits for credit but what is said
+  /// to (EmissionFate::kSendLater).
   Flow(const Plan& plan, const Wiring& wiring, GroupId group, bool is_replaying);
 
   /// Counts a message of one link. True: it leaves now, and the caller ships it, to an inbox of
   /// this group or in a batch. False: it went into the outbox, or is returned (dead peer).
-  bool emit(OutLink& link, Envelope& envelope);
+  bool emit(OutLink& link, Envelope& envelope, EmissionFate fate = EmissionFate::kSend);
   /// For a replaying group: counts a message that is not sent, because its receiver has it or had
-  /// a newer one. `fate` is not kSend.
+  /// a newer one. `fate` is neither kSend nor kSendLater.
   void emit_known(OutLink& link, const Envelope& envelope, EmissionFate fate);
   /// For a group that follows its record from a cut: the same of a message that is counted as
   /// emitted already. True: the caller ships it.
-  bool emit_again(OutLink& link, const Envelope& envelope, EmissionFate fate);
+  bool emit_again(OutLink& link, Envelope& envelope, EmissionFate fate);
   /// Whether these totals are possible: at most the messages and bytes that were shipped. Call
   /// before grant() for totals that come from another process.
   bool may_settle(const OutLink& link, uint64_t num_messages, uint64_t num_bytes) const;
@@ -113,6 +115,7 @@ class Flow {
   void update_full(OutLink& link);
   void count_full(uint32_t actor, int change);
   void rebuild_targets(OutputFlow& output);
+  bool count_known(OutLink& link, const Envelope& envelope, EmissionFate fate);
   bool settle(OutLink& link, uint64_t num_messages, uint64_t num_bytes);
   bool may_leave_outbox(const OutLink& link) const;
   void count_shipped(OutLink& link, const Envelope& envelope);

@@ -81,7 +81,10 @@ void ActorGroup::Body::emit_on(OutLink& out, Envelope&& envelope, Time now) {
   if (setup().step_source != nullptr && out.is_live && out.link->is_remote) {
     const EmissionFate fate =
         setup().step_source->emission_fate(out.id, envelope.sequence, out.num_shipped.get());
-    if (fate != EmissionFate::kSend) return common_->flow->emit_known(out, envelope, fate);
+    if (fate != EmissionFate::kSend && fate != EmissionFate::kSendLater)
+      return common_->flow->emit_known(out, envelope, fate);
+    if (common_->flow->emit(out, envelope, fate)) ship(out, std::move(envelope));
+    return;
   }
   if (common_->flow->emit(out, envelope)) ship(out, std::move(envelope));
 }
@@ -244,12 +247,15 @@ Status ActorGroup::Body::accept_message(GroupId from, BatchedMessage&& message, 
 void ActorGroup::Body::check_bound(InLink& in) {
   // When a record is followed, senders may be further ahead than in the recorded run.
   if (setup().step_source != nullptr) return;
-  if (in.num_waiting.get() <= static_cast<uint64_t>(in.link->bound) || in.is_unkept_promise) return;
+  const uint64_t num_waiting = in.num_waiting.get();
+  if (num_waiting <= static_cast<uint64_t>(in.link->bound)) in.excess = 0;
+  if (num_waiting <= static_cast<uint64_t>(in.link->bound) + in.excess || in.is_unkept_promise)
+    return;
   in.is_unkept_promise = true;
   setup().executor->group_failed(
       setup().group,
       error(Code::kInternal, "edge '{}' had {} messages waiting, its bound is {}",
-            setup().plan->edge(in.link->edge).name, in.num_waiting.get(), in.link->bound)
+            setup().plan->edge(in.link->edge).name, num_waiting, in.link->bound)
           .note("a contract states too small a number: at_most, burst or work_burst"));
 }
 

@@ -28,6 +28,7 @@ Result<Envelope> restored_message(const SavedMessage& saved, const WiredLink& li
   envelope.origin = saved.origin;
   envelope.incarnation = saved.incarnation;
   envelope.sequence = saved.sequence;
+  envelope.sender_step = saved.sender_step;
   envelope.cause = saved.cause;
   envelope.sent_at = saved.sent_at;
   envelope.blob_bytes = saved.blob_bytes;
@@ -107,11 +108,13 @@ SavedInLink saved_link(const InLink& in) {
   SavedInLink saved;
   saved.incarnation = in.incarnation;
   saved.last_sequence = in.last_sequence;
+  saved.last_sender_step = in.last_sender_step;
   saved.num_received_incarnation = in.num_received_incarnation;
   saved.settled_messages = in.settled_messages;
   saved.settled_bytes = in.settled_bytes;
   saved.granted_messages = in.granted_messages;
   saved.granted_bytes = in.granted_bytes;
+  saved.excess = in.excess;
   saved.is_ungranted = in.is_ungranted;
   saved.is_paused = in.is_paused.get() != 0;
   visit_counters_in(in, saved, save);
@@ -121,11 +124,13 @@ SavedInLink saved_link(const InLink& in) {
 void load_link(const SavedInLink& saved, InLink& in) {
   in.incarnation = saved.incarnation;
   in.last_sequence = saved.last_sequence;
+  in.last_sender_step = saved.last_sender_step;
   in.num_received_incarnation = saved.num_received_incarnation;
   in.settled_messages = saved.settled_messages;
   in.settled_bytes = saved.settled_bytes;
   in.granted_messages = saved.granted_messages;
   in.granted_bytes = saved.granted_bytes;
+  in.excess = saved.excess;
   in.is_ungranted = saved.is_ungranted;
   visit_counters_in(in, saved, load);
 }
@@ -134,6 +139,7 @@ SavedOutLink saved_link(const OutLink& out) {
   SavedOutLink saved;
   saved.is_live = out.is_live;
   visit_counters_out(out, saved, save);
+  saved.last_settled_sequence = out.last_settled_sequence;
   saved.bytes_emitted = out.bytes_emitted;
   saved.bytes_shipped = out.bytes_shipped;
   saved.bytes_settled = out.bytes_settled;
@@ -153,6 +159,7 @@ SavedMessage saved_message(LinkId link, const Envelope& envelope) {
   saved.origin = envelope.origin;
   saved.incarnation = envelope.incarnation;
   saved.sequence = envelope.sequence;
+  saved.sender_step = envelope.sender_step;
   saved.cause = envelope.cause;
   saved.sent_at = envelope.sent_at;
   saved.blob_bytes = envelope.blob_bytes;
@@ -414,6 +421,7 @@ Status ActorGroup::Body::restore_out_links(const GroupState& state) {
       if (follows) told_[{out.actor, out.link->target}] = PeerEvent::Kind::kDown;
     }
     visit_counters_out(out, saved, load);
+    out.last_settled_sequence = saved.last_settled_sequence;
     out.bytes_emitted = saved.bytes_emitted;
     out.bytes_shipped = saved.bytes_shipped;
     out.bytes_settled = saved.bytes_settled;

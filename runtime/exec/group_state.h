@@ -42,7 +42,7 @@ struct SavedMessage {
   TenantSlot tenant;
   InstanceId origin;
   uint32_t incarnation = 0;
-  uint64_t sequence = 0;
+  uint64_t sequence = 0, sender_step = 0;
   StepRef cause;
   Time sent_at;
   uint64_t blob_bytes = 0;
@@ -52,8 +52,8 @@ struct SavedMessage {
   static void fields(F& f) {
     using M = SavedMessage;
     f("link", &M::link)("tenant", &M::tenant)("origin", &M::origin)("incarnation", &M::incarnation)(
-        "sequence", &M::sequence)("cause", &M::cause)("sent_at", &M::sent_at)(
-        "blob_bytes", &M::blob_bytes)("payload", &M::payload);
+        "sequence", &M::sequence)("sender_step", &M::sender_step)("cause", &M::cause)(
+        "sent_at", &M::sent_at)("blob_bytes", &M::blob_bytes)("payload", &M::payload);
   }
 };
 
@@ -114,9 +114,9 @@ struct SavedActor {
 /// The receiving side of a link (InLink).
 struct SavedInLink {
   uint32_t incarnation = 0;
-  uint64_t last_sequence = 0, num_received_incarnation = 0;
+  uint64_t last_sequence = 0, last_sender_step = 0, num_received_incarnation = 0;
   uint64_t settled_messages = 0, settled_bytes = 0;
-  uint64_t granted_messages = 0, granted_bytes = 0;
+  uint64_t granted_messages = 0, granted_bytes = 0, excess = 0;
   bool is_ungranted = false, is_paused = false;
   uint64_t num_received = 0, num_handled = 0, num_failed = 0, num_overwritten = 0;
   uint64_t num_refused_duplicates = 0, num_refused_incarnations = 0;
@@ -126,10 +126,11 @@ struct SavedInLink {
   static void fields(F& f) {
     using L = SavedInLink;
     f("incarnation", &L::incarnation)("last_sequence", &L::last_sequence)(
-        "num_received_incarnation", &L::num_received_incarnation)(
+        "last_sender_step", &L::last_sender_step)("num_received_incarnation",
+                                                  &L::num_received_incarnation)(
         "settled_messages", &L::settled_messages)("settled_bytes", &L::settled_bytes)(
         "granted_messages", &L::granted_messages)("granted_bytes", &L::granted_bytes)(
-        "is_ungranted", &L::is_ungranted)("is_paused", &L::is_paused)(
+        "excess", &L::excess)("is_ungranted", &L::is_ungranted)("is_paused", &L::is_paused)(
         "num_received", &L::num_received)("num_handled", &L::num_handled)(
         "num_failed", &L::num_failed)("num_overwritten", &L::num_overwritten)(
         "num_refused_duplicates", &L::num_refused_duplicates)(
@@ -142,6 +143,7 @@ struct SavedInLink {
 struct SavedOutLink {
   bool is_live = true;
   uint64_t num_emitted = 0, num_shipped = 0, num_settled = 0, num_overwritten = 0;
+  uint64_t last_settled_sequence = 0;
   uint64_t bytes_emitted = 0, bytes_shipped = 0, bytes_settled = 0;
   uint64_t past_sent = 0, past_handled = 0, past_dropped = 0, num_returned = 0;
   uint64_t waiting_max = 0, full_since_ns = 0, blocked_ns = 0;
@@ -152,13 +154,13 @@ struct SavedOutLink {
   static void fields(F& f) {
     using L = SavedOutLink;
     f("is_live", &L::is_live)("num_emitted", &L::num_emitted)("num_shipped", &L::num_shipped)(
-        "num_settled", &L::num_settled)("num_overwritten", &L::num_overwritten)(
-        "bytes_emitted", &L::bytes_emitted)("bytes_shipped", &L::bytes_shipped)(
-        "bytes_settled", &L::bytes_settled)("past_sent", &L::past_sent)(
-        "past_handled", &L::past_handled)("past_dropped", &L::past_dropped)(
-        "num_returned", &L::num_returned)("waiting_max", &L::waiting_max)(
-        "full_since_ns", &L::full_since_ns)("blocked_ns", &L::blocked_ns)("outbox", &L::outbox)(
-        "unacknowledged", &L::unacknowledged);
+        "num_settled", &L::num_settled)("last_settled_sequence", &L::last_settled_sequence)(
+        "num_overwritten", &L::num_overwritten)("bytes_emitted", &L::bytes_emitted)(
+        "bytes_shipped", &L::bytes_shipped)("bytes_settled", &L::bytes_settled)(
+        "past_sent", &L::past_sent)("past_handled", &L::past_handled)(
+        "past_dropped", &L::past_dropped)("num_returned", &L::num_returned)(
+        "waiting_max", &L::waiting_max)("full_since_ns", &L::full_since_ns)(
+        "blocked_ns", &L::blocked_ns)("outbox", &L::outbox)("unacknowledged", &L::unacknowledged);
   }
 };
 

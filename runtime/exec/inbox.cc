@@ -77,6 +77,7 @@ Status Inbox::receive(uint32_t in_index, Envelope&& envelope, Time now) {
     return error(Code::kCorrupt, "message {} of link {} arrived after message {}",
                  envelope.sequence, in.id.value, in.last_sequence);
   in.last_sequence = envelope.sequence;
+  in.last_sender_step = envelope.sender_step;
   in.num_received_incarnation += 1;
   in.num_received.add(1);
   queue(in, std::move(envelope), now);
@@ -184,6 +185,7 @@ Input Inbox::take_stored(uint32_t in_index, Envelope&& envelope) {
   if (envelope.incarnation == in.incarnation) {
     // Messages of its sender that were in transit when the run was cut off may be here already.
     in.last_sequence = std::max(in.last_sequence, envelope.sequence);
+    in.last_sender_step = std::max(in.last_sender_step, envelope.sender_step);
     in.num_received_incarnation += 1;
   } else {
     in.sent_by_dead.add(1);
@@ -257,7 +259,7 @@ void Inbox::resume(Time now) {
 void Inbox::reopen(InLink& in, uint32_t incarnation) {
   in.incarnation = incarnation;
   in.sent_by_dead.add(in.num_received_incarnation);
-  in.last_sequence = in.num_received_incarnation = 0;
+  in.last_sequence = in.last_sender_step = in.num_received_incarnation = 0;
   in.settled_messages = in.settled_bytes = 0;
   in.granted_messages = in.granted_bytes = 0;
 }

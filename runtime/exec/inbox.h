@@ -38,9 +38,11 @@ struct InLink {
   uint32_t lane = 0;
   uint32_t incarnation = 0;                          // of the sender; older messages are refused
   uint64_t last_sequence = 0;                        // of this incarnation
+  uint64_t last_sender_step = 0;                     // that it came from
   uint64_t num_received_incarnation = 0;             // likewise; fewer where latest_wins left gaps
   uint64_t settled_messages = 0, settled_bytes = 0;  // of this incarnation
   uint64_t granted_messages = 0, granted_bytes = 0;
+  uint64_t excess = 0;                // waiting beyond the bound, since a record was followed
   bool is_ungranted = false;          // is in its peer's list
   bool is_unkept_promise = false;     // the bound was broken and reported
   std::vector<uint64_t> latest;       // latest_wins: position of the waiting input, by slot

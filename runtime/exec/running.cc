@@ -206,6 +206,7 @@ void Running::emit(uint32_t output, Payload payload, const SendOptions& options)
   Envelope& envelope = emission.envelope;
   envelope.sender = self_;
   envelope.sent_at = now_;
+  envelope.sender_step = delivery_.ref.step;
   envelope.payload = std::move(payload);
   envelope.tenant = options.tenant.is_none() ? delivery_.tenant : options.tenant;
   envelope.cause = options.cause.is_none() ? delivery_.ref : options.cause;

@@ -49,7 +49,8 @@ struct Wiring {
 
 /// What becomes of a message to another process that is emitted again.
 enum class EmissionFate {
-  kSend,         // it may not have been handled: send it
+  kSend,         // its receiver follows it live, or handles it after the record: send it
+  kSendLater,    // nobody has handled it: send it as soon as there is credit for it
   kHandled,      // it was handled, and its receiver has its content: count it as settled
   kOverwritten,  // a newer one was handled instead
   kReceived,     // its receiver has it, by a cut, and will acknowledge it

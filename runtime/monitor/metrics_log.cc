@@ -3,6 +3,9 @@
 #include <cmath>
 #include <fstream>
 
+#include "graph/base/files.h"
+#include "graph/base/json.h"
+
 namespace primerl {
 
 double StepFacts::get(std::string_view name, double missing) const {
@@ -11,9 +14,11 @@ double StepFacts::get(std::string_view name, double missing) const {
   return missing;
 }
 
-MetricsLog::MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
-                       double wall_time, bool has_tenants, std::string score)
-    : lines_(std::move(lines)),
+MetricsLog::MetricsLog(std::filesystem::path file, std::unique_ptr<LineFile> lines,
+                       std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
+                       std::string score)
+    : file_(std::move(file)),
+      lines_(std::move(lines)),
       board_(std::move(board)),
       wall_time_(wall_time),
       has_tenants_(has_tenants),
@@ -23,8 +28,9 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const RunFolder& folder, do
                                                      bool has_tenants, std::string score) {
   ASSIGN_OR_RETURN(auto lines, LineFile::open(folder.metrics_file()));
   ASSIGN_OR_RETURN(auto board, TensorBoardFile::create(folder.tensorboard_folder(), wall_time));
-  return std::unique_ptr<MetricsLog>(
-      new MetricsLog(std::move(lines), std::move(board), wall_time, has_tenants, std::move(score)));
+  return std::unique_ptr<MetricsLog>(new MetricsLog(folder.metrics_file(), std::move(lines),
+                                                    std::move(board), wall_time, has_tenants,
+                                                    std::move(score)));
 }
 
 Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path& metrics_file) {
@@ -39,8 +45,29 @@ Result<std::map<std::string, int64_t>> newest_steps(const std::filesystem::path&
   return steps;
 }
 
-Status MetricsLog::skip_written(const std::filesystem::path& metrics_file) {
-  ASSIGN_OR_RETURN(written_, newest_steps(metrics_file));
+Status MetricsLog::skip_written(const std::map<std::string, int64_t>& last_steps) {
+  ASSIGN_OR_RETURN(written_, newest_steps(file_));
+  for (auto& [tenant, step] : written_) {
+    const auto last = last_steps.find(tenant);
+    if (last == last_steps.end() || step <= last->second) continue;
+    step = last->second;
+    has_later_.insert(tenant);
+  }
+  return ok();
+}
+
+/// Removes the tenant's lines of later steps: those steps are taken again.
+Status MetricsLog::remove_later(const std::string& tenant, int64_t step) {
+  std::string kept;
+  std::ifstream stream(file_);
+  for (std::string text; std::getline(stream, text) && !stream.eof();) {
+    ASSIGN_OR_RETURN(const Json line, parse_json(text, file_.string()));
+    ASSIGN_OR_RETURN(const int64_t of_step, line.get_int("step"));
+    ASSIGN_OR_RETURN(const std::string of_tenant, line.get_string("tenant"));
+    if (of_tenant != tenant || of_step <= step) kept += text + "\n";
+  }
+  RETURN_IF_ERROR(replace_file(system_files(), file_, kept));
+  ASSIGN_OR_RETURN(lines_, LineFile::open(file_));
   return ok();
 }
 
@@ -50,9 +77,10 @@ Status MetricsLog::write(const std::string& tenant, int64_t step, double time,
   facts = {step, time, values};
   first_time_.emplace(tenant, time);
   scores_[tenant].push_back(facts.get(score_, std::nan("")));
-  if (const auto written = written_.find(tenant);
-      written != written_.end() && step <= written->second)
-    return ok();
+  if (const auto written = written_.find(tenant); written != written_.end()) {
+    if (step <= written->second) return ok();
+    if (has_later_.erase(tenant) > 0) RETURN_IF_ERROR(remove_later(tenant, written->second));
+  }
   Json line = Json::object();
   // Milliseconds are what a person reads; the shortest digits keep the line short.
   line.set("step", step).set("time", std::round(time * 1e3) / 1e3).set("tenant", tenant);

@@ -7,8 +7,10 @@
 /// resume the steps since the checkpoint come again: the last line of a step counts.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,8 +41,10 @@ class MetricsLog {
                                                   bool has_tenants,
                                                   std::string score = "reward/all/mean");
   /// The run is resumed from its record: steps that metrics.jsonl has already are kept in memory
-  /// when they come again, not written a second time. Before the first write().
-  Status skip_written(const std::filesystem::path& metrics_file);
+  /// when they come again, not written a second time. `last_steps`: the last one of each tenant
+  /// that is followed; lines of later ones are removed when the first of those is taken. Before the
+  /// first write().
+  Status skip_written(const std::map<std::string, int64_t>& last_steps);
   /// `time`: seconds since moment 0. The first error stays.
   Status write(const std::string& tenant, int64_t step, double time, const MetricValues& values);
 
@@ -53,16 +57,21 @@ class MetricsLog {
   size_t num_lines() const { return num_lines_; }
 
  private:
-  MetricsLog(std::unique_ptr<LineFile> lines, std::unique_ptr<TensorBoardFile> board,
-             double wall_time, bool has_tenants, std::string score);
+  Status remove_later(const std::string& tenant, int64_t step);
 
-  const std::unique_ptr<LineFile> lines_;
+  MetricsLog(std::filesystem::path file, std::unique_ptr<LineFile> lines,
+             std::unique_ptr<TensorBoardFile> board, double wall_time, bool has_tenants,
+             std::string score);
+
+  const std::filesystem::path file_;
+  std::unique_ptr<LineFile> lines_;
   const std::unique_ptr<TensorBoardFile> board_;
   const double wall_time_;
   const bool has_tenants_;
   const std::string score_;
   size_t num_lines_ = 0;
   std::map<std::string, int64_t> written_;  // the last step that is not to be written again
+  std::set<std::string> has_later_;         // tenants with lines of later steps, to be removed
   std::map<std::string, StepFacts> newest_;
   std::map<std::string, double> first_time_;
   std::map<std::string, std::vector<double>> scores_;

@@ -24,6 +24,7 @@ DeliveryFrame frame_of(const TraceStep& step) {
   frame.instance = step.instance.value;
   frame.duration_us = static_cast<uint32_t>(step.duration.to_nanoseconds() / 1000);
   frame.step_kind = static_cast<uint8_t>(step.kind);
+  frame.num_notes = step.num_notes;
   frame.subject = step.kind == StepKind::kMessage ? step.link.value : step.subject;
   frame.sequence = step.sequence;
   frame.incarnation = step.incarnation;
@@ -31,6 +32,7 @@ DeliveryFrame frame_of(const TraceStep& step) {
   frame.type = step.type;
   frame.cause_instance = step.cause.instance.value;
   frame.cause_step = step.cause.step;
+  frame.sender_step = step.sender_step;
   frame.payload_check = step.payload_check;
   frame.payload_bytes = step.payload_bytes;
   frame.origin = step.origin.value;

@@ -194,7 +194,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
           .note("replay begins with the first step; trace commands read what is left");
   RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
   session.is_absent = excerpt ? std::vector<bool>(plan.groups.size(), false)
-                              : absent_groups(plan, *session.trace, session.cuts);
+                              : longest_prefix(plan, session.trace, session.cuts).is_absent;
   ASSIGN_OR_RETURN(session.is_real, choose_groups(session, node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner

@@ -63,7 +63,8 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
 }
 
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
-                      std::span<const int64_t> checkpoint_steps) {
+                      std::span<const int64_t> checkpoint_steps,
+                      const std::map<std::string, std::string>& unfit) {
   CutChoice choice;
   CutHead wanted;
   wanted.run_id = run_id;
@@ -72,9 +73,11 @@ CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uin
   for (const auto& process : plan.processes) {
     wanted.process = process.name;
     for (const auto& path : list_cuts(record, process.name)) {
+      const auto known = unfit.find(path.string());
       auto file = read_cut(path);
-      const std::string fault =
-          file.ok() ? fault_of(file->head, wanted, checkpoint_steps) : file.error().text();
+      const std::string fault = known != unfit.end() ? known->second
+                                : file.ok() ? fault_of(file->head, wanted, checkpoint_steps)
+                                            : file.error().text();
       if (fault.empty()) {
         choice.files.push_back(std::move(file).value());
         choice.paths.push_back(path.string());

@@ -5,7 +5,9 @@
 /// Values; immutable once made.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/exec/process_cut.h"
@@ -63,8 +65,10 @@ struct CutChoice {
   std::vector<std::string> notes;  // cuts that were left out, and why; for a person
 };
 /// The newest cut of each process that this plan and program can use and that is not newer than the
-/// learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: there is none).
+/// learner's checkpoint (`checkpoint_steps`, by tenant slot; -1: there is none). `unfit`: cuts that
+/// cannot be used for another reason, which it says.
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
-                      std::span<const int64_t> checkpoint_steps);
+                      std::span<const int64_t> checkpoint_steps,
+                      const std::map<std::string, std::string>& unfit = {});
 
 }  // namespace primerl

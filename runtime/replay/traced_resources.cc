@@ -107,6 +107,37 @@ Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state) {
   return 0;
 }
 
+namespace {
+
+/// Of the learner of `owner`.
+Result<int64_t> learner_steps_in(const Plan& plan, const Trace& trace, const RunCuts& cuts,
+                                 GroupId owner) {
+  int64_t taken = 0;
+  if (const GroupState* state = cuts.state_of(owner)) {
+    ASSIGN_OR_RETURN(taken, learner_steps_of(plan, *state));
+  }
+  return taken + num_recorded_steps(trace, owner, cuts.first_step(owner));
+}
+
+TenantSlot tenant_of(const Plan& plan, GroupId group) {
+  const TenantSlot tenant = plan.instance(plan.group(group).instances.front()).tenant;
+  return tenant.is_none() ? TenantSlot(0) : tenant;
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
+                                              const RunCuts& cuts) {
+  std::vector<int64_t> steps(plan.tenants.size(), 0);
+  for (size_t i = 0; i < plan.resources.size(); ++i) {
+    if (plan.resources[i].kind != Learner::kResourceKind) continue;
+    const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
+    ASSIGN_OR_RETURN(steps[tenant_of(plan, owner).index()],
+                     learner_steps_in(plan, trace, cuts, owner));
+  }
+  return steps;
+}
+
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points) {
   auto channel_of = std::make_shared<WeightChannel*>(nullptr);
@@ -133,15 +164,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
     if (auto learner = take_as<Learner>(*made)) {
-      const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
-      const auto& point = points[tenant.is_none() ? 0 : tenant.index()];
-      int64_t taken = 0;
-      uint64_t first = 0;
-      if (const GroupState* state = recovery.state_of(owner)) {
-        ASSIGN_OR_RETURN(taken, learner_steps_of(plan, *state));
-        first = state->num_steps + 1;
-      }
-      taken += num_recorded_steps(recovery.trace(), owner, first);
+      const auto& point = points[tenant_of(plan, owner).index()];
+      ASSIGN_OR_RETURN(const int64_t taken,
+                       learner_steps_in(plan, recovery.trace(), recovery.cuts(), owner));
       if (taken < point.num_steps)
         return error(Code::kInvalid,
                      "its record ends after {} training steps, checkpoint '{}' "

@@ -20,6 +20,9 @@ struct RecoveryPoint {
 };
 /// How many steps the learner of a group had taken when the group was cut; 0 without a learner.
 Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state);
+/// How many training steps a start had taken at the end of its record, by tenant slot.
+Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
+                                              const RunCuts& cuts);
 /// The resources of `make`, which answer as recorded until `recovery` (which outlives them) is
 /// live. `points`: by tenant slot. A record that ends before its checkpoint is an error of the
 /// learner.

@@ -181,11 +181,21 @@ Status CheckpointStore::prune() {
       continue;
     }
     if (step == kept_step_) continue;
-    const fs::path away = folder_ / fmt::format(".step_{}.old", step);
-    RETURN_IF_ERROR(files_.rename(path, away));
-    RETURN_IF_ERROR(files_.remove_all(away));
+    RETURN_IF_ERROR(remove(step, path));
   }
   return ok();
+}
+
+Status CheckpointStore::remove(int64_t step, const fs::path& path) {
+  const fs::path away = folder_ / fmt::format(".step_{}.old", step);
+  RETURN_IF_ERROR(files_.rename(path, away));
+  return files_.remove_all(away);
+}
+
+void CheckpointStore::remove_after(int64_t step) {
+  for (const auto& [later, path] : step_folders(folder_)) {
+    if (later <= step || !remove(later, path).ok()) break;
+  }
 }
 
 std::string manifest_text(const Json& manifest) {
@@ -194,9 +204,10 @@ std::string manifest_text(const Json& manifest) {
   return whole.dump(2) + "\n";
 }
 
-FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth) {
+FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth, int64_t at_most) {
   FoundCheckpoints found;
   for (const auto& [step, path] : step_folders(folder)) {
+    if (step > at_most) continue;
     auto read = read_checkpoint(path, depth);
     if (read.ok()) {
       found.newest = std::move(read).value();

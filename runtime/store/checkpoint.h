@@ -9,6 +9,7 @@
 /// size and the checksum it lists. Owned by the process of the trainer; not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -34,11 +35,14 @@ class CheckpointStore {
   /// Until it returns ok the folder does not count as a complete checkpoint. `state` is what the
   /// trainer gets back as ResumePoint::manifest; its "version" is ResumePoint::version.
   Status commit(int64_t step, const Json& state);
+  /// Removes checkpoints of later steps: those steps are taken again, and may come out otherwise.
+  void remove_after(int64_t step);
 
  private:
   std::filesystem::path filling(int64_t step) const;
   Status publish(int64_t step, const Json& state);
   Status prune();
+  Status remove(int64_t step, const std::filesystem::path& path);
 
   FileOps& files_;
   const std::filesystem::path folder_;
@@ -58,7 +62,9 @@ struct FoundCheckpoints {
   std::optional<ResumePoint> newest;  // of the complete ones
   std::vector<std::string> ignored;   // a sentence for each newer one that is not
 };
-FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth);
+/// `at_most`: looks at no checkpoint of a later step.
+FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth,
+                                  int64_t at_most = INT64_MAX);
 
 /// Reads and verifies one `step_N` folder.
 Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder,

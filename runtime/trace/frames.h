@@ -18,7 +18,7 @@
 namespace primerl {
 
 inline constexpr char kSegmentMagic[8] = {'P', 'R', 'M', 'L', 'T', 'R', 'C', '\n'};
-inline constexpr uint32_t kTraceFormatVersion = 2;
+inline constexpr uint32_t kTraceFormatVersion = 3;
 inline constexpr size_t kFrameAlignment = 8;
 inline constexpr size_t kSyncEveryBytes = size_t{64} << 10;
 /// Limit of a frame: that of a message (1 MiB) and the fields around it. The reader refuses larger
@@ -81,7 +81,8 @@ struct DeliveryFrame {
   uint32_t instance;     // UINT32_MAX: a work turn, which is of the whole group
   uint32_t duration_us;  // of the handler, saturating
   uint8_t step_kind;     // StepKind of actor_group.h
-  uint8_t reserved[3];
+  uint8_t num_notes;     // note frames of this step, saturating
+  uint8_t reserved[2];
   uint32_t subject;      // link of a message, timer of a timer, instance of a peer event
   uint64_t sequence;     // of a message; a peer event's kind
   uint32_t incarnation;  // of the sender; a peer event's incarnation
@@ -89,11 +90,12 @@ struct DeliveryFrame {
   uint32_t type;         // index into the catalog's types; UINT32_MAX: no message
   uint32_t cause_instance;
   uint64_t cause_step;
+  uint64_t sender_step;    // of the sender's group: the step that emitted the message
   uint64_t payload_check;  // runtime/wire/payload_check.h
   uint32_t payload_bytes;  // as payload_check counts them, saturating
   uint32_t origin;         // InstanceId: where the conversation began
 };
-static_assert(sizeof(DeliveryFrame) == 96);
+static_assert(sizeof(DeliveryFrame) == 104);
 
 /// Flags of a payload.
 enum PayloadFlags : uint8_t {

@@ -41,6 +41,7 @@ void put_envelope(std::byte* at, LinkId link, const Envelope& envelope) {
   put_number<uint64_t>(at + 32, envelope.cause.step);
   put_number<uint64_t>(at + 40, envelope.sequence);
   put_number<int64_t>(at + 48, envelope.sent_at.to_nanoseconds());
+  put_number<uint64_t>(at + 56, envelope.sender_step);
 }
 
 void take_envelope(const std::byte* at, BatchedMessage& message) {
@@ -56,6 +57,7 @@ void take_envelope(const std::byte* at, BatchedMessage& message) {
   envelope.cause.step = take_number<uint64_t>(at + 32);
   envelope.sequence = take_number<uint64_t>(at + 40);
   envelope.sent_at = Time::from_nanoseconds(take_number<int64_t>(at + 48));
+  envelope.sender_step = take_number<uint64_t>(at + 56);
 }
 
 /// Walks one encoded batch; every size is checked against the bytes left.
@@ -88,9 +90,9 @@ class Decoder {
     if (left_.size() < kMessageHeaderBytes) return FrameRefusal::kBytesDiffer;
     const std::byte* at = left_.data();
     take_envelope(at, message);
-    const auto type_id = take_number<uint16_t>(at + 56);
-    const auto num_blobs = take_number<uint16_t>(at + 58);
-    const auto body_word = take_number<uint32_t>(at + 60);
+    const auto type_id = take_number<uint16_t>(at + 64);
+    const auto num_blobs = take_number<uint16_t>(at + 66);
+    const auto body_word = take_number<uint32_t>(at + 68);
     left_ = left_.subspan(kMessageHeaderBytes);
     const MessageType* type = rules_.types->find(type_id);
     if (type == nullptr) return FrameRefusal::kUnknownType;
@@ -218,9 +220,9 @@ Status BatchEncoder::add(const BatchedMessage& message, const WireTypes& types,
   put_envelope(at, message.link, message.envelope);
   const uint32_t type_id = types.id_of(*payload.type);
   CHECK(type_id <= UINT16_MAX, "more message types than the wire can number");
-  put_number<uint16_t>(at + 56, static_cast<uint16_t>(type_id));
-  put_number<uint16_t>(at + 58, static_cast<uint16_t>(blobs.size()));
-  put_number<uint32_t>(at + 60,
+  put_number<uint16_t>(at + 64, static_cast<uint16_t>(type_id));
+  put_number<uint16_t>(at + 66, static_cast<uint16_t>(blobs.size()));
+  put_number<uint32_t>(at + 68,
                        static_cast<uint32_t>(body.size()) | (is_body_inline ? 0 : kBulkBody));
   if (is_body_inline)
     append(body);

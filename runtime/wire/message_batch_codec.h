@@ -20,7 +20,7 @@ namespace primerl {
 
 inline constexpr size_t kBatchHeaderBytes = 40;
 inline constexpr size_t kGrantBytes = 24;
-inline constexpr size_t kMessageHeaderBytes = 64;
+inline constexpr size_t kMessageHeaderBytes = 72;
 /// Once a batch has this many bytes, pieces of at least 1 KiB go to the bulk lane too.
 inline constexpr size_t kBatchInlineBytes = size_t{256} << 10;
 

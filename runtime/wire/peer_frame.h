@@ -21,7 +21,7 @@ namespace primerl {
 
 inline constexpr size_t kPeerFrameHeaderBytes = 48;
 inline constexpr uint16_t kPeerProtocolMagic = 0x4c50;  // "PL"
-inline constexpr uint8_t kPeerProtocolVersion = 4;
+inline constexpr uint8_t kPeerProtocolVersion = 5;
 
 enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
 inline constexpr size_t kNumLanes = 2;

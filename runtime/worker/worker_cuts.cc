@@ -5,6 +5,7 @@
 #include "graph/base/files.h"
 #include "kernels/train/learner.h"
 #include "runtime/replay/traced_resources.h"
+#include "runtime/store/step_lines.h"
 #include "runtime/trace/segment_files.h"
 
 namespace primerl {
@@ -12,19 +13,23 @@ namespace {
 
 constexpr size_t kCutsKept = 2;  // of one start, besides the one that it went on from
 
-bool has_learner(const Plan& plan, ProcessId process) {
-  for (const GroupId group : plan.process(process).groups)
-    for (const int32_t resource : plan.group(group).resources)
-      if (plan.resources[static_cast<size_t>(resource)].kind == Learner::kResourceKind) return true;
-  return false;
-}
-
 }  // namespace
+
+std::vector<TenantSlot> tenants_trained_by(const Plan& plan, ProcessId process) {
+  std::vector<TenantSlot> tenants;
+  for (const GroupId group : plan.process(process).groups)
+    for (const int32_t resource : plan.group(group).resources) {
+      if (plan.resources[static_cast<size_t>(resource)].kind != Learner::kResourceKind) continue;
+      const TenantSlot tenant = plan.instance(plan.group(group).instances.front()).tenant;
+      tenants.push_back(tenant.is_none() ? TenantSlot(0) : tenant);
+    }
+  return tenants;
+}
 
 WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
     : setup_(std::move(setup)),
       order_(std::move(order)),
-      has_learner_(has_learner(*setup_.plan, setup_.process)),
+      has_learner_(!tenants_trained_by(*setup_.plan, setup_.process).empty()),
       collector_(setup_.plan, make_wiring(*setup_.plan), setup_.process,
                  [this](ProcessCut&& cut) { made(std::move(cut)); }),
       checkpoints_(setup_.newest_steps),
@@ -94,8 +99,7 @@ void WorkerCuts::add_in_transit(uint64_t number, SavedMessage&& message) {
 void WorkerCuts::made(ProcessCut&& cut) {
   const auto is_draining = [](const GroupState& state) { return state.is_draining; };
   // A record that drains is not followed.
-  if (setup_.shares_files() || std::any_of(cut.groups.begin(), cut.groups.end(), is_draining))
-    return;
+  if (setup_.is_useless() || std::any_of(cut.groups.begin(), cut.groups.end(), is_draining)) return;
   Made made{setup_.head, std::move(cut)};
   CutHead& head = made.head;
   head.number = made.cut.number;
@@ -139,10 +143,14 @@ void WorkerCuts::write() {
       if (!next_) return;
       made = std::exchange(next_, std::nullopt);
     }
+    if (setup_.is_useless()) continue;
     const CutHead& head = made->head;
     Status written = sync_segments(setup_.folder, head.process, head.incarnation);
     for (const auto& [file, bytes] : head.line_files)
       if (written.ok()) written = system_files().sync(setup_.run_folder / file);
+    const auto steps = step_lines_file(setup_.run_folder / "logs", head.process);
+    std::error_code none;
+    if (written.ok() && std::filesystem::exists(steps, none)) written = system_files().sync(steps);
     if (written.ok()) written = write_cut(setup_.folder, head, made->cut);
     if (!written.ok()) {
       if (!std::exchange(has_warned_, true))

@@ -22,6 +22,9 @@
 
 namespace primerl {
 
+/// Whose learners this process has.
+std::vector<TenantSlot> tenants_trained_by(const Plan& plan, ProcessId process);
+
 class WorkerCuts final : public CutSink {
  public:
   struct Setup {
@@ -35,7 +38,8 @@ class WorkerCuts final : public CutSink {
     std::function<uint64_t()> segment;  // that is written now
     /// Line files of the run folder and their bytes: those that a group writes, or with none all.
     std::function<std::vector<std::pair<std::string, uint64_t>>(GroupId)> line_files;
-    std::function<bool()> shares_files;            // two groups write into one: no cut is of use
+    /// No cut is of use: two groups write into one line file, or a file could not be written.
+    std::function<bool()> is_useless;
     std::function<void(uint64_t segment)> keep;    // older ones may be removed
     std::function<void(const std::string&)> warn;  // any thread
   };

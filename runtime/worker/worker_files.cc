@@ -30,12 +30,15 @@ void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_bef
   bytes_before_ = std::move(bytes_before);
   for (const auto& [file, bytes] : bytes_before_) writers_.try_emplace(file, GroupId());
   newest_ = std::move(newest);
+  for (const ResumePoint& point : newest_) last_steps_.push_back(point.step);
   is_following_ = true;
 }
 
-Status WorkerFiles::resume() {
+Status WorkerFiles::resume(std::span<const TenantSlot> trained) {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_following_ = false;
+  for (const TenantSlot tenant : trained)
+    checkpoints_[tenant.index()]->remove_after(last_steps_[tenant.index()]);
   for (const auto& [file, bytes] : bytes_before_)
     if (followed_.find(file) == followed_.end()) {
       ASSIGN_OR_RETURN(followed_[file], FollowedLines::open(run_folder_ / file, bytes));
@@ -113,11 +116,16 @@ Result<std::filesystem::path> WorkerFiles::begin_checkpoint(TenantSlot tenant, i
 Status WorkerFiles::commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) {
   if (written_before(tenant, step) != nullptr) return ok();
   Status committed = checkpoints_[tenant.index()]->commit(step, manifest);
-  if (!committed.ok())
+  if (!committed.ok()) {
     tell(committed.error());
-  else if (on_checkpoint_)
-    on_checkpoint_(tenant, step);
-  return committed;
+    return committed;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (tenant.index() < last_steps_.size()) last_steps_[tenant.index()] = step;
+  }
+  if (on_checkpoint_) on_checkpoint_(tenant, step);
+  return ok();
 }
 
 void WorkerFiles::tell(const Error& fault) {

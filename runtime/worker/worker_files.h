@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
@@ -36,8 +37,9 @@ class WorkerFiles final : public RunFiles {
   /// began.
   void follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
               std::vector<ResumePoint> newest);
-  /// The record has ended: lines beyond it are cut. Call it once, from any thread.
-  Status resume();
+  /// The record has ended: lines beyond it are cut. Call it once, from any thread. `trained`:
+  /// this process writes their checkpoints, and those beyond the record are removed.
+  Status resume(std::span<const TenantSlot> trained);
 
   /// Line files and their bytes: of one group those that it writes, of no group all.
   std::vector<std::pair<std::string, uint64_t>> sizes(GroupId writer);
@@ -60,6 +62,7 @@ class WorkerFiles final : public RunFiles {
   const std::function<void(const Error&)> on_fault_;
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
   std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
+  std::vector<int64_t> last_steps_;                            // likewise: of checkpoints followed
   std::vector<std::pair<std::string, uint64_t>> bytes_before_;
 
   std::mutex mutex_;  // guards what follows

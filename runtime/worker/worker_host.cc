@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <optional>
 
@@ -126,13 +125,13 @@ class WorkerHost {
   std::optional<Error> fault_;
 
   const std::shared_ptr<EngineBoard> engines_ = std::make_shared<EngineBoard>();
-  std::optional<ControlEvent> first_;    // the first order
-  std::shared_ptr<const Trace> record_;  // of the start before, to be followed; null: none
-  RunCuts followed_cuts_;                // of record_; empty: it is followed from its first step
-  std::optional<CutHead> base_;          // the one of this process
-  std::vector<int64_t> begun_steps_;     // steps its tenants had taken when it began
-  std::unique_ptr<WorkerTrace> trace_;   // null when nothing is recorded
-  std::unique_ptr<Recovery> recovery_;   // tells trace_'s observer
+  std::optional<ControlEvent> first_;   // the first order
+  std::optional<RecordPrefix> record_;  // of the start before, to be followed
+  RunCuts followed_cuts_;               // of record_; empty: it is followed from its first step
+  std::optional<CutHead> base_;         // the one of this process
+  std::vector<int64_t> begun_steps_;    // steps its tenants had taken when it began
+  std::unique_ptr<WorkerTrace> trace_;  // null when nothing is recorded
+  std::unique_ptr<Recovery> recovery_;  // tells trace_'s observer
   std::unique_ptr<Log> log_;
   std::unique_ptr<WorkerCuts> cuts_;  // null when none are made
   std::atomic<RunMember*> member_{nullptr};
@@ -193,20 +192,19 @@ RunEnded WorkerHost::run() {
         if (cuts_ != nullptr) cuts_->checkpoint_committed(tenant, step);
       },
       [this](const Error& fault) { note_fault(fault); });
-  if (record_ != nullptr) {
+  if (record_) {
     std::vector<ResumePoint> newest = *points;
     newest.resize(plan_->tenants.size());
     std::vector<std::pair<std::string, uint64_t>> bytes_before;
     if (base_) {
       bytes_before = base_->line_files;
     } else if (runs_rollout()) {
-      bytes_before = record_->catalog().bytes_before;
+      bytes_before = record_->trace->catalog().bytes_before;
     }
     host_services.follow(std::move(bytes_before), newest, base_.has_value());
-    auto made = Recovery::make(plan_, record_, trace_ == nullptr ? nullptr : &trace_->observer(),
-                               process_, followed_cuts_);
-    if (!made.ok()) return ended_by(RunEnd::kFailed, made.error());
-    recovery_ = std::move(made).value();
+    recovery_ = std::make_unique<Recovery>(plan_, std::move(*record_),
+                                           trace_ == nullptr ? nullptr : &trace_->observer(),
+                                           process_, followed_cuts_);
   }
   const Status prepared = prepare_cuts(host_services, recording, *points);
   if (!prepared.ok()) return ended_by(RunEnd::kFailed, prepared.error());
@@ -232,8 +230,9 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   std::vector<CutHead> heads;
   for (const CutFile& file : files) heads.push_back(file.head);
   followed_cuts_ = cuts_of(*plan_, files);
-  ASSIGN_OR_RETURN(record_, Trace::open(arguments_.recover, heads));
-  const TraceCatalog& catalog = record_->catalog();
+  ASSIGN_OR_RETURN(auto trace, Trace::open(arguments_.recover, heads));
+  ASSIGN_OR_RETURN(record_, prefix_to_follow(*plan_, std::move(trace), followed_cuts_));
+  const TraceCatalog& catalog = record_->trace->catalog();
   ASSIGN_OR_RETURN(begun_from, read_points(catalog.resumed_from));
   recording.resumed_from = catalog.resumed_from;
   recording.recovers = std::filesystem::path(arguments_.recover).filename().string();
@@ -241,11 +240,11 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
-  // A process that is absent in the record starts anew, although its new trace is marked as a
-  // recovery.
-  for (const AbsentProcess& absent : Recovery::absent_processes(*plan_, *record_, followed_cuts_))
-    if (absent.process == process_) record_ = nullptr;
-  if (record_ == nullptr) return ok();
+  // An absent process starts anew, although its new trace is marked as a recovery.
+  if (std::ranges::any_of(record_->absent, [&](auto& one) { return one.process == process_; })) {
+    record_.reset();
+    return ok();
+  }
   for (const CutHead& head : heads)
     if (head.process == arguments_.process) base_ = head;
   if (base_) recording.bytes_before = base_->line_files;
@@ -278,7 +277,7 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   setup.segment = [this] { return trace_->segment(); };
   setup.keep = [this](uint64_t segment) { trace_->keep_from(segment); };
   setup.line_files = [&services](GroupId group) { return services.worker_files().sizes(group); };
-  setup.shares_files = [&services] { return services.worker_files().shares_files(); };
+  setup.is_useless = [&] { return has_fault() || services.worker_files().shares_files(); };
   setup.warn = [&services](const std::string& what) {
     services.log(LogLevel::kWarning, "trace", what);
   };
@@ -332,7 +331,8 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     setup.on_live = [this, &host_services] {
       // A file that differs from the record ends the run: then it is not recovered.
       if (has_fault()) return;
-      if (const Status live = host_services.resume(); !live.ok()) return note_fault(live.error());
+      const Status live = host_services.resume(tenants_trained_by(*plan_, process_));
+      if (!live.ok()) return note_fault(live.error());
       control_->report(RunRecovered{recovery_->num_steps(), recovery_->num_messages_compared()});
     };
   }

@@ -46,9 +46,9 @@ class WorkerServices final : public HostServices {
     is_from_cut_ = is_from_cut;
   }
   WorkerFiles& worker_files() { return files_; }
-  Status resume() {
+  Status resume(std::span<const TenantSlot> trained) {
     is_following_ = false;
-    return files_.resume();
+    return files_.resume(trained);
   }
 
   RunFiles& files() override { return files_; }

@@ -109,7 +109,7 @@ TEST_F(TraceCommand, WhatCannotBeReadSaysOne) {
   write_text(segment("b"), bytes);
   const ProgramEnd version = trace({"stat", run("b")});
   EXPECT_EQ(version.code, 1);
-  EXPECT_THAT(version.err, HasSubstr("format version 9; this program reads 2"));
+  EXPECT_THAT(version.err, HasSubstr("format version 9; this program reads 3"));
 }
 
 TEST_F(TraceCommand, ATruncatedFileIsIncompleteAndNeverSilent) {

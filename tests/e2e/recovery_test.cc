@@ -12,6 +12,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -227,21 +228,59 @@ TEST(ARecoveredRun, LeavesTheRecordAloneWhenToldTo) {
   expect_replays(folder);
 }
 
+/// Segments of the record in order: the first is full or being written, the next only prepared.
+std::vector<fs::path> segments_of(const fs::path& folder) {
+  std::set<fs::path> segments;
+  for (const auto& entry : fs::directory_iterator(folder / "trace"))
+    if (entry.path().extension() == ".ptr") segments.insert(entry.path());
+  return {segments.begin(), segments.end()};
+}
+
+/// More than one frame: the first may hold what is not needed.
+void damage(const fs::path& segment) {
+  std::fstream stream(segment, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(200'000);
+  stream << std::string(4096, 'x');
+}
+
+TEST(ARecoveredRun, FollowsADamagedRecordUpToTheDamage) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 70);
+  for (const auto& cut : list_cuts(folder / "trace")) fs::remove(cut);
+  damage(segments_of(folder).front());
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, ContainsRegex("note: [0-9]+ recorded steps of [0-9]+ actor groups are not "
+                                     "followed: .*step [0-9]+ of '[a-z.+]+' is missing"));
+  EXPECT_THAT(end.err, ContainsRegex("checkpoint of step [0-9]+ is newer than what is left"));
+  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  expect_whole(folder, more);
+}
+
+TEST(ARecoveredRun, DoesNotNeedWhatIsDamagedBeforeItsSavedState) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 70);
+  damage(segments_of(folder).front());
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("are not followed")));
+  EXPECT_THAT(end.err, HasSubstr("going on live"));
+  expect_whole(folder, more);
+}
+
 TEST(ARecoveredRun, SaysWhyARecordCannotBeTakenUp) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
   run_and_kill(folder, 50);
-  std::set<fs::path> segments;  // the first is full or being written, the next only prepared
-  for (const auto& entry : fs::directory_iterator(folder / "trace"))
-    if (entry.path().extension() == ".ptr") segments.insert(entry.path());
-  ASSERT_FALSE(segments.empty());
-  std::fstream segment(*segments.begin(), std::ios::in | std::ios::out | std::ios::binary);
-  segment.seekp(200'000);
-  segment << "damage";
-  segment.close();
+  for (const auto& cut : list_cuts(folder / "trace")) fs::remove(cut);
+  fs::remove(segments_of(folder).front());
   const auto end = resume(folder, steps_and_ten(folder));
   EXPECT_EQ(end.code, 0) << end.err;
-  EXPECT_THAT(end.err, HasSubstr("going on from the checkpoint alone: its record is not whole"));
+  EXPECT_THAT(end.err, HasSubstr("from the checkpoint alone: no step is left in its record"));
 }
 
 }  // namespace

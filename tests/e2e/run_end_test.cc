@@ -150,25 +150,45 @@ TEST(Crash, AWorkerThatDoesNotStartIsNamed) {
   EXPECT_THAT(wrong.err, HasSubstr("exited with code 1"));
 }
 
-TEST(FullDisk, IsSaidOnceAndStopsTheRunWithReadableFiles) {
-  ScratchFolder scratch;
-  const fs::path folder = scratch.path() / "run";
-  // A limit of the file size stands for a full disk: rollouts.jsonl reaches it first.
-  std::string command = "ulimit -f 64; exec";
+/// A run whose files may have so many KiB each, which stands for a full disk.
+ProgramEnd run_on_full_disk(const fs::path& folder, int limit, std::vector<std::string> more) {
+  std::string command = fmt::format("ulimit -f {}; exec", limit);
   auto words = endless_run(folder);
-  words.insert(words.end(), {"--set", "trace.level=off"});  // else the trace is the first
+  words.insert(words.end(), more.begin(), more.end());
   for (const auto& word : words) command += " '" + word + "'";
   const std::string program = std::string(PRIMERL_BINARY_DIR) + "/bin/primerl-graph";
   command.replace(command.find("'primerl-graph'"), std::string("'primerl-graph'").size(), program);
-  write_text(scratch.path() / "run.sh", command);
-  Program run({"/bin/bash", (scratch.path() / "run.sh").string()});
-  const auto end = run.wait();
+  const fs::path script = folder.parent_path() / "run.sh";
+  write_text(script, command);
+  return Program({"/bin/bash", script.string()}).wait();
+}
+
+TEST(FullDisk, IsSaidOnceAndStopsTheRunWithReadableFiles) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  // rollouts.jsonl reaches the limit first.
+  const auto end = run_on_full_disk(folder, 64, {"--set", "trace.level=off"});
   EXPECT_EQ(end.code, 1) << end.err;
   EXPECT_EQ(count_of(end.err, "File too large"), 1U) << end.err;
   EXPECT_THAT(end.err, AllOf(HasSubstr("error: "), HasSubstr("rollouts.jsonl")));
   EXPECT_EQ(run_end(folder), "failed");
   EXPECT_FALSE(lines_of(folder / "rollouts.jsonl").empty());
   EXPECT_FALSE(lines_of(folder / "metrics.jsonl").empty());
+}
+
+TEST(FullDisk, LosesNothingOnceThereIsRoom) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  const auto full = run_on_full_disk(
+      folder, 2100,
+      {"--set", "trace.segment_bytes=2097152", "--set", "tenant.main.checkpoint_every=0"});
+  ASSERT_EQ(full.code, 1) << full.err;
+  EXPECT_EQ(count_of(full.err, "File too large"), 1U) << full.err;
+  const int64_t taken = *lines_of(folder / "metrics.jsonl").back().get_int("step");
+  const std::string more = std::to_string(taken + 10);
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", more});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(expect_steps_and_rollouts_once(folder), taken + 10);
 }
 
 TEST(StandardFiles, ThatAreClosedDoNotBecomeFilesOfTheRun) {

@@ -1,13 +1,18 @@
 #include "runtime/monitor/metrics_log.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
+#include <fstream>
 
+#include "graph/base/files.h"
+#include "graph/base/json.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(MetricsLog, OneFlatObjectAStepAndTheNewestIsRemembered) {
   ScratchFolder scratch;
@@ -55,7 +60,7 @@ TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
     for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("main", step, 1, {}).ok());
   }
   auto log = MetricsLog::open(**folder, 1e9, false);
-  ASSERT_TRUE((*log)->skip_written((*folder)->metrics_file()).ok());
+  ASSERT_TRUE((*log)->skip_written({}).ok());
   for (const int64_t step : {1, 2, 3})
     ASSERT_TRUE((*log)->write("main", step, 2, {{"reward/all/mean", 0.5}}).ok());
   EXPECT_EQ(*read_text_file((*folder)->metrics_file()),
@@ -63,6 +68,32 @@ TEST(MetricsLog, ARecoveredRunWritesNoStepTwice) {
             "{\"step\":2,\"time\":1.0,\"tenant\":\"main\"}\n"
             "{\"step\":3,\"time\":2.0,\"tenant\":\"main\",\"reward/all/mean\":0.5}\n");
   EXPECT_EQ((*log)->scores("main").size(), 3U);  // the curve is the whole run's
+}
+
+TEST(MetricsLog, StepsThatAreTakenAgainReplaceTheirLines) {
+  ScratchFolder scratch;
+  auto folder = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(folder.ok());
+  {
+    auto log = MetricsLog::open(**folder, 1e9, true);
+    for (const int64_t step : {1, 2, 3, 4})
+      for (const char* tenant : {"a", "b"}) ASSERT_TRUE((*log)->write(tenant, step, 1, {}).ok());
+  }
+  auto log = MetricsLog::open(**folder, 1e9, true);
+  ASSERT_TRUE((*log)->skip_written({{"a", 2}, {"b", 4}}).ok());
+  const std::string before = *read_text_file((*folder)->metrics_file());
+  for (const int64_t step : {1, 2}) ASSERT_TRUE((*log)->write("a", step, 2, {}).ok());
+  EXPECT_EQ(*read_text_file((*folder)->metrics_file()), before) << "until a step is taken again";
+  for (const int64_t step : {3, 4}) ASSERT_TRUE((*log)->write("a", step, 2, {}).ok());
+  std::map<std::string, std::vector<std::string>> lines;
+  std::ifstream stream((*folder)->metrics_file());
+  for (std::string line; std::getline(stream, line);)
+    lines[*parse_json(line, "line")->get_string("tenant")].push_back(line);
+  EXPECT_THAT(lines["a"], ElementsAre("{\"step\":1,\"time\":1.0,\"tenant\":\"a\"}",
+                                      "{\"step\":2,\"time\":1.0,\"tenant\":\"a\"}",
+                                      "{\"step\":3,\"time\":2.0,\"tenant\":\"a\"}",
+                                      "{\"step\":4,\"time\":2.0,\"tenant\":\"a\"}"));
+  EXPECT_EQ(lines["b"].size(), 4U);
 }
 
 TEST(MetricsLog, TheNewestStepOfEachTenantIsThatOfItsLastLine) {

@@ -62,7 +62,7 @@ TEST(Fixture, HoldsOneHostAloneAndIsNoDamagedTrace) {
 TEST(Fixture, IsNoRecordThatARunCanBeTakenUpFrom) {
   const auto session = open_replay((kFixtures / "router").string(), "control", "", {}, "");
   ASSERT_TRUE(session.ok()) << session.error().text();
-  const Status checked = Recovery::check(*session->plan, *session->trace);
+  const auto checked = prefix_to_follow(*session->plan, session->trace);
   ASSERT_FALSE(checked.ok());
   EXPECT_THAT(checked.error().text(),
               AllOf(HasSubstr("is an excerpt (a fixture): steps 1 to 50 of 'router'"),

@@ -17,8 +17,10 @@
 #include "graph/base/random.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/backends/backends.h"
+#include "runtime/replay/traced_resources.h"
 #include "runtime/trace/record/recorder.h"
 #include "runtime/wire/msgpack_codec.h"
+#include "tests/replay/cut_trace.h"
 #include "tests/replay/replay_run.h"
 
 namespace primerl::sim {
@@ -32,58 +34,6 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
-
-/// A recorded run as far as its first steps of all groups: what a kill leaves.
-class CutTrace final : public Trace {
- public:
-  CutTrace(std::shared_ptr<const Trace> whole, std::vector<uint64_t> last)
-      : whole_(std::move(whole)), last_(std::move(last)) {}
-  const fs::path& folder() const override { return whole_->folder(); }
-  const TraceCatalog& catalog() const override { return whole_->catalog(); }
-  bool is_closed() const override { return false; }
-  bool is_complete() const override { return whole_->is_complete(); }
-  const std::vector<TraceFault>& faults() const override { return whole_->faults(); }
-  uint64_t first_step(GroupId group) const override { return last_step(group) == 0 ? 0 : 1; }
-  uint64_t last_step(GroupId group) const override { return last_[group.index()]; }
-  uint64_t num_steps() const override {
-    uint64_t sum = 0;
-    for (uint64_t last : last_) sum += last;
-    return sum;
-  }
-  std::optional<TraceStep> step(GroupId group, uint64_t step) const override {
-    if (step > last_step(group)) return std::nullopt;
-    return whole_->step(group, step);
-  }
-  std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const override {
-    return whole_->notes(group, step);
-  }
-  std::optional<Time> started(GroupId group) const override { return whole_->started(group); }
-  std::optional<StepRef> delivery(const MessageKey& key) const override {
-    const auto found = whole_->delivery(key);
-    if (!found) return found;
-    const auto& instance = catalog().instances[found->instance.index()];
-    return found->step > last_[instance.group] ? std::nullopt : found;
-  }
-  Result<StoredPayload> payload(const MessageKey& key) const override {
-    return whole_->payload(key);
-  }
-  bool has_payload(const MessageKey& key) const override { return whole_->has_payload(key); }
-  std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override {
-    return whole_->stored_emissions(group, step);
-  }
-  const TraceSummary& summary() const override { return whole_->summary(); }
-  std::optional<Digest> digest(GroupId group, uint64_t block) const override {
-    return whole_->digest(group, block);
-  }
-  void visit(Time from, Time to,
-             const std::function<bool(const TraceStep&)>& visitor) const override {
-    whole_->visit(from, to, visitor);
-  }
-
- private:
-  const std::shared_ptr<const Trace> whole_;
-  const std::vector<uint64_t> last_;
-};
 
 /// What a whole run did, with the order of its steps over all groups.
 class Uninterrupted {
@@ -156,21 +106,44 @@ class Uninterrupted {
     std::string learner;
     bool went_live = false;
     uint64_t num_followed = 0;  // steps
+    uint64_t num_dropped = 0;   // likewise
+    std::string dropped;
   };
+  /// Takes away from the last recorded steps of each group.
+  using Tear = std::function<void(std::vector<uint64_t>& last)>;
   /// Killed after `num_steps` steps, `between`: after the files of the next were written but before
   /// it was recorded. `newest`: a checkpoint that is there although the record does not say so.
   Resumed resume(size_t num_steps, bool between, ResourceFactory make = resource_factory(),
-                 int64_t newest = 0) const {
+                 int64_t newest = 0, const Tear& tear = {}) const {
     std::vector<uint64_t> last(plan_->groups.size(), 0);
     for (size_t i = 0; i < num_steps; ++i) last[steps_[i].index()] += 1;
     for (const auto& [step, before] : committed_)
       if (before < num_steps || (between && before == num_steps)) newest = step;
-    const Cut* from = newest_cut(num_steps, newest);
+    if (tear) tear(last);
+    const Cut* from = nullptr;
     RunCuts cuts;
-    if (from != nullptr) cuts = RunCuts(*plan_, {std::make_shared<const ProcessCut>(from->cut)});
-    auto recovery = Recovery::make(plan_, std::make_shared<CutTrace>(trace_, std::move(last)),
-                                   nullptr, ProcessId::none(), std::move(cuts))
-                        .value();
+    RecordPrefix prefix;
+    // Cuts and checkpoints that are newer than what is left are passed over, as a run does.
+    for (size_t num_complete = num_steps;;) {
+      from = newest_cut(num_complete, newest);
+      cuts = {};
+      if (from != nullptr) cuts = RunCuts(*plan_, {std::make_shared<const ProcessCut>(from->cut)});
+      prefix = longest_prefix(*plan_, std::make_shared<CutTrace>(trace_, last), cuts);
+      if (!prefix.newer_cuts.empty()) {
+        num_complete = from->complete - 1;
+        continue;
+      }
+      const int64_t taken = learner_steps_in(*plan_, *prefix.trace, cuts).value().front();
+      if (!tear || taken >= newest) break;
+      newest = 0;
+      for (const auto& [step, before] : committed_)
+        if (step <= taken) newest = step;
+    }
+    Resumed resumed;
+    resumed.num_dropped = prefix.num_dropped;
+    resumed.dropped = prefix.dropped;
+    const auto recovery = std::make_unique<Recovery>(plan_, std::move(prefix), nullptr,
+                                                     ProcessId::none(), std::move(cuts));
     const fs::path again = scratch_folder() / "resumed";
     fs::remove_all(again);
     DemoHooks hooks;
@@ -185,7 +158,6 @@ class Uninterrupted {
       return folder;
     };
     hooks.is_judged = from == nullptr;
-    Resumed resumed;
     resumed.result = run_demo(demo_, hooks);
     resumed.num_followed = recovery->num_steps();
     if (from != nullptr) {
@@ -362,6 +334,41 @@ TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
   EXPECT_LT(num_followed, num_steps);
 }
 
+/// Whatever is missing at the end of the records of some actor groups, as after a power loss: what
+/// fits together is followed, and the rest of the run comes out as if nothing had happened.
+TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
+  uint64_t num_dropped = 0, num_torn = 0;
+  for_each_seed([&](uint64_t seed) {
+    const DemoCase demo{.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 1};
+    const Uninterrupted run(demo, seed % 3 == 0 ? 0 : 10 + seed % 90);
+    RandomStream draw(mix(seed, 9));
+    for (int i = 0; i < 25; ++i) {
+      const size_t kill = draw.below(run.num_steps() + 1);
+      const uint64_t most = 1 + draw.below(40);
+      const auto tear = [&](std::vector<uint64_t>& last) {
+        for (uint64_t& step : last) {
+          const uint64_t torn = draw.below(2) == 0 ? 0 : draw.below(most);
+          num_torn += std::min(step, torn);
+          step -= std::min(step, torn);
+        }
+      };
+      const auto resumed = run.resume(kill, false, resource_factory(), 0, tear);
+      num_dropped += resumed.num_dropped;
+      const std::string where =
+          fmt::format("killed after {} of {} steps, {}, repeat with PRIMERL_SEED={}", kill,
+                      run.num_steps(), resumed.dropped, seed);
+      ASSERT_TRUE(resumed.result.outcome.status.ok())
+          << where << ": " << resumed.result.outcome.status.error().text();
+      ASSERT_TRUE(resumed.went_live) << where;
+      ASSERT_THAT(resumed.result.violations, IsEmpty()) << where;
+      ASSERT_EQ(difference(resumed.result.rollouts, run.result().rollouts), "") << where;
+      ASSERT_EQ(resumed.learner, run.learner()) << where;
+    }
+  });
+  EXPECT_GT(num_torn, 0U);
+  EXPECT_GT(num_dropped, 0U);
+}
+
 /// Off policy and under every fault: no rollout ends twice, none is lost, and the run ends as the
 /// uninterrupted one did.
 TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
@@ -373,10 +380,14 @@ TEST_P(RecoverySeeds, ARunResumedFromACutLosesNothingUnderEveryFault) {
     const Uninterrupted run(demo, 10 + seed % 90);
     for (int i = 0; i < 20; ++i) {
       const size_t kill = draw.below(run.num_steps() + 1);
-      const auto resumed = run.resume(kill, draw.below(2) == 0);
+      const bool is_torn = draw.below(2) == 0;
+      const auto tear = [&](std::vector<uint64_t>& last) {
+        for (uint64_t& step : last) step -= std::min(step, is_torn ? draw.below(30) : 0);
+      };
+      const auto resumed = run.resume(kill, draw.below(2) == 0, resource_factory(), 0, tear);
       const std::string where = fmt::format(
-          "killed after {} of {} steps, limit {}, fault {}, repeat with PRIMERL_SEED={}", kill,
-          run.num_steps(), demo.max_off_policy_steps, to_string(demo.fault), seed);
+          "killed after {} of {} steps, limit {}, fault {}, {}, repeat with PRIMERL_SEED={}", kill,
+          run.num_steps(), demo.max_off_policy_steps, to_string(demo.fault), resumed.dropped, seed);
       ASSERT_TRUE(resumed.result.outcome.status.ok())
           << where << ": " << resumed.result.outcome.status.error().text();
       ASSERT_EQ(resumed.result.outcome.end, run.result().outcome.end) << where;

@@ -140,7 +140,7 @@ TEST(SegmentWriter, BlocksUntilThereIsRoomAndLosesNothing) {
   {
     const LowerLimit no_more_files(RLIMIT_NOFILE, 0);
     begins = true;
-    while (progress.load() < 12'000) std::this_thread::yield();  // of the 12'700 of one segment
+    while (progress.load() < 11'000) std::this_thread::yield();  // of the 11'700 of one segment
   }
   appends.join();
   EXPECT_TRUE(is_whole);

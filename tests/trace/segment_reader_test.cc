@@ -57,7 +57,7 @@ TEST(SegmentReader, RefusesWhatIsNoSegmentAndSaysWhy) {
   EXPECT_EQ(text_of(bytes), "'x.ptr': not a trace segment: it does not begin with 'PRMLTRC'");
   bytes[0] = std::byte{'P'};
   bytes[8] = std::byte{9};
-  EXPECT_EQ(text_of(bytes), "'x.ptr': trace format version 9; this program reads 2");
+  EXPECT_EQ(text_of(bytes), "'x.ptr': trace format version 9; this program reads 3");
   EXPECT_EQ(SegmentReader::open("/nowhere/main.1.1.ptr").error().code(), Code::kNotFound);
 }
 

@@ -287,7 +287,7 @@ TEST(Trace, AnotherFormatVersionIsNamed) {
   write_bytes(segment(folder, 1), bytes);
   const auto trace = Trace::open(folder.path());
   ASSERT_FALSE(trace.ok());
-  EXPECT_THAT(trace.error().message(), HasSubstr("format version 9; this program reads 2"));
+  EXPECT_THAT(trace.error().message(), HasSubstr("format version 9; this program reads 3"));
 }
 
 TEST(StepNames, NameInstancesHostsAndNodes) {

@@ -57,8 +57,8 @@ TEST(BatchCodec, LiesInMemoryAsTheFormatSays) {
   EXPECT_EQ(u32(64), 3u);                                        // the message's link
   EXPECT_EQ(u32(64 + 16), 0xffffffffu);                          // no tenant
   EXPECT_EQ(u64(64 + 40), 5u);                                   // sequence
-  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 56), 1u);  // type
-  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 58), 1u);  // one Blob
+  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 64), 1u);  // type
+  EXPECT_EQ(take_number<uint16_t>(bytes.data() + 64 + 66), 1u);  // one Blob
   EXPECT_EQ(bytes.size() % 8, 0u);
 }
 
@@ -101,16 +101,16 @@ TEST(BatchCodec, NamesEveryRefusal) {
   EXPECT_EQ(refusal_of(with<uint32_t>(good, 20, 0xffffffff)), FrameRefusal::kBytesDiffer);
   EXPECT_EQ(refusal_of(with<uint32_t>(good, 24, 0xffffffff)), FrameRefusal::kFramesDiffer);
   EXPECT_EQ(refusal_of(with<uint32_t>(good, 28, 1)), FrameRefusal::kReservedZero);
-  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 56, 0)), FrameRefusal::kUnknownType);
-  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 56, 2)), FrameRefusal::kUnknownType);
-  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 58, 0x3fff)), FrameRefusal::kFrameCount);
-  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 58, 0x3ffe)), FrameRefusal::kBytesDiffer);
-  EXPECT_EQ(refusal_of(with<uint32_t>(good, 40 + 60, kMessageBytesMax + 1)),
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 64, 0)), FrameRefusal::kUnknownType);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 64, 2)), FrameRefusal::kUnknownType);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 66, 0x3fff)), FrameRefusal::kFrameCount);
+  EXPECT_EQ(refusal_of(with<uint16_t>(good, 40 + 66, 0x3ffe)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint32_t>(good, 40 + 68, kMessageBytesMax + 1)),
             FrameRefusal::kTooLong);
-  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 5001)), FrameRefusal::kTooLong);
-  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 5000)), FrameRefusal::kBytesDiffer);
-  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 64, 63)), FrameRefusal::kBody);
-  EXPECT_EQ(refusal_of(with<uint8_t>(good, 40 + 72, 0xc1)), FrameRefusal::kBody);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 72, 5001)), FrameRefusal::kTooLong);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 72, 5000)), FrameRefusal::kBytesDiffer);
+  EXPECT_EQ(refusal_of(with<uint64_t>(good, 40 + 72, 63)), FrameRefusal::kBody);
+  EXPECT_EQ(refusal_of(with<uint8_t>(good, 40 + 80, 0xc1)), FrameRefusal::kBody);
   for (size_t size = 0; size < good.size(); ++size)
     EXPECT_NE(refusal_of(Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size))),
               FrameRefusal::kNone);

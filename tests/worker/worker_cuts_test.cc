@@ -43,7 +43,7 @@ class Cutting {
     setup.segment = [this] { return segment; };
     setup.keep = [this](uint64_t from) { note([&] { kept_from.push_back(from); }); };
     setup.line_files = [](GroupId) { return std::vector<std::pair<std::string, uint64_t>>(); };
-    setup.shares_files = [this] { return shares_files; };
+    setup.is_useless = [this] { return is_useless; };
     setup.warn = [this](const std::string& what) { note([&] { warnings.push_back(what); }); };
     cuts = std::make_unique<WorkerCuts>(std::move(setup), [this](uint64_t number) {
       ++num_ordered;
@@ -75,7 +75,7 @@ class Cutting {
   std::shared_ptr<Plan> plan;
   uint64_t segment = 1;
   int64_t learner_steps = 0;
-  bool shares_files = false;
+  bool is_useless = false;
   int num_ordered = 0;
   std::mutex mutex;
   std::condition_variable changed;
@@ -170,7 +170,7 @@ TEST(WorkerCuts, ThatTheDiskRefusesAreSaidOnceAndTheRunGoesOn) {
 
 TEST(WorkerCuts, AreOfNoUseWhereTwoGroupsWriteOneFile) {
   Cutting cutting(false);
-  cutting.shares_files = true;
+  cutting.is_useless = true;
   cutting.cuts->tick(at(0), 0);
   cutting.cuts->tick(at(0), 1000);
   EXPECT_EQ(cutting.num_ordered, 1);

@@ -126,13 +126,14 @@ void write_digests(Writer& writer, IndexKind kind, uint32_t group,
 
 uint64_t digest_of(const DeliveryFrame& frame) {
   struct {
-    uint64_t step, sequence, cause_step, check;
+    uint64_t step, sequence, cause_step, sender_step, check;
     uint32_t instance, subject, incarnation, tenant, type, cause_instance, bytes, origin;
     uint32_t kind, flags, count, zero;
   } same{};
   same.step = frame.step;
   same.sequence = frame.sequence;
   same.cause_step = frame.cause_step;
+  same.sender_step = frame.sender_step;
   same.check = frame.payload_check;
   same.instance = frame.instance;
   same.subject = frame.subject;

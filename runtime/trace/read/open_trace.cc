@@ -17,6 +17,7 @@ TraceStep step_of(const DeliveryFrame& frame) {
   step.step = frame.step;
   step.kind = static_cast<StepKind>(frame.step_kind);
   step.flags = frame.header.flags;
+  step.num_notes = frame.num_notes;
   step.instance = InstanceId(frame.instance);
   step.num_emissions = frame.header.count;
   step.began = Time::from_nanoseconds(frame.began_ns);
@@ -24,6 +25,7 @@ TraceStep step_of(const DeliveryFrame& frame) {
   step.tenant = TenantSlot(frame.tenant);
   step.origin = InstanceId(frame.origin);
   step.cause = {InstanceId(frame.cause_instance), frame.cause_step};
+  step.sender_step = frame.sender_step;
   step.sequence = frame.sequence;
   step.incarnation = frame.incarnation;
   if (step.kind == StepKind::kMessage)

@@ -25,6 +25,7 @@ Result<Envelope> stored_envelope(const Trace& trace, const Plan& plan, const Wir
   envelope.tenant = stored.tenant;
   envelope.incarnation = step.incarnation;
   envelope.sequence = step.sequence;
+  envelope.sender_step = step.sender_step;
   envelope.cause = stored.cause;
   envelope.origin = stored.origin;
   envelope.sent_at = stored.sent_at;
@@ -100,7 +101,8 @@ EmissionFate RecordedInputs::emission_fate(LinkId id, uint64_t sequence,
   if (sequence <= last_received_[id.index()])
     return num_shipped < num_received_[id.index()] ? EmissionFate::kReceived
                                                    : EmissionFate::kOverwritten;
-  if (!is_alone_ || sequence > last_handled_[id.index()]) return EmissionFate::kSend;
+  if (!is_alone_) return EmissionFate::kSend;
+  if (sequence > last_handled_[id.index()]) return EmissionFate::kSendLater;
   const MessageKey key{id, incarnation_, sequence};
   if (!trace_.delivery(key))
     return link.latest_wins ? EmissionFate::kOverwritten : EmissionFate::kSend;

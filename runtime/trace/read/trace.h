@@ -31,6 +31,7 @@ struct TraceStep {
   uint64_t step = 0;
   StepKind kind = StepKind::kMessage;
   uint8_t flags = 0;    // DeliveryFlags
+  uint8_t num_notes = 0;
   InstanceId instance;  // none for a work turn
   uint32_t num_emissions = 0;
   Time began;
@@ -42,6 +43,7 @@ struct TraceStep {
   TenantSlot tenant;
   InstanceId origin;
   StepRef cause;
+  uint64_t sender_step = 0;    // of the sender's group: the step that emitted it
   uint32_t type = UINT32_MAX;  // index into the catalog's types
   uint64_t payload_check = 0;
   uint32_t payload_bytes = 0;

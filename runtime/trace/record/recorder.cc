@@ -55,7 +55,9 @@ void Recorder::on_step(const StepRecord& record) {
   if (record.error != nullptr) flags |= kFailed;
   if (record.is_abandoned) flags |= kAbandoned;
   if (record.is_injected) flags |= kInjected;
-  if (write_notes(record)) flags |= kHasNotes;
+  const uint64_t num_notes = write_notes(record);
+  if (num_notes > 0) flags |= kHasNotes;
+  frame.num_notes = static_cast<uint8_t>(std::min<uint64_t>(num_notes, UINT8_MAX));
   for (const BatchedMessage& emission : record.emissions)
     if (links_[emission.link.index()].is_stored_at_birth())
       write_payload(record, emission.link, emission.envelope);
@@ -82,6 +84,7 @@ void Recorder::on_step(const StepRecord& record) {
     frame.type = link.type;
     frame.cause_instance = message.cause.instance.value;
     frame.cause_step = message.cause.step;
+    frame.sender_step = message.sender_step;
     frame.origin = message.origin.value;
     if (link.policy == RecordPolicy::kPayload) flags |= kPayloadStored;
     if (link.policy == RecordPolicy::kNone) {
@@ -113,11 +116,11 @@ bool Recorder::keeps_input(const StepRecord& record) const {
   return policy == RecordPolicy::kInput && record.message->blob_bytes <= kInputBlobsMax;
 }
 
-bool Recorder::write_notes(const StepRecord& record) {
-  bool any = false;
+uint64_t Recorder::write_notes(const StepRecord& record) {
+  uint64_t count = 0;
   const auto note = [&](NoteKind kind, std::span<const std::byte> bytes) {
     write_note(record, kind, bytes);
-    any = true;
+    ++count;
   };
   if (!record.room_answers.empty()) note(NoteKind::kRoom, std::as_bytes(record.room_answers));
   if (record.stopped_at_progress != 0)
@@ -130,7 +133,7 @@ bool Recorder::write_notes(const StepRecord& record) {
   auto& answers = scratch_[record.group.index()].answers;
   for (const auto& answer : answers) note(NoteKind::kResource, answer);
   answers.clear();
-  return any;
+  return count;
 }
 
 void Recorder::write_note(const StepRecord& record, NoteKind kind,

@@ -50,7 +50,7 @@ class Recorder final : public DeliveryObserver {
     std::vector<std::byte> bytes;
     uint64_t num_unstored = 0;
   };
-  bool write_notes(const StepRecord& record);
+  uint64_t write_notes(const StepRecord& record);
   void write_note(const StepRecord& record, NoteKind kind, std::span<const std::byte> bytes);
   bool keeps_input(const StepRecord& record) const;
   bool write_payload(const StepRecord& record, LinkId link, const Envelope& envelope);

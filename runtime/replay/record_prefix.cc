@@ -1,0 +1,388 @@
+#include "runtime/replay/record_prefix.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/replay/replay.h"
+
+namespace primerl {
+namespace {
+
+/// A record up to a step of each group.
+class PrefixTrace final : public Trace {
+ public:
+  PrefixTrace(std::shared_ptr<const Trace> whole, std::vector<uint64_t> last)
+      : whole_(std::move(whole)), last_(std::move(last)) {}
+
+  const std::filesystem::path& folder() const override { return whole_->folder(); }
+  const TraceCatalog& catalog() const override { return whole_->catalog(); }
+  std::optional<TraceExcerpt> excerpt() const override { return whole_->excerpt(); }
+  bool is_closed() const override { return whole_->is_closed(); }
+  bool is_complete() const override { return whole_->is_complete(); }
+  const std::vector<TraceFault>& faults() const override { return whole_->faults(); }
+  uint64_t first_step(GroupId group) const override {
+    return last_step(group) == 0 ? 0 : whole_->first_step(group);
+  }
+  uint64_t last_step(GroupId group) const override {
+    const uint64_t last = std::min(last_[group.index()], whole_->last_step(group));
+    return last < whole_->first_step(group) ? 0 : last;
+  }
+  uint64_t num_steps() const override {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < last_.size(); ++i)
+      if (const uint64_t last = last_step(GroupId(i)); last > 0)
+        sum += last + 1 - first_step(GroupId(i));
+    return sum;
+  }
+  std::optional<TraceStep> step(GroupId group, uint64_t step) const override {
+    return has(group, step) ? whole_->step(group, step) : std::nullopt;
+  }
+  std::vector<NondeterministicInput> notes(GroupId group, uint64_t step) const override {
+    return has(group, step) ? whole_->notes(group, step) : std::vector<NondeterministicInput>();
+  }
+  void visit_notes(GroupId group, uint64_t step,
+                   const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>&
+                       visitor) const override {
+    if (has(group, step)) whole_->visit_notes(group, step, visitor);
+  }
+  std::optional<Time> started(GroupId group) const override { return whole_->started(group); }
+  std::optional<StepRef> delivery(const MessageKey& key) const override {
+    const auto found = whole_->delivery(key);
+    return found && has(target_of(key), found->step) ? found : std::nullopt;
+  }
+  std::optional<TraceStep> delivered_step(const MessageKey& key) const override {
+    auto found = whole_->delivered_step(key);
+    return found && has(found->group, found->step) ? found : std::nullopt;
+  }
+  Result<StoredPayload> payload(const MessageKey& key) const override {
+    return whole_->payload(key);
+  }
+  bool has_payload(const MessageKey& key) const override { return whole_->has_payload(key); }
+  std::vector<MessageKey> stored_emissions(GroupId group, uint64_t step) const override {
+    return has(group, step) ? whole_->stored_emissions(group, step) : std::vector<MessageKey>();
+  }
+  const TraceSummary& summary() const override { return whole_->summary(); }
+  std::optional<Digest> digest(GroupId group, uint64_t block) const override {
+    return has(group, block * 1024 + 1023) ? whole_->digest(group, block) : std::nullopt;
+  }
+  void visit(Time from, Time to,
+             const std::function<bool(const TraceStep&)>& visitor) const override {
+    whole_->visit(from, to, [&](const TraceStep& step) {
+      return !has(step.group, step.step) || visitor(step);
+    });
+  }
+
+ private:
+  bool has(GroupId group, uint64_t step) const { return step <= last_[group.index()]; }
+  GroupId target_of(const MessageKey& key) const {
+    return GroupId(catalog().instances[catalog().links[key.link.index()].target].group);
+  }
+
+  const std::shared_ptr<const Trace> whole_;
+  const std::vector<uint64_t> last_;  // by GroupId
+};
+
+/// What is missing is in the cut.
+bool is_before(const RunCuts& cuts, const TraceFault& fault) {
+  return cuts.state_of(fault.group) != nullptr && fault.last < cuts.first_step(fault.group);
+}
+
+class Search {
+ public:
+  Search(const Plan& plan, const Trace& trace, const RunCuts& cuts)
+      : plan_(plan),
+        trace_(trace),
+        cuts_(cuts),
+        wiring_(make_wiring(plan)),
+        incarnations_(plan.processes.size(), 0),
+        is_gone_(plan.processes.size(), false),
+        has_holes_(plan.processes.size(), false),
+        groups_(plan.groups.size()),
+        last_handled_(wiring_->links.size(), 0) {}
+
+  RecordPrefix run(std::shared_ptr<const Trace> whole);
+
+ private:
+  struct OfGroup {
+    uint64_t first = 1;           // that it would follow
+    uint64_t last = 0;            // that it follows; first - 1: none
+    std::vector<uint64_t> needs;  // by GroupId: the newest step whose message it has handled
+    // Why it ends before the record does: by itself, or because another group does.
+    std::string cause, consequence;
+  };
+
+  ProcessId process_of(uint32_t group) const { return plan_.groups[group].process; }
+  bool is_absent(uint32_t group) const { return is_gone_[process_of(group).index()]; }
+  /// An engine's process, which may start anew without the others.
+  bool may_be_absent(ProcessId process) const {
+    return plan_.processes.size() > 1 && plan_.is_restartable(process);
+  }
+  uint32_t sender_of(LinkId link) const { return wiring_->links[link.index()].sender_group.value; }
+
+  void look_at_cut(uint32_t group);
+  void look_at_faults();
+  void look_at_steps(GroupId group);
+  bool is_whole(const TraceStep& step) const;
+  std::string refusal(uint32_t group, const TraceStep& step) const;
+  void scan(uint32_t group, bool is_first);
+  bool settle(uint32_t group);
+  bool is_newer(uint32_t group) const;
+
+  const Plan& plan_;
+  const Trace& trace_;
+  const RunCuts& cuts_;
+  const std::shared_ptr<const Wiring> wiring_;
+  Time ended_;
+  uint32_t incarnation_ = 0;            // of the messages between processes that follow
+  std::vector<uint32_t> incarnations_;  // by ProcessId: the newest that others know
+  std::vector<bool> is_gone_;           // by ProcessId: absent
+  std::vector<bool> has_holes_;         // by ProcessId: frames are missing, so a step may lack some
+  std::vector<OfGroup> groups_;         // by GroupId
+  std::vector<uint64_t> last_handled_;  // by LinkId: the newest message that is handled
+};
+
+/// What a group knew when it was cut.
+void Search::look_at_cut(uint32_t group) {
+  const GroupState& state = *cuts_.state_of(GroupId(group));
+  ended_ = std::max(ended_, state.at);
+  for (uint32_t i = 0; i < state.in_links.size(); ++i) {
+    const LinkId link = wiring_->groups[group].in[i];
+    const ProcessId process = process_of(sender_of(link));
+    const uint32_t incarnation = state.in_links[i].incarnation;
+    uint32_t& newest = incarnations_[process.index()];
+    newest = std::max(newest, incarnation);
+    if (incarnation > state.incarnation && may_be_absent(process)) is_gone_[process.index()] = true;
+  }
+}
+
+/// Processes of engines with faults begin anew.
+void Search::look_at_faults() {
+  for (const TraceFault& fault : trace_.faults()) {
+    if (fault.kind == TraceFault::Kind::kHole || fault.kind == TraceFault::Kind::kDamage)
+      for (size_t i = 0; i < plan_.processes.size(); ++i)
+        if (fault.group.is_none() || process_of(fault.group.value).index() == i)
+          has_holes_[i] = true;
+    if (fault.group.is_none() || fault.kind == TraceFault::Kind::kCutTail ||
+        is_before(cuts_, fault))
+      continue;
+    const ProcessId process = process_of(fault.group.value);
+    if (may_be_absent(process)) is_gone_[process.index()] = true;
+  }
+}
+
+/// What a group was told of other processes.
+void Search::look_at_steps(GroupId group) {
+  const uint64_t first = std::max(groups_[group.index()].first, trace_.first_step(group));
+  for (uint64_t number = first; number <= trace_.last_step(group); ++number) {
+    const auto step = trace_.step(group, number);
+    if (!step) continue;
+    ended_ = std::max(ended_, step->began + step->duration);
+    InstanceId speaker;
+    if (step->kind == StepKind::kPeer)
+      speaker = InstanceId(step->subject);
+    else if (step->kind == StepKind::kMessage)
+      speaker = wiring_->links[step->link.index()].sender;
+    if (speaker.is_none()) continue;
+    const ProcessId process = plan_.process_of(speaker);
+    uint32_t& newest = incarnations_[process.index()];
+    newest = std::max(newest, step->incarnation);
+    if (step->kind == StepKind::kPeer && may_be_absent(process)) is_gone_[process.index()] = true;
+  }
+}
+
+bool Search::is_whole(const TraceStep& step) const {
+  uint64_t num_notes = 0;
+  trace_.visit_notes(step.group, step.step, [&](NoteKind, InstanceId, auto) { ++num_notes; });
+  if (std::min<uint64_t>(num_notes, UINT8_MAX) != step.num_notes) return false;
+  return (step.flags & kPayloadStored) == 0 || !wiring_->links[step.link.index()].is_remote ||
+         trace_.has_payload({step.link, step.incarnation, step.sequence});
+}
+
+/// Why a step cannot be repeated; empty: it can.
+std::string Search::refusal(uint32_t group, const TraceStep& step) const {
+  const std::string& name = plan_.groups[group].name;
+  if (step.kind == StepKind::kDrain) return fmt::format("'{}' had begun to drain", name);
+  if (step.kind == StepKind::kPeer) {
+    const ProcessId process = plan_.process_of(InstanceId(step.subject));
+    if (!is_gone_[process.index()])
+      return fmt::format("'{}' had been told that '{}' died", name, plan_.process(process).name);
+  }
+  if (step.is_failed() && !step.instance.is_none() &&
+      plan_.node(plan_.instance(step.instance).node).on_error == OnError::kStop)
+    return fmt::format("'{}' had failed, which ended the run", name);
+  if (has_holes_[process_of(group).index()] && !is_whole(step))
+    return fmt::format("a part of step {} of '{}' is missing", step.step, name);
+  return {};
+}
+
+/// Finds where `group` ends, from what is known of the others.
+void Search::scan(uint32_t group, bool is_first) {
+  OfGroup& of = groups_[group];
+  of.needs.assign(groups_.size(), 0);
+  for (const LinkId link : wiring_->groups[group].in) last_handled_[link.index()] = 0;
+  const uint64_t end = is_first ? trace_.last_step(GroupId(group)) : of.last;
+  of.last = of.first - 1;
+  for (uint64_t number = of.first; number <= end; ++number) {
+    const auto step = trace_.step(GroupId(group), number);
+    if (is_first) {
+      of.cause = step ? refusal(group, *step)
+                      : fmt::format("step {} of '{}' is missing", number, plan_.groups[group].name);
+      if (!of.cause.empty()) return;
+    }
+    if (step->kind == StepKind::kMessage && step->incarnation == incarnation_) {
+      const uint32_t sender = sender_of(step->link);
+      if (!is_first && !is_absent(sender) && step->sender_step > groups_[sender].last) {
+        of.consequence =
+            fmt::format("'{}' had handled what '{}' sent in its step {}, which is not recorded",
+                        plan_.groups[group].name, plan_.groups[sender].name, step->sender_step);
+        return;
+      }
+      of.needs[sender] = std::max(of.needs[sender], step->sender_step);
+      last_handled_[step->link.index()] = step->sequence;
+    }
+    of.last = number;
+  }
+}
+
+/// True: something changed.
+bool Search::settle(uint32_t group) {
+  OfGroup& of = groups_[group];
+  for (uint32_t sender = 0; sender < groups_.size(); ++sender) {
+    if (of.needs[sender] <= groups_[sender].last || is_absent(sender)) continue;
+    const ProcessId process = process_of(sender);
+    // What it had sent is in the records of the others.
+    if (may_be_absent(process) && process != process_of(group)) {
+      is_gone_[process.index()] = true;
+      return true;
+    }
+    const uint64_t before = of.last;
+    scan(group, false);
+    if (of.last != before) return true;
+  }
+  return false;
+}
+
+/// Whether the cut of a group knows of something that is not followed.
+bool Search::is_newer(uint32_t group) const {
+  const GroupState* state = cuts_.state_of(GroupId(group));
+  if (state == nullptr) return false;
+  for (uint32_t i = 0; i < state->in_links.size(); ++i) {
+    const uint32_t sender = sender_of(wiring_->groups[group].in[i]);
+    if (is_absent(sender) || state->in_links[i].incarnation != state->incarnation) continue;
+    if (state->in_links[i].last_sender_step > groups_[sender].last) return true;
+  }
+  for (uint32_t i = 0; i < state->out_links.size(); ++i) {
+    const LinkId link = wiring_->groups[group].out[i];
+    const WiredLink& wired = wiring_->links[link.index()];
+    if (!wired.is_remote || is_absent(wired.target_group.value)) continue;
+    uint64_t received = last_handled_[link.index()];
+    const uint32_t target = wired.target_group.value;
+    if (const GroupState* other = cuts_.state_of(wired.target_group))
+      for (uint32_t k = 0; k < other->in_links.size(); ++k)
+        if (wiring_->groups[target].in[k] == link &&
+            other->in_links[k].incarnation == other->incarnation)
+          received = std::max(received, other->in_links[k].last_sequence);
+    if (state->out_links[i].last_settled_sequence > received) return true;
+  }
+  return false;
+}
+
+RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].first = cuts_.first_step(GroupId(i));
+    if (cuts_.state_of(GroupId(i)) != nullptr) look_at_cut(i);
+    if (const auto began = trace_.started(GroupId(i))) ended_ = std::max(ended_, *began);
+  }
+  look_at_faults();
+  for (uint32_t i = 0; i < groups_.size(); ++i) look_at_steps(GroupId(i));
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    const bool is_there = cuts_.state_of(GroupId(i)) != nullptr || trace_.started(GroupId(i));
+    const bool is_from_start = trace_.first_step(GroupId(i)) <= groups_[i].first;
+    if ((!is_there || !is_from_start) && may_be_absent(process_of(i)))
+      is_gone_[process_of(i).index()] = true;
+  }
+  std::vector<bool> absent;
+  for (uint32_t i = 0; i < groups_.size(); ++i) absent.push_back(is_absent(i));
+  incarnation_ = incarnation_of(plan_, trace_, absent, cuts_);
+  for (uint32_t i = 0; i < groups_.size(); ++i) scan(i, true);
+  for (bool changes = true; changes;) {
+    changes = false;
+    for (uint32_t i = 0; i < groups_.size(); ++i)
+      if (!is_absent(i) && settle(i)) changes = true;
+  }
+
+  RecordPrefix prefix;
+  prefix.ended = ended_;
+  for (uint32_t i = 0; i < groups_.size(); ++i)
+    prefix.first_steps.push_back(trace_.first_step(GroupId(i)));
+  std::vector<uint64_t> last;
+  size_t num_shortened = 0;
+  std::string cause, consequence;
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    const OfGroup& of = groups_[i];
+    prefix.is_absent.push_back(is_absent(i));
+    const uint64_t recorded = std::max(trace_.last_step(GroupId(i)), of.first - 1);
+    last.push_back(is_absent(i) ? recorded : of.last);
+    if (is_absent(i) || of.last == recorded) continue;
+    prefix.num_dropped += recorded - of.last;
+    ++num_shortened;
+    if (cause.empty()) cause = of.cause;
+    if (consequence.empty()) consequence = of.consequence;
+  }
+  for (uint32_t i = 0; i < plan_.processes.size(); ++i) {
+    const auto& groups = plan_.processes[i].groups;
+    if (groups.empty()) continue;
+    if (is_gone_[i]) {
+      prefix.absent.push_back({ProcessId(i), incarnations_[i]});
+    } else if (std::any_of(groups.begin(), groups.end(),
+                           [this](GroupId group) { return is_newer(group.value); })) {
+      prefix.newer_cuts.push_back(ProcessId(i));
+    }
+  }
+  if (prefix.num_dropped > 0)
+    prefix.dropped =
+        fmt::format("{} recorded steps of {} actor groups are not followed: {}", prefix.num_dropped,
+                    num_shortened, cause.empty() ? consequence : cause);
+  prefix.trace = prefix.num_dropped == 0
+                     ? std::move(whole)
+                     : std::make_shared<const PrefixTrace>(std::move(whole), std::move(last));
+  return prefix;
+}
+
+}  // namespace
+
+RecordPrefix longest_prefix(const Plan& plan, std::shared_ptr<const Trace> trace,
+                            const RunCuts& cuts) {
+  return Search(plan, *trace, cuts).run(trace);
+}
+
+Result<RecordPrefix> prefix_to_follow(const Plan& plan, std::shared_ptr<const Trace> trace,
+                                      const RunCuts& cuts) {
+  if (const auto excerpt = trace->excerpt())
+    return error(Code::kInvalid,
+                 "its record is an excerpt (a fixture): steps 1 to {} of '{}' and nothing of the "
+                 "other nodes; it can be replayed, not resumed",
+                 excerpt->last_step, trace->catalog().groups[excerpt->group.index()].name);
+  RETURN_IF_ERROR(check_fits(plan, trace->catalog()));
+  for (const TraceFault& fault : trace->faults())
+    if (fault.kind == TraceFault::Kind::kSnapshot)
+      return error(Code::kInvalid, "its record is a snapshot: the run went on after `trace dump`");
+  RecordPrefix prefix = longest_prefix(plan, std::move(trace), cuts);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const GroupId group(i);
+    if (prefix.is_absent[i]) continue;
+    const bool has_part = cuts.state_of(group) != nullptr;
+    if (!cuts.empty() && !has_part)
+      return error(Code::kInvalid, "no state of '{}' was saved", plan.groups[i].name);
+    if (!has_part && !prefix.trace->started(group))
+      return error(Code::kInvalid, "'{}' had not started yet", plan.groups[i].name);
+    if (prefix.first_steps[i] > cuts.first_step(group))
+      return error(Code::kInvalid,
+                   "the record of '{}' begins with step {}: what came before was retired "
+                   "(trace.bytes_max)",
+                   plan.groups[i].name, prefix.first_steps[i]);
+  }
+  return prefix;
+}
+
+}  // namespace primerl
