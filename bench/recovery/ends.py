@@ -245,7 +245,7 @@ def resume(kind, folder, log_file, tally):
     is_live = "going on live" in said
     tally.rows[kind]["live" if is_live else "checkpoint"] += 1
     if not is_live:
-        tally.faults.append(f"{kind}: went back to a checkpoint: {said[:600]}")
+        tally.faults.append(f"{kind}: went back to a checkpoint: {said[-1500:]}")
     dropped = re.search(r"note: (\d+) recorded steps", said)
     tally.dropped[kind].append(int(dropped.group(1)) if dropped else 0)
     now = lines_of(folder / "metrics.jsonl")
