@@ -350,9 +350,10 @@ void CafExecutor::Core::resume() {
     draining_since_ = clock_.now();
   }
   setup_.step_source->resume();
+  // Before a group writes a line that is not in the record.
+  if (setup_.on_live != nullptr) setup_.on_live();
   for (auto* cell : here_) cell->resume(returns_for(cell->group().id()));
   timers_->notice();
-  if (setup_.on_live != nullptr) setup_.on_live();
 }
 
 void CafExecutor::Core::group_ended(GroupId group) {

@@ -207,8 +207,11 @@ std::string Search::refusal(uint32_t group, const TraceStep& step) const {
     if (!is_gone_[process.index()])
       return fmt::format("'{}' had been told that '{}' died", name, plan_.process(process).name);
   }
-  if (step.is_failed() && !step.instance.is_none() &&
-      plan_.node(plan_.instance(step.instance).node).on_error == OnError::kStop)
+  const auto stops = [&](InstanceId instance) {
+    return plan_.node(plan_.instance(instance).node).on_error == OnError::kStop &&
+           (step.instance.is_none() || step.instance == instance);
+  };
+  if (step.is_failed() && std::ranges::any_of(plan_.groups[group].instances, stops))
     return fmt::format("'{}' had failed, which ended the run", name);
   if (has_holes_[process_of(group).index()] && !is_whole(step))
     return fmt::format("a part of step {} of '{}' is missing", step.step, name);
