@@ -1,6 +1,8 @@
 // What a machine can say about the text of the tree: sizes, openings, words, forbidden calls.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <regex>
 
 #include <gmock/gmock.h>
@@ -48,6 +50,18 @@ TEST(Sizes, HoldInTheWholeTree) {
        read_tree({"scripts", "cmake", "graph", "kernels", "actors", "runtime", "tests", "bench"},
                  {".sh", ".cmake", "CMakeLists.txt"}))
     for (const auto& fault : size_faults(file)) ADD_FAILURE() << fault;
+}
+
+// A link points to something of one machine, and hides what a clone must make itself.
+TEST(Files, NoneIsALink) {
+  const std::string command =
+      std::string("git -C '") + PRIMERL_SOURCE_DIR + "' ls-files --stage 2>/dev/null";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> list(::popen(command.c_str(), "r"),
+                                                             ::pclose);
+  ASSERT_NE(list, nullptr);
+  char line[4096];  // "MODE OBJECT STAGE\tPATH"; without git, or without a repository, nothing
+  while (std::fgets(line, sizeof line, list.get()) != nullptr)
+    EXPECT_FALSE(std::string_view(line).starts_with("120000")) << line;
 }
 
 TEST(Headers, OpenWithWhatTheyAre) {
