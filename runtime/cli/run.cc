@@ -92,9 +92,13 @@ Prepared prepare(RunArguments arguments) {
   }
   choose_record(arguments.place, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.place.resume, *prepared.plan, prepared.resume);
-  for (const auto& note : prepared.resume.notes) complain("note: {}\n", note);
+  const auto say_notes = [&prepared] {
+    for (const auto& note : std::exchange(prepared.resume.notes, {})) complain("note: {}\n", note);
+  };
+  say_notes();
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
   auto folder = make_run_folder(arguments.place.out, prepared.resume, *prepared.plan);
+  say_notes();
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
   prepared.folder = std::move(folder).value();
   return prepared;

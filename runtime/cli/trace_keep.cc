@@ -26,6 +26,7 @@ int run_verify(const TraceArguments& arguments) {
                    .set("schema", "primerl.trace.verify/1")
                    .set("sound", report->is_sound())
                    .set("closed", report->is_closed)
+                   .set("num_starts", report->num_starts)
                    .set("num_segments", report->num_segments)
                    .set("num_bytes", report->num_bytes)
                    .set("num_frames", report->num_frames)
@@ -35,8 +36,9 @@ int run_verify(const TraceArguments& arguments) {
   } else {
     for (const auto& fault : report->faults)
       print_text(fmt::format("{}{}\n", fault.is_fault() ? "" : "(no fault) ", fault.text));
-    print_text(fmt::format("{}: {} segments, {}, {} frames, {} steps, {} blobs\n",
-                           report->is_sound() ? "sound" : "NOT SOUND", report->num_segments,
+    print_text(fmt::format("{}: {}{} segments, {}, {} frames, {} steps, {} blobs\n",
+                           report->is_sound() ? "sound" : "NOT SOUND",
+                           starts_text(report->num_starts), report->num_segments,
                            bytes_text(report->num_bytes), report->num_frames,
                            report->num_deliveries, report->num_blobs));
   }

@@ -351,6 +351,12 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, Resum
       choice.record = aside;
       for (auto& cut : choice.cuts) cut = (aside / fs::path(cut).filename()).string();
     }
+    const auto bytes_max = static_cast<uint64_t>(plan.trace.bytes_max);
+    for (const fs::path& gone : folder->remove_oldest_traces(bytes_max, choice.record))
+      choice.notes.push_back(
+          fmt::format("'{}' is removed: what earlier starts recorded is larger than {} bytes "
+                      "(trace.bytes_max)",
+                      gone.filename().string(), bytes_max));
   } else {
     ASSIGN_OR_RETURN(folder,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));

@@ -1,9 +1,10 @@
 /// Maintenance of a trace that is not being written to: verify (all checks), recover (cut off
 /// unfinished data of a dead process) and pack. Behind `primerl-graph trace verify|recover|pack`.
 ///
-/// A folder is a run folder, or its `trace/`. kNotFound when it has no segment. Only recover ever
-/// truncates a file; it and pack do not touch files that a live process writes to. Functions
-/// without state; one at a time on a folder.
+/// A folder is a run folder: then all its starts that are one record (trace.h), or the `trace/` of
+/// one start. kNotFound when it has no segment. Only recover ever truncates a file; it and pack do
+/// not touch files that a live process writes to. Functions without state; one at a time on a
+/// folder.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,14 @@
 namespace primerl {
 
 struct VerifyReport {
+  uint64_t num_starts = 0;  // of the run, that are read as one record (trace.h)
   uint64_t num_segments = 0;
   uint64_t num_bytes = 0;  // of the segment files
   uint64_t num_frames = 0;
   uint64_t num_deliveries = 0;
   uint64_t num_blobs = 0;          // of the content store that frames refer to
   bool is_closed = true;           // every process wrote its end frame
-  std::vector<TraceFault> faults;  // in order of process, segment, offset
+  std::vector<TraceFault> faults;  // in order of start, process, segment, offset
   /// Nothing is missing or damaged. Holes and retired segments are not faults.
   bool is_sound() const;
 };
@@ -34,7 +36,7 @@ Result<VerifyReport> verify_trace(const std::filesystem::path& folder);
 
 /// One file that was changed, or could not be changed.
 struct MaintenanceStep {
-  std::string file;  // name in the trace folder
+  std::string file;  // name in the trace folder, after the folder's where there are several
   std::string text;  // "cut 41 bytes of an unfinished frame at 1024", for people
   bool is_done = true;
   uint64_t bytes_before = 0, bytes_after = 0;

@@ -182,18 +182,7 @@ class SegmentRepair {
   bool was_removed_ = false;
 };
 
-}  // namespace
-
-Result<std::vector<MaintenanceStep>> recover_trace(const std::filesystem::path& folder,
-                                                   const RecoverOptions& options) {
-  ASSIGN_OR_RETURN(const auto trace, find_trace_folder(folder));
-  ASSIGN_OR_RETURN(auto files, list_segments(trace));
-  return SegmentRepair(trace, options).run(std::move(files));
-}
-
-Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const auto trace, find_trace_folder(folder));
-  ASSIGN_OR_RETURN(const auto files, list_segments(trace));
+Result<std::vector<MaintenanceStep>> pack_segments(const std::vector<SegmentFile>& files) {
   std::vector<MaintenanceStep> steps;
   for (const auto& file : files) {
     if (file.is_packed) continue;
@@ -214,6 +203,38 @@ Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& fol
     steps.push_back(std::move(step));
   }
   return steps;
+}
+
+/// `work` on every folder that belongs to the run, oldest first.
+template <class Work>
+Result<std::vector<MaintenanceStep>> in_all_folders(const std::filesystem::path& given,
+                                                    const Work& work) {
+  ASSIGN_OR_RETURN(const auto folders, trace_folders(given));
+  std::vector<MaintenanceStep> all;
+  for (const auto& folder : folders) {
+    ASSIGN_OR_RETURN(auto files, list_segments(folder));
+    ASSIGN_OR_RETURN(auto steps, work(folder, std::move(files)));
+    for (auto& step : steps) {
+      if (folders.size() > 1) step.file = (folder.filename() / step.file).string();
+      all.push_back(std::move(step));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<MaintenanceStep>> recover_trace(const std::filesystem::path& folder,
+                                                   const RecoverOptions& options) {
+  return in_all_folders(folder, [&](const auto& of_start, std::vector<SegmentFile> files) {
+    return SegmentRepair(of_start, options).run(std::move(files));
+  });
+}
+
+Result<std::vector<MaintenanceStep>> pack_trace(const std::filesystem::path& folder) {
+  return in_all_folders(folder, [](const auto&, const std::vector<SegmentFile>& files) {
+    return pack_segments(files);
+  });
 }
 
 }  // namespace primerl

@@ -150,6 +150,8 @@ std::string replay_text(const Trace& trace, bool& from_start) {
       from_start = false;
       text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", catalog.groups[h].name, first);
     }
+  if (!from_start && trace.begins_with_cut())
+    return "with --depth control, from the saved state that it begins with: " + text;
   if (!from_start)
     return "not from the start, whose records were retired: only from a checkpoint at or after " +
            text;
@@ -250,11 +252,13 @@ std::string to_text(const Trace& trace, const TraceStat& stat) {
   const TraceSummary& summary = trace.summary();
   std::string text = incomplete_text(trace);
   text += fmt::format(
-      "{}: graph '{}', seed {}, {} steps of {} groups in {:.3f} s{}, {} messages stored, {} in {} "
+      "{}: {}graph '{}', seed {}, {} steps of {} groups in {:.3f} s{}, {} messages stored, {} in "
+      "{} "
       "segments\n",
-      trace.folder().string(), catalog.graph_name, catalog.seed, summary.num_steps,
-      catalog.groups.size(), stat.seconds, catalog.is_virtual ? " of virtual time" : "",
-      summary.num_payloads, bytes_text(summary.file_bytes), summary.num_segments);
+      trace.folder().string(), starts_text(trace.num_starts()), catalog.graph_name, catalog.seed,
+      summary.num_steps, catalog.groups.size(), stat.seconds,
+      catalog.is_virtual ? " of virtual time" : "", summary.num_payloads,
+      bytes_text(summary.file_bytes), summary.num_segments);
   text += fmt::format("replay is possible {}\n\n", stat.replay);
   text +=
       fmt::format("  {:<24} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7} {:>10} {:>10} {:>10}\n", "group",
@@ -305,6 +309,7 @@ Json to_json(const Trace& trace, const TraceStat& stat) {
       .set("closed", trace.is_closed())
       .set("replays_from_start", stat.replays_from_start)
       .set("replay", stat.replay)
+      .set("num_starts", trace.num_starts())
       .set("seconds", stat.seconds)
       .set("num_steps", summary.num_steps)
       .set("num_payloads", summary.num_payloads)

@@ -161,6 +161,10 @@ std::string incomplete_text(const Trace& trace) {
   return text;
 }
 
+std::string starts_text(size_t num_starts) {
+  return num_starts > 1 ? fmt::format("{} starts, ", num_starts) : "";
+}
+
 std::string bytes_text(uint64_t num_bytes) {
   if (num_bytes < 10'000) return fmt::format("{} B", num_bytes);
   const auto value = static_cast<double>(num_bytes);

@@ -33,6 +33,9 @@ Result<Json> input_json(const Trace& trace, const TraceStep& step);
 /// "INCOMPLETE: ..." with one line per fault, or "" for a complete trace.
 std::string incomplete_text(const Trace& trace);
 
+/// "3 starts, " of a run whose record is in several folders; "" of one.
+std::string starts_text(size_t num_starts);
+
 /// 1.5 MB, 12 us: for people.
 std::string bytes_text(uint64_t num_bytes);
 std::string micros_text(double micros);

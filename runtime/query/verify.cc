@@ -16,8 +16,9 @@ using Kind = TraceFault::Kind;
 
 class Verifier {
  public:
-  explicit Verifier(std::filesystem::path folder)
-      : folder_(std::move(folder)), store_(folder_ / "blobs") {}
+  /// `is_continued`: a later start went on from cuts of this one.
+  Verifier(std::filesystem::path folder, bool is_continued)
+      : folder_(std::move(folder)), is_continued_(is_continued), store_(folder_ / "blobs") {}
 
   VerifyReport run(const std::vector<SegmentFile>& files) {
     for (const auto& file : files) {
@@ -35,6 +36,7 @@ class Verifier {
 
  private:
   void add(Kind kind, const std::string& file, uint64_t offset, std::string text) {
+    if (is_continued_) text = fmt::format("{}: {}", folder_.filename().string(), text);
     report_.faults.push_back({.kind = kind, .file = file, .offset = offset, .text = text});
   }
 
@@ -56,6 +58,12 @@ class Verifier {
 
   void end_process() {
     if (last_.process.empty() || has_end_) return;
+    if (is_continued_) {
+      add(Kind::kReplaced, name(), 0,
+          fmt::format("'{}' (incarnation {}) was cut off; the run went on from its saved state",
+                      last_.process, last_.incarnation));
+      return;
+    }
     report_.is_closed = false;
     if (is_snapshot(folder_, last_.process, last_.incarnation))
       add(Kind::kSnapshot, name(), 0,
@@ -204,13 +212,15 @@ class Verifier {
           fmt::format("{} bytes were reserved and never written", damage.num_bytes));
     } else {
       is_whole_ = false;
-      add(damage.is_tail ? Kind::kCutTail : Kind::kDamage, name(), damage.offset,
+      const Kind tail = is_continued_ ? Kind::kReplaced : Kind::kCutTail;
+      add(damage.is_tail ? tail : Kind::kDamage, name(), damage.offset,
           damage.is_tail ? fmt::format("the last {} bytes are no frame", damage.num_bytes)
                          : fmt::format("{} bytes are damaged", damage.num_bytes));
     }
   }
 
   const std::filesystem::path folder_;
+  const bool is_continued_;
   const ContentStore store_;
   VerifyReport report_;
   std::map<ContentHash, uint64_t> blob_bytes_;
@@ -232,9 +242,21 @@ bool VerifyReport::is_sound() const {
 }
 
 Result<VerifyReport> verify_trace(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const auto trace, find_trace_folder(folder));
-  ASSIGN_OR_RETURN(const auto files, list_segments(trace));
-  return Verifier(trace).run(files);
+  ASSIGN_OR_RETURN(const auto folders, trace_folders(folder));
+  VerifyReport sum;
+  for (const auto& of_start : folders) {
+    ASSIGN_OR_RETURN(const auto files, list_segments(of_start));
+    VerifyReport report = Verifier(of_start, of_start != folders.back()).run(files);
+    sum.num_starts += 1;
+    sum.num_segments += report.num_segments;
+    sum.num_bytes += report.num_bytes;
+    sum.num_frames += report.num_frames;
+    sum.num_deliveries += report.num_deliveries;
+    sum.num_blobs += report.num_blobs;
+    sum.is_closed = report.is_closed;
+    std::ranges::move(report.faults, std::back_inserter(sum.faults));
+  }
+  return sum;
 }
 
 }  // namespace primerl

@@ -177,14 +177,15 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
   if (!excerpt) {
-    ASSIGN_OR_RETURN(session.cuts, base_cuts(plan, session.trace->folder()));
+    ASSIGN_OR_RETURN(session.cuts, base_cuts(plan, session.trace->oldest_folder()));
   }
   if (!session.cuts.empty() && depth != "control")
     return error(
                Code::kInvalid,
                "this record begins with the saved state of a run that went on after a crash: what "
                "an engine or a learner had computed before is not in it")
-        .note("replay it with --depth control, where both answer from the record");
+        .note("replay it with --depth control, where both answer from the record")
+        .note("or replay the run folder, while it still has the older records");
   for (uint32_t i = 0; i < plan.groups.size(); ++i)
     if (session.trace->first_step(GroupId(i)) > session.cuts.first_step(GroupId(i)) &&
         (!excerpt || excerpt->group == GroupId(i)))

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
+#include <map>
 #include <system_error>
 
 namespace primerl {
@@ -55,6 +57,17 @@ Status point_latest_to(const fs::path& folder) {
   fs::rename(beside, link, fault);
   if (fault) return io_error("linking", link, fault.value());
   return ok();
+}
+
+uint64_t bytes_below(const fs::path& folder) {
+  uint64_t sum = 0;
+  std::error_code fault;
+  for (fs::recursive_directory_iterator at(folder, fault), end; !fault && at != end;
+       at.increment(fault)) {
+    std::error_code gone;
+    if (const auto size = at->is_regular_file(gone) ? at->file_size(gone) : 0; !gone) sum += size;
+  }
+  return sum;
 }
 
 Status make_layout(const fs::path& folder) {
@@ -131,6 +144,37 @@ Result<fs::path> RunFolder::set_trace_aside() {
   const fs::path aside = path_ / fmt::format("trace.{}", std::max<int64_t>(1, num_starts()));
   RETURN_IF_ERROR(system_files().rename(trace_folder(), aside));
   return aside;
+}
+
+std::vector<fs::path> RunFolder::remove_oldest_traces(uint64_t bytes_max, const fs::path& kept) {
+  struct Older {
+    fs::path folder;
+    uint64_t num_bytes = 0;
+  };
+  std::map<int64_t, Older> older;  // by start
+  uint64_t sum = 0;
+  std::error_code fault;
+  for (fs::directory_iterator at(path_, fault), end; !fault && at != end; at.increment(fault)) {
+    const std::string name = at->path().filename().string();
+    int64_t start = 0;
+    const char* last = name.data() + name.size();
+    if (!name.starts_with("trace.")) continue;
+    if (const auto read = std::from_chars(name.data() + 6, last, start);
+        read.ec != std::errc() || read.ptr != last)
+      continue;
+    older[start] = {at->path(), bytes_below(at->path())};
+    sum += older[start].num_bytes;
+  }
+  std::vector<fs::path> gone;
+  for (const auto& [start, each] : older) {
+    if (sum <= bytes_max) break;
+    if (each.folder == kept) continue;
+    std::error_code refused;  // what stays only takes space
+    fs::remove_all(each.folder, refused);
+    sum -= each.num_bytes;
+    gone.push_back(each.folder);
+  }
+  return gone;
 }
 
 Status RunFolder::write_graph(const std::string& resolved_toml) {

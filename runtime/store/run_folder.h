@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
@@ -46,6 +47,10 @@ class RunFolder {
   /// What an earlier start recorded becomes `trace.<incarnation>/`, so that `trace/` is free for
   /// the next. Returns the folder; empty when there was none.
   Result<std::filesystem::path> set_trace_aside();
+  /// While what earlier starts recorded is larger than `bytes_max`, removes the oldest of it, but
+  /// never `kept`. Returns the folders that are gone.
+  std::vector<std::filesystem::path> remove_oldest_traces(uint64_t bytes_max,
+                                                          const std::filesystem::path& kept);
   /// Starts of the run so far: the incarnation of the newest.
   int64_t num_starts() const;
 

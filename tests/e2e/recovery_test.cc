@@ -109,9 +109,67 @@ TEST(ARecoveredRun, FollowsOnlyWhatCameAfterItsSavedState) {
     expect_whole(each, more);
     expect_replays(each);
   }
-  const auto full = run_graph_program({"replay", folder.string()});
-  EXPECT_EQ(full.code, 2) << full.err;
-  EXPECT_THAT(full.err, HasSubstr("--depth control"));
+  const auto newest = run_graph_program({"replay", (folder / "trace").string()});
+  EXPECT_EQ(newest.code, 2) << newest.err;
+  EXPECT_THAT(newest.err, HasSubstr("--depth control"));
+  expect_replays(folder / "trace");
+}
+
+TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  for (int i = 0; i < 2; ++i) {
+    const size_t before = num_lines(folder / "metrics.jsonl");
+    Program again({"primerl-graph", "run", "--resume", folder.string()});
+    while (num_lines(folder / "metrics.jsonl") < before + 50) ASSERT_TRUE(again.is_running());
+    ::kill(worker_of(again), SIGKILL);
+    ASSERT_EQ(again.wait().code, 1);
+  }
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  expect_whole(folder, more);
+  for (const char* older : {"trace.1", "trace.2", "trace.3"})
+    EXPECT_TRUE(fs::exists(folder / older));
+  const auto stat = run_graph_program({"trace", "stat", folder.string(), "--json"});
+  const auto facts = parse_json(stat.out, "stat");
+  ASSERT_TRUE(facts.ok()) << stat.err;
+  EXPECT_EQ(*facts->get_int("num_starts"), 4);
+  EXPECT_TRUE(*facts->get_bool("complete")) << stat.out;
+  EXPECT_TRUE(*facts->get_bool("replays_from_start")) << stat.out;
+  const auto verify = run_graph_program({"trace", "verify", folder.string()});
+  EXPECT_EQ(verify.code, 0) << verify.out;
+  EXPECT_THAT(verify.out, HasSubstr("sound: 4 starts"));
+  EXPECT_THAT(verify.out, HasSubstr("the run went on from its saved state"));
+  // The learner of all four starts, taken as one, computes the same again.
+  const auto replay = run_graph_program({"replay", folder.string(), "--depth", "learner"});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  EXPECT_THAT(replay.out, HasSubstr("identical"));
+  const auto why = run_graph_program({"trace", "why", folder.string(), "trainer:10"});
+  EXPECT_EQ(why.code, 0) << why.err;
+}
+
+TEST(ARecoveredRun, KeepsOnlyTheNewestOfOlderRecordsBeyondTheLimit) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  {
+    Program again({"primerl-graph", "run", "--resume", folder.string()});
+    ASSERT_TRUE(again.wait_until_said("going on live"));
+    ::kill(worker_of(again), SIGKILL);
+    ASSERT_EQ(again.wait().code, 1);
+  }
+  ASSERT_TRUE(fs::exists(folder / "trace.1"));
+  std::ofstream(folder / "trace.1" / "more") << std::string(4194304, 'x');
+  const auto end =
+      resume(folder, steps_and_ten(folder),
+             {"--set", "trace.bytes_max=4194304", "--set", "trace.segment_bytes=2097152"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("'trace.1' is removed: what earlier starts recorded is larger"));
+  EXPECT_FALSE(fs::exists(folder / "trace.1"));
+  EXPECT_TRUE(fs::exists(folder / "trace.2"));
+  expect_replays(folder);
 }
 
 TEST(ARecoveredRun, NamesASavedStateThatIsDamagedAndTakesTheOlderOne) {

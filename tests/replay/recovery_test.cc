@@ -18,9 +18,9 @@
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/backends/backends.h"
 #include "runtime/replay/traced_resources.h"
+#include "runtime/trace/read/trace_prefix.h"
 #include "runtime/trace/record/recorder.h"
 #include "runtime/wire/msgpack_codec.h"
-#include "tests/replay/cut_trace.h"
 #include "tests/replay/replay_run.h"
 
 namespace primerl::sim {
@@ -128,7 +128,7 @@ class Uninterrupted {
       from = newest_cut(num_complete, newest);
       cuts = {};
       if (from != nullptr) cuts = RunCuts(*plan_, {std::make_shared<const ProcessCut>(from->cut)});
-      prefix = longest_prefix(*plan_, std::make_shared<CutTrace>(trace_, last), cuts);
+      prefix = longest_prefix(*plan_, trace_up_to(trace_, last), cuts);
       if (!prefix.newer_cuts.empty()) {
         num_complete = from->complete - 1;
         continue;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -98,6 +100,25 @@ TEST(RunFolder, AFolderThatIsNoRunIsRefused) {
   EXPECT_THAT(RunFolder::open(scratch.path()).error().message(), HasSubstr("no run.json"));
   EXPECT_THAT(RunFolder::open(scratch.path() / "none").error().message(),
               HasSubstr("no run folder"));
+}
+
+TEST(RunFolder, OlderTracesStayUpToTheLimitAndTheOldestGoFirst) {
+  ScratchFolder scratch;
+  const auto run = RunFolder::create(".", scratch.path() / "run", "a", "t");
+  ASSERT_TRUE(run.ok()) << run.error().text();
+  const fs::path folder = (*run)->path();
+  for (const char* name : {"trace", "trace.2", "trace.9", "trace.10", "trace.x"}) {
+    fs::create_directories(folder / name / "blobs");
+    std::ofstream(folder / name / "a") << std::string(60, 'x');
+    std::ofstream(folder / name / "blobs" / "b") << std::string(40, 'x');
+  }
+  EXPECT_THAT((*run)->remove_oldest_traces(300, {}), ::testing::IsEmpty());
+  // The one that is followed stays, whatever its size.
+  EXPECT_THAT((*run)->remove_oldest_traces(299, folder / "trace.2"),
+              ::testing::ElementsAre(folder / "trace.9"));
+  EXPECT_THAT((*run)->remove_oldest_traces(0, folder / "trace.2"),
+              ::testing::ElementsAre(folder / "trace.10"));
+  for (const char* name : {"trace", "trace.2", "trace.x"}) EXPECT_TRUE(fs::exists(folder / name));
 }
 
 TEST(RunFolder, NamesBecomeSafeFolderNames) {

@@ -24,6 +24,8 @@ struct Histogram {
     return ((uint64_t{4 + bucket % 4} + 1) << (exponent - 2)) - 1;
   }
   void add(uint32_t value) { ++counts[bucket_of(value)]; }
+  /// A value that was added before.
+  void remove(uint32_t value) { --counts[bucket_of(value)]; }
   void add(const Histogram& other) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
   }

@@ -161,6 +161,11 @@ bool OpenTrace::is_complete() const {
   });
 }
 
+bool OpenTrace::begins_with_cut() const {
+  return std::ranges::any_of(files_.starts.front().base_steps,
+                             [](const auto& steps) { return steps.has_value(); });
+}
+
 uint64_t OpenTrace::first_step(GroupId group) const {
   const auto& steps = groups_[group.index()].steps;
   return steps.empty() ? 0 : steps.front().first;
@@ -219,7 +224,7 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
   const StepPiece* of_step = piece_of(group, step);
   for (const KeyPiece& piece : pieces) {
     if (step < piece.first || step > piece.last) continue;
-    if (of_step != nullptr && of_step->segment->incarnation != piece.segment->incarnation) continue;
+    if (of_step != nullptr && !of_step->segment->continues(*piece.segment)) continue;
     const auto frame_of_step = [&](uint32_t position) -> std::optional<Frame> {
       auto frame = piece.segment->frame(position, kind);
       if (!frame.ok() || step_in(*frame) != step || frame->header().group != group.value)
@@ -316,12 +321,28 @@ std::optional<TraceStep> OpenTrace::delivered_step(const MessageKey& key) const 
   return step_of(frame->as<DeliveryFrame>());
 }
 
-std::optional<Frame> OpenTrace::find_payload(const MessageKey& key, Status* fault) const {
+/// Whether the step that stored a payload counts; not so after the cut that a later start went on
+/// from.
+bool OpenTrace::is_of_run(const PayloadFrame& payload, const TraceSegment& segment) const {
+  for (size_t start = segment.start + 1; start < files_.starts.size(); ++start)
+    if (const auto& base = files_.starts[start].base_steps[payload.header.group];
+        base && payload.step > *base)
+      return false;
+  return true;
+}
+
+std::optional<Frame> OpenTrace::find_payload(const MessageKey& key, Status* fault,
+                                             const TraceSegment** where) const {
   if (key.link.index() >= links_.size()) return std::nullopt;
   std::optional<Frame> found;
   newest_first(links_[key.link.index()].payloads, key, [&](const KeyPiece& piece) {
-    found = find_in(piece, TraceFrameKind::kPayload, key, fault);
-    return found.has_value();
+    auto frame = find_in(piece, TraceFrameKind::kPayload, key, fault);
+    if (!frame || !is_of(files_.catalog, frame->as<PayloadFrame>()) ||
+        !is_of_run(frame->as<PayloadFrame>(), *piece.segment))
+      return false;
+    found = *frame;
+    if (where != nullptr) *where = piece.segment;
+    return true;
   });
   return found;
 }
@@ -332,12 +353,11 @@ bool OpenTrace::has_payload(const MessageKey& key) const {
 
 Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
   Status fault;
-  const auto frame = find_payload(key, &fault);
+  const TraceSegment* where = nullptr;
+  const auto frame = find_payload(key, &fault, &where);
   if (!frame && !fault.ok()) return fault.error();
   if (!frame) return error(Code::kNotFound, "not stored");
   const auto& fixed = frame->as<PayloadFrame>();
-  if (!is_of(files_.catalog, fixed))
-    return error(Code::kCorrupt, "a payload names things that are not in the catalog");
   ASSIGN_OR_RETURN(const PayloadParts parts, payload_parts(*frame));
   StoredPayload payload;
   payload.key = key;
@@ -351,9 +371,9 @@ Result<StoredPayload> OpenTrace::payload(const MessageKey& key) const {
   payload.cause = {InstanceId(fixed.cause_instance), fixed.cause_step};
   payload.type = fixed.type;
   payload.payload_check = fixed.payload_check;
-  ASSIGN_OR_RETURN(payload.body, read_part(files_.folder, parts.body));
+  ASSIGN_OR_RETURN(payload.body, read_part(where->folder(), parts.body));
   for (const auto& part : parts.blobs) {
-    ASSIGN_OR_RETURN(auto bytes, read_part(files_.folder, part));
+    ASSIGN_OR_RETURN(auto bytes, read_part(where->folder(), part));
     payload.blobs.emplace_back(std::move(bytes));
   }
   return payload;
@@ -374,7 +394,9 @@ std::vector<MessageKey> OpenTrace::stored_emissions(GroupId group, uint64_t step
 
 std::optional<Trace::Digest> OpenTrace::digest(GroupId group, uint64_t block) const {
   const OfGroup& of = groups_[group.index()];
-  if (!of.has_digests) return std::nullopt;
+  for (const auto& [first, last] : of.replaced)
+    if (first / kDigestSteps <= block && block <= last / kDigestSteps) return std::nullopt;
+  if (of.digests.empty() && !of.steps.empty()) return std::nullopt;
   if (block < of.first_block || block - of.first_block >= of.digests.size()) return Digest{};
   return of.digests[block - of.first_block];
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "runtime/trace/payload_frame.h"
 #include "runtime/trace/read/index_builder.h"
@@ -18,9 +19,16 @@ namespace primerl {
 /// One file and its index.
 struct TraceSegment {
   std::filesystem::path file;
+  uint32_t start = 0;  // of the run: index into TraceFiles::starts
   uint32_t process = 0, incarnation = 0;
   uint64_t number = 0;
   std::shared_ptr<const SegmentIndex> index;
+
+  /// Written by the same process, one after the other.
+  bool continues(const TraceSegment& other) const {
+    return start == other.start && process == other.process && incarnation == other.incarnation;
+  }
+  std::filesystem::path folder() const { return file.parent_path(); }
 
   /// The frame at a position from the index, checked again; kCorrupt when it is of another kind.
   Result<Frame> frame(uint32_t position, TraceFrameKind kind) const;
@@ -32,16 +40,23 @@ struct TraceSegment {
   mutable std::atomic<SegmentReader*> usable{nullptr};
 };
 
-struct TraceFiles {
-  std::filesystem::path folder;  // of the segments
-  TraceCatalog catalog;
-  std::vector<std::shared_ptr<const TraceSegment>> segments;  // by process, incarnation, number
-  std::vector<TraceFault> faults;                             // unreadable files
-  std::optional<TraceExcerpt> excerpt;
-  uint64_t num_indexed = 0;
+/// The folder of one start of a run.
+struct TraceStart {
+  std::filesystem::path folder;
+  /// By GroupId: steps before the cut that it went on from; none: the group began anew.
+  std::vector<std::optional<uint64_t>> base_steps;
   /// By process name and incarnation: segments up to this number were retired or left out.
   std::map<std::pair<std::string, uint32_t>, uint64_t> gone;
-  std::vector<uint64_t> base_steps;  // by GroupId: steps before the cut that the start went on from
+};
+
+struct TraceFiles {
+  std::vector<TraceStart> starts;  // oldest first; each went on from a cut of the one before
+  TraceCatalog catalog;            // of the oldest start, with the options of the newest
+  std::vector<std::shared_ptr<const TraceSegment>>
+      segments;                    // by process, start, incarnation, number
+  std::vector<TraceFault> faults;  // unreadable files
+  std::optional<TraceExcerpt> excerpt;
+  uint64_t num_indexed = 0;
 };
 /// `folder` and `from` as for Trace::open().
 Result<TraceFiles> find_trace_files(const std::filesystem::path& folder,
@@ -67,7 +82,12 @@ class OpenTrace final : public Trace {
  public:
   explicit OpenTrace(TraceFiles files);
 
-  const std::filesystem::path& folder() const override { return files_.folder; }
+  const std::filesystem::path& folder() const override { return files_.starts.back().folder; }
+  const std::filesystem::path& oldest_folder() const override {
+    return files_.starts.front().folder;
+  }
+  size_t num_starts() const override { return files_.starts.size(); }
+  bool begins_with_cut() const override;
   const TraceCatalog& catalog() const override { return files_.catalog; }
   std::optional<TraceExcerpt> excerpt() const override { return files_.excerpt; }
   bool is_closed() const override { return is_closed_; }
@@ -96,9 +116,9 @@ class OpenTrace final : public Trace {
   struct OfGroup {
     std::vector<StepPiece> steps;
     std::vector<KeyPiece> emissions, notes, lifecycle;
-    std::vector<Digest> digests;  // by block - first_block
+    std::vector<Digest> digests;  // by block - first_block; empty: there are none
     uint64_t first_block = 0;
-    bool has_digests = true;  // false: steps were recorded twice
+    std::vector<std::pair<uint64_t, uint64_t>> replaced;  // steps that later segments have again
   };
   struct OfLink {
     std::vector<KeyPiece> deliveries, payloads;
@@ -107,6 +127,9 @@ class OpenTrace final : public Trace {
   // Called once, by the constructor.
   void add(const TraceSegment& segment);
   void add_steps(OfGroup& group, StepPiece piece);
+  void begin_start(const TraceSegment& segment);
+  static void drop_steps(OfGroup& group, uint64_t first);
+  void take_out(const OfGroup& group, uint64_t first);
   void add_summary(const TraceSegment& segment);
   void add_digests();
   void count_skipped();
@@ -120,13 +143,15 @@ class OpenTrace final : public Trace {
   void find_missing_steps(GroupId group);
   void find_cut_tails();
   void find_missing_blobs();
-  uint64_t gone_through(const std::string& process, uint32_t incarnation) const;
+  uint64_t gone_through(const TraceSegment& segment) const;
   TraceFault::Kind why_missing(const StepPiece* before, const StepPiece* after, GroupId group,
                                uint64_t first) const;
 
   const StepPiece* piece_of(GroupId group, uint64_t step) const;
   std::optional<Frame> frame_of(GroupId group, uint64_t step, const TraceSegment** where) const;
-  std::optional<Frame> find_payload(const MessageKey& key, Status* fault) const;
+  std::optional<Frame> find_payload(const MessageKey& key, Status* fault,
+                                    const TraceSegment** where = nullptr) const;
+  bool is_of_run(const PayloadFrame& payload, const TraceSegment& segment) const;
   /// The frame that delivered a message, according to the table of steps.
   std::optional<Frame> find_delivery(const MessageKey& key) const;
   /// Frames of one step among pieces sorted by step, of the incarnation that recorded the step.
@@ -137,6 +162,7 @@ class OpenTrace final : public Trace {
   const TraceFiles files_;
   std::vector<OfGroup> groups_;
   std::vector<OfLink> links_;
+  std::vector<uint64_t> num_left_;  // by start: steps after the cut that the next went on from
   std::vector<TraceFault> faults_;
   TraceSummary summary_;
   bool is_closed_ = false;

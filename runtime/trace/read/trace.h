@@ -1,6 +1,10 @@
 /// Trace: a recorded run, read: the segments of every process of `runs/x/trace`, as one table of
 /// steps per group, with their payloads, notes and gaps.
 ///
+/// A run that was resumed from saved state has a folder for each start, and is read as one record:
+/// of each group the steps before the cut from the older folder, the later ones from the newer.
+/// What the older one holds after the cut was recorded again, or is no part of the run any more.
+///
 /// Opening maps the segments and loads or rebuilds their indices (`*.index`, never authoritative).
 /// Numbers from the files are checked against the catalog before they are returned. Everything that
 /// is missing is reported, never skipped silently: cut tails, holes, damage, gaps, retired segments
@@ -30,7 +34,7 @@ struct TraceStep {
   GroupId group;
   uint64_t step = 0;
   StepKind kind = StepKind::kMessage;
-  uint8_t flags = 0;    // DeliveryFlags
+  uint8_t flags = 0;  // DeliveryFlags
   uint8_t num_notes = 0;
   InstanceId instance;  // none for a work turn
   uint32_t num_emissions = 0;
@@ -91,7 +95,7 @@ struct TraceFault {
     kRetired,
     kMissingBlob,
     kMissingStep,  // a record is missing although nothing around it is damaged
-    kReplaced,     // recorded again by a later incarnation of the process, whose steps are used
+    kReplaced,     // a later incarnation, or a later start of the run, has these steps instead
     kExcerpt,      // only what one actor group needs was copied, on purpose (excerpt.h)
     kSnapshot,     // a snapshot of a flight recorder, which recorded on after it (ring_files.h)
   } kind;
@@ -121,8 +125,9 @@ struct TraceSummary;  // summary.h
 
 class Trace {
  public:
-  /// `folder`: a run folder, its `trace/`, or `runs/latest`. kNotFound without a trace, kCorrupt
-  /// when no segment is readable or the segments are of different runs.
+  /// `folder`: a run folder, or `runs/latest`: the whole run; its `trace/` or `trace.N/`: what this
+  /// start recorded. kNotFound without a trace, kCorrupt when no segment is readable or the
+  /// segments are of different runs.
   static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder);
   /// Only what was recorded after these cuts (cut_file.h): older segments are not read, and count
   /// as retired.
@@ -130,7 +135,12 @@ class Trace {
                                                    std::span<const CutHead> from);
   virtual ~Trace() = default;
 
-  virtual const std::filesystem::path& folder() const = 0;
+  virtual const std::filesystem::path& folder() const = 0;  // of the newest start
+  virtual const std::filesystem::path& oldest_folder() const { return folder(); }
+  virtual size_t num_starts() const { return 1; }  // that are read as one record
+  virtual bool begins_with_cut() const {
+    return false;
+  }  // not with step 1: what came before is gone
   virtual const TraceCatalog& catalog() const = 0;
   virtual std::optional<TraceExcerpt> excerpt() const { return std::nullopt; }  // none: a whole run
   virtual bool is_closed() const = 0;    // every process wrote its end frame
@@ -176,6 +186,9 @@ class Trace {
   virtual void visit(Time from, Time to,
                      const std::function<bool(const TraceStep&)>& visitor) const = 0;
 };
+
+/// The folders that open(folder) reads, oldest first. kNotFound without a trace.
+Result<std::vector<std::filesystem::path>> trace_folders(const std::filesystem::path& folder);
 
 /// "trainer:412", "rollout.main:88", or "router" (the whole group): an instance or a group, and a
 /// step.

@@ -85,12 +85,9 @@ void OpenTrace::find_segment_faults() {
   const TraceSegment* before = nullptr;
   for (size_t i = 0; i < files_.segments.size(); ++i) {
     const TraceSegment& segment = *files_.segments[i];
-    const bool is_same_process = before != nullptr && before->process == segment.process;
-    find_order_faults(
-        is_same_process && before->incarnation == segment.incarnation ? before : nullptr, segment);
-    const bool is_last = i + 1 == files_.segments.size() ||
-                         files_.segments[i + 1]->process != segment.process ||
-                         files_.segments[i + 1]->incarnation != segment.incarnation;
+    find_order_faults(before != nullptr && segment.continues(*before) ? before : nullptr, segment);
+    const bool is_last =
+        i + 1 == files_.segments.size() || !files_.segments[i + 1]->continues(segment);
     find_damage(segment, is_last);
     find_gaps(segment);
     if (is_last) find_snapshot(segment);
@@ -102,7 +99,7 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
   const std::string process = name_of(files_.catalog, segment.process);
   const std::string file = segment.file.filename().string();
   const uint64_t expected = before != nullptr ? before->number + 1 : 1;
-  const uint64_t retired = gone_through(process, segment.incarnation);
+  const uint64_t retired = gone_through(segment);
   if (expected <= retired && segment.number > expected)
     faults_.push_back(
         fault_of(TraceFault::Kind::kRetired, &segment,
@@ -123,7 +120,7 @@ void OpenTrace::find_order_faults(const TraceSegment* before, const TraceSegment
 
 void OpenTrace::find_snapshot(const TraceSegment& newest) {
   const std::string process = name_of(files_.catalog, newest.process);
-  if (!is_snapshot(files_.folder, process, newest.incarnation)) return;
+  if (!is_snapshot(newest.folder(), process, newest.incarnation)) return;
   faults_.push_back(
       fault_of(TraceFault::Kind::kSnapshot, &newest,
                fmt::format("a snapshot: process '{}' (incarnation {}) was asked for it "
@@ -135,8 +132,10 @@ void OpenTrace::find_damage(const TraceSegment& segment, bool is_last) {
   const std::string file = segment.file.filename().string();
   for (const IndexSection& section : segment.index->sections(IndexKind::kDamage))
     for (const IndexDamage& damage : segment.index->items<IndexDamage>(section)) {
-      // The last write of a process that died: kCutTail reports what it cut off.
-      const bool is_torn = damage.is_tail != 0 && is_last && segment.index->header().has_end == 0;
+      // The last write of a process that died: kCutTail reports what it cut off. A later start went
+      // on from a cut, whose record had been synced: what came after it does not count.
+      const bool is_torn = (damage.is_tail != 0 || segment.start + 1 < files_.starts.size()) &&
+                           is_last && segment.index->header().has_end == 0;
       const bool is_hole = damage.is_hole != 0 || is_torn;
       auto fault =
           fault_of(is_hole ? TraceFault::Kind::kHole : TraceFault::Kind::kDamage, &segment,
@@ -184,9 +183,10 @@ bool OpenTrace::is_damaged(const TraceSegment& segment) const {
 }
 
 /// Why steps of a group from `first` on are missing between two of its pieces.
-uint64_t OpenTrace::gone_through(const std::string& process, uint32_t incarnation) const {
-  const auto found = files_.gone.find({process, incarnation});
-  return found == files_.gone.end() ? 0 : found->second;
+uint64_t OpenTrace::gone_through(const TraceSegment& segment) const {
+  const auto& gone = files_.starts[segment.start].gone;
+  const auto found = gone.find({name_of(files_.catalog, segment.process), segment.incarnation});
+  return found == gone.end() ? 0 : found->second;
 }
 
 TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece* after,
@@ -198,22 +198,21 @@ TraceFault::Kind OpenTrace::why_missing(const StepPiece* before, const StepPiece
       return TraceFault::Kind::kGap;
   const TraceSegment* const to = after->segment;
   const TraceSegment* const from = before == nullptr ? nullptr : before->segment;
-  const std::string process = name_of(files_.catalog, to->process);
   bool is_between = from == nullptr;
   bool has_damage = false;
   uint64_t expected = 1;
-  uint32_t incarnation = 0;
+  const TraceSegment* last = nullptr;
   for (const auto& segment : files_.segments) {
     if (segment->process != to->process) continue;
     if (segment.get() == from) {
       is_between = true;
       expected = segment->number;
-      incarnation = segment->incarnation;
+      last = from;
     }
     if (!is_between) continue;
-    if (segment->incarnation != incarnation) expected = 1;
-    incarnation = segment->incarnation;
-    const uint64_t retired = gone_through(process, segment->incarnation);
+    if (last == nullptr || !segment->continues(*last)) expected = 1;
+    last = segment.get();
+    const uint64_t retired = gone_through(*segment);
     if (segment->number > std::max(expected, retired + 1)) return TraceFault::Kind::kMissingSegment;
     if (segment->number > expected) return TraceFault::Kind::kRetired;
     expected = segment->number + 1;
@@ -229,7 +228,8 @@ void OpenTrace::find_missing_steps(GroupId group) {
                           uint64_t last) {
     if (const auto& excerpt = files_.excerpt)
       if (excerpt->group != group || first > excerpt->last_step) return;
-    const bool is_before_base = before == nullptr && last <= files_.base_steps[group.index()];
+    const bool is_before_base =
+        before == nullptr && last <= files_.starts.front().base_steps[group.index()].value_or(0);
     auto fault = fault_of(
         is_before_base ? TraceFault::Kind::kRetired : why_missing(before, &after, group, first),
         after.segment, "");
@@ -271,9 +271,7 @@ void OpenTrace::find_cut_tails() {
     const TraceSegment& segment = *files_.segments[i];
     const TraceSegment* next =
         i + 1 < files_.segments.size() ? files_.segments[i + 1].get() : nullptr;
-    if (next != nullptr && next->process == segment.process &&
-        next->incarnation == segment.incarnation)
-      continue;
+    if (next != nullptr && next->continues(segment)) continue;
     if (segment.index->header().has_end != 0) continue;
     // An incarnation that died and has a successor ended where the successor continues.
     if (next != nullptr && next->process == segment.process) continue;
@@ -304,21 +302,20 @@ void OpenTrace::find_cut_tails() {
 }
 
 void OpenTrace::find_missing_blobs() {
-  std::set<std::string> there;
-  bool is_listed = false;
+  std::map<std::filesystem::path, std::set<std::string>> listed;  // by folder
   for (const auto& segment : files_.segments)
     for (const IndexSection& section : segment->index->sections(IndexKind::kBlobs))
       for (const auto& hash : segment->index->items<std::array<std::byte, 32>>(section)) {
-        if (!is_listed) {
+        const auto [there, is_new] = listed.try_emplace(segment->folder());
+        if (is_new) {
           std::error_code ignored;
-          for (std::filesystem::directory_iterator it(files_.folder / "blobs", ignored), end;
+          for (std::filesystem::directory_iterator it(segment->folder() / "blobs", ignored), end;
                !ignored && it != end; it.increment(ignored))
-            there.insert(it->path().filename().string());
-          is_listed = true;
+            there->second.insert(it->path().filename().string());
         }
         std::string name;
         for (const std::byte byte : hash) name += fmt::format("{:02x}", static_cast<int>(byte));
-        if (there.contains(name)) continue;
+        if (there->second.contains(name)) continue;
         auto fault = fault_of(TraceFault::Kind::kMissingBlob, segment.get(),
                               fmt::format("blob '{}' is missing", name));
         faults_.push_back(std::move(fault));

@@ -62,6 +62,17 @@ bool same_tables(const TraceCatalog& a, const TraceCatalog& b) {
   return tables(a) == tables(b);
 }
 
+/// A later start may have had other options, such as a larger max_steps: those count.
+void take_newest_options(const std::vector<std::shared_ptr<TraceSegment>>& by_start,
+                         TraceCatalog& catalog) {
+  const auto reader = by_start.back()->reader();
+  Status unreadable;
+  const auto newest = reader.ok() ? catalog_of(**reader, unreadable) : std::nullopt;
+  if (!newest) return;
+  catalog.graph_text = newest->graph_text;
+  catalog.graph_hash = newest->graph_hash;
+}
+
 /// The segments before a cut: those of its incarnation, and all of earlier ones.
 void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
                std::map<std::pair<std::string, uint32_t>, uint64_t>& gone) {
@@ -76,15 +87,23 @@ void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
 }
 
 /// A cut that cannot be read is no cut: then steps are missing.
-std::vector<uint64_t> read_base_steps(const fs::path& folder, size_t num_groups) {
-  std::vector<uint64_t> steps(num_groups, 0);
+std::vector<std::optional<uint64_t>> read_base_steps(const fs::path& folder, size_t num_groups) {
+  std::vector<std::optional<uint64_t>> steps(num_groups);
   for (const fs::path& file : list_cuts(folder)) {
     const auto head = read_cut_head(file);
     if (!head.ok() || head->number != 0) continue;
     for (const auto& [group, step] : head->steps)
-      if (group < num_groups) steps[group] = std::max(steps[group], step);
+      if (group < num_groups) steps[group] = std::max(steps[group].value_or(0), step);
   }
   return steps;
+}
+
+bool has_base(const fs::path& folder) {
+  const auto cuts = list_cuts(folder);
+  return std::ranges::any_of(cuts, [](const fs::path& file) {
+    const auto head = read_cut_head(file);
+    return head.ok() && head->number == 0;
+  });
 }
 
 struct Opening {
@@ -103,12 +122,12 @@ void add_unreadable(Opening& opening, const fs::path& file, const Error& fault) 
 }
 
 /// Loads the indices that are fresh; for the other files only the header.
-Opening open_segments(const std::vector<SegmentFile>& files) {
-  Opening opening;
+void open_segments(const std::vector<SegmentFile>& files, uint32_t start, Opening& opening) {
   for (const auto& found : files) {
     const fs::path& file = found.path;
     auto segment = std::make_shared<TraceSegment>();
     segment->file = file;
+    segment->start = start;
     segment->index = SegmentIndex::load(file);
     if (segment->index != nullptr) {
       segment->process = segment->index->header().process;
@@ -126,10 +145,6 @@ Opening open_segments(const std::vector<SegmentFile>& files) {
     }
     opening.segments.push_back(std::move(segment));
   }
-  std::ranges::stable_sort(opening.segments, {}, [](const auto& segment) {
-    return std::tuple(segment->process, segment->incarnation, segment->number);
-  });
-  return opening;
 }
 
 /// A segment is finished when the process wrote another after it, or when it has an end frame.
@@ -196,30 +211,63 @@ Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const 
   return found;
 }
 
+/// While a start went on from cuts, the one that it followed is read too.
+Result<std::vector<fs::path>> trace_folders(const fs::path& given) {
+  ASSIGN_OR_RETURN(const fs::path newest, find_trace_folder(given));
+  std::vector<fs::path> folders{newest};
+  if (newest == given) return folders;  // the folder of one start
+  while (has_base(folders.front())) {
+    const auto files = list_segments(folders.front());
+    if (!files.ok() || files->empty()) break;
+    const auto reader = SegmentReader::open(files->front().path);
+    if (!reader.ok()) break;
+    Status unreadable;
+    const auto catalog = catalog_of(**reader, unreadable);
+    if (!catalog || catalog->recovers.empty()) break;
+    const fs::path older = newest.parent_path() / fs::path(catalog->recovers).filename();
+    const auto older_files = list_segments(older);
+    const bool is_there = older_files.ok() && !older_files->empty();
+    if (!is_there || std::ranges::find(folders, older) != folders.end()) break;
+    folders.insert(folders.begin(), older);
+  }
+  return folders;
+}
+
 Result<TraceFiles> find_trace_files(const fs::path& given, std::span<const CutHead> from) {
-  ASSIGN_OR_RETURN(const fs::path folder, find_trace_folder(given));
-  ASSIGN_OR_RETURN(auto files, list_segments(folder));
+  ASSIGN_OR_RETURN(auto folders, trace_folders(given));
+  if (!from.empty()) folders = {folders.back()};
   TraceFiles found;
-  found.folder = folder;
-  for (const SegmentFile& file : files)
-    found.gone.try_emplace({file.process, file.incarnation},
-                           retired_through(folder, file.process, file.incarnation));
-  for (const CutHead& cut : from) leave_out(cut, files, found.gone);
-  Opening opening = open_segments(files);
+  Opening opening;
+  for (const fs::path& folder : folders) {
+    ASSIGN_OR_RETURN(auto files, list_segments(folder));
+    TraceStart start{.folder = folder, .base_steps = {}, .gone = {}};
+    for (const SegmentFile& file : files)
+      start.gone.try_emplace({file.process, file.incarnation},
+                             retired_through(folder, file.process, file.incarnation));
+    for (const CutHead& cut : from) leave_out(cut, files, start.gone);
+    open_segments(files, static_cast<uint32_t>(found.starts.size()), opening);
+    found.starts.push_back(std::move(start));
+  }
+  std::ranges::stable_sort(opening.segments, {}, [](const auto& segment) {
+    return std::tuple(segment->process, segment->start, segment->incarnation, segment->number);
+  });
   std::optional<TraceCatalog> catalog;
   uint64_t catalog_hash = 0;
   // From the first incarnation: the catalog of a process that came back later does not describe the
   // start.
   auto by_incarnation = opening.segments;
-  std::ranges::stable_sort(by_incarnation, {},
-                           [](const auto& segment) { return segment->incarnation; });
+  std::ranges::stable_sort(by_incarnation, {}, [](const auto& segment) {
+    return std::pair(segment->start, segment->incarnation);
+  });
   for (size_t i = 0; i < by_incarnation.size() && !catalog; ++i) {
     const auto reader = by_incarnation[i]->reader();
     if (reader.ok()) catalog = catalog_of(**reader, opening.first_fault);
   }
+  if (catalog && found.starts.size() > 1) take_newest_options(by_incarnation, *catalog);
   if (!catalog) {
     if (!opening.first_fault.ok()) return opening.first_fault.error();
-    return error(Code::kCorrupt, "no segment in '{}' has a readable catalog", folder.string());
+    return error(Code::kCorrupt, "no segment in '{}' has a readable catalog",
+                 folders.front().string());
   }
   found.num_indexed = static_cast<uint64_t>(
       std::ranges::count_if(opening.segments, [](const auto& s) { return s->index != nullptr; }));
@@ -244,8 +292,9 @@ Result<TraceFiles> find_trace_files(const fs::path& given, std::span<const CutHe
               "the run was resumed with a changed graph or program: move the segments of one "
               "of them away");
   }
-  ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folder, *catalog));
-  found.base_steps = read_base_steps(folder, catalog->groups.size());
+  ASSIGN_OR_RETURN(found.excerpt, read_excerpt(folders.back(), *catalog));
+  for (TraceStart& start : found.starts)
+    start.base_steps = read_base_steps(start.folder, catalog->groups.size());
   found.catalog = std::move(*catalog);
   found.segments.assign(opening.segments.begin(), opening.segments.end());
   found.faults = std::move(opening.faults);

@@ -9,15 +9,32 @@ namespace primerl {
 OpenTrace::OpenTrace(TraceFiles files)
     : files_(std::move(files)),
       groups_(files_.catalog.groups.size()),
-      links_(files_.catalog.links.size()) {
+      links_(files_.catalog.links.size()),
+      num_left_(files_.starts.size(), 0) {
   summary_.links.resize(links_.size());
   summary_.groups.resize(groups_.size());
-  for (const auto& segment : files_.segments) add(*segment);
+  const TraceSegment* before = nullptr;
+  for (const auto& segment : files_.segments) {
+    if (before != nullptr && before->process == segment->process && before->start < segment->start)
+      begin_start(*segment);
+    add(*segment);
+    before = segment.get();
+  }
   for (OfLink& link : links_)
     for (auto* pieces : {&link.deliveries, &link.payloads})
       std::ranges::stable_sort(*pieces, {}, [](const KeyPiece& piece) {
         return std::pair(piece.first_incarnation, piece.first);
       });
+  for (size_t i = 0; i < num_left_.size(); ++i) {
+    if (num_left_[i] == 0) continue;
+    TraceFault fault;
+    fault.kind = TraceFault::Kind::kReplaced;
+    fault.file = files_.starts[i].folder.filename().string();
+    fault.text = fmt::format(
+        "the run was resumed: {} steps that '{}' holds after the saved state do not count",
+        num_left_[i], fault.file);
+    faults_.push_back(std::move(fault));
+  }
   add_digests();
   count_skipped();
   find_faults();
@@ -53,10 +70,20 @@ void OpenTrace::add(const TraceSegment& segment) {
   add_summary(segment);
 }
 
+/// A process went on from a cut: what it had recorded after that is no longer a part of the run.
+void OpenTrace::begin_start(const TraceSegment& segment) {
+  const auto& base_steps = files_.starts[segment.start].base_steps;
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    if (files_.catalog.groups[i].process != segment.process || !base_steps[i]) continue;
+    take_out(groups_[i], *base_steps[i] + 1);
+    drop_steps(groups_[i], *base_steps[i] + 1);
+  }
+}
+
 void OpenTrace::add_steps(OfGroup& group, StepPiece piece) {
   if (!group.steps.empty() && group.steps.back().last >= piece.first) {
     TraceFault fault;
-    fault.kind = piece.segment->incarnation == group.steps.back().segment->incarnation
+    fault.kind = piece.segment->continues(*group.steps.back().segment)
                      ? TraceFault::Kind::kDamage
                      : TraceFault::Kind::kReplaced;
     fault.file = piece.segment->file.filename().string();
@@ -67,12 +94,52 @@ void OpenTrace::add_steps(OfGroup& group, StepPiece piece) {
         fmt::format("steps {} to {} of '{}' were recorded again in '{}': those count", fault.first,
                     fault.last, files_.catalog.groups[fault.group.index()].name, fault.file);
     faults_.push_back(std::move(fault));
-    group.has_digests = false;
-    while (!group.steps.empty() && group.steps.back().first >= piece.first) group.steps.pop_back();
-    if (!group.steps.empty())
-      group.steps.back().last = std::min(group.steps.back().last, piece.first - 1);
+    drop_steps(group, piece.first);
   }
   group.steps.push_back(piece);
+}
+
+/// Another segment has the steps from `first` on.
+void OpenTrace::drop_steps(OfGroup& group, uint64_t first) {
+  if (group.steps.empty() || group.steps.back().last < first) return;
+  group.replaced.emplace_back(first, group.steps.back().last);
+  while (!group.steps.empty() && group.steps.back().first >= first) group.steps.pop_back();
+  if (!group.steps.empty()) group.steps.back().last = std::min(group.steps.back().last, first - 1);
+}
+
+/// The totals count the steps from `first` on no more: they are recorded again.
+void OpenTrace::take_out(const OfGroup& group, uint64_t first) {
+  std::map<uint32_t, std::pair<uint32_t, uint64_t>> before;  // by link: incarnation and sequence
+  for (const StepPiece& piece : group.steps)
+    for (uint64_t step = std::max(first, piece.first); step <= piece.last; ++step) {
+      const uint32_t position = piece.positions[step - piece.positions_first];
+      if (position == 0) continue;
+      const auto frame = piece.segment->frame(position, TraceFrameKind::kDelivery);
+      if (!frame.ok() || !is_of(files_.catalog, frame->as<DeliveryFrame>())) continue;
+      const auto& delivery = frame->as<DeliveryFrame>();
+      const bool is_failed = (delivery.header.flags & kFailed) != 0;
+      --summary_.num_steps;
+      ++num_left_[piece.segment->start];
+      GroupStats& of_group = summary_.groups[delivery.header.group][delivery.step_kind];
+      --of_group.num_steps;
+      of_group.num_failed -= is_failed;
+      of_group.num_abandoned -= (delivery.header.flags & kAbandoned) != 0;
+      of_group.num_emissions -= delivery.header.count;
+      of_group.busy_us -= delivery.duration_us;
+      of_group.handler_us.remove(delivery.duration_us);
+      if (delivery.step_kind != static_cast<uint8_t>(StepKind::kMessage)) continue;
+      LinkStats& of_link = summary_.links[delivery.subject].stats;
+      --of_link.num_messages;
+      of_link.num_bytes -= delivery.payload_bytes;
+      of_link.num_failed -= is_failed;
+      of_link.busy_us -= delivery.duration_us;
+      of_link.handler_us.remove(delivery.duration_us);
+      auto& [incarnation, sequence] = before[delivery.subject];
+      if (incarnation == delivery.incarnation && sequence < delivery.sequence)
+        summary_.links[delivery.subject].num_skipped -= delivery.sequence - sequence - 1;
+      incarnation = delivery.incarnation;
+      sequence = delivery.sequence;
+    }
 }
 
 void OpenTrace::add_summary(const TraceSegment& segment) {
@@ -125,14 +192,13 @@ void OpenTrace::add_summary(const TraceSegment& segment) {
 
 void OpenTrace::add_digests() {
   for (OfGroup& group : groups_) {
-    if (group.steps.empty() || !group.has_digests) continue;
+    if (group.steps.empty()) continue;
     group.first_block = group.steps.front().first / kDigestSteps;
     const uint64_t num_blocks = group.steps.back().last / kDigestSteps - group.first_block + 1;
     // No table when one step number is far away: the numbers in a header may be forged.
     uint64_t num_steps = 0;
     for (const StepPiece& piece : group.steps) num_steps += piece.last - piece.first + 1;
-    group.has_digests = num_blocks <= num_steps;
-    if (group.has_digests) group.digests.resize(num_blocks);
+    if (num_blocks <= num_steps) group.digests.resize(num_blocks);
   }
   for (const auto& segment : files_.segments)
     for (const IndexKind kind : {IndexKind::kStepDigests, IndexKind::kPayloadDigests})
@@ -161,12 +227,12 @@ void OpenTrace::add_digests() {
 
 void OpenTrace::count_skipped() {
   for (size_t l = 0; l < links_.size(); ++l) {
-    const KeyPiece* before = nullptr;
+    const KeyPiece* before = nullptr;  // of those that begin earlier, the one that ends last
     for (const KeyPiece& piece : links_[l].deliveries) {
-      const bool follows = before != nullptr &&
-                           before->last_incarnation == piece.first_incarnation &&
-                           before->last < piece.first;
-      if (follows) summary_.links[l].num_skipped += piece.first - before->last - 1;
+      const bool is_same = before != nullptr && before->last_incarnation == piece.first_incarnation;
+      if (is_same && piece.last <= before->last) continue;  // recorded again
+      if (is_same && before->last < piece.first)
+        summary_.links[l].num_skipped += piece.first - before->last - 1;
       // Sequences begin at 1.
       if (before == nullptr && piece.segment->number == 1 &&
           piece.first_incarnation == piece.last_incarnation)
