@@ -17,15 +17,19 @@ def crc32c(data, before=0):
         crc = crc >> 8 ^ TABLE[(crc ^ byte) & 255]
     return crc ^ 0xFFFFFFFF
 
+def zstd(path):
+    try:
+        import zstandard
+    except ImportError:
+        sys.exit(f"{path}: packed with zstd; install the Python package 'zstandard' to read it")
+    return zstandard
+
 def unpacked(path):
     """The raw bytes of a segment file; a damaged block is left as zeros."""
     data = path.read_bytes()
     if data[:8] != b"PRMLTRZ\n":
         return data
-    try:
-        import zstandard
-    except ImportError:
-        sys.exit(f"{path}: packed with zstd; install the Python package 'zstandard' to read it")
+    zstandard = zstd(path)
     version, _, size, block, count, table_crc, crc = struct.unpack_from("<IIQIIII", data, 8)
     if version != 3 or crc != crc32c(data[:36]) or table_crc != crc32c(data[40:40 + 16 * count]):
         sys.exit(f"{path}: its header is damaged")
@@ -141,7 +145,10 @@ def main(folder):
     for key in sorted(files):
         for frame in frames(unpacked(files[key]), counts):
             counts[names.split()[frame[0] - 1]] += 1
-            catalog = json.loads(frame[4][16:]) if frame[0] == 1 else catalog
+            if frame[0] == 1:
+                text = frame[4][16:]
+                packed = frame[1] & 1
+                catalog = json.loads(zstd(folder).decompress(text) if packed else text)
             show(*frame, catalog, folder)
     print("total:", ", ".join(f"{counts[key]} {key}" for key in sorted(counts)) or "nothing")
 

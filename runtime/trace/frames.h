@@ -24,7 +24,9 @@ inline constexpr size_t kSyncEveryBytes = size_t{64} << 10;
 /// Limit of a frame: that of a message (1 MiB) and the fields around it. The reader refuses larger
 /// ones before it allocates memory.
 inline constexpr size_t kFrameBytesMax = (size_t{1} << 20) + (size_t{64} << 10);
-/// Blobs and bodies larger than this go to the content store, by hash.
+/// Of a catalog's JSON: tens of thousands of nodes.
+inline constexpr size_t kCatalogBytesMax = size_t{32} << 20;
+/// Blobs and bodies larger than this go to the content store, by hash; larger catalogs are packed.
 inline constexpr size_t kInlineBytesMax = size_t{64} << 10;
 
 struct SegmentHeader {
@@ -62,6 +64,9 @@ struct TraceFrameHeader {
   uint32_t group;   // GroupId; UINT32_MAX when no group is meant
 };
 static_assert(sizeof(TraceFrameHeader) == 16);
+
+/// Flag of a catalog: its JSON is one zstd frame.
+inline constexpr uint8_t kPackedCatalog = 1;
 
 /// Flags of a delivery.
 enum DeliveryFlags : uint8_t {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "graph/base/assert.h"
 #include "graph/base/crc32c.h"
 #include "runtime/trace/frames.h"
 
@@ -99,6 +100,27 @@ bool unpack_block(const PackedTable& table, std::span<const std::byte> file, siz
   const auto packed = file.subspan(place.offset, place.num_bytes);
   if (crc32c(packed) != place.crc) return false;
   return ZSTD_decompress(into.data(), into.size(), packed.data(), packed.size()) == into.size();
+}
+
+std::string pack_text(std::string_view text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  const size_t size =
+      ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), kZstdLevel);
+  CHECK(ZSTD_isError(size) == 0, "zstd refuses a text");
+  packed.resize(size);
+  return packed;
+}
+
+Result<std::string> unpack_text(std::span<const std::byte> packed, size_t bytes_max) {
+  const unsigned long long size = ZSTD_getFrameContentSize(packed.data(), packed.size());
+  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN)
+    return error(Code::kCorrupt, "it is not packed with zstd");
+  if (size > bytes_max)
+    return error(Code::kCorrupt, "unpacked it has {} bytes; at most {}", size, bytes_max);
+  std::string text(static_cast<size_t>(size), '\0');
+  if (ZSTD_decompress(text.data(), text.size(), packed.data(), packed.size()) != text.size())
+    return error(Code::kCorrupt, "it is damaged");
+  return text;
 }
 
 }  // namespace primerl

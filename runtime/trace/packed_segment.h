@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/base/result.h"
@@ -50,5 +52,10 @@ Result<PackedTable> read_packed_table(std::span<const std::byte> file);
 /// Unpacks one block into exactly raw_bytes_of(block) bytes. False: damaged.
 bool unpack_block(const PackedTable& table, std::span<const std::byte> file, size_t block,
                   std::span<std::byte> into);
+
+/// One zstd frame.
+std::string pack_text(std::string_view text);
+/// kCorrupt when it is none, or would have more than `bytes_max` bytes.
+Result<std::string> unpack_text(std::span<const std::byte> packed, size_t bytes_max);
 
 }  // namespace primerl

@@ -5,6 +5,7 @@
 
 #include "graph/base/crc32c.h"
 #include "runtime/trace/frame_check.h"
+#include "runtime/trace/packed_segment.h"
 #include "runtime/trace/segment_bytes.h"
 
 namespace primerl {
@@ -167,6 +168,12 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::open(const std::filesystem
 Result<std::unique_ptr<SegmentReader>> SegmentReader::parse(std::span<const std::byte> bytes,
                                                             std::string what) {
   return read(SegmentBytes::borrow(bytes), what);
+}
+
+Result<std::string> catalog_text(const Frame& frame) {
+  const auto body = frame.after<TraceFrameHeader>();
+  if ((frame.header().flags & kPackedCatalog) != 0) return unpack_text(body, kCatalogBytesMax);
+  return std::string(reinterpret_cast<const char*>(body.data()), body.size());
 }
 
 }  // namespace primerl

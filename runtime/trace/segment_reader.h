@@ -36,6 +36,9 @@ struct Frame {
   }
 };
 
+/// The JSON of a catalog's frame; kCorrupt when it was packed and cannot be unpacked.
+Result<std::string> catalog_text(const Frame& frame);
+
 /// Bytes that are not a frame: a write cut short by the death of a process (its length is still
 /// zero), or damage. Zeros up to the end of a segment do not count.
 struct Damage {

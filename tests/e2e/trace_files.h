@@ -37,10 +37,7 @@ struct TraceContent {
 };
 
 inline void add_frame(const Frame& frame, TraceContent& content) {
-  const auto json_of = [&frame] {
-    const auto bytes = frame.bytes.subspan(sizeof(TraceFrameHeader));
-    return parse_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "catalog");
-  };
+  const auto json_of = [&frame] { return parse_json(catalog_text(frame).value(), "catalog"); };
   switch (frame.kind()) {
     case TraceFrameKind::kCatalog: {
       const auto json = json_of();

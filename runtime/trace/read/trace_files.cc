@@ -22,9 +22,8 @@ std::optional<TraceCatalog> catalog_of(SegmentReader& reader, Status& fault) {
   for (auto frame = reader.next(0); frame;
        frame = reader.next(SegmentReader::next_offset(*frame))) {
     if (frame->kind() != TraceFrameKind::kCatalog) return std::nullopt;
-    const auto text = frame->after<TraceFrameHeader>();
-    const auto json =
-        parse_json({reinterpret_cast<const char*>(text.data()), text.size()}, "catalog");
+    const auto text = catalog_text(*frame);
+    const auto json = text.ok() ? parse_json(*text, "catalog") : Result<Json>(text.error());
     auto catalog = json.ok() ? TraceCatalog::from_json(*json) : Result<TraceCatalog>(json.error());
     if (catalog.ok()) return std::move(catalog).value();
     if (fault.ok()) fault = catalog.error();

@@ -13,6 +13,7 @@
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
 #include "runtime/trace/frame_check.h"
+#include "runtime/trace/packed_segment.h"
 #include "runtime/trace/segment_files.h"
 
 namespace primerl {
@@ -87,7 +88,19 @@ Status SegmentBuffer::publish(const std::filesystem::path& file) {
   return ok();
 }
 
-void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
+Result<CatalogPart> catalog_part(const std::string& json) {
+  if (json.size() > kCatalogBytesMax)
+    return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", json.size(),
+                 kCatalogBytesMax);
+  const bool is_packed = json.size() > kInlineBytesMax;
+  CatalogPart part{is_packed ? pack_text(json) : json, is_packed ? kPackedCatalog : uint8_t{0}};
+  if (part.bytes.size() + sizeof(TraceFrameHeader) > kFrameBytesMax)
+    return error(Code::kInvalid, "a trace catalog of {} bytes when packed; at most {}",
+                 part.bytes.size(), kFrameBytesMax - sizeof(TraceFrameHeader));
+  return part;
+}
+
+void SegmentBuffer::begin(SegmentHeader header, const CatalogPart& catalog) {
   std::memcpy(header.magic, kSegmentMagic, sizeof(kSegmentMagic));
   header.format_version = kTraceFormatVersion;
   header.header_bytes = sizeof(SegmentHeader);
@@ -100,12 +113,12 @@ void SegmentBuffer::begin(SegmentHeader header, const std::string& catalog) {
   TraceFrameHeader head{.length = 0,
                         .crc = 0,
                         .kind = static_cast<uint8_t>(TraceFrameKind::kCatalog),
-                        .flags = 0,
+                        .flags = catalog.flags,
                         .count = 0,
                         .group = UINT32_MAX};
   write(sizeof(header), std::as_writable_bytes(std::span(&head, 1)),
-        std::as_bytes(std::span(catalog)));
-  first_free_ = sizeof(header) + aligned_to_frames(sizeof(head) + catalog.size());
+        std::as_bytes(std::span(catalog.bytes)));
+  first_free_ = sizeof(header) + aligned_to_frames(sizeof(head) + catalog.bytes.size());
 }
 
 void SegmentBuffer::open() {

@@ -24,6 +24,14 @@ constexpr uint64_t aligned_to_frames(uint64_t size) {
   return (size + kFrameAlignment - 1) & ~uint64_t{kFrameAlignment - 1};
 }
 
+/// A catalog as segments hold it: packed when it is larger than kInlineBytesMax.
+struct CatalogPart {
+  std::string bytes;
+  uint8_t flags = 0;  // of its frame
+};
+/// kInvalid above kCatalogBytesMax, or when it does not fit a frame though it is packed.
+Result<CatalogPart> catalog_part(const std::string& json);
+
 class SegmentBuffer {
  public:
   explicit SegmentBuffer(uint64_t capacity) : capacity_(capacity) {}
@@ -36,7 +44,7 @@ class SegmentBuffer {
   Status map_file(const std::filesystem::path& file);
   Status map_memory();
   /// Writes the segment's header and its catalog. The magic, sizes and CRC are filled in here.
-  void begin(SegmentHeader header, const std::string& catalog);
+  void begin(SegmentHeader header, const CatalogPart& catalog);
   /// Gives the file its name: a segment with that name has a header, whenever the process dies.
   Status publish(const std::filesystem::path& file);
   /// From now on reservations succeed.

@@ -100,6 +100,7 @@ class Writer final : public SegmentWriter {
 
   // Constant after start().
   SegmentWriterOptions options_;
+  CatalogPart catalog_;
   BlobLedger blobs_;
   uint64_t capacity_ = 0;
   std::vector<std::unique_ptr<SegmentBuffer>> buffers_;
@@ -135,13 +136,11 @@ class Writer final : public SegmentWriter {
 
 Status Writer::start() {
   capacity_ = (options_.segment_bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  const uint64_t least = options_.catalog.size() + kFrameBytesMax + kSyncEveryBytes;
+  ASSIGN_OR_RETURN(catalog_, catalog_part(options_.catalog));
+  const uint64_t least = catalog_.bytes.size() + kFrameBytesMax + kSyncEveryBytes;
   if (capacity_ < least || capacity_ > kSegmentBytesMax)
     return error(Code::kInvalid, "segments of {} bytes; with this catalog they have {} to {}",
                  options_.segment_bytes, least, kSegmentBytesMax);
-  if (options_.catalog.size() + sizeof(TraceFrameHeader) > kFrameBytesMax)
-    return error(Code::kInvalid, "a trace catalog of {} bytes; at most {}", options_.catalog.size(),
-                 kFrameBytesMax - sizeof(TraceFrameHeader));
   if (!is_ring())
     RETURN_IF_ERROR(claim_trace_folder(options_.folder, options_.process, options_.incarnation));
   const size_t num_buffers =
@@ -319,7 +318,7 @@ Status Writer::prepare(SegmentBuffer* buffer) {
   const uint64_t start = (uint64_t{options_.process_index} << 32) | options_.incarnation;
   header.seed = mix(mix(options_.run_id, start), next_number_);
   header.previous_seed = last_seed_;
-  buffer->begin(header, options_.catalog);
+  buffer->begin(header, catalog_);
   if (!is_ring()) RETURN_IF_ERROR(buffer->publish(file));
   if (options_.level == TraceLevel::kPower) {
     RETURN_IF_ERROR(buffer->sync());
