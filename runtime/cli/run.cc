@@ -90,6 +90,12 @@ Prepared prepare(RunArguments arguments) {
     prepared.exit_code = kExitBadConfiguration;
     return prepared;
   }
+  // Before anything in it is read: a run that is still ending would write on.
+  if (!prepared.resume.run_folder.empty() && arguments.place.out.empty()) {
+    auto taken = RunFolder::open(prepared.resume.run_folder);
+    if (!taken.ok()) return refuse(taken.error(), kExitFailed);
+    prepared.folder = std::move(taken).value();
+  }
   choose_record(arguments.place, *prepared.plan, prepared.resume);
   const Status chosen = choose_checkpoints(arguments.place.resume, *prepared.plan, prepared.resume);
   const auto say_notes = [&prepared] {
@@ -97,7 +103,8 @@ Prepared prepare(RunArguments arguments) {
   };
   say_notes();
   if (!chosen.ok()) return refuse(chosen.error(), kExitBadConfiguration);
-  auto folder = make_run_folder(arguments.place.out, prepared.resume, *prepared.plan);
+  auto folder = make_run_folder(arguments.place.out, std::move(prepared.folder), prepared.resume,
+                                *prepared.plan);
   say_notes();
   if (!folder.ok()) return refuse(folder.error(), kExitFailed);
   prepared.folder = std::move(folder).value();

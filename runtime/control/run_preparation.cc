@@ -339,11 +339,11 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
   return ok();
 }
 
-Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, ResumeChoice& choice,
-                                                   const Plan& plan) {
-  std::unique_ptr<RunFolder> folder;
-  if (!choice.run_folder.empty() && out.empty()) {
-    ASSIGN_OR_RETURN(folder, RunFolder::open(choice.run_folder));
+Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
+                                                   std::unique_ptr<RunFolder> taken,
+                                                   ResumeChoice& choice, const Plan& plan) {
+  std::unique_ptr<RunFolder> folder = std::move(taken);
+  if (folder != nullptr) {
     std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());

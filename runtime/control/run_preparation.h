@@ -58,9 +58,10 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
 /// Finds every tenant's checkpoint; the error names what is missing and what to do.
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice);
 
-/// Makes or opens the run folder and writes the resolved graph into it; an earlier trace there is
-/// renamed (RunFolder::set_trace_aside()), and choice.record is updated.
-Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out, ResumeChoice& choice,
-                                                   const Plan& plan);
+/// Makes the run folder, or goes on in `taken`, and writes the resolved graph into it; an earlier
+/// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated.
+Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
+                                                   std::unique_ptr<RunFolder> taken,
+                                                   ResumeChoice& choice, const Plan& plan);
 
 }  // namespace primerl

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/store/run_folder.h"
 #include "tests/e2e/run_files.h"
 
 namespace primerl {
@@ -154,6 +155,20 @@ TEST(Resume, GoesOnInTheSameFolderFromTheNewestCompleteCheckpoint) {
     steps.push_back(*line.get_int("step"));
   EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 8, 9, 10}));
   EXPECT_EQ(json_file(folder / "run.json").find("resumed")->as_array().size(), 1U);
+}
+
+/// What is chosen from the files of a run that is still ending is out of date a moment later.
+TEST(Resume, ReadsNothingOfAFolderThatIsInUse) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  ASSERT_EQ(run_graph_program(scripted_run(folder)).code, 0);
+  fs::remove(folder / "checkpoints" / "step_8" / "manifest.json");
+  const auto in_use = RunFolder::open(folder);
+  ASSERT_TRUE(in_use.ok()) << in_use.error().text();
+  const auto end = run_graph_program({"run", "--resume", folder.string(), "--max-steps", "10"});
+  EXPECT_EQ(end.code, 1);
+  EXPECT_THAT(end.err, AllOf(HasSubstr("is in use by another run"),
+                             Not(HasSubstr("ignoring a damaged checkpoint"))));
 }
 
 TEST(Resume, TakesTheOlderCheckpointWhenABitOfTheNewestHasFlipped) {
