@@ -266,6 +266,11 @@ constexpr ErrorCode kCodes[] = {
      "of primerl-graph or with another compiler, or brings a name that is taken. Build it again "
      "against the installed headers. The rest of the graph is not checked, because what it names "
      "is not known."},
+    {"G089", "much training is lost with a crash",
+     "A warning. A run that was cut off goes on from its newest checkpoint and takes every later "
+     "training step again: here that may be more than a thousand. Without checkpoints before its "
+     "end no state is saved at all, and when the record is larger than trace.bytes_max, the run "
+     "cannot be resumed from it."},
 };
 
 /// In lines of at most 80 columns, for a terminal.

@@ -27,6 +27,7 @@ void check_demands(Draft& draft);           // G083
 void check_sequence_room(Draft& draft);     // G084
 void check_stops(Draft& draft);             // G073
 void check_drain(Draft& draft);             // G068 (a warning)
+void check_recompute(Draft& draft);         // G089 (a warning)
 
 // Edges.
 void check_connected(Draft& draft);       // G033

@@ -40,6 +40,9 @@ Span nested_span(const NamedTable& spec, std::string_view path) {
   return span;
 }
 
+/// Training steps that a resumed run may have to take again before `check` warns.
+constexpr int64_t kRecomputeStepsMax = 1000;
+
 /// The option of the nodes that open rollouts; empty for the others.
 std::optional<int64_t> max_inflight_of(const DraftNode& node) {
   return integer_option(node, "max_inflight");
@@ -237,6 +240,27 @@ void check_message_sizes(Draft& draft) {
       if (!fitting.empty()) found.suggest(fmt::format("at most {}", fmt::join(fitting, ", or ")));
       break;
     }
+}
+
+void check_recompute(Draft& draft) {
+  // Of a flight recorder nothing is followed.
+  if (!draft.trace.is_on() || draft.trace.level == "ring") return;
+  for (const auto& [spec, tenant, seq_len_is_written] : draft.tenants) {
+    const bool saves = tenant.checkpoint_every > 0;
+    const int64_t num_steps =
+        saves ? std::min(tenant.checkpoint_every, tenant.max_steps) : tenant.max_steps;
+    if (num_steps <= kRecomputeStepsMax) continue;
+    auto& finding = draft.diagnostics.warning(
+        "G089", nested_span(*spec, "checkpoint_every"),
+        "after a crash up to {} training steps of tenant '{}' are taken again", num_steps,
+        tenant.name);
+    if (!saves)
+      finding.note(fmt::format(
+          "without checkpoint_every no state is saved: the record is followed from its first step, "
+          "and not at all once it is larger than trace.bytes_max ({} bytes)",
+          draft.trace.bytes_max));
+    finding.suggest(fmt::format("write checkpoint_every = {} or less", kRecomputeStepsMax));
+  }
 }
 
 void check_demands(Draft& draft) {

@@ -141,7 +141,7 @@ Status RunSession::launch_workers() {
     workers_[i].incarnation = incarnation_;
     workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
   }
-  for (const AbsentProcess& absent : resume_.absent) {
+  for (const AbsentProcess& absent : resume_.follow.absent) {
     // Messages of its earlier incarnations are in the record.
     uint32_t& incarnation = workers_[absent.process.index()].incarnation;
     incarnation = std::max(incarnation, absent.incarnation + 1);
@@ -229,11 +229,7 @@ LaunchOptions RunSession::launch_options(size_t index) const {
   }
   if (lifecycle_.is_following()) {
     options.arguments.push_back("--recover");
-    options.arguments.push_back(resume_.record.string());
-    for (const auto& cut : resume_.cuts) {
-      options.arguments.push_back("--cut");
-      options.arguments.push_back(cut);
-    }
+    options.arguments.push_back(resume_.follow_file.string());
   }
   for (const auto& variable : placed.variables) {
     const size_t name_end = variable.find('=');

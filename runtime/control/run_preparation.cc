@@ -122,7 +122,7 @@ Status open_record(const fs::path& folder, const Plan& plan, const fs::path& run
   record.cuts = cuts_of(plan, chosen.files);
   record.heads.clear();
   for (const CutFile& file : chosen.files) record.heads.push_back(file.head);
-  ASSIGN_OR_RETURN(auto trace, Trace::open(folder, record.heads));
+  ASSIGN_OR_RETURN(auto trace, Trace::open(folder, {.from = record.heads, .processes = {}}));
   ASSIGN_OR_RETURN(record.prefix, prefix_to_follow(plan, std::move(trace), record.cuts));
   return ok();
 }
@@ -163,7 +163,7 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
     auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
-    if (!found.newest && !choice.record.empty()) {
+    if (!found.newest && !choice.follow.record.empty()) {
       choice.points.clear();  // all steps are taken again
       return ok();
     }
@@ -305,12 +305,18 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   if (!opened->fits.ok()) return leave(opened->fits.error().text());
   if (!opened->prefix.dropped.empty()) choice.notes.push_back(opened->prefix.dropped);
   choice.found = std::move(opened->found);
-  choice.cuts = std::move(opened->paths);
-  choice.record = record;
   choice.has_other_options = has_other_options;
-  choice.absent = opened->prefix.absent;
   choice.last_steps = std::move(opened->last_steps);
-  choice.begun_from = trace.catalog().resumed_from;
+  FollowFile& follow = choice.follow;
+  follow.record = record;
+  follow.cuts = std::move(opened->paths);
+  for (uint32_t i = 0; i < plan.groups.size(); ++i)
+    follow.last_steps.push_back(opened->last_step(GroupId(i)));
+  follow.absent = opened->prefix.absent;
+  follow.ended = opened->prefix.ended;
+  follow.incarnation = opened->prefix.incarnation;
+  follow.resumed_from = trace.catalog().resumed_from;
+  follow.bytes_before = trace.catalog().bytes_before;
 }
 
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {
@@ -327,7 +333,7 @@ Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeCho
                      read_checkpoint(fs::canonical(resume, fault), CheckpointDepth::kContents));
     choice.points.push_back(std::move(point));
   }
-  if (!choice.record.empty()) return check_recorded_steps(plan, choice);
+  if (!choice.follow.record.empty()) return check_recorded_steps(plan, choice);
   if (choice.points.empty()) return ok();  // nothing was done yet: all steps are left
   for (size_t slot = 0; slot < plan.tenants.size(); ++slot) {
     const int64_t step = choice.points[slot].step, max_steps = plan.tenants[slot].max_steps;
@@ -347,12 +353,16 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
     std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
-    if (choice.record == folder->trace_folder()) {
-      choice.record = aside;
-      for (auto& cut : choice.cuts) cut = (aside / fs::path(cut).filename()).string();
+    FollowFile& follow = choice.follow;
+    if (follow.record == folder->trace_folder()) {
+      follow.record = aside;
+      for (auto& cut : follow.cuts) cut = (aside / fs::path(cut).filename()).string();
+    }
+    if (!follow.record.empty()) {
+      ASSIGN_OR_RETURN(choice.follow_file, write_follow_file(follow));
     }
     const auto bytes_max = static_cast<uint64_t>(plan.trace.bytes_max);
-    for (const fs::path& gone : folder->remove_oldest_traces(bytes_max, choice.record))
+    for (const fs::path& gone : folder->remove_oldest_traces(bytes_max, follow.record))
       choice.notes.push_back(
           fmt::format("'{}' is removed: what earlier starts recorded is larger than {} bytes "
                       "(trace.bytes_max)",

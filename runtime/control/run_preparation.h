@@ -20,7 +20,7 @@
 
 #include "graph/base/services.h"
 #include "graph/plan.h"
-#include "runtime/replay/recovery.h"
+#include "runtime/replay/follow_file.h"
 #include "runtime/store/checkpoint.h"
 #include "runtime/store/run_folder.h"
 
@@ -35,16 +35,14 @@ struct RunPlace {
 
 /// Where a run resumes. Empty for a new run.
 struct ResumeChoice {
-  std::filesystem::path run_folder;           // to resume in; empty = a new one
-  std::filesystem::path graph_file;           // the resolved graph of that run
-  std::vector<ResumePoint> points;            // index = tenant slot; filled by choose_checkpoints()
-  std::filesystem::path record;               // to follow first; filled by choose_record()
+  std::filesystem::path run_folder;  // to resume in; empty = a new one
+  std::filesystem::path graph_file;  // the resolved graph of that run
+  std::vector<ResumePoint> points;   // index = tenant slot; filled by choose_checkpoints()
+  FollowFile follow;  // filled by choose_record(); without `record`: no record is followed
+  std::filesystem::path follow_file;          // `follow`, once there is a run folder
   bool has_other_options = false;             // the record is of the same graph with other options
-  std::vector<std::string> begun_from;        // checkpoints that `record` begins from
-  std::vector<std::string> cuts;              // of `record`: where processes begin to follow it
-  std::vector<AbsentProcess> absent;          // that follow no record
-  std::map<std::string, int64_t> last_steps;  // of `record`, by tenant
-  std::filesystem::path superseded;           // a record that `record` contains completely
+  std::map<std::string, int64_t> last_steps;  // of the record, by tenant
+  std::filesystem::path superseded;           // a record that it contains completely
   std::vector<std::string> notes;             // incomplete checkpoints that were skipped
   std::vector<FoundCheckpoints> found;        // by tenant slot; filled by choose_record()
 };

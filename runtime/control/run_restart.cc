@@ -58,7 +58,8 @@ bool RunSession::plan_restart(ProcessId process) {
 /// The checkpoints that the worker starts from. One that is restarted later starts from those that
 /// the record begins from: they are kept, while a newer one may be removed by then.
 std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const {
-  if (worker.incarnation != incarnation_ && !resume_.record.empty()) return resume_.begun_from;
+  if (worker.incarnation != incarnation_ && !resume_.follow.record.empty())
+    return resume_.follow.resumed_from;
   std::vector<std::string> checkpoints;
   for (const auto& point : points_) checkpoints.push_back(point.folder.string());
   return checkpoints;
@@ -127,11 +128,11 @@ void RunSession::restart_due() {
 void RunSession::note_recovered(const RunRecovered& recovered) {
   recovered_.num_steps += recovered.num_steps;
   recovered_.num_messages += recovered.num_messages;
-  if (++num_recovered_ < workers_.size() - resume_.absent.size()) return;
+  if (++num_recovered_ < workers_.size() - resume_.follow.absent.size()) return;
   lifecycle_.on_followed();
   say(fmt::format("recovered: {} steps and {} messages as recorded; going on live",
                   recovered_.num_steps, recovered_.num_messages));
-  for (const AbsentProcess& absent : resume_.absent)
+  for (const AbsentProcess& absent : resume_.follow.absent)
     say(fmt::format(
         "process '{}' begins anew: it had died in the record, or a part of that is missing",
         plan_.process(absent.process).name));
@@ -139,7 +140,7 @@ void RunSession::note_recovered(const RunRecovered& recovered) {
   (void)folder_.note(
       Json::object().set("recovered", Json::object()
                                           .set("time", iso_time(wall_seconds()))
-                                          .set("record", resume_.record.filename().string())
+                                          .set("record", resume_.follow.record.filename().string())
                                           .set("steps", recovered_.num_steps)
                                           .set("messages", recovered_.num_messages)));
 }

@@ -45,7 +45,7 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       peer_keys_(peer_keys),
       board_(board),
       inbox_(std::make_shared<ControlInbox>()),
-      lifecycle_(!resume.record.empty(), plan.settings.restarts_max > 0) {}
+      lifecycle_(!resume.follow.record.empty(), plan.settings.restarts_max > 0) {}
 
 RunResult RunSession::run() {
   report_file_limits();

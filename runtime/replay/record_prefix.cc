@@ -243,6 +243,7 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
 
   RecordPrefix prefix;
   prefix.ended = ended_;
+  prefix.incarnation = incarnation_;
   for (uint32_t i = 0; i < groups_.size(); ++i)
     prefix.first_steps.push_back(trace_.first_step(GroupId(i)));
   std::vector<uint64_t> last;

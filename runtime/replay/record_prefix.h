@@ -40,6 +40,7 @@ struct RecordPrefix {
   std::vector<ProcessId> newer_cuts;
   std::vector<uint64_t> first_steps;  // by GroupId: recorded at all
   Time ended;                         // of the whole record
+  uint32_t incarnation = 1;           // of the messages between processes that follow
   uint64_t num_dropped = 0;           // steps
   std::string dropped;                // for a person: what is not followed, and why; empty: nothing
 };

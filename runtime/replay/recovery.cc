@@ -16,7 +16,7 @@ Recovery::Recovery(std::shared_ptr<const Plan> plan, RecordPrefix prefix,
       process_(process),
       cuts_(std::move(cuts)) {
   const Trace& trace = *prefix_.trace;
-  incarnation_ = incarnation_of(*plan_, trace, prefix_.is_absent, cuts_);
+  incarnation_ = prefix_.incarnation;
   for (const auto& absent : prefix_.absent) absent_.push_back(absent.process);
   // Groups of the own process send their messages to each other again.
   if (!process_.is_none() && plan_->processes.size() > 1)

@@ -28,15 +28,6 @@ std::string fault_of(const CutHead& head, const CutHead& wanted,
 
 }  // namespace
 
-Result<std::vector<CutFile>> read_cuts(std::span<const std::string> files) {
-  std::vector<CutFile> cuts;
-  for (const std::string& file : files) {
-    ASSIGN_OR_RETURN(CutFile cut, read_cut(file));
-    cuts.push_back(std::move(cut));
-  }
-  return cuts;
-}
-
 RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files) {
   if (files.empty()) return {};
   std::vector<std::shared_ptr<const ProcessCut>> of(plan.processes.size());

@@ -50,8 +50,6 @@ class RunCuts {
   std::vector<const GroupState*> states_;  // by GroupId; into of_
 };
 
-/// Every one whole, or the first fault.
-Result<std::vector<CutFile>> read_cuts(std::span<const std::string> files);
 RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files);
 
 /// What a record begins with, when its start went on from cuts; empty when it begins with the first

@@ -17,6 +17,12 @@ namespace primerl {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+constexpr size_t kCopyBytes = size_t{64} << 10;
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.empty() || (bytes[0] == std::byte{0} &&
+                           std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
 
 // A complete segment ends with its last frame: the writer truncates it there. Once the last page
 // holds data, it removes less than a page.
@@ -24,8 +30,7 @@ bool may_be_cut(int fd, uint64_t size) {
   std::byte page[kPageBytes];
   const size_t wanted = std::min<uint64_t>(size, kPageBytes);
   const ssize_t got = ::pread(fd, page, wanted, static_cast<off_t>(size - wanted));
-  return got < static_cast<ssize_t>(wanted) ||
-         std::all_of(page, page + wanted, [](std::byte b) { return b == std::byte{0}; });
+  return got < static_cast<ssize_t>(wanted) || is_zero({page, wanted});
 }
 
 }  // namespace
@@ -59,13 +64,16 @@ Result<Mapping> Mapping::of_file(const std::filesystem::path& file) {
     if (address != MAP_FAILED) return Mapping(address, size);
   }
   ASSIGN_OR_RETURN(auto copy, of_zeros(size));
+  std::vector<std::byte> block(std::min<uint64_t>(size, kCopyBytes));
   for (uint64_t at = 0; at < size;) {
-    const ssize_t got =
-        ::pread(opened.get(), copy.bytes().data() + at, size - at, static_cast<off_t>(at));
+    const ssize_t got = ::pread(opened.get(), block.data(), block.size(), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", file, errno);
     if (got == 0) break;  // truncated meanwhile: the missing part reads as zeros
-    at += static_cast<uint64_t>(got);
+    // Most of a segment that was prepared and not used yet is zeros: they need no memory.
+    const std::span<const std::byte> read(block.data(), static_cast<size_t>(got));
+    if (!is_zero(read)) std::memcpy(copy.bytes().data() + at, read.data(), read.size());
+    at += read.size();
   }
   return copy;
 }

@@ -16,6 +16,7 @@
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
+#include "runtime/replay/follow_file.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/run_folder.h"
 #include "runtime/trace/record/ring_requests.h"
@@ -40,8 +41,7 @@ struct HostArguments {
   std::string run;
   std::string process;
   std::vector<std::string> resume;  // checkpoint folders, in order of tenant slots
-  std::string recover;              // the record to follow first; empty: none
-  std::vector<std::string> cuts;  // of it, from which processes follow; empty: from its first step
+  std::string recover;              // FollowFile of the record to follow first; empty: none
   int64_t incarnation = 1;
   int64_t control = -1;
   PeerKeyFiles peer_keys;
@@ -199,7 +199,7 @@ RunEnded WorkerHost::run() {
     if (base_) {
       bytes_before = base_->line_files;
     } else if (runs_rollout()) {
-      bytes_before = record_->trace->catalog().bytes_before;
+      bytes_before = *recording.bytes_before;
     }
     host_services.follow(std::move(bytes_before), newest, base_.has_value());
     recovery_ = std::make_unique<Recovery>(plan_, std::move(*record_),
@@ -226,27 +226,20 @@ RunEnded WorkerHost::run() {
 /// repeats that one.
 Status WorkerHost::open_record(WorkerTrace::Setup& recording,
                                std::vector<ResumePoint>& begun_from) {
-  ASSIGN_OR_RETURN(const std::vector<CutFile> files, read_cuts(arguments_.cuts));
-  std::vector<CutHead> heads;
-  for (const CutFile& file : files) heads.push_back(file.head);
-  followed_cuts_ = cuts_of(*plan_, files);
-  ASSIGN_OR_RETURN(auto trace, Trace::open(arguments_.recover, heads));
-  ASSIGN_OR_RETURN(record_, prefix_to_follow(*plan_, std::move(trace), followed_cuts_));
-  const TraceCatalog& catalog = record_->trace->catalog();
-  ASSIGN_OR_RETURN(begun_from, read_points(catalog.resumed_from));
-  recording.resumed_from = catalog.resumed_from;
-  recording.recovers = std::filesystem::path(arguments_.recover).filename().string();
-  recording.bytes_before = catalog.bytes_before;
+  ASSIGN_OR_RETURN(const FollowFile follow, read_follow_file(arguments_.recover, *plan_));
+  ASSIGN_OR_RETURN(begun_from, read_points(follow.resumed_from));
+  recording.resumed_from = follow.resumed_from;
+  recording.recovers = follow.record.filename().string();
+  recording.bytes_before = follow.bytes_before;
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;
   // An absent process starts anew, although its new trace is marked as a recovery.
-  if (std::ranges::any_of(record_->absent, [&](auto& one) { return one.process == process_; })) {
-    record_.reset();
-    return ok();
-  }
-  for (const CutHead& head : heads)
-    if (head.process == arguments_.process) base_ = head;
+  if (follow.is_absent(process_)) return ok();
+  ASSIGN_OR_RETURN(FollowedRecord followed, open_followed(*plan_, follow, process_));
+  record_ = std::move(followed.prefix);
+  followed_cuts_ = std::move(followed.cuts);
+  base_ = std::move(followed.base);
   if (base_) recording.bytes_before = base_->line_files;
   return ok();
 }
@@ -262,7 +255,7 @@ Status WorkerHost::prepare_cuts(WorkerServices& services, const WorkerTrace::Set
   setup.folder = recording.run_folder / "trace";
   setup.head = trace_->cut_head();
   if (base_) {
-    ASSIGN_OR_RETURN(CutFile base, read_cut(cut_path(arguments_.recover, *base_)));
+    ASSIGN_OR_RETURN(CutFile base, read_cut(cut_path(recovery_->trace().folder(), *base_)));
     base.head.process = arguments_.process;
     base.head.incarnation = setup.head.incarnation;
     base.head.number = 0;
@@ -489,10 +482,8 @@ Command host_command() {
             flags.text(arguments->peer_keys.listen, "--listen", "ADDRESS", "of connections by tcp");
             flags.texts(arguments->resume, "--resume", "DIR",
                         "the checkpoint of each tenant, in order");
-            flags.text(arguments->recover, "--recover", "DIR",
+            flags.text(arguments->recover, "--recover", "FILE",
                        "the record of a start that was cut off, to be followed first");
-            flags.texts(arguments->cuts, "--cut", "FILE",
-                        "the saved state from which a process follows that record");
           },
           [arguments] { return run_host(*arguments); }};
 }

@@ -361,6 +361,26 @@ TEST_F(SplitRun, GoesOnAfterTheDeathOfAllItsProcesses) {
   expect_replays(folder_);
 }
 
+TEST_F(SplitRun, GoesOnWithMoreEnginesFromItsCheckpoint) {
+  {
+    auto words = endless();
+    words.insert(words.end(), {"--set", "tenant.main.checkpoint_every=5"});
+    Program run(words, variables());
+    ASSERT_TRUE(takes_steps(run, 20));
+    ::kill(run.pid(), SIGKILL);
+    run.wait();
+  }
+  const auto end = run_graph_program({"run", "--resume", folder_.string(), "--max-steps", "1000",
+                                      "--set", "place.inference.replicas=3"},
+                                     variables());
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, AllOf(HasSubstr("from the checkpoint alone: "),
+                             HasSubstr("it has 7 actor groups, this graph has 8"),
+                             HasSubstr("resuming after step")));
+  EXPECT_EQ(*lines_of(folder_ / "metrics.jsonl").back().get_int("step"), 1000);
+  expect_replays(folder_);
+}
+
 TEST_F(SplitRun, AfterAnEnginesDeathATrainersDeathLosesNothingEither) {
   Program run(endless(), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));

@@ -86,6 +86,24 @@ TEST(Rules, LeavingOutWhatAReplayNeedsIsAWarningOnlyWhereARunRecords) {
   EXPECT_THAT(findings(with("none", "off")), IsEmpty());
 }
 
+TEST(Rules, StepsThatACrashWouldLoseAreAWarning) {
+  const auto with = [](int64_t checkpoint_every, int64_t max_steps, const std::string& level) {
+    Overrides overrides;
+    overrides.sets = {fmt::format("tenant.main.checkpoint_every={}", checkpoint_every),
+                      fmt::format("tenant.main.max_steps={}", max_steps),
+                      "trace.level=\"" + level + "\""};
+    return findings(load_text(demo_text(), overrides));
+  };
+  EXPECT_THAT(with(1000, 5000, "process"), IsEmpty());
+  EXPECT_THAT(with(1001, 5000, "process"),
+              AllOf(HasSubstr("warning[G089]"), HasSubstr("up to 1001 training steps")));
+  EXPECT_THAT(with(1001, 1000, "process"), IsEmpty());
+  EXPECT_THAT(with(0, 1000, "process"), IsEmpty());
+  EXPECT_THAT(with(0, 1001, "power"),
+              AllOf(HasSubstr("up to 1001 training steps"), HasSubstr("trace.bytes_max")));
+  for (const std::string level : {"off", "ring"}) EXPECT_THAT(with(0, 1001, level), IsEmpty());
+}
+
 TEST(Rules, WeightsFitTheEnginesThatTakeThem) {
   const auto with_backends = [](const std::string& engine, const std::string& learner) {
     Overrides overrides;

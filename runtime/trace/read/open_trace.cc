@@ -442,12 +442,13 @@ void OpenTrace::visit(Time from, Time to,
 }
 
 Result<std::shared_ptr<const Trace>> Trace::open(const std::filesystem::path& folder) {
-  return open(folder, {});
+  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder, nullptr));
+  return std::shared_ptr<const Trace>(std::make_shared<OpenTrace>(std::move(files)));
 }
 
 Result<std::shared_ptr<const Trace>> Trace::open(const std::filesystem::path& folder,
-                                                 std::span<const CutHead> from) {
-  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder, from));
+                                                 const Part& part) {
+  ASSIGN_OR_RETURN(TraceFiles files, find_trace_files(folder, &part));
   return std::shared_ptr<const Trace>(std::make_shared<OpenTrace>(std::move(files)));
 }
 

@@ -58,9 +58,8 @@ struct TraceFiles {
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
 };
-/// `folder` and `from` as for Trace::open().
-Result<TraceFiles> find_trace_files(const std::filesystem::path& folder,
-                                    std::span<const CutHead> from);
+/// `folder` and `part` as for Trace::open(); null: all of it.
+Result<TraceFiles> find_trace_files(const std::filesystem::path& folder, const Trace::Part* part);
 
 /// Steps [first, last] of a group, in one segment.
 struct StepPiece {

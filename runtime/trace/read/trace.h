@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -129,10 +130,13 @@ class Trace {
   /// start recorded. kNotFound without a trace, kCorrupt when no segment is readable or the
   /// segments are of different runs.
   static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder);
-  /// Only what was recorded after these cuts (cut_file.h): older segments are not read, and count
-  /// as retired.
+  /// What one start recorded, in parts.
+  struct Part {
+    std::span<const CutHead> from = {};    // only what came after: older segments count as retired
+    std::set<std::string> processes = {};  // only these; empty: all
+  };
   static Result<std::shared_ptr<const Trace>> open(const std::filesystem::path& folder,
-                                                   std::span<const CutHead> from);
+                                                   const Part& part);
   virtual ~Trace() = default;
 
   virtual const std::filesystem::path& folder() const = 0;  // of the newest start

@@ -232,9 +232,9 @@ Result<std::vector<fs::path>> trace_folders(const fs::path& given) {
   return folders;
 }
 
-Result<TraceFiles> find_trace_files(const fs::path& given, std::span<const CutHead> from) {
+Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* part) {
   ASSIGN_OR_RETURN(auto folders, trace_folders(given));
-  if (!from.empty()) folders = {folders.back()};
+  if (part != nullptr) folders = {folders.back()};
   TraceFiles found;
   Opening opening;
   for (const fs::path& folder : folders) {
@@ -243,7 +243,13 @@ Result<TraceFiles> find_trace_files(const fs::path& given, std::span<const CutHe
     for (const SegmentFile& file : files)
       start.gone.try_emplace({file.process, file.incarnation},
                              retired_through(folder, file.process, file.incarnation));
-    for (const CutHead& cut : from) leave_out(cut, files, start.gone);
+    if (part != nullptr) {
+      for (const CutHead& cut : part->from) leave_out(cut, files, start.gone);
+      if (!part->processes.empty())
+        std::erase_if(files, [part](const SegmentFile& file) {
+          return !part->processes.contains(file.process);
+        });
+    }
     open_segments(files, static_cast<uint32_t>(found.starts.size()), opening);
     found.starts.push_back(std::move(start));
   }
