@@ -36,6 +36,8 @@ class Search {
     std::vector<uint64_t> needs;  // by GroupId: the newest step whose message it has handled
     // Why it ends before the record does: by itself, or because another group does.
     std::string cause, consequence;
+    uint64_t cause_last = 0;  // the last step before its own cause
+    Time cause_at;            // of that step
   };
 
   ProcessId process_of(uint32_t group) const { return plan_.groups[group].process; }
@@ -157,7 +159,11 @@ void Search::scan(uint32_t group, bool is_first) {
     if (is_first) {
       of.cause = step ? refusal(group, *step)
                       : fmt::format("step {} of '{}' is missing", number, plan_.groups[group].name);
-      if (!of.cause.empty()) return;
+      if (!of.cause.empty()) {
+        of.cause_last = of.last;
+        return;
+      }
+      of.cause_at = step->began;
     }
     if (step->kind == StepKind::kMessage && step->incarnation == incarnation_) {
       const uint32_t sender = sender_of(step->link);
@@ -248,7 +254,8 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
     prefix.first_steps.push_back(trace_.first_step(GroupId(i)));
   std::vector<uint64_t> last;
   size_t num_shortened = 0;
-  std::string cause, consequence;
+  const OfGroup* first = nullptr;  // of those that end by themselves
+  std::string consequence;
   for (uint32_t i = 0; i < groups_.size(); ++i) {
     const OfGroup& of = groups_[i];
     prefix.is_absent.push_back(is_absent(i));
@@ -257,7 +264,8 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
     if (is_absent(i) || of.last == recorded) continue;
     prefix.num_dropped += recorded - of.last;
     ++num_shortened;
-    if (cause.empty()) cause = of.cause;
+    const bool is_cause = !of.cause.empty() && of.last == of.cause_last;
+    if (is_cause && (first == nullptr || of.cause_at < first->cause_at)) first = &of;
     if (consequence.empty()) consequence = of.consequence;
   }
   for (uint32_t i = 0; i < plan_.processes.size(); ++i) {
@@ -273,7 +281,7 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
   if (prefix.num_dropped > 0)
     prefix.dropped =
         fmt::format("{} recorded steps of {} actor groups are not followed: {}", prefix.num_dropped,
-                    num_shortened, cause.empty() ? consequence : cause);
+                    num_shortened, first == nullptr ? consequence : first->cause);
   prefix.trace =
       prefix.num_dropped == 0 ? std::move(whole) : trace_up_to(std::move(whole), std::move(last));
   return prefix;

@@ -1,0 +1,100 @@
+// How far a record is followed: up to the first step that cannot be repeated, in each group, and
+// no further than what the others sent.
+#include "runtime/replay/record_prefix.h"
+
+#include <gmock/gmock.h>
+
+#include "runtime/trace/frames.h"
+#include "tests/replay/replay_run.h"
+
+namespace primerl::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The demo's run, recorded, with one delivery changed or left out.
+class APrefix : public ::testing::Test {
+ protected:
+  enum class Change { kFail, kLeaveOut };
+  /// Of the first step of `node`, from `first` on, that is of `kind`.
+  void record(std::string_view node, StepKind kind, uint64_t first, Change change) {
+    const GroupId group = host_of(*plan_, node);
+    const auto tamper = [&](std::span<std::byte> head, std::vector<std::byte>&) {
+      auto& frame = *reinterpret_cast<DeliveryFrame*>(head.data());
+      if (changed_ != 0 || frame.header.kind != static_cast<uint8_t>(TraceFrameKind::kDelivery) ||
+          frame.header.group != group.value || frame.step < first ||
+          frame.step_kind != static_cast<uint8_t>(kind))
+        return true;
+      changed_ = frame.step;
+      if (change == Change::kFail) frame.header.flags |= kFailed;
+      return change != Change::kLeaveOut;
+    };
+    const auto folder = record_demo(demo_, run_, tamper);
+    ASSERT_NE(changed_, 0U);
+    trace_ = Trace::open(folder).value();
+    prefix_ = longest_prefix(*plan_, trace_);
+  }
+  uint64_t last_of(std::string_view node) const {
+    return prefix_.trace->last_step(host_of(*plan_, node));
+  }
+
+  const DemoCase demo_{.seed = 5, .max_off_policy_steps = 0};
+  const std::shared_ptr<const Plan> plan_ = demo_plan(demo_);
+  DemoResult run_;
+  uint64_t changed_ = 0;  // the step
+  std::shared_ptr<const Trace> trace_;
+  RecordPrefix prefix_;
+};
+
+TEST_F(APrefix, EndsWhereAGroupBeganToDrain) {
+  trace_ = Trace::open(record_demo(demo_, run_)).value();
+  prefix_ = longest_prefix(*plan_, trace_);
+  EXPECT_GT(prefix_.num_dropped, 0U);
+  EXPECT_THAT(prefix_.dropped, HasSubstr("had begun to drain"));
+  for (uint32_t i = 0; i < plan_->groups.size(); ++i) {
+    const GroupId group(i);
+    for (uint64_t step = 1; step <= prefix_.trace->last_step(group); ++step)
+      ASSERT_NE(prefix_.trace->step(group, step)->kind, StepKind::kDrain);
+  }
+}
+
+// The failure ended the run. The step is taken again, whether a message or its own turn failed.
+TEST_F(APrefix, EndsBeforeAFailureThatEndedTheRun) {
+  for (const StepKind kind : {StepKind::kMessage, StepKind::kWork}) {
+    changed_ = 0;
+    record("trainer", kind, 5, Change::kFail);
+    EXPECT_EQ(last_of("trainer"), changed_ - 1);
+    EXPECT_THAT(prefix_.dropped, HasSubstr("'trainer' had failed, which ended the run"));
+  }
+}
+
+// A node that drops what it cannot handle had gone on.
+TEST_F(APrefix, GoesPastAFailureThatTheRunHadSurvived) {
+  record("rollout", StepKind::kMessage, 5, Change::kFail);
+  EXPECT_GT(last_of("rollout"), changed_);
+  EXPECT_THAT(prefix_.dropped, HasSubstr("had begun to drain"));
+}
+
+TEST_F(APrefix, EndsBeforeAMissingStepAndInAllThatDependOnIt) {
+  record("rollout", StepKind::kMessage, 40, Change::kLeaveOut);
+  EXPECT_EQ(last_of("rollout"), changed_ - 1);
+  EXPECT_THAT(prefix_.dropped,
+              HasSubstr(fmt::format("step {} of 'rollout.main' is missing", changed_)));
+  // No message that the others have handled was sent by a step that is not there.
+  uint64_t num_shortened = 0;
+  for (uint32_t i = 0; i < plan_->groups.size(); ++i) {
+    const GroupId group(i);
+    if (prefix_.trace->last_step(group) < trace_->last_step(group)) ++num_shortened;
+    for (uint64_t step = 1; step <= prefix_.trace->last_step(group); ++step) {
+      const auto each = prefix_.trace->step(group, step);
+      if (each->kind != StepKind::kMessage) continue;
+      const auto& link = trace_->catalog().links[each->link.index()];
+      const GroupId sender(trace_->catalog().instances[link.sender].group);
+      ASSERT_LE(each->sender_step, prefix_.trace->last_step(sender));
+    }
+  }
+  EXPECT_EQ(num_shortened, plan_->groups.size());
+}
+
+}  // namespace
+}  // namespace primerl::sim
