@@ -53,9 +53,9 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       .state([](auto& f) {
         using R = Router;
         f("policy", &R::policy_)("has_told_fault", &R::has_told_fault_)("engines", &R::engines_)(
-            "in_use", &R::in_use_)("sessions", &R::sessions_)("by_age", &R::by_age_)(
-            "requests", &R::requests_)("held", &R::held_)("is_paused", &R::is_paused_)(
-            "refusals", &R::refusals_)("cancelled", &R::cancelled_)("touches", &R::touches_);
+            "in_use", &R::in_use_)("sessions", &R::sessions_)("requests", &R::requests_)(
+            "held", &R::held_)("is_paused", &R::is_paused_)("refusals", &R::refusals_)(
+            "cancelled", &R::cancelled_);
       });
 }
 
@@ -140,7 +140,7 @@ bool Router::can_take(InstanceId engine, const EngineRecord& record, PolicyVersi
 bool Router::route(const HeldRequest& held) {
   std::vector<EngineView> views;
   RouteQuestion question = question_of(held);
-  const auto session = sessions_.find(held.session());
+  const SessionTable::Session* session = sessions_.find(held.session());
   const InstanceId home = home_of(held);
   for (const InstanceId engine : prefill_.targets()) {
     const auto found = engines_.find(engine);
@@ -149,8 +149,8 @@ bool Router::route(const HeldRequest& held) {
     if (engine == home && record.applied < held.request.version && !record.behind_since)
       record.behind_since = services().now();
     if (!can_take(engine, record, held.request.version)) continue;
-    if (session != sessions_.end() && session->second.engine == engine &&
-        session->second.incarnation == record.incarnation)
+    if (session != nullptr && session->engine == engine &&
+        session->incarnation == record.incarnation)
       question.sticky = static_cast<int32_t>(views.size());
     views.push_back(
         {engine, record.num_sent - record.num_finished, record.num_free_blocks, record.num_blocks});
@@ -166,22 +166,13 @@ bool Router::route(const HeldRequest& held) {
 
 void Router::remember(const HeldRequest& held, InstanceId engine) {
   EngineRecord& record = engines_[engine];
-  if (const auto old = sessions_.find(held.session()); old != sessions_.end()) forget_session(old);
-  const uint64_t touched = ++touches_;
-  sessions_[held.session()] = {engine, record.incarnation, touched};
-  by_age_[touched] = held.session();
-  if (static_cast<int64_t>(sessions_.size()) > options_.sessions_max)
-    forget_session(sessions_.find(by_age_.begin()->second));
+  sessions_.put(held.session(), {engine, record.incarnation},
+                static_cast<size_t>(options_.sessions_max));
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};
   // Of an asker that tells no answers.
   if (static_cast<int64_t>(requests_.size()) > options_.sessions_max)
     requests_.erase(requests_.begin());
-}
-
-void Router::forget_session(std::map<SessionName, Session>::iterator session) {
-  by_age_.erase(session->second.touched);
-  sessions_.erase(session);
 }
 
 Status Router::on_load(const EngineLoad& load) {

@@ -24,6 +24,7 @@
 #include "actors/messages/load.h"
 #include "actors/router/held_requests.h"
 #include "actors/router/policies/policy.h"
+#include "actors/router/session_table.h"
 #include "graph/contract.h"
 
 namespace primerl {
@@ -46,17 +47,6 @@ class Router final : public Actor {
   bool idle() const override { return held_.is_empty() && refusals_.empty(); }
 
  private:
-  /// The engine that has a session's prefix.
-  struct Session {
-    InstanceId engine;
-    uint64_t incarnation = 0;  // of that engine: a restarted one has no prefix
-    uint64_t touched = 0;      // key into by_age_
-    template <class F>
-    static void fields(F& f) {
-      f("engine", &Session::engine)("incarnation", &Session::incarnation)("touched",
-                                                                          &Session::touched);
-    }
-  };
   /// A request that an engine owes an answer.
   struct Owed {
     InstanceId engine;
@@ -131,7 +121,6 @@ class Router final : public Actor {
   void refuse(HeldRequest held, FinishReason end, std::string detail);
   void arm(bool has_more);
   void remember(const HeldRequest& held, InstanceId engine);
-  void forget_session(std::map<SessionName, Session>::iterator session);
   void send_abort(RequestName name, const Owed& owed);
 
   const RouterOptions options_;
@@ -142,8 +131,7 @@ class Router final : public Actor {
   bool has_told_fault_ = false;  // of the policy
   std::map<InstanceId, EngineRecord> engines_;
   std::vector<InstanceId> in_use_;
-  std::map<SessionName, Session> sessions_;
-  std::map<uint64_t, SessionName> by_age_;  // touched -> session
+  SessionTable sessions_;
   std::map<RequestName, Owed> requests_;
   HeldRequests held_;
   bool is_paused_ = false;
@@ -151,7 +139,6 @@ class Router final : public Actor {
   /// they go as that one takes them.
   std::map<InstanceId, std::deque<Refusal>> refusals_;
   CancelledEarly cancelled_;
-  uint64_t touches_ = 0;
   Out<GenerateRequest> prefill_;
   Out<Abort> abort_;
   Out<Completion> refused_;

@@ -37,6 +37,8 @@ struct MsgpackWriter::Packer {
     std::vector<std::byte> bytes;
     void write(const char* data, size_t size) {
       const auto* first = reinterpret_cast<const std::byte*>(data);
+      // Heads of structs and small numbers: most of what is written.
+      if (size == 1) return bytes.push_back(*first);
       bytes.insert(bytes.end(), first, first + size);
     }
   };
