@@ -181,18 +181,18 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
   return ok();
 }
 
-/// `trace/`; if the last start died before it made one, the record of the start before. A start
+/// `trace/`; if the last start died before it recorded, the record of the start before. A start
 /// that was not recorded at all is never skipped.
 fs::path newest_record(const fs::path& run_folder) {
   const fs::path newest = run_folder / "trace";
-  if (is_there(newest)) return newest;
+  if (has_record(newest)) return newest;
   const auto text = read_text_file(run_folder / "run.json");
   const auto facts = text.ok() ? parse_json(*text, "run.json") : Result<Json>(text.error());
   if (!facts.ok() || facts->find("trace") == nullptr || facts->find("trace")->is_null())
     return newest;
   const auto incarnation = facts->get_int("incarnation");
   for (int64_t before = incarnation.ok() ? *incarnation : 0; before > 0; --before)
-    if (const fs::path aside = run_folder / fmt::format("trace.{}", before); is_there(aside))
+    if (const fs::path aside = run_folder / fmt::format("trace.{}", before); has_record(aside))
       return aside;
   return newest;
 }
@@ -276,7 +276,9 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   };
   auto opened = open_record(newest_record(choice.run_folder), plan, choice);
   if (!opened.ok()) {
-    if (opened.error().code() != Code::kNotFound) leave(opened.error().text());
+    const bool has_none = opened.error().code() == Code::kNotFound;
+    const bool may_have_none = !plan.trace.is_on() || is_untouched(choice.run_folder);
+    if (!has_none || !may_have_none) leave(opened.error().text());
     return;
   }
   fs::path record = opened->trace().folder();
@@ -317,6 +319,8 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   follow.incarnation = opened->prefix.incarnation;
   follow.resumed_from = trace.catalog().resumed_from;
   follow.bytes_before = trace.catalog().bytes_before;
+  follow.zero_ns = trace.catalog().zero_ns;
+  follow.wall_zero_seconds = trace.catalog().wall_zero_seconds;
 }
 
 Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {
@@ -352,6 +356,8 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
   if (folder != nullptr) {
     std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
+    // Of a start that died at once.
+    if (!has_record(folder->trace_folder())) fs::remove_all(folder->trace_folder(), ignored);
     ASSIGN_OR_RETURN(const fs::path aside, folder->set_trace_aside());
     FollowFile& follow = choice.follow;
     if (follow.record == folder->trace_folder()) {

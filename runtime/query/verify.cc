@@ -21,7 +21,10 @@ class Verifier {
       : folder_(std::move(folder)), is_continued_(is_continued), store_(folder_ / "blobs") {}
 
   VerifyReport run(const std::vector<SegmentFile>& files) {
-    for (const auto& file : files) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      const SegmentFile& file = files[i];
+      is_last_ = i + 1 == files.size() || files[i + 1].process != file.process ||
+                 files[i + 1].incarnation != file.incarnation;
       if (last_.process != file.process || last_.incarnation != file.incarnation) {
         end_process();
         begin_process(file);
@@ -212,7 +215,8 @@ class Verifier {
           fmt::format("{} bytes were reserved and never written", damage.num_bytes));
     } else {
       is_whole_ = false;
-      const Kind tail = is_continued_ ? Kind::kReplaced : Kind::kCutTail;
+      // What came before the cut had been synced when the cut was made.
+      const Kind tail = is_continued_ && is_last_ ? Kind::kReplaced : Kind::kCutTail;
       add(damage.is_tail ? tail : Kind::kDamage, name(), damage.offset,
           damage.is_tail ? fmt::format("the last {} bytes are no frame", damage.num_bytes)
                          : fmt::format("{} bytes are damaged", damage.num_bytes));
@@ -232,6 +236,7 @@ class Verifier {
   uint64_t num_deliveries_ = 0, num_gaps_ = 0;
   bool has_end_ = false;
   bool is_whole_ = true;  // all segments from the first, without damage
+  bool is_last_ = false;  // the newest segment
 };
 
 }  // namespace
@@ -256,6 +261,12 @@ Result<VerifyReport> verify_trace(const std::filesystem::path& folder) {
     sum.is_closed = report.is_closed;
     std::ranges::move(report.faults, std::back_inserter(sum.faults));
   }
+  // What is missing where one start goes on from another, or from a cut that is not there.
+  const auto trace = Trace::open(folder);
+  if (!trace.ok()) return sum;  // said above
+  for (const TraceFault& fault : (*trace)->faults())
+    if (fault.kind == Kind::kMissingStep || fault.kind == Kind::kOlderMissing)
+      sum.faults.push_back(fault);
   return sum;
 }
 

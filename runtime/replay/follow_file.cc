@@ -7,6 +7,7 @@
 #include "graph/base/json.h"
 #include "runtime/exec/wiring.h"
 #include "runtime/trace/read/trace_prefix.h"
+#include "runtime/trace/segment_files.h"
 
 namespace primerl {
 namespace {
@@ -31,7 +32,9 @@ Json to_json(const FollowFile& follow) {
       .set("ended_ns", follow.ended.to_nanoseconds())
       .set("incarnation", int64_t{follow.incarnation})
       .set("resumed_from", Json::list(follow.resumed_from))
-      .set("bytes_before", std::move(bytes_before));
+      .set("bytes_before", std::move(bytes_before))
+      .set("zero_ns", follow.zero_ns)
+      .set("wall_zero_seconds", follow.wall_zero_seconds);
 }
 
 Result<std::vector<std::string>> texts_of(const Json& json, const char* member) {
@@ -57,6 +60,8 @@ Result<FollowFile> from_json(const Json& json, const Plan& plan) {
   follow.ended = Time::from_nanoseconds(ended_ns);
   ASSIGN_OR_RETURN(const int64_t incarnation, json.get_int("incarnation"));
   follow.incarnation = static_cast<uint32_t>(incarnation);
+  ASSIGN_OR_RETURN(follow.zero_ns, json.get_int("zero_ns"));
+  ASSIGN_OR_RETURN(follow.wall_zero_seconds, json.get_double("wall_zero_seconds"));
   const Json* steps = json.find("last_steps");
   const Json* absent = json.find("absent");
   const Json* bytes_before = json.find("bytes_before");
@@ -99,6 +104,8 @@ std::set<std::string> needed_by(const Plan& plan, ProcessId process) {
 bool FollowFile::is_absent(ProcessId process) const {
   return std::ranges::any_of(absent, [&](const auto& each) { return each.process == process; });
 }
+
+bool has_record(const std::filesystem::path& folder) { return has_segments(folder); }
 
 Result<std::filesystem::path> write_follow_file(const FollowFile& follow) {
   const auto file = follow.record / "follow.json";

@@ -26,6 +26,8 @@ struct FollowFile {
   uint32_t incarnation = 1;               // of the messages between processes that follow
   std::vector<std::string> resumed_from;  // as in the record's catalog
   std::vector<std::pair<std::string, uint64_t>> bytes_before;  // likewise
+  int64_t zero_ns = 0;                                         // likewise: its clock goes on
+  double wall_zero_seconds = 0;                                // likewise
 
   bool is_absent(ProcessId process) const;
 };
@@ -34,6 +36,9 @@ struct FollowFile {
 Result<std::filesystem::path> write_follow_file(const FollowFile& follow);
 /// kCorrupt when it is not of this plan, with what is wrong.
 Result<FollowFile> read_follow_file(const std::filesystem::path& file, const Plan& plan);
+
+/// Whether a start has recorded anything there: one that dies at once has not.
+bool has_record(const std::filesystem::path& folder);
 
 /// What one process follows: the record of all groups that it needs.
 struct FollowedRecord {

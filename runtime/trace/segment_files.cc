@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <string_view>
 #include <tuple>
 
@@ -86,13 +88,40 @@ Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& fold
   return files;
 }
 
+bool has_segments(const std::filesystem::path& folder) {
+  const auto files = list_segments(folder);
+  return files.ok() && !files->empty();
+}
+
+namespace {
+
+/// `trace.N/` of a run folder by N, the newest first.
+std::vector<std::filesystem::path> older_traces(const std::filesystem::path& run_folder) {
+  std::map<uint64_t, std::filesystem::path, std::greater<>> found;
+  std::error_code fault;
+  for (std::filesystem::directory_iterator at(run_folder, fault), end; !fault && at != end;
+       at.increment(fault)) {
+    const std::string name = at->path().filename().string();
+    std::string_view stem = name;
+    if (const auto number = take_number<uint64_t>(stem); number && stem == "trace")
+      found[*number] = at->path();
+  }
+  std::vector<std::filesystem::path> folders;
+  for (auto& [number, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+}  // namespace
+
 Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& given) {
   std::error_code fault;
   if (!std::filesystem::is_directory(given, fault))
     return error(Code::kNotFound, "no folder '{}'", given.string())
         .note("give a run folder, as in runs/latest");
   for (const auto& folder : {given / "trace", given})
-    if (const auto files = list_segments(folder); files.ok() && !files->empty()) return folder;
+    if (has_segments(folder)) return folder;
+  for (const auto& folder : older_traces(given))
+    if (has_segments(folder)) return folder;
   return error(Code::kNotFound, "no trace in '{}'", given.string())
       .note("a run records one unless its graph says [trace] level = \"off\"");
 }

@@ -36,8 +36,11 @@ std::optional<SegmentFile> parse_segment_path(const std::filesystem::path& path)
 /// packed (the packer was stopped between the two), the raw one is listed.
 Result<std::vector<SegmentFile>> list_segments(const std::filesystem::path& folder);
 
-/// The folder of segments, given a run folder, its `trace/` or a link to either. kNotFound when
-/// there is none.
+/// Whether it has a segment: the folder of a start that died at once has none.
+bool has_segments(const std::filesystem::path& folder);
+
+/// The folder of segments, given a run folder, its `trace/` or a link to either; of a run folder
+/// whose newest start recorded nothing, the newest `trace.N/`. kNotFound when there is none.
 Result<std::filesystem::path> find_trace_folder(const std::filesystem::path& given);
 
 /// Makes the folder of a trace with mode 0700: the messages of the actors are private to its user.

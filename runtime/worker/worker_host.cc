@@ -176,7 +176,7 @@ RunEnded WorkerHost::run() {
   if (!log.ok()) return ended_by(RunEnd::kFailed, log.error());
   log_ = std::move(log).value();
   WorkerTrace::Setup recording{
-      plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume,
+      plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume, {},
       {},    {}};
   std::vector<ResumePoint> begun_from = *points;  // what the actors resume from
   if (!arguments_.recover.empty()) {
@@ -231,6 +231,7 @@ Status WorkerHost::open_record(WorkerTrace::Setup& recording,
   recording.resumed_from = follow.resumed_from;
   recording.recovers = follow.record.filename().string();
   recording.bytes_before = follow.bytes_before;
+  recording.zero = {follow.zero_ns, follow.wall_zero_seconds};
   begun_steps_.assign(plan_->tenants.size(), 0);
   for (size_t slot = 0; slot < begun_from.size(); ++slot)
     begun_steps_[slot] = begun_from[slot].step;

@@ -90,8 +90,8 @@ TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   catalog.bytes_before =
       setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(setup.run_folder);
   // began_ns is of the steady clock: these two values map it to wall-clock time.
-  catalog.zero_ns = steady_now().to_nanoseconds();
-  catalog.wall_zero_seconds = wall_seconds();
+  catalog.zero_ns = setup.zero ? setup.zero->first : steady_now().to_nanoseconds();
+  catalog.wall_zero_seconds = setup.zero ? setup.zero->second : wall_seconds();
   return catalog;
 }
 

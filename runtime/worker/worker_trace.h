@@ -35,6 +35,9 @@ class WorkerTrace {
     std::string recovers;                   // as in TraceCatalog
     /// As in TraceCatalog; none: the present sizes of the files in the run folder.
     std::optional<std::vector<std::pair<std::string, uint64_t>>> bytes_before;
+    /// As in TraceCatalog: zero_ns and wall_zero_seconds of the record that is followed, whose
+    /// clock goes on; none: now.
+    std::optional<std::pair<int64_t, double>> zero;
   };
   /// Null when the graph records nothing. kIo when the trace cannot be written. All threads have
   /// the signal of RingRequests blocked.

@@ -24,13 +24,16 @@ std::vector<std::string> endless(const fs::path& folder, const std::string& chec
                                "tenant.main.checkpoint_every=" + checkpoint_every});
 }
 
-/// Runs until the trainer has taken so many steps, then kills the worker.
+/// Runs until the trainer has taken so many steps and its state was saved so often, then kills the
+/// worker.
 void run_and_kill(const fs::path& folder, size_t num_steps,
-                  const std::string& checkpoint_every = "20") {
+                  const std::string& checkpoint_every = "20", size_t num_cuts = 1) {
   std::vector<std::string> words = endless(folder, checkpoint_every);
   words.insert(words.begin(), "primerl-graph");
   Program run(words);
-  while (num_lines(folder / "metrics.jsonl") < num_steps) ASSERT_TRUE(run.is_running());
+  while (num_lines(folder / "metrics.jsonl") < num_steps ||
+         (checkpoint_every != "0" && list_cuts(folder / "trace").size() < num_cuts))
+    ASSERT_TRUE(run.is_running());
   ::kill(worker_of(run), SIGKILL);
   ASSERT_EQ(run.wait().code, 1);
 }
@@ -150,6 +153,29 @@ TEST(ARecoveredRun, IsOneRecordHoweverOftenItWasKilled) {
   EXPECT_EQ(why.code, 0) << why.err;
 }
 
+// A start that dies within its first moments leaves a folder without a record.
+TEST(ARecoveredRun, IsTakenUpFromTheRecordBeforeAStartThatDiedAtOnce) {
+  ScratchFolder scratch;
+  const fs::path folder = scratch.path() / "run";
+  run_and_kill(folder, 50);
+  fs::rename(folder / "trace", folder / "trace.1");
+  fs::create_directory(folder / "trace");
+  std::ofstream(folder / "trace" / "main.2.1.ptr.new") << "x";
+  std::string text = *read_text_file(folder / "run.json");
+  const size_t at = text.find("\"incarnation\": 1");
+  ASSERT_NE(at, std::string::npos) << text;
+  text.replace(at, 16, "\"incarnation\": 2");
+  std::ofstream(folder / "run.json") << text;
+  const auto stat = run_graph_program({"trace", "stat", folder.string()});
+  EXPECT_EQ(stat.code, 0) << stat.err;
+  const std::string more = steps_and_ten(folder);
+  const auto end = resume(folder, more);
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("messages as recorded; going on live"));
+  expect_whole(folder, more);
+  expect_replays(folder);
+}
+
 TEST(ARecoveredRun, KeepsOnlyTheNewestOfOlderRecordsBeyondTheLimit) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
@@ -175,7 +201,7 @@ TEST(ARecoveredRun, KeepsOnlyTheNewestOfOlderRecordsBeyondTheLimit) {
 TEST(ARecoveredRun, NamesASavedStateThatIsDamagedAndTakesTheOlderOne) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  run_and_kill(folder, 70);
+  run_and_kill(folder, 70, "20", 2);
   const auto cuts = list_cuts(folder / "trace");
   ASSERT_EQ(cuts.size(), 2U);
   const auto flip = [](const fs::path& file) {

@@ -26,6 +26,8 @@ FollowFile a_file(const Plan& plan, const fs::path& record) {
   follow.incarnation = 3;
   follow.resumed_from = {"runs/a \"b\"/checkpoints/step_5"};
   follow.bytes_before = {{"rollouts.jsonl", uint64_t{1} << 40}};
+  follow.zero_ns = 98765432109876543;
+  follow.wall_zero_seconds = 1.5e9;
   return follow;
 }
 
@@ -47,6 +49,8 @@ TEST(FollowFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(got->incarnation, 3U);
   EXPECT_EQ(got->resumed_from, wanted.resumed_from);
   EXPECT_EQ(got->bytes_before, wanted.bytes_before);
+  EXPECT_EQ(got->zero_ns, wanted.zero_ns);
+  EXPECT_EQ(got->wall_zero_seconds, wanted.wall_zero_seconds);
 }
 
 TEST(FollowFile, OfAnotherPlanIsRefused) {

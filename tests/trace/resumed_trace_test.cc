@@ -2,6 +2,7 @@
 // record that one uninterrupted start would have left.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "runtime/query/maintenance.h"
 #include "runtime/trace/read/summary.h"
 #include "runtime/trace/read/trace.h"
+#include "runtime/trace/segment_files.h"
 #include "tests/trace/segment_files.h"
 #include "tests/trace/story.h"
 
@@ -134,6 +136,7 @@ void expect_same(const Trace& got, const Trace& wanted, Story& story) {
 
 void expect_same_totals(const TraceSummary& got, const TraceSummary& wanted) {
   EXPECT_EQ(got.num_steps, wanted.num_steps);
+  EXPECT_EQ(got.num_payloads, wanted.num_payloads);
   EXPECT_EQ(got.first_ns, wanted.first_ns);
   for (size_t i = 0; i < wanted.links.size(); ++i) {
     EXPECT_EQ(got.links[i].stats.num_messages, wanted.links[i].stats.num_messages);
@@ -141,6 +144,7 @@ void expect_same_totals(const TraceSummary& got, const TraceSummary& wanted) {
     EXPECT_EQ(got.links[i].stats.busy_us, wanted.links[i].stats.busy_us);
     EXPECT_EQ(got.links[i].stats.handler_us.counts, wanted.links[i].stats.handler_us.counts);
     EXPECT_EQ(got.links[i].num_skipped, wanted.links[i].num_skipped);
+    EXPECT_EQ(got.links[i].num_stored, wanted.links[i].num_stored);
   }
   for (size_t i = 0; i < wanted.groups.size(); ++i)
     for (size_t kind = 0; kind < wanted.groups[i].size(); ++kind) {
@@ -178,6 +182,12 @@ TEST(AResumedRun, IsReadAsTheRecordOfOneStart) {
   }
 }
 
+std::string all_texts(const VerifyReport& report) {
+  std::string text;
+  for (const TraceFault& fault : report.faults) text += fault.text + "\n";
+  return text;
+}
+
 TEST(AResumedRun, SaysWhatDoesNotCount) {
   TestFolder folder;
   ToldInStarts told(folder.path(), 1, {{100, 130}, {200, 240}});
@@ -213,6 +223,46 @@ TEST(AResumedRun, BeginsWithItsSavedStateWhenTheOlderRecordIsGone) {
   EXPECT_EQ(trace->num_starts(), 2U);
   EXPECT_TRUE(trace->begins_with_cut());
   EXPECT_GT(trace->first_step(GroupId(kEnv)), 1U);
+  const auto report = verify_trace(folder.path());
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->is_sound());  // it may have been removed to make room
+  EXPECT_THAT(all_texts(*report), HasSubstr("the older record 'trace.1' is not there"));
+}
+
+TEST(AResumedRun, IsNotSoundWhenAnOlderStartLacksWhatTheNextNeeds) {
+  const uint64_t seed = 10;  // of several segments
+  const size_t end = Story({.num_rounds = rounds_of(seed), .seed = seed}).frames.size();
+  const auto unsound = [&](const std::function<void(const fs::path&)>& harm) {
+    TestFolder folder;
+    ToldInStarts told(folder.path(), seed, {{end - 3000, end - 1000}});
+    EXPECT_TRUE(verify_trace(folder.path())->is_sound());
+    harm(folder.path());
+    const auto report = verify_trace(folder.path());
+    return report.ok() && !report->is_sound();
+  };
+  // The end of a segment that is not the last, and a whole one.
+  EXPECT_TRUE(unsound([](const fs::path& run) {
+    fs::resize_file(segment_path(run / "trace.1", "main", 1, 1), 700'000);
+  }));
+  EXPECT_TRUE(unsound([](const fs::path& run) {
+    for (uint64_t number = 2; number < 20; ++number)
+      fs::remove(segment_path(run / "trace.1", "main", 1, number));
+  }));
+  // The saved state that says where the newest start begins.
+  EXPECT_TRUE(unsound([](const fs::path& run) {
+    for (const auto& cut : list_cuts(run / "trace")) fs::remove(cut);
+  }));
+}
+
+TEST(AResumedRun, WhoseNewestStartDiedAtOnceIsReadWithoutIt) {
+  TestFolder folder;
+  ToldInStarts told(folder.path(), 1, {{100, 130}});
+  fs::rename(folder.path() / "trace", folder.path() / "trace.2");
+  fs::create_directory(folder.path() / "trace");
+  const auto trace = open_trace(folder.path());
+  ASSERT_NE(trace, nullptr);
+  EXPECT_EQ(trace->folder(), folder.path() / "trace.2");
+  EXPECT_EQ(trace->num_starts(), 2U);
 }
 
 // Two folders that name each other must not be read for ever.

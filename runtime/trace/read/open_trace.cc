@@ -255,6 +255,25 @@ void OpenTrace::for_frames_of_step(const std::vector<KeyPiece>& pieces, TraceFra
   }
 }
 
+/// The totals count the messages that steps from `first` on have stored no more.
+void OpenTrace::take_out_payloads(const OfGroup& group, uint64_t first) {
+  if (group.steps.empty()) return;
+  const GroupId id(static_cast<uint32_t>(&group - groups_.data()));
+  const auto take_out_payload = [this](const Frame& frame) {
+    const auto& payload = frame.as<PayloadFrame>();
+    if (!is_of(files_.catalog, payload)) return;
+    --summary_.num_payloads;
+    --summary_.links[payload.link].num_stored;
+  };
+  // The step that was interrupted has stored messages, but was not recorded.
+  const StepPiece newest = group.steps.back();
+  std::vector<KeyPiece> stored;
+  for (const KeyPiece& piece : group.emissions)
+    if (piece.segment->start == newest.segment->start) stored.push_back(piece);
+  for (uint64_t step = first; step <= newest.last + 1; ++step)
+    for_frames_of_step(stored, TraceFrameKind::kPayload, id, step, take_out_payload);
+}
+
 void OpenTrace::visit_notes(
     GroupId group, uint64_t step,
     const std::function<void(NoteKind, InstanceId, std::span<const std::byte>)>& visitor) const {

@@ -57,6 +57,7 @@ struct TraceFiles {
   std::vector<TraceFault> faults;  // unreadable files
   std::optional<TraceExcerpt> excerpt;
   uint64_t num_indexed = 0;
+  bool is_run = false;  // a run folder was given, not the folder of one start
 };
 /// `folder` and `part` as for Trace::open(); null: all of it.
 Result<TraceFiles> find_trace_files(const std::filesystem::path& folder, const Trace::Part* part);
@@ -129,6 +130,7 @@ class OpenTrace final : public Trace {
   void begin_start(const TraceSegment& segment);
   static void drop_steps(OfGroup& group, uint64_t first);
   void take_out(const OfGroup& group, uint64_t first);
+  void take_out_payloads(const OfGroup& group, uint64_t first);
   void add_summary(const TraceSegment& segment);
   void add_digests();
   void count_skipped();

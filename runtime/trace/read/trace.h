@@ -95,10 +95,11 @@ struct TraceFault {
     kMissingSegment,
     kRetired,
     kMissingBlob,
-    kMissingStep,  // a record is missing although nothing around it is damaged
-    kReplaced,     // a later incarnation, or a later start of the run, has these steps instead
-    kExcerpt,      // only what one actor group needs was copied, on purpose (excerpt.h)
-    kSnapshot,     // a snapshot of a flight recorder, which recorded on after it (ring_files.h)
+    kMissingStep,   // a record is missing although nothing around it is damaged
+    kReplaced,      // a later incarnation, or a later start of the run, has these steps instead
+    kExcerpt,       // only what one actor group needs was copied, on purpose (excerpt.h)
+    kOlderMissing,  // the folder of the start that this one went on from is not there
+    kSnapshot,      // a snapshot of a flight recorder, which recorded on after it (ring_files.h)
   } kind;
   std::string file;
   uint64_t offset = 0;
@@ -107,8 +108,8 @@ struct TraceFault {
   uint64_t first = 0;  // its missing steps; of a cut tail, both are the last step
   uint64_t last = 0;
   bool is_fault() const {
-    return kind != Kind::kRetired && kind != Kind::kHole && kind != Kind::kReplaced &&
-           kind != Kind::kExcerpt && kind != Kind::kSnapshot;
+    return kind != Kind::kRetired && kind != Kind::kOlderMissing && kind != Kind::kHole &&
+           kind != Kind::kReplaced && kind != Kind::kExcerpt && kind != Kind::kSnapshot;
   }
 };
 std::string_view to_string(TraceFault::Kind kind);  // "cut_tail", ...

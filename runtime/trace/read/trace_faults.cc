@@ -55,6 +55,8 @@ std::string_view to_string(TraceFault::Kind kind) {
       return "replaced";
     case TraceFault::Kind::kExcerpt:
       return "excerpt";
+    case TraceFault::Kind::kOlderMissing:
+      return "older_missing";
     case TraceFault::Kind::kSnapshot:
       return "snapshot";
   }
@@ -65,6 +67,12 @@ void OpenTrace::find_faults() {
   faults_.insert(faults_.begin(), files_.faults.begin(), files_.faults.end());
   summary_.num_indexed = files_.num_indexed;
   find_segment_faults();
+  if (begins_with_cut() && !files_.catalog.recovers.empty() && files_.is_run)
+    faults_.push_back(fault_of(
+        TraceFault::Kind::kOlderMissing, nullptr,
+        fmt::format("the older record '{}' is not there: the run is read from the saved state that "
+                    "'{}' begins with",
+                    files_.catalog.recovers, oldest_folder().filename().string())));
   if (const auto& excerpt = files_.excerpt) {
     auto fault = fault_of(TraceFault::Kind::kExcerpt, nullptr, "");
     fault.group = excerpt->group;

@@ -301,6 +301,7 @@ Result<TraceFiles> find_trace_files(const fs::path& given, const Trace::Part* pa
   for (TraceStart& start : found.starts)
     start.base_steps = read_base_steps(start.folder, catalog->groups.size());
   found.catalog = std::move(*catalog);
+  found.is_run = part == nullptr && folders.back() != given;
   found.segments.assign(opening.segments.begin(), opening.segments.end());
   found.faults = std::move(opening.faults);
   return found;

@@ -109,6 +109,7 @@ void OpenTrace::drop_steps(OfGroup& group, uint64_t first) {
 
 /// The totals count the steps from `first` on no more: they are recorded again.
 void OpenTrace::take_out(const OfGroup& group, uint64_t first) {
+  take_out_payloads(group, first);
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> before;  // by link: incarnation and sequence
   for (const StepPiece& piece : group.steps)
     for (uint64_t step = std::max(first, piece.first); step <= piece.last; ++step) {
@@ -233,8 +234,8 @@ void OpenTrace::count_skipped() {
       if (is_same && piece.last <= before->last) continue;  // recorded again
       if (is_same && before->last < piece.first)
         summary_.links[l].num_skipped += piece.first - before->last - 1;
-      // Sequences begin at 1.
-      if (before == nullptr && piece.segment->number == 1 &&
+      // Sequences begin at 1, but not behind a cut.
+      if (before == nullptr && piece.segment->number == 1 && !begins_with_cut() &&
           piece.first_incarnation == piece.last_incarnation)
         summary_.links[l].num_skipped += piece.first - 1;
       before = &piece;
