@@ -106,7 +106,7 @@ void redrive(benchmark::State& state, std::string_view node, bool keeps_all) {
     ReplaySetup setup;
     setup.plan = run.plan;
     setup.trace = run.trace;
-    setup.factory = replay_factory(resource_factory(), ReplayDepth::kControl);
+    use_resources(setup, resource_factory(), ReplayDepth::kControl);
     setup.host_services = &host_services;
     setup.options.is_real.assign(run.plan->groups.size(), false);
     setup.options.is_real[run.host_of(node).index()] = true;

@@ -59,6 +59,7 @@ CheckedGraph load(const GraphArguments& arguments) {
 
 std::shared_ptr<const Plan> load_or_complain(const GraphArguments& arguments) {
   CheckedGraph checked = load(arguments);
+  if (arguments.has_run && checked.plan != nullptr) return checked.plan;
   const Rehearsal rehearsal = rehearse(arguments, checked);
   if (rehearsal.end == Rehearsal::End::kCutShort) complain("note: {}\n", rehearsal.text);
   if (!checked.diagnostics.all().empty())

@@ -16,6 +16,7 @@ struct GraphArguments {
   Overrides overrides;
   int64_t max_steps = 0;  // 0 = what the file says
   bool no_rehearsal = false;
+  bool has_run = false;  // in an earlier start: it is neither played nor warned of again
 
   void declare(Arguments& arguments, bool file_is_required = true);
   /// For commands that rehearse.

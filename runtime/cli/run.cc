@@ -70,7 +70,7 @@ bool read_host_setup(const RunArguments& arguments, const Plan& plan, MachineSet
 
 Prepared prepare(RunArguments arguments) {
   Prepared prepared;
-  auto resume = read_resume(arguments.place.resume);
+  auto resume = read_resume(arguments.place);
   if (!resume.ok()) return refuse(resume.error(), kExitBadConfiguration);
   prepared.resume = std::move(resume).value();
   if (arguments.graph.file.empty()) arguments.graph.file = prepared.resume.graph_file.string();
@@ -97,7 +97,7 @@ Prepared prepare(RunArguments arguments) {
     prepared.folder = std::move(taken).value();
   }
   choose_record(arguments.place, *prepared.plan, prepared.resume);
-  const Status chosen = choose_checkpoints(arguments.place.resume, *prepared.plan, prepared.resume);
+  const Status chosen = choose_checkpoints(arguments.place, *prepared.plan, prepared.resume);
   const auto say_notes = [&prepared] {
     for (const auto& note : std::exchange(prepared.resume.notes, {})) complain("note: {}\n", note);
   };
@@ -165,7 +165,7 @@ int RunStarts::run() {
     again.json = arguments_.json;
     again.peer_keys = arguments_.peer_keys;
     again.hosts = arguments_.hosts;
-    again.graph.no_rehearsal = true;  // the graph has run already
+    again.graph.has_run = true;
     again.place.from_checkpoint = next.from_checkpoint;
     arguments_ = std::move(again);
   }
@@ -224,8 +224,13 @@ StartPolicy::Next RunStarts::next_start(const Plan& plan, const RunResult& resul
   if (result.ending.has_left_record)
     complain("warning: {}\nwarning: going on from the checkpoint alone\n", result.ending.why);
   else
-    complain("warning: {}\nwarning: the run resumes ({} of at most {} times within {})\n",
-             result.ending.why, policy_->num_restarts(), settings.restarts_max, window);
+    complain("warning: {}\nwarning: the run resumes{} ({} of at most {} times within {})\n",
+             result.ending.why,
+             next.from_checkpoint ? fmt::format(" from the checkpoint alone: workers died {} times "
+                                                "in a row while they followed its record",
+                                                StartPolicy::kDeathsFollowingMax)
+                                  : "",
+             policy_->num_restarts(), settings.restarts_max, window);
   // After Ctrl-C the next start ends at once.
   const Time until = steady_now() + next.pause;
   while (SignalCounter::count() == 0 && steady_now() < until)
@@ -292,6 +297,8 @@ void declare_run(RunArguments& arguments, Arguments& flags) {
   flags.text(arguments.place.out, "--out", "DIR", "the run folder; default runs/<time>-<name>");
   flags.text(arguments.place.resume, "--resume", "DIR",
              "goes on with a run folder, or with a new run from checkpoints/step_N");
+  flags.text(arguments.place.fork, "--fork", "RUN@step=N",
+             "begins a new run where RUN had its checkpoint of step N; --set changes the graph");
   flags.flag(arguments.place.from_checkpoint, "--from-checkpoint",
              "resumes after the newest checkpoint, without what was recorded after it");
   flags.text(arguments.peer_keys.keys, "--keys", "FILE",

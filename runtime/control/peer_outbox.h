@@ -16,6 +16,7 @@
 
 #include "graph/base/clock.h"
 #include "runtime/wire/agent_frames.h"
+#include "runtime/wire/timeouts.h"
 
 namespace primerl {
 
@@ -60,10 +61,5 @@ class PeerOutbox {
   Time last_turn_;
   Time next_beat_;
 };
-
-/// How often each side sends a heartbeat: several times within `dead_after`.
-inline Duration beat_every(Duration dead_after) {
-  return std::min(Duration::seconds(1), Duration::nanoseconds(dead_after.to_nanoseconds() / 5));
-}
 
 }  // namespace primerl

@@ -241,6 +241,14 @@ Status RunCoordinator::tick(Time now) {
     if (!members_[i].beat.stall.empty())
       (void)std::move(stalled).note(
           fmt::format("process '{}':\n{}", plan_.processes[i].name, members_[i].beat.stall));
+  // A drain waits until nothing is under way, also where every group is idle.
+  if (phase_ == Phase::kDraining) {
+    const std::vector<EdgeLedger> total = total_edges();
+    for (size_t e = 0; e < total.size(); ++e)
+      if (const auto under_way = static_cast<int64_t>(total[e].in_flight); under_way != 0)
+        (void)std::move(stalled).note(
+            fmt::format("edge '{}': {} messages under way", plan_.edges[e].name, under_way));
+  }
   return tell_stall_ ? std::move(stalled).note(tell_stall_()) : std::move(stalled);
 }
 

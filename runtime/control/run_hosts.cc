@@ -9,6 +9,7 @@
 
 #include "graph/base/files.h"
 #include "runtime/program/version.h"
+#include "runtime/wire/timeouts.h"
 
 namespace primerl {
 namespace {
@@ -58,7 +59,7 @@ Result<std::unique_ptr<RunHosts>> RunHosts::connect(const MachineSetup& setup, c
     ASSIGN_OR_RETURN(hosts->agents_[host.name],
                      AgentClient::open(address, own, plan.settings.dead_after));
   }
-  const Duration patience = std::max(kConnectMax, plan.settings.dead_after * 2);
+  const Duration patience = agent_back_max(plan.settings.dead_after);
   for (const auto& [name, agent] : hosts->agents_)
     RETURN_IF_ERROR(agent->wait_until_greeted(start.is_again ? patience : kConnectMax,
                                               start.is_again, start.is_cancelled));

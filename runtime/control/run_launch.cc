@@ -12,6 +12,7 @@
 #include "runtime/control/stop_signals.h"
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
+#include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
 
 namespace primerl {

@@ -104,14 +104,15 @@ std::string RunLifecycle::phase_text() const {
   return "";
 }
 
-RunEnding RunLifecycle::end_of_launch(const Error& why, bool was_up) const {
+RunEnding RunLifecycle::end_of_launch(const Error& why) const {
   RunEnding ending;
   ending.how = RunEnding::How::kInterrupted;
   if (is_interrupted()) return ending;
   ending.how = RunEnding::How::kFailed;
   ending.why = why.text();
   ending.has_lost_worker = has_lost_worker_;
-  ending.was_following = is_following_ && was_up;
+  // A worker reads the record, and the saved state, before it is ready.
+  ending.was_following = is_following_;
   return ending;
 }
 

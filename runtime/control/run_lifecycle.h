@@ -85,7 +85,7 @@ class RunLifecycle {
   const std::string& fault() const { return fault_; }
 
   /// The launch failed: `why`, or "" when it was interrupted.
-  RunEnding end_of_launch(const Error& why, bool was_up) const;
+  RunEnding end_of_launch(const Error& why) const;
   /// All workers have ended. `why` and `is_stalled` are what they reported; `all_said_how`: each of
   /// them reported how it ended, so that it is known whether the record was the cause.
   RunEnding end(std::string why, bool is_stalled, bool all_said_how) const;

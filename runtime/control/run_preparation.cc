@@ -248,9 +248,51 @@ Status check_recorded_steps(const Plan& plan, const ResumeChoice& choice) {
   return ok();
 }
 
+Result<ResumeChoice> read_fork(const std::string& fork) {
+  constexpr std::string_view kStep = "@step=";
+  ResumeChoice choice;
+  const size_t at = fork.rfind(kStep);
+  const char* const end = fork.data() + fork.size();
+  const char* const digits = at == std::string::npos ? end : fork.data() + at + kStep.size();
+  const auto [stop, fault] = std::from_chars(digits, end, choice.fork_step);
+  if (at == std::string::npos || fault != std::errc() || stop != end || choice.fork_step < 1)
+    return error(Code::kInvalid, "--fork: '{}' names no step of a run", fork)
+        .note("write it as in --fork runs/latest@step=40");
+  std::error_code missing;
+  choice.fork_of = fs::canonical(fork.substr(0, at), missing);
+  if (missing || !is_there(choice.fork_of / "run.json"))
+    return error(Code::kNotFound, "--fork: '{}' is no run folder", fork.substr(0, at));
+  choice.graph_file = choice.fork_of / "graph.resolved.toml";
+  return choice;
+}
+
+/// The checkpoints of a fork, one of each tenant.
+Status read_fork_points(const Plan& plan, ResumeChoice& choice) {
+  for (const auto& tenant : plan.tenants) {
+    const auto folder = checkpoints_folder(choice.fork_of, tenant.name, plan.tenants.size());
+    const auto steps = checkpoint_steps(folder);
+    if (std::find(steps.begin(), steps.end(), choice.fork_step) == steps.end()) {
+      Error none = error(Code::kNotFound, "--fork: '{}' has no checkpoint of step {}",
+                         folder.string(), choice.fork_step);
+      if (steps.empty())
+        return std::move(none).note("it has none: tenant.NAME.checkpoint_every makes them");
+      return std::move(none).note(fmt::format("it has those of steps {}", fmt::join(steps, ", ")));
+    }
+    ASSIGN_OR_RETURN(auto point, read_checkpoint(folder / fmt::format("step_{}", choice.fork_step),
+                                                 CheckpointDepth::kContents));
+    choice.points.push_back(std::move(point));
+  }
+  return ok();
+}
+
 }  // namespace
 
-Result<ResumeChoice> read_resume(const std::string& resume) {
+Result<ResumeChoice> read_resume(const RunPlace& place) {
+  if (!place.fork.empty() && (!place.resume.empty() || place.from_checkpoint))
+    return error(Code::kInvalid, "--fork begins a new run: leave {} out",
+                 place.resume.empty() ? "--from-checkpoint" : "--resume");
+  if (!place.fork.empty()) return read_fork(place.fork);
+  const std::string& resume = place.resume;
   ResumeChoice choice;
   if (resume.empty()) return choice;
   std::error_code fault;
@@ -323,9 +365,12 @@ void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice
   follow.wall_zero_seconds = trace.catalog().wall_zero_seconds;
 }
 
-Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice) {
-  if (resume.empty()) return ok();
-  if (!choice.run_folder.empty()) {
+Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice& choice) {
+  const std::string& resume = place.resume;
+  if (resume.empty() && choice.fork_of.empty()) return ok();
+  if (!choice.fork_of.empty()) {
+    RETURN_IF_ERROR(read_fork_points(plan, choice));
+  } else if (!choice.run_folder.empty()) {
     RETURN_IF_ERROR(read_points(choice.run_folder, plan, choice));
   } else {
     if (plan.tenants.size() != 1)

@@ -10,6 +10,9 @@
 /// no finished work is done again, and with the checkpoint the learner need not repeat its older
 /// steps. Otherwise, or with --from-checkpoint, the run resumes from the newest complete
 /// checkpoint. GRAPH may be left out: the resolved graph of that run is used again.
+///
+/// `--fork RUN@step=N`: a new run that begins where RUN had committed its checkpoints of step N, of
+/// every tenant. Groups that no batch had consumed begin again, with their tasks and seeds.
 #pragma once
 
 #include <filesystem>
@@ -30,6 +33,7 @@ namespace primerl {
 struct RunPlace {
   std::string out;               // the folder of the run; "": one with a new name
   std::string resume;            // a run folder or a checkpoint; "": a new run
+  std::string fork;              // RUN@step=N; "": no fork
   bool from_checkpoint = false;  // do not follow the record
 };
 
@@ -37,7 +41,9 @@ struct RunPlace {
 struct ResumeChoice {
   std::filesystem::path run_folder;  // to resume in; empty = a new one
   std::filesystem::path graph_file;  // the resolved graph of that run
-  std::vector<ResumePoint> points;   // index = tenant slot; filled by choose_checkpoints()
+  std::filesystem::path fork_of;     // the run folder that is forked; empty: none
+  int64_t fork_step = 0;
+  std::vector<ResumePoint> points;  // index = tenant slot; filled by choose_checkpoints()
   FollowFile follow;  // filled by choose_record(); without `record`: no record is followed
   std::filesystem::path follow_file;          // `follow`, once there is a run folder
   bool has_other_options = false;             // the record is of the same graph with other options
@@ -47,14 +53,14 @@ struct ResumeChoice {
   std::vector<FoundCheckpoints> found;        // by tenant slot; filled by choose_record()
 };
 
-/// Says what `--resume` names; an empty name is an empty choice.
-Result<ResumeChoice> read_resume(const std::string& resume);
+/// Says what `--resume` or `--fork` names; without either it is an empty choice.
+Result<ResumeChoice> read_resume(const RunPlace& place);
 
 /// Finds the record of a start that was cut off, if it can be followed; a note says why not.
 void choose_record(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
 /// Finds every tenant's checkpoint; the error names what is missing and what to do.
-Status choose_checkpoints(const std::string& resume, const Plan& plan, ResumeChoice& choice);
+Status choose_checkpoints(const RunPlace& place, const Plan& plan, ResumeChoice& choice);
 
 /// Makes the run folder, or goes on in `taken`, and writes the resolved graph into it; an earlier
 /// trace there is renamed (RunFolder::set_trace_aside()), and choice.record is updated.

@@ -13,6 +13,7 @@
 #include "runtime/program/output.h"
 #include "runtime/program/programs.h"
 #include "runtime/program/version.h"
+#include "runtime/wire/timeouts.h"
 
 namespace primerl {
 namespace {
@@ -54,7 +55,7 @@ RunResult RunSession::run() {
   if (const Status launched = launch_workers(); !launched.ok()) {
     kill_all();
     count_signals();
-    return ended(lifecycle_.end_of_launch(launched.error(), coordinator_->is_up()));
+    return ended(lifecycle_.end_of_launch(launched.error()));
   }
   watch();
   return result();
@@ -201,8 +202,8 @@ void RunSession::watch_silence() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     // A worker that has been started again loads its libraries before its first message.
-    const Duration limit = worker.has_spoken ? plan_.settings.dead_after
-                                             : std::max(kHelloMax, plan_.settings.dead_after);
+    const Duration limit =
+        worker.has_spoken ? plan_.settings.dead_after : hello_max(plan_.settings.dead_after);
     if (worker.is_closed || steady_now() - worker.heard_at < limit) continue;
     worker.process->kill();
     worker.was_silent = true;

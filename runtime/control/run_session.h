@@ -27,9 +27,6 @@
 
 namespace primerl {
 
-/// From a worker's start to its first message: libtorch may load from a cold disk.
-inline constexpr Duration kHelloMax = Duration::seconds(60);
-
 /// How a start ended, for the summary and run.json.
 struct RunResult {
   RunEnding ending;

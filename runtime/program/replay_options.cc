@@ -12,6 +12,8 @@ void ReplayArguments::declare(Arguments& arguments) {
   arguments.texts(sets, "--set", "K=V", "an option to change: shows what would have changed first");
   arguments.integer(threads, "--threads", "N", "threads for groups without compute resources", 1,
                     256);
+  arguments.text(from, "--from", "STEP",
+                 "begins with what was saved before this training step, or NODE:STEP");
   arguments.integer(stop_at, "--stop-at", "STEP", "stops --node before this step of its group", 0,
                     INT64_MAX);
   arguments.flag(is_stepped, "--step", "steps by hand: next, back, show");
@@ -24,6 +26,11 @@ void ReplayArguments::declare(Arguments& arguments) {
 Status ReplayArguments::validate() const {
   if (stop_at > 0 && node.empty() && !is_stepped)
     return error(Code::kInvalid, "--stop-at needs --node: steps are counted per actor group");
+  if (!from.empty() && depth != "control")
+    return error(Code::kInvalid,
+                 "--from needs --depth control: the saved state has no weights and no caches");
+  if (!from.empty() && !fixture.empty())
+    return error(Code::kInvalid, "a fixture begins with the first step: leave --from out");
   if (is_stepped && !fixture.empty())
     return error(Code::kInvalid, "--step plays by hand: there is no --fixture of that");
   if (is_stepped && threads != 1)
@@ -40,6 +47,7 @@ std::vector<std::string> ReplayArguments::words() const {
     words.push_back(value);
   };
   add("--node", node);
+  add("--from", from);
   for (const auto& set : sets) add("--set", set);
   if (stop_at > 0) add("--stop-at", fmt::format("{}", stop_at));
   add("--out", out);

@@ -16,6 +16,7 @@ struct ReplayArguments {
   std::string node;
   std::vector<std::string> sets;
   int64_t threads = 1;
+  std::string from;     // a training step or NODE:STEP; empty = the first step
   int64_t stop_at = 0;  // 0 = the end
   bool is_stepped = false;
   std::string out;

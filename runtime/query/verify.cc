@@ -26,14 +26,14 @@ class Verifier {
       is_last_ = i + 1 == files.size() || files[i + 1].process != file.process ||
                  files[i + 1].incarnation != file.incarnation;
       if (last_.process != file.process || last_.incarnation != file.incarnation) {
-        end_process();
+        end_process(&file);
         begin_process(file);
       }
       check_number(file);
       last_ = file;
       check_segment(file);
     }
-    end_process();
+    end_process(nullptr);
     return std::move(report_);
   }
 
@@ -59,8 +59,15 @@ class Verifier {
         fmt::format("segments 1 to {} of '{}' were retired", last_.number, first.process));
   }
 
-  void end_process() {
+  /// `next`: what is looked at then; null: nothing.
+  void end_process(const SegmentFile* next) {
     if (last_.process.empty() || has_end_) return;
+    if (next != nullptr && next->process == last_.process) {
+      add(Kind::kReplaced, name(), 0,
+          fmt::format("'{}' (incarnation {}) died and was started again as incarnation {}",
+                      last_.process, last_.incarnation, next->incarnation));
+      return;
+    }
     if (is_continued_) {
       add(Kind::kReplaced, name(), 0,
           fmt::format("'{}' (incarnation {}) was cut off; the run went on from its saved state",

@@ -96,7 +96,7 @@ Error no_metric(const MetricValues& values, const Predicate& predicate) {
 Result<BisectResult> look_at_metrics(const std::string& run, const Predicate& predicate) {
   BisectResult result;
   ASSIGN_OR_RETURN(const ReplaySession session,
-                   open_replay(run, "control", predicate.node, {}, ""));
+                   open_replay({.run = run, .depth = "control", .node = predicate.node}));
   ASSIGN_OR_RETURN(const GroupId group, find_group(*session.plan, predicate.node));
   ASSIGN_OR_RETURN(const auto replay, Replay::make(session.setup(1)));
   // A training step's metrics are published with the delivery after it.

@@ -27,6 +27,8 @@ class Search {
         groups_(plan.groups.size()),
         last_handled_(wiring_->links.size(), 0) {}
 
+  /// Finds what of the record can be played at all. Call it first.
+  std::vector<bool> find_absent();
   RecordPrefix run(std::shared_ptr<const Trace> whole);
 
  private:
@@ -223,7 +225,7 @@ bool Search::is_newer(uint32_t group) const {
   return false;
 }
 
-RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
+std::vector<bool> Search::find_absent() {
   for (uint32_t i = 0; i < groups_.size(); ++i) {
     groups_[i].first = cuts_.first_step(GroupId(i));
     if (cuts_.state_of(GroupId(i)) != nullptr) look_at_cut(i);
@@ -239,6 +241,11 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
   }
   std::vector<bool> absent;
   for (uint32_t i = 0; i < groups_.size(); ++i) absent.push_back(is_absent(i));
+  return absent;
+}
+
+RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
+  const std::vector<bool> absent = find_absent();
   incarnation_ = incarnation_of(plan_, trace_, absent, cuts_);
   for (uint32_t i = 0; i < groups_.size(); ++i) scan(i, true);
   for (bool changes = true; changes;) {
@@ -288,6 +295,10 @@ RecordPrefix Search::run(std::shared_ptr<const Trace> whole) {
 }
 
 }  // namespace
+
+std::vector<bool> absent_groups(const Plan& plan, const Trace& trace, const RunCuts& cuts) {
+  return Search(plan, trace, cuts).find_absent();
+}
 
 RecordPrefix longest_prefix(const Plan& plan, std::shared_ptr<const Trace> trace,
                             const RunCuts& cuts) {

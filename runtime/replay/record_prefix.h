@@ -52,5 +52,8 @@ Result<RecordPrefix> prefix_to_follow(const Plan& plan, std::shared_ptr<const Tr
 /// The same of any record that fits the plan (check_fits), also one that nobody can follow.
 RecordPrefix longest_prefix(const Plan& plan, std::shared_ptr<const Trace> trace,
                             const RunCuts& cuts = {});
+/// By GroupId: whose process died in the record and came back, or has a part of its record missing,
+/// so that it is not played: what it sent is taken from the records of the others.
+std::vector<bool> absent_groups(const Plan& plan, const Trace& trace, const RunCuts& cuts = {});
 
 }  // namespace primerl

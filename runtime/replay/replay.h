@@ -82,6 +82,8 @@ class ReplayedAnswers {
   virtual bool is_parallel() const = 0;
 };
 
+class PublishedVersions;  // replayed_channel.h
+
 struct ReplaySetup {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const Trace> trace;
@@ -89,6 +91,8 @@ struct ReplaySetup {
   std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers& answers)>
       factory;
   HostServices* host_services = nullptr;  // outlives the replay
+  /// Steps wait for the weights that they took, where these are computed again; null: none are.
+  std::shared_ptr<const PublishedVersions> published;
   /// From which the groups follow the record; empty: from their first step. Resources that go on
   /// from one answer from the record (ReplayDepth::kControl).
   RunCuts cuts;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
   // DeliveryObserver
   void on_step(const StepRecord& record) override;
 
-  const TraceStep& recorded() const { return recorded_; }  // of next()
+  const TraceStep& recorded() const { return recorded_; }                       // of next()
+  std::span<const std::vector<std::byte>> answers() const { return answers_; }  // of next()
   const std::vector<std::byte>* take_answer();
   /// Stops the group here, permanently.
   void stop(Divergence divergence);

@@ -128,7 +128,8 @@ uint32_t recorded_incarnation(const Trace& trace, const std::vector<bool>& is_ab
 uint32_t incarnation_of(const Plan& plan, const Trace& trace, const std::vector<bool>& is_absent,
                         const RunCuts& cuts) {
   for (uint32_t i = 0; i < plan.groups.size(); ++i)
-    if (const GroupState* state = cuts.state_of(GroupId(i)); state != nullptr && !is_absent[i])
+    if (const GroupState* state = cuts.state_of(GroupId(i));
+        state != nullptr && (is_absent.empty() || !is_absent[i]))
       return state->incarnation;
   return recorded_incarnation(trace, is_absent);
 }

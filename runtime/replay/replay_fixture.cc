@@ -273,7 +273,8 @@ Result<WrittenFixture> write_fixture(const ReplaySession& session, const ReplayS
 }
 
 Result<PlayedFixture> play_fixture(const fs::path& folder, const std::string& depth) {
-  ASSIGN_OR_RETURN(const ReplaySession session, open_replay(folder.string(), depth, "", {}, ""));
+  ASSIGN_OR_RETURN(const ReplaySession session,
+                   open_replay({.run = folder.string(), .depth = depth}));
   const auto excerpt = session.trace->excerpt();
   if (!excerpt) return error(Code::kInvalid, "'{}' is no fixture", folder.string());
   ASSIGN_OR_RETURN(const auto replay, Replay::make(session.setup(1)));

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "graph/base/suggest.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/replay/recovery.h"
+#include "runtime/replay/traced_learner.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
 
@@ -55,6 +57,80 @@ Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std:
         .note("what one incarnation after the other did is read (trace ls, why), not replayed");
   is_real[group.index()] = true;
   return is_real;
+}
+
+/// `--from`: a training step, or a step of a node's actor group.
+Result<RunMoment> moment_of(const ReplaySession& session, const std::string& from) {
+  RunMoment moment;
+  const char* const end = from.data() + from.size();
+  const auto [stop, fault] = std::from_chars(from.data(), end, moment.training_step);
+  if (fault == std::errc() && stop == end) {
+    if (moment.training_step < 1)
+      return error(Code::kInvalid, "--from {}: training steps are counted from 1", from);
+    return moment;
+  }
+  ASSIGN_OR_RETURN(const StepName name, parse_step_name(session.trace->catalog(), from));
+  if (!name.step)
+    return error(Code::kInvalid, "--from '{}' names no step", from)
+        .note("give a training step, as in --from 120, or a node's, as in --from trainer:412");
+  moment.group = name.group;
+  moment.step = *name.step;
+  if (const uint64_t last = session.trace->last_step(name.group); moment.step > last)
+    return error(Code::kInvalid, "--from {} is beyond the record: '{}' has {} steps", from,
+                 session.plan->group(name.group).name, last);
+  return moment;
+}
+
+/// The training step that is taken after all that is recorded.
+Result<int64_t> next_training_step(const ReplaySession& session, std::span<const CutFile> files) {
+  int64_t taken = 0;
+  for (const CutFile& file : files)
+    for (const auto& [slot, steps] : file.head.learner_steps)
+      if (slot == 0) taken = steps;
+  const Plan& plan = *session.plan;
+  for (size_t i = 0; i < plan.resources.size(); ++i) {
+    if (plan.resources[i].kind != Learner::kResourceKind) continue;
+    const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
+    const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
+    if (tenant.is_none() || tenant.index() == 0)
+      return taken + num_recorded_steps(*session.trace, owner, session.cuts.first_step(owner)) + 1;
+  }
+  return error(Code::kInvalid, "no node of this graph trains: name a node's step, as in --from {}",
+               "env:412");
+}
+
+/// Chooses the saved state that the replay begins with.
+Status begin_from(const ReplayRequest& request, ReplaySession& session) {
+  if (session.trace->excerpt())
+    return error(Code::kInvalid, "a fixture is played from its first step: leave --from out");
+  ASSIGN_OR_RETURN(const RunMoment moment, moment_of(session, request.from));
+  ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
+  const auto files = cuts_before(*session.plan, *session.trace, folders, moment);
+  bool is_chosen = !files.empty();
+  if (is_chosen) {
+    const RunCuts base = std::exchange(session.cuts, cuts_of(*session.plan, files));
+    // From cuts of all processes that are played, or of none.
+    const auto absent = absent_groups(*session.plan, *session.trace, session.cuts);
+    for (uint32_t i = 0; i < absent.size(); ++i)
+      is_chosen = is_chosen && (absent[i] || session.cuts.state_of(GroupId(i)) != nullptr);
+    if (!is_chosen) session.cuts = base;
+  }
+  if (moment.step == 0) {
+    ASSIGN_OR_RETURN(const int64_t next, next_training_step(session, files));
+    if (moment.training_step >= next)
+      return error(Code::kInvalid, "--from {} is beyond the record: it has {} training steps",
+                   request.from, next - 1);
+  }
+  Time at;
+  for (const CutFile& file : files) at = std::max(at, file.head.at);
+  session.reasons.push_back(
+      is_chosen
+          ? fmt::format(
+                "the replay begins {:.1f} s after the start of the run, with what was "
+                "saved there",
+                static_cast<double>(at.to_nanoseconds() - session.trace->catalog().zero_ns) * 1e-9)
+          : "nothing was saved before that: the replay begins with the first step");
+  return ok();
 }
 
 }  // namespace
@@ -168,17 +244,18 @@ Result<GroupId> find_group(const Plan& plan, const std::string& name) {
   return std::move(unknown).note("it has: " + join_names(known));
 }
 
-Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
-                                  const std::string& node, const std::vector<std::string>& sets,
-                                  const std::string& out) {
+Result<ReplaySession> open_replay(const ReplayRequest& request) {
+  const std::string& depth = request.depth;
   ReplaySession session;
-  ASSIGN_OR_RETURN(session.trace, Trace::open(run));
-  ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, sets));
+  ASSIGN_OR_RETURN(session.trace, Trace::open(request.run));
+  ASSIGN_OR_RETURN(session.plan, plan_of(*session.trace, request.sets));
   const Plan& plan = *session.plan;
   const auto excerpt = session.trace->excerpt();
+  RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
   if (!excerpt) {
     ASSIGN_OR_RETURN(session.cuts, base_cuts(plan, session.trace->oldest_folder()));
   }
+  if (!request.from.empty()) RETURN_IF_ERROR(begin_from(request, session));
   if (!session.cuts.empty() && depth != "control")
     return error(
                Code::kInvalid,
@@ -192,17 +269,18 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
       return error(Code::kInvalid,
                    "the trace of '{}' begins with step {}: the steps before it were retired",
                    plan.groups[i].name, session.trace->first_step(GroupId(i)))
-          .note("replay begins with the first step; trace commands read what is left");
-  RETURN_IF_ERROR(check_fits(plan, session.trace->catalog()));
+          .note("replay begins with the first step; trace commands read what is left")
+          .note("with --depth control, --from STEP begins with saved state");
   session.is_absent = excerpt ? std::vector<bool>(plan.groups.size(), false)
-                              : longest_prefix(plan, session.trace, session.cuts).is_absent;
-  ASSIGN_OR_RETURN(session.is_real, choose_groups(session, node));
+                              : absent_groups(plan, *session.trace, session.cuts);
+  ASSIGN_OR_RETURN(session.is_real, choose_groups(session, request.node));
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
                                        : ReplayDepth::kFull;
   if (!excerpt)
-    session.reasons = close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
-                                 session.is_absent, session.is_real);
+    for (std::string& reason : close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
+                                          session.is_absent, session.is_real))
+      session.reasons.push_back(std::move(reason));
   if (const std::string here = program_text(*plan.catalog);
       here != session.trace->catalog().program_version && !excerpt)
     session.reasons.push_back(
@@ -215,7 +293,7 @@ Result<ReplaySession> open_replay(const std::string& run, const std::string& dep
           "'{}' is taken from the record: its process died and came back", plan.groups[i].name));
   std::vector<std::string> tenants;
   for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
-  session.host_services = std::make_unique<ReplayHostServices>(out, std::move(tenants));
+  session.host_services = std::make_unique<ReplayHostServices>(request.out, std::move(tenants));
   std::vector<ResumePoint> points;
   for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
     // An excerpt contains the parts of checkpoints that it needs.
@@ -236,7 +314,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   ReplaySetup setup;
   setup.plan = plan;
   setup.trace = trace;
-  setup.factory = replay_factory(resource_factory(), depth);
+  use_resources(setup, resource_factory(), depth);
   setup.host_services = host_services.get();
   setup.cuts = cuts;
   setup.options.is_real = is_real;

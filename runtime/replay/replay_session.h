@@ -74,12 +74,20 @@ struct ReplaySession {
   ReplaySetup setup(uint32_t num_threads) const;
 };
 
+/// What is to be played, in the words of the command.
+struct ReplayRequest {
+  std::string run;
+  std::string depth = "full";
+  std::string node = {};  // empty: the whole graph
+  std::vector<std::string> sets = {};
+  std::string out = {};   // empty: what actors write is not kept
+  std::string from = {};  // a training step or NODE:STEP; empty: the first step
+};
+
 /// Opens what is to be played; of an excerpt (a fixture), only its actor group. Errors are about
 /// the trace, the graph in it or the options; findings of the graph check (a wrong --set) are in
 /// the notes of the error.
-Result<ReplaySession> open_replay(const std::string& run, const std::string& depth,
-                                  const std::string& node, const std::vector<std::string>& sets,
-                                  const std::string& out);
+Result<ReplaySession> open_replay(const ReplayRequest& request);
 
 /// "env.main:7: emission: message 3 of ..." with one line per detail.
 std::string divergence_text(const Plan& plan, const Divergence& divergence);

@@ -1,6 +1,7 @@
 // The work of the workers of a replay: taking messages, choosing, stepping; finding messages that
 // were never sent.
 #include "runtime/replay/replay_player.h"
+#include "runtime/replay/replayed_channel.h"
 
 namespace primerl {
 
@@ -57,9 +58,11 @@ bool Player::bring_input(Part& part) {
   return true;
 }
 
-/// The worker's part with the earliest recorded next step, among those that can take it.
+/// The worker's part with the earliest recorded next step, among those that can take it. One whose
+/// weights are not published yet comes last.
 Part* Player::pick(uint32_t worker) {
   Part* best = nullptr;
+  Part* early = nullptr;  // its weights are missing
   for (const auto& part : parts_) {
     if (!part || part->worker != worker) continue;
     accept(*part);
@@ -67,9 +70,11 @@ Part* Player::pick(uint32_t worker) {
     if (best != nullptr && part->cursor->recorded().began >= best->cursor->recorded().began)
       continue;
     if (!part->group->ready() && (!bring_input(*part) || !part->group->ready())) continue;
-    best = part.get();
+    const bool is_early = setup_.published != nullptr &&
+                          !setup_.published->has(part->group->id(), part->cursor->answers());
+    (is_early ? early : best) = part.get();
   }
-  return best;
+  return best != nullptr ? best : early;
 }
 
 void Player::step(Part& part) {

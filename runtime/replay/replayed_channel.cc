@@ -1,5 +1,6 @@
 #include "runtime/replay/replayed_channel.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -50,6 +51,11 @@ Error error_of(const std::vector<std::byte>& bytes, PolicyVersion version) {
                            bytes.size() - kCodeAt - 1));
 }
 
+/// Answers of a channel are among those of engines and learners, which are longer.
+bool is_version(const std::vector<std::byte>& answer) {
+  return answer.size() == sizeof(PolicyVersion::value);
+}
+
 class TracedChannel final : public WeightChannel {
  public:
   explicit TracedChannel(ReplayedChannelSetup setup)
@@ -57,12 +63,15 @@ class TracedChannel final : public WeightChannel {
         next_(std::move(setup.next)),
         keep_(std::move(setup.keep)),
         without_tensors_(setup.without_tensors),
-        may_come_(std::move(setup.may_come)) {}
+        may_come_(std::move(setup.may_come)),
+        told_published_(std::move(setup.published)) {}
 
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     // A version without tensors is not published: fetch() makes it from its number.
     if (without_tensors_ && snapshot != nullptr && snapshot->tensors.empty()) return ok();
+    const PolicyVersion version = snapshot == nullptr ? PolicyVersion() : snapshot->version;
     const Status published = channel_->publish(std::move(snapshot));
+    if (told_published_ != nullptr && published.ok()) told_published_(version);
     const std::lock_guard lock(mutex_);
     published_.notify_all();
     return published;
@@ -116,11 +125,30 @@ class TracedChannel final : public WeightChannel {
   const Keep keep_;
   const bool without_tensors_;
   const std::function<bool()> may_come_;
+  const std::function<void(PolicyVersion)> told_published_;
   std::mutex mutex_;
   std::condition_variable published_;
 };
 
 }  // namespace
+
+void PublishedVersions::add(int32_t channel, PolicyVersion version) {
+  auto& newest = newest_[static_cast<size_t>(channel)];
+  const int64_t count = version.value + 1;
+  for (int64_t known = newest.load(); known < count && !newest.compare_exchange_weak(known, count);)
+    continue;
+}
+
+bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte>> answers) const {
+  int64_t needed = 0;
+  for (const auto& answer : answers)
+    if (is_version(answer)) needed = std::max(needed, version_of(answer).value + 1);
+  if (needed == 0) return true;
+  for (const InstanceId instance : plan_.group(group).instances)
+    for (const int32_t resource : plan_.instance(instance).resources)
+      if (resource >= 0 && newest_[static_cast<size_t>(resource)].load() >= needed) return true;
+  return false;
+}
 
 std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,
                                                       Keep keep) {

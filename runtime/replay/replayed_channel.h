@@ -7,14 +7,34 @@
 /// Threads: as the channel that they replace; ActorGroup::running_here() is the group that asks.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "graph/base/ids.h"
+#include "graph/plan.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
+
+/// Which weights the learners of a replay have published so far. In the recorded run a step that
+/// took weights may have begun before the step that published them, on another thread: a replay
+/// takes such a step later. Any thread.
+class PublishedVersions {
+ public:
+  explicit PublishedVersions(const Plan& plan) : plan_(plan), newest_(plan.resources.size()) {}
+
+  /// `channel`: index of the resource.
+  void add(int32_t channel, PolicyVersion version);
+  /// Whether a step of `group` with these recorded answers finds all versions that it took.
+  bool has(GroupId group, std::span<const std::vector<std::byte>> answers) const;
+
+ private:
+  const Plan& plan_;
+  std::vector<std::atomic<int64_t>> newest_;  // by resource: version + 1; 0: none
+};
 
 std::unique_ptr<WeightChannel> make_recording_channel(
     std::unique_ptr<WeightChannel> channel,
@@ -33,6 +53,7 @@ struct ReplayedChannelSetup {
   bool without_tensors = false;
   /// Whether another thread may still publish a missing version.
   std::function<bool()> may_come;
+  std::function<void(PolicyVersion)> published = {};  // told after each publish(); may be null
 };
 std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);
 

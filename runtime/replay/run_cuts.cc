@@ -53,6 +53,74 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
   return cuts_of(plan, files);
 }
 
+namespace {
+
+struct NamedHead {
+  std::filesystem::path path;
+  CutHead head;
+};
+
+/// Cuts of which the record has all steps that come after.
+std::vector<NamedHead> cuts_within(const Plan& plan, const Trace& trace,
+                                   std::span<const std::filesystem::path> folders) {
+  std::vector<NamedHead> found;
+  // By GroupId: where the next start went on. What an older one holds behind it is of no record.
+  std::vector<uint64_t> ends(plan.groups.size(), UINT64_MAX);
+  const uint64_t hash = state_hash(plan);
+  for (size_t start = folders.size(); start-- > 0;) {
+    std::vector<uint64_t> begins = ends;
+    for (const auto& path : list_cuts(folders[start])) {
+      const auto head = read_cut_head(path);
+      if (!head.ok() || head->state_hash != hash) continue;
+      bool is_within = true;
+      for (const auto& [index, step] : head->steps) {
+        if (index >= plan.groups.size()) return {};  // of another graph, by a hash that is equal
+        const GroupId group(index);
+        is_within = is_within && step <= ends[index] && step <= trace.last_step(group) &&
+                    trace.first_step(group) <= step + 1;
+        if (head->number == 0) begins[index] = std::min(begins[index], step);
+      }
+      if (is_within) found.push_back({path, *head});
+    }
+    ends = std::move(begins);
+  }
+  return found;
+}
+
+bool is_before(const CutHead& head, const RunMoment& moment) {
+  if (moment.step == 0)
+    return std::any_of(head.learner_steps.begin(), head.learner_steps.end(), [&](const auto& of) {
+      return of.first == 0 && of.second < moment.training_step;
+    });
+  return std::any_of(head.steps.begin(), head.steps.end(), [&](const auto& of) {
+    return of.first == moment.group.value && of.second < moment.step;
+  });
+}
+
+}  // namespace
+
+std::vector<CutFile> cuts_before(const Plan& plan, const Trace& trace,
+                                 std::span<const std::filesystem::path> folders,
+                                 const RunMoment& moment) {
+  const std::vector<NamedHead> all = cuts_within(plan, trace, folders);
+  std::optional<Time> at;
+  for (const NamedHead& each : all)
+    if (is_before(each.head, moment)) at = std::max(at.value_or(each.head.at), each.head.at);
+  if (!at) return {};
+  std::vector<CutFile> files;
+  for (const auto& process : plan.processes) {
+    const NamedHead* newest = nullptr;
+    for (const NamedHead& each : all) {
+      if (each.head.process != process.name || each.head.at > *at) continue;
+      if (newest == nullptr || each.head.at > newest->head.at) newest = &each;
+    }
+    if (newest == nullptr) continue;
+    auto file = read_cut(newest->path);
+    if (file.ok()) files.push_back(std::move(file).value());
+  }
+  return files;
+}
+
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,
                       std::span<const int64_t> checkpoint_steps,
                       const std::map<std::string, std::string>& unfit) {

@@ -7,11 +7,13 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/exec/process_cut.h"
 #include "runtime/trace/cut_file.h"
+#include "runtime/trace/read/trace.h"
 
 namespace primerl {
 
@@ -55,6 +57,19 @@ RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files);
 /// What a record begins with, when its start went on from cuts; empty when it begins with the first
 /// step. Trace's catalog must fit the plan.
 Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder);
+
+/// A moment of a recorded run.
+struct RunMoment {
+  GroupId group;  // with `step`: before this step of the group
+  uint64_t step = 0;
+  int64_t training_step = 0;  // otherwise: before this training step of the first tenant
+};
+/// The newest cuts from before a moment that the record has all steps after: one of each process
+/// that has one. Empty: there are none, the record is played from its first step. `folders`:
+/// trace_folders(). Cuts that cannot be read are passed over.
+std::vector<CutFile> cuts_before(const Plan& plan, const Trace& trace,
+                                 std::span<const std::filesystem::path> folders,
+                                 const RunMoment& moment);
 
 /// What a recorded run can be followed from.
 struct CutChoice {

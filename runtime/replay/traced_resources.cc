@@ -190,20 +190,27 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
   };
 }
 
-ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth) {
-  return [make = std::move(make), depth](
-             const Plan& plan, int32_t index,
-             ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
+void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth) {
+  std::shared_ptr<PublishedVersions> published;
+  if (depth == ReplayDepth::kFull) published = std::make_shared<PublishedVersions>(*setup.plan);
+  setup.published = published;
+  setup.factory = [make = std::move(make), depth, published](
+                      const Plan& plan, int32_t index,
+                      ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
     const NextAnswer next = [&answers, owner] { return answers.take(owner); };
     const std::string_view kind = kind_of(plan, index);
     if (kind == WeightChannel::kResourceKind) {
-      ReplayedChannelSetup setup;
-      setup.channel = memory_channel(versions_kept(plan, index));
-      setup.next = [&answers](GroupId group) { return answers.take(group); };
-      setup.without_tensors = depth != ReplayDepth::kFull;
-      setup.may_come = [&answers] { return answers.is_parallel(); };
-      return std::unique_ptr<Resource>(make_replayed_channel(std::move(setup)));
+      ReplayedChannelSetup channel;
+      channel.channel = memory_channel(versions_kept(plan, index));
+      channel.next = [&answers](GroupId group) { return answers.take(group); };
+      channel.without_tensors = depth != ReplayDepth::kFull;
+      channel.may_come = [&answers] { return answers.is_parallel(); };
+      if (published != nullptr)
+        channel.published = [published, index](PolicyVersion version) {
+          published->add(index, version);
+        };
+      return std::unique_ptr<Resource>(make_replayed_channel(std::move(channel)));
     }
     if (kind == Learner::kResourceKind && depth == ReplayDepth::kControl)
       return std::unique_ptr<Resource>(std::make_unique<TracedLearner>(nullptr, next));

@@ -36,9 +36,8 @@ enum class ReplayDepth {
   kControl,  // so does the learner
 };
 
-using ReplayFactory =
-    std::function<Result<std::unique_ptr<Resource>>(const Plan&, int32_t, ReplayedAnswers&)>;
-/// For ReplaySetup::factory: the resources of `make`, or players of the record.
-ReplayFactory replay_factory(ResourceFactory make, ReplayDepth depth);
+/// Makes `factory`, and `published` where weights are computed again, of `setup`, whose plan is
+/// set: the resources of `make`, or players of the record.
+void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth);
 
 }  // namespace primerl

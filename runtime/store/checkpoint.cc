@@ -219,6 +219,12 @@ FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth,
   return found;
 }
 
+std::vector<int64_t> checkpoint_steps(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  for (const auto& [step, path] : step_folders(folder)) steps.insert(steps.begin(), step);
+  return steps;
+}
+
 Result<ResumePoint> read_checkpoint(const fs::path& step_folder, CheckpointDepth depth) {
   const auto refuse = [&step_folder](Error fault) {
     return std::move(fault).while_doing(step_folder.string());

@@ -66,6 +66,9 @@ struct FoundCheckpoints {
 FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, CheckpointDepth depth,
                                   int64_t at_most = INT64_MAX);
 
+/// Steps of all `step_N` folders below, ascending, whatever is in them.
+std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
+
 /// Reads and verifies one `step_N` folder.
 Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder,
                                     CheckpointDepth depth);

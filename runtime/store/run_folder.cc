@@ -171,6 +171,7 @@ std::vector<fs::path> RunFolder::remove_oldest_traces(uint64_t bytes_max, const 
     if (each.folder == kept) continue;
     std::error_code refused;  // what stays only takes space
     fs::remove_all(each.folder, refused);
+    if (refused) continue;
     sum -= each.num_bytes;
     gone.push_back(each.folder);
   }

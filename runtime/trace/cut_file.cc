@@ -66,6 +66,7 @@ Json head_json(const CutHead& head, size_t body_bytes, std::span<const Blob> blo
       .set("process", head.process)
       .set("incarnation", uint64_t{head.incarnation})
       .set("number", head.number)
+      .set("at_ns", head.at.to_nanoseconds())
       .set("segment", head.segment)
       .set("steps", std::move(steps))
       .set("learner_steps", std::move(learners))
@@ -136,6 +137,8 @@ Result<Parts> parse(const MappedFile& mapped) {
   ASSIGN_OR_RETURN(const uint64_t incarnation, get_count(json, "incarnation"));
   head.incarnation = static_cast<uint32_t>(incarnation);
   ASSIGN_OR_RETURN(head.number, get_count(json, "number"));
+  ASSIGN_OR_RETURN(const int64_t at_ns, json.get_int("at_ns"));
+  head.at = Time::from_nanoseconds(at_ns);
   ASSIGN_OR_RETURN(head.segment, get_count(json, "segment"));
   ASSIGN_OR_RETURN(const auto* steps, get_list(json, "steps"));
   for (const Json& each : *steps) {

@@ -26,6 +26,7 @@ struct CutHead {
   std::string process;
   uint32_t incarnation = 0;  // of the process that made it
   uint64_t number = 0;       // rises within an incarnation; 0: the start went on from it
+  Time at;                   // of the clock of the run: when its last group was saved
   uint64_t segment = 1;      // of the incarnation; no step after the cut stands in an older one
   std::vector<std::pair<uint32_t, uint64_t>> steps;  // by GroupId: that the cut holds
   std::vector<std::pair<uint32_t, int64_t>>

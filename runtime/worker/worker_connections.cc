@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "runtime/transport/zmq_transport.h"
+#include "runtime/wire/timeouts.h"
 
 namespace primerl {
 
@@ -21,9 +22,6 @@ bool uses(EdgeTransport transport, const Plan& plan, ProcessId process) {
 
 /// Whether a peer connects to the process by this transport: the later of two connects to the
 /// earlier.
-/// From when a silent process counts as dead until its next incarnation has greeted.
-constexpr Duration kGreetAfterDeath = Duration::seconds(10);
-
 bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process) {
   for (uint32_t other = process.value + 1; other < plan.processes.size(); ++other)
     if (transport_between(plan, process, ProcessId(other)) == transport) return true;
@@ -34,7 +32,7 @@ bool is_reached_by(EdgeTransport transport, const Plan& plan, ProcessId process)
 
 ConnectionLimits connection_limits(const Plan& plan) {
   ConnectionLimits limits;
-  limits.greet_timeout = plan.settings.dead_after + kGreetAfterDeath;
+  limits.greet_timeout = greet_max(plan.settings.dead_after);
   return limits;
 }
 

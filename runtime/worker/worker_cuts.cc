@@ -11,7 +11,15 @@
 namespace primerl {
 namespace {
 
-constexpr size_t kCutsKept = 2;  // of one start, besides the one that it went on from
+/// Of a process that died: it comes back without them.
+void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& head) {
+  for (const auto& file : list_cuts(folder, head.process)) {
+    const auto other = read_cut_head(file);
+    std::error_code ignored;
+    if (other.ok() && other->number != 0 && other->incarnation < head.incarnation)
+      std::filesystem::remove(file, ignored);
+  }
+}
 
 }  // namespace
 
@@ -35,6 +43,7 @@ WorkerCuts::WorkerCuts(Setup setup, std::function<void(uint64_t)> order)
       checkpoints_(setup_.newest_steps),
       writer_([this] { write(); }) {
   checkpoints_.resize(setup_.plan->tenants.size());
+  remove_cuts_of_earlier(setup_.folder, setup_.head);
 }
 
 WorkerCuts::~WorkerCuts() {
@@ -59,6 +68,11 @@ void WorkerCuts::tick(Time now, uint64_t num_steps) {
   last_at_ = now;
   last_steps_ = num_steps;
   begin();
+}
+
+/// One of a learner would wait for a checkpoint, which comes at the end of the drain.
+void WorkerCuts::before_drain() {
+  if (!has_learner_) begin();
 }
 
 void WorkerCuts::checkpoint_committed(TenantSlot tenant, int64_t step) {
@@ -105,6 +119,7 @@ void WorkerCuts::made(ProcessCut&& cut) {
   head.number = made.cut.number;
   for (const GroupState& state : made.cut.groups) {
     head.steps.emplace_back(state.group.value, state.num_steps);
+    head.at = std::max(head.at, state.at);
     const auto taken = learner_steps_of(*setup_.plan, state);
     if (!taken.ok() || *taken == 0) continue;
     const InstanceId first = setup_.plan->group(state.group).instances.front();
@@ -161,21 +176,23 @@ void WorkerCuts::write() {
       continue;
     }
     has_warned_ = false;
-    kept_.emplace_back(head.number, head.segment);
+    kept_.push_back({head.number, head.segment, head.at});
     retire();
   }
 }
 
-/// Removes what the newest cuts make superfluous.
+/// Removes cuts that nobody needs, and lets what is older than the two newest go.
 void WorkerCuts::retire() {
   CutHead old = setup_.head;
-  while (kept_.size() > kCutsKept) {
-    old.number = kept_.front().first;
+  const uint64_t retired = retired_through(setup_.folder, old.process, old.incarnation);
+  while (const auto index = superfluous_cut(kept_, retired)) {
+    old.number = kept_[*index].number;
     std::error_code ignored;  // a file that stays does no harm
     std::filesystem::remove(cut_path(setup_.folder, old), ignored);
-    kept_.erase(kept_.begin());
+    kept_.erase(kept_.begin() + static_cast<ptrdiff_t>(*index));
   }
-  if (kept_.size() == kCutsKept && all_have_cuts()) setup_.keep(kept_.front().second);
+  if (kept_.size() >= kNewestCuts && all_have_cuts())
+    setup_.keep(kept_[kept_.size() - kNewestCuts].segment);
 }
 
 /// A run goes on from cuts of all its processes, or from none.

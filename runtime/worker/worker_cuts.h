@@ -1,12 +1,13 @@
 /// WorkerCuts: makes the cuts of one process (process_cut.h) and keeps them in its trace folder.
 ///
 /// When: a process with a learner at every checkpoint that it has committed, any other every
-/// `trace.cut_every` or `trace.cut_steps`, whichever comes first. A cut that is not complete when
-/// the next one is due is given up. What a learner has done since its newest checkpoint is in no
-/// file, so a cut that is newer waits in memory for the next checkpoint.
+/// `trace.cut_every` or `trace.cut_steps`, whichever comes first, and before a drain. A cut that is
+/// not complete when the next one is due is given up. What a learner has done since its newest
+/// checkpoint is in no file, so a cut that is newer waits in memory for the next checkpoint.
 ///
 /// The newest two cuts of a start are kept, with the record behind them, once every process of the
-/// run has a cut; older segments may then be removed.
+/// run has a cut; older segments may then be removed. Older cuts stay beside their record, thinned
+/// by age (kept_cuts.h): a replay can begin from them.
 ///
 /// Threads: tick() is called by one thread, checkpoint_committed() by trainers', the CutSink by
 /// every actor group's. A thread of its own writes the files; a disk that refuses one is told once,
@@ -19,6 +20,7 @@
 #include <thread>
 
 #include "runtime/trace/cut_file.h"
+#include "runtime/worker/kept_cuts.h"
 
 namespace primerl {
 
@@ -49,6 +51,8 @@ class WorkerCuts final : public CutSink {
 
   /// The run is live; call it regularly. `num_steps`: of all groups here so far.
   void tick(Time now, uint64_t num_steps);
+  /// The run is about to drain: what is followed, if the drain is cut short, ends here.
+  void before_drain();
   void checkpoint_committed(TenantSlot tenant, int64_t step);
 
   // CutSink
@@ -88,7 +92,7 @@ class WorkerCuts final : public CutSink {
   uint64_t last_steps_ = 0;
 
   // Touched by the writing thread alone.
-  std::vector<std::pair<uint64_t, uint64_t>> kept_;  // number and segment, oldest first
+  std::vector<KeptCut> kept_;  // oldest first
   bool has_warned_ = false;
 
   std::condition_variable changed_;

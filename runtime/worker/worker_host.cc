@@ -20,6 +20,7 @@
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/run_folder.h"
 #include "runtime/trace/record/ring_requests.h"
+#include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
@@ -32,7 +33,6 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kHeartbeatEvery = Duration::seconds(1);
 constexpr Duration kTick = Duration::milliseconds(50);
 constexpr Duration kStartTick = Duration::milliseconds(5);  // until the run starts
 constexpr Duration kStartMax = Duration::seconds(120);      // from hello to the first order
@@ -359,7 +359,7 @@ RunEnded WorkerHost::lead(RunMember& member) {
     member.poll();
     if (steady_now() >= next_heartbeat) {
       send_heartbeat(member);
-      next_heartbeat = steady_now() + kHeartbeatEvery;
+      next_heartbeat = steady_now() + beat_every(plan_->settings.dead_after);
     }
     if (trace_ != nullptr)
       if (const Status recorded = trace_->fault(); !recorded.ok()) note_fault(recorded.error());
@@ -382,6 +382,10 @@ RunEnded WorkerHost::lead(RunMember& member) {
 
 void WorkerHost::obey(const ControlEvent& event, RunMember& member) {
   if (event.is_closed()) return member.stop();
+  const bool is_live = recovery_ == nullptr || recovery_->is_live();
+  if (as_if<DrainRun>(event.message) != nullptr && cuts_ != nullptr && is_live &&
+      member.is_running())
+    cuts_->before_drain();
   if (const Status obeyed = member.obey(event.message); !obeyed.ok()) note_fault(obeyed.error());
 }
 

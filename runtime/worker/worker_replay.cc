@@ -139,8 +139,12 @@ int finish(const ReplayArguments& arguments, const ReplaySession& session, const
 
 int run_replay(const ReplayArguments& arguments) {
   report_file_limits();
-  auto opened =
-      open_replay(arguments.run, arguments.depth, arguments.node, arguments.sets, arguments.out);
+  auto opened = open_replay({.run = arguments.run,
+                             .depth = arguments.depth,
+                             .node = arguments.node,
+                             .sets = arguments.sets,
+                             .out = arguments.out,
+                             .from = arguments.from});
   if (!opened.ok()) return fail(opened.error(), kExitBadConfiguration);
   const ReplaySession& session = *opened;
   ReplaySetup setup = session.setup(static_cast<uint32_t>(arguments.threads));

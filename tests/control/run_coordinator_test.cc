@@ -264,6 +264,26 @@ TEST(RunCoordinator, CallsItAStallOnlyWhenNobodyGetsOn) {
   EXPECT_THAT(stalled.error().text(), HasSubstr("the table of all"));
 }
 
+TEST(RunCoordinator, NamesTheEdgesOfADrainThatStandsStill) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.coordinator_->drain("enough", 0));
+  Heartbeat said;
+  said.still_ms = 10'000;
+  said.is_waiting = true;
+  said.edges.resize(stage.plan_.edges.size());
+  ASSERT_FALSE(said.edges.empty());
+  said.edges.front().in_flight = 3;
+  ASSERT_TRUE(stage.say(0, said).ok());
+  // Of the other process, which has received one of them.
+  said.edges.front().in_flight = static_cast<uint64_t>(-1);
+  ASSERT_TRUE(stage.say(1, said).ok());
+  const Status stalled = stage.coordinator_->tick(stage.now);
+  ASSERT_FALSE(stalled.ok());
+  EXPECT_THAT(stalled.error().text(), HasSubstr(fmt::format("edge '{}': 2 messages under way",
+                                                            stage.plan_.edges.front().name)));
+}
+
 TEST(RunCoordinator, BringsAProcessBackAsANewIncarnation) {
   Stage stage(3);
   stage.bring_up();

@@ -159,7 +159,7 @@ TEST(RunLifecycle, LosesItsWorkersWithTheirAgent) {
   EXPECT_TRUE(run.end(run.fault(), false, false).has_lost_worker);
   RunLifecycle early = fresh();
   EXPECT_EQ(early.on_agent_lost(lost, false), Action::kKillAll);
-  EXPECT_FALSE(early.end_of_launch(lost, false).has_lost_worker);
+  EXPECT_FALSE(early.end_of_launch(lost).has_lost_worker);
 }
 
 TEST(RunLifecycle, DrainsForAnAgentThatIsToldToStop) {
@@ -197,13 +197,25 @@ TEST(RunLifecycle, AFailedLaunchIsTakenUpAgainOnlyAfterASignal) {
   const Error why = error(Code::kUnavailable, "process 'trainer' ended before it was ready");
   RunLifecycle killed = fresh();
   killed.on_worker_died_early(true);
-  EXPECT_TRUE(killed.end_of_launch(why, false).has_lost_worker);
+  EXPECT_TRUE(killed.end_of_launch(why).has_lost_worker);
   RunLifecycle left = fresh();
   left.on_worker_died_early(false);
-  EXPECT_FALSE(left.end_of_launch(why, false).has_lost_worker);
+  EXPECT_FALSE(left.end_of_launch(why).has_lost_worker);
   RunLifecycle interrupted = fresh();
   EXPECT_EQ(interrupted.on_signal(), Action::kDrain);
-  EXPECT_EQ(interrupted.end_of_launch(why, false).how, How::kInterrupted);
+  EXPECT_EQ(interrupted.end_of_launch(why).how, How::kInterrupted);
+}
+
+// Otherwise a record that kills its readers would be tried until no restart is left.
+TEST(RunLifecycle, AWorkerThatDiesBeforeItIsReadyMayHaveDiedOfTheRecord) {
+  const Error why = error(Code::kUnavailable, "process 'trainer' ended before it was ready");
+  RunLifecycle reader = following();
+  reader.on_worker_died_early(true);
+  const RunEnding ending = reader.end_of_launch(why);
+  EXPECT_TRUE(ending.has_lost_worker && ending.was_following);
+  RunLifecycle other = fresh();
+  other.on_worker_died_early(true);
+  EXPECT_FALSE(other.end_of_launch(why).was_following);
 }
 
 }  // namespace

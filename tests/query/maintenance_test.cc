@@ -118,6 +118,26 @@ TEST(VerifyTrace, NamesWhatIsWrong) {
   EXPECT_EQ(foreign[0], Kind::kDamage);
 }
 
+// Its record ends where it was killed, and the run went on without it until it was back.
+TEST(VerifyTrace, AProcessThatDiedAndCameBackIsNoFault) {
+  TestFolder folder;
+  write_trace(folder.path(), false);
+  EXPECT_FALSE(verify_trace(folder.path())->is_sound()) << "nobody came back";
+  SegmentWriterOptions again = small_segments(folder.path());
+  again.incarnation = 2;
+  auto writer = SegmentWriter::open(again);
+  ASSERT_TRUE(writer.ok()) << writer.error().text();
+  ASSERT_TRUE(append_delivery(**writer, 0, 1));
+  ASSERT_TRUE((*writer)->close().ok());
+  const auto report = verify_trace(folder.path());
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->is_sound());
+  EXPECT_TRUE(report->is_closed);
+  ASSERT_EQ(report->faults.size(), 1U);
+  EXPECT_NE(report->faults.front().text.find("died and was started again as incarnation 2"),
+            std::string::npos);
+}
+
 TEST(VerifyTrace, RetiredSegmentsAreNoFault) {
   TestFolder folder;
   write_trace(folder.path());

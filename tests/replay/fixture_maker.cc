@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 /// What `primerl-graph replay RUN --fixture TO ...` does.
 Result<WrittenFixture> make(const fs::path& run, const fs::path& to, const std::string& node,
                             uint64_t last_step, const std::vector<std::string>& sets) {
-  ASSIGN_OR_RETURN(const ReplaySession session, open_replay(run.string(), "full", node, sets, ""));
+  ASSIGN_OR_RETURN(const ReplaySession session,
+                   open_replay({.run = run.string(), .node = node, .sets = sets}));
   ReplaySetup setup = session.setup(1);
   std::optional<GroupId> chosen;
   if (last_step > 0) {

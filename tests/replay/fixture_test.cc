@@ -54,13 +54,14 @@ TEST(Fixture, HoldsOneHostAloneAndIsNoDamagedTrace) {
   EXPECT_EQ((*trace)->faults().front().kind, TraceFault::Kind::kExcerpt);
   EXPECT_THAT((*trace)->faults().front().text, HasSubstr("steps 1 to 50 of 'router'"));
   EXPECT_FALSE((*trace)->is_complete());
-  const auto other = open_replay((kFixtures / "router").string(), "control", "trainer", {}, "");
+  const auto other =
+      open_replay({.run = (kFixtures / "router").string(), .depth = "control", .node = "trainer"});
   ASSERT_FALSE(other.ok());
   EXPECT_THAT(other.error().text(), HasSubstr("an excerpt for 'router': 'trainer' is not in it"));
 }
 
 TEST(Fixture, IsNoRecordThatARunCanBeTakenUpFrom) {
-  const auto session = open_replay((kFixtures / "router").string(), "control", "", {}, "");
+  const auto session = open_replay({.run = (kFixtures / "router").string(), .depth = "control"});
   ASSERT_TRUE(session.ok()) << session.error().text();
   const auto checked = prefix_to_follow(*session->plan, session->trace);
   ASSERT_FALSE(checked.ok());
@@ -103,7 +104,7 @@ TEST(Fixture, IsWrittenIntoANewFolderAlone) {
   const sim::DemoCase demo{.seed = 17};
   sim::DemoResult run;
   const auto trace = sim::record_demo(demo, run);
-  const auto session = open_replay(trace.string(), "control", "", {}, "");
+  const auto session = open_replay({.run = trace.string(), .depth = "control"});
   ASSERT_TRUE(session.ok()) << session.error().text();
   ReplayReport report;
   report.num_steps.assign(session->plan->groups.size(), 0);
@@ -126,7 +127,7 @@ TEST(Fixture, IsRefusedForWhatOnlyTheRecordShows) {
   const sim::DemoCase demo{.seed = 17};
   sim::DemoResult run;
   const auto trace = sim::record_demo(demo, run);
-  const auto session = open_replay(trace.string(), "control", "", {}, "");
+  const auto session = open_replay({.run = trace.string(), .depth = "control"});
   ASSERT_TRUE(session.ok()) << session.error().text();
   ReplayReport report;
   report.num_steps.assign(session->plan->groups.size(), 0);

@@ -86,6 +86,15 @@ class Uninterrupted {
   const DemoResult& result() const { return result_; }
   uint64_t num_in_transit() const { return num_in_transit_; }
   size_t num_cuts() const { return cuts_.size(); }
+  uint64_t num_steps_after(size_t cut) const {
+    uint64_t before = 0;
+    for (const GroupState& state : cuts_[cut].cut.groups) before += state.num_steps;
+    return trace_->num_steps() - before;
+  }
+  Result<ReplayReport> replay_from(size_t cut) const {
+    const RunCuts cuts(*plan_, {std::make_shared<const ProcessCut>(cuts_[cut].cut)});
+    return replay_from_cuts(plan_, trace_, cuts);
+  }
   size_t num_steps() const { return steps_.size(); }
   fs::path checkpoint(int64_t step) const {
     const fs::path folder = checkpoints_ / fmt::format("step_{}", step);
@@ -367,6 +376,23 @@ TEST_P(RecoverySeeds, ATornRecordIsFollowedAsFarAsItFitsTogether) {
   });
   EXPECT_GT(num_torn, 0U);
   EXPECT_GT(num_dropped, 0U);
+}
+
+/// `replay --from`: the rest of a run, played from any of its cuts at control depth.
+TEST_P(RecoverySeeds, EveryCutIsAPlaceToReplayFrom) {
+  for_each_seed([](uint64_t seed) {
+    DemoCase demo{.seed = seed, .checkpoint_every = 1};
+    demo.fault = kFaults[seed % std::size(kFaults)];
+    const Uninterrupted run(demo, 10 + seed % 90);
+    for (size_t i = 0; i < run.num_cuts(); ++i) {
+      const auto report = run.replay_from(i);
+      const std::string where = fmt::format("cut {} of {}, fault {}, repeat with PRIMERL_SEED={}",
+                                            i, run.num_cuts(), to_string(demo.fault), seed);
+      ASSERT_TRUE(report.ok()) << where << ": " << report.error().text();
+      ASSERT_TRUE(report->is_identical()) << where << ": " << report->divergences.front().what;
+      ASSERT_EQ(report->total_steps(), run.num_steps_after(i)) << where;
+    }
+  });
 }
 
 /// Off policy and under every fault: no rollout ends twice, none is lost, and the run ends as the

@@ -89,7 +89,7 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
   ReplaySetup setup;
   setup.plan = choice.plan != nullptr ? choice.plan : demo_plan(demo);
   ASSIGN_OR_RETURN(setup.trace, Trace::open(folder));
-  setup.factory = replay_factory(resource_factory(), choice.depth);
+  use_resources(setup, resource_factory(), choice.depth);
   setup.host_services = &host_services;
   setup.options.num_threads = choice.num_threads;
   setup.options.is_real.assign(setup.plan->groups.size(), choice.real_nodes.empty());
@@ -97,6 +97,19 @@ Result<ReplayReport> replay_demo(const DemoCase& demo, const fs::path& folder,
     setup.options.is_real[host_of(*setup.plan, node).index()] = true;
   close_over(*setup.plan, *setup.trace, choice.depth == ReplayDepth::kFull,
              std::vector<bool>(setup.plan->groups.size(), false), setup.options.is_real);
+  ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
+  return replay->run();
+}
+
+Result<ReplayReport> replay_from_cuts(std::shared_ptr<const Plan> plan,
+                                      std::shared_ptr<const Trace> trace, const RunCuts& cuts) {
+  SilentHostServices host_services;
+  ReplaySetup setup;
+  setup.plan = std::move(plan);
+  setup.trace = std::move(trace);
+  use_resources(setup, resource_factory(), ReplayDepth::kControl);
+  setup.host_services = &host_services;
+  setup.cuts = cuts;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
   return replay->run();
 }

@@ -28,6 +28,10 @@ struct ReplayChoice {
 Result<ReplayReport> replay_demo(const DemoCase& demo, const std::filesystem::path& folder,
                                  const ReplayChoice& choice = {});
 
+/// At control depth, from where the groups were cut.
+Result<ReplayReport> replay_from_cuts(std::shared_ptr<const Plan> plan,
+                                      std::shared_ptr<const Trace> trace, const RunCuts& cuts);
+
 /// The actor group of a node.
 GroupId host_of(const Plan& plan, std::string_view node);
 

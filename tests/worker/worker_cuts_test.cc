@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "runtime/replay/traced_learner.h"
+#include "runtime/trace/segment_files.h"
 #include "tests/exec/small_graph.h"
 #include "tests/store/scratch_folder.h"
 
@@ -60,6 +61,10 @@ class Cutting {
     std::vector<std::string> names;
     for (const auto& file : list_cuts(scratch.path())) names.push_back(file.filename().string());
     return names;
+  }
+  /// As if these segments had been removed to make room.
+  Status retire(uint64_t through) const {
+    return set_retired_through(scratch.path(), plan->processes.front().name, 1, through);
   }
   /// Until the writing thread has come so far.
   template <class Done>
@@ -118,7 +123,17 @@ TEST(WorkerCuts, AreDueAfterSoManyStepsAndNotBefore) {
   EXPECT_EQ(cutting.num_ordered, 1);
 }
 
-TEST(WorkerCuts, AreKeptTwoAtATimeWithTheRecordBehindThem) {
+TEST(WorkerCuts, AreDueBeforeADrainUnlessTheyWouldWaitForACheckpoint) {
+  Cutting cutting(false);
+  cutting.cuts->before_drain();
+  EXPECT_EQ(cutting.num_ordered, 1);
+  EXPECT_TRUE(cutting.wait([&] { return cutting.files().size() == 1; }));
+  Cutting learner(true);
+  learner.cuts->before_drain();
+  EXPECT_EQ(learner.num_ordered, 0);
+}
+
+TEST(WorkerCuts, LetTheRecordGoThatIsOlderThanTheNewestTwo) {
   Cutting cutting(false);
   cutting.cuts->tick(at(0), 0);
   for (uint64_t i = 1; i <= 4; ++i) {
@@ -127,11 +142,44 @@ TEST(WorkerCuts, AreKeptTwoAtATimeWithTheRecordBehindThem) {
     const std::string newest = fmt::format(".1.{}.cut", i);
     ASSERT_TRUE(cutting.wait([&] {
       const auto files = cutting.files();
-      return files.size() <= 2 && !files.empty() && files.front().ends_with(newest) &&
+      return files.size() == i && files.front().ends_with(newest) &&
              cutting.kept_from.size() + 1 == i;
     }));
   }
   EXPECT_THAT(cutting.kept_from, ElementsAre(10, 20, 30));
+}
+
+TEST(WorkerCuts, GoWithTheRecordThatWasRetired) {
+  Cutting cutting(false);
+  cutting.cuts->tick(at(0), 0);
+  for (uint64_t i = 1; i <= 4; ++i) {
+    if (i == 4) {
+      ASSERT_TRUE(cutting.retire(20).ok());
+    }
+    cutting.segment = 10 * i;
+    cutting.cuts->tick(at(0), 1000 * i);
+    ASSERT_TRUE(cutting.wait([&] {
+      const auto files = cutting.files();
+      return !files.empty() && files.front().ends_with(fmt::format(".1.{}.cut", i)) &&
+             cutting.kept_from.size() + 1 == i;
+    }));
+  }
+  EXPECT_EQ(cutting.files().size(), 2U);
+}
+
+TEST(WorkerCuts, OfAnEarlierIncarnationAreRemoved) {
+  ScratchFolder scratch;
+  CutHead head;
+  head.process = Cutting(false).plan->processes.front().name;
+  head.incarnation = 0;
+  for (const uint64_t number : {0, 5}) {
+    head.number = number;
+    ASSERT_TRUE(write_cut(scratch.path(), head, {}).ok());
+  }
+  const Cutting cutting(false, scratch.path());
+  // That the start went on from it stays known.
+  ASSERT_EQ(list_cuts(scratch.path()).size(), 1U);
+  EXPECT_EQ(read_cut_head(list_cuts(scratch.path()).front())->number, 0U);
 }
 
 TEST(WorkerCuts, OfALearnerAreMadeAtCheckpointsAlone) {

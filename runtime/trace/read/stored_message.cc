@@ -66,7 +66,9 @@ RecordedInputs::RecordedInputs(const Plan& plan, const Wiring& wiring, const Tra
       const auto step = trace.step(group, number);
       if (!step || step->kind != StepKind::kMessage || step->incarnation != incarnation_) continue;
       const WiredLink& link = wiring.links[step->link.index()];
-      if (state != nullptr && link.is_remote && link.latest_wins)
+      // What waited when the group was cut is among those that the cut counts.
+      const bool is_new = step->sequence > last_received_[step->link.index()];
+      if (state != nullptr && link.is_remote && link.latest_wins && is_new)
         handled_[step->link.index()].push_back(step->sequence);
       uint64_t& last = last_handled_[step->link.index()];
       last = std::max(last, step->sequence);

@@ -1,0 +1,66 @@
+// `run --fork RUN@step=N`: another run from the middle of one, with other options.
+#include <gmock/gmock.h>
+
+#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class AFork : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = new ScratchFolder();
+    const auto end = run_graph_program(
+        scripted_run(run(), {"--max-steps", "12", "--set", "tenant.main.checkpoint_every=5",
+                             "--set", "tenant.main.keep_last=0"}));
+    ASSERT_EQ(end.code, 0) << end.err;
+  }
+  static void TearDownTestSuite() { delete scratch_; }
+  static fs::path run() { return scratch_->path() / "run"; }
+  static ProgramEnd fork(const std::string& what, std::vector<std::string> more = {}) {
+    std::vector<std::string> words{"run", "--fork", what};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  }
+  static inline ScratchFolder* scratch_ = nullptr;
+};
+
+TEST_F(AFork, BeginsAfterTheCheckpointAndLeavesTheOtherRunAlone) {
+  const std::string before = *read_text_file(run() / "metrics.jsonl");
+  const fs::path folder = scratch_->path() / "fork";
+  const auto end = fork(run().string() + "@step=5",
+                        {"--out", folder.string(), "--set", "tenant.main.max_off_policy_steps=0"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("resuming after step 5"));
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 7U);
+  EXPECT_EQ(*lines.front().get_int("step"), 6);
+  EXPECT_EQ(*lines.back().get_int("step"), 12);
+  EXPECT_EQ(*read_text_file(run() / "metrics.jsonl"), before);
+  const auto replay = run_graph_program({"replay", folder.string()});
+  EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+}
+
+TEST_F(AFork, FromWhatIsNotThereIsRefusedWithWhatThereIs) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {run().string() + "@step=7", "has no checkpoint of step 7"},
+      {run().string() + "@step=7", "it has those of steps 5, 10, 12"},
+      {run().string() + "@step=0", "names no step of a run"},
+      {run().string() + "@step=5x", "names no step of a run"},
+      {run().string(), "write it as in --fork runs/latest@step=40"},
+      {(scratch_->path() / "none").string() + "@step=5", "is no run folder"}};
+  for (const auto& [from, what] : cases) {
+    const auto end = fork(from);
+    EXPECT_EQ(end.code, 2) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(what));
+  }
+  const auto both = fork(run().string() + "@step=5", {"--resume", run().string()});
+  EXPECT_THAT(both.err, HasSubstr("--fork begins a new run: leave --resume out"));
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,52 @@
+// Which steps of a replay must wait for weights that are computed again.
+#include "runtime/replay/replayed_channel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/replay/replay_run.h"
+
+namespace primerl::sim {
+namespace {
+
+std::vector<std::byte> answer(int64_t version, size_t num_bytes = sizeof(int64_t)) {
+  std::vector<std::byte> bytes(num_bytes);
+  std::memcpy(bytes.data(), &version, sizeof version);
+  return bytes;
+}
+
+class WeightsOfAReplay : public ::testing::Test {
+ protected:
+  bool has(std::vector<std::vector<std::byte>> answers, std::string_view node = "decode") const {
+    return versions_.has(host_of(*plan_, node), answers);
+  }
+  int32_t channel() const {
+    for (size_t i = 0; i < plan_->resources.size(); ++i)
+      if (plan_->resources[i].kind == "weight_channel") return static_cast<int32_t>(i);
+    return -1;
+  }
+  const std::shared_ptr<const Plan> plan_ = demo_plan({});
+  PublishedVersions versions_{*plan_};
+};
+
+// In the recorded run an engine took version 3 in a step that had begun before it was published.
+TEST_F(WeightsOfAReplay, AreWaitedForByTheStepThatTookThem) {
+  EXPECT_FALSE(has({answer(0)}));
+  versions_.add(channel(), PolicyVersion(2));
+  EXPECT_TRUE(has({answer(2)}));
+  EXPECT_FALSE(has({answer(2), answer(3)}));
+  versions_.add(channel(), PolicyVersion(3));
+  EXPECT_TRUE(has({answer(2), answer(3)}));
+  versions_.add(channel(), PolicyVersion(1));  // the newest counts
+  EXPECT_TRUE(has({answer(3)}));
+}
+
+TEST_F(WeightsOfAReplay, AreNotWaitedForByOtherSteps) {
+  EXPECT_TRUE(has({}));
+  EXPECT_TRUE(has({answer(-1)})) << "the channel was empty";
+  EXPECT_TRUE(has({answer(7, 9)})) << "it was refused, or it is an answer of the engine";
+}
+
+}  // namespace
+}  // namespace primerl::sim
