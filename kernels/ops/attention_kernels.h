@@ -5,6 +5,7 @@
 /// Tiles are counted from key 0: where a prompt was cut into chunks changes no bit.
 #pragma once
 
+#include "kernels/ops/linear_kernels.h"
 #include "kernels/ops/row_kernels.h"
 
 namespace primerl::PRIMERL_OPS_TARGET {
@@ -286,7 +287,9 @@ constexpr CpuOps table(const char* name) {
           swiglu_backward,
           softmax,
           softmax_backward,
-          adamw};
+          adamw,
+          pack_linear,
+          linear_rows};
 }
 
 }  // namespace primerl::PRIMERL_OPS_TARGET

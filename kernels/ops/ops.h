@@ -1,6 +1,6 @@
-/// The CPU operations of a decoder that no matrix product covers: norms, rotary embedding,
-/// attention, SwiGLU, softmax statistics, AdamW. Plain pointers, row-major fp32, no allocation, no
-/// thread.
+/// The CPU operations of a decoder: norms, rotary embedding, attention, SwiGLU, softmax statistics,
+/// AdamW, and a matrix product whose rows do not depend on each other. Plain pointers, row-major
+/// fp32, no allocation, no thread.
 ///
 /// Every row of an output depends on its own inputs only, in one fixed order of additions: batch
 /// mates, chunking and the split over threads never change a bit. `cpu_ops()` is the table for the
@@ -170,6 +170,50 @@ struct AdamwArgs {
   float correction2 = 1;  // 1 - beta2^step
 };
 
+/// Columns of a panel of packed weights, and terms of one chain of additions.
+inline constexpr int64_t kLinearPanel = 16;
+inline constexpr int64_t kLinearBlock = 192;
+
+/// Weights as linear_rows reads them: panels of kLinearPanel columns, each [terms, kLinearPanel],
+/// the last one filled with zeros. Weight of column n and term k:
+/// weight[n * column_stride + k * term_stride].
+struct PackLinearArgs {
+  int64_t columns = 0;
+  int64_t terms = 0;
+  const float* weight = nullptr;
+  int64_t column_stride = 0;
+  int64_t term_stride = 1;
+  float* packed = nullptr;  // [packed_linear_floats(columns, terms)]
+};
+constexpr int64_t linear_panels_of(int64_t columns) {
+  return (columns + kLinearPanel - 1) / kLinearPanel;
+}
+constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
+  return linear_panels_of(columns) * kLinearPanel * terms;
+}
+
+/// y = residual + bias + x * weight', row-invariant: every y is
+///   ((residual + bias) + block_0) + block_1 + ...,
+/// block_j being the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one
+/// fused multiply-add. So neither the number of rows, nor columns, nor panels of a call, nor terms
+/// that are 0 at the end, nor the instruction set (with fused multiply-add) changes a bit. Callers
+/// that use threads give each some rows or some panels. It keeps 370 KB a thread, for a copy of x.
+struct LinearRowsArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t terms = 0;
+  int64_t panel_begin = 0;  // columns of panels [panel_begin, panel_end) are computed
+  int64_t panel_end = 0;
+  const float* x = nullptr;  // [rows, terms]
+  int64_t x_stride = 0;
+  const float* packed = nullptr;    // by pack_linear
+  const float* bias = nullptr;      // [columns], or null
+  const float* residual = nullptr;  // [rows, columns], or null; may be y
+  int64_t residual_stride = 0;
+  float* y = nullptr;  // [rows, columns]
+  int64_t y_stride = 0;
+};
+
 struct CpuOps {
   const char* name;
   void (*rms_norm)(const RmsNormArgs&);
@@ -183,6 +227,8 @@ struct CpuOps {
   SoftmaxStats (*softmax)(const SoftmaxArgs&);
   void (*softmax_backward)(const SoftmaxBackwardArgs&);
   void (*adamw)(const AdamwArgs&);
+  void (*pack_linear)(const PackLinearArgs&);
+  void (*linear_rows)(const LinearRowsArgs&);
 };
 
 /// The table for this machine.

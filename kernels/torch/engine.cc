@@ -47,9 +47,9 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
       layout_(config),
       decoder_(config, layout_),
       scheduler_(limits_of(options, config, std::move(tokenizer))) {
-  const int64_t rows = padded_rows(std::max(options.max_batched_tokens, 1));
+  const int64_t rows = std::max(options.max_batched_tokens, 1);
   storage_ = LayerRows::make(config, rows, true);
-  const int64_t samples = padded_rows(std::min<int64_t>(rows, options.max_running));
+  const int64_t samples = std::min<int64_t>(rows, options.max_running);
   sampled_ = at::zeros({samples, config.hidden_size}, at::kFloat);
   logits_ = at::empty({samples, config.vocab_size}, at::kFloat);
 }
@@ -68,7 +68,10 @@ Status TorchEngine::make_cache() {
 }
 
 Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
-  return fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>());
+  RETURN_IF_ERROR(
+      fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>()));
+  decoder_.pack_weights();
+  return ok();
 }
 
 Status TorchEngine::submit(SequenceRequest request) {
@@ -77,7 +80,7 @@ Status TorchEngine::submit(SequenceRequest request) {
 
 void TorchEngine::forward() {
   const RowBatch& batch = plan_.rows;
-  const int64_t rows = padded_rows(batch.num_rows());
+  const int64_t rows = batch.num_rows();
   if (!rows_.input.defined() || rows_.input.size(0) != rows) rows_ = storage_.first(rows);
   decoder_.prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
   copy_spans(batch, spans_);
@@ -93,8 +96,8 @@ void TorchEngine::sample() {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   if (count == 0) return;
   const int64_t hidden = decoder_.config().hidden_size;
-  at::Tensor picked = sampled_.narrow(0, 0, padded_rows(count));
-  at::Tensor logits = logits_.narrow(0, 0, padded_rows(count));
+  at::Tensor picked = sampled_.narrow(0, 0, count);
+  at::Tensor logits = logits_.narrow(0, 0, count);
   const float* from = rows_.input.const_data_ptr<float>();
   float* to = picked.mutable_data_ptr<float>();
   for (const auto& sample : plan_.samples) {

@@ -23,6 +23,7 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kLogitsMax = int64_t{8} << 20;  // floats of a chunk of the head
+constexpr int64_t kChunkRowsMin = 8;
 
 int64_t count_loss_tokens(const TrainBatch& batch) {
   int64_t count = 0;
@@ -48,32 +49,36 @@ TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
       second_moments_(at::zeros({layout_.count}, at::kFloat)) {}
 
 Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
-  return fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>());
+  RETURN_IF_ERROR(
+      fill_parameters(layout_, tensors, decoder_.parameters().flat.mutable_data_ptr<float>()));
+  decoder_.pack_weights();
+  return ok();
 }
 
 void TorchLearner::randomize(uint64_t seed) {
   randomize_parameters(layout_, seed, model_.config.initializer_range,
                        decoder_.parameters().flat.mutable_data_ptr<float>());
+  decoder_.pack_weights();
 }
 
 int64_t TorchLearner::chunk_rows() const {
-  return std::max<int64_t>(kRowsMin, kLogitsMax / model_.config.vocab_size);
+  return std::max<int64_t>(kChunkRowsMin, kLogitsMax / model_.config.vocab_size);
 }
 
 at::Tensor TorchLearner::chunk_logits(std::span<const int32_t> rows, const at::Tensor& normed) {
   const int64_t hidden = model_.config.hidden_size;
-  const int64_t padded = padded_rows(static_cast<int64_t>(rows.size()));
-  grow(picked_, padded, hidden);
-  grow(dpicked_, padded, hidden);
-  grow(logits_, padded, model_.config.vocab_size);
+  const auto count = static_cast<int64_t>(rows.size());
+  grow(picked_, count, hidden);
+  grow(dpicked_, count, hidden);
+  grow(logits_, count, model_.config.vocab_size);
   const float* from = normed.const_data_ptr<float>();
   float* to = picked_.mutable_data_ptr<float>();
   for (const int32_t row : rows) {
     std::memcpy(to, from + row * hidden, static_cast<size_t>(hidden) * sizeof(float));
     to += hidden;
   }
-  at::Tensor logits = logits_.narrow(0, 0, padded);
-  decoder_.logits(picked_.narrow(0, 0, padded), logits);
+  at::Tensor logits = logits_.narrow(0, 0, count);
+  decoder_.logits(picked_.narrow(0, 0, count), logits);
   return logits;
 }
 
@@ -182,6 +187,7 @@ void TorchLearner::update(TrainReport& report) {
               .epsilon = static_cast<float>(optimizer.epsilon),
               .correction1 = static_cast<float>(1 - std::pow(optimizer.beta1, steps)),
               .correction2 = static_cast<float>(1 - std::pow(optimizer.beta2, steps))});
+  decoder_.pack_weights();
 }
 
 Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
@@ -283,6 +289,7 @@ Status TorchLearner::load(const std::filesystem::path& folder) {
         read_optimizer_state(folder / "learner", layout_, first.mutable_data_ptr<float>(),
                              second.mutable_data_ptr<float>()));
     decoder_.parameters().flat.copy_(weights);
+    decoder_.pack_weights();
     first_moments_.copy_(first);
     second_moments_.copy_(second);
     num_steps_ = num_steps;

@@ -423,6 +423,18 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                      RunFolder::create(".", out, plan.settings.name, folder_time(wall_seconds())));
   }
   RETURN_IF_ERROR(folder->write_graph(plan.resolved_toml));
+  // The other run may remove them; this one must not depend on it.
+  for (size_t slot = 0; slot < choice.points.size(); ++slot) {
+    ResumePoint& point = choice.points[slot];
+    const fs::path own =
+        checkpoints_folder(folder->path(), plan.tenants[slot].name, plan.tenants.size());
+    if (point.folder.parent_path() == own) continue;
+    const fs::path kept = own / fmt::format("step_{}", point.step);
+    RETURN_IF_ERROR(take_over_checkpoint(point.folder, kept));
+    choice.notes.push_back(
+        fmt::format("it begins from a checkpoint of another run, '{}'", point.folder.string()));
+    point.folder = kept;
+  }
   return folder;
 }
 

@@ -69,10 +69,10 @@ Result<RunMoment> moment_of(const ReplaySession& session, const std::string& fro
       return error(Code::kInvalid, "--from {}: training steps are counted from 1", from);
     return moment;
   }
-  ASSIGN_OR_RETURN(const StepName name, parse_step_name(session.trace->catalog(), from));
-  if (!name.step)
+  if (from.find(':') == std::string::npos)
     return error(Code::kInvalid, "--from '{}' names no step", from)
         .note("give a training step, as in --from 120, or a node's, as in --from trainer:412");
+  ASSIGN_OR_RETURN(const StepName name, parse_step_name(session.trace->catalog(), from));
   moment.group = name.group;
   moment.step = *name.step;
   if (const uint64_t last = session.trace->last_step(name.group); moment.step > last)
@@ -81,22 +81,87 @@ Result<RunMoment> moment_of(const ReplaySession& session, const std::string& fro
   return moment;
 }
 
-/// The training step that is taken after all that is recorded.
-Result<int64_t> next_training_step(const ReplaySession& session, std::span<const CutFile> files) {
-  int64_t taken = 0;
-  for (const CutFile& file : files)
-    for (const auto& [slot, steps] : file.head.learner_steps)
-      if (slot == 0) taken = steps;
-  const Plan& plan = *session.plan;
+/// The checkpoints that the run began from.
+Result<std::vector<ResumePoint>> read_points(const Trace& trace) {
+  std::vector<ResumePoint> points;
+  const bool is_excerpt = trace.excerpt().has_value();
+  for (const fs::path checkpoint : trace.catalog().resumed_from) {
+    // An excerpt contains the parts of checkpoints that it needs.
+    auto point =
+        read_checkpoint(is_excerpt ? trace.folder().parent_path() / checkpoint : checkpoint,
+                        is_excerpt ? CheckpointDepth::kSizes : CheckpointDepth::kContents);
+    if (!point.ok())
+      return std::move(point).error().while_doing("reading the checkpoint that the run began from");
+    points.push_back(std::move(point).value());
+  }
+  return points;
+}
+
+/// The actor group that trains the first tenant; none: no node does.
+GroupId learner_group(const Plan& plan) {
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (plan.resources[i].kind != Learner::kResourceKind) continue;
     const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
     const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
-    if (tenant.is_none() || tenant.index() == 0)
-      return taken + num_recorded_steps(*session.trace, owner, session.cuts.first_step(owner)) + 1;
+    if (tenant.is_none() || tenant.index() == 0) return owner;
   }
-  return error(Code::kInvalid, "no node of this graph trains: name a node's step, as in --from {}",
-               "env:412");
+  return GroupId::none();
+}
+
+/// Steps that the learner of the first tenant had taken before the record; "step_80": 80.
+int64_t begun_steps(const ReplaySession& session) {
+  const auto& points = session.trace->catalog().resumed_from;
+  if (points.empty()) return 0;
+  const std::string name = fs::path(points.front()).filename().string();
+  int64_t step = 0;
+  if (name.starts_with("step_"))
+    (void)std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  return step;
+}
+
+/// Whether the record has this training step; the error says which ones it has.
+Status check_training_step(const ReplaySession& session, const SavedStates& saved,
+                           const ReplayRequest& request, int64_t step) {
+  const GroupId learner = learner_group(*session.plan);
+  if (learner.is_none())
+    return error(Code::kInvalid, "--from {}: no node of this graph trains", request.from)
+        .note("name a node's step, as in --from env:412");
+  const auto [at, taken] =
+      saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun_steps(session)));
+  const int64_t last = taken + num_recorded_steps(*session.trace, learner, at + 1);
+  if (step > last)
+    return error(Code::kInvalid, "--from {} is beyond the record, which ends with training step {}",
+                 request.from, last);
+  if (step <= begun_steps(session))
+    return error(Code::kInvalid, "--from {}: the run began after training step {} of another one",
+                 request.from, begun_steps(session));
+  return ok();
+}
+
+/// From cuts of all processes that are played, or of none.
+bool are_whole(const ReplaySession& session, const RunCuts& cuts) {
+  if (cuts.empty()) return false;
+  const auto absent = absent_groups(*session.plan, *session.trace, cuts);
+  for (uint32_t i = 0; i < absent.size(); ++i)
+    if (!absent[i] && cuts.state_of(GroupId(i)) == nullptr) return false;
+  return true;
+}
+
+/// Nothing was saved before `--from`, and the record does not begin with the first step.
+Error nothing_before(const ReplaySession& session, SavedStates& saved,
+                     const ReplayRequest& request) {
+  Error none = error(Code::kInvalid,
+                     "--from {}: the record does not begin with the first step, and nothing was "
+                     "saved before that",
+                     request.from);
+  RunMoment moment;
+  for (const int64_t step : saved.training_steps()) {
+    moment.training_step = step + 1;
+    if (are_whole(session, saved.before(moment)))
+      return std::move(none).note(
+          fmt::format("the first training step that can be played is {}", step + 1));
+  }
+  return none;
 }
 
 /// Chooses the saved state that the replay begins with.
@@ -105,24 +170,17 @@ Status begin_from(const ReplayRequest& request, ReplaySession& session) {
     return error(Code::kInvalid, "a fixture is played from its first step: leave --from out");
   ASSIGN_OR_RETURN(const RunMoment moment, moment_of(session, request.from));
   ASSIGN_OR_RETURN(const auto folders, trace_folders(request.run));
-  const auto files = cuts_before(*session.plan, *session.trace, folders, moment);
-  bool is_chosen = !files.empty();
-  if (is_chosen) {
-    const RunCuts base = std::exchange(session.cuts, cuts_of(*session.plan, files));
-    // From cuts of all processes that are played, or of none.
-    const auto absent = absent_groups(*session.plan, *session.trace, session.cuts);
-    for (uint32_t i = 0; i < absent.size(); ++i)
-      is_chosen = is_chosen && (absent[i] || session.cuts.state_of(GroupId(i)) != nullptr);
-    if (!is_chosen) session.cuts = base;
-  }
-  if (moment.step == 0) {
-    ASSIGN_OR_RETURN(const int64_t next, next_training_step(session, files));
-    if (moment.training_step >= next)
-      return error(Code::kInvalid, "--from {} is beyond the record: it has {} training steps",
-                   request.from, next - 1);
-  }
-  Time at;
-  for (const CutFile& file : files) at = std::max(at, file.head.at);
+  SavedStates saved(*session.plan, *session.trace, folders);
+  if (moment.step == 0)
+    RETURN_IF_ERROR(check_training_step(session, saved, request, moment.training_step));
+  RunCuts cuts = saved.before(moment);
+  const bool is_chosen = are_whole(session, cuts);
+  const Time at = saved.made_at();
+  bool is_from_first = session.cuts.empty();
+  for (uint32_t i = 0; i < session.plan->groups.size(); ++i)
+    is_from_first = is_from_first && session.trace->first_step(GroupId(i)) <= 1;
+  if (!is_chosen && !is_from_first) return nothing_before(session, saved, request);
+  session.reasons = saved.notes();
   session.reasons.push_back(
       is_chosen
           ? fmt::format(
@@ -130,6 +188,7 @@ Status begin_from(const ReplayRequest& request, ReplaySession& session) {
                 "saved there",
                 static_cast<double>(at.to_nanoseconds() - session.trace->catalog().zero_ns) * 1e-9)
           : "nothing was saved before that: the replay begins with the first step");
+  if (is_chosen) session.cuts = std::move(cuts);
   return ok();
 }
 
@@ -294,18 +353,11 @@ Result<ReplaySession> open_replay(const ReplayRequest& request) {
   std::vector<std::string> tenants;
   for (const Tenant& tenant : plan.tenants) tenants.push_back(tenant.name);
   session.host_services = std::make_unique<ReplayHostServices>(request.out, std::move(tenants));
-  std::vector<ResumePoint> points;
-  for (const fs::path checkpoint : session.trace->catalog().resumed_from) {
-    // An excerpt contains the parts of checkpoints that it needs.
-    auto point =
-        read_checkpoint(excerpt ? session.trace->folder().parent_path() / checkpoint : checkpoint,
-                        excerpt ? CheckpointDepth::kSizes : CheckpointDepth::kContents);
-    if (!point.ok())
-      return std::move(point).error().while_doing("reading the checkpoint that the run began from");
-    points.push_back(std::move(point).value());
-  }
   // Actors that go on from a saved state have what they began from in it.
-  if (session.cuts.empty()) session.host_services->resume_from(std::move(points));
+  if (session.cuts.empty()) {
+    ASSIGN_OR_RETURN(auto points, read_points(*session.trace));
+    session.host_services->resume_from(std::move(points));
+  }
   RETURN_IF_ERROR(session.host_services->open());
   return session;
 }

@@ -40,9 +40,8 @@ RunCuts cuts_of(const Plan& plan, std::span<const CutFile> files) {
 
 Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder) {
   std::vector<CutFile> files;
-  for (const auto& path : list_cuts(folder)) {
+  for (const auto& path : list_base_cuts(folder)) {
     ASSIGN_OR_RETURN(const CutHead head, read_cut_head(path));
-    if (head.number != 0) continue;
     if (head.state_hash != state_hash(plan))
       return error(Code::kInvalid, "the saved state '{}' is of another graph or program",
                    path.filename().string())
@@ -53,72 +52,91 @@ Result<RunCuts> base_cuts(const Plan& plan, const std::filesystem::path& folder)
   return cuts_of(plan, files);
 }
 
-namespace {
-
-struct NamedHead {
-  std::filesystem::path path;
-  CutHead head;
-};
-
-/// Cuts of which the record has all steps that come after.
-std::vector<NamedHead> cuts_within(const Plan& plan, const Trace& trace,
-                                   std::span<const std::filesystem::path> folders) {
-  std::vector<NamedHead> found;
+SavedStates::SavedStates(const Plan& plan, const Trace& trace,
+                         std::span<const std::filesystem::path> folders)
+    : plan_(plan) {
   // By GroupId: where the next start went on. What an older one holds behind it is of no record.
   std::vector<uint64_t> ends(plan.groups.size(), UINT64_MAX);
   const uint64_t hash = state_hash(plan);
+  const auto is_of_record = [&](const CutHead& head) {
+    return std::ranges::all_of(head.steps, [&](const auto& of) {
+      const auto [group, step] = of;
+      return group < ends.size() && step <= ends[group] &&
+             step <= trace.last_step(GroupId(group)) &&
+             trace.first_step(GroupId(group)) <= step + 1;
+    });
+  };
   for (size_t start = folders.size(); start-- > 0;) {
     std::vector<uint64_t> begins = ends;
     for (const auto& path : list_cuts(folders[start])) {
       const auto head = read_cut_head(path);
-      if (!head.ok() || head->state_hash != hash) continue;
-      bool is_within = true;
-      for (const auto& [index, step] : head->steps) {
-        if (index >= plan.groups.size()) return {};  // of another graph, by a hash that is equal
-        const GroupId group(index);
-        is_within = is_within && step <= ends[index] && step <= trace.last_step(group) &&
-                    trace.first_step(group) <= step + 1;
-        if (head->number == 0) begins[index] = std::min(begins[index], step);
-      }
-      if (is_within) found.push_back({path, *head});
+      if (!head.ok()) notes_.push_back("saved state is passed over: " + head.error().text());
+      if (!head.ok() || head->state_hash != hash || head->run_id != trace.catalog().run_id)
+        continue;
+      if (is_of_record(*head)) all_.push_back({path, *head});
+      if (head->number != 0) continue;
+      for (const auto& [group, step] : head->steps)
+        if (group < begins.size()) begins[group] = std::min(begins[group], step);
     }
     ends = std::move(begins);
   }
-  return found;
 }
 
-bool is_before(const CutHead& head, const RunMoment& moment) {
-  if (moment.step == 0)
-    return std::any_of(head.learner_steps.begin(), head.learner_steps.end(), [&](const auto& of) {
-      return of.first == 0 && of.second < moment.training_step;
+RunCuts SavedStates::before(const RunMoment& moment) {
+  const auto is_before = [&](const CutHead& head) {
+    if (moment.step == 0)
+      return std::ranges::any_of(head.learner_steps, [&](const auto& of) {
+        return of.first == 0 && of.second < moment.training_step;
+      });
+    return std::ranges::any_of(head.steps, [&](const auto& of) {
+      return of.first == moment.group.value && of.second < moment.step;
     });
-  return std::any_of(head.steps.begin(), head.steps.end(), [&](const auto& of) {
-    return of.first == moment.group.value && of.second < moment.step;
-  });
-}
-
-}  // namespace
-
-std::vector<CutFile> cuts_before(const Plan& plan, const Trace& trace,
-                                 std::span<const std::filesystem::path> folders,
-                                 const RunMoment& moment) {
-  const std::vector<NamedHead> all = cuts_within(plan, trace, folders);
+  };
   std::optional<Time> at;
-  for (const NamedHead& each : all)
-    if (is_before(each.head, moment)) at = std::max(at.value_or(each.head.at), each.head.at);
+  for (const Saved& each : all_)
+    if (is_before(each.head)) at = std::max(at.value_or(each.head.at), each.head.at);
   if (!at) return {};
   std::vector<CutFile> files;
-  for (const auto& process : plan.processes) {
-    const NamedHead* newest = nullptr;
-    for (const NamedHead& each : all) {
-      if (each.head.process != process.name || each.head.at > *at) continue;
-      if (newest == nullptr || each.head.at > newest->head.at) newest = &each;
+  for (const auto& process : plan_.processes) {
+    while (true) {
+      Saved* newest = nullptr;
+      for (Saved& each : all_) {
+        if (each.head.process != process.name || each.head.at > *at || each.is_unreadable) continue;
+        if (newest == nullptr || each.head.at > newest->head.at) newest = &each;
+      }
+      if (newest == nullptr) break;
+      auto file = read_cut(newest->path);
+      newest->is_unreadable = !file.ok();
+      if (!file.ok()) {
+        notes_.push_back("saved state is passed over: " + file.error().text());
+        continue;
+      }
+      files.push_back(std::move(file).value());
+      break;
     }
-    if (newest == nullptr) continue;
-    auto file = read_cut(newest->path);
-    if (file.ok()) files.push_back(std::move(file).value());
   }
-  return files;
+  made_at_ = Time();
+  for (const CutFile& file : files) made_at_ = std::max(made_at_, file.head.at);
+  return cuts_of(plan_, files);
+}
+
+std::vector<int64_t> SavedStates::training_steps() const {
+  std::vector<int64_t> steps;
+  for (const Saved& each : all_)
+    for (const auto& [slot, step] : each.head.learner_steps)
+      if (slot == 0) steps.push_back(step);
+  std::ranges::sort(steps);
+  return steps;
+}
+
+std::optional<std::pair<uint64_t, int64_t>> SavedStates::newest_of_learner(GroupId learner) const {
+  std::optional<std::pair<uint64_t, int64_t>> newest;
+  for (const Saved& each : all_)
+    for (const auto& [group, step] : each.head.steps)
+      for (const auto& [slot, taken] : each.head.learner_steps)
+        if (group == learner.value && slot == 0 && (!newest || step > newest->first))
+          newest = std::pair(step, taken);
+  return newest;
 }
 
 CutChoice choose_cuts(const Plan& plan, const std::filesystem::path& record, uint64_t run_id,

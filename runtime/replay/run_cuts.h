@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,12 +65,35 @@ struct RunMoment {
   uint64_t step = 0;
   int64_t training_step = 0;  // otherwise: before this training step of the first tenant
 };
-/// The newest cuts from before a moment that the record has all steps after: one of each process
-/// that has one. Empty: there are none, the record is played from its first step. `folders`:
-/// trace_folders(). Cuts that cannot be read are passed over.
-std::vector<CutFile> cuts_before(const Plan& plan, const Trace& trace,
-                                 std::span<const std::filesystem::path> folders,
-                                 const RunMoment& moment);
+
+/// The cuts of a record that has all steps after them: a replay can begin with one of each process.
+class SavedStates {
+ public:
+  /// `folders`: trace_folders(). Of this run, graph and program alone; those that cannot be read
+  /// are named in notes().
+  SavedStates(const Plan& plan, const Trace& trace, std::span<const std::filesystem::path> folders);
+
+  /// The newest cuts from before a moment, of each process that has one; empty: there are none.
+  RunCuts before(const RunMoment& moment);
+  /// Of the cuts that before() has found: when the newest was made.
+  Time made_at() const { return made_at_; }
+  /// Training steps of the first tenant after which a learner was cut, ascending.
+  std::vector<int64_t> training_steps() const;
+  /// The newest of these cuts: where the learner's group was, and what it had taken.
+  std::optional<std::pair<uint64_t, int64_t>> newest_of_learner(GroupId learner) const;
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  struct Saved {
+    std::filesystem::path path;
+    CutHead head;
+    bool is_unreadable = false;
+  };
+  const Plan& plan_;
+  std::vector<Saved> all_;
+  std::vector<std::string> notes_;
+  Time made_at_;
+};
 
 /// What a recorded run can be followed from.
 struct CutChoice {

@@ -219,6 +219,32 @@ FoundCheckpoints find_checkpoints(const fs::path& folder, CheckpointDepth depth,
   return found;
 }
 
+Status take_over_checkpoint(const fs::path& from, const fs::path& to) {
+  const fs::path filling = to.parent_path() / fmt::format(".{}.tmp", to.filename().string());
+  std::error_code failed;
+  fs::remove_all(filling, failed);
+  fs::create_directories(filling, failed);
+  for (fs::recursive_directory_iterator at(from, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    const fs::path target = filling / at->path().lexically_relative(from);
+    if (at->is_directory()) {
+      fs::create_directory(target, failed);
+      continue;
+    }
+    std::error_code refused;
+    fs::create_hard_link(at->path(), target, refused);
+    if (refused) fs::copy_file(at->path(), target, failed);
+    if (failed) break;
+    RETURN_IF_ERROR(system_files().sync(target));
+  }
+  if (failed)
+    return error(Code::kIo, "checkpoint '{}' cannot be taken over to '{}': {}", from.string(),
+                 to.string(), failed.message());
+  RETURN_IF_ERROR(system_files().sync(filling));
+  RETURN_IF_ERROR(system_files().rename(filling, to));
+  return system_files().sync(to.parent_path());
+}
+
 std::vector<int64_t> checkpoint_steps(const fs::path& folder) {
   std::vector<int64_t> steps;
   for (const auto& [step, path] : step_folders(folder)) steps.insert(steps.begin(), step);

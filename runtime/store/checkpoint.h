@@ -69,6 +69,10 @@ FoundCheckpoints find_checkpoints(const std::filesystem::path& folder, Checkpoin
 /// Steps of all `step_N` folders below, ascending, whatever is in them.
 std::vector<int64_t> checkpoint_steps(const std::filesystem::path& folder);
 
+/// Makes `to`, a `step_N` that is not there, with the files of the complete checkpoint `from`: as
+/// further names of them where the file system can, as copies elsewhere. Complete or not there.
+Status take_over_checkpoint(const std::filesystem::path& from, const std::filesystem::path& to);
+
 /// Reads and verifies one `step_N` folder.
 Result<ResumePoint> read_checkpoint(const std::filesystem::path& step_folder,
                                     CheckpointDepth depth);

@@ -247,9 +247,12 @@ Result<CutHead> read_cut_head(const fs::path& file) {
 std::vector<fs::path> list_cuts(const fs::path& folder, const std::string& process) {
   std::vector<std::pair<Name, fs::path>> found;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator(folder, none))
-    if (auto name = parse_name(entry.path()); name && (process.empty() || name->process == process))
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    auto name = parse_name(entry.path());
+    std::error_code failed;
+    if (name && (process.empty() || name->process == process) && entry.is_regular_file(failed))
       found.emplace_back(std::move(*name), entry.path());
+  }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     const auto key = [](const Name& name) {
       return std::tuple(name.process, UINT32_MAX - name.incarnation, UINT64_MAX - name.number);
@@ -258,6 +261,12 @@ std::vector<fs::path> list_cuts(const fs::path& folder, const std::string& proce
   });
   std::vector<fs::path> files;
   for (auto& [name, path] : found) files.push_back(std::move(path));
+  return files;
+}
+
+std::vector<fs::path> list_base_cuts(const fs::path& folder) {
+  std::vector<fs::path> files = list_cuts(folder);
+  std::erase_if(files, [](const fs::path& file) { return parse_name(file)->number != 0; });
   return files;
 }
 

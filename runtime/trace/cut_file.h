@@ -49,8 +49,10 @@ Result<CutFile> read_cut(const std::filesystem::path& file);
 /// The head alone, checked as the whole file is.
 Result<CutHead> read_cut_head(const std::filesystem::path& file);
 
+/// Those that the start went on from, by their names.
+std::vector<std::filesystem::path> list_base_cuts(const std::filesystem::path& folder);
 /// Cuts of a process, or with an empty name of all, newest first. A name that cannot be parsed is
-/// no cut.
+/// no cut, nor is what is no file.
 std::vector<std::filesystem::path> list_cuts(const std::filesystem::path& folder,
                                              const std::string& process = {});
 std::filesystem::path cut_path(const std::filesystem::path& folder, const CutHead& head);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "runtime/program/exit_code.h"
 #include "runtime/program/output.h"
@@ -20,15 +21,16 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Of the recorded run, from its first step to its last.
-double recorded_seconds(const Trace& trace, size_t num_groups) {
+/// Of the recorded run, from the first step that is played to its last.
+double recorded_seconds(const ReplaySession& session) {
+  const Trace& trace = *session.trace;
   Time first = Time::from_nanoseconds(INT64_MAX);
   Time last;
-  for (uint32_t i = 0; i < num_groups; ++i) {
+  for (uint32_t i = 0; i < session.plan->groups.size(); ++i) {
     const GroupId group(i);
     if (trace.last_step(group) == 0) continue;
-    if (const auto step = trace.step(group, trace.first_step(group)))
-      first = std::min(first, step->began);
+    const uint64_t begin = std::max(trace.first_step(group), session.cuts.first_step(group));
+    if (const auto step = trace.step(group, begin)) first = std::min(first, step->began);
     if (const auto step = trace.step(group, trace.last_step(group)))
       last = std::max(last, step->began + step->duration);
   }
@@ -56,16 +58,18 @@ Json to_json(const ReplaySession& session, const ReplayReport& report, double se
   Json divergences = Json::array();
   for (const auto& divergence : report.divergences)
     divergences.push_back(to_json(plan, divergence));
+  std::vector<std::string> notes = session.reasons;
+  notes.insert(notes.end(), report.notes.begin(), report.notes.end());
   return Json::object()
       .set("schema", "primerl.replay/1")
       .set("identical", report.is_identical())
       .set("steps", report.total_steps())
       .set("messages_compared", report.num_messages_compared)
       .set("seconds", seconds)
-      .set("recorded_seconds", recorded_seconds(*session.trace, plan.groups.size()))
+      .set("recorded_seconds", recorded_seconds(session))
       .set("groups", std::move(groups))
       .set("divergences", std::move(divergences))
-      .set("notes", Json::list(report.notes));
+      .set("notes", Json::list(notes));
 }
 
 std::string text_of(const ReplaySession& session, const ReplayReport& report, double seconds) {
@@ -73,7 +77,7 @@ std::string text_of(const ReplaySession& session, const ReplayReport& report, do
   std::string text;
   for (const auto& reason : session.reasons) text += fmt::format("note: {}\n", reason);
   for (const auto& note : report.notes) text += fmt::format("note: {}\n", note);
-  const double recorded = recorded_seconds(*session.trace, plan.groups.size());
+  const double recorded = recorded_seconds(session);
   text += fmt::format("{} steps, {} messages compared in {:.2f} s", report.total_steps(),
                       report.num_messages_compared, seconds);
   if (recorded > 0 && seconds > 0)
@@ -156,6 +160,12 @@ int run_replay(const ReplayArguments& arguments) {
     if (arguments.stop_at > last)
       return fail(error(Code::kInvalid, "--stop-at {} is beyond the record: '{}' has {} steps",
                         arguments.stop_at, arguments.node, last),
+                  kExitBadCommandLine);
+    if (const uint64_t first = session.cuts.first_step(*group);
+        std::cmp_less_equal(arguments.stop_at, first) && !session.cuts.empty())
+      return fail(error(Code::kInvalid,
+                        "--stop-at {}: the replay begins with step {} of '{}', which is not before",
+                        arguments.stop_at, first, arguments.node),
                   kExitBadCommandLine);
     setup.options.stop_group = *group;
     setup.options.stop_step = static_cast<uint64_t>(arguments.stop_at) - 1;

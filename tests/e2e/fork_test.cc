@@ -45,6 +45,26 @@ TEST_F(AFork, BeginsAfterTheCheckpointAndLeavesTheOtherRunAlone) {
   EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
 }
 
+TEST_F(AFork, NeedsTheOtherRunNoMore) {
+  const fs::path source = scratch_->path() / "source", folder = scratch_->path() / "alone";
+  fs::copy(run(), source, fs::copy_options::recursive);
+  ASSERT_EQ(fork(source.string() + "@step=5", {"--out", folder.string()}).code, 0);
+  fs::remove_all(source);
+  for (const char* depth : {"full", "control"}) {
+    const auto replay = run_graph_program({"replay", folder.string(), "--depth", depth});
+    EXPECT_EQ(replay.code, 0) << replay.out << replay.err;
+  }
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "step_5" / "manifest.json"));
+  const auto before =
+      run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "5"});
+  EXPECT_EQ(before.code, 2) << before.out;
+  EXPECT_THAT(before.err, HasSubstr("the run began after training step 5 of another one"));
+  const auto beyond =
+      run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "13"});
+  EXPECT_EQ(beyond.code, 2) << beyond.out;
+  EXPECT_THAT(beyond.err, HasSubstr("which ends with training step 12"));
+}
+
 TEST_F(AFork, FromWhatIsNotThereIsRefusedWithWhatThereIs) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {run().string() + "@step=7", "has no checkpoint of step 7"},

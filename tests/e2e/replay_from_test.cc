@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "runtime/trace/cut_file.h"
 #include "tests/cli/program.h"
@@ -97,9 +98,35 @@ TEST_F(AReplayFrom, BeforeAnythingWasSavedBeginsWithTheFirstStep) {
   EXPECT_THAT(part.out, HasSubstr("the replay begins with the first step"));
 }
 
+// It must not take the others with it, nor a replay that does not need any.
+TEST_F(AReplayFrom, ADamagedStateTakesTheOlderOne) {
+  const fs::path damaged = scratch_->path() / "damaged";
+  fs::copy(folder(), damaged, fs::copy_options::recursive);
+  for (const char* process : {"training", "driver", "inference#0", "inference#1"})
+    std::ofstream(list_cuts(damaged / "trace", process).at(1), std::ios::app) << "more";
+  const std::string last = std::to_string(num_lines(damaged / "metrics.jsonl"));
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{}, {"--from", last}}) {
+    std::vector<std::string> words{"replay", damaged.string(), "--depth", "control"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto end = run_graph_program(words);
+    EXPECT_EQ(end.code, 0) << end.out << end.err;
+    EXPECT_THAT(end.out, HasSubstr("identical"));
+    EXPECT_EQ(end.out.find("saved state is passed over") != std::string::npos, !more.empty());
+  }
+}
+
+TEST_F(AReplayFrom, AStopBeforeTheBeginningIsRefused) {
+  const auto end = replay(
+      {"--depth", "control", "--node", "router", "--from", last_step("router"), "--stop-at", "2"});
+  EXPECT_EQ(end.code, 3) << end.out;
+  EXPECT_THAT(end.err, HasSubstr("the replay begins with step"));
+}
+
 TEST_F(AReplayFrom, WhatTheRecordDoesNotHaveIsRefused) {
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"1000000", "--from 1000000 is beyond the record: it has "},
+      {"1000000", "--from 1000000 is beyond the record, which ends with training step "},
+      {"5x", "--from '5x' names no step"},
       {"0", "training steps are counted from 1"},
       {"router:99999999", "--from router:99999999 is beyond the record: 'router' has "},
       {"router", "--from 'router' names no step"},

@@ -1,7 +1,7 @@
 #include "kernels/torch/models/decoder.h"
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -41,25 +41,67 @@ LayerParameters view_layer(const ModelConfig& c, const at::Tensor& flat, const L
   return layer;
 }
 
-/// out = x * weight' (+ bias)
-void linear(const at::Tensor& x, const at::Tensor& weight_transposed, const at::Tensor& bias,
-            at::Tensor& out) {
-  if (bias.defined()) {
-    at::addmm_out(out, bias, x, weight_transposed);
-  } else {
-    at::mm_out(out, x, weight_transposed);
-  }
-}
-
-/// out = residual + x * weight' (+ bias); `out` may be `residual`.
-void add_linear(const at::Tensor& residual, const at::Tensor& x,
-                const at::Tensor& weight_transposed, const at::Tensor& bias, at::Tensor& out) {
-  at::addmm_out(out, residual, x, weight_transposed);
-  if (bias.defined()) out.add_(bias);
-}
-
 const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+
+void pack(const CpuOps& ops, const at::Tensor& weight, PackedWeights& to) {
+  if (!to.floats.defined()) {
+    to.columns = weight.size(0);
+    to.terms = weight.size(1);
+    to.floats = at::empty({packed_linear_floats(to.columns, to.terms)}, at::kFloat);
+  }
+  ops.pack_linear({.columns = to.columns,
+                   .terms = to.terms,
+                   .weight = weight.const_data_ptr<float>(),
+                   .column_stride = to.terms,
+                   .packed = to.floats.mutable_data_ptr<float>()});
+}
+
+/// Multiply-adds for which another thread is worth waking.
+constexpr int64_t kWorkPerThread = int64_t{1} << 18;
+
+/// Shares a product out: panels of columns, or rows where there are more tiles of these.
+void share(const CpuOps& ops, const LinearRowsArgs& args) {
+  const int64_t work = args.rows * args.columns * args.terms;
+  const int64_t num_threads = std::min<int64_t>(at::get_num_threads(), work / kWorkPerThread);
+  if (num_threads < 2) return ops.linear_rows(args);
+  const bool by_rows = args.rows > args.columns;
+  const int64_t count = by_rows ? args.rows : args.panel_end;
+  at::parallel_for(0, count, (count + num_threads - 1) / num_threads,
+                   [&](int64_t begin, int64_t end) {
+                     LinearRowsArgs part = args;
+                     if (!by_rows) {
+                       part.panel_begin = begin;
+                       part.panel_end = end;
+                     } else {
+                       part.rows = end - begin;
+                       part.x += begin * args.x_stride;
+                       part.y += begin * args.y_stride;
+                       if (part.residual != nullptr) part.residual += begin * args.residual_stride;
+                     }
+                     ops.linear_rows(part);
+                   });
+}
+
+/// out = residual + bias + x * weight'; `residual` and `bias` may be undefined, `out` may be
+/// `residual`.
+void linear(const CpuOps& ops, int64_t rows, const at::Tensor& x, const PackedWeights& weight,
+            const at::Tensor& bias, const at::Tensor& residual, at::Tensor& out) {
+  LinearRowsArgs args;
+  args.rows = rows;
+  args.columns = weight.columns;
+  args.terms = weight.terms;
+  args.panel_end = linear_panels_of(weight.columns);
+  args.x = x.const_data_ptr<float>();
+  args.x_stride = weight.terms;
+  args.packed = weight.floats.const_data_ptr<float>();
+  args.bias = data_or_null(bias);
+  args.residual = data_or_null(residual);
+  args.residual_stride = weight.columns;
+  args.y = out.mutable_data_ptr<float>();
+  args.y_stride = weight.columns;
+  share(ops, args);
 }
 
 }  // namespace
@@ -102,16 +144,20 @@ Decoder::Decoder(ModelConfig config, const DecoderLayout& layout)
     : config_(std::move(config)),
       ops_(cpu_ops()),
       parameters_(config_, layout),
-      head_transposed_(parameters_.head.t()),
+      packed_(parameters_.layers.size()),
       frequencies_(rope_frequencies(config_)) {
-  for (const auto& layer : parameters_.layers) {
-    LayerParameters turned = layer;
-    turned.qkv = layer.qkv.t();
-    turned.out = layer.out.t();
-    turned.gate_up = layer.gate_up.t();
-    turned.down = layer.down.t();
-    transposed_.push_back(std::move(turned));
+  pack_weights();
+}
+
+void Decoder::pack_weights() {
+  for (size_t i = 0; i < packed_.size(); ++i) {
+    const LayerParameters& layer = parameters_.layers[i];
+    pack(ops_, layer.qkv, packed_[i].qkv);
+    pack(ops_, layer.out, packed_[i].out);
+    pack(ops_, layer.gate_up, packed_[i].gate_up);
+    pack(ops_, layer.down, packed_[i].down);
   }
+  pack(ops_, parameters_.head, head_);
 }
 
 HeadShape Decoder::heads() const {
@@ -161,10 +207,11 @@ void Decoder::norm(const at::Tensor& weight, int64_t rows, const at::Tensor& x, 
 
 void Decoder::forward(size_t layer, const RowBatch& batch, std::span<const AttentionSpan> spans,
                       LayerRows& rows, float* keys, float* values, at::Tensor& output) {
-  const LayerParameters& weights = transposed_[layer];
+  const LayerParameters& weights = parameters_.layers[layer];
+  const PackedLayer& packed = packed_[layer];
   const int64_t num_rows = batch.num_rows();
   norm(weights.input_norm, num_rows, rows.input, rows.input_normed, rows.input_scale);
-  linear(rows.input_normed, weights.qkv, weights.qkv_bias, rows.qkv);
+  linear(ops_, num_rows, rows.input_normed, packed.qkv, weights.qkv_bias, {}, rows.qkv);
   ops_.rotary({.rows = num_rows,
                .heads = heads(),
                .epsilon = static_cast<float>(config_.rms_norm_epsilon),
@@ -190,18 +237,18 @@ void Decoder::forward(size_t layer, const RowBatch& batch, std::span<const Atten
                   .values = values,
                   .out = rows.attended.mutable_data_ptr<float>(),
                   .log_sum_exp = rows.log_sum_exp.mutable_data_ptr<float>()});
-  add_linear(rows.input, rows.attended, weights.out, weights.out_bias, rows.middle);
+  linear(ops_, num_rows, rows.attended, packed.out, weights.out_bias, rows.input, rows.middle);
   norm(weights.mlp_norm, num_rows, rows.middle, rows.mlp_normed, rows.mlp_scale);
-  linear(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
+  linear(ops_, num_rows, rows.mlp_normed, packed.gate_up, weights.gate_up_bias, {}, rows.gate_up);
   ops_.swiglu({.rows = num_rows,
                .width = config_.intermediate_size,
                .gate_up = rows.gate_up.const_data_ptr<float>(),
                .activated = rows.activated.mutable_data_ptr<float>()});
-  add_linear(rows.middle, rows.activated, weights.down, weights.down_bias, output);
+  linear(ops_, num_rows, rows.activated, packed.down, weights.down_bias, rows.middle, output);
 }
 
 void Decoder::logits(const at::Tensor& normed, at::Tensor& logits) const {
-  at::mm_out(logits, normed, head_transposed_);
+  linear(ops_, normed.size(0), normed, head_, {}, {}, logits);
 }
 
 void copy_spans(const RowBatch& batch, std::vector<AttentionSpan>& spans) {

@@ -2,10 +2,12 @@
 /// positions and optional per-head norm, SwiGLU, tied or own head. fp32.
 ///
 /// Owns the weights; activations belong to the caller (LayerRows), so that an engine reuses one set
-/// for every layer and a learner keeps one a layer. Matrix products are ATen's, all else
-/// kernels/ops. Every row's result depends on that row's sequence alone, bit for bit, because
-/// products always have at least kRowsMin rows (the vendor's kernels for fewer add in another
-/// order). One thread.
+/// for every layer and a learner keeps one a layer. All arithmetic is kernels/ops: every row's
+/// result depends on that row's sequence alone, bit for bit, whatever the other rows are and
+/// however many threads share a product.
+///
+/// Products read a packed copy of the weights: call pack_weights() after the parameters have
+/// changed. Used by one thread; products are shared out over its compute threads (boundary.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +23,6 @@
 #include "kernels/torch/models/decoder_layout.h"
 
 namespace primerl {
-
-constexpr int64_t kRowsMin = 8;
-
-/// Rows as matrix products see them.
-constexpr int64_t padded_rows(int64_t rows) { return rows < kRowsMin ? kRowsMin : rows; }
 
 /// Weights (or gradients) of one layer as views of the flat buffer; undefined where the model has
 /// none.
@@ -55,7 +52,7 @@ struct DecoderParameters {
   at::Tensor head;        // [vocab_size, hidden]; the embedding when tied
 };
 
-/// Activations of one layer; first extent: padded rows.
+/// Activations of one layer.
 struct LayerRows {
   at::Tensor input;         // [rows, hidden], the residual stream
   at::Tensor input_scale;   // [rows], 1 / rms
@@ -76,12 +73,23 @@ struct LayerRows {
   LayerRows first(int64_t rows) const;
 };
 
+/// A matrix as linear_rows reads it.
+struct PackedWeights {
+  int64_t columns = 0, terms = 0;
+  at::Tensor floats;  // [packed_linear_floats(columns, terms)]
+};
+struct PackedLayer {
+  PackedWeights qkv, out, gate_up, down;
+};
+
 class Decoder {
  public:
   Decoder(ModelConfig config, const DecoderLayout& layout);
 
   const ModelConfig& config() const { return config_; }
   DecoderParameters& parameters() { return parameters_; }
+  /// Makes the parameters those of the next products.
+  void pack_weights();
   HeadShape heads() const;
   float attention_scale() const;
 
@@ -97,15 +105,15 @@ class Decoder {
                LayerRows& rows, float* keys, float* values, at::Tensor& output);
   void norm(const at::Tensor& weight, int64_t rows, const at::Tensor& x, at::Tensor& y,
             at::Tensor& scale) const;
-  /// logits [padded_rows, vocab_size] of rows that went through the final norm.
+  /// logits [rows, vocab_size] of rows that went through the final norm.
   void logits(const at::Tensor& normed, at::Tensor& logits) const;
 
  private:
   const ModelConfig config_;
   const CpuOps& ops_;
   DecoderParameters parameters_;
-  std::vector<LayerParameters> transposed_;  // matrices as the products take them
-  at::Tensor head_transposed_;
+  std::vector<PackedLayer> packed_;
+  PackedWeights head_;
   std::vector<float> frequencies_;
   std::vector<float> cosine_;  // [positions, head_dim / 2]
   std::vector<float> sine_;

@@ -74,7 +74,7 @@ void DecoderGradient::grow(int64_t rows) {
 }
 
 const at::Tensor& DecoderGradient::forward(const RowBatch& batch) {
-  grow(padded_rows(batch.num_rows()));
+  grow(batch.num_rows());
   decoder_.prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
   copy_spans(batch, spans_);
   decoder_.embed(batch, layers_.front().input);
@@ -90,11 +90,6 @@ const at::Tensor& DecoderGradient::forward(const RowBatch& batch) {
 void DecoderGradient::backward(const RowBatch& batch, const at::Tensor& dnormed) {
   const int64_t rows = batch.num_rows(), width = decoder_.config().hidden_size;
   flow_.residual.zero_();
-  if (rows < kRowsMin) {
-    // Rows that only pad the products must add nothing to a weight's gradient.
-    flow_.gate_up.zero_();
-    flow_.qkv.zero_();
-  }
   backward_norm(decoder_.parameters().final_norm, rows, last_, last_scale_, dnormed,
                 gradients_.final_norm);
   for (size_t i = layers_.size(); i-- > 0;) {

@@ -88,9 +88,9 @@ void leave_out(const CutHead& cut, std::vector<SegmentFile>& files,
 /// A cut that cannot be read is no cut: then steps are missing.
 std::vector<std::optional<uint64_t>> read_base_steps(const fs::path& folder, size_t num_groups) {
   std::vector<std::optional<uint64_t>> steps(num_groups);
-  for (const fs::path& file : list_cuts(folder)) {
+  for (const fs::path& file : list_base_cuts(folder)) {
     const auto head = read_cut_head(file);
-    if (!head.ok() || head->number != 0) continue;
+    if (!head.ok()) continue;
     for (const auto& [group, step] : head->steps)
       if (group < num_groups) steps[group] = std::max(steps[group].value_or(0), step);
   }
@@ -98,11 +98,8 @@ std::vector<std::optional<uint64_t>> read_base_steps(const fs::path& folder, siz
 }
 
 bool has_base(const fs::path& folder) {
-  const auto cuts = list_cuts(folder);
-  return std::ranges::any_of(cuts, [](const fs::path& file) {
-    const auto head = read_cut_head(file);
-    return head.ok() && head->number == 0;
-  });
+  const auto cuts = list_base_cuts(folder);
+  return std::ranges::any_of(cuts, [](const fs::path& file) { return read_cut_head(file).ok(); });
 }
 
 struct Opening {
