@@ -55,14 +55,15 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
   if (const auto* hello = as_if<WorkerHello>(message)) return greet(from, *hello);
   if (is_up() &&
       (as_if<PeersConnected>(message) != nullptr || as_if<GroupsReady>(message) != nullptr))
-    return bring_back(from, message);
+    return bring_back(from, message, now);
   if (as_if<PeersConnected>(message) != nullptr) {
     if (phase_ != Phase::kConnecting) return out_of_turn(plan_, from, PeersConnected::kName);
     member.has_connections = true;
     if (!all([](const Member& one) { return one.has_connections; })) return ok();
     phase_ = Phase::kStarting;
     for (uint32_t i = 0; i < members_.size(); ++i)
-      send_(ProcessId(i), Payload::of(StartRun{members_[i].incarnation}));
+      send_(ProcessId(i), Payload::of(StartRun{members_[i].incarnation,
+                                               members_[i].is_absent ? run_time_ns(now) : 0}));
   } else if (as_if<GroupsReady>(message) != nullptr) {
     if (phase_ != Phase::kStarting) return out_of_turn(plan_, from, GroupsReady::kName);
     member.is_ready = true;
@@ -74,6 +75,7 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     if (!is_up() || member.has_followed) return out_of_turn(plan_, from, GroupsCaughtUp::kName);
     member.has_followed = true;
     if (!all([](const Member& one) { return one.has_followed; })) return ok();
+    resumed_ = now;
     for (uint32_t i = 0; i < members_.size(); ++i)
       if (std::exchange(members_[i].is_absent, false)) go(ProcessId(i));
     tell_all(ResumeLive{static_cast<uint32_t>(members_.size())});
@@ -123,7 +125,7 @@ Status RunCoordinator::greet(ProcessId from, const WorkerHello& hello) {
     connect();
   } else {
     phase_ = Phase::kRunning;
-    tell_all(StartRun{member.incarnation});
+    tell_all(StartRun{member.incarnation, 0});
   }
   return ok();
 }
@@ -166,14 +168,20 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
   return member.incarnation;
 }
 
-Status RunCoordinator::bring_back(ProcessId from, const Payload& message) {
+/// 0: the time of the run is each machine's steady clock.
+int64_t RunCoordinator::run_time_ns(Time now) const {
+  if (!ended_) return 0;
+  return (resumed_ ? *ended_ + (now - *resumed_) : *ended_).to_nanoseconds();
+}
+
+Status RunCoordinator::bring_back(ProcessId from, const Payload& message, Time now) {
   Member& member = members_[from.index()];
   const bool has_connections = as_if<PeersConnected>(message) != nullptr;
   if (!member.hello || member.is_ready || has_connections == member.has_connections)
     return out_of_turn(plan_, from, message.type->name);
   if (has_connections) {
     member.has_connections = true;
-    send_(from, Payload::of(StartRun{member.incarnation}));
+    send_(from, Payload::of(StartRun{member.incarnation, run_time_ns(now)}));
     return ok();
   }
   member.is_ready = true;

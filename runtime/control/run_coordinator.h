@@ -53,6 +53,9 @@ class RunCoordinator {
   /// Before the first hello: the process follows no record while the others do; it begins as
   /// `incarnation` when they resume.
   void set_absent(ProcessId process, uint32_t incarnation);
+  /// Before the first hello: the others follow a record, and the time of the run goes on from its
+  /// end when they resume. Processes that begin anew are told that time.
+  void go_on_from(Time ended) { ended_ = ended; }
   bool is_up() const { return phase_ >= Phase::kRunning; }
   /// Processes that the run still waits for, by name: "inference#1 and training".
   std::string waits_for() const;
@@ -82,7 +85,8 @@ class RunCoordinator {
   ConnectPeers peers_of(size_t process) const;
   PeerEntry entry_of(size_t process) const;
   void tell_neighbours(ProcessId process, const Payload& message);
-  Status bring_back(ProcessId from, const Payload& message);
+  Status bring_back(ProcessId from, const Payload& message, Time now);
+  int64_t run_time_ns(Time now) const;
   void count(ProcessId from, const GroupsCounted& counted, Time now);
   void begin_round();
   template <class Done>
@@ -99,6 +103,8 @@ class RunCoordinator {
   Phase phase_ = Phase::kGreeting;
   std::set<TenantSlot> finished_;
   uint8_t end_ = 0;  // RunEnd of a drain that succeeds
+  // Of a run that goes on from its record.
+  std::optional<Time> ended_, resumed_;  // time of the run; when that was, here
 
   // Of a drain.
   uint64_t round_ = 0;

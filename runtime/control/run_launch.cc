@@ -142,6 +142,7 @@ Status RunSession::launch_workers() {
     workers_[i].incarnation = incarnation_;
     workers_[i].steps.emplace(step_lines_file(folder_.logs_folder(), plan_.processes[i].name));
   }
+  if (!resume_.follow.record.empty()) coordinator_->go_on_from(resume_.follow.ended);
   for (const AbsentProcess& absent : resume_.follow.absent) {
     // Messages of its earlier incarnations are in the record.
     uint32_t& incarnation = workers_[absent.process.index()].incarnation;

@@ -398,7 +398,8 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
                                                    std::unique_ptr<RunFolder> taken,
                                                    ResumeChoice& choice, const Plan& plan) {
   std::unique_ptr<RunFolder> folder = std::move(taken);
-  if (folder != nullptr) {
+  const bool is_new = folder == nullptr;
+  if (!is_new) {
     std::error_code ignored;  // what stays only takes space
     if (!choice.superseded.empty()) fs::remove_all(choice.superseded, ignored);
     // Of a start that died at once.
@@ -424,11 +425,10 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
   }
   RETURN_IF_ERROR(folder->write_graph(plan.resolved_toml));
   // The other run may remove them; this one must not depend on it.
-  for (size_t slot = 0; slot < choice.points.size(); ++slot) {
+  for (size_t slot = 0; is_new && slot < choice.points.size(); ++slot) {
     ResumePoint& point = choice.points[slot];
     const fs::path own =
         checkpoints_folder(folder->path(), plan.tenants[slot].name, plan.tenants.size());
-    if (point.folder.parent_path() == own) continue;
     const fs::path kept = own / fmt::format("step_{}", point.step);
     RETURN_IF_ERROR(take_over_checkpoint(point.folder, kept));
     choice.notes.push_back(

@@ -88,6 +88,7 @@ void CafExecutor::Core::spawn(const std::shared_ptr<GroupCell>& cell) {
 
 Status CafExecutor::Core::prepare() {
   CHECK(phase_ == Phase::kNew, "an executor was started twice");
+  if (setup_.begins_at && setup_.step_source == nullptr) clock_.go_on_from(*setup_.begins_at);
   const Plan& plan = *setup_.plan;
   RETURN_IF_ERROR(check_process());
   RETURN_IF_ERROR(make_shared_resources());

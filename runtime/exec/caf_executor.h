@@ -17,6 +17,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/executor.h"
@@ -33,6 +34,7 @@ struct CafExecutorSetup {
   ResourceFactory factory;
   DeliveryObserver* observer = nullptr;  // outlives the executor; called from every group's thread
   ReplaySource* step_source = nullptr;   // of a resumed run; outlives the executor
+  std::optional<Time> begins_at{};       // time of the run, where it is not the steady clock's
   std::function<void()> on_live;  // all groups have followed their record to its end; any thread
   /// When other processes follow a record too: all groups here are at the end, and wait for
   /// resume(). Any thread. Null: they resume at once.

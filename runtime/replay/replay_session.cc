@@ -133,8 +133,9 @@ Status check_training_step(const ReplaySession& session, const SavedStates& save
     return error(Code::kInvalid, "--from {} is beyond the record, which ends with training step {}",
                  request.from, last);
   if (step <= begun_steps(session))
-    return error(Code::kInvalid, "--from {}: the run began after training step {} of another one",
-                 request.from, begun_steps(session));
+    return error(Code::kInvalid,
+                 "--from {}: the record begins after training step {}, a checkpoint", request.from,
+                 begun_steps(session));
   return ok();
 }
 

@@ -219,11 +219,12 @@ struct EndRun {
 
 struct StartRun {
   static constexpr std::string_view kName = "StartRun";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   uint32_t incarnation = 0;
+  int64_t at_ns = 0;  // time of the run, where that is not the machine's steady clock; otherwise 0
   template <class F>
   static void fields(F& f) {
-    f("incarnation", &StartRun::incarnation);
+    f("incarnation", &StartRun::incarnation)("at_ns", &StartRun::at_ns);
   }
 };
 

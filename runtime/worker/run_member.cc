@@ -39,7 +39,10 @@ RunMember::~RunMember() {
 
 Status RunMember::obey(const Payload& message) {
   if (const auto* peers = as_if<ConnectPeers>(message)) return connect(*peers);
-  if (as_if<StartRun>(message) != nullptr) start();
+  if (const auto* begin = as_if<StartRun>(message)) {
+    if (begin->at_ns != 0) setup_.begins_at = Time::from_nanoseconds(begin->at_ns);
+    start();
+  }
   if (as_if<StopRun>(message) != nullptr) stop();
   if (!has_begun()) return ok();
   if (connections_ != nullptr) RETURN_IF_ERROR(change_peer(message));

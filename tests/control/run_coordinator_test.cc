@@ -147,6 +147,26 @@ TEST(RunCoordinator, OneThatFollowsNothingGoesWhenTheOthersGoLive) {
               ElementsAre("GoRun to 1", "ResumeLive to 0", "ResumeLive to 1", "ResumeLive to 2"));
 }
 
+// Otherwise its part of the record would be of another time than that of the others.
+TEST(RunCoordinator, TellsOneThatBeginsAnewTheTimeOfTheRun) {
+  Stage stage(3);
+  stage.coordinator_->set_absent(ProcessId(2), 3);
+  stage.coordinator_->go_on_from(Time::from_nanoseconds(700));
+  for (const uint32_t i : {0, 1, 2}) ASSERT_TRUE(stage.say(i, stage.hello(i)).ok());
+  stage.all_say(PeersConnected{});
+  EXPECT_EQ(stage.newest_.as<StartRun>().at_ns, 700);
+  stage.all_say(GroupsReady{});
+  stage.now = Time::from_nanoseconds(50'000);
+  for (const uint32_t i : {0, 1}) ASSERT_TRUE(stage.say(i, GroupsCaughtUp{1}).ok());
+  stage.now = Time::from_nanoseconds(50'020);
+  EXPECT_EQ(stage.coordinator_->process_died(ProcessId(2)), 4U);
+  auto again = stage.hello(2);
+  again.incarnation = 4;
+  ASSERT_TRUE(stage.say(2, again).ok());
+  ASSERT_TRUE(stage.say(2, PeersConnected{}).ok());
+  EXPECT_EQ(stage.newest_.as<StartRun>().at_ns, 720);
+}
+
 TEST(RunCoordinator, OneAloneIsStartedAtOnce) {
   Stage stage(1);
   ASSERT_TRUE(stage.say(0, stage.hello(0)).ok());

@@ -58,7 +58,7 @@ TEST_F(AFork, NeedsTheOtherRunNoMore) {
   const auto before =
       run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "5"});
   EXPECT_EQ(before.code, 2) << before.out;
-  EXPECT_THAT(before.err, HasSubstr("the run began after training step 5 of another one"));
+  EXPECT_THAT(before.err, HasSubstr("the record begins after training step 5"));
   const auto beyond =
       run_graph_program({"replay", folder.string(), "--depth", "control", "--from", "13"});
   EXPECT_EQ(beyond.code, 2) << beyond.out;
