@@ -3,6 +3,17 @@
 #include <algorithm>
 
 namespace primerl {
+namespace {
+
+/// An engine that comes or goes concerns the weights of every tenant.
+Amount one_of_each_tenant() {
+  return {[](const void*, std::span<const Tenant> tenants) {
+            return std::max<int64_t>(static_cast<int64_t>(tenants.size()), 1);
+          },
+          "tenants"};
+}
+
+}  // namespace
 
 Contract Broadcaster::contract() {
   return ContractOf<Broadcaster, BroadcasterOptions>("broadcaster",
@@ -12,119 +23,141 @@ Contract Broadcaster::contract() {
       .in("weights", &Broadcaster::on_weights, "a new version lies in the channel")
       .in("applied", &Broadcaster::on_applied, "an engine has applied a version", latest_wins())
       .timer("applied", &Broadcaster::on_timeout, "an engine took longer than applied_max")
-      // One that a settled update starts, and one to an engine that came back.
-      .out("update", &Broadcaster::update_, "apply this version", broadcast(), burst(2))
-      .out("live", &Broadcaster::live_out_, "every engine in use has this version")
+      .out("update", &Broadcaster::update_, "apply this version", broadcast(),
+           burst(one_of_each_tenant()))
+      .out("live", &Broadcaster::live_out_, "every engine in use has this version",
+           burst(one_of_each_tenant()))
       .stops_on_error()
       .single()
-      .one_tenant()
-      .state([](auto& f) {
-        using B = Broadcaster;
-        f("engines", &B::engines_)("live", &B::live_)("updating", &B::updating_)("newest",
-                                                                                 &B::newest_);
-      });
+      .state([](auto& f) { f("keys", &Broadcaster::keys_)("armed", &Broadcaster::armed_); });
 }
 
-Status Broadcaster::start(Resources&) {
-  tenant_ = services().tenants().front();
-  return ok();
+std::string Broadcaster::name_of(WeightsKey key, PolicyVersion version) const {
+  return fmt::format("version {} of tenant '{}'", version, services().tenant(key.tenant).name);
 }
 
 Status Broadcaster::on_weights(const WeightsReady& ready) {
-  newest_ = std::max(newest_, ready.version);
-  settle();
+  const WeightsKey key{services().delivery().tenant};
+  KeyRecord& record = keys_[key];
+  record.newest = std::max(record.newest, ready.version);
+  settle(key, record);
+  arm();
   return ok();
 }
 
-void Broadcaster::begin(PolicyVersion version) {
-  updating_ = version;
-  for (const InstanceId engine : update_.targets()) engines_.try_emplace(engine);
-  services().set_timer("applied", options_.applied_max);
-  send_update(version);
+void Broadcaster::begin(WeightsKey key, KeyRecord& record, PolicyVersion version) {
+  record.updating = version;
+  for (const InstanceId engine : update_.targets()) record.engines.try_emplace(engine);
+  record.late_at = services().now() + options_.applied_max;
+  send_update(key, version);
 }
 
-void Broadcaster::send_update(PolicyVersion version) {
-  update_.send({.version = version}, for_tenant(tenant_));
+void Broadcaster::send_update(WeightsKey key, PolicyVersion version) {
+  update_.send({.version = version}, for_tenant(key.tenant));
 }
 
 Status Broadcaster::on_applied(const PolicyApplied& applied) {
-  EngineRecord& engine = engines_[applied.engine];
+  const WeightsKey key{services().delivery().tenant};
+  KeyRecord& record = keys_[key];
+  EngineRecord& engine = record.engines[applied.engine];
   if (!applied.fault.empty()) {
     if (!engine.is_set_aside)
-      services().log(
-          LogLevel::kError,
-          fmt::format("engine instance {} is set aside: it could not apply version {}: {}",
-                      applied.engine, applied.version, applied.fault));
+      services().log(LogLevel::kError,
+                     fmt::format("engine instance {} is set aside: it could not apply {}: {}",
+                                 applied.engine, name_of(key, applied.version), applied.fault));
     engine.is_set_aside = true;
     engine.refused = std::max(engine.refused, applied.version);
-    if (!updating_.is_none() && all_have_refused(updating_)) {
-      services().finish(tenant_);
-      return error(Code::kInvalid, "no engine could apply version {}: {}", updating_, applied.fault)
-          .note("the engines and the learner must be made from models of one shape");
+    const PolicyVersion updating = record.updating;
+    const bool all_have_refused =
+        std::all_of(record.engines.begin(), record.engines.end(), [updating](const auto& each) {
+          return each.second.refused >= updating && each.second.applied < updating;
+        });
+    if (!updating.is_none() && all_have_refused) {
+      services().finish(key.tenant);
+      return error(Code::kInvalid, "no engine could apply {}: {}", name_of(key, updating),
+                   applied.fault)
+          .note("engines and learner must be of models of one shape, and not of another tenant");
     }
-    settle();
-    return ok();
+  } else {
+    engine.applied = std::max(engine.applied, applied.version);
+    if (engine.is_set_aside && engine.applied >= std::max(record.live, record.updating)) {
+      engine.is_set_aside = false;
+      services().log(LogLevel::kInfo, fmt::format("engine instance {} is back with {}",
+                                                  applied.engine, name_of(key, engine.applied)));
+    }
   }
-  engine.applied = std::max(engine.applied, applied.version);
-  if (engine.is_set_aside && engine.applied >= std::max(live_, updating_)) {
-    engine.is_set_aside = false;
-    services().log(LogLevel::kInfo, fmt::format("engine instance {} is back with version {}",
-                                                applied.engine, engine.applied));
-  }
-  settle();
+  settle(key, record);
+  arm();
   return ok();
 }
 
-bool Broadcaster::all_have_refused(PolicyVersion version) const {
-  return std::all_of(engines_.begin(), engines_.end(), [version](const auto& each) {
-    return each.second.refused >= version && each.second.applied < version;
-  });
-}
-
-void Broadcaster::settle() {
-  if (!updating_.is_none()) {
+void Broadcaster::settle(WeightsKey key, KeyRecord& record) {
+  if (!record.updating.is_none()) {
     bool has_one = false;
-    for (const auto& [id, engine] : engines_) {
+    for (const auto& [id, engine] : record.engines) {
       if (engine.is_set_aside) continue;
-      if (engine.applied < updating_) return;
+      if (engine.applied < record.updating) return;
       has_one = true;
     }
     // With every engine set aside nothing is live; the first one that applies makes it so.
     if (!has_one) return;
-    live_ = updating_;
-    updating_ = PolicyVersion();
-    services().cancel_timer("applied");
-    live_out_.send({.version = live_}, for_tenant(tenant_));
+    record.live = record.updating;
+    record.updating = PolicyVersion();
+    record.late_at.reset();
+    live_out_.send({.version = record.live}, for_tenant(key.tenant));
   }
-  if (newest_ > live_) begin(newest_);
+  if (record.newest > record.live) begin(key, record, record.newest);
 }
 
 Status Broadcaster::on_timeout() {
-  for (auto& [id, engine] : engines_) {
-    if (engine.is_set_aside || engine.applied >= updating_) continue;
-    engine.is_set_aside = true;
-    services().count("engines_set_aside", 1);
-    services().log(LogLevel::kWarning,
-                   fmt::format("engine instance {} is set aside: version {} was not applied within "
-                               "{}",
-                               id, updating_, to_string(options_.applied_max)));
-  }
-  settle();
+  armed_.reset();
+  for (auto& [key, record] : keys_)
+    if (record.late_at && *record.late_at <= services().now()) set_late_aside(key, record);
+  arm();
   return ok();
 }
 
-Status Broadcaster::on_peer(const PeerEvent& event) {
-  if (event.kind == PeerEvent::Kind::kDown) {
-    engines_.erase(event.instance);
-    settle();
-    return ok();
+void Broadcaster::set_late_aside(WeightsKey key, KeyRecord& record) {
+  record.late_at.reset();
+  for (auto& [id, engine] : record.engines) {
+    if (engine.is_set_aside || engine.applied >= record.updating) continue;
+    engine.is_set_aside = true;
+    services().count("engines_set_aside", 1);
+    services().log(LogLevel::kWarning,
+                   fmt::format("engine instance {} is set aside: {} was not applied within {}", id,
+                               name_of(key, record.updating), to_string(options_.applied_max)));
   }
+  settle(key, record);
+}
+
+void Broadcaster::arm() {
+  std::optional<Time> first;
+  for (const auto& [key, record] : keys_)
+    if (record.late_at) first = first ? std::min(*first, *record.late_at) : *record.late_at;
+  if (first == armed_) return;
+  armed_ = first;
+  if (first)
+    services().set_timer("applied", std::max(*first - services().now(), Duration()));
+  else
+    services().cancel_timer("applied");
+}
+
+Status Broadcaster::on_peer(const PeerEvent& event) {
   const auto targets = update_.targets();
-  if (std::find(targets.begin(), targets.end(), event.instance) == targets.end()) return ok();
-  // Nobody waits for a newcomer; applying a version again does nothing to the others.
-  engines_[event.instance] = {.applied = PolicyVersion(), .is_set_aside = true, .refused = {}};
-  const PolicyVersion version = updating_.is_none() ? live_ : updating_;
-  if (!version.is_none()) send_update(version);
+  const bool is_engine = std::find(targets.begin(), targets.end(), event.instance) != targets.end();
+  for (auto& [key, record] : keys_) {
+    if (event.kind == PeerEvent::Kind::kDown) {
+      record.engines.erase(event.instance);
+      settle(key, record);
+    } else if (is_engine) {
+      // Nobody waits for a newcomer; applying a version again does nothing to the others.
+      record.engines[event.instance] = {
+          .applied = PolicyVersion(), .is_set_aside = true, .refused = {}};
+      const PolicyVersion version = record.updating.is_none() ? record.live : record.updating;
+      if (!version.is_none()) send_update(key, version);
+    }
+  }
+  arm();
   return ok();
 }
 

@@ -14,43 +14,49 @@ Status EngineUser::start(Resources& resources) {
 
 /// Weights that have not come by now are nobody's.
 Status EngineUser::drain() {
-  coming_.reset();
+  coming_.clear();
   return ok();
 }
 
 Status EngineUser::on_update(const PolicyUpdate& update) {
   const auto& delivery = services().delivery();
-  coming_ = Coming{update.version, delivery.tenant, delivery.ref};
-  return take_weights();
+  const WeightsKey key{delivery.tenant};
+  coming_[key] = Coming{update.version, delivery.ref};
+  if (!take(key)) services().set_timer("weights", kWeightsRetry);
+  return ok();
 }
 
 Status EngineUser::take_weights() {
-  if (!coming_) return ok();
-  auto applied = apply(coming_->version);
-  if (!applied) {
-    services().set_timer("weights", kWeightsRetry);
-    return ok();
-  }
-  if (applied->fault.empty()) applied_ = std::max(applied_, applied->version);
+  bool has_taken = false;
+  for (auto each = coming_.begin(); each != coming_.end() && !has_taken;)
+    has_taken = take((each++)->first);
+  if (!coming_.empty()) services().set_timer("weights", has_taken ? Duration() : kWeightsRetry);
+  return ok();
+}
+
+bool EngineUser::take(WeightsKey key) {
+  const Coming coming = coming_.at(key);
+  auto applied = apply(key, coming.version);
+  if (!applied) return false;
+  coming_.erase(key);
   // The router learns it first: a group opened under this version finds an engine at once.
   tell_load(engine_->state());
-  applied_out_.send(std::move(*applied), for_tenant(coming_->tenant).answering(coming_->cause));
-  coming_.reset();
-  return ok();
+  applied_out_.send(std::move(*applied), for_tenant(key.tenant).answering(coming.cause));
+  return true;
 }
 
 /// Applies `version`, or the channel's newest when `version` has been retired. An answer, whose
 /// `fault` is not empty when it failed and the engine keeps its weights; nothing when the bytes
 /// have not come yet: ask again.
-std::optional<PolicyApplied> EngineUser::apply(PolicyVersion version) {
+std::optional<PolicyApplied> EngineUser::apply(WeightsKey key, PolicyVersion version) {
   PolicyApplied answer;
   answer.version = version;
   answer.engine = services().self();
-  auto snapshot = weights_->fetch(version);
+  auto snapshot = weights_->fetch(key, version);
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound &&
-      weights_->newest() > version) {
-    answer.version = weights_->newest();
-    snapshot = weights_->fetch(answer.version);
+      weights_->newest(key) > version) {
+    answer.version = weights_->newest(key);
+    snapshot = weights_->fetch(key, answer.version);
   }
   if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return std::nullopt;
   if (!snapshot.ok()) {
@@ -58,10 +64,12 @@ std::optional<PolicyApplied> EngineUser::apply(PolicyVersion version) {
     return answer;
   }
   auto num_tensors = engine_->apply(**snapshot);
-  if (num_tensors.ok())
-    answer.num_tensors = *num_tensors;
-  else
+  if (!num_tensors.ok()) {
     answer.fault = num_tensors.error().text();
+    return answer;
+  }
+  answer.num_tensors = *num_tensors;
+  CHECK(applied_.raise(key, answer.version), "an engine with more keys than it may hold");
   return answer;
 }
 

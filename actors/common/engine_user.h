@@ -4,9 +4,11 @@
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
 /// An update is answered with one PolicyApplied, also when it fails; while it waits for its bytes a
-/// newer one takes its place. Threads: the engine's.
+/// newer one of the same key takes its place. Keys do not wait for each other; one handler applies
+/// one of them. Threads: the engine's.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "actors/messages/load.h"
@@ -50,21 +52,22 @@ class EngineUser : public Actor {
   /// An update that waits for its bytes.
   struct Coming {
     PolicyVersion version;
-    TenantSlot tenant;
     StepRef cause;  // the update
 
     template <class F>
     static void fields(F& f) {
-      f("version", &Coming::version)("tenant", &Coming::tenant)("cause", &Coming::cause);
+      f("version", &Coming::version)("cause", &Coming::cause);
     }
   };
-  std::optional<PolicyApplied> apply(PolicyVersion version);
+  /// Whether the bytes had come, and it was answered.
+  bool take(WeightsKey key);
+  std::optional<PolicyApplied> apply(WeightsKey key, PolicyVersion version);
 
   WeightChannel* weights_ = nullptr;
   TenantSlot load_tenant_;  // any one: loads concern all tenants alike
   // Touched only by handlers.
-  PolicyVersion applied_;
-  std::optional<Coming> coming_;
+  VersionsByKey applied_;
+  std::map<WeightsKey, Coming> coming_;
   std::optional<EngineLoad> told_load_;
 };
 

@@ -27,7 +27,7 @@ struct GenerateRequest {
   uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
   uint32_t attempt = 0;   // of the rollout; a re-issued one counts up
   PolicyVersion version;  // live when the group opened: the engine must have applied it
-  std::string salt;       // KV cache identity: tenant and version of the group
+  std::string salt;       // KV cache identity within the tenant: version of the group
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], extends the last turn's exactly
   uint64_t seed = 0;                   // of the draws; keyed by position, never by timing
   double temperature = 1.0;

@@ -5,12 +5,13 @@
 #include <string_view>
 
 #include "graph/message.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   InstanceId engine;          // the prefill or decode instance that speaks
   uint64_t num_finished = 0;  // requests ended here since the start: guard = sent - finished
@@ -22,7 +23,7 @@ struct EngineLoad {
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
   int32_t num_blocks = 0;
-  PolicyVersion applied;  // the router uses an engine only from the live version on
+  VersionsByKey applied;  // the router uses an engine only from a key's live version on
 
   template <class F>
   static void fields(F& f) {

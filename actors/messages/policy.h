@@ -3,7 +3,8 @@
 ///   trainer --WeightsReady--> broadcaster ~~PolicyUpdate~~> prefill, decode
 ///   broadcaster <~~PolicyApplied~~ prefill, decode;   broadcaster ~~PolicyLive~~> rollout
 ///
-/// Bytes travel through the weight channel; these messages only name versions.
+/// Bytes travel through the weight channel; these messages only name versions: of the whole weights
+/// of the envelope's tenant. Versions of two tenants are told apart by that alone.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 /// HeldRequests: what waits at the router until an engine can take it.
 ///
 /// A request waits in the lane of what it waits for, behind those that came before it: any engine
-/// with its policy version, or the one engine that alone may take it. Lanes do not block each other
-/// and tenants go in turn; requests of one session keep their order. Not thread-safe.
+/// with its tenant's policy version, or the one engine that alone may take it. Lanes do not block
+/// each other and tenants go in turn; requests of one session keep their order. Not thread-safe.
 #pragma once
 
 #include <compare>
@@ -15,6 +15,7 @@
 
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -35,6 +36,7 @@ struct HeldRequest {
   InstanceId origin;
 
   RequestName name() const { return {tenant, request.request}; }
+  WeightsKey key() const { return {tenant}; }
   SessionName session() const { return {tenant, request.session}; }
 
   template <class F>

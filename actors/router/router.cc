@@ -53,9 +53,9 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       .state([](auto& f) {
         using R = Router;
         f("policy", &R::policy_)("has_told_fault", &R::has_told_fault_)("engines", &R::engines_)(
-            "in_use", &R::in_use_)("sessions", &R::sessions_)("requests", &R::requests_)(
-            "held", &R::held_)("is_paused", &R::is_paused_)("refusals", &R::refusals_)(
-            "cancelled", &R::cancelled_);
+            "in_use", &R::in_use_)("is_in_use_old", &R::is_in_use_old_)("sessions", &R::sessions_)(
+            "requests", &R::requests_)("held", &R::held_)("is_paused", &R::is_paused_)(
+            "refusals", &R::refusals_)("cancelled", &R::cancelled_);
       });
 }
 
@@ -124,17 +124,20 @@ size_t Router::checked(size_t index, size_t count) {
 }
 
 InstanceId Router::home_of(const HeldRequest& held) {
-  if (in_use_.empty()) return {};
-  const auto home = policy_->home(question_of(held), in_use_);
-  return home ? in_use_[checked(*home, in_use_.size())] : InstanceId();
+  const auto in_use = in_use_.find(held.key());
+  if (in_use == in_use_.end()) return {};
+  const auto& engines = in_use->second;
+  const auto home = policy_->home(question_of(held), engines);
+  return home ? engines[checked(*home, engines.size())] : InstanceId();
 }
 
 HeldLane Router::lane_of(const HeldRequest& held) { return {held.request.version, home_of(held)}; }
 
-bool Router::can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const {
+bool Router::can_take(InstanceId engine, const EngineRecord& record,
+                      const HeldRequest& held) const {
   const auto num_underway = static_cast<int64_t>(record.num_sent - record.num_received);
-  return !record.is_down && record.applied >= version && record.num_room > num_underway &&
-         prefill_.room(engine) > 0;
+  return !record.is_down && record.applied.of(held.key()) >= held.request.version &&
+         record.num_room > num_underway && prefill_.room(engine) > 0;
 }
 
 bool Router::route(const HeldRequest& held) {
@@ -146,9 +149,9 @@ bool Router::route(const HeldRequest& held) {
     const auto found = engines_.find(engine);
     if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
     EngineRecord& record = found->second;
-    if (engine == home && record.applied < held.request.version && !record.behind_since)
-      record.behind_since = services().now();
-    if (!can_take(engine, record, held.request.version)) continue;
+    if (engine == home && record.applied.of(held.key()) < held.request.version)
+      record.behind.try_emplace(held.key(), Behind{services().now()});
+    if (!can_take(engine, record, held)) continue;
     if (session != nullptr && session->engine == engine &&
         session->incarnation == record.incarnation)
       question.sticky = static_cast<int32_t>(views.size());
@@ -179,17 +182,18 @@ Status Router::on_load(const EngineLoad& load) {
   const auto targets = prefill_.targets();
   // A decode engine's load says nothing that its prefill half does not.
   if (std::find(targets.begin(), targets.end(), load.engine) == targets.end()) return ok();
-  EngineRecord& record = engines_[load.engine];
+  const auto [found, is_new] = engines_.try_emplace(load.engine);
+  EngineRecord& record = found->second;
   record.num_finished = std::min(std::max(record.num_finished, load.num_finished), record.num_sent);
   record.num_received = std::min(std::max(record.num_received, load.num_received), record.num_sent);
   record.num_room = load.num_room;
   record.num_free_blocks = load.num_free_blocks;
   record.num_blocks = load.num_blocks;
+  is_in_use_old_ = is_in_use_old_ || is_new || record.is_down || load.applied != record.applied;
   record.is_down = false;
-  if (load.applied > record.applied) {
-    record.applied = load.applied;
-    record.behind_since.reset();
-    record.is_left_behind = false;
+  for (const auto& [key, version] : load.applied.list()) {
+    if (version <= record.applied.of(key)) continue;
+    if (record.applied.set(key, version)) record.behind.erase(key);
   }
   arm(release_held());
   return ok();
@@ -197,19 +201,30 @@ Status Router::on_load(const EngineLoad& load) {
 
 void Router::update_in_use() {
   const Time now = services().now();
-  std::vector<InstanceId> in_use;
-  for (const InstanceId engine : prefill_.targets()) {
-    const auto found = engines_.find(engine);
-    if (found == engines_.end()) continue;
-    EngineRecord& record = found->second;
-    if (record.behind_since && now - *record.behind_since >= kLeftBehindAfter)
-      record.is_left_behind = true;
-    if (!record.is_down && !record.applied.is_none() && !record.is_left_behind)
-      in_use.push_back(engine);
-  }
+  for (auto& [engine, record] : engines_)
+    for (auto& [key, behind] : record.behind)
+      if (!behind.is_too_long && now - behind.since >= kLeftBehindAfter)
+        behind.is_too_long = is_in_use_old_ = true;
+  if (!std::exchange(is_in_use_old_, false)) return;
+  auto in_use = engines_in_use();
   if (in_use == in_use_) return;
   in_use_ = std::move(in_use);
   held_.assign([this](const HeldRequest& held) { return lane_of(held); });
+}
+
+std::map<WeightsKey, std::vector<InstanceId>> Router::engines_in_use() const {
+  std::map<WeightsKey, std::vector<InstanceId>> in_use;
+  for (const InstanceId engine : prefill_.targets()) {
+    const auto found = engines_.find(engine);
+    if (found == engines_.end() || found->second.is_down) continue;
+    const EngineRecord& record = found->second;
+    for (const auto& [key, version] : record.applied.list()) {
+      const auto behind = record.behind.find(key);
+      if (behind == record.behind.end() || !behind->second.is_too_long)
+        in_use[key].push_back(engine);
+    }
+  }
+  return in_use;
 }
 
 bool Router::release_held() {
@@ -231,10 +246,12 @@ void Router::arm(bool has_more) {
     delay = Duration();
   else if (!refusals_.empty())
     delay = kLookForRoomEvery;
-  for (const auto& [engine, record] : engines_) {
-    if (delay || held_.is_empty() || !record.behind_since || record.is_left_behind) continue;
-    delay = std::max(*record.behind_since + kLeftBehindAfter - services().now(), Duration());
-  }
+  for (const auto& [engine, record] : engines_)
+    for (const auto& [key, behind] : record.behind) {
+      if (held_.is_empty() || behind.is_too_long) continue;
+      const Duration left = behind.since + kLeftBehindAfter - services().now();
+      if (!delay || left < *delay) delay = std::max(left, Duration());
+    }
   if (delay) services().set_timer("release", *delay);
 }
 
@@ -340,6 +357,7 @@ Status Router::on_peer(const PeerEvent& event) {
   }
   const uint64_t incarnation = found->second.incarnation + 1;
   found->second = EngineRecord();
+  is_in_use_old_ = true;
   found->second.incarnation = incarnation;
   found->second.is_down = is_down;
   const bool may_refuse = answer_refused(kCancelRequestsMax);

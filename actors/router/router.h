@@ -5,12 +5,12 @@
 ///   load    ~~~>             ~~~> refused
 ///
 /// Threads: pooled. State: sessions, load guards, held requests. Order: requests of one session
-/// keep their order. A request waits here until an engine has applied its policy version and has
-/// room in its queue, and where the policy gives a session one engine, until that one has. As many
-/// wait as all tenants may have in flight; nothing is refused for lack of room. A guard is taken
-/// before the send and released by the engine's own count of requests it has ended: guard = sent -
-/// finished. What an engine owes is known by request: whoever asks tells which ones were answered,
-/// so that an engine's death is answered for the rest alone.
+/// keep their order. A request waits here until an engine has applied its tenant's policy version
+/// and has room in its queue, and where the policy gives a session one engine, until that one has.
+/// As many wait as all tenants may have in flight; nothing is refused for lack of room. A guard is
+/// taken before the send and released by the engine's own count of requests it has ended: guard =
+/// sent - finished. What an engine owes is known by request: whoever asks tells which ones were
+/// answered, so that an engine's death is answered for the rest alone.
 #pragma once
 
 #include <deque>
@@ -60,26 +60,33 @@ class Router final : public Actor {
           "cause", &Owed::cause)("origin", &Owed::origin);
     }
   };
+  /// A request waits for an engine to apply a version.
+  struct Behind {
+    Time since;
+    bool is_too_long = false;  // the engine is not used for this key
+    template <class F>
+    static void fields(F& f) {
+      f("since", &Behind::since)("is_too_long", &Behind::is_too_long);
+    }
+  };
   struct EngineRecord {
     uint64_t num_sent = 0;
     uint64_t num_received = 0;
     uint64_t num_finished = 0;
-    PolicyVersion applied;
+    VersionsByKey applied;
     int32_t num_room = 0;
     int32_t num_free_blocks = 0;
     int32_t num_blocks = 0;
     uint64_t incarnation = 0;
     bool is_down = false;
-    std::optional<Time> behind_since;  // a request waits for it to apply a version
-    bool is_left_behind = false;       // for too long
+    std::map<WeightsKey, Behind> behind;
     template <class F>
     static void fields(F& f) {
       using R = EngineRecord;
       f("num_sent", &R::num_sent)("num_received", &R::num_received)(
           "num_finished", &R::num_finished)("applied", &R::applied)("num_room", &R::num_room)(
           "num_free_blocks", &R::num_free_blocks)("num_blocks", &R::num_blocks)(
-          "incarnation", &R::incarnation)("is_down", &R::is_down)("behind_since", &R::behind_since)(
-          "is_left_behind", &R::is_left_behind);
+          "incarnation", &R::incarnation)("is_down", &R::is_down)("behind", &R::behind);
     }
   };
   /// An answer from here. Without prompt tokens.
@@ -101,7 +108,7 @@ class Router final : public Actor {
 
   /// True when an engine took it.
   bool route(const HeldRequest& held);
-  bool can_take(InstanceId engine, const EngineRecord& record, PolicyVersion version) const;
+  bool can_take(InstanceId engine, const EngineRecord& record, const HeldRequest& held) const;
   RouteQuestion question_of(const HeldRequest& held) const;
   InstanceId home_of(const HeldRequest& held);
   /// What the policy answered, or the first engine when there is none of that index: a policy of a
@@ -109,9 +116,10 @@ class Router final : public Actor {
   size_t checked(size_t index, size_t count);
   HeldLane lane_of(const HeldRequest& held);
   void hold(HeldRequest held);
-  /// Engines that sessions may belong to; when they are others than before, what waits is sorted
-  /// anew.
+  /// Engines that sessions of a tenant may belong to; when they are others than before, what waits
+  /// is sorted anew.
   void update_in_use();
+  std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
   /// Sends held requests that an engine can take now, at most a handler's burst. True when more
   /// could go.
   bool release_held();
@@ -130,7 +138,8 @@ class Router final : public Actor {
   std::unique_ptr<RoutePolicy> policy_;
   bool has_told_fault_ = false;  // of the policy
   std::map<InstanceId, EngineRecord> engines_;
-  std::vector<InstanceId> in_use_;
+  std::map<WeightsKey, std::vector<InstanceId>> in_use_;
+  bool is_in_use_old_ = false;
   SessionTable sessions_;
   std::map<RequestName, Owed> requests_;
   HeldRequests held_;

@@ -240,8 +240,8 @@ Status Trainer::train() {
 }
 
 Status Trainer::publish(bool is_last) {
-  ASSIGN_OR_RETURN(auto snapshot, learner_->snapshot(version_));
-  RETURN_IF_ERROR(weights_->publish(std::move(snapshot)));
+  ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(version_));
+  RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, {tenant_})));
   is_published_ = true;
   weights_out_.send({.version = version_, .is_last = is_last}, for_tenant(tenant_));
   return ok();

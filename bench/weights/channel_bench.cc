@@ -88,7 +88,7 @@ int receive(const std::string& kind, const std::string& folder) {
   while (::read(STDIN_FILENO, &version, sizeof version) == sizeof version) {
     Took took;
     const double begin = now();
-    auto fetched = channel->fetch(PolicyVersion(version));
+    auto fetched = channel->fetch({}, PolicyVersion(version));
     if (!fetched.ok()) return 1;
     took.fetch = now() - begin;
     copy_out(**fetched, own.data());
@@ -213,7 +213,7 @@ void by_link(benchmark::State& state) {
   WeightStreamReceiver receiver;
   CHECK(library->publish(weights(1)).ok(), "the benchmark's version was not published");
   for (auto _ : state) {
-    CHECK(sender.handle(receiver.ask(PolicyVersion(1))).ok(), "the wish was refused");
+    CHECK(sender.handle(receiver.ask({{}, PolicyVersion(1)})).ok(), "the wish was refused");
     while (const auto frame = sender.next()) CHECK(receiver.handle(*frame).ok(), "a bad frame");
     CHECK(receiver.take() != nullptr, "the version is not whole");
   }

@@ -162,9 +162,9 @@ int receive(uint32_t process, const PeerAddress& parent, const std::string& key_
   });
   end.connect({0}, parent);
   for (int64_t version = 1;; ++version) {
-    if (!end.channel().wait_for(PolicyVersion(version), Duration::seconds(60))) return 1;
-    version = end.channel().newest().value;
-    if (!end.channel().fetch(PolicyVersion(version)).ok()) return 1;
+    if (!end.channel().wait_for({}, PolicyVersion(version), Duration::seconds(60))) return 1;
+    version = end.channel().newest({}).value;
+    if (!end.channel().fetch({}, PolicyVersion(version)).ok()) return 1;
     if (::write(STDOUT_FILENO, &version, sizeof version) != sizeof version) return 1;
   }
 }

@@ -14,7 +14,8 @@ void drop(std::vector<T*>& list, const T* one) {
 }
 
 uint64_t prompt_hash(const SequenceRequest& request) {
-  uint64_t hash = stable_hash(request.salt, request.tenant.value);
+  const WeightsKey key = request.key();
+  uint64_t hash = stable_hash(request.salt, mix(key.tenant.value, key.adapter.value));
   for (const int32_t token : request.prompt_tokens) hash = mix(hash, static_cast<uint64_t>(token));
   return hash;
 }
@@ -121,9 +122,10 @@ int32_t BatchScheduler::blocks_for(int64_t num_tokens) const {
 
 Prompt* BatchScheduler::shared_prompt(const Sequence& sequence) const {
   const SequenceRequest& request = sequence.request;
+  const PolicyVersion version = versions_.of(request.key());
   for (const auto& prompt : prompts_)
-    if (prompt->hash == sequence.prompt_hash && prompt->version == version_ &&
-        prompt->tenant == request.tenant && prompt->salt == request.salt &&
+    if (prompt->hash == sequence.prompt_hash && prompt->version == version &&
+        prompt->key == request.key() && prompt->salt == request.salt &&
         prompt->tokens == request.prompt_tokens)
       return prompt.get();
   return nullptr;
@@ -150,10 +152,10 @@ Prompt& BatchScheduler::new_prompt(Sequence& sequence) {
   const SequenceRequest& request = sequence.request;
   Prompt& prompt = *prompts_.emplace_back(std::make_unique<Prompt>());
   prompt.hash = sequence.prompt_hash;
-  prompt.tenant = request.tenant;
+  prompt.key = request.key();
   prompt.salt = request.salt;
   prompt.tokens = request.prompt_tokens;
-  prompt.version = version_;
+  prompt.version = versions_.of(prompt.key);
   prompt.blocks = take_blocks(blocks_for(prompt.size()));
   const int32_t block_size = limits_.options.block_size;
   for (const int32_t block : prompt.blocks)
@@ -276,8 +278,9 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
-  if (sequence.spans.empty() || sequence.spans.back().version != version_)
-    sequence.spans.push_back({version_, index, index});
+  const PolicyVersion version = versions_.of(sequence.request.key());
+  if (sequence.spans.empty() || sequence.spans.back().version != version)
+    sequence.spans.push_back({version, index, index});
   sequence.spans.back().end = index + 1;
   ++num_decode_tokens_;
   const auto end = sequence.stop.take(token, sequence.request.sampling, limits_.eos_ids);
@@ -367,7 +370,7 @@ EngineState BatchScheduler::state() const {
   state.num_room = limits_.options.max_waiting - static_cast<int32_t>(waiting_.size());
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
-  state.version = version_;
+  state.versions = versions_;
   return state;
 }
 

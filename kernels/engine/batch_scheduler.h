@@ -11,8 +11,8 @@
 ///
 ///   WAITING -> PREFILLING -> HELD -> (take_over) RUNNING -> ended
 ///
-/// Sequences that live at the same time and have equal tenant, salt and prompt share the prompt's
-/// blocks and its computation, as long as the weights did not change since: a group of eight
+/// Sequences that live at the same time and have equal key, salt and prompt share the prompt's
+/// blocks and its computation, as long as the key's weights did not change since: a group of eight
 /// computes its prompt once. Nothing is kept for later; that is the prefix cache's work.
 #pragma once
 
@@ -42,8 +42,8 @@ struct Sequence;
 
 /// A prompt inside the engine, with the sequences that begin with it.
 struct Prompt {
-  uint64_t hash = 0;  // of tenant, salt and tokens
-  TenantSlot tenant;
+  uint64_t hash = 0;  // of key, salt and tokens
+  WeightsKey key;
   std::string salt;
   std::vector<int32_t> tokens;
   PolicyVersion version;  // of the weights that began it
@@ -98,8 +98,11 @@ class BatchScheduler {
   Status take_over(SequenceId id);
   void abort(SequenceId id);
   void expire(SequenceId id);
-  /// From now on tokens are made by `version`.
-  void set_version(PolicyVersion version) { version_ = version; }
+  /// From now on tokens of requests of `key` are made by `version`.
+  [[nodiscard]] bool set_version(WeightsKey key, PolicyVersion version) {
+    return versions_.set(key, version);
+  }
+  const VersionsByKey& versions() const { return versions_; }
 
   /// Fills `plan` with the next step; false when there is nothing to do.
   bool plan(StepPlan& plan);
@@ -133,7 +136,7 @@ class BatchScheduler {
   void release(Prompt& prompt);
 
   const SchedulerLimits limits_;
-  PolicyVersion version_;  // none: nothing was applied yet
+  VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   std::vector<std::unique_ptr<Prompt>> prompts_;  // live ones, oldest first
   std::deque<Sequence*> waiting_;

@@ -26,6 +26,7 @@
 #include "graph/base/resource.h"
 #include "kernels/engine/finish.h"
 #include "kernels/weights/manifest.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -66,11 +67,14 @@ using SequenceId = Id<struct SequenceTag, uint64_t>;
 
 struct SequenceRequest {
   SequenceId id;  // chosen by the caller, unique while the sequence lives
-  TenantSlot tenant;
+  TenantSlot tenant{0};
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], >= 1
   SamplingParams sampling;
   uint64_t seed = 0;
-  std::string salt;  // cache identity: tenant and policy version of the group
+  std::string salt;  // with key() the cache identity: tenant and policy version of the group
+
+  /// Whose weights make its tokens.
+  WeightsKey key() const { return {tenant}; }
 
   template <class F>
   static void fields(F& f) {
@@ -101,7 +105,7 @@ struct FinishEvent {
   std::string detail;              // why, when refused
   std::vector<int32_t> tokens;     // [num_new_tokens]
   std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
-  std::vector<VersionSpan> spans;  // run-length, cover [0, num_new_tokens) exactly
+  std::vector<VersionSpan> spans;  // of the request's key; cover [0, num_new_tokens) exactly
   Blob kept;                       // kept_sets.h: where has_kept_sets(sampling), one entry a token
   int32_t num_cached_tokens = 0;
 
@@ -126,7 +130,7 @@ struct EngineState {
   uint64_t num_prefill_tokens = 0;  // running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
-  PolicyVersion version;  // applied last; none before the first: what was loaded has no version
+  VersionsByKey versions;  // applied last; what was loaded has no version
 
   template <class F>
   static void fields(F& f) {
@@ -135,7 +139,7 @@ struct EngineState {
         "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
         "num_room", &E::num_room)("num_prefill_tokens", &E::num_prefill_tokens)(
         "num_decode_tokens", &E::num_decode_tokens)("num_preemptions", &E::num_preemptions)(
-        "version", &E::version);
+        "versions", &E::versions);
   }
 };
 
@@ -162,10 +166,12 @@ class Engine : public Resource {
   virtual std::vector<PrefillEvent> take_prefilled() = 0;
   virtual std::vector<FinishEvent> take_finished() = 0;
 
-  /// Replaces all weights between two steps. Sequences in flight keep their KV and go on. Applying
-  /// the version already applied does nothing; an engine as made has none applied, so that its
-  /// first tokens may be asked for only after version 0. All or nothing: unknown, missing or
-  /// misshapen tensors are an error that names them and both shapes, and the old weights stay.
+  /// Replaces all weights of the snapshot's key between two steps; those of other keys stay.
+  /// Sequences in flight keep their KV and go on. Applying the version that the key has already
+  /// does nothing; an engine as made has none applied, so that a tenant's first tokens may be asked
+  /// for only after version 0. All or nothing: unknown, missing or misshapen tensors are an error
+  /// that names them and both shapes, and the old weights stay. So does a key for which there is no
+  /// room; no engine has it for more than kWeightsKeysMax.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
 
   /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before

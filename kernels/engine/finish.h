@@ -13,7 +13,7 @@ namespace primerl {
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
 std::string_view to_string(FinishReason reason);  // "stop", "length", ...
 
-/// Tokens [begin, end) of a completion were made by `version`.
+/// Tokens [begin, end) of a completion were made by `version` of the weights it was asked of.
 struct VersionSpan {
   PolicyVersion version;
   int32_t begin = 0;

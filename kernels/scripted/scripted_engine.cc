@@ -90,7 +90,7 @@ class ScriptedEngine final : public Engine {
   uint64_t num_submitted_ = 0;
   uint64_t num_prefill_tokens_ = 0;
   uint64_t num_decode_tokens_ = 0;
-  PolicyVersion version_;  // applied last
+  VersionsByKey versions_;  // applied last
   Duration cost_;
 };
 
@@ -263,8 +263,9 @@ void ScriptedEngine::sample(Sequence& sequence) {
   end.tokens.push_back(token);
   end.logprobs.push_back(static_cast<float>(-0.01 - 3 * surprise * surprise));
   const auto num_tokens = static_cast<int32_t>(end.tokens.size());
-  if (end.spans.empty() || end.spans.back().version != version_)
-    end.spans.push_back({version_, num_tokens - 1, num_tokens});
+  const PolicyVersion version = versions_.of(sequence.request.key());
+  if (end.spans.empty() || end.spans.back().version != version)
+    end.spans.push_back({version, num_tokens - 1, num_tokens});
   end.spans.back().end = num_tokens;
   const auto reason = sequence.stop.take(token, sampling, eos_ids_);
   sequence.ended = reason.has_value();
@@ -286,9 +287,11 @@ void ScriptedEngine::keep_some(Sequence& sequence, int32_t token) {
 }
 
 Result<uint64_t> ScriptedEngine::apply(const WeightSnapshot& snapshot) {
-  if (snapshot.version == version_) return static_cast<uint64_t>(0);
+  if (snapshot.version == versions_.of(snapshot.key)) return static_cast<uint64_t>(0);
   RETURN_IF_ERROR(check_scripted_tensors(snapshot.tensors));
-  version_ = snapshot.version;
+  if (!versions_.set(snapshot.key, snapshot.version))
+    return error(Code::kExhausted, "{} cannot be applied: the engine holds weights of {} others",
+                 snapshot.name(), kWeightsKeysMax);
   cost_ += options_.apply_cost;
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
@@ -303,7 +306,7 @@ EngineState ScriptedEngine::state() const {
   state.num_room = options_.max_waiting - static_cast<int32_t>(waiting_.size());
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
-  state.version = version_;
+  state.versions = versions_;
   return state;
 }
 

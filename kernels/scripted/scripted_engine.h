@@ -4,7 +4,8 @@
 /// prompt begins and returned when its sequence ends, so nothing is ever preempted. A step decodes
 /// first (one token for each running sequence), then fills what is left of max_batched_tokens with
 /// prompts in order of submission. Tokens follow from (seeds, position) alone, never from weights,
-/// batch mates or time. Sampling that truncates has kept sets: a few ids about each token. No
+/// batch mates or time; their versions are those of the request's key, of which it holds as many
+/// as kWeightsKeysMax. Sampling that truncates has kept sets: a few ids about each token. No
 /// prefix cache: num_cached_tokens is 0.
 #pragma once
 

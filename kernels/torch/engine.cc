@@ -74,7 +74,22 @@ Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
   return ok();
 }
 
+/// It has memory for one set of whole weights.
+Status TorchEngine::check_key(WeightsKey key) const {
+  if (!key.is_whole())
+    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
+        .note("adapters come in a later release");
+  const auto& held = scheduler_.versions().list();
+  if (held.empty() || held.front().key == key) return ok();
+  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
+               held.front().key, key)
+      .note(
+          "it has memory for the whole weights of one tenant; give each tenant engines of its own")
+      .note("tenants that share an engine by adapters come in a later release");
+}
+
 Status TorchEngine::submit(SequenceRequest request) {
+  RETURN_IF_ERROR(check_key(request.key()));
   return scheduler_.submit(std::move(request));
 }
 
@@ -141,10 +156,10 @@ Status TorchEngine::step() {
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
-  if (snapshot.version == version_) return uint64_t{0};
+  RETURN_IF_ERROR(check_key(snapshot.key));
+  if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   RETURN_IF_ERROR(load(snapshot.tensors));
-  version_ = snapshot.version;
-  scheduler_.set_version(version_);
+  CHECK(scheduler_.set_version(snapshot.key, snapshot.version), "an engine of more keys than one");
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
 
@@ -160,7 +175,7 @@ std::string TorchEngine::describe() const {
   return fmt::format(
       "{} running, {} held, {} waiting, {} of {} blocks free, {}", now.num_running, now.num_held,
       now.num_waiting, now.num_free_blocks, now.num_blocks,
-      version_.is_none() ? "no version applied" : fmt::format("version {}", version_));
+      now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()));
 }
 
 namespace {

@@ -1,8 +1,8 @@
 /// The Engine on libtorch: BatchScheduler decides, Decoder computes, Sampler draws.
 ///
-/// KV memory is kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that
-/// made it. Prompts are admitted only with blocks for their whole completion, so nothing is
-/// preempted.
+/// Its weights are the whole ones of one tenant: those of a second one are refused. KV memory is
+/// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
+/// Prompts are admitted only with blocks for their whole completion, so nothing is preempted.
 #pragma once
 
 #include <memory>
@@ -44,6 +44,7 @@ class TorchEngine final : public Engine {
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
+  Status check_key(WeightsKey key) const;
   void forward();
   void sample();
   void draw(const float* logits);
@@ -58,7 +59,6 @@ class TorchEngine final : public Engine {
   std::vector<AttentionSpan> spans_;
   std::vector<Sampler> samplers_;  // one a thread
   std::vector<SampledToken> drawn_;
-  PolicyVersion version_;  // applied last
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
   at::Tensor values_;

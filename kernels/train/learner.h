@@ -92,7 +92,8 @@ class Learner : public Resource {
   /// check_sample() refuses makes an error of the whole batch: whoever forms batches asks first.
   virtual Result<TrainReport> step(const TrainBatch& batch,
                                    const StopRequested& stop_requested) = 0;
-  /// The weights as they are now, named `version`: an immutable copy.
+  /// The weights as they are now, named `version`: an immutable copy. It has the default key; whose
+  /// weights they are is known to who asks.
   virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) = 0;
   /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].
   virtual Result<std::vector<float>> score(const std::vector<int32_t>& tokens) = 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "graph/base/crc32c.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -23,6 +24,10 @@ class ByteWriter {
       bytes_.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
   }
   void text(std::string_view text) { bytes(std::as_bytes(std::span(text))); }
+  void key(WeightsKey key) {
+    number(key.tenant.value);
+    number(key.adapter.value);
+  }
   void bytes(std::span<const std::byte> more) {
     number(static_cast<uint32_t>(more.size()));
     bytes_.insert(bytes_.end(), more.begin(), more.end());
@@ -55,6 +60,10 @@ class ByteReader {
     for (size_t i = sizeof(T); i-- > 0;) value = value << 8 | static_cast<uint8_t>(left_[i]);
     left_ = left_.subspan(sizeof(T));
     return static_cast<T>(value);
+  }
+  WeightsKey key() {
+    const TenantSlot tenant(number<uint32_t>());
+    return {tenant, AdapterId(number<uint32_t>())};
   }
   /// Views the input.
   std::span<const std::byte> bytes(size_t bytes_max) {

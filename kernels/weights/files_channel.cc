@@ -20,15 +20,23 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kVersionsMax = 1024;  // of ChannelSetup::versions_max
-constexpr size_t kIndexBytesMax = 1 << 20;
+constexpr size_t kIndexBytesMax = size_t{256} << 20;
 constexpr int kTriesMax = 16;  // reads overtaken by the publisher, one after the other
 
 /// A version that can be read.
 struct IndexEntry {
-  PolicyVersion version;
+  KeyedVersion version;
   std::string folder;  // its name
 };
 using Index = std::vector<IndexEntry>;  // oldest first
+
+VersionsByKey newest_of(const Index& index) {
+  VersionsByKey newest;
+  for (const auto& [version, folder] : index)
+    // A key too many cannot be published; of one written by hand the first ones count.
+    if (!newest.set(version.key, version.version)) break;
+  return newest;
+}
 
 fs::path channel_folder(const ChannelSetup& setup) {
   return setup.run_folder / "weights" / setup.resource;
@@ -41,13 +49,13 @@ Result<Index> parse_index(const std::string& text, const fs::path& file) {
     return error(Code::kCorrupt, "{}: 'versions' is missing or no array", file.string());
   Index index;
   for (const auto& item : versions->as_array()) {
-    ASSIGN_OR_RETURN(const int64_t version, item.get_int("version"));
+    ASSIGN_OR_RETURN(const KeyedVersion version, keyed_version_of(item));
     ASSIGN_OR_RETURN(auto folder, item.get_string("folder"));
-    if (version < 0 || folder.empty() || folder.front() == '.' ||
+    if (version.version.is_none() || folder.empty() || folder.front() == '.' ||
         folder.find('/') != std::string::npos)
-      return error(Code::kCorrupt, "{}: version {} cannot be in folder '{}'", file.string(),
-                   version, folder);
-    index.push_back({PolicyVersion(version), std::move(folder)});
+      return error(Code::kCorrupt, "{}: {} cannot be in folder '{}'", file.string(), version,
+                   folder);
+    index.push_back({version, std::move(folder)});
   }
   return index;
 }
@@ -64,9 +72,12 @@ Result<Index> read_index(const fs::path& folder) {
 /// The one step in which versions come and go.
 Status write_index(const fs::path& folder, const Index& index) {
   Json versions = Json::array();
-  for (const auto& entry : index)
-    versions.push_back(
-        Json::object().set("version", entry.version.value).set("folder", entry.folder));
+  for (const auto& [version, folder_name] : index)
+    versions.push_back(Json::object()
+                           .set("tenant", version.key.tenant.value)
+                           .set("adapter", version.key.adapter.value)
+                           .set("version", version.version.value)
+                           .set("folder", folder_name));
   const std::string text = Json::object().set("versions", std::move(versions)).dump() + "\n";
   const std::span<const std::byte> part = std::as_bytes(std::span(text));
   RETURN_IF_ERROR(write_file_synced(folder / ".index.json", {&part, 1}));
@@ -121,7 +132,8 @@ class FilesPublisher {
   /// Removes every folder that the index does not name; how many there were.
   Result<size_t> remove_unnamed() const;
   Status check(const WeightSnapshot& snapshot) const;
-  std::string fresh_name(PolicyVersion version) const;
+  Index with(KeyedVersion version, std::string name) const;
+  std::string fresh_name(const KeyedVersion& version) const;
   void probe(std::string_view step) const {
     if (setup_.probe) setup_.probe(step);
   }
@@ -130,7 +142,7 @@ class FilesPublisher {
   const fs::path folder_;
   const std::unique_ptr<PublisherLock> lock_;
   Index index_;           // as on the disk
-  PolicyVersion newest_;  // published by this one
+  VersionsByKey newest_;  // published by this one
 };
 
 Result<std::unique_ptr<FilesPublisher>> FilesPublisher::make(const ChannelSetup& setup) {
@@ -172,32 +184,49 @@ Result<size_t> FilesPublisher::remove_unnamed() const {
 }
 
 Status FilesPublisher::check(const WeightSnapshot& snapshot) const {
-  if (!newest_.is_none() && snapshot.version <= newest_)
-    return error(Code::kInvalid, "version {} was published after version {}",
-                 snapshot.version.value, newest_.value)
-        .note("published versions rise");
+  RETURN_IF_ERROR(check_rises(newest_, snapshot.name()));
   uint64_t num_bytes = 0;
   for (const auto& tensor : snapshot.tensors) num_bytes += tensor.bytes.size();
   if (num_bytes <= setup_.bytes_max) return ok();
-  return error(Code::kExhausted, "version {} has {} bytes, more than the limit of {}",
-               snapshot.version.value, num_bytes, setup_.bytes_max);
+  return error(Code::kExhausted, "{} has {} bytes, more than the limit of {}", snapshot.name(),
+               num_bytes, setup_.bytes_max);
 }
 
-/// "version_42", or "version_42-2" where a publisher before this one left that.
-std::string FilesPublisher::fresh_name(PolicyVersion version) const {
-  std::string name = fmt::format("version_{}", version.value);
+/// "version_42", "version_42-tenant_1", "version_42-tenant_1-adapter_2"; with "-2" behind it where
+/// a publisher before this one left that.
+std::string FilesPublisher::fresh_name(const KeyedVersion& version) const {
+  std::string first = fmt::format("version_{}", version.version);
+  if (version.key != WeightsKey()) first += fmt::format("-tenant_{}", version.key.tenant);
+  if (!version.key.is_whole()) first += fmt::format("-adapter_{}", version.key.adapter);
+  std::string name = first;
   for (int number = 2; std::any_of(index_.begin(), index_.end(),
                                    [&](const auto& entry) { return entry.folder == name; });
        ++number)
-    name = fmt::format("version_{}-{}", version.value, number);
+    name = fmt::format("{}-{}", first, number);
   return name;
+}
+
+/// `index` with the version that comes, and without what it makes old: of a publisher before this
+/// one, all of the key.
+Index FilesPublisher::with(KeyedVersion version, std::string name) const {
+  const bool is_first = newest_.of(version.key).is_none();
+  const size_t num_kept = is_first ? 0 : setup_.versions_max - 1;
+  auto num_left =
+      static_cast<size_t>(std::count_if(index_.begin(), index_.end(), [&](const auto& one) {
+        return one.version.key == version.key;
+      }));
+  Index next;
+  for (const auto& entry : index_)
+    if (entry.version.key != version.key || num_left-- <= num_kept) next.push_back(entry);
+  next.push_back({version, std::move(name)});
+  return next;
 }
 
 Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handshake) {
   RETURN_IF_ERROR(check(snapshot));
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(snapshot));
-  RETURN_IF_ERROR(handshake.offer(manifest, snapshot.version));
-  const std::string name = fresh_name(snapshot.version);
+  RETURN_IF_ERROR(handshake.offer(manifest, snapshot.name()));
+  const std::string name = fresh_name(snapshot.name());
   const fs::path writing = folder_ / (".writing_" + name);
   std::error_code fault;
   fs::remove_all(writing, fault);  // both of a publish that failed; the index names neither
@@ -212,12 +241,10 @@ Status FilesPublisher::publish(const WeightSnapshot& snapshot, Handshake& handsh
     return error(Code::kIo, "cannot name '{}' '{}': {}", writing.string(), name, fault.message());
   RETURN_IF_ERROR(system_files().sync(folder_));
   probe("replace the index");
-  Index next = newest_.is_none() ? Index() : index_;
-  next.push_back({snapshot.version, name});
-  while (next.size() > setup_.versions_max) next.erase(next.begin());
+  Index next = with(snapshot.name(), name);
   RETURN_IF_ERROR(write_index(folder_, next));
   index_ = std::move(next);
-  newest_ = snapshot.version;
+  CHECK(newest_.set(snapshot.key, snapshot.version), "a key more than was checked");
   probe("remove what is old");
   ASSIGN_OR_RETURN([[maybe_unused]] const size_t num_removed, remove_unnamed());
   return ok();
@@ -236,21 +263,23 @@ class FilesChannel final : public WeightChannel {
     }
     return publisher_->publish(*snapshot, offered_);
   }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override;
-  PolicyVersion newest() const override {
-    const auto index = read_index(folder_);
-    return index.ok() && !index->empty() ? index->back().version : PolicyVersion();
-  }
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override;
+  PolicyVersion newest(WeightsKey key) const override { return newest_by_key().of(key); }
   Status expect(const WeightManifest& wanted) override {
     const std::lock_guard lock(fetch_mutex_);
     return wanted_.expect(wanted);
   }
   std::string describe() const override {
-    return fmt::format("folder '{}', newest version {}", folder_.string(), newest().value);
+    return fmt::format("folder '{}', {}", folder_.string(), describe_newest(newest_by_key()));
   }
 
  private:
-  Error not_there(PolicyVersion version, const Index& index) const;
+  VersionsByKey newest_by_key() const {
+    const auto index = read_index(folder_);
+    return index.ok() ? newest_of(*index) : VersionsByKey();
+  }
+  void forget_others(const Index& index);
 
   const ChannelSetup setup_;
   const fs::path folder_;
@@ -261,42 +290,43 @@ class FilesChannel final : public WeightChannel {
   // Guarded by fetch_mutex_.
   std::mutex fetch_mutex_;
   Handshake wanted_;
-  std::string fetched_folder_;
-  std::weak_ptr<const WeightSnapshot> fetched_;  // last, from that folder
+  std::map<std::string, std::weak_ptr<const WeightSnapshot>> fetched_;  // by folder, of the index
 };
 
-Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(PolicyVersion version) {
+Result<std::shared_ptr<const WeightSnapshot>> FilesChannel::fetch(WeightsKey key,
+                                                                  PolicyVersion version) {
+  const KeyedVersion wanted{key, version};
   const std::lock_guard lock(fetch_mutex_);
   for (int i = 0; i < kTriesMax; ++i) {
     ASSIGN_OR_RETURN(const Index index, read_index(folder_));
-    const auto entry = std::find_if(index.begin(), index.end(), [version](const auto& one) {
-      return !version.is_none() && one.version == version;
-    });
-    if (entry == index.end()) return not_there(version, index);
-    auto same = fetched_.lock();
-    if (same != nullptr && fetched_folder_ == entry->folder && same->version == version)
-      return same;
+    forget_others(index);
+    std::vector<PolicyVersion> held;
+    const IndexEntry* entry = nullptr;
+    for (const auto& one : index) {
+      if (one.version.key == key) held.push_back(one.version.version);
+      if (!version.is_none() && one.version == wanted) entry = &one;
+    }
+    if (entry == nullptr) return not_in_channel(wanted, held);
+    auto same = fetched_[entry->folder].lock();
+    if (same != nullptr) return same;
     auto fetched = read_version_folder(folder_ / entry->folder, wanted_);
     if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;  // retired meanwhile
     if (!fetched.ok()) return fetched;
-    if ((*fetched)->version != version)
-      return error(Code::kCorrupt, "'{}' holds version {}, its index says {}",
-                   (folder_ / entry->folder).string(), (*fetched)->version.value, version.value);
-    fetched_ = *fetched;
-    fetched_folder_ = entry->folder;
+    if ((*fetched)->name() != wanted)
+      return error(Code::kCorrupt, "'{}' holds {}, its index says {}",
+                   (folder_ / entry->folder).string(), (*fetched)->name(), wanted);
+    fetched_[entry->folder] = *fetched;
     return fetched;
   }
-  return error(Code::kCorrupt, "'{}' names version {}, but its folder is not there or not whole",
-               (folder_ / "index.json").string(), version.value);
+  return error(Code::kCorrupt, "'{}' names {}, but its folder is not there or not whole",
+               (folder_ / "index.json").string(), wanted);
 }
 
-Error FilesChannel::not_there(PolicyVersion version, const Index& index) const {
-  std::string held;
-  for (const auto& entry : index)
-    held += fmt::format("{}{}", held.empty() ? "" : ", ", entry.version.value);
-  return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
-      .note(held.empty() ? std::string("nothing was published yet")
-                         : fmt::format("it holds versions {}", held));
+void FilesChannel::forget_others(const Index& index) {
+  std::erase_if(fetched_, [&](const auto& one) {
+    return std::none_of(index.begin(), index.end(),
+                        [&](const auto& entry) { return entry.folder == one.first; });
+  });
 }
 
 }  // namespace

@@ -4,13 +4,12 @@
 
 namespace primerl {
 
-Status Handshake::offer(const WeightManifest& manifest, PolicyVersion version) {
+Status Handshake::offer(const WeightManifest& manifest, const KeyedVersion& version) {
   if (!offered_) offered_ = manifest;
   Status same = check_offered(*offered_, manifest);
   if (same.ok()) return ok();
   return Error(same.error())
-      .while_doing(
-          fmt::format("version {} has other tensors than the versions before", version.value));
+      .while_doing(fmt::format("{} has other tensors than the versions before", version));
 }
 
 Status Handshake::expect(const WeightManifest& wanted) {

@@ -11,8 +11,9 @@ namespace primerl {
 
 class Handshake {
  public:
-  /// Publisher: the tensors of a version to publish. The first version's stand for good.
-  Status offer(const WeightManifest& manifest, PolicyVersion version);
+  /// Publisher: the tensors of a version to publish. The first version's stand for good, for all
+  /// keys.
+  Status offer(const WeightManifest& manifest, const KeyedVersion& version);
   /// Receiver: what its engine holds; an empty manifest says nothing.
   Status expect(const WeightManifest& wanted);
   /// Receiver: whether a version with this manifest may be taken. Compared once for each manifest.

@@ -14,7 +14,7 @@ namespace primerl {
 namespace {
 
 constexpr uint32_t kManifestVersion = 1;
-constexpr uint32_t kRecordVersion = 1;
+constexpr uint32_t kRecordVersion = 2;
 constexpr size_t kFaultsNamedMax = 8;
 constexpr size_t kNameBytesMax = 4096;
 
@@ -123,23 +123,23 @@ Status check_offered(const WeightManifest& wanted, const WeightManifest& offered
   return refusal;
 }
 
-Error wrong_check(PolicyVersion version, const TensorFacts& tensor, uint32_t found,
+Error wrong_check(const KeyedVersion& version, const TensorFacts& tensor, uint32_t found,
                   uint32_t wanted) {
   return error(Code::kCorrupt,
-               "version {}: the bytes of tensor '{}' are not those that were published: their "
-               "CRC-32C is {:08x}, not {:08x}",
-               version.value, tensor.name, found, wanted);
+               "{}: the bytes of tensor '{}' are not those that were published: their CRC-32C is "
+               "{:08x}, not {:08x}",
+               version, tensor.name, found, wanted);
 }
 
 Status check_bytes(const WeightSnapshot& snapshot, const VersionRecord& record) {
   if (record.checks.size() != snapshot.tensors.size())
-    return error(Code::kCorrupt, "version {} has {} tensors and {} checksums",
-                 snapshot.version.value, snapshot.tensors.size(), record.checks.size());
+    return error(Code::kCorrupt, "{} has {} tensors and {} checksums", snapshot.name(),
+                 snapshot.tensors.size(), record.checks.size());
   for (size_t i = 0; i < snapshot.tensors.size(); ++i) {
     const auto& tensor = snapshot.tensors[i];
     const uint32_t found = crc32c(tensor.bytes.bytes());
     if (found != record.checks[i])
-      return wrong_check(snapshot.version, {tensor.name, tensor.type, tensor.shape}, found,
+      return wrong_check(snapshot.name(), {tensor.name, tensor.type, tensor.shape}, found,
                          record.checks[i]);
   }
   return ok();
@@ -183,7 +183,8 @@ Result<WeightManifest> decode_manifest(std::span<const std::byte> bytes) {
 std::vector<std::byte> encode(const VersionRecord& record) {
   ByteWriter writer;
   writer.number(kRecordVersion);
-  writer.number(record.version.value);
+  writer.key(record.version.key);
+  writer.number(record.version.version.value);
   writer.number(record.manifest_hash);
   writer.number(static_cast<uint32_t>(record.checks.size()));
   for (const uint32_t check : record.checks) writer.number(check);
@@ -194,10 +195,11 @@ Result<VersionRecord> decode_version_record(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   const auto version = reader.number<uint32_t>();
   VersionRecord record;
-  record.version = PolicyVersion(reader.number<int64_t>());
+  record.version.key = reader.key();
+  record.version.version = PolicyVersion(reader.number<int64_t>());
   record.manifest_hash = reader.number<uint64_t>();
   const auto count = reader.number<uint32_t>();
-  if (!reader.is_good() || version != kRecordVersion || record.version.is_none() ||
+  if (!reader.is_good() || version != kRecordVersion || record.version.version.is_none() ||
       reader.num_left() != size_t{count} * sizeof(uint32_t))
     return error(Code::kCorrupt, "a version record of {} bytes that cannot be one", bytes.size());
   record.checks.reserve(count);

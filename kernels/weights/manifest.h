@@ -46,7 +46,7 @@ struct WeightManifest {
 /// One published version: its manifest's hash, and the CRC-32C of each tensor's bytes in the
 /// manifest's order.
 struct VersionRecord {
-  PolicyVersion version;
+  KeyedVersion version;
   uint64_t manifest_hash = 0;
   std::vector<uint32_t> checks;
 
@@ -62,7 +62,7 @@ Result<WeightManifest> manifest_of(const WeightSnapshot& snapshot);
 Status check_offered(const WeightManifest& wanted, const WeightManifest& offered);
 
 /// The error of a tensor whose bytes are not those that were published.
-Error wrong_check(PolicyVersion version, const TensorFacts& tensor, uint32_t found,
+Error wrong_check(const KeyedVersion& version, const TensorFacts& tensor, uint32_t found,
                   uint32_t wanted);
 
 /// Compares every tensor's bytes with the record.

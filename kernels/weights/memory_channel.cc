@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <mutex>
 
 #include "kernels/weights/handshake.h"
@@ -16,38 +17,37 @@ class MemoryChannel final : public WeightChannel {
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
     std::lock_guard lock(mutex_);
-    if (!versions_.empty() && snapshot->version <= versions_.back()->version)
-      return error(Code::kInvalid, "version {} was published after version {}",
-                   snapshot->version.value, versions_.back()->version.value)
-          .note("published versions rise");
+    RETURN_IF_ERROR(check_rises(newest_, snapshot->name()));
     ASSIGN_OR_RETURN(auto manifest, manifest_of(*snapshot));
-    RETURN_IF_ERROR(handshake_.offer(manifest, snapshot->version));
-    if (versions_.empty()) {
+    RETURN_IF_ERROR(handshake_.offer(manifest, snapshot->name()));
+    if (newest_.empty()) {
       manifest_hash_ = manifest.hash();
       manifest_ = std::move(manifest);
     }
-    versions_.push_back(std::move(snapshot));
-    if (versions_.size() > versions_max_) versions_.pop_front();
+    CHECK(newest_.set(snapshot->key, snapshot->version), "a key more than was checked");
+    auto& versions = versions_[snapshot->key];
+    versions.push_back(std::move(snapshot));
+    if (versions.size() > versions_max_) versions.pop_front();
     return ok();
   }
 
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
     std::lock_guard lock(mutex_);
-    for (const auto& snapshot : versions_)
-      if (snapshot->version == version) {
+    std::vector<PolicyVersion> held;
+    if (const auto found = versions_.find(key); found != versions_.end())
+      for (const auto& snapshot : found->second) {
+        held.push_back(snapshot->version);
+        if (snapshot->version != version) continue;
         RETURN_IF_ERROR(handshake_.accept(manifest_, manifest_hash_));
         return snapshot;
       }
-    return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
-        .note(versions_.empty()
-                  ? std::string("nothing was published yet")
-                  : fmt::format("it holds versions {} to {}", versions_.front()->version.value,
-                                versions_.back()->version.value));
+    return not_in_channel({key, version}, held);
   }
 
-  PolicyVersion newest() const override {
+  PolicyVersion newest(WeightsKey key) const override {
     std::lock_guard lock(mutex_);
-    return versions_.empty() ? PolicyVersion() : versions_.back()->version;
+    return newest_.of(key);
   }
 
   Status expect(const WeightManifest& wanted) override {
@@ -55,12 +55,16 @@ class MemoryChannel final : public WeightChannel {
     return handshake_.expect(wanted);
   }
 
-  std::string describe() const override { return fmt::format("newest version {}", newest().value); }
+  std::string describe() const override {
+    std::lock_guard lock(mutex_);
+    return describe_newest(newest_);
+  }
 
  private:
   const size_t versions_max_;
   mutable std::mutex mutex_;
-  std::deque<std::shared_ptr<const WeightSnapshot>> versions_;  // oldest first
+  std::map<WeightsKey, std::deque<std::shared_ptr<const WeightSnapshot>>> versions_;  // by age
+  VersionsByKey newest_;
   Handshake handshake_;
   WeightManifest manifest_;  // of all versions
   uint64_t manifest_hash_ = 0;

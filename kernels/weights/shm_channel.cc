@@ -32,10 +32,11 @@ class ShmPublisher {
 
  private:
   Status take_over();
+  Status check_room(WeightsKey key) const;
   Result<ShmSegment*> locked_slot(uint64_t num_bytes);
   void abandon(uint64_t serial);
-  /// Frees what is no longer among the newest, counting the one that comes.
-  void retire(bool has_taken_over);
+  /// Frees what is no longer among the newest of `key`, counting the one that comes.
+  void retire(WeightsKey key);
   void probe(std::string_view step) const {
     if (setup_.probe) setup_.probe(step);
   }
@@ -46,7 +47,7 @@ class ShmPublisher {
   ShmTable table_;
   uint64_t serial_ = 0;       // last given out
   uint64_t publication_ = 0;  // last made
-  PolicyVersion newest_;      // published by this one
+  VersionsByKey newest_;      // published by this one
 };
 
 Result<std::unique_ptr<ShmPublisher>> ShmPublisher::make(const ChannelSetup& setup) {
@@ -56,7 +57,7 @@ Result<std::unique_ptr<ShmPublisher>> ShmPublisher::make(const ChannelSetup& set
   return publisher;
 }
 
-/// What a publisher that died left: its versions stay readable until this one's first.
+/// What a publisher that died left: its versions stay readable until this one's first of their key.
 Status ShmPublisher::take_over() {
   ASSIGN_OR_RETURN(ShmTable left, directory_->read());
   std::vector<std::string> known = {ShmDirectory::slot_name(directory_->key(), 0)};
@@ -84,16 +85,14 @@ Status ShmPublisher::take_over() {
 }
 
 Status ShmPublisher::publish(const WeightSnapshot& snapshot, Handshake& handshake) {
-  if (!newest_.is_none() && snapshot.version <= newest_)
-    return error(Code::kInvalid, "version {} was published after version {}",
-                 snapshot.version.value, newest_.value)
-        .note("published versions rise");
+  RETURN_IF_ERROR(check_rises(newest_, snapshot.name()));
+  RETURN_IF_ERROR(check_room(snapshot.key));
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(snapshot));
-  RETURN_IF_ERROR(handshake.offer(manifest, snapshot.version));
+  RETURN_IF_ERROR(handshake.offer(manifest, snapshot.name()));
   ASSIGN_OR_RETURN(const uint64_t num_bytes, shm_slot_bytes(manifest));
   if (num_bytes > setup_.bytes_max)
-    return error(Code::kExhausted, "version {} needs {} bytes, more than the limit of {}",
-                 snapshot.version.value, num_bytes, setup_.bytes_max);
+    return error(Code::kExhausted, "{} needs {} bytes, more than the limit of {}", snapshot.name(),
+                 num_bytes, setup_.bytes_max);
   probe("take a slot");
   ASSIGN_OR_RETURN(ShmSegment* const slot, locked_slot(num_bytes));
   probe("fill the slot");
@@ -101,16 +100,32 @@ Status ShmPublisher::publish(const WeightSnapshot& snapshot, Handshake& handshak
   slot->lock(0, ShmSegment::Lock::kNone);
   probe("turn the directory");
   ++publication_;
-  retire(newest_.is_none());
+  retire(snapshot.key);
   for (auto& entry : table_.slots)
     if (slots_[entry.serial].get() == slot) {
-      entry.version = snapshot.version;
+      entry.version = snapshot.name();
       entry.publication = publication_;
     }
-  newest_ = snapshot.version;
+  CHECK(newest_.set(snapshot.key, snapshot.version), "a key more than was checked");
   directory_->write(table_);
   probe("return");
   return ok();
+}
+
+/// Whether there are segments for all versions of `key`, with those of all others and the one that
+/// is written.
+Status ShmPublisher::check_room(WeightsKey key) const {
+  std::map<WeightsKey, size_t> num_versions;
+  for (const auto& entry : table_.slots)
+    if (!entry.is_free()) ++num_versions[entry.version.key];
+  const bool is_new = num_versions.try_emplace(key).second;
+  size_t num_slots = 1;
+  for (const auto& [each, count] : num_versions) num_slots += std::max(count, setup_.versions_max);
+  if (!is_new || num_slots <= kShmSlotsMax) return ok();
+  return error(Code::kExhausted, "weight channel '{}' holds {} versions each of {} others than {}",
+               setup_.resource, setup_.versions_max, num_versions.size() - 1, key)
+      .note(fmt::format("shm has {} segments; lower 'versions_max', or choose backend \"files\"",
+                        kShmSlotsMax));
 }
 
 /// A free slot of that size: an old one that nobody reads, else a new one. Never waits: a slot that
@@ -118,7 +133,7 @@ Status ShmPublisher::publish(const WeightSnapshot& snapshot, Handshake& handshak
 Result<ShmSegment*> ShmPublisher::locked_slot(uint64_t num_bytes) {
   std::vector<uint64_t> given_up;
   for (const auto& entry : table_.slots) {
-    if (!entry.version.is_none()) continue;
+    if (!entry.is_free()) continue;
     ShmSegment& slot = *slots_.at(entry.serial);
     if (slot.bytes().size() >= num_bytes && slot.lock(0, ShmSegment::Lock::kExclusive))
       return &slot;
@@ -129,7 +144,7 @@ Result<ShmSegment*> ShmPublisher::locked_slot(uint64_t num_bytes) {
   ASSIGN_OR_RETURN(
       auto made, ShmSegment::create(ShmDirectory::slot_name(directory_->key(), serial), num_bytes));
   CHECK(made->lock(0, ShmSegment::Lock::kExclusive), "a new slot is locked by somebody else");
-  table_.slots.push_back({PolicyVersion(), serial, 0, num_bytes});
+  table_.slots.push_back({{}, serial, 0, num_bytes});
   return (slots_[serial] = std::move(made)).get();
 }
 
@@ -139,14 +154,22 @@ void ShmPublisher::abandon(uint64_t serial) {
   slots_.erase(serial);
 }
 
-void ShmPublisher::retire(bool has_taken_over) {
+void ShmPublisher::retire(WeightsKey key) {
   std::vector<ShmSlotEntry*> readable;
   for (auto& entry : table_.slots)
-    if (!entry.version.is_none()) readable.push_back(&entry);
+    if (!entry.is_free() && entry.version.key == key) readable.push_back(&entry);
   std::sort(readable.begin(), readable.end(),
             [](const auto* a, const auto* b) { return a->publication > b->publication; });
-  const size_t kept = has_taken_over ? 0 : setup_.versions_max - 1;
-  for (size_t i = kept; i < readable.size(); ++i) readable[i]->version = PolicyVersion();
+  // What a publisher before this one left is readable until the first of its key.
+  const size_t kept = newest_.of(key).is_none() ? 0 : setup_.versions_max - 1;
+  for (size_t i = kept; i < readable.size(); ++i) readable[i]->version = {};
+}
+
+std::vector<PolicyVersion> versions_of(const ShmTable& table, WeightsKey key) {
+  std::vector<PolicyVersion> versions;
+  for (const auto& entry : table.slots)
+    if (!entry.is_free() && entry.version.key == key) versions.push_back(entry.version.version);
+  return versions;
 }
 
 /// The reading half. Not thread-safe.
@@ -154,8 +177,10 @@ class ShmReceiver {
  public:
   explicit ShmReceiver(const ChannelSetup& setup) : setup_(setup) {}
 
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version, Handshake& handshake);
-  PolicyVersion newest();
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(const KeyedVersion& version,
+                                                      Handshake& handshake);
+  PolicyVersion newest(WeightsKey key);
+  VersionsByKey newest_by_key();
 
  private:
   struct Mapped {
@@ -169,7 +194,6 @@ class ShmReceiver {
   void forget_others(const ShmTable& table);
   /// kUnavailable: the publisher was faster, look again.
   Fetched read(const ShmSlotEntry& entry, Handshake& handshake);
-  Error not_there(PolicyVersion version, const ShmTable& table) const;
 
   const ChannelSetup setup_;
   std::unique_ptr<ShmDirectory> directory_;  // null before a publisher came
@@ -186,28 +210,37 @@ Status ShmReceiver::join() {
   return ok();
 }
 
-PolicyVersion ShmReceiver::newest() {
+PolicyVersion ShmReceiver::newest(WeightsKey key) {
   if (!join().ok()) return PolicyVersion();
   const auto table = directory_->read();
-  const ShmSlotEntry* entry = table.ok() ? table->newest() : nullptr;
-  return entry == nullptr ? PolicyVersion() : entry->version;
+  const ShmSlotEntry* entry = table.ok() ? table->newest(key) : nullptr;
+  return entry == nullptr ? PolicyVersion() : entry->version.version;
 }
 
-ShmReceiver::Fetched ShmReceiver::fetch(PolicyVersion version, Handshake& handshake) {
+VersionsByKey ShmReceiver::newest_by_key() {
+  VersionsByKey newest;
+  if (!join().ok()) return newest;
+  const auto table = directory_->read();
+  if (!table.ok()) return newest;
+  for (const auto& entry : table->slots)
+    if (!entry.is_free() && !newest.raise(entry.version.key, entry.version.version)) break;
+  return newest;
+}
+
+ShmReceiver::Fetched ShmReceiver::fetch(const KeyedVersion& version, Handshake& handshake) {
   if (const Status joined = join(); !joined.ok()) {
     if (joined.error().code() != Code::kNotFound) return joined.error();
-    return not_there(version, {});
+    return not_in_channel(version, {});
   }
   for (int i = 0; i < kTriesMax; ++i) {
     ASSIGN_OR_RETURN(const ShmTable table, directory_->read());
     forget_others(table);
     const ShmSlotEntry* entry = table.find(version);
-    if (entry == nullptr) return not_there(version, table);
+    if (entry == nullptr) return not_in_channel(version, versions_of(table, version.key));
     auto fetched = read(*entry, handshake);
     if (fetched.ok() || fetched.error().code() != Code::kUnavailable) return fetched;
   }
-  return error(Code::kUnavailable, "version {} could not be held while the publisher went on",
-               version.value);
+  return error(Code::kUnavailable, "{} could not be held while the publisher went on", version);
 }
 
 ShmReceiver::Fetched ShmReceiver::read(const ShmSlotEntry& entry, Handshake& handshake) {
@@ -248,16 +281,6 @@ void ShmReceiver::forget_others(const ShmTable& table) {
   });
 }
 
-Error ShmReceiver::not_there(PolicyVersion version, const ShmTable& table) const {
-  std::string held;
-  for (const auto& entry : table.slots)
-    if (!entry.version.is_none())
-      held += fmt::format("{}{}", held.empty() ? "" : ", ", entry.version.value);
-  return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
-      .note(held.empty() ? std::string("nothing was published yet")
-                         : fmt::format("it holds versions {}", held));
-}
-
 class ShmChannel final : public WeightChannel {
  public:
   explicit ShmChannel(ChannelSetup setup) : setup_(std::move(setup)), receiver_(setup_) {}
@@ -270,20 +293,22 @@ class ShmChannel final : public WeightChannel {
     }
     return publisher_->publish(*snapshot, offered_);
   }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
     const std::lock_guard lock(fetch_mutex_);
-    return receiver_.fetch(version, wanted_);
+    return receiver_.fetch({key, version}, wanted_);
   }
-  PolicyVersion newest() const override {
+  PolicyVersion newest(WeightsKey key) const override {
     const std::lock_guard lock(fetch_mutex_);
-    return receiver_.newest();
+    return receiver_.newest(key);
   }
   Status expect(const WeightManifest& wanted) override {
     const std::lock_guard lock(fetch_mutex_);
     return wanted_.expect(wanted);
   }
   std::string describe() const override {
-    return fmt::format("shared memory, newest version {}", newest().value);
+    const std::lock_guard lock(fetch_mutex_);
+    return fmt::format("shared memory, {}", describe_newest(receiver_.newest_by_key()));
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "graph/base/crc32c.h"
 #include "graph/base/random.h"
@@ -15,12 +16,12 @@
 namespace primerl {
 namespace {
 
-constexpr uint64_t kMagic = 0x3168'7477'6c72'6d70;  // "pmrlwth1"
+constexpr uint64_t kMagic = 0x3268'7477'6c72'6d70;  // "pmrlwth2"
 constexpr uint8_t kPresence = 0, kPublisher = 1;    // lock numbers
 constexpr size_t kFolderBytesMax = 4096;
-constexpr size_t kSlotsMax = kShmVersionsMax + 2;
-constexpr size_t kEntryWords = 4;
-constexpr size_t kTableWords = 2 + kSlotsMax * kEntryWords + 1;  // turn, count, entries, check
+constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
+constexpr size_t kEntryWords = 5;
+constexpr size_t kTableWords = kHeadWords + kShmSlotsMax * kEntryWords;
 constexpr int kTriesMax = 1000;
 
 using Word = std::atomic<uint64_t>;
@@ -47,32 +48,40 @@ bool has_page(const ShmSegment& segment) {
          readable_page_of(segment).magic.load(std::memory_order_acquire) == kMagic;
 }
 
-using Words = std::array<uint64_t, kTableWords>;
+using Words = std::vector<uint64_t>;  // those in use
+
+size_t num_words(uint64_t num_slots) { return kHeadWords + num_slots * kEntryWords; }
 
 uint64_t check_of(const Words& words) {
-  return crc32c(std::as_bytes(std::span(words)).first((kTableWords - 1) * sizeof(uint64_t)));
+  const auto bytes = std::as_bytes(std::span(words));
+  return crc32c(bytes.subspan(kHeadWords * sizeof(uint64_t)),
+                crc32c(bytes.first((kHeadWords - 1) * sizeof(uint64_t))));
 }
 
 Words to_words(const ShmTable& table) {
-  Words words = {table.turn, table.slots.size()};
-  size_t at = 2;
+  Words words = {table.turn, table.slots.size(), 0};
   for (const auto& slot : table.slots) {
-    words[at++] = static_cast<uint64_t>(slot.version.value);
-    words[at++] = slot.serial;
-    words[at++] = slot.publication;
-    words[at++] = slot.num_bytes;
+    const WeightsKey key = slot.version.key;
+    words.push_back(uint64_t{key.tenant.value} << 32 | key.adapter.value);
+    words.push_back(static_cast<uint64_t>(slot.version.version.value));
+    words.push_back(slot.serial);
+    words.push_back(slot.publication);
+    words.push_back(slot.num_bytes);
   }
-  words.back() = check_of(words);
+  words[kHeadWords - 1] = check_of(words);
   return words;
 }
 
 ShmTable to_table(const Words& words) {
   ShmTable table;
   table.turn = words[0];
-  for (size_t i = 0; i < std::min(words[1], uint64_t{kSlotsMax}); ++i) {
-    const size_t at = 2 + i * kEntryWords;
-    table.slots.push_back({PolicyVersion(static_cast<int64_t>(words[at])), words[at + 1],
-                           words[at + 2], words[at + 3]});
+  for (size_t at = kHeadWords; at < words.size(); at += kEntryWords) {
+    const WeightsKey key{TenantSlot(static_cast<uint32_t>(words[at] >> 32)),
+                         AdapterId(static_cast<uint32_t>(words[at]))};
+    table.slots.push_back({{key, PolicyVersion(static_cast<int64_t>(words[at + 1]))},
+                           words[at + 2],
+                           words[at + 3],
+                           words[at + 4]});
   }
   return table;
 }
@@ -101,16 +110,17 @@ Error gone(const std::string& key) {
 
 }  // namespace
 
-const ShmSlotEntry* ShmTable::find(PolicyVersion version) const {
+const ShmSlotEntry* ShmTable::find(const KeyedVersion& version) const {
   for (const auto& slot : slots)
-    if (!version.is_none() && slot.version == version) return &slot;
+    if (!slot.is_free() && slot.version == version) return &slot;
   return nullptr;
 }
 
-const ShmSlotEntry* ShmTable::newest() const {
+const ShmSlotEntry* ShmTable::newest(WeightsKey key) const {
   const ShmSlotEntry* found = nullptr;
   for (const auto& slot : slots)
-    if (!slot.version.is_none() && (found == nullptr || slot.publication > found->publication))
+    if (!slot.is_free() && slot.version.key == key &&
+        (found == nullptr || slot.publication > found->publication))
       found = &slot;
   return found;
 }
@@ -182,22 +192,26 @@ Result<ShmTable> ShmDirectory::read() const {
   for (int i = 0; i < kTriesMax; ++i) {
     const uint64_t turn = page.turn.load(std::memory_order_acquire);
     if (turn == 0) return ShmTable();
-    Words words;
     const auto& table = page.tables[turn % 2];
-    for (size_t at = 0; at < kTableWords; ++at)
+    const uint64_t num_slots = table[1].load(std::memory_order_relaxed);
+    if (num_slots > kShmSlotsMax) continue;  // half written: the publisher was faster
+    Words words(num_words(num_slots));
+    for (size_t at = 0; at < words.size(); ++at)
       words[at] = table[at].load(std::memory_order_relaxed);
-    if (words[0] == turn && words.back() == check_of(words)) return to_table(words);
+    // The count may have changed since.
+    if (words[0] == turn && words[1] == num_slots && words[kHeadWords - 1] == check_of(words))
+      return to_table(words);
   }
   return error(Code::kUnavailable, "the directory of channel {} changes too fast to be read", key_);
 }
 
 void ShmDirectory::write(ShmTable table) {
-  CHECK(table.slots.size() <= kSlotsMax, "too many slots for the directory");
+  CHECK(table.slots.size() <= kShmSlotsMax, "too many slots for the directory");
   Page& page = page_of(*segment_);
   table.turn = page.turn.load(std::memory_order_relaxed) + 1;
   const Words words = to_words(table);
   auto& copy = page.tables[table.turn % 2];
-  for (size_t at = 0; at < kTableWords; ++at) copy[at].store(words[at], std::memory_order_relaxed);
+  for (size_t at = 0; at < words.size(); ++at) copy[at].store(words[at], std::memory_order_relaxed);
   page.turn.store(table.turn, std::memory_order_release);
 }
 

@@ -20,22 +20,26 @@
 namespace primerl {
 
 inline constexpr size_t kShmVersionsMax = 16;  // of ChannelSetup::versions_max
+/// Segments of one channel: two versions each of 511 keys, and the one that is written.
+inline constexpr size_t kShmSlotsMax = 1024;
 
 /// A slot that exists: a version that can be read, or free room for one.
 struct ShmSlotEntry {
-  PolicyVersion version;     // none: free
+  KeyedVersion version;      // none: free
   uint64_t serial = 0;       // of the segment's name
   uint64_t publication = 0;  // counts publishes of this channel: tells two of one version apart
   uint64_t num_bytes = 0;    // of the segment
+
+  bool is_free() const { return version.version.is_none(); }
 };
 
 struct ShmTable {
   uint64_t turn = 0;                // writes so far
   std::vector<ShmSlotEntry> slots;  // oldest publication first
 
-  const ShmSlotEntry* find(PolicyVersion version) const;
-  /// The last published; null when there is none.
-  const ShmSlotEntry* newest() const;
+  const ShmSlotEntry* find(const KeyedVersion& version) const;
+  /// The last published of `key`; null when there is none.
+  const ShmSlotEntry* newest(WeightsKey key) const;
 };
 
 class ShmDirectory {

@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr uint64_t kMagic = 0x3174'6f6c'7377'6d70;  // "pmwslot1"
+constexpr uint64_t kMagic = 0x3274'6f6c'7377'6d70;  // "pmwslot2"
 constexpr uint64_t kAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
@@ -88,7 +88,7 @@ void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t public
   CHECK(layout.end <= bytes.size(), "a slot is smaller than what it is to hold");
   std::memcpy(bytes.data() + layout.manifest_begin, encoded.data(), encoded.size());
   VersionRecord record;
-  record.version = snapshot.version;
+  record.version = snapshot.name();
   record.manifest_hash = manifest.hash();
   uint64_t at = layout.data_begin;
   for (const auto& tensor : snapshot.tensors) {
@@ -143,10 +143,11 @@ Result<std::shared_ptr<const WeightSnapshot>> snapshot_of(const ShmSlotContent& 
                                                           std::shared_ptr<const void> hold) {
   ASSIGN_OR_RETURN(const uint64_t expected, data_bytes_of(manifest));
   if (expected != content.data.size())
-    return error(Code::kCorrupt, "version {} has {} bytes of data, its manifest needs {}",
-                 content.record.version.value, content.data.size(), expected);
+    return error(Code::kCorrupt, "{} has {} bytes of data, its manifest needs {}",
+                 content.record.version, content.data.size(), expected);
   auto snapshot = std::make_shared<WeightSnapshot>();
-  snapshot->version = content.record.version;
+  snapshot->key = content.record.version.key;
+  snapshot->version = content.record.version.version;
   uint64_t at = 0;
   for (const auto& facts : manifest.tensors) {
     const uint64_t size = num_bytes(facts).value();

@@ -39,4 +39,10 @@ Result<DataType> parse_data_type(std::string_view text) {
   return error(Code::kInvalid, "unknown data type '{}'", text);
 }
 
+std::shared_ptr<const WeightSnapshot> with_key(const WeightSnapshot& snapshot, WeightsKey key) {
+  auto same = std::make_shared<WeightSnapshot>(snapshot);
+  same->key = key;
+  return same;
+}
+
 }  // namespace primerl

@@ -12,6 +12,7 @@
 #include "graph/base/blob.h"
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
+#include "kernels/weights/weights_key.h"
 
 namespace primerl {
 
@@ -48,26 +49,35 @@ struct WeightTensor {
 struct WeightManifest;  // manifest.h
 
 struct WeightSnapshot {
+  WeightsKey key;  // whose weights these are
   PolicyVersion version;
   std::vector<WeightTensor> tensors;  // sorted by name
+
+  KeyedVersion name() const { return {key, version}; }
 };
 
-/// One publisher, n receivers. Each version stays readable until every receiver released it or two
-/// newer ones exist. Thread-safe.
+/// The same weights as those of `key`; the tensors are shared.
+std::shared_ptr<const WeightSnapshot> with_key(const WeightSnapshot& snapshot, WeightsKey key);
+
+/// One publisher, n receivers. Versions of different keys know nothing of each other: each stays
+/// readable until every receiver released it or two newer ones of its key exist. All have the same
+/// tensors. Thread-safe.
 class WeightChannel : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "weight_channel";
+  /// Versions of a key rise; at most kWeightsKeysMax keys.
   virtual Status publish(std::shared_ptr<const WeightSnapshot> snapshot) = 0;
   /// The snapshot of `version`; kNotFound when it was retired (ask for the newest instead);
   /// kUnavailable when its bytes have not come yet (ask again).
-  virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) = 0;
-  /// The newest published version; none() before the first.
-  virtual PolicyVersion newest() const = 0;
+  virtual Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                              PolicyVersion version) = 0;
+  /// The newest published version of `key`; none() before the first.
+  virtual PolicyVersion newest(WeightsKey key) const = 0;
   /// Waits until `version` or a newer one can be fetched; false: not within `at_most`, or it will
   /// not be taken. For who has nothing else to do. The default does not wait.
-  virtual bool wait_for(PolicyVersion version, Duration at_most) {
+  virtual bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) {
     (void)at_most;
-    return newest() >= version;
+    return newest(key) >= version;
   }
   /// Said by a receiver before its first fetch(): the tensors its engine holds. From then on a
   /// version with other tensors is refused whole (kInvalid), naming both shapes. All receivers of a

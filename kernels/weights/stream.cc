@@ -10,24 +10,45 @@
 namespace primerl {
 namespace {
 
-constexpr uint8_t kFrameVersion = 1;
+constexpr uint8_t kFrameVersion = 2;
 constexpr uint64_t kAlignment = 64;
-constexpr size_t kRecordBytesMax = 32 + kManifestTensorsMax * sizeof(uint32_t);
+constexpr size_t kRecordBytesMax = 40 + kManifestTensorsMax * sizeof(uint32_t);
 
 using Kind = WeightFrameKind;
 
-ByteWriter begin_frame(Kind kind, PolicyVersion version) {
+ByteWriter begin_frame(Kind kind, const KeyedVersion& version) {
   ByteWriter writer;
   writer.number(kFrameVersion);
   writer.number(static_cast<uint8_t>(kind));
-  writer.number(version.value);
+  writer.key(version.key);
+  writer.number(version.version.value);
   return writer;
 }
 
 struct FrameStart {
   Kind kind;
-  PolicyVersion version;
+  KeyedVersion version;
 };
+
+void write_list(ByteWriter& writer, const VersionsByKey& versions) {
+  writer.number(static_cast<uint32_t>(versions.list().size()));
+  for (const auto& [key, version] : versions.list()) {
+    writer.key(key);
+    writer.number(version.value);
+  }
+}
+
+Result<VersionsByKey> read_list(ByteReader& reader) {
+  VersionsByKey versions;
+  const auto count = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < count && reader.is_good(); ++i) {
+    const WeightsKey key = reader.key();
+    if (!versions.set(key, PolicyVersion(reader.number<int64_t>())))
+      return error(Code::kExhausted, "versions of {} keys are more than {}", count,
+                   kWeightsKeysMax);
+  }
+  return versions;
+}
 
 /// Tells records apart. (The CRC of bytes that end with their own CRC is the same for all.)
 uint64_t name_of(std::span<const std::byte> record) {
@@ -41,12 +62,13 @@ Error bad_frame(std::string_view why) {
 Result<FrameStart> read_start(ByteReader& reader) {
   const auto version = reader.number<uint8_t>();
   const auto kind = reader.number<uint8_t>();
+  const WeightsKey key = reader.key();
   const PolicyVersion policy(reader.number<int64_t>());
   if (!reader.is_good()) return bad_frame("its check is wrong");
   if (version != kFrameVersion)
     return bad_frame(fmt::format("format {}, this program reads {}", version, kFrameVersion));
   if (kind > static_cast<uint8_t>(Kind::kRefusal)) return bad_frame(fmt::format("kind {}", kind));
-  return FrameStart{static_cast<Kind>(kind), policy};
+  return FrameStart{static_cast<Kind>(kind), {key, policy}};
 }
 
 }  // namespace
@@ -60,7 +82,7 @@ WeightFrameKind kind_of(const PeerFrame& frame) {
 Status StreamLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   if (snapshot == nullptr) return error(Code::kInvalid, "published weights are missing");
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*snapshot));
-  VersionRecord record{snapshot->version, manifest.hash(), {}};
+  VersionRecord record{snapshot->name(), manifest.hash(), {}};
   for (const auto& tensor : snapshot->tensors)
     record.checks.push_back(crc32c(tensor.bytes.bytes()));
   auto version = std::make_shared<PeerProtocolVersion>();
@@ -68,30 +90,43 @@ Status StreamLibrary::publish(std::shared_ptr<const WeightSnapshot> snapshot) {
   version->manifest = std::make_shared<const std::vector<std::byte>>(encode(manifest));
   version->record = encode(record);
   version->snapshot = std::move(snapshot);
-  const PolicyVersion published = version->snapshot->version;
+  const KeyedVersion published = version->snapshot->name();
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(handshake_.offer(manifest, published));
-  if (!versions_.empty() && published <= versions_.back()->snapshot->version)
-    return error(Code::kInvalid, "version {} was published after version {}", published.value,
-                 versions_.back()->snapshot->version.value)
-        .note("published versions rise");
+  RETURN_IF_ERROR(check_rises(newest_, published));
+  CHECK(newest_.set(published.key, published.version), "a key more than was checked");
   versions_.push_back(std::move(version));
-  if (versions_.size() > versions_max_) versions_.erase(versions_.begin());
+  const auto is_of_key = [&](const auto& one) { return one->snapshot->key == published.key; };
+  if (static_cast<size_t>(std::ranges::count_if(versions_, is_of_key)) > versions_max_)
+    versions_.erase(std::ranges::find_if(versions_, is_of_key));
   return ok();
 }
 
-std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find(PolicyVersion version) const {
+std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find(const KeyedVersion& version) const {
   const std::lock_guard lock(mutex_);
-  if (versions_.empty()) return nullptr;
-  if (version.is_none()) return versions_.back();
   for (const auto& one : versions_)
-    if (one->snapshot->version == version) return one;
+    if (one->snapshot->name() == version) return one;
   return nullptr;
 }
 
-PolicyVersion StreamLibrary::newest() const {
+std::shared_ptr<const PeerProtocolVersion> StreamLibrary::find_above(
+    const VersionsByKey& has) const {
   const std::lock_guard lock(mutex_);
-  return versions_.empty() ? PolicyVersion() : versions_.back()->snapshot->version;
+  for (const auto& one : versions_) {
+    const auto [key, version] = one->snapshot->name();
+    if (version == newest_.of(key) && version > has.of(key)) return one;
+  }
+  return nullptr;
+}
+
+PolicyVersion StreamLibrary::newest(WeightsKey key) const {
+  const std::lock_guard lock(mutex_);
+  return newest_.of(key);
+}
+
+VersionsByKey StreamLibrary::newest_by_key() const {
+  const std::lock_guard lock(mutex_);
+  return newest_;
 }
 
 WeightStreamSender::WeightStreamSender(std::shared_ptr<const StreamLibrary> library,
@@ -104,7 +139,7 @@ Status WeightStreamSender::handle(const PeerFrame& frame) {
   ByteReader reader(frame.head);
   ASSIGN_OR_RETURN(const FrameStart start, read_start(reader));
   Want want;
-  want.above = PolicyVersion(reader.number<int64_t>());
+  ASSIGN_OR_RETURN(want.above, read_list(reader));
   want.manifest = reader.number<uint64_t>();
   want.record = reader.number<uint64_t>();
   want.tensor = reader.number<uint32_t>();
@@ -112,8 +147,8 @@ Status WeightStreamSender::handle(const PeerFrame& frame) {
   if (start.kind != Kind::kWant || !reader.is_done() || !frame.body.empty())
     return bad_frame("a receiver only asks");
   reset();
-  if (start.version.is_none()) {
-    kept_ = want;
+  if (start.version.version.is_none()) {
+    kept_ = std::move(want);
     return ok();
   }
   if (auto version = library_->find(start.version)) {
@@ -121,7 +156,7 @@ Status WeightStreamSender::handle(const PeerFrame& frame) {
     return ok();
   }
   ByteWriter refusal = begin_frame(Kind::kRefusal, start.version);
-  refusal.number(library_->newest().value);
+  refusal.number(library_->newest(start.version.key).value);
   transfer_.emplace().head = refusal.take();
   return ok();
 }
@@ -136,7 +171,7 @@ void WeightStreamSender::begin(std::shared_ptr<const PeerProtocolVersion> found,
     transfer.tensor = want.tensor;
     transfer.offset = want.offset;
   }
-  ByteWriter offer = begin_frame(Kind::kOffer, version.snapshot->version);
+  ByteWriter offer = begin_frame(Kind::kOffer, version.snapshot->name());
   offer.bytes(want.manifest == version.manifest_hash ? std::span<const std::byte>()
                                                      : std::span(*version.manifest));
   offer.bytes(version.record);
@@ -148,8 +183,9 @@ void WeightStreamSender::begin(std::shared_ptr<const PeerProtocolVersion> found,
 }
 
 std::optional<PeerFrame> WeightStreamSender::next() {
-  if (kept_ && library_->newest() > kept_->above) {
-    if (auto version = library_->find({})) begin(std::move(version), *std::exchange(kept_, {}));
+  if (kept_) {
+    if (auto version = library_->find_above(kept_->above))
+      begin(std::move(version), *std::exchange(kept_, {}));
   }
   if (!transfer_) return std::nullopt;
   if (!transfer_->head.empty()) {
@@ -170,17 +206,17 @@ std::optional<PeerFrame> WeightStreamSender::next() {
   }
   const auto bytes = tensors[transfer_->tensor].bytes.bytes().subspan(transfer_->offset);
   const auto piece = bytes.first(std::min(bytes.size(), chunk_bytes_));
-  ByteWriter chunk = begin_frame(Kind::kChunk, snapshot->version);
+  ByteWriter chunk = begin_frame(Kind::kChunk, snapshot->name());
   chunk.number(static_cast<uint32_t>(transfer_->tensor));
   chunk.number(transfer_->offset);
   transfer_->offset += piece.size();
   return PeerFrame{chunk.take(), Blob(snapshot, piece)};
 }
 
-PeerFrame WeightStreamReceiver::ask(PolicyVersion version, PolicyVersion above) {
-  if (!record_bytes_.empty() && record_.version != version && !version.is_none()) forget();
+PeerFrame WeightStreamReceiver::ask(const KeyedVersion& version, const VersionsByKey& above) {
+  if (!record_bytes_.empty() && record_.version != version && !version.version.is_none()) forget();
   ByteWriter want = begin_frame(Kind::kWant, version);
-  want.number(above.value);
+  write_list(want, above);
   want.number(has_manifest_ ? manifest_hash_ : uint64_t{0});
   want.number(record_bytes_.empty() ? uint64_t{0} : name_of(record_bytes_));
   want.number(static_cast<uint32_t>(tensor_));
@@ -196,8 +232,8 @@ Status WeightStreamReceiver::handle(const PeerFrame& frame) {
     const auto newest = reader.number<int64_t>();
     forget();
     if (!reader.is_done()) return bad_frame("a refusal of another size");
-    return error(Code::kNotFound, "version {} is not with the publisher", start.version.value)
-        .note(newest < 0 ? std::string("nothing was published yet")
+    return error(Code::kNotFound, "{} is not with the publisher", start.version)
+        .note(newest < 0 ? fmt::format("nothing of {} was published yet", start.version.key)
                          : fmt::format("its newest is version {}", newest));
   }
   if (start.kind == Kind::kOffer) {
@@ -230,8 +266,7 @@ Status WeightStreamReceiver::handle_offer(std::span<const std::byte> manifest,
   ASSIGN_OR_RETURN(const auto decoded, decode_version_record(record));
   if (!has_manifest_ || decoded.manifest_hash != manifest_hash_ ||
       decoded.checks.size() != manifest_.tensors.size())
-    return error(Code::kCorrupt, "version {} was offered by another manifest",
-                 decoded.version.value);
+    return error(Code::kCorrupt, "{} was offered by another manifest", decoded.version);
   RETURN_IF_ERROR(handshake_.accept(manifest_, manifest_hash_));
   const bool goes_on =
       std::equal(record.begin(), record.end(), record_bytes_.begin(), record_bytes_.end()) &&
@@ -265,10 +300,10 @@ Status WeightStreamReceiver::prepare(std::span<const std::byte> record) {
   return settle();
 }
 
-Status WeightStreamReceiver::handle_chunk(PolicyVersion version, size_t tensor, uint64_t offset,
-                                          const Blob& body) {
+Status WeightStreamReceiver::handle_chunk(const KeyedVersion& version, size_t tensor,
+                                          uint64_t offset, const Blob& body) {
   if (record_bytes_.empty() || version != record_.version)
-    return bad_frame(fmt::format("a chunk of version {} that was not offered", version.value));
+    return bad_frame(fmt::format("a chunk of {} that was not offered", version));
   if (tensor != tensor_ || offset != offset_ || tensor_ >= sizes_.size() || body.empty() ||
       body.size() > sizes_[tensor_] - offset_)
     return bad_frame(fmt::format("a chunk of {} bytes at {} of tensor {}, due was {} of tensor {}",
@@ -296,7 +331,8 @@ Status WeightStreamReceiver::settle() {
 std::shared_ptr<const WeightSnapshot> WeightStreamReceiver::take() {
   if (record_bytes_.empty() || tensor_ < sizes_.size()) return nullptr;
   auto snapshot = std::make_shared<WeightSnapshot>();
-  snapshot->version = record_.version;
+  snapshot->key = record_.version.key;
+  snapshot->version = record_.version.version;
   for (size_t i = 0; i < sizes_.size(); ++i) {
     const auto& facts = manifest_.tensors[i];
     snapshot->tensors.push_back(

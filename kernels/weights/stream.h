@@ -11,8 +11,9 @@
 /// a thread. A link may break anywhere: the owner drops what was under way (sender's reset()) and
 /// the receiver asks again; it goes on at the byte where it stopped if the version still has the
 /// same record, else from the start. A chunk's body views the published tensor: nothing is copied
-/// before the receiver. A wish for the newest version is kept until there is one that the receiver
-/// does not have, so that its bytes leave as soon as it is published. A tensor's CRC-32C is checked
+/// before the receiver. A wish for the newest versions is kept until there is one of any key that
+/// the receiver does not have, so that its bytes leave as soon as it is published; of several the
+/// one published first goes first. A tensor's CRC-32C is checked
 /// as its last byte arrives, and nothing is given out before all are right. Manifests are compared
 /// before a byte of data is asked for.
 #pragma once
@@ -48,19 +49,23 @@ struct PeerProtocolVersion {
   std::vector<std::byte> record;  // encoded
 };
 
-/// The newest versions, checksummed once however many receivers there are. Thread-safe.
+/// The newest versions of each key, checksummed once however many receivers there are. Thread-safe.
 class StreamLibrary {
  public:
   explicit StreamLibrary(size_t versions_max = 2) : versions_max_(versions_max) {}
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot);
-  /// Null when it is not there (any more). None: the newest.
-  std::shared_ptr<const PeerProtocolVersion> find(PolicyVersion version) const;
-  PolicyVersion newest() const;
+  /// Null when it is not there (any more).
+  std::shared_ptr<const PeerProtocolVersion> find(const KeyedVersion& version) const;
+  /// Of the newest versions that are above what `has` says, the one published first; null: none is.
+  std::shared_ptr<const PeerProtocolVersion> find_above(const VersionsByKey& has) const;
+  PolicyVersion newest(WeightsKey key) const;
+  VersionsByKey newest_by_key() const;
 
  private:
   const size_t versions_max_;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<const PeerProtocolVersion>> versions_;  // oldest first
+  std::vector<std::shared_ptr<const PeerProtocolVersion>> versions_;  // oldest first, of all keys
+  VersionsByKey newest_;
   Handshake handshake_;
 };
 
@@ -90,7 +95,7 @@ class WeightStreamSender {
 
   /// What the receiver said that it has of the bytes it wants.
   struct Want {
-    PolicyVersion above;
+    VersionsByKey above;
     uint64_t manifest = 0;
     uint64_t record = 0;
     size_t tensor = 0;
@@ -110,9 +115,9 @@ class WeightStreamReceiver {
   /// `bytes_max`: largest version; memory is taken when its offer has come and is good.
   explicit WeightStreamReceiver(uint64_t bytes_max = uint64_t{1} << 40) : bytes_max_(bytes_max) {}
   Status expect(const WeightManifest& wanted) { return handshake_.expect(wanted); }
-  /// The wish to send: `version`; none: the newest above `above`, as soon as there is one. Asked
-  /// for again after a break, it goes on where it was.
-  PeerFrame ask(PolicyVersion version, PolicyVersion above = {});
+  /// The wish to send: `version`; none: the newest of any key above `above`, as soon as there is
+  /// one. Asked for again after a break, it goes on where it was.
+  PeerFrame ask(const KeyedVersion& version, const VersionsByKey& above = {});
   /// A frame of the sender. An error ends the transfer in hand: kNotFound when the publisher does
   /// not have the version (any more), kInvalid when its tensors are not the expected ones, kCorrupt
   /// when bytes were not what they must be (ask again).
@@ -120,7 +125,7 @@ class WeightStreamReceiver {
   /// The version, once, when all of it has come and was verified; else null.
   std::shared_ptr<const WeightSnapshot> take();
   /// The version that was offered last, good or not.
-  PolicyVersion offered() const { return offered_; }
+  const KeyedVersion& offered() const { return offered_; }
   /// Bytes of data that have come of the version in hand, and that it has.
   uint64_t num_received() const { return num_received_; }
   uint64_t num_expected() const { return num_expected_; }
@@ -128,7 +133,8 @@ class WeightStreamReceiver {
  private:
   Status handle_offer(std::span<const std::byte> manifest, std::span<const std::byte> record,
                       size_t tensor, uint64_t offset);
-  Status handle_chunk(PolicyVersion version, size_t tensor, uint64_t offset, const Blob& body);
+  Status handle_chunk(const KeyedVersion& version, size_t tensor, uint64_t offset,
+                      const Blob& body);
   Status prepare(std::span<const std::byte> record);
   void forget();
   /// Past tensors that are complete (or empty); verifies each.
@@ -139,7 +145,7 @@ class WeightStreamReceiver {
   WeightManifest manifest_;  // of the version offered last
   uint64_t manifest_hash_ = 0;
   bool has_manifest_ = false;
-  PolicyVersion offered_;
+  KeyedVersion offered_;
   // The version in hand.
   std::vector<std::byte> record_bytes_;  // empty: none
   VersionRecord record_;

@@ -14,7 +14,6 @@ using Snapshot = std::shared_ptr<const WeightSnapshot>;
 constexpr int kCorruptMax = 3;     // transfers of one version
 constexpr size_t kRetiredMax = 1;  // version that waits to be freed by another thread
 constexpr Duration kWaitMax = Duration::seconds(24 * 3600);  // what a clock can add
-constexpr PolicyVersion kNothingIsAbove(INT64_MAX);
 
 class ConnectionEnd final : public StreamChannel {
  public:
@@ -25,12 +24,12 @@ class ConnectionEnd final : public StreamChannel {
 
   // WeightChannel
   Status publish(Snapshot snapshot) override;
-  Result<Snapshot> fetch(PolicyVersion version) override;
-  PolicyVersion newest() const override {
+  Result<Snapshot> fetch(WeightsKey key, PolicyVersion version) override;
+  PolicyVersion newest(WeightsKey key) const override {
     const std::lock_guard lock(mutex_);
-    return newest_here();
+    return newest_here(key);
   }
-  bool wait_for(PolicyVersion version, Duration at_most) override;
+  bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override;
   Status expect(const WeightManifest& wanted) override;
   std::string describe() const override;
 
@@ -49,7 +48,7 @@ class ConnectionEnd final : public StreamChannel {
     uint32_t incarnation;
     WeightStreamSender sender;
     WeightStreamReceiver receiver;
-    PolicyVersion above;  // what it is asked for
+    VersionsByKey above;  // what it is asked for
     bool owes_want = true;
     bool is_publisher = false;  // it has offered something
     bool is_refusing = false;   // what it still sends of the version that was not taken
@@ -62,12 +61,17 @@ class ConnectionEnd final : public StreamChannel {
 
   // With mutex_ held:
   Peer* peer_of(uint32_t number, uint32_t incarnation);
-  PolicyVersion newest_here() const {
-    if (publishes_) return library_->newest();
-    return versions_.empty() ? PolicyVersion() : versions_.back()->version;
+  PolicyVersion newest_here(WeightsKey key) const {
+    if (publishes_) return library_->newest(key);
+    const auto found = versions_.find(key);
+    return found == versions_.end() ? PolicyVersion() : found->second.back()->version;
   }
-  Snapshot find(PolicyVersion version) const;
-  Error not_here(PolicyVersion version) const;
+  bool is_refused(WeightsKey key, PolicyVersion version) const {
+    const auto fault = faults_.find(key);
+    return fault != faults_.end() && fault->second.version >= version;
+  }
+  Snapshot find(const KeyedVersion& version) const;
+  Error not_here(const KeyedVersion& version) const;
   void take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped);
   void refuse(uint32_t number, Peer& peer, const Error& why);
   void note_offer(uint32_t number, Peer& peer);
@@ -89,9 +93,10 @@ class ConnectionEnd final : public StreamChannel {
   WeightManifest wanted_;
   Handshake handshake_;
   std::pair<uint32_t, uint32_t> source_{};  // peer and incarnation that versions_ are of
-  std::deque<Snapshot> versions_;           // that came, oldest first
-  std::vector<Snapshot> retired_;           // freed by whoever fetches next
-  std::optional<Fault> fault_;              // of the newest offer, when it was not taken
+  /// That came, oldest first; no key without one.
+  std::map<WeightsKey, std::deque<Snapshot>> versions_;
+  std::vector<Snapshot> retired_;       // freed by whoever fetches next
+  std::map<WeightsKey, Fault> faults_;  // of the newest offer of a key, when it was not taken
 };
 
 Status ConnectionEnd::publish(Snapshot snapshot) {
@@ -111,7 +116,7 @@ Status ConnectionEnd::publish(Snapshot snapshot) {
           .note("backend 'files' carries more");
   }
   RETURN_IF_ERROR(library_->publish(std::move(snapshot)));
-  std::deque<Snapshot> of_another;  // freed without the lock
+  std::map<WeightsKey, std::deque<Snapshot>> of_another;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
     publishes_ = true;
@@ -122,51 +127,53 @@ Status ConnectionEnd::publish(Snapshot snapshot) {
   return ok();
 }
 
-Snapshot ConnectionEnd::find(PolicyVersion version) const {
+Snapshot ConnectionEnd::find(const KeyedVersion& version) const {
   if (publishes_) {
     const auto published = library_->find(version);
     return published == nullptr ? nullptr : published->snapshot;
   }
-  for (const Snapshot& one : versions_)
-    if (one->version == version) return one;
+  const auto found = versions_.find(version.key);
+  if (found == versions_.end()) return nullptr;
+  for (const Snapshot& one : found->second)
+    if (one->version == version.version) return one;
   return nullptr;
 }
 
-Result<Snapshot> ConnectionEnd::fetch(PolicyVersion version) {
+Result<Snapshot> ConnectionEnd::fetch(WeightsKey key, PolicyVersion version) {
   std::vector<Snapshot> retired;  // freed without the lock
   const std::lock_guard lock(mutex_);
   retired.swap(retired_);
   if (version.is_none()) return error(Code::kNotFound, "no version was asked for");
-  const Snapshot found = find(version);
-  if (found == nullptr) return not_here(version);
+  const Snapshot found = find({key, version});
+  if (found == nullptr) return not_here({key, version});
   // What came before the engine said what it holds was not compared yet.
   ASSIGN_OR_RETURN(const auto manifest, manifest_of(*found));
   RETURN_IF_ERROR(handshake_.accept(manifest, manifest.hash()));
   return found;
 }
 
-Error ConnectionEnd::not_here(PolicyVersion version) const {
-  const PolicyVersion newest = newest_here();
-  if (publishes_ || newest > version)
-    return error(Code::kNotFound, "version {} is not in the weight channel", version.value)
-        .note(fmt::format("its newest is version {}", newest.value));
-  if (fault_ && fault_->version >= version) return fault_->why;
-  Error later = error(Code::kUnavailable, "version {} has not come yet", version.value);
+Error ConnectionEnd::not_here(const KeyedVersion& version) const {
+  const PolicyVersion newest = newest_here(version.key);
+  if (publishes_ || newest > version.version)
+    return error(Code::kNotFound, "{} is not in the weight channel", version)
+        .note(newest.is_none() ? fmt::format("nothing of {} was published yet", version.key)
+                               : fmt::format("its newest is version {}", newest));
+  if (is_refused(version.key, version.version)) return faults_.at(version.key).why;
+  Error later = error(Code::kUnavailable, "{} has not come yet", version);
   for (const auto& [number, peer] : peers_)
     if (peer.receiver.num_expected() > 0)
-      return std::move(later).note(fmt::format(
-          "{} of {} bytes of version {} have come from {}", peer.receiver.num_received(),
-          peer.receiver.num_expected(), peer.receiver.offered().value, name_of(number)));
+      return std::move(later).note(
+          fmt::format("{} of {} bytes of {} have come from {}", peer.receiver.num_received(),
+                      peer.receiver.num_expected(), peer.receiver.offered(), name_of(number)));
   return std::move(later).note("nothing is on its way");
 }
 
-bool ConnectionEnd::wait_for(PolicyVersion version, Duration at_most) {
+bool ConnectionEnd::wait_for(WeightsKey key, PolicyVersion version, Duration at_most) {
   std::unique_lock lock(mutex_);
   const auto most = std::chrono::nanoseconds(std::min(at_most, kWaitMax).to_nanoseconds());
-  has_come_.wait_for(lock, most, [&] {
-    return newest_here() >= version || (fault_ && fault_->version >= version);
-  });
-  return newest_here() >= version;
+  has_come_.wait_for(lock, most,
+                     [&] { return newest_here(key) >= version || is_refused(key, version); });
+  return newest_here(key) >= version;
 }
 
 Status ConnectionEnd::expect(const WeightManifest& wanted) {
@@ -180,7 +187,11 @@ Status ConnectionEnd::expect(const WeightManifest& wanted) {
 
 std::string ConnectionEnd::describe() const {
   const std::lock_guard lock(mutex_);
-  return fmt::format("newest version {}", newest_here().value);
+  if (publishes_) return describe_newest(library_->newest_by_key());
+  VersionsByKey newest;
+  for (const auto& [key, versions] : versions_)
+    if (!newest.set(key, versions.back()->version)) break;
+  return describe_newest(newest);
 }
 
 ConnectionEnd::Peer* ConnectionEnd::peer_of(uint32_t number, uint32_t incarnation) {
@@ -215,7 +226,7 @@ void ConnectionEnd::handle(uint32_t number, uint32_t incarnation, const PeerFram
   }
   if (kind_of(frame) != WeightFrameKind::kChunk) peer->is_refusing = false;
   if (peer->is_refusing) return;
-  const PolicyVersion offered = peer->receiver.offered();
+  const KeyedVersion offered = peer->receiver.offered();
   const Status handled = peer->receiver.handle(frame);
   if (peer->receiver.offered() != offered) note_offer(number, *peer);
   if (!handled.ok()) return refuse(number, *peer, handled.error());
@@ -231,33 +242,46 @@ void ConnectionEnd::note_offer(uint32_t number, Peer& peer) {
 
 void ConnectionEnd::take(uint32_t number, Peer& peer, std::vector<Snapshot>& dropped) {
   Snapshot snapshot = peer.receiver.take();
-  if (snapshot == nullptr) return;
-  peer.above = publishes_ ? kNothingIsAbove : snapshot->version;
+  // Who publishes itself asks for nothing more.
+  if (snapshot == nullptr || publishes_) return;
+  const WeightsKey key = snapshot->key;
+  if (!peer.above.set(key, snapshot->version))
+    return refuse(number, peer,
+                  error(Code::kExhausted, "{} came, with weights of {} others here",
+                        snapshot->name(), kWeightsKeysMax));
   peer.owes_want = true;
-  if (publishes_) return;
   const std::pair<uint32_t, uint32_t> source(number, peer.incarnation);
-  const auto retire = [&] {
-    (retired_.size() < kRetiredMax ? retired_ : dropped).push_back(std::move(versions_.front()));
-    versions_.pop_front();
+  const auto retire = [&](Snapshot old) {
+    (retired_.size() < kRetiredMax ? retired_ : dropped).push_back(std::move(old));
   };
   // Whoever publishes now may have begun anywhere: it goes on from a checkpoint.
-  const bool is_of_another = std::exchange(source_, source) != source;
-  while (!versions_.empty() && (is_of_another || versions_.size() >= setup_.versions_max)) retire();
-  versions_.push_back(std::move(snapshot));
-  fault_.reset();
+  if (std::exchange(source_, source) != source) {
+    for (auto& [of, versions] : std::exchange(versions_, {}))
+      for (auto& old : versions) retire(std::move(old));
+    faults_.clear();
+  }
+  auto& versions = versions_[key];
+  while (versions.size() >= setup_.versions_max) {
+    retire(std::move(versions.front()));
+    versions.pop_front();
+  }
+  versions.push_back(std::move(snapshot));
+  faults_.erase(key);
   has_come_.notify_all();
 }
 
 void ConnectionEnd::refuse(uint32_t number, Peer& peer, const Error& why) {
-  peer.owes_want = true;
+  peer.owes_want = !publishes_;
   peer.is_refusing = true;
   if (why.code() == Code::kCorrupt && ++peer.num_corrupt <= kCorruptMax) {
-    return say(fmt::format("weight channel '{}': version {} from {} is asked for again: {}",
-                           setup_.resource, peer.receiver.offered().value, name_of(number),
-                           why.text()));
+    return say(fmt::format("weight channel '{}': {} from {} is asked for again: {}",
+                           setup_.resource, peer.receiver.offered(), name_of(number), why.text()));
   }
-  peer.above = peer.receiver.offered();
-  fault_ = Fault{peer.above, why};
+  const auto& [key, version] = peer.receiver.offered();
+  // With a key too many it asks no more: it would be offered the same again.
+  if (!peer.above.set(key, version)) peer.owes_want = false;
+  if (faults_.size() < kWeightsKeysMax || faults_.contains(key))
+    faults_.insert_or_assign(key, Fault{version, why});
   has_come_.notify_all();
 }
 

@@ -6,15 +6,15 @@
 ///   publish() -> [ StreamChannel ] -- next() ~~~~~~~~~~> handle() --> [ StreamChannel ] -> fetch()
 ///                     handle() <~~~~~~~~~~~~~~~~~~~~~~ next()
 ///
-/// Every end asks every other for the newest version above what it has; the one that publishes
-/// answers as soon as there is one, so that bytes move while engines generate. publish() waits for
-/// nobody. fetch() waits for nobody either: a version that has not come yet is kUnavailable, ask
-/// again. A slow end gets the newest when it is ready for another and skips what lies between; one
-/// that comes late or again gets the newest.
+/// Every end asks every other for the newest versions above those that it has; the one that
+/// publishes answers as soon as there is one, so that bytes move while engines generate. publish()
+/// waits for nobody. fetch() waits for nobody either: a version that has not come yet is
+/// kUnavailable, ask again. A slow end gets the newest when it is ready for another and skips what
+/// lies between; one that comes late or again gets the newest.
 ///
-/// Memory: a publisher keeps `versions_max` versions and those that are under way, at most one per
-/// peer; a receiver `versions_max` and the one that comes. Chunks are views: what is under way is
-/// bounded by how many frames the owner of the links takes.
+/// Memory: a publisher keeps `versions_max` versions of each key and those that are under way, at
+/// most one per peer; a receiver `versions_max` of each key and the one that comes. Chunks are
+/// views: what is under way is bounded by how many frames the owner of the links takes.
 ///
 /// All frames of a peer's incarnation arrive, in order, or none any more (peer_ended). Thread-safe;
 /// calls for one peer come one at a time.
@@ -30,7 +30,7 @@ inline constexpr size_t kStreamManifestBytesMax = size_t{8} << 20;
 
 struct StreamChannelSetup {
   std::string resource;                    // the channel's name in the graph
-  size_t versions_max = 2;                 // newest versions kept, at least 1
+  size_t versions_max = 2;                 // newest versions of a key kept, at least 1
   uint64_t bytes_max = uint64_t{1} << 40;  // largest version that is taken
   size_t chunk_bytes = size_t{512} << 10;  // 1..kStreamChunkBytesMax
   std::vector<std::string> names{};        // of peers, by number, for words

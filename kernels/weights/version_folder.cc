@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
-#include "graph/base/json.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSchema = "primerl.weights/1";
+constexpr std::string_view kSchema = "primerl.weights/2";
 constexpr size_t kVersionFileBytesMax = 256'000'000;
 constexpr uintmax_t kCompanionBytesMax = uintmax_t{256} << 20;
 
@@ -55,6 +55,8 @@ Json to_json(const WeightSnapshot& snapshot, const WeightManifest& manifest) {
                                     Json(fmt::format("{:08x}", crc32c(tensor.bytes.bytes()))));
   return Json::object()
       .set("schema", std::string(kSchema))
+      .set("tenant", snapshot.key.tenant.value)
+      .set("adapter", snapshot.key.adapter.value)
       .set("version", snapshot.version.value)
       .set("manifest", fmt::format("{:016x}", manifest.hash()))
       .set("file", kTensorFile)
@@ -75,8 +77,7 @@ Result<VersionRecord> read_record(const Json& json, const WeightManifest& manife
   ASSIGN_OR_RETURN(const auto schema, json.get_string("schema"));
   if (schema != kSchema)
     return error(Code::kCorrupt, "its schema is '{}', this program reads '{}'", schema, kSchema);
-  ASSIGN_OR_RETURN(const int64_t version, json.get_int("version"));
-  record.version = PolicyVersion(version);
+  ASSIGN_OR_RETURN(record.version, keyed_version_of(json));
   ASSIGN_OR_RETURN(record.manifest_hash, read_hex(json.find("manifest"), 16, "'manifest'"));
   const Json* checks = json.find("crc32c");
   if (checks == nullptr || !checks->is_object())
@@ -87,13 +88,26 @@ Result<VersionRecord> read_record(const Json& json, const WeightManifest& manife
         read_hex(checks->find(facts.name), 8, fmt::format("the check of tensor '{}'", facts.name)));
     record.checks.push_back(static_cast<uint32_t>(check));
   }
-  if (record.version.is_none() || record.manifest_hash != manifest.hash() ||
+  if (record.version.version.is_none() || record.manifest_hash != manifest.hash() ||
       checks->as_object().size() != manifest.tensors.size())
     return error(Code::kCorrupt, "it does not describe the tensors of '{}'", kTensorFile);
   return record;
 }
 
 }  // namespace
+
+Result<KeyedVersion> keyed_version_of(const Json& json) {
+  constexpr int64_t kNumberMax = std::numeric_limits<uint32_t>::max() - int64_t{1};
+  ASSIGN_OR_RETURN(const int64_t tenant, json.get_int("tenant"));
+  ASSIGN_OR_RETURN(const int64_t adapter, json.get_int("adapter"));
+  ASSIGN_OR_RETURN(const int64_t version, json.get_int("version"));
+  for (const int64_t number : {tenant, adapter})
+    if (number < 0 || number > kNumberMax)
+      return error(Code::kCorrupt, "tenant {} and adapter {} cannot be", tenant, adapter);
+  return KeyedVersion{
+      {TenantSlot(static_cast<uint32_t>(tenant)), AdapterId(static_cast<uint32_t>(adapter))},
+      PolicyVersion(version)};
+}
 
 Status write_version_folder(const fs::path& folder, const WeightSnapshot& snapshot,
                             const WeightManifest& manifest, const fs::path& model_folder) {
@@ -116,7 +130,8 @@ Result<std::shared_ptr<const WeightSnapshot>> read_version_folder(const fs::path
   auto record = read_record(json, manifest);
   if (!record.ok()) return std::move(record).error().while_doing(marker.string());
   RETURN_IF_ERROR(handshake.accept(manifest, record->manifest_hash));
-  snapshot->version = record->version;
+  snapshot->key = record->version.key;
+  snapshot->version = record->version.version;
   if (const Status same = check_bytes(*snapshot, *record); !same.ok())
     return Error(same.error()).while_doing(folder.string());
   return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));

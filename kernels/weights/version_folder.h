@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "graph/base/json.h"
 #include "kernels/weights/handshake.h"
 #include "kernels/weights/manifest.h"
 
@@ -15,6 +16,9 @@ namespace primerl {
 
 inline constexpr const char* kVersionFile = "version.json";
 inline constexpr const char* kTensorFile = "model.safetensors";
+
+/// Of an object with `tenant`, `adapter` and `version`.
+Result<KeyedVersion> keyed_version_of(const Json& json);
 
 /// Fills `folder`, which exists and is empty, and syncs it. `model_folder`: what is not weights is
 /// copied from there; "" = nothing.

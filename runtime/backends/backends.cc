@@ -48,12 +48,13 @@ class OwnedChannel final : public WeightChannel {
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     return shared_->publish(std::move(snapshot));
   }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
-    return shared_->fetch(version);
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
+    return shared_->fetch(key, version);
   }
-  PolicyVersion newest() const override { return shared_->newest(); }
-  bool wait_for(PolicyVersion version, Duration at_most) override {
-    return shared_->wait_for(version, at_most);
+  PolicyVersion newest(WeightsKey key) const override { return shared_->newest(key); }
+  bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override {
+    return shared_->wait_for(key, version, at_most);
   }
   Status expect(const WeightManifest& wanted) override { return shared_->expect(wanted); }
   std::string describe() const override { return shared_->describe(); }

@@ -282,7 +282,6 @@ void Metrics::connections() {
   }
 }
 
-/// Engines hold the weights of one tenant (Broadcaster serves one), the first.
 void Metrics::engines() {
   const Family<EngineReport> families[] = {
       {false, "primerl_engine_policy_version",
@@ -297,11 +296,13 @@ void Metrics::engines() {
     begin(family);
     for (const Said& one : said_)
       for (const EngineReport& engine : one.beat->engines)
-        if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size())
+        if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size() &&
+            engine.tenant < plan_.tenants.size())
           out_.sample({{"process", one.planned->name},
                        {"group", plan_.groups[engine.group].name},
                        {"engine", plan_.resources[engine.resource].name},
-                       {"tenant", plan_.tenants.front().name}},
+                       {"tenant", plan_.tenants[engine.tenant].name},
+                       {"adapter", std::to_string(engine.adapter)}},
                       family.value(engine));
   }
 }

@@ -104,6 +104,8 @@ Json engine_json(const Plan& plan, const EngineReport& engine) {
   return Json::object()
       .set("name", plan.resources[engine.resource].name)
       .set("group", plan.groups[engine.group].name)
+      .set("tenant", engine.tenant < plan.tenants.size() ? plan.tenants[engine.tenant].name : "")
+      .set("adapter", engine.adapter)
       .set("policy_version", engine.version)
       .set("applied_versions", engine.num_applied)
       .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));

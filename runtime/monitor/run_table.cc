@@ -78,13 +78,16 @@ std::string head_of(const Json& status) {
   return text;
 }
 
-/// The policy versions that its engines hold: "12", "12 11", "-" without engines, "none" for one
-/// that has applied nothing yet.
-std::string weights_of(const Json& process) {
+/// The policy versions that its engines hold: "12", "12 11", with several tenants "main:12
+/// other:3";
+/// "-" without engines, "none" for one that has applied nothing yet.
+std::string weights_of(const Json& process, bool has_tenants) {
   std::string text;
   for (const Json& engine : list_of(process, "engines")) {
     const std::string version = text_of(engine, "policy_version");
-    text += (text.empty() ? "" : " ") + (version == "-1" ? "none" : version);
+    if (!text.empty()) text += " ";
+    if (has_tenants && version != "-1") text += text_of(engine, "tenant") + ":";
+    text += version == "-1" ? "none" : version;
   }
   return text.empty() ? "-" : text;
 }
@@ -100,6 +103,7 @@ std::string alarms_of(const Json& status) {
 
 std::string processes_of(const Json& status) {
   const auto& processes = list_of(status, "processes");
+  const bool has_tenants = list_of(status, "tenants").size() > 1;
   const bool has_hosts = std::any_of(processes.begin(), processes.end(),
                                      [](const Json& one) { return one.find("host") != nullptr; });
   std::vector<std::string> heads = {"process",     "state",   "nodes", "pid",
@@ -112,7 +116,7 @@ std::string processes_of(const Json& status) {
                                       names_of(list_of(process, "nodes")),
                                       text_of(process, "pid"),
                                       text_of(process, "incarnation"),
-                                      weights_of(process),
+                                      weights_of(process, has_tenants),
                                       text_of(process, "steps"),
                                       seconds_text(process, "last_progress_age_seconds")};
     if (has_hosts) cells.insert(cells.begin() + 1, text_of(process, "host"));

@@ -33,7 +33,7 @@ struct EngineFlight {
 
 struct EngineFlights {
   std::map<SequenceId, EngineFlight> of;
-  PolicyVersion applied;  // weights that the engine has; none before the first
+  VersionsByKey applied;  // weights that the engine has
 
   void submitted(SequenceRequest request) {
     const SequenceId id = request.id;

@@ -17,16 +17,20 @@ namespace {
 using Keep = std::function<void(GroupId, std::vector<std::byte>)>;
 using Next = std::function<const std::vector<std::byte>*(GroupId)>;
 
+constexpr size_t kVersionBytes = 2 * sizeof(uint64_t);  // key and number
+
 /// The version that was answered: the fetched one, or the newest.
-std::vector<std::byte> answer_of(PolicyVersion version) {
-  std::vector<std::byte> bytes(sizeof version.value);
-  std::memcpy(bytes.data(), &version.value, sizeof version.value);
+std::vector<std::byte> answer_of(const KeyedVersion& version) {
+  const uint64_t key = uint64_t{version.key.tenant.value} << 32 | version.key.adapter.value;
+  std::vector<std::byte> bytes(kVersionBytes);
+  std::memcpy(bytes.data(), &key, sizeof key);
+  std::memcpy(bytes.data() + sizeof key, &version.version.value, sizeof version.version.value);
   return bytes;
 }
 
 /// No version, and the reason: one byte of code, then text.
-std::vector<std::byte> answer_of(const Error& why) {
-  std::vector<std::byte> bytes = answer_of(PolicyVersion());
+std::vector<std::byte> answer_of(WeightsKey key, const Error& why) {
+  std::vector<std::byte> bytes = answer_of({key, PolicyVersion()});
   bytes.push_back(static_cast<std::byte>(why.code()));
   const std::string text = why.text();
   const auto words = std::as_bytes(std::span(text));
@@ -34,27 +38,27 @@ std::vector<std::byte> answer_of(const Error& why) {
   return bytes;
 }
 
-PolicyVersion version_of(const std::vector<std::byte>& bytes) {
-  PolicyVersion version;
-  if (bytes.size() >= sizeof version.value)
-    std::memcpy(&version.value, bytes.data(), sizeof version.value);
+KeyedVersion version_of(const std::vector<std::byte>& bytes) {
+  KeyedVersion version;
+  if (bytes.size() < kVersionBytes) return version;
+  uint64_t key = 0;
+  std::memcpy(&key, bytes.data(), sizeof key);
+  std::memcpy(&version.version.value, bytes.data() + sizeof key, sizeof version.version.value);
+  version.key = {TenantSlot(static_cast<uint32_t>(key >> 32)),
+                 AdapterId(static_cast<uint32_t>(key))};
   return version;
 }
 
-Error error_of(const std::vector<std::byte>& bytes, PolicyVersion version) {
-  constexpr size_t kCodeAt = sizeof version.value;
-  if (bytes.size() <= kCodeAt)  // format of older traces
-    return error(Code::kNotFound, "version {} was not in the weight channel any more",
-                 version.value);
-  return Error(static_cast<Code>(bytes[kCodeAt]),
-               std::string(reinterpret_cast<const char*>(bytes.data()) + kCodeAt + 1,
-                           bytes.size() - kCodeAt - 1));
+Error error_of(const std::vector<std::byte>& bytes, const KeyedVersion& version) {
+  if (bytes.size() <= kVersionBytes)
+    return error(Code::kNotFound, "the record has no reason why {} was not there", version);
+  return Error(static_cast<Code>(bytes[kVersionBytes]),
+               std::string(reinterpret_cast<const char*>(bytes.data()) + kVersionBytes + 1,
+                           bytes.size() - kVersionBytes - 1));
 }
 
 /// Answers of a channel are among those of engines and learners, which are longer.
-bool is_version(const std::vector<std::byte>& answer) {
-  return answer.size() == sizeof(PolicyVersion::value);
-}
+bool is_version(const std::vector<std::byte>& answer) { return answer.size() == kVersionBytes; }
 
 class TracedChannel final : public WeightChannel {
  public:
@@ -69,47 +73,51 @@ class TracedChannel final : public WeightChannel {
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
     // A version without tensors is not published: fetch() makes it from its number.
     if (without_tensors_ && snapshot != nullptr && snapshot->tensors.empty()) return ok();
-    const PolicyVersion version = snapshot == nullptr ? PolicyVersion() : snapshot->version;
+    const KeyedVersion version = snapshot == nullptr ? KeyedVersion() : snapshot->name();
     const Status published = channel_->publish(std::move(snapshot));
     if (told_published_ != nullptr && published.ok()) told_published_(version);
     const std::lock_guard lock(mutex_);
     published_.notify_all();
     return published;
   }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
-    if (const auto* told = recorded(); told != nullptr && version_of(*told).is_none())
-      return error_of(*told, version);
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
+    const KeyedVersion wanted{key, version};
+    if (const auto* told = recorded(); told != nullptr && version_of(*told).version.is_none())
+      return error_of(*told, wanted);
     else if (told != nullptr)
-      return replayed(version);
-    auto fetched = channel_->fetch(version);
-    keep(fetched.ok() ? answer_of(version) : answer_of(fetched.error()));
+      return replayed(wanted);
+    auto fetched = channel_->fetch(key, version);
+    keep(fetched.ok() ? answer_of(wanted) : answer_of(key, fetched.error()));
     return fetched;
   }
-  PolicyVersion newest() const override {
-    if (const auto* told = recorded(); told != nullptr) return version_of(*told);
-    const PolicyVersion newest = channel_->newest();
-    keep(answer_of(newest));
+  PolicyVersion newest(WeightsKey key) const override {
+    if (const auto* told = recorded(); told != nullptr) return version_of(*told).version;
+    const PolicyVersion newest = channel_->newest(key);
+    keep(answer_of({key, newest}));
     return newest;
   }
-  bool wait_for(PolicyVersion version, Duration at_most) override {
-    return channel_->wait_for(version, at_most);
+  bool wait_for(WeightsKey key, PolicyVersion version, Duration at_most) override {
+    return channel_->wait_for(key, version, at_most);
   }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
   std::string describe() const override { return channel_->describe(); }
 
  private:
-  Result<std::shared_ptr<const WeightSnapshot>> replayed(PolicyVersion version) {
+  Result<std::shared_ptr<const WeightSnapshot>> replayed(const KeyedVersion& wanted) {
+    const auto [key, version] = wanted;
     if (without_tensors_) {
       auto snapshot = std::make_shared<WeightSnapshot>();
+      snapshot->key = key;
       snapshot->version = version;
       return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
     }
     if (may_come_ != nullptr && may_come_()) {
       std::unique_lock lock(mutex_);
       published_.wait_for(lock, std::chrono::nanoseconds(kPublishMax.to_nanoseconds()),
-                          [&] { return channel_->newest() >= version; });
+                          [&] { return channel_->newest(wanted.key) >= wanted.version; });
     }
-    return channel_->fetch(version);
+    return channel_->fetch(key, version);
   }
   const std::vector<std::byte>* recorded() const {
     const GroupId group = ActorGroup::running_here();
@@ -125,29 +133,37 @@ class TracedChannel final : public WeightChannel {
   const Keep keep_;
   const bool without_tensors_;
   const std::function<bool()> may_come_;
-  const std::function<void(PolicyVersion)> told_published_;
+  const std::function<void(const KeyedVersion&)> told_published_;
   std::mutex mutex_;
   std::condition_variable published_;
 };
 
 }  // namespace
 
-void PublishedVersions::add(int32_t channel, PolicyVersion version) {
-  auto& newest = newest_[static_cast<size_t>(channel)];
-  const int64_t count = version.value + 1;
-  for (int64_t known = newest.load(); known < count && !newest.compare_exchange_weak(known, count);)
-    continue;
+void PublishedVersions::add(int32_t channel, const KeyedVersion& version) {
+  const std::lock_guard lock(mutex_);
+  CHECK(newest_[static_cast<size_t>(channel)].raise(version.key, version.version),
+        "a channel of too many keys");
 }
 
 bool PublishedVersions::has(GroupId group, std::span<const std::vector<std::byte>> answers) const {
-  int64_t needed = 0;
+  VersionsByKey needed;
   for (const auto& answer : answers)
-    if (is_version(answer)) needed = std::max(needed, version_of(answer).value + 1);
-  if (needed == 0) return true;
+    if (is_version(answer)) {
+      const auto [key, version] = version_of(answer);
+      if (!needed.raise(key, version)) return false;
+    }
+  if (needed.empty()) return true;
+  std::vector<int32_t> channels;
   for (const InstanceId instance : plan_.group(group).instances)
     for (const int32_t resource : plan_.instance(instance).resources)
-      if (resource >= 0 && newest_[static_cast<size_t>(resource)].load() >= needed) return true;
-  return false;
+      if (resource >= 0) channels.push_back(resource);
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(needed.list(), [&](const KeyedVersion& one) {
+    return std::ranges::any_of(channels, [&](int32_t channel) {
+      return newest_[static_cast<size_t>(channel)].of(one.key) >= one.version;
+    });
+  });
 }
 
 std::unique_ptr<WeightChannel> make_recording_channel(std::unique_ptr<WeightChannel> channel,

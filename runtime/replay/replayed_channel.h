@@ -7,9 +7,9 @@
 /// Threads: as the channel that they replace; ActorGroup::running_here() is the group that asks.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -27,13 +27,14 @@ class PublishedVersions {
   explicit PublishedVersions(const Plan& plan) : plan_(plan), newest_(plan.resources.size()) {}
 
   /// `channel`: index of the resource.
-  void add(int32_t channel, PolicyVersion version);
+  void add(int32_t channel, const KeyedVersion& version);
   /// Whether a step of `group` with these recorded answers finds all versions that it took.
   bool has(GroupId group, std::span<const std::vector<std::byte>> answers) const;
 
  private:
   const Plan& plan_;
-  std::vector<std::atomic<int64_t>> newest_;  // by resource: version + 1; 0: none
+  mutable std::mutex mutex_;           // guards what follows
+  std::vector<VersionsByKey> newest_;  // by resource
 };
 
 std::unique_ptr<WeightChannel> make_recording_channel(
@@ -53,7 +54,8 @@ struct ReplayedChannelSetup {
   bool without_tensors = false;
   /// Whether another thread may still publish a missing version.
   std::function<bool()> may_come;
-  std::function<void(PolicyVersion)> published = {};  // told after each publish(); may be null
+  std::function<void(const KeyedVersion&)> published =
+      {};  // told after each publish(); may be null
 };
 std::unique_ptr<WeightChannel> make_replayed_channel(ReplayedChannelSetup setup);
 

@@ -87,16 +87,15 @@ class ResumingEngine final : public TracedEngine {
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     RETURN_IF_ERROR(look());
     auto applied = TracedEngine::apply(snapshot);
-    if (!is_live_ && applied.ok()) applied_ = snapshot;
+    if (!is_live_ && applied.ok()) applied_[snapshot.key] = snapshot;
     return applied;
   }
 
   /// Of a cut, before the first recorded call after it.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
-    if (flights_.applied.is_none()) return ok();
-    applied_.emplace();
-    applied_->version = flights_.applied;
+    for (const auto& [key, version] : flights_.applied.list())
+      applied_[key] = {.key = key, .version = version, .tensors = {}};
     return ok();
   }
 
@@ -151,15 +150,14 @@ class ResumingEngine final : public TracedEngine {
   }
 
   Status take_weights() {
-    if (!applied_) return ok();
-    if (!applied_->tensors.empty()) return applied_to_real(*applied_);
-    ASSIGN_OR_RETURN(const auto weights, setup_.weights_from(applied_->version));
-    return applied_to_real(*weights);
-  }
-
-  Status applied_to_real(const WeightSnapshot& weights) {
-    RETURN_IF_ERROR(TracedEngine::apply(weights));
-    applied_.reset();
+    for (const auto& [key, weights] : std::exchange(applied_, {})) {
+      if (!weights.tensors.empty()) {
+        RETURN_IF_ERROR(TracedEngine::apply(weights));
+        continue;
+      }
+      ASSIGN_OR_RETURN(const auto made, setup_.weights_from(weights.name()));
+      RETURN_IF_ERROR(TracedEngine::apply(*made));
+    }
     return ok();
   }
 
@@ -213,10 +211,10 @@ class ResumingEngine final : public TracedEngine {
 
   const ResumingEngineSetup setup_;
   bool is_live_ = false;
-  Status fault_;           // of switching to the real engine, or of that one
-  EngineFlights flights_;  // resumed: prompts not complete again
-  std::optional<WeightSnapshot> applied_;
-  std::deque<SequenceId> backlog_;  // resumed: waiting for room in the engine's queue
+  Status fault_;                                  // of switching to the real engine, or of that one
+  EngineFlights flights_;                         // resumed: prompts not complete again
+  std::map<WeightsKey, WeightSnapshot> applied_;  // not live: what the engine is to have
+  std::deque<SequenceId> backlog_;                // resumed: waiting for room in the engine's queue
   std::vector<FinishEvent> ended_;
 };
 

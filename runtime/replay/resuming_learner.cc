@@ -102,8 +102,8 @@ class ResumingLearner final : public TracedLearner {
                    num_taken_, setup_.num_steps);
     if (num_taken_ == setup_.num_steps && !is_real_) RETURN_IF_ERROR(load_checkpoint());
     if (!is_real_ || progress.newest.is_none()) return ok();
-    ASSIGN_OR_RETURN(auto weights, learner().snapshot(progress.newest));
-    return setup_.publish(std::move(weights));
+    ASSIGN_OR_RETURN(const auto weights, learner().snapshot(progress.newest));
+    return setup_.publish(*weights);
   }
   Duration take_cost() override { return is_real_ ? learner().take_cost() : Duration(); }
 

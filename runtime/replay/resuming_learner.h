@@ -24,7 +24,7 @@ struct ResumingLearnerSetup {
   std::filesystem::path checkpoint;  // to load; empty: none, all steps are computed again
   int64_t num_steps = 0;             // recorded steps before it
   /// Gives engines the weights that were published last before a cut.
-  std::function<Status(std::shared_ptr<const WeightSnapshot> weights)> publish;
+  std::function<Status(const WeightSnapshot& weights)> publish;
   /// The result of a step differs from the record.
   std::function<void(std::string what)> on_divergence;
 };

@@ -30,7 +30,7 @@ struct Finished : FinishEvent {
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -38,28 +38,26 @@ struct EngineAnswer {
   std::vector<PrefillEvent> prefilled;
   std::vector<Finished> finished;
   int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
-  std::vector<int64_t> state;  // EngineState, in the order of its fields()
+  std::vector<int64_t> state;  // EngineState, the numbers in the order of its fields()
+  VersionsByKey versions;      // of EngineState
   std::vector<uint8_t> kept;   // bytes of the last finished one's kept sets
   template <class F>
   static void fields(F& f) {
     f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
         "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
         "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
-        "number", &EngineAnswer::number)("state", &EngineAnswer::state)("kept",
-                                                                        &EngineAnswer::kept);
+        "number", &EngineAnswer::number)("state", &EngineAnswer::state)(
+        "versions", &EngineAnswer::versions)("kept", &EngineAnswer::kept);
   }
 };
 
-/// Over EngineState::fields().
+/// Over EngineState::fields(); all but the versions are numbers.
 struct PutNumbers {
   const EngineState& state;
   std::vector<int64_t>& numbers;
   template <class M>
   PutNumbers& operator()(std::string_view, M EngineState::*member) {
-    if constexpr (std::is_same_v<M, PolicyVersion>)
-      numbers.push_back((state.*member).value);
-    else
-      numbers.push_back(static_cast<int64_t>(state.*member));
+    if constexpr (std::is_integral_v<M>) numbers.push_back(static_cast<int64_t>(state.*member));
     return *this;
   }
 };
@@ -68,19 +66,23 @@ struct TakeNumbers {
   EngineState& state;
   template <class M>
   TakeNumbers& operator()(std::string_view, M EngineState::*member) {
-    state.*member = static_cast<M>(numbers.front());
-    numbers = numbers.subspan(1);
+    if constexpr (std::is_integral_v<M>) {
+      if (numbers.empty()) return *this;
+      state.*member = static_cast<M>(numbers.front());
+      numbers = numbers.subspan(1);
+    }
     return *this;
   }
 };
 
-EngineState state_of(std::span<const int64_t> numbers) {
+EngineState state_of(const EngineAnswer& answer) {
   EngineState state;
   wire::Count<EngineState> count;
   EngineState::fields(count);
-  if (numbers.size() != count.fields) return state;
-  TakeNumbers take{numbers, state};
+  if (answer.state.size() + 1 != count.fields) return state;
+  TakeNumbers take{answer.state, state};
   EngineState::fields(take);
+  state.versions = answer.versions;
   return state;
 }
 
@@ -200,7 +202,8 @@ Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
     return static_cast<uint64_t>(answer.number);
   }
   auto applied = engine_->apply(snapshot);
-  if (applied.ok()) flights_.applied = snapshot.version;
+  if (applied.ok())
+    CHECK(flights_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
   return calls_->keep(Call::kApply, std::move(applied), [](auto& answer, uint64_t count) {
     answer.number = static_cast<int64_t>(count);
   });
@@ -223,12 +226,13 @@ WeightManifest TracedEngine::manifest() const {
 EngineState TracedEngine::state() const {
   if (is_replaying()) {
     const auto answer = calls_->take(Call::kState);
-    return answer.ok() ? state_of(answer->state) : EngineState();
+    return answer.ok() ? state_of(*answer) : EngineState();
   }
   const EngineState state = engine_->state();
   EngineAnswer answer;
   PutNumbers put{state, answer.state};
   EngineState::fields(put);
+  answer.versions = state.versions;
   calls_->keep(Call::kState, std::move(answer));
   return state;
 }

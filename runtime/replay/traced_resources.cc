@@ -61,17 +61,17 @@ namespace {
 
 constexpr Duration kWeightsMax = Duration::seconds(60);  // as Broadcaster's limit for an engine
 
-/// Weights of `version`, or of the first later one that was really computed.
+/// Weights of `wanted`, or of the first later version of its key that was really computed.
 Result<std::shared_ptr<const WeightSnapshot>> weights_from(WeightChannel& channel,
-                                                           PolicyVersion version) {
+                                                           const KeyedVersion& wanted) {
+  const auto [key, version] = wanted;
   // The publisher resumes, too; its bytes may be in transit.
-  (void)channel.wait_for(version, kWeightsMax);
-  for (PolicyVersion next = version; next <= channel.newest(); next = next.next()) {
-    auto fetched = channel.fetch(next);
+  (void)channel.wait_for(key, version, kWeightsMax);
+  for (PolicyVersion next = version; next <= channel.newest(key); next = next.next()) {
+    auto fetched = channel.fetch(key, next);
     if (fetched.ok() && !(*fetched)->tensors.empty()) return fetched;
   }
-  return error(Code::kNotFound, "no weights of version {} or later could be made again",
-               version.value);
+  return error(Code::kNotFound, "no weights of {} or later could be made again", wanted);
 }
 
 /// In one process more versions are kept, so that an engine that lags in the record finds its
@@ -158,7 +158,7 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.engine = std::move(engine);
       setup.next = next;
       setup.is_live = is_live;
-      setup.weights_from = [channel_of](PolicyVersion version) {
+      setup.weights_from = [channel_of](const KeyedVersion& version) {
         return weights_from(**channel_of, version);
       };
       return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
@@ -178,8 +178,9 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       setup.is_live = is_live;
       setup.checkpoint = point.checkpoint;
       setup.num_steps = point.num_steps;
-      setup.publish = [channel_of](std::shared_ptr<const WeightSnapshot> weights) {
-        return (*channel_of)->publish(std::move(weights));
+      const WeightsKey key{tenant_of(plan, owner)};
+      setup.publish = [channel_of, key](const WeightSnapshot& weights) {
+        return (*channel_of)->publish(with_key(weights, key));
       };
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));
@@ -207,7 +208,7 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth) 
       channel.without_tensors = depth != ReplayDepth::kFull;
       channel.may_come = [&answers] { return answers.is_parallel(); };
       if (published != nullptr)
-        channel.published = [published, index](PolicyVersion version) {
+        channel.published = [published, index](const KeyedVersion& version) {
           published->add(index, version);
         };
       return std::unique_ptr<Resource>(make_replayed_channel(std::move(channel)));

@@ -97,10 +97,12 @@ struct GroupReport {
   }
 };
 
-/// One engine: the weights it holds.
+/// One engine and one tenant: the weights that it holds of that one.
 struct EngineReport {
   uint32_t resource = 0;     // index into Plan::resources
   uint32_t group = 0;        // GroupId
+  uint32_t tenant = 0;       // TenantSlot
+  uint32_t adapter = 0;      // 0: the whole weights
   int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
   uint64_t num_applied = 0;  // versions it applied
   uint64_t apply_ns = 0;     // how long it was stopped for them, in total
@@ -108,8 +110,8 @@ struct EngineReport {
   template <class F>
   static void fields(F& f) {
     using E = EngineReport;
-    f("resource", &E::resource)("group", &E::group)("version", &E::version)(
-        "num_applied", &E::num_applied)("apply_ns", &E::apply_ns);
+    f("resource", &E::resource)("group", &E::group)("tenant", &E::tenant)("adapter", &E::adapter)(
+        "version", &E::version)("num_applied", &E::num_applied)("apply_ns", &E::apply_ns);
   }
 };
 

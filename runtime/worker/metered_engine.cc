@@ -1,5 +1,6 @@
 #include "runtime/worker/metered_engine.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "kernels/engine/engine_wrapper.h"
@@ -24,7 +25,7 @@ class MeteredEngine final : public EngineWrapper {
     auto applied = EngineWrapper::apply(snapshot);
     const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
     if (applied.ok())
-      board_->applied(resource_, group_, snapshot.version, Duration::nanoseconds(took.count()));
+      board_->applied(resource_, group_, snapshot.name(), Duration::nanoseconds(took.count()));
     return applied;
   }
 
@@ -40,14 +41,22 @@ void EngineBoard::add(uint32_t resource, uint32_t group) {
   reports_.push_back({.resource = resource, .group = group});
 }
 
-void EngineBoard::applied(uint32_t resource, uint32_t group, PolicyVersion version, Duration took) {
+void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion& version,
+                          Duration took) {
   const std::lock_guard lock(mutex_);
-  for (EngineReport& report : reports_) {
-    if (report.resource != resource || report.group != group) continue;
-    report.version = version.value;
-    ++report.num_applied;
-    report.apply_ns += static_cast<uint64_t>(took.to_nanoseconds());
-  }
+  const uint32_t tenant = version.key.tenant.value, adapter = version.key.adapter.value;
+  const auto is_it = [&](const EngineReport& one) {
+    return one.resource == resource && one.group == group &&
+           (one.version < 0 || (one.tenant == tenant && one.adapter == adapter));
+  };
+  auto report = std::find_if(reports_.begin(), reports_.end(), is_it);
+  if (report == reports_.end())
+    report = reports_.insert(report, {.resource = resource, .group = group});
+  report->tenant = tenant;
+  report->adapter = adapter;
+  report->version = version.version.value;
+  ++report->num_applied;
+  report->apply_ns += static_cast<uint64_t>(took.to_nanoseconds());
 }
 
 std::vector<EngineReport> EngineBoard::reports() const {

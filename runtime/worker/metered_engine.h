@@ -6,18 +6,19 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/weights/weights_key.h"
 #include "runtime/exec/executor.h"
 #include "runtime/wire/process_report.h"
 
 namespace primerl {
 
-/// One entry per engine of the process. Thread-safe: engines write on the threads of their actor
-/// groups.
+/// One entry per engine of the process and key of its weights. Thread-safe: engines write on the
+/// threads of their actor groups.
 class EngineBoard {
  public:
-  /// An engine that has applied nothing yet: version -1.
+  /// An engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
-  void applied(uint32_t resource, uint32_t group, PolicyVersion version, Duration took);
+  void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   std::vector<EngineReport> reports() const;
 
  private:

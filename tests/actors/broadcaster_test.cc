@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/testing/node_runner.h"
+#include "tests/actors/fakes.h"
 
 namespace primerl {
 namespace {
@@ -19,10 +20,11 @@ constexpr InstanceId kPrefill(10), kDecode(20);
 struct BroadcasterStory : ::testing::Test {
   BroadcasterStory() { node.set_targets("update", {kPrefill, kDecode}); }
   void ready(int64_t version) {
-    ASSERT_TRUE(node.give("weights", WeightsReady{PolicyVersion(version), false}).ok());
+    ASSERT_TRUE(node.give("weights", WeightsReady{PolicyVersion(version), false}, from).ok());
   }
   void applied(InstanceId engine, int64_t version, const std::string& fault = "") {
-    ASSERT_TRUE(node.give("applied", PolicyApplied{PolicyVersion(version), engine, 1, fault}).ok());
+    ASSERT_TRUE(
+        node.give("applied", PolicyApplied{PolicyVersion(version), engine, 1, fault}, from).ok());
   }
   std::vector<int64_t> live() {
     std::vector<int64_t> versions;
@@ -34,7 +36,19 @@ struct BroadcasterStory : ::testing::Test {
     for (const auto& one : node.sent<PolicyUpdate>("update")) versions.push_back(one.version.value);
     return versions;
   }
+  Given from;  // the tenant that is spoken of
   NodeRunner<Broadcaster> node{{.applied_max = Duration::seconds(60)}};
+};
+
+struct TwoTenants : BroadcasterStory {
+  TwoTenants() { node.set_tenants({testing::a_tenant(), testing::a_tenant()}); }
+  void of(uint32_t tenant) { from.tenant = TenantSlot(tenant); }
+  /// Of whom the messages of an output speak.
+  std::vector<uint32_t> tenants(std::string_view output) {
+    std::vector<uint32_t> slots;
+    for (const auto& one : node.emissions(output)) slots.push_back(one.options.tenant.value);
+    return slots;
+  }
 };
 
 TEST_F(BroadcasterStory, NothingIsLiveBeforeEveryEngineHasIt) {
@@ -148,6 +162,81 @@ TEST_F(BroadcasterStory, ANewcomerGetsTheLiveVersion) {
   EXPECT_THAT(live(), ElementsAre(0));
   applied(InstanceId(30), 1);
   EXPECT_THAT(live(), ElementsAre(0, 1));
+}
+
+TEST_F(TwoTenants, EqualVersionsGoLiveEachWhenItsOwnWasApplied) {
+  ready(3);
+  of(1);
+  ready(3);
+  EXPECT_THAT(updates(), ElementsAre(3, 3)) << "one update in flight for each";
+  EXPECT_THAT(tenants("update"), ElementsAre(0, 1));
+  applied(kPrefill, 3);
+  applied(kDecode, 3);
+  EXPECT_THAT(tenants("live"), ElementsAre(1));
+  of(0);
+  applied(kPrefill, 3);
+  EXPECT_THAT(live(), ElementsAre(3));
+  applied(kDecode, 3);
+  EXPECT_THAT(live(), ElementsAre(3, 3));
+  EXPECT_THAT(tenants("live"), ElementsAre(1, 0));
+  EXPECT_FALSE(node.timer("applied").has_value());
+}
+
+TEST_F(TwoTenants, TheNewestFollowsForEachByItself) {
+  ready(0);
+  of(1);
+  ready(0);
+  ready(4);
+  of(0);
+  ready(1);
+  ready(2);
+  for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 0);
+  EXPECT_THAT(updates(), ElementsAre(0, 0, 2));
+  of(1);
+  for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 0);
+  EXPECT_THAT(updates(), ElementsAre(0, 0, 2, 4));
+  EXPECT_THAT(tenants("update"), ElementsAre(0, 1, 0, 1));
+}
+
+TEST_F(TwoTenants, EachUpdateHasATimeOfItsOwn) {
+  ready(0);
+  applied(kPrefill, 0);
+  ASSERT_TRUE(node.advance(Duration::seconds(30)).ok());
+  of(1);
+  ready(0);
+  applied(kPrefill, 0);
+  ASSERT_TRUE(node.advance(Duration::milliseconds(29999)).ok());
+  EXPECT_THAT(live(), IsEmpty());
+  ASSERT_TRUE(node.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(tenants("live"), ElementsAre(0));
+  ASSERT_TRUE(node.advance(Duration::milliseconds(29999)).ok());
+  EXPECT_THAT(tenants("live"), ElementsAre(0));
+  ASSERT_TRUE(node.advance(Duration::milliseconds(1)).ok());
+  EXPECT_THAT(tenants("live"), ElementsAre(0, 1));
+}
+
+TEST_F(TwoTenants, ANewcomerGetsTheLiveVersionOfEach) {
+  for (const uint32_t tenant : {0U, 1U}) {
+    of(tenant);
+    ready(5 + tenant);
+    for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 5 + tenant);
+  }
+  node.forget_sent();
+  node.set_targets("update", {kPrefill, kDecode, InstanceId(30)});
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kUp, InstanceId(30), 2}).ok());
+  EXPECT_THAT(updates(), ElementsAre(5, 6));
+  EXPECT_THAT(tenants("update"), ElementsAre(0, 1));
+}
+
+TEST_F(TwoTenants, ADeadEngineHoldsUpNeither) {
+  for (const uint32_t tenant : {0U, 1U}) {
+    of(tenant);
+    ready(0);
+    applied(kPrefill, 0);
+  }
+  EXPECT_THAT(live(), IsEmpty());
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kDown, kDecode, 1}).ok());
+  EXPECT_THAT(tenants("live"), ElementsAre(0, 1));
 }
 
 }  // namespace

@@ -107,8 +107,8 @@ class FakeEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     if (!apply_fault.empty()) return error(Code::kInvalid, "{}", apply_fault);
-    const bool is_new = snapshot.version != version;
-    version = snapshot.version;
+    const bool is_new = snapshot.version != versions.of(snapshot.key);
+    CHECK(versions.set(snapshot.key, snapshot.version), "too many keys");
     return is_new ? uint64_t{3} : uint64_t{0};
   }
   EngineState state() const override {
@@ -119,7 +119,7 @@ class FakeEngine final : public Engine {
     state.num_blocks = state.num_free_blocks = 8;
     state.num_room = static_cast<int32_t>(max_waiting - waiting.size());
     state.num_decode_tokens = num_decode_tokens;
-    state.version = version;
+    state.versions = versions;
     return state;
   }
   int32_t max_sequence_tokens() const override { return 100; }
@@ -153,7 +153,7 @@ class FakeEngine final : public Engine {
   std::set<SequenceId> told;  // of their PrefillEvent
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
-  PolicyVersion version;
+  VersionsByKey versions;
   uint64_t num_decode_tokens = 0;
   std::string apply_fault;
 };

@@ -36,8 +36,9 @@ struct EngineStory : ::testing::Test {
       node->use("weights", *weights);
     }
   }
-  void publish(int64_t version) {
+  void publish(int64_t version, TenantSlot tenant = TenantSlot(0)) {
     auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->key.tenant = tenant;
     snapshot->version = PolicyVersion(version);
     ASSERT_TRUE(weights->publish(snapshot).ok());
   }
@@ -232,7 +233,7 @@ TEST_F(EngineStory, AnUpdateIsAppliedByWhoeverComesFirstAndAnsweredByBoth) {
   ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
   EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].num_tensors, 3U);
   EXPECT_EQ(decode.sent<PolicyApplied>("applied")[0].num_tensors, 0U);
-  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().applied, PolicyVersion(0));
+  EXPECT_EQ(prefill.sent<EngineLoad>("load").back().applied.of({}), PolicyVersion(0));
 }
 
 TEST_F(EngineStory, AnUpdateThatFailsKeepsTheOldVersionAndSaysWhy) {
@@ -240,20 +241,37 @@ TEST_F(EngineStory, AnUpdateThatFailsKeepsTheOldVersionAndSaysWhy) {
   engine.apply_fault = "tensor 'x' is missing";
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
   EXPECT_THAT(prefill.sent<PolicyApplied>("applied")[0].fault, HasSubstr("tensor 'x'"));
-  EXPECT_TRUE(prefill.sent<EngineLoad>("load").back().applied.is_none());
+  EXPECT_TRUE(prefill.sent<EngineLoad>("load").back().applied.empty());
+}
+
+TEST_F(EngineStory, EqualVersionsOfTwoTenantsAreBothAppliedAndTold) {
+  for (const uint32_t slot : {0U, 1U}) {
+    const TenantSlot tenant(slot);
+    publish(3, tenant);
+    ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(3)}, {.tenant = tenant}).ok());
+    ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(3)}, {.tenant = tenant}).ok());
+    EXPECT_EQ(prefill.sent<PolicyApplied>("applied").back().num_tensors, 3U);
+    EXPECT_EQ(decode.sent<PolicyApplied>("applied").back().num_tensors, 0U);
+    EXPECT_EQ(decode.emissions("applied").back().options.tenant, tenant);
+  }
+  for (const auto& load :
+       {prefill.sent<EngineLoad>("load").back(), decode.sent<EngineLoad>("load").back()})
+    for (const uint32_t slot : {0U, 1U})
+      EXPECT_EQ(load.applied.of({TenantSlot(slot)}), PolicyVersion(3));
 }
 
 TEST_F(EngineStory, ARetiredVersionIsReplacedByTheNewest) {
+  publish(9, TenantSlot(1));  // that of another tenant does not count
   for (int64_t version = 0; version < 4; ++version) publish(version);
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
   EXPECT_EQ(prefill.sent<PolicyApplied>("applied")[0].version, PolicyVersion(3));
-  EXPECT_EQ(engine.version, PolicyVersion(3));
+  EXPECT_EQ(engine.versions.of({}), PolicyVersion(3));
 }
 
 TEST_F(EngineStory, TheFirstWorkTurnSaysThatTheEngineIsThere) {
   ASSERT_TRUE(prefill.run_work().ok());
   ASSERT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
-  EXPECT_TRUE(prefill.sent<EngineLoad>("load")[0].applied.is_none());
+  EXPECT_TRUE(prefill.sent<EngineLoad>("load")[0].applied.empty());
   ASSERT_TRUE(prefill.run_work().ok());
   EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
 }
@@ -285,22 +303,24 @@ TEST_F(EngineStory, AnswersManyAFewPerTurn) {
 class SlowChannel final : public WeightChannel {
  public:
   Status publish(std::shared_ptr<const WeightSnapshot> snapshot) override {
-    newest_ = std::move(snapshot);
+    newest_[snapshot->key] = std::move(snapshot);
     return ok();
   }
-  Result<std::shared_ptr<const WeightSnapshot>> fetch(PolicyVersion version) override {
+  Result<std::shared_ptr<const WeightSnapshot>> fetch(WeightsKey key,
+                                                      PolicyVersion version) override {
     ++num_fetches;
-    if (newest_ != nullptr && newest_->version == version) return newest_;
-    if (newest() > version) return error(Code::kNotFound, "gone");
+    if (newest(key) == version) return newest_.at(key);
+    if (newest(key) > version) return error(Code::kNotFound, "gone");
     return error(Code::kUnavailable, "not yet");
   }
-  PolicyVersion newest() const override {
-    return newest_ == nullptr ? PolicyVersion() : newest_->version;
+  PolicyVersion newest(WeightsKey key) const override {
+    const auto found = newest_.find(key);
+    return found == newest_.end() ? PolicyVersion() : found->second->version;
   }
   int num_fetches = 0;
 
  private:
-  std::shared_ptr<const WeightSnapshot> newest_;
+  std::map<WeightsKey, std::shared_ptr<const WeightSnapshot>> newest_;
 };
 
 struct SlowWeightsStory : EngineStory {
@@ -320,7 +340,7 @@ TEST_F(SlowWeightsStory, WeightsThatHaveNotComeAreAskedForAgainAndAnsweredOnce) 
   ASSERT_TRUE(decode.advance(kWeightsRetry).ok());
   EXPECT_EQ(slow->num_fetches, 2);
   EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
-  publish(3);
+  publish(3, rollout.tenant);
   ASSERT_TRUE(decode.advance(kWeightsRetry).ok());
   const auto applied = decode.sent<PolicyApplied>("applied");
   ASSERT_THAT(applied, SizeIs(1));
@@ -335,14 +355,41 @@ TEST_F(SlowWeightsStory, WeightsThatHaveNotComeAreAskedForAgainAndAnsweredOnce) 
 TEST_F(SlowWeightsStory, ANewerUpdateReplacesTheOneThatWaits) {
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(3)}, rollout).ok());
   ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(5)}, rollout).ok());
-  publish(3);
+  publish(3, rollout.tenant);
   ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
   EXPECT_THAT(prefill.sent<PolicyApplied>("applied"), IsEmpty());
-  publish(6);  // the fifth was skipped
+  publish(6, rollout.tenant);  // the fifth was skipped
   ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
   const auto applied = prefill.sent<PolicyApplied>("applied");
   ASSERT_THAT(applied, SizeIs(1));
   EXPECT_EQ(applied[0].version, PolicyVersion(6));
+}
+
+TEST_F(SlowWeightsStory, AnUpdateOfOneTenantReplacesNoneOfAnotherAndWaitsForNone) {
+  const Given other{.tenant = TenantSlot(0)};
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(3)}, rollout).ok());
+  ASSERT_TRUE(prefill.give("update", PolicyUpdate{PolicyVersion(3)}, other).ok());
+  publish(3, other.tenant);
+  ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
+  ASSERT_THAT(prefill.emissions("applied"), SizeIs(1));
+  EXPECT_EQ(prefill.emissions("applied")[0].options.tenant, other.tenant);
+  publish(3, rollout.tenant);
+  ASSERT_TRUE(prefill.advance(kWeightsRetry).ok());
+  ASSERT_THAT(prefill.emissions("applied"), SizeIs(2));
+  EXPECT_EQ(prefill.emissions("applied")[1].options.tenant, rollout.tenant);
+  EXPECT_FALSE(prefill.timer("weights").has_value());
+  const auto applied = prefill.sent<EngineLoad>("load").back().applied;
+  EXPECT_EQ(applied.of({other.tenant}), PolicyVersion(3));
+  EXPECT_EQ(applied.of({rollout.tenant}), PolicyVersion(3));
+}
+
+TEST_F(SlowWeightsStory, OneHandlerAppliesOneTenantsWeightsHoweverManyHaveCome) {
+  for (const uint32_t tenant : {0U, 1U})
+    ASSERT_TRUE(
+        decode.give("update", PolicyUpdate{PolicyVersion(2)}, {.tenant = TenantSlot(tenant)}).ok());
+  for (const uint32_t tenant : {0U, 1U}) publish(2, TenantSlot(tenant));
+  ASSERT_TRUE(decode.advance(kWeightsRetry).ok());
+  EXPECT_THAT(decode.emissions("applied"), SizeIs(2)) << "the next handler comes at once";
 }
 
 TEST_F(SlowWeightsStory, ADrainWaitsForNoWeights) {

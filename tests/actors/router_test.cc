@@ -11,6 +11,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -27,10 +28,12 @@ GenerateRequest a_request(uint64_t request, uint64_t session = 1, int64_t versio
   return made;
 }
 
+/// It has applied this version of both tenants.
 EngineLoad a_load(InstanceId engine, int64_t applied, uint64_t num_finished = 0) {
   EngineLoad load;
   load.engine = engine;
-  load.applied = PolicyVersion(applied);
+  for (const uint32_t tenant : {0U, 1U})
+    CHECK(load.applied.set({TenantSlot(tenant)}, PolicyVersion(applied)), "too many keys");
   load.num_finished = num_finished;
   load.num_received = num_finished;
   load.num_room = 1000;
@@ -277,6 +280,51 @@ TEST_F(RouterStory, TenantsOfEqualNumbersDoNotMix) {
   ask(a_request(1));
   ASSERT_TRUE(router.give("cancel", Cancel{{1}}, {.tenant = TenantSlot(1)}).ok());
   EXPECT_THAT(router.sent<Abort>("abort"), IsEmpty());
+}
+
+/// It has applied this version of one tenant.
+EngineLoad a_load_of(InstanceId engine, TenantSlot tenant, int64_t applied) {
+  EngineLoad load = a_load(engine, -1);
+  CHECK(load.applied.set({tenant}, PolicyVersion(applied)), "too many keys");
+  return load;
+}
+
+TEST_F(RouterStory, AnEngineHasAVersionOnlyOfTheTenantsWhoseWeightsItApplied) {
+  router.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  ASSERT_TRUE(router.give("load", a_load_of(kPrefillA, TenantSlot(0), 3)).ok());
+  ASSERT_TRUE(router.give("load", a_load_of(kPrefillB, TenantSlot(1), 3)).ok());
+  for (uint64_t i = 0; i < 4; ++i) ask(a_request(i, i, 3));
+  EXPECT_THAT(router.targets_of("prefill"), ::testing::Each(kPrefillA));
+  router.forget_sent();
+  rollout.tenant = TenantSlot(1);
+  for (uint64_t i = 0; i < 4; ++i) ask(a_request(i, i, 3));
+  EXPECT_THAT(router.targets_of("prefill"), AllOf(SizeIs(4), ::testing::Each(kPrefillB)));
+  router.forget_sent();
+  ask(a_request(9, 9, 4));
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty());
+  ASSERT_TRUE(router.give("load", a_load_of(kPrefillA, TenantSlot(0), 4)).ok());
+  EXPECT_THAT(router.sent<GenerateRequest>("prefill"), IsEmpty()) << "the version of another";
+  ASSERT_TRUE(router.give("load", a_load_of(kPrefillA, TenantSlot(1), 4)).ok());
+  EXPECT_THAT(router.targets_of("prefill"), ElementsAre(kPrefillA));
+}
+
+TEST_F(HashedRouterStory, AnEngineThatStaysBehindForOneTenantKeepsTheSessionsOfAnother) {
+  router.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  ready(0);
+  std::vector<uint64_t> of_a;
+  for (uint64_t session = 0; session < 40; ++session)
+    if (engine_of(session) == kPrefillA) of_a.push_back(session);
+  rollout.tenant = TenantSlot(1);
+  std::map<uint64_t, InstanceId> homes;
+  for (uint64_t session = 0; session < 40; ++session) homes[session] = engine_of(session);
+  rollout.tenant = TenantSlot(0);
+  ASSERT_TRUE(router.give("load", a_load_of(kPrefillB, TenantSlot(0), 1)).ok());
+  for (const uint64_t session : of_a) ask(a_request(session, session, 1));
+  ASSERT_TRUE(router.advance(Duration::seconds(10)).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(router.advance(Duration::milliseconds(1)).ok());
+  EXPECT_TRUE(router.idle()) << "they went to the other engine";
+  rollout.tenant = TenantSlot(1);
+  for (uint64_t session = 0; session < 40; ++session) EXPECT_EQ(engine_of(session), homes[session]);
 }
 
 TEST_F(RouterStory, AnEngineThatDiedHasLostWhatItHad) {

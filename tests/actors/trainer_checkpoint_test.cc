@@ -125,7 +125,7 @@ TEST_F(ResumeStory, RepublishesTheVersionAndGoesOnFromIt) {
   trainer.set_resume_point(TenantSlot(0), point(2));
   work();
   EXPECT_EQ(learner.loaded, "checkpoints/step");
-  EXPECT_EQ(weights->newest(), PolicyVersion(2));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(2));
   EXPECT_THAT(checkpoints(), IsEmpty());
   batch(4, 2);
   EXPECT_EQ(trainer.sent<GroupEnded>("ended").back().step, 3);

@@ -151,7 +151,7 @@ TEST_F(MembersStory, RandomBadMembersNeverCostAGoodOne) {
     std::map<uint64_t, std::set<uint32_t>> bad;
     size_t num_good = 0;
     for (uint64_t ordinal = 0; ordinal < 8; ++ordinal) {
-      auto group = a_group(ordinal, story.weights->newest().value, {0, 1, 0.25, 0.5});
+      auto group = a_group(ordinal, story.weights->newest({}).value, {0, 1, 0.25, 0.5});
       for (uint32_t i = 0; i < 4; ++i) {
         if (random.below(4) != 0) continue;
         faults()[random.below(faults().size())].make(group.members[i]);

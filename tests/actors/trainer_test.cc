@@ -17,7 +17,7 @@ using testing::TrainerStory;
 
 TEST_F(TrainerStory, PublishesTheVersionItStartsFromBeforeAnythingElse) {
   start();
-  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(0));
   const auto ready = trainer.sent<WeightsReady>("weights");
   ASSERT_THAT(ready, SizeIs(1));
   EXPECT_EQ(ready[0].version, PolicyVersion(0));
@@ -147,7 +147,7 @@ TEST_F(TrainerStory, EveryEndAnswersTheDeliveryOfItsGroup) {
 TEST_F(TrainerStory, AStepMakesAVersionAndPublishesIt) {
   start();
   batch(0, 0);
-  EXPECT_EQ(weights->newest(), PolicyVersion(1));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(1));
   EXPECT_EQ(trainer.sent<WeightsReady>("weights").back().version, PolicyVersion(1));
 }
 
@@ -238,9 +238,9 @@ TEST_F(Skipping, ASkippedStepFailsItsGroupsAndMakesNoVersion) {
   ASSERT_THAT(ends, SizeIs(2));
   EXPECT_EQ(ends[0].end, RolloutEnd::kFailed);
   EXPECT_THAT(ends[0].reason, HasSubstr("not finite"));
-  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(0));
   batch(2, 0);
-  EXPECT_EQ(weights->newest(), PolicyVersion(1));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(1));
   EXPECT_EQ(ended()[0].step, 1) << "the step counts versions";
 }
 
@@ -306,7 +306,7 @@ TEST_F(TrainerStory, AStopDuringAStepCancelsItsGroups) {
   const auto ends = ended();
   ASSERT_THAT(ends, SizeIs(2));
   EXPECT_EQ(ends[0].end, RolloutEnd::kCancelled);
-  EXPECT_EQ(weights->newest(), PolicyVersion(0));
+  EXPECT_EQ(weights->newest({}), PolicyVersion(0));
 }
 
 TEST_F(TrainerStory, TellsTheNumbersOfAStepOnceItsEndIsKnown) {

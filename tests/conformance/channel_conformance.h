@@ -49,13 +49,23 @@ class ChannelConformance : public ::testing::TestWithParam<ChannelUnderTest> {
     ASSERT_TRUE(published.ok()) << published.error().text();
   }
   static void must_fetch(WeightChannel& channel, int64_t version) {
-    const auto fetched = channel.fetch(PolicyVersion(version));
+    const auto fetched = channel.fetch({}, PolicyVersion(version));
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     EXPECT_TRUE(is_whole(**fetched, version));
   }
   static Code code_of_fetch(WeightChannel& channel, int64_t version) {
-    const auto fetched = channel.fetch(PolicyVersion(version));
+    const auto fetched = channel.fetch({}, PolicyVersion(version));
     return fetched.ok() ? Code::kInternal : fetched.error().code();
+  }
+
+  static void must_publish_of(WeightChannel& channel, WeightsKey key, int64_t version) {
+    const Status published = channel.publish(channel_weights_of(key, version));
+    ASSERT_TRUE(published.ok()) << published.error().text();
+  }
+  static void must_fetch_of(WeightChannel& channel, WeightsKey key, int64_t version) {
+    const auto fetched = channel.fetch(key, PolicyVersion(version));
+    ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+    EXPECT_TRUE(are_same(**fetched, *channel_weights_of(key, version))) << (*fetched)->name();
   }
 
   const ScratchFolder folder_;
@@ -63,7 +73,7 @@ class ChannelConformance : public ::testing::TestWithParam<ChannelUnderTest> {
 
 TEST_P(ChannelConformance, HasNothingBeforeTheFirstVersion) {
   const auto ends = make();
-  EXPECT_TRUE(ends.receiver->newest().is_none());
+  EXPECT_TRUE(ends.receiver->newest({}).is_none());
   // kUnavailable: where its bytes may be on their way.
   EXPECT_THAT(code_of_fetch(*ends.receiver, 0),
               testing::AnyOf(Code::kNotFound, Code::kUnavailable));
@@ -75,7 +85,7 @@ TEST_P(ChannelConformance, CarriesEveryByteNameTypeAndShape) {
   const auto ends = make();
   for (int64_t version = 0; version < 6; ++version) {
     must_publish(*ends.publisher, version);
-    EXPECT_EQ(ends.receiver->newest(), PolicyVersion(version));
+    EXPECT_EQ(ends.receiver->newest({}), PolicyVersion(version));
     must_fetch(*ends.receiver, version);
   }
 }
@@ -86,7 +96,7 @@ TEST_P(ChannelConformance, RefusesAVersionThatDoesNotRise) {
   EXPECT_EQ(ends.publisher->publish(channel_weights(4)).error().code(), Code::kInvalid);
   EXPECT_EQ(ends.publisher->publish(channel_weights(3)).error().code(), Code::kInvalid);
   must_publish(*ends.publisher, 7);
-  EXPECT_EQ(ends.receiver->newest(), PolicyVersion(7));
+  EXPECT_EQ(ends.receiver->newest({}), PolicyVersion(7));
   must_fetch(*ends.receiver, 4);
 }
 
@@ -106,12 +116,46 @@ TEST_P(ChannelConformance, KeepsAsManyVersionsAsWrittenAndNoMore) {
   }
 }
 
+TEST_P(ChannelConformance, KeepsEqualVersionsOfSeveralKeysApart) {
+  const auto ends = make();
+  const WeightsKey keys[] = {
+      {TenantSlot(0)}, {TenantSlot(1)}, {TenantSlot(1), AdapterId(2)}, {TenantSlot(70'000)}};
+  for (const int64_t version : {3, 4}) {
+    for (const WeightsKey key : keys) {
+      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version == 3 ? -1 : 3)) << key;
+      must_publish_of(*ends.publisher, key, version);
+      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version)) << key;
+    }
+    for (const WeightsKey key : keys) must_fetch_of(*ends.receiver, key, version);
+  }
+  for (const WeightsKey key : keys) must_fetch_of(*ends.receiver, key, 3);
+}
+
+TEST_P(ChannelConformance, AVersionIsRetiredByNewerOnesOfItsOwnKeyAlone) {
+  const auto ends = make();
+  const WeightsKey slow{TenantSlot(1)}, fast{TenantSlot(0)};
+  must_publish_of(*ends.publisher, slow, 1);
+  for (int64_t version = 1; version <= 9; ++version) {
+    must_publish_of(*ends.publisher, fast, version);
+    must_fetch_of(*ends.receiver, fast, version);
+  }
+  must_fetch_of(*ends.receiver, slow, 1);
+  must_fetch_of(*ends.receiver, fast, 8);
+  const auto retired = ends.receiver->fetch(fast, PolicyVersion(7));
+  ASSERT_FALSE(retired.ok());
+  EXPECT_EQ(retired.error().code(), Code::kNotFound);
+  EXPECT_THAT(retired.error().text(), testing::HasSubstr("version 7 of tenant 0"));
+  must_publish_of(*ends.publisher, slow, 2);
+  EXPECT_EQ(ends.publisher->publish(channel_weights_of(slow, 2)).error().code(), Code::kInvalid);
+  must_fetch_of(*ends.receiver, slow, 1);
+}
+
 TEST_P(ChannelConformance, WhatWasFetchedNeverChangesNorGoesAway) {
   auto ends = make();
   std::vector<std::shared_ptr<const WeightSnapshot>> held;
   for (int64_t version = 1; version <= 9; ++version) {
     must_publish(*ends.publisher, version);
-    auto fetched = ends.receiver->fetch(PolicyVersion(version));
+    auto fetched = ends.receiver->fetch({}, PolicyVersion(version));
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
     held.push_back(*fetched);
   }
@@ -130,7 +174,7 @@ TEST_P(ChannelConformance, RefusesTensorsThatChangeBetweenVersions) {
   EXPECT_EQ(other.error().code(), Code::kInvalid);
   EXPECT_THAT(other.error().text(),
               testing::HasSubstr("'a.weight' is offered as F32 [34, 65], wanted as F32 [33, 65]"));
-  EXPECT_EQ(ends.receiver->newest(), PolicyVersion(1));
+  EXPECT_EQ(ends.receiver->newest({}), PolicyVersion(1));
   must_publish(*ends.publisher, 2);
 }
 
@@ -142,7 +186,7 @@ TEST_P(ChannelConformance, RefusesASnapshotThatContradictsItself) {
   auto twice = std::make_shared<WeightSnapshot>(*channel_weights(1));
   twice->tensors[1] = twice->tensors[0];
   EXPECT_EQ(ends.publisher->publish(twice).error().code(), Code::kInvalid);
-  EXPECT_TRUE(ends.receiver->newest().is_none());
+  EXPECT_TRUE(ends.receiver->newest({}).is_none());
 }
 
 TEST_P(ChannelConformance, FindsUnknownMissingAndMisshapenTensorsBeforeAnythingIsGiven) {
@@ -150,7 +194,7 @@ TEST_P(ChannelConformance, FindsUnknownMissingAndMisshapenTensorsBeforeAnythingI
   const auto wanted = manifest_of(*channel_weights(0, {12, "b.other"})).value();
   ASSERT_TRUE(ends.receiver->expect(wanted).ok());
   must_publish(*ends.publisher, 0);
-  const auto fetched = ends.receiver->fetch(PolicyVersion(0));
+  const auto fetched = ends.receiver->fetch({}, PolicyVersion(0));
   ASSERT_FALSE(fetched.ok());
   EXPECT_EQ(fetched.error().code(), Code::kInvalid);
   EXPECT_THAT(fetched.error().text(),
@@ -175,7 +219,7 @@ TEST_P(ChannelConformance, TakesWeightsWithoutTensors) {
   auto none = std::make_shared<WeightSnapshot>();
   none->version = PolicyVersion(0);
   ASSERT_TRUE(ends.publisher->publish(none).ok());
-  const auto fetched = ends.receiver->fetch(PolicyVersion(0));
+  const auto fetched = ends.receiver->fetch({}, PolicyVersion(0));
   ASSERT_TRUE(fetched.ok()) << fetched.error().text();
   EXPECT_TRUE((*fetched)->tensors.empty());
 }
@@ -183,8 +227,8 @@ TEST_P(ChannelConformance, TakesWeightsWithoutTensors) {
 TEST_P(ChannelConformance, GivesTwoReceiversOfOneProcessTheSameBytes) {
   const auto ends = make();
   must_publish(*ends.publisher, 1);
-  const auto one = ends.receiver->fetch(PolicyVersion(1));
-  const auto two = ends.receiver->fetch(PolicyVersion(1));
+  const auto one = ends.receiver->fetch({}, PolicyVersion(1));
+  const auto two = ends.receiver->fetch({}, PolicyVersion(1));
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_EQ(*one, *two);
 }
@@ -195,10 +239,10 @@ TEST_P(ChannelConformance, ServesReceiversOnOtherThreadsWhileItPublishes) {
   must_publish(*ends.publisher, 1);
   const auto receive = [&] {
     for (PolicyVersion seen; seen < PolicyVersion(kLast);) {
-      const auto newest = ends.receiver->newest();
+      const auto newest = ends.receiver->newest({});
       EXPECT_GE(newest, seen);
       seen = newest;
-      const auto fetched = ends.receiver->fetch(newest);
+      const auto fetched = ends.receiver->fetch({}, newest);
       if (fetched.ok()) {
         EXPECT_TRUE(is_whole(**fetched, newest.value));
       } else {

@@ -41,18 +41,28 @@ inline std::shared_ptr<const WeightSnapshot> channel_weights(int64_t version,
   return snapshot;
 }
 
-/// Whether every byte of `snapshot` is that of `version`.
-inline bool is_whole(const WeightSnapshot& snapshot, int64_t version, WeightsShape shape = {}) {
-  const auto expected = channel_weights(version, shape);
-  if (snapshot.version != expected->version || snapshot.tensors.size() != expected->tensors.size())
-    return false;
-  for (size_t i = 0; i < expected->tensors.size(); ++i) {
-    const auto& a = snapshot.tensors[i];
-    const auto& b = expected->tensors[i];
+/// Of a key; no byte is that of another key's version of the same number.
+inline std::shared_ptr<const WeightSnapshot> channel_weights_of(WeightsKey key, int64_t version) {
+  const int64_t own = 1'000'000 * key.tenant.value + 10'000'000 * key.adapter.value + version;
+  auto snapshot = *with_key(*channel_weights(own), key);
+  snapshot.version = PolicyVersion(version);
+  return std::make_shared<const WeightSnapshot>(std::move(snapshot));
+}
+
+inline bool are_same(const WeightSnapshot& one, const WeightSnapshot& other) {
+  if (one.name() != other.name() || one.tensors.size() != other.tensors.size()) return false;
+  for (size_t i = 0; i < other.tensors.size(); ++i) {
+    const auto& a = one.tensors[i];
+    const auto& b = other.tensors[i];
     if (a.name != b.name || a.type != b.type || a.shape != b.shape || !(a.bytes == b.bytes))
       return false;
   }
   return true;
+}
+
+/// Whether every byte of `snapshot` is that of `version`.
+inline bool is_whole(const WeightSnapshot& snapshot, int64_t version, WeightsShape shape = {}) {
+  return are_same(snapshot, *channel_weights(version, shape));
 }
 
 }  // namespace primerl

@@ -303,18 +303,18 @@ TEST_P(EngineConformance, CountsWhatItDid) {
 
 TEST_P(EngineConformance, WhatItWasMadeWithIsOfNoVersionAndVersionZeroIsApplied) {
   auto engine = make();
-  EXPECT_TRUE(engine->state().version.is_none());
+  EXPECT_TRUE(engine->state().versions.empty());
   const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(0)));
   ASSERT_TRUE(applied.ok()) << applied.error().text();
   EXPECT_GT(*applied, 0U) << "the tensors of version 0 are put in place like any others";
-  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  EXPECT_EQ(engine->state().versions.of({}), PolicyVersion(0));
   EXPECT_EQ(run_one(*engine, request(1)).spans.at(0).version, PolicyVersion(0));
 }
 
 TEST_P(EngineConformance, MarksTheTokensOfEachVersion) {
   auto engine = make();
   ASSERT_TRUE(engine->apply(*GetParam().snapshot(PolicyVersion(0))).ok());
-  EXPECT_EQ(engine->state().version, PolicyVersion(0));
+  EXPECT_EQ(engine->state().versions.of({}), PolicyVersion(0));
   ASSERT_TRUE(engine->submit(request(1, 12)).ok());
   Ends ends;
   while (engine->state().num_running == 0 && engine->has_work()) {
@@ -324,7 +324,7 @@ TEST_P(EngineConformance, MarksTheTokensOfEachVersion) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step().ok());
   const auto applied = engine->apply(*GetParam().snapshot(PolicyVersion(1)));
   ASSERT_TRUE(applied.ok()) << applied.error().text();
-  EXPECT_EQ(engine->state().version, PolicyVersion(1));
+  EXPECT_EQ(engine->state().versions.of({}), PolicyVersion(1));
   while (engine->has_work()) ASSERT_TRUE(engine->step().ok());
   collect(*engine, ends);
   expect_whole(ends[1]);
@@ -339,8 +339,63 @@ TEST_P(EngineConformance, ApplyingTheSameVersionAgainDoesNothing) {
   ASSERT_TRUE(engine->apply(*snapshot).ok());
   const auto tokens = run_one(*engine, request(1)).tokens;
   ASSERT_TRUE(engine->apply(*snapshot).ok());
-  EXPECT_EQ(engine->state().version, PolicyVersion(3));
+  EXPECT_EQ(engine->state().versions.of({}), PolicyVersion(3));
   EXPECT_EQ(run_one(*engine, request(1)).tokens, tokens);
+}
+
+TEST_P(EngineConformance, EqualVersionsOfTwoTenantsAreNotTakenForEachOther) {
+  auto engine = make();
+  const WeightsKey mine{TenantSlot(0)}, other{TenantSlot(1)};
+  ASSERT_GT(*apply(*engine, mine, 3), 0U);
+  auto of_other = request(2, 12);
+  of_other.tenant = other.tenant;
+  const auto applied = apply(*engine, other, 3);
+  if (GetParam().tenants_max == 1) {
+    ASSERT_FALSE(applied.ok());
+    EXPECT_THAT(applied.error().text(), ::testing::AllOf(::testing::HasSubstr("tenant 0"),
+                                                         ::testing::HasSubstr("tenant 1")));
+    EXPECT_FALSE(engine->submit(of_other).ok()) << "it would be answered with another's weights";
+    EXPECT_THAT(engine->state().versions.list(),
+                ::testing::ElementsAre(KeyedVersion{mine, PolicyVersion(3)}));
+    return;
+  }
+  ASSERT_TRUE(applied.ok()) << applied.error().text();
+  EXPECT_GT(*applied, 0U) << "it had that version of another tenant";
+  ASSERT_TRUE(engine->submit(request(1, 12)).ok());
+  ASSERT_TRUE(engine->submit(of_other).ok());
+  Ends ends;
+  while (engine->state().num_running < 2 && engine->has_work()) {
+    ASSERT_TRUE(engine->step().ok());
+    collect(*engine, ends);
+  }
+  ASSERT_GT(*apply(*engine, other, 4), 0U);
+  ends.merge(finish_all(*engine));
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[1].spans, (std::vector<VersionSpan>{{PolicyVersion(3), 0, 12}}));
+  ASSERT_EQ(ends[2].spans.size(), 2U);
+  EXPECT_EQ(ends[2].spans[0].version, PolicyVersion(3));
+  EXPECT_EQ(ends[2].spans[1].version, PolicyVersion(4));
+  EXPECT_EQ(engine->state().versions.of(mine), PolicyVersion(3));
+  EXPECT_EQ(engine->state().versions.of(other), PolicyVersion(4));
+}
+
+TEST_P(EngineConformance, HoldsTheWeightsOfAsManyTenantsAsItMayAndOfNoneMore) {
+  auto engine = make();
+  const size_t tenants_max = GetParam().tenants_max;
+  const auto key = [](size_t tenant) {
+    return WeightsKey{TenantSlot(static_cast<uint32_t>(tenant))};
+  };
+  for (size_t tenant = 0; tenant < tenants_max; ++tenant)
+    ASSERT_GT(*apply(*engine, key(tenant), 1), 0U) << tenant;
+  const auto before = run_one(*engine, request(1, 20));
+  EXPECT_FALSE(apply(*engine, key(tenants_max), 1).ok());
+  EXPECT_EQ(engine->state().versions.list().size(), tenants_max);
+  EXPECT_TRUE(engine->state().versions.of(key(tenants_max)).is_none());
+  const auto after = run_one(*engine, request(1, 20));
+  EXPECT_EQ(after.tokens, before.tokens);
+  EXPECT_EQ(after.logprobs, before.logprobs);
+  EXPECT_EQ(after.spans, before.spans);
+  ASSERT_GT(*apply(*engine, key(tenants_max - 1), 2), 0U) << "those it has go on";
 }
 
 TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {
@@ -353,7 +408,7 @@ TEST_P(EngineConformance, MisshapenWeightsAreNamedAndTheOldOnesStay) {
   const auto applied = engine->apply(bad);
   ASSERT_FALSE(applied.ok());
   EXPECT_THAT(applied.error().text(), ::testing::HasSubstr(last.name));
-  EXPECT_TRUE(engine->state().version.is_none());
+  EXPECT_TRUE(engine->state().versions.empty());
   const auto after = run_one(*engine, request(1, 20));
   EXPECT_EQ(after.tokens, before.tokens);
   EXPECT_EQ(after.logprobs, before.logprobs);

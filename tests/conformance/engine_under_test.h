@@ -24,6 +24,7 @@ struct EngineUnderTest {
       make;
   /// Weights it accepts, unlike those it was made with.
   std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
+  size_t tenants_max = 1;  // whose whole weights it holds
 };
 
 /// Every token is two or three letters of five, so that texts overlap and repeat.
@@ -83,6 +84,10 @@ class EngineConformance : public ::testing::TestWithParam<EngineUnderTest> {
     made.sampling.ignore_eos = true;
     made.seed = 1000 + id;
     return made;
+  }
+
+  Result<uint64_t> apply(Engine& engine, WeightsKey key, int64_t version) {
+    return engine.apply(*with_key(*GetParam().snapshot(PolicyVersion(version)), key));
   }
 
   /// Takes over what is prefilled, and collects what ended; a second end of one id is a failure.

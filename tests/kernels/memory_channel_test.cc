@@ -16,8 +16,8 @@ std::shared_ptr<const WeightSnapshot> snapshot(int64_t version) {
 
 TEST(MemoryChannel, HasNothingBeforeTheFirstVersion) {
   const auto channel = make_memory_channel();
-  EXPECT_TRUE(channel->newest().is_none());
-  const auto fetched = channel->fetch(PolicyVersion(0));
+  EXPECT_TRUE(channel->newest({}).is_none());
+  const auto fetched = channel->fetch({}, PolicyVersion(0));
   ASSERT_FALSE(fetched.ok());
   EXPECT_EQ(fetched.error().code(), Code::kNotFound);
   EXPECT_FALSE(channel->publish(nullptr).ok());
@@ -29,7 +29,7 @@ TEST(MemoryChannel, RefusesAVersionThatDoesNotRise) {
   EXPECT_FALSE(channel->publish(snapshot(4)).ok());
   EXPECT_FALSE(channel->publish(snapshot(3)).ok());
   EXPECT_TRUE(channel->publish(snapshot(7)).ok());
-  EXPECT_EQ(channel->newest(), PolicyVersion(7));
+  EXPECT_EQ(channel->newest({}), PolicyVersion(7));
 }
 
 TEST(MemoryChannel, RetiresAVersionWhenTwoNewerOnesExist) {
@@ -37,10 +37,10 @@ TEST(MemoryChannel, RetiresAVersionWhenTwoNewerOnesExist) {
   const auto first = snapshot(1);
   ASSERT_TRUE(channel->publish(first).ok());
   ASSERT_TRUE(channel->publish(snapshot(2)).ok());
-  EXPECT_EQ(channel->fetch(PolicyVersion(1)).value(), first);
+  EXPECT_EQ(channel->fetch({}, PolicyVersion(1)).value(), first);
   ASSERT_TRUE(channel->publish(snapshot(3)).ok());
-  EXPECT_EQ(channel->fetch(PolicyVersion(1)).error().code(), Code::kNotFound);
-  EXPECT_TRUE(channel->fetch(PolicyVersion(2)).ok());
+  EXPECT_EQ(channel->fetch({}, PolicyVersion(1)).error().code(), Code::kNotFound);
+  EXPECT_TRUE(channel->fetch({}, PolicyVersion(2)).ok());
 }
 
 TEST(MemoryChannel, ServesReceiversOnOtherThreads) {
@@ -48,10 +48,10 @@ TEST(MemoryChannel, ServesReceiversOnOtherThreads) {
   ASSERT_TRUE(channel->publish(snapshot(1)).ok());
   std::thread receiver([&] {
     for (PolicyVersion seen; seen < PolicyVersion(500);) {
-      const auto newest = channel->newest();
+      const auto newest = channel->newest({});
       EXPECT_GE(newest, seen);
       seen = newest;
-      if (const auto fetched = channel->fetch(newest); fetched.ok()) {
+      if (const auto fetched = channel->fetch({}, newest); fetched.ok()) {
         EXPECT_EQ(fetched.value()->version, newest);
       }
     }

@@ -10,9 +10,11 @@
 namespace primerl::sim {
 namespace {
 
-std::vector<std::byte> answer(int64_t version, size_t num_bytes = sizeof(int64_t)) {
+std::vector<std::byte> answer(int64_t version, uint64_t tenant = 0, size_t num_bytes = 16) {
   std::vector<std::byte> bytes(num_bytes);
-  std::memcpy(bytes.data(), &version, sizeof version);
+  const uint64_t key = tenant << 32;
+  std::memcpy(bytes.data(), &key, sizeof key);
+  std::memcpy(bytes.data() + sizeof key, &version, sizeof version);
   return bytes;
 }
 
@@ -33,19 +35,26 @@ class WeightsOfAReplay : public ::testing::Test {
 // In the recorded run an engine took version 3 in a step that had begun before it was published.
 TEST_F(WeightsOfAReplay, AreWaitedForByTheStepThatTookThem) {
   EXPECT_FALSE(has({answer(0)}));
-  versions_.add(channel(), PolicyVersion(2));
+  versions_.add(channel(), {{}, PolicyVersion(2)});
   EXPECT_TRUE(has({answer(2)}));
   EXPECT_FALSE(has({answer(2), answer(3)}));
-  versions_.add(channel(), PolicyVersion(3));
+  versions_.add(channel(), {{}, PolicyVersion(3)});
   EXPECT_TRUE(has({answer(2), answer(3)}));
-  versions_.add(channel(), PolicyVersion(1));  // the newest counts
+  versions_.add(channel(), {{}, PolicyVersion(1)});  // the newest counts
   EXPECT_TRUE(has({answer(3)}));
+}
+
+TEST_F(WeightsOfAReplay, OfOneTenantAreNotThoseOfAnother) {
+  versions_.add(channel(), {{TenantSlot(0)}, PolicyVersion(3)});
+  EXPECT_FALSE(has({answer(3, 1)}));
+  versions_.add(channel(), {{TenantSlot(1)}, PolicyVersion(3)});
+  EXPECT_TRUE(has({answer(3, 1), answer(3, 0)}));
 }
 
 TEST_F(WeightsOfAReplay, AreNotWaitedForByOtherSteps) {
   EXPECT_TRUE(has({}));
   EXPECT_TRUE(has({answer(-1)})) << "the channel was empty";
-  EXPECT_TRUE(has({answer(7, 9)})) << "it was refused, or it is an answer of the engine";
+  EXPECT_TRUE(has({answer(7, 0, 17)})) << "it was refused, or it is an answer of the engine";
 }
 
 }  // namespace

@@ -38,13 +38,16 @@ class FakeEngine final : public Engine {
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    calls.push_back(fmt::format("apply {}", snapshot.version.value));
+    const uint32_t tenant = snapshot.key.tenant.value;
+    calls.push_back(fmt::format("apply {}{}", snapshot.version.value,
+                                tenant == 0 ? "" : fmt::format(" of tenant {}", tenant)));
     if (!apply_fault.ok()) return apply_fault.error();
     return snapshot.tensors.size();
   }
   EngineState state() const override {
     EngineState state;
     state.num_waiting = static_cast<int32_t>(waiting.size());
+    state.versions = versions;
     return state;
   }
   int32_t max_sequence_tokens() const override { return longest; }
@@ -74,6 +77,7 @@ class FakeEngine final : public Engine {
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   std::vector<std::string> calls;
+  VersionsByKey versions;
 };
 
 std::vector<uint64_t> ids(const std::vector<PrefillEvent>& events) {
@@ -100,21 +104,21 @@ class ResumingEngine : public ::testing::Test {
         [this](std::vector<std::byte> answer) { tape_.push_back(std::move(answer)); });
     auto real = std::make_unique<FakeEngine>();
     real_ = real.get();
-    engine_ = make_resuming_engine(
-        {.engine = std::move(real),
-         .next = [this]() -> const std::vector<std::byte>* {
-           if (tape_.empty()) return nullptr;
-           answer_ = std::move(tape_.front());
-           tape_.pop_front();
-           return &answer_;
-         },
-         .is_live = [this] { return is_live_; },
-         .weights_from =
-             [this](PolicyVersion version) -> Result<std::shared_ptr<const WeightSnapshot>> {
-           asked_versions_.push_back(version.value);
-           if (!weights_) return error(Code::kNotFound, "version {} was retired", version.value);
-           return weights_;
-         }});
+    engine_ = make_resuming_engine({.engine = std::move(real),
+                                    .next = [this]() -> const std::vector<std::byte>* {
+                                      if (tape_.empty()) return nullptr;
+                                      answer_ = std::move(tape_.front());
+                                      tape_.pop_front();
+                                      return &answer_;
+                                    },
+                                    .is_live = [this] { return is_live_; },
+                                    .weights_from = [this](const KeyedVersion& asked)
+                                        -> Result<std::shared_ptr<const WeightSnapshot>> {
+                                      asked_versions_.push_back(asked.version.value);
+                                      if (!weights_)
+                                        return error(Code::kNotFound, "{} was retired", asked);
+                                      return weights_;
+                                    }});
   }
 
   /// The same calls in the recorded run, where `world` is the engine, and in the run that follows.
@@ -407,6 +411,27 @@ TEST_F(ResumingEngine, AsksForWeightsWhoseTensorsNobodyKept) {
   EXPECT_THAT(asked_versions_, ElementsAre(7)) << "once";
 }
 
+TEST_F(ResumingEngine, HasTheNewestWeightsOfEveryTenant) {
+  in_both([](Engine& engine, FakeEngine*) {
+    for (const int64_t version : {1, 2})
+      for (const uint32_t tenant : {0U, 1U})
+        EXPECT_TRUE(engine.apply(*with_key(snapshot_of(version, 5), {TenantSlot(tenant)})).ok());
+  });
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_THAT(real_->calls, ElementsAre("apply 2", "apply 2 of tenant 1", "step"));
+}
+
+TEST_F(ResumingEngine, TellsTheRecordedVersionsOfEveryTenant) {
+  for (const uint32_t tenant : {0U, 1U})
+    ASSERT_TRUE(original_->versions.set({TenantSlot(tenant)}, PolicyVersion(4)));
+  original_->waiting = {1, 2};
+  (void)recording_->state();
+  const EngineState state = engine_->state();
+  EXPECT_EQ(state.versions, original_->versions);
+  EXPECT_EQ(state.num_waiting, 2);
+}
+
 TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   put_four_in_flight();
   in_both([](Engine& engine, FakeEngine*) { EXPECT_TRUE(engine.apply(snapshot_of(7, 0)).ok()); });
@@ -416,7 +441,7 @@ TEST_F(ResumingEngine, WithoutItsWeightsFailsAtEveryCallAndGeneratesNothing) {
   for (int i = 0; i < 2; ++i) {
     const Status stepped = engine_->step();
     ASSERT_FALSE(stepped.ok());
-    EXPECT_THAT(stepped.error().text(), HasSubstr("version 7 was retired"));
+    EXPECT_THAT(stepped.error().text(), HasSubstr("version 7 of tenant 0 was retired"));
   }
   EXPECT_FALSE(engine_->submit(request(10)).ok());
   EXPECT_THAT(real_->calls, IsEmpty());

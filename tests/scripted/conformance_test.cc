@@ -11,6 +11,7 @@ namespace {
 EngineUnderTest scripted_engine() {
   EngineUnderTest engine;
   engine.name = "scripted";
+  engine.tenants_max = kWeightsKeysMax;
   engine.vocab_size = ScriptedEngineOptions().vocab_size;
   engine.make = [](const EngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
     ScriptedEngineOptions scripted;

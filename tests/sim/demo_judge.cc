@@ -35,15 +35,17 @@ void DemoJudge::see_emission(const Envelope& envelope) {
     if (++found->second > 1) broken("group {} got two verdicts", ended.ordinal);
   } else if (type == &message_type<WeightsReady>()) {
     const auto& ready = envelope.payload.as<WeightsReady>();
-    if (ready.version <= published_) broken("version {} was published again", ready.version);
-    published_ = ready.version;
+    auto& published = published_.try_emplace(envelope.tenant).first->second;
+    if (ready.version <= published) broken("version {} was published again", ready.version);
+    published = ready.version;
   } else if (type == &message_type<PolicyLive>()) {
     const auto& live = envelope.payload.as<PolicyLive>();
-    if (live.version <= live_) broken("live version went from {} to {}", live_, live.version);
-    live_ = live.version;
+    auto& before = live_.try_emplace(envelope.tenant).first->second;
+    if (live.version <= before) broken("live version went from {} to {}", before, live.version);
+    before = live.version;
   } else if (type == &message_type<PolicyApplied>()) {
     const auto& applied = envelope.payload.as<PolicyApplied>();
-    auto& before = applied_[envelope.sender];
+    auto& before = applied_[{envelope.sender, envelope.tenant}];
     if (applied.version < before)
       broken("instance {} went back from version {} to {}", envelope.sender, before,
              applied.version);

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actors/messages/rollout.h"
@@ -45,8 +46,8 @@ class DemoJudge {
   std::map<uint64_t, int> ended_of_group_;
   std::map<int64_t, std::set<uint64_t>> groups_of_step_;
   std::map<std::string, int> ends_;
-  std::map<InstanceId, PolicyVersion> applied_;
-  PolicyVersion live_, published_;
+  std::map<std::pair<InstanceId, TenantSlot>, PolicyVersion> applied_;
+  std::map<TenantSlot, PolicyVersion> live_, published_;
   std::vector<std::string> violations_;
 };
 

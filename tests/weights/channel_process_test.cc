@@ -24,8 +24,8 @@ class ChannelProcesses : public testing::TestWithParam<std::string> {
 
   /// The newest version, which must be whole.
   static int64_t newest_whole(WeightChannel& channel) {
-    const PolicyVersion newest = channel.newest();
-    const auto fetched = channel.fetch(newest);
+    const PolicyVersion newest = channel.newest({});
+    const auto fetched = channel.fetch({}, newest);
     EXPECT_TRUE(fetched.ok()) << (fetched.ok() ? "" : fetched.error().text());
     EXPECT_TRUE(fetched.ok() && is_whole(**fetched, newest.value, kLarge)) << newest.value;
     return newest.value;
@@ -73,7 +73,7 @@ TEST_P(ChannelProcesses, APublisherKilledBeforeAnyStepLeavesWholeVersionsOnly) {
     EXPECT_EQ(next.line(), "published " + std::to_string(version + 1)) << step;
     EXPECT_EQ(next.line(), "published " + std::to_string(version + 2)) << step;
     EXPECT_EQ(newest_whole(*receiver), version + 2) << step;
-    EXPECT_TRUE(receiver->fetch(PolicyVersion(version + 1)).ok()) << step;
+    EXPECT_TRUE(receiver->fetch({}, PolicyVersion(version + 1)).ok()) << step;
     EXPECT_EQ(next.finish(), 0);
     version += 2;
   }
@@ -114,7 +114,27 @@ TEST_P(ChannelProcesses, RefuseASecondPublisherWhileTheFirstLives) {
   // One that takes over may begin anywhere: it goes on from a checkpoint.
   ASSERT_TRUE(second->publish(channel_weights(3, kLarge)).ok());
   EXPECT_EQ(newest_whole(*second), 3);
-  EXPECT_EQ(second->fetch(PolicyVersion(5)).error().code(), Code::kNotFound);
+  EXPECT_EQ(second->fetch({}, PolicyVersion(5)).error().code(), Code::kNotFound);
+}
+
+TEST_P(ChannelProcesses, OneThatTakesOverReplacesWhatWasLeftOfItsKeysAlone) {
+  const WeightsKey key{TenantSlot(0)}, other{TenantSlot(1)};
+  const auto receiver = open();
+  auto first = open();
+  for (const int64_t version : {5, 6})
+    for (const WeightsKey one : {key, other})
+      ASSERT_TRUE(first->publish(channel_weights_of(one, version)).ok());
+  first.reset();
+  auto second = open();
+  ASSERT_TRUE(second->publish(channel_weights_of(key, 3)).ok());
+  EXPECT_EQ(receiver->newest(key), PolicyVersion(3));
+  EXPECT_FALSE(receiver->fetch(key, PolicyVersion(6)).ok());
+  EXPECT_EQ(receiver->newest(other), PolicyVersion(6));
+  for (const int64_t version : {5, 6}) {
+    const auto fetched = receiver->fetch(other, PolicyVersion(version));
+    ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+    EXPECT_TRUE(are_same(**fetched, *channel_weights_of(other, version)));
+  }
 }
 
 TEST_P(ChannelProcesses, AReceiverThatHoldsOrDiesHoldsNobodyUp) {
@@ -159,7 +179,7 @@ TEST_P(ChannelProcesses, RefuseAVersionBeyondTheLimitAndTakeOneAtIt) {
   small.resource = "small";
   const auto channel = open_channel(GetParam(), small);
   EXPECT_EQ(channel->publish(weights).error().code(), Code::kExhausted);
-  EXPECT_TRUE(channel->newest().is_none());
+  EXPECT_TRUE(channel->newest({}).is_none());
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ChannelProcesses, testing::ValuesIn(process_channels()),

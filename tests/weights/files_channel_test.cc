@@ -21,7 +21,7 @@ class FilesChannelTest : public testing::Test {
     return folder_.path() / "weights" / "weights" / fmt::format("version_{}", version);
   }
   std::string refusal(WeightChannel& channel, int64_t version) const {
-    const auto fetched = channel.fetch(PolicyVersion(version));
+    const auto fetched = channel.fetch({}, PolicyVersion(version));
     return fetched.ok() ? "" : fetched.error().text();
   }
 
@@ -96,7 +96,7 @@ TEST_F(FilesChannelTest, RefusesAnIndexThatLeadsElsewhere) {
     write_text(version_folder(1).parent_path() / "index.json",
                fmt::format(R"({{"versions": [{{"version": 1, "folder": "{}"}}]}})", folder));
     EXPECT_THAT(refusal(*channel, 1), testing::HasSubstr("cannot be in folder"));
-    EXPECT_TRUE(channel->newest().is_none());
+    EXPECT_TRUE(channel->newest({}).is_none());
   }
 }
 

@@ -40,7 +40,7 @@ TEST(WeightManifest, NamesEightDifferencesAndCountsTheRest) {
 TEST(WeightManifest, ReadsBackWhatItWrote) {
   EXPECT_EQ(decode_manifest(encode(manifest())).value(), manifest());
   EXPECT_EQ(decode_manifest(encode(WeightManifest())).value(), WeightManifest());
-  VersionRecord record{PolicyVersion(9), 77, {1, 2, 0xffffffff}};
+  VersionRecord record{{{}, PolicyVersion(9)}, 77, {1, 2, 0xffffffff}};
   EXPECT_EQ(decode_version_record(encode(record)).value(), record);
 }
 
@@ -52,7 +52,7 @@ TEST(WeightManifest, RefusesEveryFlippedBitAndEveryCut) {
     EXPECT_FALSE(decode_manifest(changed).ok()) << i;
     EXPECT_FALSE(decode_manifest(std::span(whole).first(i)).ok()) << i;
   }
-  const auto record = encode(VersionRecord{PolicyVersion(9), 77, {1, 2, 3}});
+  const auto record = encode(VersionRecord{{{}, PolicyVersion(9)}, 77, {1, 2, 3}});
   for (size_t i = 0; i < record.size(); ++i) {
     auto changed = record;
     changed[i] ^= std::byte{4};
@@ -69,7 +69,7 @@ TEST(WeightManifest, RefusesTensorsOutOfOrder) {
 
 TEST(WeightManifest, ChecksBytes) {
   const auto snapshot = channel_weights(3);
-  VersionRecord record{PolicyVersion(3), manifest().hash(), {0, 0, 0, 0}};
+  VersionRecord record{{{}, PolicyVersion(3)}, manifest().hash(), {0, 0, 0, 0}};
   EXPECT_EQ(check_bytes(*snapshot, record).error().code(), Code::kCorrupt);
   record.checks.pop_back();
   EXPECT_EQ(check_bytes(*snapshot, record).error().code(), Code::kCorrupt);

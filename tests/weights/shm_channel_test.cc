@@ -29,11 +29,11 @@ class ShmChannelTest : public testing::Test {
 TEST_F(ShmChannelTest, LeavesNothingAfterACleanEnd) {
   auto publisher = open(), receiver = open();
   ASSERT_TRUE(publisher->publish(channel_weights(1)).ok());
-  auto held = receiver->fetch(PolicyVersion(1)).value();
+  auto held = receiver->fetch({}, PolicyVersion(1)).value();
   EXPECT_EQ(segments().size(), 2U);
   publisher.reset();
   EXPECT_EQ(segments().size(), 2U);  // a receiver is still there
-  ASSERT_TRUE(receiver->fetch(PolicyVersion(1)).ok());
+  ASSERT_TRUE(receiver->fetch({}, PolicyVersion(1)).ok());
   receiver.reset();
   EXPECT_TRUE(segments().empty());
   EXPECT_TRUE(is_whole(*held, 1));
@@ -43,7 +43,7 @@ TEST_F(ShmChannelTest, AReceiverThatOutlivesAKilledPublisherCleansUp) {
   Child publisher = child("publish", 0, "1");
   EXPECT_EQ(publisher.line(), "published 0");
   auto receiver = open();
-  ASSERT_TRUE(receiver->fetch(PolicyVersion(0)).ok());
+  ASSERT_TRUE(receiver->fetch({}, PolicyVersion(0)).ok());
   publisher.kill();
   publisher.wait();
   EXPECT_FALSE(segments().empty());
@@ -75,7 +75,7 @@ TEST_F(ShmChannelTest, ReusesItsSlotsAndNeverHasMoreThanOneToSpare) {
   const auto publisher = open(), receiver = open();
   for (int64_t version = 0; version < 20; ++version) {
     ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
-    ASSERT_TRUE(receiver->fetch(PolicyVersion(version)).ok());
+    ASSERT_TRUE(receiver->fetch({}, PolicyVersion(version)).ok());
   }
   EXPECT_EQ(segments().size(), 1U + 2U + 1U);
   const auto before = segments();
@@ -88,7 +88,7 @@ TEST_F(ShmChannelTest, GivesASlotUpToAReceiverThatHoldsIt) {
   std::vector<std::shared_ptr<const WeightSnapshot>> held;
   for (int64_t version = 0; version < 20; ++version) {
     ASSERT_TRUE(publisher->publish(channel_weights(version)).ok());
-    held.push_back(receiver->fetch(PolicyVersion(version)).value());
+    held.push_back(receiver->fetch({}, PolicyVersion(version)).value());
     EXPECT_LE(segments().size(), 1U + 2U + 1U);  // named; the others go with their readers
   }
   for (int64_t version = 0; version < 20; ++version)
@@ -102,12 +102,12 @@ TEST_F(ShmChannelTest, RefusesAVersionWhoseBytesWereChanged) {
     const auto slot = ShmSegment::open(segments().back(), ShmSegment::Access::kWrite).value();
     slot->writable()[slot->bytes().size() / 2] ^= std::byte{1};
   }
-  const auto fetched = receiver->fetch(PolicyVersion(1));
+  const auto fetched = receiver->fetch({}, PolicyVersion(1));
   ASSERT_FALSE(fetched.ok());
   EXPECT_EQ(fetched.error().code(), Code::kCorrupt);
   EXPECT_THAT(fetched.error().text(), testing::HasSubstr("the bytes of tensor 'a.weight' are not"));
   ASSERT_TRUE(publisher->publish(channel_weights(2)).ok());
-  EXPECT_TRUE(receiver->fetch(PolicyVersion(2)).ok());
+  EXPECT_TRUE(receiver->fetch({}, PolicyVersion(2)).ok());
 }
 
 TEST_F(ShmChannelTest, KeepsOneToSixteenVersions) {
@@ -120,8 +120,29 @@ TEST_F(ShmChannelTest, KeepsOneToSixteenVersions) {
   const auto channel = make_shm_channel(own).value();
   for (int64_t version = 0; version < 40; ++version)
     ASSERT_TRUE(channel->publish(channel_weights(version)).ok());
-  EXPECT_TRUE(channel->fetch(PolicyVersion(24)).ok());
-  EXPECT_FALSE(channel->fetch(PolicyVersion(23)).ok());
+  EXPECT_TRUE(channel->fetch({}, PolicyVersion(24)).ok());
+  EXPECT_FALSE(channel->fetch({}, PolicyVersion(23)).ok());
+}
+
+TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
+  ChannelSetup made = setup();
+  made.versions_max = kShmVersionsMax;
+  const auto channel = open_channel("shm", made);
+  const auto keys_max = static_cast<uint32_t>((kShmSlotsMax - 1) / kShmVersionsMax);
+  const auto publish = [&](uint32_t tenant, int64_t version) {
+    return channel->publish(channel_weights_of({TenantSlot(tenant)}, version));
+  };
+  for (uint32_t tenant = 0; tenant < keys_max; ++tenant) ASSERT_TRUE(publish(tenant, 0).ok());
+  const Status refused = publish(keys_max, 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kExhausted);
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("16 versions each of 63 others"));
+  for (int64_t version = 1; version < 2 * static_cast<int64_t>(kShmVersionsMax); ++version)
+    for (uint32_t tenant = 0; tenant < keys_max; ++tenant)
+      ASSERT_TRUE(publish(tenant, version).ok());
+  for (uint32_t tenant = 0; tenant < keys_max; ++tenant)
+    for (const int64_t version : {kShmVersionsMax, 2 * kShmVersionsMax - 1})
+      EXPECT_TRUE(channel->fetch({TenantSlot(tenant)}, PolicyVersion(version)).ok()) << tenant;
 }
 
 TEST_F(ShmChannelTest, RunsDoNotMeetInAFolderUsedAgain) {
@@ -129,10 +150,10 @@ TEST_F(ShmChannelTest, RunsDoNotMeetInAFolderUsedAgain) {
   ASSERT_TRUE(publisher->publish(channel_weights(1)).ok());
   ChannelSetup other = setup();
   other.run_id = "another run";
-  EXPECT_TRUE(open_channel("shm", other)->newest().is_none());
+  EXPECT_TRUE(open_channel("shm", other)->newest({}).is_none());
   other = setup();
   other.resource = "other";
-  EXPECT_TRUE(open_channel("shm", other)->newest().is_none());
+  EXPECT_TRUE(open_channel("shm", other)->newest({}).is_none());
 }
 
 TEST(ShmSlot, ReadsNoHeaderThatCannotBeOne) {
@@ -143,11 +164,12 @@ TEST(ShmSlot, ReadsNoHeaderThatCannotBeOne) {
 
 TEST(ShmTable, TheNewestIsWhatWasPublishedLast) {
   ShmTable table;
-  EXPECT_EQ(table.newest(), nullptr);
-  table.slots = {{PolicyVersion(9), 1, 4, 10}, {PolicyVersion(5), 2, 6, 10}, {{}, 3, 5, 10}};
-  EXPECT_EQ(table.newest()->version, PolicyVersion(5));
-  EXPECT_EQ(table.find(PolicyVersion(9))->serial, 1U);
-  EXPECT_EQ(table.find(PolicyVersion()), nullptr);
+  EXPECT_EQ(table.newest({}), nullptr);
+  table.slots = {
+      {{{}, PolicyVersion(9)}, 1, 4, 10}, {{{}, PolicyVersion(5)}, 2, 6, 10}, {{}, 3, 5, 10}};
+  EXPECT_EQ(table.newest({})->version.version, PolicyVersion(5));
+  EXPECT_EQ(table.find({{}, PolicyVersion(9)})->serial, 1U);
+  EXPECT_EQ(table.find({}), nullptr);
 }
 
 }  // namespace

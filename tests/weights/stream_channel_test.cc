@@ -39,11 +39,11 @@ class StreamChannelTest : public testing::Test {
     ASSERT_TRUE(published.ok()) << published.error().text();
   }
   static Error fault_of(WeightChannel& channel, int64_t version) {
-    const auto fetched = channel.fetch(PolicyVersion(version));
+    const auto fetched = channel.fetch({}, PolicyVersion(version));
     return fetched.ok() ? error(Code::kInternal, "it was fetched") : fetched.error();
   }
   static bool has(WeightChannel& channel, int64_t version) {
-    const auto fetched = channel.fetch(PolicyVersion(version));
+    const auto fetched = channel.fetch({}, PolicyVersion(version));
     return fetched.ok() && is_whole(**fetched, version);
   }
   static uint64_t bytes_of_a_version() {
@@ -68,9 +68,9 @@ TEST_F(StreamChannelTest, AVersionThatHasNotComeIsAskedForAgain) {
   EXPECT_THAT(coming.text(),
               HasSubstr(fmt::format("1400 of {} bytes of version 1 have come from 'training'",
                                     bytes_of_a_version())));
-  EXPECT_TRUE(engine_->newest().is_none());
+  EXPECT_TRUE(engine_->newest({}).is_none());
   wire_.carry_all();
-  EXPECT_EQ(engine_->newest(), PolicyVersion(1));
+  EXPECT_EQ(engine_->newest({}), PolicyVersion(1));
   EXPECT_TRUE(has(*engine_, 1));
   EXPECT_TRUE(has(*trainer_, 1));
 }
@@ -131,7 +131,7 @@ TEST_F(StreamChannelTest, APublisherThatComesBackMayBeginAnywhere) {
   EXPECT_TRUE(has(*engine_, 5));  // what came whole stays until there is something else
   publish(3);
   wire_.carry_all();
-  EXPECT_EQ(engine_->newest(), PolicyVersion(3));
+  EXPECT_EQ(engine_->newest({}), PolicyVersion(3));
   EXPECT_TRUE(has(*engine_, 3));
   EXPECT_EQ(fault_of(*engine_, 5).code(), Code::kUnavailable);
 }
@@ -160,7 +160,7 @@ TEST_F(StreamChannelTest, OtherTensorsAreRefusedWithBothShapesAndHoldNobodyUp) {
     EXPECT_EQ(refused.code(), Code::kInvalid);
     EXPECT_THAT(refused.text(),
                 HasSubstr("'a.weight' is offered as F32 [33, 65], wanted as F32 [12, 65]"));
-    EXPECT_FALSE(engine_->wait_for(PolicyVersion(version), Duration::forever()));
+    EXPECT_FALSE(engine_->wait_for({}, PolicyVersion(version), Duration::forever()));
     EXPECT_TRUE(has(*other_, version));
   }
 }
@@ -186,7 +186,7 @@ TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
     // One tensor of one chunk is damaged at a time: the check of each is looked at by itself.
     log_.clear();
     auto one = std::make_shared<WeightSnapshot>();
-    one->version = trainer_->newest().is_none() ? PolicyVersion(1) : trainer_->newest().next();
+    one->version = trainer_->newest({}).is_none() ? PolicyVersion(1) : trainer_->newest({}).next();
     one->tensors.push_back(channel_tensor("a", DataType::kU8, {500}, one->version.value));
     ASSERT_TRUE(trainer_->publish(one).ok());
     wire_.carry_all();
@@ -194,12 +194,12 @@ TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {
     EXPECT_EQ(log_.size(), 3u);
     EXPECT_THAT(log_.front(),
                 AllOf(HasSubstr("from 'training' is asked for again"), HasSubstr("'a'")));
-    const auto fetched = engine_->fetch(one->version);
+    const auto fetched = engine_->fetch({}, one->version);
     if (so_often == 3)
       EXPECT_TRUE(fetched.ok());
     else
       EXPECT_EQ(fetched.ok() ? Code::kInternal : fetched.error().code(), Code::kCorrupt);
-    EXPECT_TRUE(other_->fetch(one->version).ok());
+    EXPECT_TRUE(other_->fetch({}, one->version).ok());
   }
 }
 
@@ -272,7 +272,7 @@ TEST_F(StreamChannelTest, HostileFramesDoNoHarm) {
       wire_.carry(kEngine, kTrainer, 20);
       wire_.carry(kOther, kEngine, 20);
     }
-    const PolicyVersion newest = engine_->newest();
+    const PolicyVersion newest = engine_->newest({});
     EXPECT_TRUE(newest.is_none() || has(*engine_, newest.value)) << newest.value;
   }
   wire_.on_frame = nullptr;
@@ -289,14 +289,14 @@ TEST_F(StreamChannelTest, RefusesNamesAndShapesBeyondAFrameAndTakesThemAtTheLimi
               HasSubstr("2100 tensors need 8388609 bytes, a link carries 8388608"));
   ASSERT_TRUE(trainer_->publish(names_of(kStreamManifestBytesMax, 2100)).ok());
   wire_.carry_all();
-  EXPECT_EQ(engine_->newest(), PolicyVersion(1));
+  EXPECT_EQ(engine_->newest({}), PolicyVersion(1));
 }
 
 TEST_F(StreamChannelTest, WaitsForAVersionUntilItHasCome) {
-  EXPECT_FALSE(engine_->wait_for(PolicyVersion(1), Duration()));
+  EXPECT_FALSE(engine_->wait_for({}, PolicyVersion(1), Duration()));
   bool has_come = false;
   std::thread waiting(
-      [&] { has_come = engine_->wait_for(PolicyVersion(1), Duration::seconds(60)); });
+      [&] { has_come = engine_->wait_for({}, PolicyVersion(1), Duration::seconds(60)); });
   publish(1);
   wire_.carry_all();
   waiting.join();
@@ -306,10 +306,10 @@ TEST_F(StreamChannelTest, WaitsForAVersionUntilItHasCome) {
 TEST(LinkChannelAlone, IsAChannelOfOneProcess) {
   const auto alone = make_stream_channel({.resource = "weights"});
   ASSERT_TRUE(alone->publish(channel_weights(1)).ok());
-  const auto fetched = alone->fetch(PolicyVersion(1));
+  const auto fetched = alone->fetch({}, PolicyVersion(1));
   ASSERT_TRUE(fetched.ok());
   EXPECT_TRUE(is_whole(**fetched, 1));
-  EXPECT_EQ(alone->fetch(PolicyVersion(2)).error().code(), Code::kNotFound);
+  EXPECT_EQ(alone->fetch({}, PolicyVersion(2)).error().code(), Code::kNotFound);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class WeightStreamTest : public testing::Test {
   }
   /// Asks and carries frames until there are no more, at most `frames_max`.
   Status carry(PolicyVersion version, int frames_max = 1 << 20) {
-    RETURN_IF_ERROR(sender_->handle(receiver_->ask(version)));
+    RETURN_IF_ERROR(sender_->handle(receiver_->ask({{}, version})));
     for (int i = 0; i < frames_max; ++i) {
       const auto frame = sender_->next();
       if (!frame) break;
@@ -95,7 +95,7 @@ TEST_F(WeightStreamTest, BeginsAgainWhenTheBytesAreOthers) {
   ASSERT_TRUE(carried.ok()) << carried.error().text();
   const auto taken = receiver_->take();
   ASSERT_NE(taken, nullptr);
-  EXPECT_TRUE(is_whole(WeightSnapshot{PolicyVersion(7), taken->tensors}, 7));
+  EXPECT_TRUE(is_whole(WeightSnapshot{{}, PolicyVersion(7), taken->tensors}, 7));
 }
 
 TEST_F(WeightStreamTest, AnotherWishReplacesTheOneInHand) {
@@ -110,7 +110,7 @@ TEST_F(WeightStreamTest, SaysWhatThePublisherDoesNotHave) {
   auto refused = carry(PolicyVersion(1));
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::kNotFound);
-  EXPECT_THAT(refused.error().text(), testing::HasSubstr("nothing was published yet"));
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("nothing of tenant 0 was published yet"));
   for (int64_t version = 1; version <= 3; ++version) publish(version);
   refused = carry(PolicyVersion(1));
   EXPECT_EQ(refused.error().code(), Code::kNotFound);
@@ -155,7 +155,7 @@ TEST_F(WeightStreamTest, FindsEveryFlippedByte) {
   receiver_->take();
   const int num_whole = num_frames_;
   for (int flipped = 0; flipped < num_whole; ++flipped) {
-    ASSERT_TRUE(sender_->handle(receiver_->ask(PolicyVersion(1))).ok());
+    ASSERT_TRUE(sender_->handle(receiver_->ask({{}, PolicyVersion(1)})).ok());
     Status handled;
     for (int i = 0; handled.ok(); ++i) {
       auto frame = sender_->next();
@@ -177,7 +177,7 @@ TEST_F(WeightStreamTest, FindsEveryFlippedByte) {
 
 TEST_F(WeightStreamTest, RefusesFramesOutOfTurn) {
   publish(1);
-  EXPECT_FALSE(receiver_->handle(receiver_->ask(PolicyVersion(1))).ok());
+  EXPECT_FALSE(receiver_->handle(receiver_->ask({{}, PolicyVersion(1)})).ok());
   ASSERT_TRUE(carry(PolicyVersion(1), 2).ok());
   (void)sender_->next();  // lost
   const auto later = sender_->next();
@@ -203,7 +203,7 @@ TEST(StreamLibrary, RefusesVersionsThatDoNotRiseOrHaveOtherTensors) {
   EXPECT_FALSE(library.publish(channel_weights(3)).ok());
   EXPECT_FALSE(library.publish(channel_weights(4, {9})).ok());
   EXPECT_FALSE(library.publish(nullptr).ok());
-  EXPECT_EQ(library.newest(), PolicyVersion(3));
+  EXPECT_EQ(library.newest({}), PolicyVersion(3));
 }
 
 }  // namespace

@@ -48,13 +48,13 @@ int receive(WeightChannel& channel, int64_t last) {
   say("receiving", last);
   int64_t num_fetched = 0;
   for (PolicyVersion seen; seen < PolicyVersion(last);) {
-    const PolicyVersion newest = channel.newest();
+    const PolicyVersion newest = channel.newest({});
     if (newest < seen) return complain("the newest version went back");
     if (newest == seen) {
       ::sched_yield();
       continue;
     }
-    const auto fetched = channel.fetch(newest);
+    const auto fetched = channel.fetch({}, newest);
     if (!fetched.ok() && fetched.error().code() == Code::kNotFound) continue;
     if (!fetched.ok()) return complain(fetched.error().text());
     if (!is_whole(**fetched, newest.value, kLarge)) return complain("half a version");
@@ -66,7 +66,7 @@ int receive(WeightChannel& channel, int64_t last) {
 }
 
 int hold(WeightChannel& channel, int64_t version) {
-  const auto fetched = channel.fetch(PolicyVersion(version));
+  const auto fetched = channel.fetch({}, PolicyVersion(version));
   if (!fetched.ok()) return complain(fetched.error().text());
   say("holding", version);
   wait_for_end_of_input();

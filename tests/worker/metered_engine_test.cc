@@ -49,8 +49,9 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
   EXPECT_EQ(board->reports()[0].resource, 1u);
   EXPECT_EQ(board->reports()[0].group, 0u);
   EXPECT_EQ(board->reports()[0].version, -1) << "nothing was applied";
-  const auto apply = [&](int64_t version) {
+  const auto apply = [&](int64_t version, uint32_t tenant = 0) {
     WeightSnapshot snapshot;
+    snapshot.key.tenant = TenantSlot(tenant);
     snapshot.version = PolicyVersion(version);
     return engine.apply(snapshot).ok();
   };
@@ -61,6 +62,14 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
   EXPECT_TRUE(apply(9));
   EXPECT_EQ(board->reports()[0].version, 9);
   EXPECT_EQ(board->reports()[0].num_applied, 2u);
+  EXPECT_TRUE(apply(9, 1));
+  const auto reports = board->reports();
+  ASSERT_EQ(reports.size(), 2u) << "equal versions of two tenants";
+  EXPECT_EQ(reports[0].num_applied, 2u);
+  EXPECT_EQ(reports[1].tenant, 1u);
+  EXPECT_EQ(reports[1].version, 9);
+  EXPECT_EQ(reports[1].num_applied, 1u);
+  EXPECT_EQ(reports[1].group, 0u);
 }
 
 TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {

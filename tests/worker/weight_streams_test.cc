@@ -98,8 +98,8 @@ class WeightStreamsTest : public testing::Test {
     ASSERT_TRUE(published.ok()) << published.error().text();
   }
   static bool gets(Process& process, int64_t version) {
-    if (!process.channel().wait_for(PolicyVersion(version), kPatience)) return false;
-    const auto fetched = process.channel().fetch(PolicyVersion(version));
+    if (!process.channel().wait_for({}, PolicyVersion(version), kPatience)) return false;
+    const auto fetched = process.channel().fetch({}, PolicyVersion(version));
     return fetched.ok() && is_whole(**fetched, version, kLarge);
   }
   static uint64_t bytes_of_a_version() {

@@ -1,0 +1,73 @@
+#include "kernels/weights/weights_key.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace primerl {
+namespace {
+
+/// Where `key` is in a sorted list, or would be.
+template <class List>
+auto place_of(List& list, WeightsKey key) {
+  return std::lower_bound(
+      list.begin(), list.end(), key,
+      [](const KeyedVersion& one, WeightsKey other) { return one.key < other; });
+}
+
+}  // namespace
+
+std::string to_string(WeightsKey key) {
+  return key.is_whole() ? fmt::format("tenant {}", key.tenant)
+                        : fmt::format("adapter {} of tenant {}", key.adapter, key.tenant);
+}
+
+std::string to_string(const KeyedVersion& version) {
+  return fmt::format("version {} of {}", version.version, version.key);
+}
+
+PolicyVersion VersionsByKey::of(WeightsKey key) const {
+  const auto place = place_of(list_, key);
+  return place != list_.end() && place->key == key ? place->version : PolicyVersion();
+}
+
+bool VersionsByKey::set(WeightsKey key, PolicyVersion version) {
+  const auto place = place_of(list_, key);
+  if (place != list_.end() && place->key == key) {
+    place->version = version;
+    return true;
+  }
+  if (list_.size() >= kWeightsKeysMax) return false;
+  list_.insert(place, {key, version});
+  return true;
+}
+
+Status check_rises(const VersionsByKey& published, const KeyedVersion& next) {
+  const PolicyVersion newest = published.of(next.key);
+  if (!newest.is_none() && next.version <= newest)
+    return error(Code::kInvalid, "{} was published after version {}", next, newest)
+        .note("published versions rise");
+  if (newest.is_none() && published.list().size() >= kWeightsKeysMax)
+    return error(Code::kExhausted, "{} cannot be published: the channel holds weights of {} others",
+                 next, kWeightsKeysMax)
+        .note("a weight channel serves as many tenants as a graph may have");
+  return ok();
+}
+
+std::string describe_newest(const VersionsByKey& newest) {
+  constexpr size_t kNamedMax = 8;
+  const auto& list = newest.list();
+  if (list.empty()) return "nothing was published yet";
+  const auto named = std::span(list).first(std::min(list.size(), kNamedMax));
+  return fmt::format("newest: {}{}", fmt::join(named, ", "),
+                     list.size() > kNamedMax ? ", ..." : "");
+}
+
+Error not_in_channel(const KeyedVersion& wanted, std::span<const PolicyVersion> held) {
+  return error(Code::kNotFound, "{} is not in the weight channel", wanted)
+      .note(held.empty()
+                ? fmt::format("nothing of {} was published yet", wanted.key)
+                : fmt::format("it holds versions {} of {}", fmt::join(held, ", "), wanted.key));
+}
+
+}  // namespace primerl

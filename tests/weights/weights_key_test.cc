@@ -1,0 +1,84 @@
+#include "kernels/weights/weights_key.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr WeightsKey key(uint32_t tenant, uint32_t adapter = 0) {
+  return {TenantSlot(tenant), AdapterId(adapter)};
+}
+
+/// The same version of so many tenants.
+VersionsByKey versions_of(size_t num_keys) {
+  VersionsByKey versions;
+  for (size_t i = 0; i < num_keys; ++i)
+    EXPECT_TRUE(versions.set(key(static_cast<uint32_t>(i)), PolicyVersion(5)));
+  return versions;
+}
+
+TEST(WeightsKey, IsReadable) {
+  EXPECT_EQ(to_string(WeightsKey()), "tenant 0");
+  EXPECT_EQ(to_string(key(1, 2)), "adapter 2 of tenant 1");
+  EXPECT_EQ(fmt::format("{}", KeyedVersion{key(1), PolicyVersion(3)}), "version 3 of tenant 1");
+}
+
+TEST(VersionsByKey, AreSortedByTenantAndThenByAdapter) {
+  VersionsByKey versions;
+  EXPECT_TRUE(versions.of({}).is_none());
+  for (const WeightsKey one : {key(2), key(0, 7), key(0), key(1)})
+    ASSERT_TRUE(versions.set(one, PolicyVersion(3)));
+  ASSERT_TRUE(versions.set(key(1), PolicyVersion(1)));
+  const PolicyVersion one(1), three(3);
+  EXPECT_THAT(versions.list(),
+              ElementsAre(KeyedVersion{key(0), three}, KeyedVersion{key(0, 7), three},
+                          KeyedVersion{key(1), one}, KeyedVersion{key(2), three}));
+  EXPECT_EQ(versions.of(key(0, 7)), three);
+  EXPECT_TRUE(versions.of(key(1, 7)).is_none());
+}
+
+TEST(VersionsByKey, AreRaisedAndNeverLowered) {
+  VersionsByKey versions;
+  for (const int64_t version : {3, 2, 3}) ASSERT_TRUE(versions.raise({}, PolicyVersion(version)));
+  EXPECT_EQ(versions.of({}), PolicyVersion(3));
+}
+
+TEST(VersionsByKey, HoldAsManyKeysAsWrittenAndNoMore) {
+  auto versions = versions_of(kWeightsKeysMax);
+  const auto before = versions;
+  const auto one_more = key(kWeightsKeysMax);
+  EXPECT_FALSE(versions.set(one_more, PolicyVersion(0)));
+  EXPECT_FALSE(versions.raise(one_more, PolicyVersion(0)));
+  EXPECT_EQ(versions, before);
+  EXPECT_TRUE(versions.set(key(7), PolicyVersion(6)));
+  EXPECT_EQ(versions.of(key(7)), PolicyVersion(6));
+}
+
+TEST(CheckRises, RefusesWhatDoesNotRiseAndAKeyTooMany) {
+  const KeyedVersion next{key(kWeightsKeysMax), PolicyVersion(0)};
+  EXPECT_TRUE(check_rises(versions_of(kWeightsKeysMax - 1), next).ok());
+  const auto full = versions_of(kWeightsKeysMax);
+  const Status too_many = check_rises(full, next);
+  ASSERT_FALSE(too_many.ok());
+  EXPECT_EQ(too_many.error().code(), Code::kExhausted);
+  EXPECT_TRUE(check_rises(full, {key(3), PolicyVersion(6)}).ok());
+  const Status lower = check_rises(full, {key(3), PolicyVersion(5)});
+  ASSERT_FALSE(lower.ok());
+  EXPECT_EQ(lower.error().code(), Code::kInvalid);
+  EXPECT_THAT(lower.error().text(),
+              HasSubstr("version 5 of tenant 3 was published after version 5"));
+}
+
+TEST(DescribeNewest, NamesTheFirstFew) {
+  EXPECT_EQ(describe_newest({}), "nothing was published yet");
+  EXPECT_EQ(describe_newest(versions_of(2)),
+            "newest: version 5 of tenant 0, version 5 of tenant 1");
+  EXPECT_THAT(describe_newest(versions_of(9)), ::testing::EndsWith("of tenant 7, ..."));
+}
+
+}  // namespace
+}  // namespace primerl
