@@ -26,6 +26,10 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits) : limits_(std::move(limit
   for (int32_t block = limits_.options.kv_blocks; block-- > 0;) free_blocks_.push_back(block);
 }
 
+void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
+  CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
+}
+
 Status BatchScheduler::submit(SequenceRequest request) {
   const auto& options = limits_.options;
   RETURN_IF_ERROR(validate(request.sampling));

@@ -98,10 +98,8 @@ class BatchScheduler {
   Status take_over(SequenceId id);
   void abort(SequenceId id);
   void expire(SequenceId id);
-  /// From now on tokens of requests of `key` are made by `version`.
-  [[nodiscard]] bool set_version(WeightsKey key, PolicyVersion version) {
-    return versions_.set(key, version);
-  }
+  /// From now on tokens of requests of `key`, one of at most kWeightsKeysMax, are made by `version`.
+  void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return versions_; }
 
   /// Fills `plan` with the next step; false when there is nothing to do.

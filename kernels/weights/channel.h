@@ -13,8 +13,8 @@
 ///
 /// Half a version is never seen: it becomes visible in one step after all its bytes are in place,
 /// and fetch() verifies the CRC-32C of every tensor before it gives anything out.
-/// A version is an immutable snapshot, readable until `versions_max` newer ones exist or, where a
-/// receiver holds it, until that lets go. All channels are thread-safe.
+/// A version is an immutable snapshot, readable until `versions_max` newer ones of its key exist
+/// or, where a receiver holds it, until that lets go. All channels are thread-safe.
 #pragma once
 
 #include <filesystem>
@@ -34,7 +34,7 @@ struct ChannelSetup {
   std::string run_id;                  // a run that reuses the folder does not meet this one's ends
   std::string resource;                // the channel's name in the graph
   std::filesystem::path model_folder;  // files: what is not weights is copied from here; "" = none
-  size_t versions_max = 2;             // newest versions kept, at least 1
+  size_t versions_max = 2;             // newest versions of a key kept, at least 1
   uint64_t bytes_max = uint64_t{1} << 40;  // largest version
   std::string shm_owner;                   // in segment names, without '-'; "" = this user's number
   /// Called between the steps of a publish with the name of the step that follows: a test dies

@@ -49,13 +49,14 @@ Result<Index> parse_index(const std::string& text, const fs::path& file) {
     return error(Code::kCorrupt, "{}: 'versions' is missing or no array", file.string());
   Index index;
   for (const auto& item : versions->as_array()) {
-    ASSIGN_OR_RETURN(const KeyedVersion version, keyed_version_of(item));
+    const auto version = keyed_version_of(item);
+    if (!version.ok()) return Error(version.error()).while_doing(file.string());
     ASSIGN_OR_RETURN(auto folder, item.get_string("folder"));
-    if (version.version.is_none() || folder.empty() || folder.front() == '.' ||
+    if (version->version.is_none() || folder.empty() || folder.front() == '.' ||
         folder.find('/') != std::string::npos)
-      return error(Code::kCorrupt, "{}: {} cannot be in folder '{}'", file.string(), version,
+      return error(Code::kCorrupt, "{}: {} cannot be in folder '{}'", file.string(), *version,
                    folder);
-    index.push_back({version, std::move(folder)});
+    index.push_back({*version, std::move(folder)});
   }
   return index;
 }

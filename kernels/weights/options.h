@@ -6,7 +6,7 @@
 namespace primerl {
 
 struct WeightChannelOptions {
-  int32_t versions_max = 2;  // newest versions kept
+  int32_t versions_max = 2;  // newest versions of a key kept
 };
 
 }  // namespace primerl

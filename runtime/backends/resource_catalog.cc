@@ -167,7 +167,7 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
   contract.options = OptionsOf<WeightChannelOptions>()
                          .field("versions_max", &WeightChannelOptions::versions_max,
                                 between(1, 16) | unit("versions"),
-                                "newest versions kept for engines that come late")
+                                "newest versions of a tenant kept for engines that come late")
                          .take();
   return contract;
 }

@@ -254,7 +254,7 @@ struct StopRun {
 /// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
 
   uint64_t num_steps = 0;
   bool is_draining = false;

@@ -65,7 +65,8 @@ class ChannelConformance : public ::testing::TestWithParam<ChannelUnderTest> {
   static void must_fetch_of(WeightChannel& channel, WeightsKey key, int64_t version) {
     const auto fetched = channel.fetch(key, PolicyVersion(version));
     ASSERT_TRUE(fetched.ok()) << fetched.error().text();
-    EXPECT_TRUE(are_same(**fetched, *channel_weights_of(key, version))) << (*fetched)->name();
+    EXPECT_TRUE(are_same(**fetched, *channel_weights_of(key, version)))
+        << to_string((*fetched)->name());
   }
 
   const ScratchFolder folder_;
@@ -122,9 +123,9 @@ TEST_P(ChannelConformance, KeepsEqualVersionsOfSeveralKeysApart) {
       {TenantSlot(0)}, {TenantSlot(1)}, {TenantSlot(1), AdapterId(2)}, {TenantSlot(70'000)}};
   for (const int64_t version : {3, 4}) {
     for (const WeightsKey key : keys) {
-      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version == 3 ? -1 : 3)) << key;
+      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version == 3 ? -1 : 3)) << to_string(key);
       must_publish_of(*ends.publisher, key, version);
-      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version)) << key;
+      EXPECT_EQ(ends.receiver->newest(key), PolicyVersion(version)) << to_string(key);
     }
     for (const WeightsKey key : keys) must_fetch_of(*ends.receiver, key, version);
   }

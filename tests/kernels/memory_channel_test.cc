@@ -61,5 +61,22 @@ TEST(MemoryChannel, ServesReceiversOnOtherThreads) {
   receiver.join();
 }
 
+TEST(MemoryChannel, HoldsAsManyKeysAsWrittenAndNoMore) {
+  const auto channel = make_memory_channel();
+  const auto publish = [&](size_t tenant, int64_t version) {
+    auto snapshot = std::make_shared<WeightSnapshot>();
+    snapshot->key.tenant = TenantSlot(static_cast<uint32_t>(tenant));
+    snapshot->version = PolicyVersion(version);
+    return channel->publish(snapshot);
+  };
+  for (size_t tenant = 0; tenant < kWeightsKeysMax; ++tenant) ASSERT_TRUE(publish(tenant, 0).ok());
+  const Status refused = publish(kWeightsKeysMax, 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), Code::kExhausted);
+  EXPECT_TRUE(publish(0, 1).ok());
+  const WeightsKey last{TenantSlot(static_cast<uint32_t>(kWeightsKeysMax) - 1)};
+  EXPECT_EQ(channel->newest(last), PolicyVersion(0));
+}
+
 }  // namespace
 }  // namespace primerl

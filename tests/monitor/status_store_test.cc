@@ -123,7 +123,7 @@ Heartbeat with_engine(const Board& board, const std::string& process, int64_t ve
   for (const GroupId id : plan.process(board.process(process)).groups)
     for (const int32_t resource : plan.group(id).resources)
       if (plan.resources[static_cast<size_t>(resource)].kind == "engine")
-        beat.engines.push_back({static_cast<uint32_t>(resource), id.value, version,
+        beat.engines.push_back({static_cast<uint32_t>(resource), id.value, 0, 0, version,
                                 static_cast<uint64_t>(version), 250'000'000});
   EXPECT_EQ(beat.engines.size(), 1u);
   return beat;
@@ -136,7 +136,7 @@ TEST(RunMetrics, PassPromtool) {
   auto beat = board.beat_of("driver");
   beat.connections.push_back(
       {board.process("training").value, 1, true, 5, 600, 7, 800, 1, 90, 2, 1, 0, 3, 4});
-  beat.engines = {{0, 0, 7, 3, 1'500'000'000}};
+  beat.engines = {{0, 0, 0, 0, 7, 3, 1'500'000'000}};
   board.say("driver", beat);
   StepFacts step;
   step.step = 3;
@@ -225,7 +225,8 @@ TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
        {std::tuple("inference#0", "prefill#0+decode#0", 12),
         std::tuple("inference#1", "prefill#1+decode#1", 11)}) {
     const std::string labels = fmt::format(
-        "{{process=\"{}\",group=\"{}\",engine=\"engine\",tenant=\"main\"}}", process, group);
+        "{{process=\"{}\",group=\"{}\",engine=\"engine\",tenant=\"main\",adapter=\"0\"}}", process,
+        group);
     EXPECT_THAT(
         text, AllOf(HasSubstr(fmt::format("primerl_engine_policy_version{} {}\n", labels, version)),
                     HasSubstr(fmt::format("primerl_engine_applied_versions_total{} {}\n", labels,
@@ -235,6 +236,18 @@ TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
   EXPECT_THAT(run_table(board.status()),
               HasSubstr("\ninference#1  running   prefill#1 decode#1            102            1 "
                         "      11      0      0.0s\n"));
+}
+
+TEST(RunTable, NamesTheTenantOfWeightsWhereThereAreSeveral) {
+  const auto status = parse_json(
+      R"({"name": "r", "phase": "training", "tenants": [{"name": "main"}, {"name": "other"}],
+          "processes": [{"name": "inference", "engines": [
+            {"name": "engine", "tenant": "main", "policy_version": 12},
+            {"name": "engine", "tenant": "other", "policy_version": 12},
+            {"name": "second", "tenant": "main", "policy_version": -1}]}]})",
+      "status");
+  ASSERT_TRUE(status.ok());
+  EXPECT_THAT(run_table(*status), HasSubstr("  main:12 other:12 none  "));
 }
 
 TEST(RunMetrics, AgesGrowWhileNobodySpeaks) {

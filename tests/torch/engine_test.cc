@@ -166,6 +166,28 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
   EXPECT_NE(after.at(1).tokens, before.at(1).tokens);
 }
 
+TEST(TorchEngine, RefusesAnAdapterAndASecondTenantAndSaysWhy) {
+  auto engine = make_engine(make_folder({}));
+  const auto weights = testing::make_snapshot({.seed = 2}, PolicyVersion(3));
+  const WeightsKey first{TenantSlot(4)}, second{TenantSlot(5)};
+  const auto adapter = engine->apply(*with_key(*weights, {first.tenant, AdapterId(1)}));
+  ASSERT_FALSE(adapter.ok());
+  EXPECT_THAT(adapter.error().text(), HasSubstr("takes whole weights, not adapter 1 of tenant 4"));
+  ASSERT_TRUE(engine->apply(*with_key(*weights, first)).ok()) << "the first may be any tenant";
+  auto one = request(1);
+  one.tenant = first.tenant;
+  ASSERT_TRUE(engine->submit(one).ok());
+  const auto before = run(*engine).at(1);
+  const auto refused =
+      engine->apply(*with_key(*testing::make_snapshot({}, PolicyVersion(3)), second));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(),
+              ::testing::AllOf(HasSubstr("holds the weights of tenant 4, not those of tenant 5"),
+                               HasSubstr("whole weights of one tenant")));
+  ASSERT_TRUE(engine->submit(one).ok());
+  EXPECT_EQ(run(*engine).at(1).logprobs, before.logprobs);
+}
+
 TEST(TorchEngine, AnAppliedVersionKeepsTheCacheOfRunningSequences) {
   // New weights equal to the old ones: a sequence that spans both must not notice.
   auto engine = make_engine(make_folder({}));

@@ -124,8 +124,9 @@ TEST_P(ChannelProcesses, OneThatTakesOverReplacesWhatWasLeftOfItsKeysAlone) {
   for (const int64_t version : {5, 6})
     for (const WeightsKey one : {key, other})
       ASSERT_TRUE(first->publish(channel_weights_of(one, version)).ok());
+  EXPECT_EQ(receiver->newest(key), PolicyVersion(6));
   first.reset();
-  auto second = open();
+  const auto second = open();
   ASSERT_TRUE(second->publish(channel_weights_of(key, 3)).ok());
   EXPECT_EQ(receiver->newest(key), PolicyVersion(3));
   EXPECT_FALSE(receiver->fetch(key, PolicyVersion(6)).ok());

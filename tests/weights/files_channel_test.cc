@@ -39,7 +39,7 @@ TEST_F(FilesChannelTest, WritesAModelFolderThatOthersLoad) {
   ASSERT_TRUE(open_channel("files", own)->publish(channel_weights(7)).ok());
   const auto tensors = read_model_tensors(version_folder(7));
   ASSERT_TRUE(tensors.ok()) << tensors.error().text();
-  EXPECT_TRUE(is_whole(WeightSnapshot{PolicyVersion(7), *tensors}, 7));
+  EXPECT_TRUE(is_whole(WeightSnapshot{{}, PolicyVersion(7), *tensors}, 7));
   EXPECT_TRUE(fs::exists(version_folder(7) / "config.json"));
   EXPECT_TRUE(fs::exists(version_folder(7) / "tokenizer.json"));
   EXPECT_TRUE(fs::exists(version_folder(7) / "version.json"));
@@ -53,6 +53,15 @@ TEST_F(FilesChannelTest, RemovesVersionsThatAreNotKept) {
   EXPECT_FALSE(fs::exists(version_folder(2)));
   EXPECT_TRUE(fs::exists(version_folder(3)));
   EXPECT_TRUE(fs::exists(version_folder(4)));
+}
+
+TEST_F(FilesChannelTest, NamesTheFoldersOfOtherKeys) {
+  const auto channel = open();
+  for (const WeightsKey key : {WeightsKey{TenantSlot(0)}, WeightsKey{TenantSlot(1)},
+                               WeightsKey{TenantSlot(1), AdapterId(2)}})
+    ASSERT_TRUE(channel->publish(channel_weights_of(key, 7)).ok());
+  for (const char* name : {"version_7", "version_7-tenant_1", "version_7-tenant_1-adapter_2"})
+    EXPECT_TRUE(fs::exists(version_folder(7).parent_path() / name / "version.json")) << name;
 }
 
 TEST_F(FilesChannelTest, RefusesATornFile) {
@@ -94,8 +103,22 @@ TEST_F(FilesChannelTest, RefusesAnIndexThatLeadsElsewhere) {
   ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
   for (const std::string folder : {"../weights/version_1", "", ".writing_version_1"}) {
     write_text(version_folder(1).parent_path() / "index.json",
-               fmt::format(R"({{"versions": [{{"version": 1, "folder": "{}"}}]}})", folder));
+               fmt::format(R"({{"versions": [{{"tenant": 0, "adapter": 0, "version": 1, )"
+                           R"("folder": "{}"}}]}})",
+                           folder));
     EXPECT_THAT(refusal(*channel, 1), testing::HasSubstr("cannot be in folder"));
+    EXPECT_TRUE(channel->newest({}).is_none());
+  }
+}
+
+TEST_F(FilesChannelTest, RefusesAnIndexWithoutKeysOrWithImpossibleOnes) {
+  const auto channel = open();
+  ASSERT_TRUE(channel->publish(channel_weights(1)).ok());
+  for (const std::string key :
+       {"", R"("tenant": -1, "adapter": 0,)", R"("tenant": 0, "adapter": 4294967295,)"}) {
+    write_text(version_folder(1).parent_path() / "index.json",
+               fmt::format(R"({{"versions": [{{{} "version": 1, "folder": "version_1"}}]}})", key));
+    EXPECT_THAT(refusal(*channel, 1), testing::HasSubstr("index.json")) << key;
     EXPECT_TRUE(channel->newest({}).is_none());
   }
 }

@@ -66,7 +66,7 @@ TEST_F(ShmChannelTest, TheNextStartRemovesWhatACrashLeftAndSaysSo) {
   EXPECT_EQ(removed[0].num_segments, 4U);
   EXPECT_GT(removed[0].num_bytes, 3U * 4000 * 65 * 4);
   EXPECT_THAT(removed[0].text(),
-              testing::HasSubstr("removed 4 segments of shared memory (3.1 MB)"));
+              testing::HasSubstr("removed 4 segments of shared memory (3.2 MB)"));
   EXPECT_TRUE(segments().empty());
   EXPECT_TRUE(remove_shm_leftovers(setup().shm_owner).empty());
 }

@@ -65,9 +65,10 @@ TEST_F(StreamChannelTest, AVersionThatHasNotComeIsAskedForAgain) {
   wire_.carry(kTrainer, kEngine, 3);  // the offer and two chunks
   const Error coming = fault_of(*engine_, 1);
   EXPECT_EQ(coming.code(), Code::kUnavailable);
-  EXPECT_THAT(coming.text(),
-              HasSubstr(fmt::format("1400 of {} bytes of version 1 have come from 'training'",
-                                    bytes_of_a_version())));
+  EXPECT_THAT(
+      coming.text(),
+      HasSubstr(fmt::format("1400 of {} bytes of version 1 of tenant 0 have come from 'training'",
+                            bytes_of_a_version())));
   EXPECT_TRUE(engine_->newest({}).is_none());
   wire_.carry_all();
   EXPECT_EQ(engine_->newest({}), PolicyVersion(1));
@@ -170,6 +171,22 @@ TEST_F(StreamChannelTest, WhatCameBeforeTheEngineSaidWhatItHoldsIsComparedToo) {
   wire_.carry_all();
   ASSERT_TRUE(engine_->expect(manifest_of(*channel_weights(0, {12})).value()).ok());
   EXPECT_THAT(fault_of(*engine_, 1).text(), HasSubstr("offered as F32 [33, 65]"));
+}
+
+TEST_F(StreamChannelTest, OneThatComesLateGetsTheNewestOfEveryKey) {
+  const WeightsKey first{TenantSlot(0)}, second{TenantSlot(1)};
+  for (const int64_t version : {1, 2})
+    for (const WeightsKey key : {first, second})
+      ASSERT_TRUE(trainer_->publish(channel_weights_of(key, version)).ok());
+  wire_.carry_all();
+  for (const WeightsKey key : {first, second}) {
+    EXPECT_EQ(engine_->newest(key), PolicyVersion(2));
+    const auto fetched = engine_->fetch(key, PolicyVersion(2));
+    ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+    EXPECT_TRUE(are_same(**fetched, *channel_weights_of(key, 2)));
+  }
+  EXPECT_TRUE(engine_->wait_for(second, PolicyVersion(2), Duration()));
+  EXPECT_FALSE(engine_->wait_for({TenantSlot(2)}, PolicyVersion(0), Duration()));
 }
 
 TEST_F(StreamChannelTest, DamageIsAskedForAgainAFewTimes) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/base/random.h"
+#include "kernels/weights/byte_codec.h"
 #include "tests/conformance/channel_weights.h"
 
 namespace primerl {
@@ -195,6 +196,49 @@ TEST_F(WeightStreamTest, CarriesAVersionWithoutTensors) {
   const auto taken = receiver_->take();
   ASSERT_NE(taken, nullptr);
   EXPECT_TRUE(taken->tensors.empty());
+}
+
+TEST_F(WeightStreamTest, BringsTheNewestOfEveryKeyTheOldestPublicationFirst) {
+  const WeightsKey first{TenantSlot(0)}, second{TenantSlot(1)}, third{TenantSlot(2)};
+  for (const int64_t version : {1, 2, 3})
+    for (const WeightsKey key : {third, first})
+      ASSERT_TRUE(library_->publish(channel_weights_of(key, version)).ok());
+  ASSERT_TRUE(library_->publish(channel_weights_of(second, 3)).ok());
+  VersionsByKey has;
+  ASSERT_TRUE(has.set(first, PolicyVersion(3)));
+  ASSERT_TRUE(has.set(third, PolicyVersion(2)));
+  std::vector<KeyedVersion> come;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(sender_->handle(receiver_->ask({}, has)).ok());
+    while (const auto frame = sender_->next()) ASSERT_TRUE(receiver_->handle(*frame).ok());
+    const auto taken = receiver_->take();
+    if (taken == nullptr) break;
+    EXPECT_TRUE(are_same(*taken, *channel_weights_of(taken->key, 3)));
+    come.push_back(taken->name());
+    ASSERT_TRUE(has.set(taken->key, taken->version));
+  }
+  EXPECT_EQ(come,
+            (std::vector<KeyedVersion>{{third, PolicyVersion(3)}, {second, PolicyVersion(3)}}));
+}
+
+TEST_F(WeightStreamTest, TakesAWishAboveAsManyKeysAsWrittenAndNoMore) {
+  VersionsByKey has;
+  for (uint32_t tenant = 0; tenant < kWeightsKeysMax; ++tenant)
+    ASSERT_TRUE(has.set({TenantSlot(tenant)}, PolicyVersion(1)));
+  publish(2);
+  ASSERT_TRUE(sender_->handle(receiver_->ask({}, has)).ok());
+  EXPECT_TRUE(sender_->next().has_value());
+  // What a frame of one key more would be: its number is the 19th byte, before so many entries.
+  auto frame = receiver_->ask({}, has);
+  ByteWriter grown;
+  for (size_t i = 0; i < frame.head.size() - sizeof(uint32_t); ++i) {
+    if (i == 18 + sizeof(uint32_t)) {
+      grown.key({TenantSlot(70'000)});
+      grown.number(int64_t{1});
+    }
+    grown.number(static_cast<uint8_t>(static_cast<int>(frame.head[i]) + (i == 18 ? 1 : 0)));
+  }
+  EXPECT_FALSE(sender_->handle({grown.take(), {}}).ok());
 }
 
 TEST(StreamLibrary, RefusesVersionsThatDoNotRiseOrHaveOtherTensors) {
