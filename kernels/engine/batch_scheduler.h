@@ -98,7 +98,7 @@ class BatchScheduler {
   Status take_over(SequenceId id);
   void abort(SequenceId id);
   void expire(SequenceId id);
-  /// From now on tokens of requests of `key`, one of at most kWeightsKeysMax, are made by `version`.
+  /// From now on tokens of requests of `key` are made by `version`. At most kWeightsKeysMax keys.
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return versions_; }
 
