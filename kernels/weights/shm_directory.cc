@@ -224,10 +224,11 @@ bool ShmDirectory::remove_if_left(const std::string& key, ShmLeftover& removed) 
   auto segment = std::move(opened).value();
   if (!segment->lock(kPresence, ShmSegment::Lock::kExclusive) || !segment->is_named()) return false;
   removed.key = key;
-  const Page& page = readable_page_of(*segment);
-  if (page.magic.load(std::memory_order_acquire) == kMagic)
-    removed.run_folder =
-        std::string(page.run_folder.data(), ::strnlen(page.run_folder.data(), kFolderBytesMax));
+  // One that was killed while it made the segment left it empty.
+  if (has_page(*segment)) {
+    const auto& folder = readable_page_of(*segment).run_folder;
+    removed.run_folder = std::string(folder.data(), ::strnlen(folder.data(), kFolderBytesMax));
+  }
   for (const auto& name : shm_names(ShmDirectory::kPrefix + key + "-")) {
     removed.num_segments += 1;
     removed.num_bytes += shm_size(name);

@@ -20,8 +20,8 @@
 namespace primerl {
 
 inline constexpr size_t kShmVersionsMax = 16;  // of ChannelSetup::versions_max
-/// Segments of one channel: two versions each of 511 keys, and the one that is written.
-inline constexpr size_t kShmSlotsMax = 1024;
+/// Segments of one channel: two versions each of 255 keys, and the one that is written.
+inline constexpr size_t kShmSlotsMax = 512;
 
 /// A slot that exists: a version that can be read, or free room for one.
 struct ShmSlotEntry {

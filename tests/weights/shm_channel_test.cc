@@ -124,6 +124,15 @@ TEST_F(ShmChannelTest, KeepsOneToSixteenVersions) {
   EXPECT_FALSE(channel->fetch({}, PolicyVersion(23)).ok());
 }
 
+TEST_F(ShmChannelTest, TheNextStartRemovesADirectoryThatWasLeftEmpty) {
+  const std::string name = ShmDirectory::slot_name(ShmDirectory::key_of(setup()), 0);
+  write_text(std::filesystem::path("/dev/shm") / name, "");
+  const auto removed = remove_shm_leftovers(setup().shm_owner);
+  ASSERT_EQ(removed.size(), 1U);
+  EXPECT_EQ(removed[0].num_segments, 1U);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path("/dev/shm") / name));
+}
+
 TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
   ChannelSetup made = setup();
   made.versions_max = kShmVersionsMax;
@@ -136,7 +145,7 @@ TEST_F(ShmChannelTest, HoldsAsManyKeysAsItHasSegmentsForAndNoMore) {
   const Status refused = publish(keys_max, 0);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), Code::kExhausted);
-  EXPECT_THAT(refused.error().text(), testing::HasSubstr("16 versions each of 63 others"));
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("16 versions each of 31 others"));
   for (int64_t version = 1; version < 2 * static_cast<int64_t>(kShmVersionsMax); ++version)
     for (uint32_t tenant = 0; tenant < keys_max; ++tenant)
       ASSERT_TRUE(publish(tenant, version).ok());
