@@ -46,6 +46,9 @@ struct ResourceContract {
   std::function<SequenceLimit(const void* options, const ModelFacts* model)> sequence_limit;
   /// What each option's own range cannot say; empty = nothing more.
   std::function<Status(const void* options)> validate;
+  /// Why it cannot compute the model of a folder: reads its config and the headers of its weights,
+  /// no data. Empty = nothing is known before it is made.
+  std::function<Status(const std::string& folder)> check_model = {};
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`; environment_contract() of

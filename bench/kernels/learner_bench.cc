@@ -2,7 +2,8 @@
 // 6 flops a parameter and token: 7.7 GFLOP at 1.0 M parameters (1m), 85 ms on one core of 90
 // GFLOP/s. The learner runs each of the 8 prompts once and never feeds a last token: 8 * 11 + 64 *
 // 8 = 600 rows, 3.6 GFLOP, 40 ms. Alone: 64 prompts of their own, 1216 rows, 81 ms. The 5m
-// shape: 4.8 times.
+// shape: 4.8 times. The 50m shapes train 16 documents of 256 tokens, all with a loss: 4,096 rows of
+// 50 M parameters are 1.2 TFLOP, 7 s on two such cores. Peer: bench/peers/transformers_step.py.
 #include <benchmark/benchmark.h>
 
 #include "bench/kernels/shapes.h"
@@ -46,6 +47,32 @@ void train_step(benchmark::State& state, const Shape& shape, int group_size) {
                          benchmark::Counter::kIsIterationInvariantRate);
 }
 
+/// 16 documents of 256 tokens on both cores; numerics by name.
+void long_step(benchmark::State& state, const Shape& shape, const char* numerics) {
+  LearnerOptions options;
+  options.threads = 2;
+  options.numerics = numerics;
+  auto learner = make_learner(make_folder(shape), options);
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  for (int i = 0; i < 16; ++i) {
+    TrainSample& sample = batch.samples.emplace_back();
+    for (int t = 0; t < 256; ++t)
+      sample.tokens.push_back((i * 7919 + t * 104729) % shape.vocab_size);
+    sample.loss_mask.assign(256, 1);
+  }
+  for (auto _ : state) {
+    const auto report = learner->step(batch, [] { return false; });
+    CHECK(report.ok() && !report->skipped, "the step failed");
+  }
+  const double rows = 16 * 255;
+  state.counters["tokens/s"] =
+      benchmark::Counter(rows, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(6e-9 * rows * static_cast<double>(matrix_parameters(shape)),
+                         benchmark::Counter::kIsIterationInvariantRate);
+}
+
 void take_snapshot(benchmark::State& state, const Shape& shape) {
   auto learner = make_learner(make_folder(shape));
   auto engine = make_torch_engine({}, make_folder(shape)).value();
@@ -59,6 +86,10 @@ void take_snapshot(benchmark::State& state, const Shape& shape) {
 BENCHMARK_CAPTURE(train_step, 1m_groups_of_8, kOneMillion, 8)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(train_step, 1m_alone, kOneMillion, 1)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(train_step, 5m_groups_of_8, kFiveMillion, 8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(long_step, 50m_invariant, kFiftyMillion, "invariant")->Unit(benchmark::kSecond);
+BENCHMARK_CAPTURE(long_step, 50m_fast, kFiftyMillion, "fast")->Unit(benchmark::kSecond);
+BENCHMARK_CAPTURE(long_step, mixture_invariant, kMixture, "invariant")->Unit(benchmark::kSecond);
+BENCHMARK_CAPTURE(long_step, mixture_fast, kMixture, "fast")->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(take_snapshot, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
 
 }  // namespace

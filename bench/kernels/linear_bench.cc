@@ -23,7 +23,10 @@ struct Operands {
         packed(at::rand({packed_linear_floats(columns, terms)})),
         y(at::rand({rows, columns})) {
     at::set_num_threads(1);
-    cpu_ops().pack_linear({columns, terms, weight.const_data_ptr<float>(), terms, 1,
+    cpu_ops().pack_linear({0,
+                           columns,
+                           terms,
+                           {weight.const_data_ptr<float>(), terms, 1},
                            packed.mutable_data_ptr<float>()});
     args.rows = rows;
     args.columns = columns;

@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "graph/base/random.h"
-#include "kernels/torch/sampler.h"
+#include "kernels/torch/inference/sampler.h"
 
 namespace primerl::bench {
 namespace {

@@ -133,8 +133,11 @@ constexpr ErrorCode kCodes[] = {
      "Nothing names this resource or model. It is almost always a slip in the name somewhere else; "
      "if not, take the table out."},
     {"G044", "model not usable",
-     "The model's folder is missing, is no folder, or its config.json cannot be read. `path` is "
-     "relative to the file it is written in; in a `--set` flag, to the folder you are in."},
+     "The model's folder is missing, is no folder, or cannot be computed: its config.json cannot "
+     "be "
+     "read or has a field that is not understood, or a tensor is missing, unknown or of another "
+     "shape. `primerl-graph model DIR` says what a folder holds. `path` is relative to the file it "
+     "is written in; in a `--set` flag, to the folder you are in."},
     {"G045", "replicas share a resource",
      "A resource belongs to one thread, so a node that uses an engine or learner cannot be "
      "replicated by itself."},

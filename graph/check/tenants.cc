@@ -1,6 +1,7 @@
 // Rules about [tenant.*]: numbers that must go together, and with models and nodes.
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "graph/check/names.h"
 #include "graph/check/rules.h"
@@ -277,6 +278,23 @@ void check_demands(Draft& draft) {
                               node.contract->name))
             .suggest(demand.help);
       }
+  }
+}
+
+/// One finding a model, however many resources name it.
+void check_models(Draft& draft) {
+  std::set<int> refused;
+  for (const auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->check_model || resource.model < 0)
+      continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    if (!model.facts || refused.contains(resource.model)) continue;
+    const Status usable = resource.contract->check_model(model.path);
+    if (usable.ok()) continue;
+    refused.insert(resource.model);
+    auto& found = draft.diagnostics.error("G044", model.path_span, "model '{}' cannot be used: {}",
+                                          model.spec->name, usable.error().message());
+    for (const auto& note : usable.error().notes()) found.note(note);
   }
 }
 

@@ -7,15 +7,22 @@
 
 namespace primerl {
 
+/// For who looks for a broken number.
+struct EngineDebugOptions {
+  bool check_finite = false;  // name the first activation that is not a number
+};
+
 struct EngineOptions {
-  int32_t kv_blocks = 512;            // blocks of KV memory
-  int32_t block_size = 16;            // tokens a block
-  int32_t max_running = 256;          // sequences decoded in one batch
-  int32_t max_waiting = 1024;         // prompts queued; more wait outside
-  int32_t max_batched_tokens = 4096;  // tokens of one step, prefill and decode together
-  int32_t max_sequence_tokens = 0;    // 0 = what the model's config says
-  int32_t threads = 0;                // 0 = decided by the plan
-  std::string device = "cpu";         // of its process, which the plan decides
+  int32_t kv_blocks = 512;             // blocks of KV memory
+  int32_t block_size = 16;             // tokens a block
+  int32_t max_running = 256;           // sequences decoded in one batch
+  int32_t max_waiting = 1024;          // prompts queued; more wait outside
+  int32_t max_batched_tokens = 4096;   // tokens of one step, prefill and decode together
+  int32_t max_sequence_tokens = 0;     // 0 = what the model's config says
+  int32_t threads = 0;                 // 0 = decided by the plan
+  std::string numerics = "invariant";  // or "fast"
+  EngineDebugOptions debug = {};
+  std::string device = "cpu";          // of its process, which the plan decides
 };
 
 }  // namespace primerl

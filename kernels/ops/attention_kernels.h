@@ -5,6 +5,7 @@
 /// Tiles are counted from key 0: where a prompt was cut into chunks changes no bit.
 #pragma once
 
+#include "kernels/ops/expert_kernels.h"
 #include "kernels/ops/linear_kernels.h"
 #include "kernels/ops/row_kernels.h"
 
@@ -18,11 +19,12 @@ struct HeadView {
   const float* cosine;
   const float* sine;
   int32_t head_dim;
+  int32_t rotary_dim;
   float epsilon;
 };
 
 PRIMERL_INLINE void rotate_head(const HeadView& head, float* out) {
-  const int32_t half = head.head_dim / 2;
+  const int32_t half = head.rotary_dim / 2;
   float scaled[kHeadDimMax];
   const float* x = head.x;
   if (head.weight != nullptr) {
@@ -34,15 +36,17 @@ PRIMERL_INLINE void rotate_head(const HeadView& head, float* out) {
     out[i] = x[i] * head.cosine[i] - x[i + half] * head.sine[i];
     out[i + half] = x[i + half] * head.cosine[i] + x[i] * head.sine[i];
   }
+  for (int32_t i = head.rotary_dim; i < head.head_dim; ++i) out[i] = x[i];
 }
 
 static void rotary(const RotaryArgs& args) {
   const auto [num_heads, num_kv_heads, d] = args.heads;
   for (int64_t row = 0; row < args.rows; ++row) {
     const float* x = args.qkv + row * (num_heads + 2 * num_kv_heads) * d;
-    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (d / 2);
+    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
     const int64_t cached = static_cast<int64_t>(args.cache_rows[row]) * num_kv_heads * d;
-    HeadView head{x, args.q_weight, args.cosine + angle, args.sine + angle, d, args.epsilon};
+    HeadView head{x, args.q_weight,   args.cosine + angle, args.sine + angle,
+                  d, args.rotary_dim, args.epsilon};
     for (int32_t h = 0; h < num_heads; ++h, head.x += d)
       rotate_head(head, args.q + (row * num_heads + h) * d);
     head.weight = args.k_weight;
@@ -54,12 +58,13 @@ static void rotary(const RotaryArgs& args) {
 
 PRIMERL_INLINE void rotate_head_backward(const HeadView& head, const float* dout, float* dx,
                                          float* dweight) {
-  const int32_t d = head.head_dim, half = d / 2;
+  const int32_t d = head.head_dim, half = head.rotary_dim / 2;
   float turned[kHeadDimMax];
   for (int32_t i = 0; i < half; ++i) {
     turned[i] = dout[i] * head.cosine[i] + dout[i + half] * head.sine[i];
     turned[i + half] = dout[i + half] * head.cosine[i] - dout[i] * head.sine[i];
   }
+  for (int32_t i = head.rotary_dim; i < d; ++i) turned[i] = dout[i];
   if (head.weight == nullptr) {
     for (int32_t i = 0; i < d; ++i) dx[i] = turned[i];
     return;
@@ -79,9 +84,9 @@ static void rotary_backward(const RotaryBackwardArgs& args) {
   const auto [num_heads, num_kv_heads, d] = args.heads;
   for (int64_t row = 0; row < args.rows; ++row) {
     const int64_t begin = row * (num_heads + 2 * num_kv_heads) * d;
-    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (d / 2);
+    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
     HeadView head{args.qkv + begin, args.q_weight, args.cosine + angle, args.sine + angle, d,
-                  args.epsilon};
+                  args.rotary_dim,  args.epsilon};
     float* dx = args.dqkv + begin;
     for (int32_t h = 0; h < num_heads; ++h, head.x += d, dx += d)
       rotate_head_backward(head, args.dq + (row * num_heads + h) * d, dx, args.dq_weight);
@@ -104,7 +109,7 @@ struct KeyView {
 /// products[i] = x . matrix[rows[i]] for `count` keys, up to kTileKeys. kWidth = head_dim / 8, 0 =
 /// ask.
 template <int kWidth>
-PRIMERL_INLINE void dot_rows(const float* x, const float* matrix, const int32_t* rows,
+PRIMERL_INLINE void dot_keys(const float* x, const float* matrix, const int32_t* rows,
                              int64_t stride, int64_t count, int64_t width, float* products) {
   const int64_t lanes = kWidth > 0 ? kWidth : width;
   for (int64_t i = 0; i < count; i += kLanes) {
@@ -131,7 +136,7 @@ PRIMERL_INLINE float attend(const float* q, const KeyView& view, float scale, in
   for (int64_t begin = 0; begin < view.num_keys; begin += kTileKeys) {
     const int64_t left = view.num_keys - begin, count = left < kTileKeys ? left : kTileKeys;
     const int32_t* rows = view.rows + begin;
-    dot_rows<kWidth>(q, view.keys, rows, view.stride, count, width, scores);
+    dot_keys<kWidth>(q, view.keys, rows, view.stride, count, width, scores);
     float most = largest;
     for (int64_t i = 0; i < count; ++i) {
       scores[i] *= scale;
@@ -206,8 +211,8 @@ PRIMERL_INLINE void attend_backward(const AttendBackward& a, const KeyView& view
   for (int64_t begin = 0; begin < view.num_keys; begin += kTileKeys) {
     const int64_t left = view.num_keys - begin, count = left < kTileKeys ? left : kTileKeys;
     const int32_t* rows = view.rows + begin;
-    dot_rows<kWidth>(a.q, view.keys, rows, view.stride, count, width, weights);
-    dot_rows<kWidth>(a.dout, view.values, rows, view.stride, count, width, slopes);
+    dot_keys<kWidth>(a.q, view.keys, rows, view.stride, count, width, weights);
+    dot_keys<kWidth>(a.dout, view.values, rows, view.stride, count, width, slopes);
     for (int64_t i = 0; i < count; i += kLanes) {
       const Lanes p = exp_of(load(weights + i) * a.scale - a.log_sum_exp);
       store(weights + i, p);
@@ -279,15 +284,22 @@ constexpr CpuOps table(const char* name) {
   return {name,
           rms_norm,
           rms_norm_backward,
+          column_sums,
           rotary,
           rotary_backward,
           attention,
           attention_backward,
           swiglu,
           swiglu_backward,
+          route,
+          route_backward,
+          gather_rows,
+          combine_rows,
+          dot_rows,
           softmax,
           softmax_backward,
           adamw,
+          sum_of_squares,
           pack_linear,
           linear_rows};
 }

@@ -24,19 +24,68 @@ constexpr int64_t kPanelsForCopy = 8;
 
 static_assert(kLinearPanel == 2 * kLanes);
 
-static void pack_linear(const PackLinearArgs& args) {
-  const int64_t num_panels = (args.columns + kLinearPanel - 1) / kLinearPanel;
-  for (int64_t panel = 0; panel < num_panels; ++panel) {
-    float* to = args.packed + panel * args.terms * kLinearPanel;
-    for (int64_t lane = 0; lane < kLinearPanel; ++lane) {
-      const int64_t column = panel * kLinearPanel + lane;
-      const float* from = args.weight + column * args.column_stride;
-      if (column < args.columns)
-        for (int64_t k = 0; k < args.terms; ++k)
-          to[k * kLinearPanel + lane] = from[k * args.term_stride];
-      else
-        for (int64_t k = 0; k < args.terms; ++k) to[k * kLinearPanel + lane] = 0;
+/// Eight rows of eight, `stride` apart, become eight columns.
+PRIMERL_INLINE void transpose_square(const float* from, int64_t stride, float* to,
+                                     int64_t to_stride) {
+  Lanes a[8], b[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) a[i] = load(from + i * stride);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = __builtin_shuffle(a[i], a[i + 1], LaneInts{0, 8, 2, 10, 4, 12, 6, 14});
+    b[i + 1] = __builtin_shuffle(a[i], a[i + 1], LaneInts{1, 9, 3, 11, 5, 13, 7, 15});
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+    for (int j = i; j < i + 2; ++j) {
+      a[j] = __builtin_shuffle(b[j], b[j + 2], LaneInts{0, 1, 8, 9, 4, 5, 12, 13});
+      a[j + 2] = __builtin_shuffle(b[j], b[j + 2], LaneInts{2, 3, 10, 11, 6, 7, 14, 15});
     }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    store(to + i * to_stride,
+          __builtin_shuffle(a[i], a[i + 4], LaneInts{0, 1, 2, 3, 8, 9, 10, 11}));
+    store(to + (i + 4) * to_stride,
+          __builtin_shuffle(a[i], a[i + 4], LaneInts{4, 5, 6, 7, 12, 13, 14, 15}));
+  }
+}
+
+/// to[k * kLinearPanel + lane] = the weight of column `lane` and term k; `lanes` <= kLinearPanel.
+PRIMERL_INLINE void copy_panel(const LinearWeights& from, int64_t lanes, int64_t terms, float* to) {
+  int64_t done = 0;
+  if (from.term_stride == 1) {
+    for (; done + kLanes <= terms; done += kLanes) {
+      int64_t lane = 0;
+      for (; lane + kLanes <= lanes; lane += kLanes)
+        transpose_square(from.weight + lane * from.column_stride + done, from.column_stride,
+                         to + done * kLinearPanel + lane, kLinearPanel);
+      for (; lane < lanes; ++lane)
+        for (int64_t k = done; k < done + kLanes; ++k)
+          to[k * kLinearPanel + lane] = from.weight[lane * from.column_stride + k];
+    }
+  } else if (from.column_stride == 1 && lanes == kLinearPanel) {
+    for (; done < terms; ++done) {
+      const float* row = from.weight + done * from.term_stride;
+      store(to + done * kLinearPanel, load(row));
+      store(to + done * kLinearPanel + kLanes, load(row + kLanes));
+    }
+  }
+  for (; done < terms; ++done)
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      to[done * kLinearPanel + lane] =
+          from.weight[lane * from.column_stride + done * from.term_stride];
+}
+
+static void pack_linear(const PackLinearArgs& args) {
+  for (int64_t column = args.column_begin; column < args.column_end;) {
+    const int64_t panel = column / kLinearPanel, lane = column % kLinearPanel;
+    const int64_t left = args.column_end - column, room = kLinearPanel - lane;
+    const int64_t lanes = left < room ? left : room;
+    LinearWeights from = args.weights;
+    from.weight += (column - args.column_begin) * from.column_stride;
+    copy_panel(from, lanes, args.terms, args.packed + panel * args.terms * kLinearPanel + lane);
+    column += lanes;
   }
 }
 
@@ -101,16 +150,25 @@ PRIMERL_INLINE void add_block(const LinearRowsArgs& args, int64_t row, int64_t c
   store_some(y, total + sum, count);
 }
 
+/// Terms [term, term + count) of all panels from `panel` on: where their weights are.
+struct LinearBlock {
+  int64_t panel = 0;
+  int64_t term = 0;
+  int64_t count = 0;
+  const float* packed = nullptr;  // of the first panel and the first term
+};
+
 /// `copy`: x of the tile as copy_tiles() leaves it, or null.
 template <int kRows, int kPanels, bool kIsCopy = false>
-static void linear_tile(const LinearRowsArgs& args, int64_t row, int64_t panel, int64_t term,
-                        int64_t count, const float* copy = nullptr) {
+static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlock& block,
+                        const float* copy = nullptr) {
   LinearTile tile;
+  const int64_t panel = block.panel, term = block.term;
   tile.x = kIsCopy ? copy : args.x + row * args.x_stride + term;
   tile.x_stride = args.x_stride;
-  tile.packed = args.packed + (panel * args.terms + term) * kLinearPanel;
+  tile.packed = block.packed;
   tile.panel_stride = args.terms * kLinearPanel;
-  tile.count = count;
+  tile.count = block.count;
   Lanes sums[kRows][kPanels][2];
   multiply<kRows, kPanels, kIsCopy>(tile, sums);
 #pragma GCC unroll 8
@@ -123,91 +181,156 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, int64_t panel, 
                   sums[r][p][half]);
 }
 
-/// All blocks of some rows, panel by panel: with few rows the weights are read in long runs.
+/// The block of weights that the args name, in `room` if they are not packed.
+PRIMERL_INLINE LinearBlock block_of(const LinearRowsArgs& args, int64_t panel, int64_t term,
+                                    float* room) {
+  const int64_t left = args.terms - term;
+  LinearBlock block{panel, term, left < kLinearBlock ? left : kLinearBlock, room};
+  if (args.packed != nullptr) {
+    block.packed = args.packed + (panel * args.terms + term) * kLinearPanel;
+    return block;
+  }
+  LinearWeights from = args.weights;
+  const int64_t column = panel * kLinearPanel, columns = args.columns - column;
+  from.weight += column * from.column_stride + term * from.term_stride;
+  copy_panel(from, columns < kLinearPanel ? columns : kLinearPanel, block.count, room);
+  return block;
+}
+
+/// All blocks of some rows, panel by panel: with few rows packed weights are read in long runs.
 template <int kRows, int kPanels>
-static void linear_panels(const LinearRowsArgs& args, int64_t row) {
+static void linear_panels(const LinearRowsArgs& args, int64_t row, float* room) {
   int64_t panel = args.panel_begin;
   const auto all_blocks = [&](auto tile) {
-    int64_t term = 0;
-    do {
-      const int64_t left = args.terms - term;
-      tile(args, row, panel, term, left < kLinearBlock ? left : kLinearBlock, nullptr);
-      term += kLinearBlock;
-    } while (term < args.terms);
+    for (int64_t term = 0; term < args.terms; term += kLinearBlock)
+      tile(args, row, block_of(args, panel, term, room), nullptr);
   };
-  for (; panel + kPanels <= args.panel_end; panel += kPanels)
-    all_blocks(linear_tile<kRows, kPanels>);
+  if (args.packed != nullptr)
+    for (; panel + kPanels <= args.panel_end; panel += kPanels)
+      all_blocks(linear_tile<kRows, kPanels>);
   for (; panel < args.panel_end; ++panel) all_blocks(linear_tile<kRows, 1>);
 }
 
-/// The last rows, fewer than a tile.
-static void linear_rest(const LinearRowsArgs& args, int64_t row, int64_t num_rows) {
+/// The last rows, fewer than a tile; terms side by side.
+static void linear_rest(const LinearRowsArgs& args, int64_t row, int64_t num_rows, float* room) {
   switch (num_rows) {
     case 1:
-      return linear_panels<1, 4>(args, row);
+      return linear_panels<1, 4>(args, row, room);
     case 2:
-      return linear_panels<2, 2>(args, row);
+      return linear_panels<2, 2>(args, row, room);
     case 3:
-      return linear_panels<3, 1>(args, row);
+      return linear_panels<3, 1>(args, row, room);
     case 4:
-      return linear_panels<4, 1>(args, row);
+      return linear_panels<4, 1>(args, row, room);
     case 5:
-      return linear_panels<5, 1>(args, row);
+      return linear_panels<5, 1>(args, row, room);
     default:
       return;
   }
 }
 
-/// x of whole tiles, term by term: [tiles, count, kRowsOfTile].
-static void copy_tiles(const LinearRowsArgs& args, int64_t first, int64_t end, int64_t term,
-                       int64_t count, float* to) {
-  for (int64_t row = first; row < end; row += kRowsOfTile, to += count * kRowsOfTile)
-    for (int64_t r = 0; r < kRowsOfTile; ++r) {
-      const float* x = args.x + (row + r) * args.x_stride + term;
-      for (int64_t k = 0; k < count; ++k) to[k * kRowsOfTile + r] = x[k];
-    }
+/// x of `num_rows` rows, term by term: to[k * num_rows + r].
+PRIMERL_INLINE void copy_rows(const LinearRowsArgs& args, int64_t row, int64_t num_rows,
+                              int64_t term, int64_t count, float* to) {
+  const float* from = args.x + row * args.x_stride + term * args.x_term_stride;
+  if (args.x_stride == 1) {
+    for (int64_t k = 0; k < count; ++k)
+      for (int64_t r = 0; r < num_rows; ++r)
+        to[k * num_rows + r] = from[k * args.x_term_stride + r];
+    return;
+  }
+  for (int64_t r = 0; r < num_rows; ++r, from += args.x_stride)
+    for (int64_t k = 0; k < count; ++k) to[k * num_rows + r] = from[k * args.x_term_stride];
 }
 
+/// What a thread copies: x of a pass and weights of a block.
+struct LinearCopies {
+  alignas(64) float x[kRowsOfPass * kLinearBlock];
+  alignas(64) float weights[kLinearBlock * kLinearPanel];
+};
+
 static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end, int64_t term,
-                         int64_t count) {
-  alignas(64) static thread_local float copied[kRowsOfPass * kLinearBlock];
+                         LinearCopies& copies) {
+  const int64_t left = args.terms - term, count = left < kLinearBlock ? left : kLinearBlock;
   const bool is_copied =
-      end - first > kRowsOfTile && args.panel_end - args.panel_begin >= kPanelsForCopy;
-  if (is_copied) copy_tiles(args, first, end, term, count, copied);
+      args.x_term_stride != 1 ||
+      (end - first > kRowsOfTile && args.panel_end - args.panel_begin >= kPanelsForCopy);
+  if (is_copied)
+    for (int64_t row = first; row < end; row += kRowsOfTile)
+      copy_rows(args, row, kRowsOfTile, term, count, copies.x + (row - first) * count);
   for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
-    const float* copy = copied;
+    const LinearBlock block = block_of(args, panel, term, copies.weights);
+    const float* copy = copies.x;
     for (int64_t row = first; row < end; row += kRowsOfTile, copy += count * kRowsOfTile) {
       if (is_copied)
-        linear_tile<kRowsOfTile, 1, true>(args, row, panel, term, count, copy);
+        linear_tile<kRowsOfTile, 1, true>(args, row, block, copy);
       else
-        linear_tile<kRowsOfTile, 1>(args, row, panel, term, count);
+        linear_tile<kRowsOfTile, 1>(args, row, block);
     }
   }
 }
 
-static void linear_passes(const LinearRowsArgs& args) {
+template <int kRows>
+static void linear_copied_rest(const LinearRowsArgs& args, int64_t row, LinearCopies& copies) {
+  for (int64_t term = 0; term < args.terms; term += kLinearBlock) {
+    const int64_t left = args.terms - term;
+    copy_rows(args, row, kRows, term, left < kLinearBlock ? left : kLinearBlock, copies.x);
+    for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel)
+      linear_tile<kRows, 1, true>(args, row, block_of(args, panel, term, copies.weights), copies.x);
+  }
+}
+
+/// The last rows where the terms of a row do not lie side by side.
+static void linear_strided_rest(const LinearRowsArgs& args, int64_t row, int64_t num_rows,
+                                LinearCopies& copies) {
+  switch (num_rows) {
+    case 1:
+      return linear_copied_rest<1>(args, row, copies);
+    case 2:
+      return linear_copied_rest<2>(args, row, copies);
+    case 3:
+      return linear_copied_rest<3>(args, row, copies);
+    case 4:
+      return linear_copied_rest<4>(args, row, copies);
+    case 5:
+      return linear_copied_rest<5>(args, row, copies);
+    default:
+      return;
+  }
+}
+
+static void linear_passes(const LinearRowsArgs& args, LinearCopies& copies) {
   const int64_t whole = args.rows - args.rows % kRowsOfTile;
   for (int64_t first = 0; first < whole; first += kRowsOfPass) {
     const int64_t end = whole - first < kRowsOfPass ? whole : first + kRowsOfPass;
-    int64_t term = 0;
-    do {
-      const int64_t left = args.terms - term;
-      linear_tiles(args, first, end, term, left < kLinearBlock ? left : kLinearBlock);
-      term += kLinearBlock;
-    } while (term < args.terms);
+    for (int64_t term = 0; term < args.terms; term += kLinearBlock)
+      linear_tiles(args, first, end, term, copies);
   }
-  linear_rest(args, whole, args.rows - whole);
+  if (args.x_term_stride == 1)
+    linear_rest(args, whole, args.rows - whole, copies.weights);
+  else
+    linear_strided_rest(args, whole, args.rows - whole, copies);
+}
+
+/// residual + bias, where there are no terms.
+static void linear_without_terms(const LinearRowsArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row)
+    for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel)
+      for (int64_t half = 0; half < 2; ++half)
+        add_block(args, row, panel * kLinearPanel + half * kLanes, true, spread(0));
 }
 
 static void linear_rows(const LinearRowsArgs& args) {
+  static thread_local LinearCopies copies;
+  if (args.terms == 0) return linear_without_terms(args);
   const bool are_few = args.rows > kRowsOfTile && args.rows < kRowsOfManyTiles;
-  if (!are_few) return linear_passes(args);
+  if (!are_few || args.packed == nullptr) return linear_passes(args, copies);
   LinearRowsArgs part = args;
   for (int64_t panel = args.panel_begin; panel < args.panel_end; panel += kPanelsOfFewRows) {
     const int64_t left = args.panel_end - panel;
     part.panel_begin = panel;
     part.panel_end = panel + (left < kPanelsOfFewRows ? left : kPanelsOfFewRows);
-    linear_passes(part);
+    linear_passes(part, copies);
   }
 }
 

@@ -1,11 +1,13 @@
-/// The CPU operations of a decoder: norms, rotary embedding, attention, SwiGLU, softmax statistics,
-/// AdamW, and a matrix product whose rows do not depend on each other. Plain pointers, row-major
-/// fp32, no allocation, no thread.
+/// The CPU operations of a decoder: norms, rotary embedding, attention, SwiGLU, expert routing,
+/// softmax statistics, AdamW, and a matrix product whose rows do not depend on each other. Plain
+/// pointers, row-major fp32, no allocation, no thread.
 ///
 /// Every row of an output depends on its own inputs only, in one fixed order of additions: batch
 /// mates, chunking and the split over threads never change a bit. `cpu_ops()` is the table for the
 /// best instruction set of this machine (AVX2 or the baseline); both tables follow the same order.
-/// Callers that use threads split `rows` (or spans, or heads) themselves.
+/// Callers that use threads split `rows` (or spans, or heads) themselves. Where a gradient is a sum
+/// over rows ("added to"), they give each part of the rows a sum of its own, and choose the parts
+/// without regard to the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,15 @@ struct RmsNormBackwardArgs {
   float* dweight = nullptr;            // [width], added to
 };
 
+/// sums += the sum of each column.
+struct ColumnSumsArgs {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  const float* x = nullptr;  // [rows, x_stride]
+  int64_t x_stride = 0;
+  float* sums = nullptr;  // [columns], added to
+};
+
 /// Sizes of the attention heads. head_dim is a multiple of 8, at most kHeadDimMax.
 struct HeadShape {
   int32_t num_heads = 0;
@@ -42,19 +53,20 @@ struct HeadShape {
 };
 inline constexpr int32_t kHeadDimMax = 256;
 
-/// Optional per-head RMS norm of q and k, then rotary embedding (half-split); k and v go to the
-/// rows `cache_rows` of the cache.
+/// Optional per-head RMS norm of q and k, then rotary embedding (half-split) of the first
+/// rotary_dim channels of each head; k and v go to the rows `cache_rows` of the cache.
 struct RotaryArgs {
   int64_t rows = 0;
   HeadShape heads;
+  int32_t rotary_dim = 0;  // even, at most head_dim
   float epsilon = 0;
   const float* qkv = nullptr;           // [rows, (num_heads + 2 num_kv_heads) * head_dim]
   const float* q_weight = nullptr;      // [head_dim], or null: no norm
   const float* k_weight = nullptr;      // [head_dim], or null: no norm
   const int32_t* positions = nullptr;   // [rows]
   const int32_t* cache_rows = nullptr;  // [rows]
-  const float* cosine = nullptr;        // [positions, head_dim / 2]
-  const float* sine = nullptr;          // [positions, head_dim / 2]
+  const float* cosine = nullptr;        // [positions, rotary_dim / 2]
+  const float* sine = nullptr;          // [positions, rotary_dim / 2]
   float* q = nullptr;                   // [rows, num_heads * head_dim]
   float* keys = nullptr;                // [cache rows, num_kv_heads * head_dim]
   float* values = nullptr;              // [cache rows, num_kv_heads * head_dim]
@@ -63,6 +75,7 @@ struct RotaryArgs {
 struct RotaryBackwardArgs {
   int64_t rows = 0;
   HeadShape heads;
+  int32_t rotary_dim = 0;
   float epsilon = 0;
   const float* qkv = nullptr;  // as forward
   const float* q_weight = nullptr;
@@ -127,6 +140,74 @@ struct SwigluBackwardArgs {
   float* dgate_up = nullptr;          // [rows, 2 width], written
 };
 
+/// How the experts of a token are chosen and weighed.
+struct RouterShape {
+  int32_t num_experts = 0;  // at most kExpertsMax
+  int32_t experts_per_token = 0;
+  bool is_sigmoid = false;     // a score is sigmoid(logit), else the softmax over all experts
+  int32_t num_groups = 1;      // divides num_experts
+  int32_t groups_kept = 1;     // those with the greatest sum of their two best choices
+  bool is_normalized = false;  // the weights of a token are divided by their sum
+  float epsilon = 0;           // added to that sum
+  float scale = 1;             // of the weights
+};
+inline constexpr int32_t kExpertsMax = 1024;
+
+/// Experts of each row: those with the greatest choice in the groups that are kept, where choice =
+/// score + selection_bias; of equals the lower id first. Their weights are made of the scores
+/// alone. Order of experts_per_token: by falling choice.
+struct RouteArgs {
+  int64_t rows = 0;
+  RouterShape shape;
+  const float* selection_bias = nullptr;  // [num_experts], or null
+  const float* logits = nullptr;          // [rows, num_experts]
+  float* scores = nullptr;                // [rows, num_experts], kept for backward
+  int32_t* experts = nullptr;             // [rows, experts_per_token]
+  float* weights = nullptr;               // [rows, experts_per_token]
+};
+
+/// The choice of experts is constant: the gradient reaches the logits through the weights.
+struct RouteBackwardArgs {
+  int64_t rows = 0;
+  RouterShape shape;
+  const float* scores = nullptr;     // as forward
+  const int32_t* experts = nullptr;  // as forward
+  const float* dweights = nullptr;   // [rows, experts_per_token]
+  float* dlogits = nullptr;          // [rows, num_experts], written
+};
+
+/// y[i] = scale[i] * x[sources[i]]
+struct GatherRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  const float* x = nullptr;          // [any, width]
+  const int32_t* sources = nullptr;  // [rows]
+  const float* scale = nullptr;      // [rows], or null: 1
+  float* y = nullptr;                // [rows, width]
+};
+
+/// y[i] += sum over j, in order, of weights[i, j] * x[places[i, j]]
+struct CombineRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int32_t terms = 0;                // of a row
+  const float* x = nullptr;         // [any, width]
+  const int32_t* places = nullptr;  // [rows, terms]
+  const float* weights = nullptr;   // [rows, terms], or null: 1
+  float* y = nullptr;               // [rows, width], added to
+};
+
+/// dots[i, j] = a[i] . b[places[i, j]]
+struct DotRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int32_t terms = 0;
+  const float* a = nullptr;         // [rows, width]
+  const float* b = nullptr;         // [any, width]
+  const int32_t* places = nullptr;  // [rows, terms]
+  float* dots = nullptr;            // [rows, terms]
+};
+
 /// The distribution softmax(logits * inverse_temperature) of one row.
 struct SoftmaxArgs {
   int64_t vocab_size = 0;
@@ -174,15 +255,22 @@ struct AdamwArgs {
 inline constexpr int64_t kLinearPanel = 16;
 inline constexpr int64_t kLinearBlock = 192;
 
-/// Weights as linear_rows reads them: panels of kLinearPanel columns, each [terms, kLinearPanel],
-/// the last one filled with zeros. Weight of column n and term k:
+/// Weights as they lie in memory. Weight of column n and term k:
 /// weight[n * column_stride + k * term_stride].
-struct PackLinearArgs {
-  int64_t columns = 0;
-  int64_t terms = 0;
+struct LinearWeights {
   const float* weight = nullptr;
   int64_t column_stride = 0;
   int64_t term_stride = 1;
+};
+
+/// Weights as linear_rows reads them fastest: panels of kLinearPanel columns, each
+/// [terms, kLinearPanel]. Columns [column_begin, column_end) are written, where weights.weight is
+/// the first of them; lanes of the last panel beyond the matrix must be 0 before.
+struct PackLinearArgs {
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+  int64_t terms = 0;
+  LinearWeights weights;
   float* packed = nullptr;  // [packed_linear_floats(columns, terms)]
 };
 constexpr int64_t linear_panels_of(int64_t columns) {
@@ -197,16 +285,19 @@ constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
 /// block_j being the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one
 /// fused multiply-add. So neither the number of rows, nor columns, nor panels of a call, nor terms
 /// that are 0 at the end, nor the instruction set (with fused multiply-add) changes a bit. Callers
-/// that use threads give each some rows or some panels. It keeps 370 KB a thread, for a copy of x.
+/// that use threads give each some rows or some panels. It keeps 390 KB a thread, for a copy of x
+/// and of a block of weights. Without terms, y = residual + bias.
 struct LinearRowsArgs {
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t terms = 0;
   int64_t panel_begin = 0;  // columns of panels [panel_begin, panel_end) are computed
   int64_t panel_end = 0;
-  const float* x = nullptr;  // [rows, terms]
+  const float* x = nullptr;  // x of row r and term k: x[r * x_stride + k * x_term_stride]
   int64_t x_stride = 0;
-  const float* packed = nullptr;    // by pack_linear
+  int64_t x_term_stride = 1;
+  const float* packed = nullptr;  // by pack_linear; null: `weights`, packed block by block
+  LinearWeights weights;
   const float* bias = nullptr;      // [columns], or null
   const float* residual = nullptr;  // [rows, columns], or null; may be y
   int64_t residual_stride = 0;
@@ -218,15 +309,23 @@ struct CpuOps {
   const char* name;
   void (*rms_norm)(const RmsNormArgs&);
   void (*rms_norm_backward)(const RmsNormBackwardArgs&);
+  void (*column_sums)(const ColumnSumsArgs&);
   void (*rotary)(const RotaryArgs&);
   void (*rotary_backward)(const RotaryBackwardArgs&);
   void (*attention)(const AttentionArgs&);
   void (*attention_backward)(const AttentionBackwardArgs&);
   void (*swiglu)(const SwigluArgs&);
   void (*swiglu_backward)(const SwigluBackwardArgs&);
+  void (*route)(const RouteArgs&);
+  void (*route_backward)(const RouteBackwardArgs&);
+  void (*gather_rows)(const GatherRowsArgs&);
+  void (*combine_rows)(const CombineRowsArgs&);
+  void (*dot_rows)(const DotRowsArgs&);
   SoftmaxStats (*softmax)(const SoftmaxArgs&);
   void (*softmax_backward)(const SoftmaxBackwardArgs&);
   void (*adamw)(const AdamwArgs&);
+  /// The sum of the squares of `count` floats.
+  double (*sum_of_squares)(const float* x, int64_t count);
   void (*pack_linear)(const PackLinearArgs&);
   void (*linear_rows)(const LinearRowsArgs&);
 };

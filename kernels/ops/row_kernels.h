@@ -48,6 +48,13 @@ static void rms_norm_backward(const RmsNormBackwardArgs& args) {
   }
 }
 
+static void column_sums(const ColumnSumsArgs& args) {
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const float* x = args.x + row * args.x_stride;
+    for (int64_t i = 0; i < args.columns; ++i) args.sums[i] += x[i];
+  }
+}
+
 PRIMERL_INLINE Lanes sigmoid(Lanes x) { return 1.0F / (1.0F + exp_of(-x)); }
 
 static void swiglu(const SwigluArgs& args) {
@@ -131,6 +138,20 @@ static void softmax_backward(const SoftmaxBackwardArgs& args) {
   const Lanes z = load_part(args.logits + whole, rest, 0) * args.inverse_temperature;
   store_part(args.logits + whole, exp_of(z - args.log_normalizer) * factor, rest);
   args.logits[args.label] -= factor;
+}
+
+static double sum_of_squares(const float* x, int64_t count) {
+  using Doubles = double __attribute__((vector_size(32)));
+  using Floats = float __attribute__((vector_size(16), aligned(4), may_alias));
+  Doubles sums = {0, 0, 0, 0};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const Doubles wide = __builtin_convertvector(*reinterpret_cast<const Floats*>(x + i), Doubles);
+    sums += wide * wide;
+  }
+  double sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
 }
 
 static void adamw(const AdamwArgs& args) {

@@ -32,14 +32,25 @@ struct ScheduleOptions {
   double min_lr = 0.0;
 };
 
+/// For who looks for a broken number.
+struct LearnerDebugOptions {
+  bool check_finite = false;  // name the first activation that is not a number
+  std::string batch_folder;   // keep the batches of steps here (batch_file.h); empty = no
+  int32_t batches_max = 16;   // the newest; older ones are removed
+  std::string dump_folder;    // all numbers of a step (train-step --dump); empty = no
+};
+
 struct LearnerOptions {
   LossOptions loss;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
-  int32_t micro_batch_tokens = 4096;  // tokens packed into one forward and backward
-  int32_t threads = 0;                // 0 = decided by the plan
-  std::string device = "cpu";         // of its process, which the plan decides
-  int32_t max_steps = 0;              // of the tenant, for the schedule; 0 = unknown
+  LearnerDebugOptions debug;
+  int32_t micro_batch_tokens = 4096;   // tokens packed into one forward and backward
+  std::string recompute = "none";      // or "keep_attention" or "full"
+  std::string numerics = "invariant";  // or "fast"
+  int32_t threads = 0;                 // 0 = decided by the plan
+  std::string device = "cpu";          // of its process, which the plan decides
+  int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown
   int64_t init_seed = -1;  // >= 0: a folder without weights starts from random ones (SFT)
 };
 

@@ -8,6 +8,7 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "kernels/models/tensors.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/weights/options.h"
 #include "runtime/plugins/plugins.h"
@@ -93,6 +94,40 @@ OptionsOf<S> learner_options() {
              "compute threads; 0 = its share of the process's cores");
 }
 
+constexpr const char* kNumericsDoc =
+    "\"invariant\": products that give engine and learner equal bits; \"fast\": the vendor's";
+
+OptionsOf<EngineOptions> torch_engine_options() {
+  const OptionSet debug = OptionsOf<EngineDebugOptions>().field(
+      "check_finite", &EngineDebugOptions::check_finite, any(),
+      "ends the step at the first activation that is not a number, and names it");
+  return engine_options<EngineOptions>()
+      .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
+      .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
+}
+
+OptionSet learner_debug_options() {
+  using D = LearnerDebugOptions;
+  return OptionsOf<D>()
+      .field("check_finite", &D::check_finite, any(),
+             "names the first activation that is not a number, and skips the step")
+      .field("batch_folder", &D::batch_folder, any(),
+             "keeps each step's batch here, for `primerl-graph train-step`; empty = no")
+      .field("batches_max", &D::batches_max, at_least(1) | unit("files"),
+             "newest batches that are kept");
+}
+
+OptionsOf<LearnerOptions> torch_learner_options() {
+  using L = LearnerOptions;
+  return learner_options<L>()
+      .field("recompute", &L::recompute, one_of({"none", "keep_attention", "full"}),
+             "what backward computes again instead of keeping it: less memory, more time")
+      .field("numerics", &L::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
+      .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
+      .field("init_seed", &L::init_seed, at_least(-1),
+             "a folder without weights starts from random ones of this seed; -1 = is refused");
+}
+
 OptionSet scripted_engine_options() {
   using S = ScriptedEngineOptions;
   return engine_options<S>()
@@ -152,6 +187,7 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     contract.validate = [](const void* bound) {
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
+  if (backend == "torch") contract.check_model = check_model_folder;
   contract.kind = std::move(kind);
   contract.backend = std::move(backend);
   contract.doc = std::move(doc);
@@ -177,15 +213,12 @@ ResourceContract weight_channel(std::string backend, std::string doc) {
 std::vector<ResourceContract> resource_contracts() {
   std::vector<ResourceContract> all;
   all.push_back(computing("engine", "torch", "generates with a model of a Hugging Face folder",
-                          engine_options<EngineOptions>()));
+                          torch_engine_options()));
   all.push_back(computing("engine", "scripted",
                           "generates seeded tokens without a model, at stated costs",
                           scripted_engine_options()));
-  all.push_back(computing(
-      "learner", "torch", "trains a model of a Hugging Face folder",
-      learner_options<LearnerOptions>().field(
-          "init_seed", &LearnerOptions::init_seed, at_least(-1),
-          "a folder without weights starts from random ones of this seed; -1 = is refused")));
+  all.push_back(computing("learner", "torch", "trains a model of a Hugging Face folder",
+                          torch_learner_options()));
   all.push_back(computing("learner", "scripted", "takes steps without a model, at stated costs",
                           scripted_learner_options()));
   all.push_back(weight_channel(

@@ -13,6 +13,7 @@ Command actors_command();
 Command agent_command();
 Command bisect_command();  // hands over to primerl-worker
 Command check_command();
+Command compare_activations_command();
 Command completion_command();
 Command doctor_command();
 Command explain_command();
@@ -20,6 +21,7 @@ Command generate_command();  // hands over to primerl-worker
 Command init_command();
 Command keys_command();
 Command messages_command();
+Command model_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker
 Command run_command();
@@ -28,6 +30,7 @@ Command score_command();  // hands over to primerl-worker
 Command sft_command();
 Command show_command();
 Command trace_command();
+Command train_step_command();  // hands over to primerl-worker
 
 /// All of primerl-graph.
 std::vector<Command> graph_commands();

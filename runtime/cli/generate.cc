@@ -3,6 +3,7 @@
 #include "runtime/program/model_options.h"
 
 namespace primerl {
+
 Command generate_command() {
   auto arguments = std::make_shared<GenerateArguments>();
   return {
@@ -16,6 +17,15 @@ Command score_command() {
   auto arguments = std::make_shared<ScoreArguments>();
   return {"score", "prints the learner's log-probability of every token after the first",
           "primerl-graph score --model examples/reverse_text/model --ids-file ids.txt --json",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] { return hand_over(*arguments); }};
+}
+
+Command train_step_command() {
+  auto arguments = std::make_shared<TrainStepArguments>();
+  return {"train-step", "takes one training step on a batch that a run kept",
+          "primerl-graph train-step --model examples/reverse_text/model --batch "
+          "step_000003.safetensors",
           [arguments](Arguments& flags) { arguments->declare(flags); },
           [arguments] { return hand_over(*arguments); }};
 }

@@ -12,7 +12,7 @@ constexpr int64_t kTokensMax = int64_t{1} << 20;
 constexpr int64_t kThreadsMax = 1024;
 
 void declare_model(Arguments& arguments, std::string& model, int64_t& threads, bool& json) {
-  arguments.text(model, "--model", "DIR", "a Hugging Face folder (qwen3 or llama)");
+  arguments.text(model, "--model", "DIR", "a Hugging Face folder");
   arguments.integer(threads, "--threads", "N", "compute threads; 0 = one per core", 0, kThreadsMax);
   arguments.flag(json, "--json", "prints one JSON object a line");
 }
@@ -88,6 +88,43 @@ Status ScoreArguments::validate() const {
 std::vector<std::string> ScoreArguments::words() const {
   std::vector<std::string> all{"score", "--model=" + model, "--ids-file=" + ids_file,
                                fmt::format("--threads={}", threads)};
+  if (json) all.push_back("--json");
+  return all;
+}
+
+void TrainStepArguments::declare(Arguments& arguments) {
+  declare_model(arguments, model, threads, json);
+  arguments.text(batch, "--batch", "FILE", "a batch that a learner kept (debug.batch_folder)");
+  arguments.text(checkpoint, "--checkpoint", "DIR",
+                 "weights and optimizer of a run's checkpoint, instead of the model's weights");
+  arguments.text(dump, "--dump", "DIR", "writes every activation, gradient and new weight");
+  arguments.number(lr, "--lr", "LR", "learning rate", 0, 1);
+  arguments.integer(micro_batch_tokens, "--micro-batch-tokens", "N", "of one forward and backward",
+                    1, INT32_MAX);
+  arguments.choice(numerics, "--numerics", {"invariant", "fast"}, "of products");
+  arguments.choice(recompute, "--recompute", {"none", "keep_attention", "full"},
+                   "what backward computes again");
+  arguments.flag(check_finite, "--check-finite", "names the first activation that is no number");
+}
+
+Status TrainStepArguments::validate() const {
+  RETURN_IF_ERROR(validate_model(model));
+  if (batch.empty()) return error(Code::kInvalid, "--batch FILE is needed");
+  return ok();
+}
+
+std::vector<std::string> TrainStepArguments::words() const {
+  std::vector<std::string> all{"train-step",
+                               "--model=" + model,
+                               "--batch=" + batch,
+                               "--lr=" + exact(lr),
+                               fmt::format("--micro-batch-tokens={}", micro_batch_tokens),
+                               "--numerics=" + numerics,
+                               "--recompute=" + recompute,
+                               fmt::format("--threads={}", threads)};
+  if (!checkpoint.empty()) all.push_back("--checkpoint=" + checkpoint);
+  if (!dump.empty()) all.push_back("--dump=" + dump);
+  if (check_finite) all.push_back("--check-finite");
   if (json) all.push_back("--json");
   return all;
 }

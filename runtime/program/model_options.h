@@ -1,5 +1,5 @@
-/// The flags of `generate` and `score`, declared once: primerl-graph checks them without torch and
-/// hands them over; primerl-worker parses the same words again.
+/// The flags of `generate`, `score` and `train-step`, declared once: primerl-graph checks them
+/// without torch and hands them over; primerl-worker parses the same words again.
 #pragma once
 
 #include <string>
@@ -36,6 +36,24 @@ struct ScoreArguments {
   std::string model;
   std::string ids_file;
   int64_t threads = 0;
+  bool json = false;
+
+  void declare(Arguments& arguments);
+  Status validate() const;
+  std::vector<std::string> words() const;
+};
+
+struct TrainStepArguments {
+  std::string model;
+  std::string checkpoint;
+  std::string batch;
+  std::string dump;
+  double lr = 1e-6;
+  int64_t micro_batch_tokens = 4096;
+  std::string numerics = "invariant";
+  std::string recompute = "none";
+  int64_t threads = 0;
+  bool check_finite = false;
   bool json = false;
 
   void declare(Arguments& arguments);

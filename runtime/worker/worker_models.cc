@@ -12,6 +12,7 @@
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/train/batch_file.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "runtime/backends/backends.h"
@@ -211,6 +212,42 @@ Status score(const ScoreArguments& arguments) {
   return ok();
 }
 
+Status train_step(const TrainStepArguments& arguments) {
+  ASSIGN_OR_RETURN(const TrainBatch batch, read_train_batch(arguments.batch));
+  LearnerOptions options;
+  options.optimizer.lr = arguments.lr;
+  options.micro_batch_tokens = static_cast<int32_t>(arguments.micro_batch_tokens);
+  options.numerics = arguments.numerics;
+  options.recompute = arguments.recompute;
+  options.threads = thread_count(arguments.threads);
+  options.debug.check_finite = arguments.check_finite;
+  options.debug.dump_folder = arguments.dump;
+  ASSIGN_OR_RETURN(auto learner, load_learner(options, arguments.model));
+  if (!arguments.checkpoint.empty()) RETURN_IF_ERROR(learner->load(arguments.checkpoint));
+  ASSIGN_OR_RETURN(const TrainReport report, learner->step(batch, nullptr));
+  if (arguments.json) {
+    print_text(Json::object()
+                   .set("schema", "primerl.train_step/1")
+                   .set("loss", report.loss)
+                   .set("grad_norm", report.grad_norm)
+                   .set("entropy_mean", report.entropy_mean)
+                   .set("mismatch_kl_mean", report.mismatch_kl_mean)
+                   .set("num_tokens", report.num_tokens)
+                   .set("num_loss_tokens", report.num_loss_tokens)
+                   .set("num_micro_batches", report.num_micro_batches)
+                   .set("skipped", report.skipped)
+                   .set("skip_reason", report.skip_reason)
+                   .dump() +
+               "\n");
+  } else {
+    print_text(fmt::format("loss {}, gradient norm {}, mismatch KL {}, {} tokens, {} with a loss\n",
+                           report.loss, report.grad_norm, report.mismatch_kl_mean,
+                           report.num_tokens, report.num_loss_tokens));
+  }
+  if (!report.skipped) return ok();
+  return error(Code::kUnavailable, "the step was skipped: {}", report.skip_reason);
+}
+
 /// Wrong flags are 3; anything about the model or the input is 2, a failure of ours 1.
 int exit_code_of(const Status& status) {
   if (status.ok()) return kExitDone;
@@ -241,6 +278,18 @@ Command worker_score_command() {
             const Status valid = arguments->validate();
             if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
             return exit_code_of(score(*arguments));
+          }};
+}
+
+Command worker_train_step_command() {
+  auto arguments = std::make_shared<TrainStepArguments>();
+  return {"train-step", "takes one training step on a batch that a run kept",
+          "primerl-worker train-step --model examples/reverse_text/model --batch b.safetensors",
+          [arguments](Arguments& flags) { arguments->declare(flags); },
+          [arguments] {
+            const Status valid = arguments->validate();
+            if (!valid.ok()) return fail(valid.error(), kExitBadCommandLine);
+            return exit_code_of(train_step(*arguments));
           }};
 }
 

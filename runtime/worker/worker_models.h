@@ -1,5 +1,5 @@
-/// `primerl-worker generate | score | backends | device`: one model, no graph. The engine and the
-/// learner are the ones a run uses, so that what these print is what training sees.
+/// `primerl-worker generate | score | train-step | backends | device`: one model, no graph. The
+/// engine and the learner are the ones a run uses, so that what these print is what training sees.
 #pragma once
 
 #include "runtime/program/command_line.h"
@@ -8,6 +8,7 @@ namespace primerl {
 
 Command worker_generate_command();
 Command worker_score_command();
+Command worker_train_step_command();
 /// Says why libtorch's backends cannot compute on a device, or nothing; `run` and `doctor` ask.
 Command device_command();
 /// Lists the (kind, backend) pairs of this build; `doctor` asks.

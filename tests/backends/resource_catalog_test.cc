@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/scripted/options.h"
+#include "kernels/weights/safetensors.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -71,6 +72,29 @@ TEST(ModelFacts, EveryFaultNamesTheFile) {
     ASSERT_FALSE(facts.ok()) << text;
     EXPECT_THAT(facts.error().message(), HasSubstr("config.json")) << text;
   }
+}
+
+TEST(ModelCheck, RefusesAModelThatCannotBeComputedBeforeAnythingStarts) {
+  ResourceContract engine;
+  for (const auto& contract : resource_contracts())
+    if (contract.backend == "torch" && contract.kind == "engine") engine = contract;
+  ScratchFolder scratch;
+  const std::string folder = scratch.path();
+  const auto why = [&] {
+    const Status usable = engine.check_model(folder);
+    return usable.ok() ? "" : usable.error().text();
+  };
+  const std::string head = R"({"model_type": "llama", "vocab_size": 9, "hidden_size": 16, )"
+                           R"("intermediate_size": 8, "num_hidden_layers": 1, )"
+                           R"("num_attention_heads": 2)";
+  write_text(scratch.path() / "config.json", head + R"(, "logit_scale": 0.5})");
+  EXPECT_THAT(why(), HasSubstr("'logit_scale' is not known for this model type"));
+  write_text(scratch.path() / "config.json", head + R"(, "head_dim": 12})");
+  EXPECT_THAT(why(), HasSubstr("'head_dim' 12 is not supported"));
+  write_text(scratch.path() / "config.json", head + "}");
+  EXPECT_EQ(why(), "") << "its weights may lie elsewhere";
+  CHECK(write_safetensors(scratch.path() / "model.safetensors", {}).ok(), "cannot write");
+  EXPECT_THAT(why(), HasSubstr("tensor 'lm_head.weight' of shape [9, 16] is missing"));
 }
 
 }  // namespace

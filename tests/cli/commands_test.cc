@@ -17,9 +17,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {"run",      "check",  "show", "explain",   "actors",
-                                            "messages", "schema", "init", "doctor",    "sft",
-                                            "generate", "score",  "ps",   "completion"};
+const std::vector<std::string> kCommands = {"run",      "check",  "show", "explain",    "actors",
+                                            "messages", "schema", "init", "doctor",     "sft",
+                                            "generate", "score",  "ps",   "completion", "model"};
 
 std::string scripted_graph() { return source_path("tests/cli/graphs/scripted.toml"); }
 
@@ -52,6 +52,22 @@ TEST(Commands, EveryOneRefusesAnUnknownFlagWithCode3) {
     EXPECT_THAT(end.err, StartsWith("error: ")) << name;
     EXPECT_THAT(end.out, IsEmpty()) << name;
   }
+}
+
+TEST(Commands, ModelSaysWhatAFolderHoldsAndNeeds) {
+  const std::string folder = source_path("examples/reverse_text/model");
+  const auto end = run_graph_program({"model", folder});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.out, StartsWith("qwen3: 5 layers, hidden 128, vocabulary 97, 256 positions\n"
+                                  "  layers 0-4      attention: 4 heads, 2 key-value heads"));
+  EXPECT_THAT(end.out, HasSubstr("complete, tensors: "));
+  EXPECT_THAT(end.out, HasSubstr("run it on the CPU, in fp32"));
+  const Json json = parsed(run_graph_program({"model", folder, "--json"}).out);
+  EXPECT_EQ(*json.get_string("schema"), "primerl.model/1");
+  EXPECT_EQ(*json.find("kv_bytes_per_token")->get_int("fp32"), 5 * 2 * 2 * 32 * 4);
+  const auto none = run_graph_program({"model", source_path("examples")});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("config.json"));
 }
 
 TEST(Commands, ANearMissIsNamed) {

@@ -4,7 +4,9 @@
 
 #include <cmath>
 
+#include "kernels/train/batch_file.h"
 #include "tests/e2e/run_files.h"
+#include "tests/store/scratch_folder.h"
 #include "tests/torch/reference_models.h"
 
 namespace primerl {
@@ -127,6 +129,61 @@ TEST_P(ModelCommands, BadInputIsNamedWithCode2) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelCommands, ::testing::Values("qwen3", "llama"),
                          [](const auto& one) { return one.param; });
+
+/// A batch of one sample that any of the reference models can learn.
+std::string batch_file() {
+  TrainBatch batch;
+  batch.loss = LossKind::kCrossEntropy;
+  TrainSample& sample = batch.samples.emplace_back();
+  sample.tokens = {5, 9, 33, 80, 2, 14, 77, 3};
+  sample.loss_mask.assign(8, 1);
+  const auto file = new_scratch_folder() / "batch.safetensors";
+  CHECK(write_train_batch(file, batch).ok(), "cannot write");
+  return file.string();
+}
+
+// Equal bits whatever the threads, and what is computed again; the vendor's products differ, and
+// the first number that does is named.
+TEST(TrainStep, NamesTheFirstNumberThatDiffers) {
+  const std::string model = (reference_models() / "qwen3_moe").string(), batch = batch_file();
+  const auto folder = new_scratch_folder();
+  const auto dump = [&](const std::string& name, std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "train-step", "--model", model, "--batch", batch, "--dump", (folder / name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto end = run_graph_program(words);
+    EXPECT_EQ(end.code, 0) << end.err;
+    return end.out;
+  };
+  const auto compare = [&](const std::string& a, const std::string& b,
+                           std::vector<std::string> more = {}) {
+    std::vector<std::string> words = {"compare-activations", (folder / a).string(),
+                                      (folder / b).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  };
+  EXPECT_EQ(dump("one", {"--threads", "1"}), dump("two", {"--threads", "2"}));
+  dump("again", {"--recompute", "full"});
+  dump("faster", {"--lr", "0.01"});
+  const auto equal = compare("one", "two");
+  EXPECT_EQ(equal.code, 0) << equal.out;
+  EXPECT_THAT(equal.out, HasSubstr(" tensors are equal"));
+  EXPECT_EQ(compare("one", "again").code, 0);
+  const auto different = compare("one", "faster");
+  EXPECT_EQ(different.code, 1);
+  EXPECT_THAT(different.out, HasSubstr("first different: weight."));
+  EXPECT_EQ(compare("one", "faster", {"--tolerance", "2"}).code, 0);
+  EXPECT_EQ(compare("one", "nowhere").code, 2);
+}
+
+TEST(TrainStep, RefusesABatchThatIsNone) {
+  const auto file = new_scratch_folder() / "batch.safetensors";
+  write_text(file, "nothing");
+  const auto end = run_graph_program(
+      {"train-step", "--model", (reference_models() / "qwen3").string(), "--batch", file.string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("batch.safetensors"));
+}
 
 }  // namespace
 }  // namespace primerl

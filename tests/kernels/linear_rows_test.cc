@@ -37,8 +37,8 @@ struct Product {
         residual(random_floats(rows * columns, mix(seed, 4))) {}
 
   Floats packed(const CpuOps& ops) const {
-    Floats to(static_cast<size_t>(packed_linear_floats(columns, terms)), NAN);
-    ops.pack_linear({columns, terms, weight.data(), terms, 1, to.data()});
+    Floats to(static_cast<size_t>(packed_linear_floats(columns, terms)), 0);
+    ops.pack_linear({0, columns, terms, {weight.data(), terms, 1}, to.data()});
     return to;
   }
   LinearRowsArgs args(const Floats& packed_weights, Floats& y) const {
@@ -194,9 +194,55 @@ TEST_P(LinearRowsOf, TransposedWeightsArePackedAsTheyAre) {
     for (int64_t k = 0; k < p.terms; ++k)
       transposed[static_cast<size_t>(k * p.columns + c)] =
           p.weight[static_cast<size_t>(c * p.terms + k)];
-  Floats packed(static_cast<size_t>(packed_linear_floats(p.columns, p.terms)), NAN);
-  ops_.pack_linear({p.columns, p.terms, transposed.data(), 1, p.columns, packed.data()});
+  Floats packed(static_cast<size_t>(packed_linear_floats(p.columns, p.terms)), 0);
+  ops_.pack_linear({0, p.columns, p.terms, {transposed.data(), 1, p.columns}, packed.data()});
   EXPECT_EQ(packed, p.packed(ops_));
+}
+
+// A folder has q, k and v apart; the product has them as one matrix.
+TEST_P(LinearRowsOf, WeightsMayBePackedInParts) {
+  const Product p(1, 61, 37, 10);
+  for (const int64_t cut : {1, 8, 16, 24, 33, 60}) {
+    Floats packed(static_cast<size_t>(packed_linear_floats(p.columns, p.terms)), 0);
+    for (const auto& [begin, end] : {std::pair{int64_t{0}, cut}, std::pair{cut, p.columns}})
+      ops_.pack_linear(
+          {begin, end, p.terms, {p.weight.data() + begin * p.terms, p.terms, 1}, packed.data()});
+    EXPECT_EQ(packed, p.packed(ops_)) << cut;
+  }
+}
+
+// Backward's products read weights and rows as they lie in memory.
+TEST_P(LinearRowsOf, WhatIsNotPackedGivesTheSameBits) {
+  for (const int64_t rows : kRows)
+    for (const int64_t columns : {1, 8, 17, 100})
+      for (const int64_t terms : {1, 7, 193}) {
+        const Product p(rows, columns, terms, 11);
+        const Floats whole = p.multiplied(ops_);
+        Floats turned_weight(p.weight.size()), turned_x(p.x.size());
+        for (int64_t k = 0; k < terms; ++k) {
+          for (int64_t c = 0; c < columns; ++c)
+            turned_weight[static_cast<size_t>(k * columns + c)] =
+                p.weight[static_cast<size_t>(c * terms + k)];
+          for (int64_t r = 0; r < rows; ++r)
+            turned_x[static_cast<size_t>(k * rows + r)] = p.x[static_cast<size_t>(r * terms + k)];
+        }
+        for (const bool is_weight_turned : {false, true})
+          for (const bool is_x_turned : {false, true}) {
+            Floats y = p.empty();
+            LinearRowsArgs args = p.args({}, y);
+            args.packed = nullptr;
+            args.weights = is_weight_turned ? LinearWeights{turned_weight.data(), 1, columns}
+                                            : LinearWeights{p.weight.data(), terms, 1};
+            if (is_x_turned) {
+              args.x = turned_x.data();
+              args.x_stride = 1;
+              args.x_term_stride = rows;
+            }
+            ops_.linear_rows(args);
+            ASSERT_EQ(y, whole) << rows << " x " << columns << " x " << terms << ", "
+                                << is_weight_turned << is_x_turned;
+          }
+      }
 }
 
 TEST_P(LinearRowsOf, WritesNothingBesideItsRowsAndColumns) {

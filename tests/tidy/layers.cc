@@ -16,8 +16,9 @@ const std::vector<std::string> kBehindServices = {
     "csignal", "semaphore",  "latch",        "sys/time.h",
     "barrier", "dlfcn.h"};
 
-const std::vector<std::string> kTorchFree = {
-    "kernels/engine/", "kernels/train/", "kernels/weights/", "kernels/text/", "kernels/scripted/"};
+const std::vector<std::string> kTorchFree = {"kernels/engine/",  "kernels/train/",
+                                             "kernels/weights/", "kernels/text/",
+                                             "kernels/models/",  "kernels/scripted/"};
 
 std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {
   base.insert(base.end(), more.begin(), more.end());
@@ -111,6 +112,7 @@ const std::vector<Layer>& layers() {
       {"kernels/train/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/weights/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/text/", with(kTorchFree, {"graph/base/"}), {}, {}},
+      {"kernels/models/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/scripted/", with(kTorchFree, {"graph/base/"}), {}, {}},
       {"kernels/ops/", {"kernels/ops/", "graph/base/"}, {}, {}},
       {"kernels/torch/", {"kernels/", "graph/base/"}, {}, {}},

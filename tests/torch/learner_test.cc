@@ -1,4 +1,4 @@
-#include "kernels/torch/learner.h"
+#include "kernels/torch/training/learner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

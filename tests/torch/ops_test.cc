@@ -265,6 +265,27 @@ TEST_P(Ops, ChunksOfAPromptChangeNoBit) {
                          whole.out.end() - static_cast<std::ptrdiff_t>(width)));
 }
 
+TEST_P(Ops, RotaryTurnsSomeChannelsAndLeavesTheRest) {
+  const HeadShape heads{1, 1, 16};
+  Floats x = random_floats(48, 31), cosine(4, 0), sine(4, 1);  // a quarter turn of 4 pairs
+  const std::vector<int32_t> zero = {0};
+  Floats q(16), k(16), v(16);
+  ops_.rotary({1, heads, 8, 1e-6F, x.data(), nullptr, nullptr, zero.data(), zero.data(),
+               cosine.data(), sine.data(), q.data(), k.data(), v.data()});
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(q[i], -x[i + 4]);
+    EXPECT_EQ(q[i + 4], x[i]);
+    EXPECT_EQ(k[i], -x[16 + i + 4]);
+  }
+  for (size_t i = 8; i < 16; ++i) EXPECT_EQ(q[i], x[i]);
+  Floats dx(48);
+  const Floats dq = random_floats(16, 32), dk = random_floats(16, 33), dv = random_floats(16, 34);
+  ops_.rotary_backward({1, heads, 8, 1e-6F, x.data(), nullptr, nullptr, zero.data(), cosine.data(),
+                        sine.data(), dq.data(), dk.data(), dv.data(), dx.data(), nullptr, nullptr});
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(dx[i + 4], -dq[i]);
+  for (size_t i = 8; i < 16; ++i) EXPECT_EQ(dx[i], dq[i]);
+}
+
 TEST_P(Ops, RotaryTurnsPairsAndItsBackwardTurnsBack) {
   const HeadShape heads{2, 1, 16};
   const int64_t rows = 3, width = (2 + 2) * 16;
@@ -282,8 +303,8 @@ TEST_P(Ops, RotaryTurnsPairsAndItsBackwardTurnsBack) {
     const float* q_weight = normed ? qw.data() : nullptr;
     const float* k_weight = normed ? kw.data() : nullptr;
     const auto forward = [&](const std::vector<int32_t>& to) {
-      ops_.rotary({rows, heads, 1e-6F, x.data(), q_weight, k_weight, positions.data(), to.data(),
-                   cosine.data(), sine.data(), q.data(), k.data(), v.data()});
+      ops_.rotary({rows, heads, 16, 1e-6F, x.data(), q_weight, k_weight, positions.data(),
+                   to.data(), cosine.data(), sine.data(), q.data(), k.data(), v.data()});
       return inner(dq, q) + inner(dk, k) + inner(dv, v);
     };
     forward(cache);
@@ -296,7 +317,7 @@ TEST_P(Ops, RotaryTurnsPairsAndItsBackwardTurnsBack) {
       EXPECT_NEAR(q[32 + 11], row[11] * std::cos(angle) + row[3] * std::sin(angle), 1e-6);
     }
     Floats dx(x.size()), dqw(16, 0), dkw(16, 0);
-    ops_.rotary_backward({rows, heads, 1e-6F, x.data(), q_weight, k_weight, positions.data(),
+    ops_.rotary_backward({rows, heads, 16, 1e-6F, x.data(), q_weight, k_weight, positions.data(),
                           cosine.data(), sine.data(), dq.data(), dk.data(), dv.data(), dx.data(),
                           dqw.data(), dkw.data()});
     forward(same);

@@ -1,4 +1,4 @@
-#include "kernels/torch/sampler.h"
+#include "kernels/torch/inference/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

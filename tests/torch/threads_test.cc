@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "kernels/torch/training/learner.h"
 #include "tests/torch/tiny_model.h"
 
 namespace primerl {
@@ -11,9 +12,10 @@ namespace {
 
 using Logprobs = std::map<uint64_t, std::vector<float>>;
 
-/// Large enough that every product is shared out (decoder.cc, kWorkPerThread).
-testing::TinyModel model() {
+/// Large enough that every product is shared out (parallel.h, kWorkPerThread).
+testing::TinyModel model(const std::string& model_type) {
   testing::TinyModel model;
+  model.model_type = model_type;
   model.hidden_size = 256;
   model.vocab_size = 1000;
   model.deviation = 0.05;
@@ -74,8 +76,10 @@ Logprobs score(const std::filesystem::path& folder, int threads, const Generated
   return all;
 }
 
-TEST(Threads, LeaveEngineAndLearnerEqualToTheBit) {
-  const auto folder = testing::make_folder(model());
+class Threads : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Threads, LeaveEngineAndLearnerEqualToTheBit) {
+  const auto folder = testing::make_folder(model(GetParam()));
   const Generated alone = generate(folder, 1, 1);
   for (const int engine_threads : {1, 2, 4})
     for (const uint64_t num_sequences : {1, 2, 9, 33}) {
@@ -89,6 +93,93 @@ TEST(Threads, LeaveEngineAndLearnerEqualToTheBit) {
             << " sequences";
     }
 }
+
+TrainBatch batch() {
+  TrainBatch made;
+  for (int32_t i = 0; i < 24; ++i) {
+    TrainSample& sample = made.samples.emplace_back();
+    for (int32_t t = 0; t < 20 + i; ++t) {
+      const bool is_sampled = t >= 6;
+      sample.tokens.push_back(is_sampled ? (i * 37 + t * 101) % 1000 : i / 4 + t);
+      sample.loss_mask.push_back(is_sampled ? 1 : 0);
+      sample.logprobs.push_back(is_sampled ? -7.0F : 0.0F);
+      sample.advantages.push_back(is_sampled ? static_cast<float>(i % 3) - 1.2F : 0.0F);
+    }
+  }
+  return made;
+}
+
+struct Trained {
+  TrainReport report;
+  std::vector<std::byte> weights, gradients;
+};
+
+Trained train(const std::filesystem::path& folder, const LearnerOptions& options) {
+  Trained trained;
+  std::jthread([&] {
+    auto made = make_torch_learner(options, folder).value();
+    auto& learner = dynamic_cast<TorchLearner&>(*made);
+    for (int step = 0; step < 2; ++step)
+      trained.report = learner.step(batch(), [] { return false; }).value();
+    const auto add = [](const std::vector<WeightTensor>& tensors, std::vector<std::byte>& to) {
+      for (const auto& tensor : tensors)
+        to.insert(to.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
+    };
+    add(learner.snapshot(PolicyVersion(1)).value()->tensors, trained.weights);
+    add(learner.gradients(), trained.gradients);
+  }).join();
+  return trained;
+}
+
+TEST_P(Threads, LeaveTrainingStepsEqualToTheBit) {
+  const auto folder = testing::make_folder(model(GetParam()));
+  LearnerOptions options;
+  options.micro_batch_tokens = 400;
+  options.optimizer.lr = 1e-3;
+  options.threads = 1;
+  const Trained alone = train(folder, options);
+  EXPECT_GT(alone.report.num_micro_batches, 1);
+  for (const int threads : {2, 3, 4}) {
+    options.threads = threads;
+    const Trained shared = train(folder, options);
+    EXPECT_EQ(shared.report.loss, alone.report.loss) << threads;
+    EXPECT_EQ(shared.report.grad_norm, alone.report.grad_norm) << threads;
+    EXPECT_TRUE(shared.gradients == alone.gradients) << threads;
+    EXPECT_TRUE(shared.weights == alone.weights) << threads;
+  }
+}
+
+TEST_P(Threads, WhatIsComputedAgainIsEqualToTheBit) {
+  const auto folder = testing::make_folder(model(GetParam()));
+  LearnerOptions options;
+  options.threads = 2;
+  const Trained kept = train(folder, options);
+  for (const char* recompute : {"keep_attention", "full"}) {
+    options.recompute = recompute;
+    const Trained again = train(folder, options);
+    EXPECT_TRUE(again.gradients == kept.gradients) << recompute;
+    EXPECT_TRUE(again.weights == kept.weights) << recompute;
+  }
+}
+
+/// Fast numerics are another order of additions, not another model.
+TEST_P(Threads, FastNumericsStayNearInvariantOnes) {
+  const auto folder = testing::make_folder(model(GetParam()));
+  LearnerOptions options;
+  options.threads = 1;
+  const Trained invariant = train(folder, options);
+  options.numerics = "fast";
+  const Trained fast = train(folder, options);
+  EXPECT_NEAR(fast.report.loss, invariant.report.loss, 1e-5);
+  EXPECT_NEAR(fast.report.grad_norm, invariant.report.grad_norm, 1e-4 * invariant.report.grad_norm);
+  EngineOptions engine;
+  engine.numerics = "fast";
+  auto made = make_torch_engine(engine, folder);
+  ASSERT_TRUE(made.ok()) << made.error().text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Torch, Threads, ::testing::Values("qwen3", "qwen3_moe", "glm4_moe"),
+                         [](const auto& one) { return one.param; });
 
 }  // namespace
 }  // namespace primerl

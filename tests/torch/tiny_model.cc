@@ -21,6 +21,11 @@ std::filesystem::path write_config(const TinyModel& model, const std::filesystem
   config.set("hidden_size", model.hidden_size).set("intermediate_size", 2 * model.hidden_size);
   config.set("num_hidden_layers", model.num_layers).set("num_attention_heads", 4);
   config.set("num_key_value_heads", 2).set("head_dim", 16);
+  const bool is_mixture = model.model_type.ends_with("_moe");
+  if (is_mixture) {
+    config.set(model.model_type == "glm4_moe" ? "n_routed_experts" : "num_experts", 8);
+    config.set("num_experts_per_tok", 3).set("moe_intermediate_size", model.hidden_size);
+  }
   config.set("max_position_embeddings", model.max_positions);
   config.set("tie_word_embeddings", model.model_type == "qwen3");
   config.set("eos_token_id", model.eos_id).set("initializer_range", model.deviation);

@@ -1,0 +1,78 @@
+// Bound: an engine reads every byte of a folder once and writes its own, so it cannot be faster
+// than the page cache is read (read_pages: 1 MiB at a time into one buffer). Aim: 0.8 of that rate,
+// with no copy of the weights beside the engine's own.
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "bench/kernels/shapes.h"
+#include "graph/base/descriptor.h"
+#include "kernels/models/tensors.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl::bench {
+namespace {
+
+constexpr Shape kLarge = {"2gb", 2048, 10, 6144, 16, 8, 128, 32000};
+
+/// 2 GB of zeros as a model; F32, or BF16 of half the size.
+std::filesystem::path make_large(DataType type) {
+  const auto folder = make_config(kLarge, std::string(to_string(type)));
+  const TensorTable table(read_model_config(folder).value());
+  int64_t largest = 0;
+  for (const auto& slice : table.slices()) largest = std::max(largest, slice.count);
+  const Blob zeros(std::vector<std::byte>(static_cast<size_t>(largest) * size_in_bytes(type)));
+  std::vector<WeightTensor> tensors;
+  for (const auto& slice : table.slices()) {
+    const auto size = static_cast<size_t>(slice.count) * size_in_bytes(type);
+    tensors.push_back({slice.name, type, slice.shape,
+                       Blob(std::make_shared<Blob>(zeros), zeros.bytes().first(size))});
+  }
+  CHECK(write_safetensors(folder / "model.safetensors", tensors).ok(), "cannot write");
+  return folder;
+}
+
+double file_bytes(const std::filesystem::path& folder) {
+  return static_cast<double>(std::filesystem::file_size(folder / "model.safetensors"));
+}
+
+void count_bytes(benchmark::State& state, double bytes) {
+  state.counters["GB/s"] =
+      benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void read_pages(benchmark::State& state, DataType type) {
+  const auto folder = make_large(type);
+  std::vector<char> buffer(size_t{1} << 20);
+  for (auto _ : state) {
+    const Descriptor file(::open((folder / "model.safetensors").c_str(), O_RDONLY | O_CLOEXEC));
+    while (::read(file.get(), buffer.data(), buffer.size()) > 0) benchmark::ClobberMemory();
+  }
+  count_bytes(state, file_bytes(folder));
+}
+
+void load_engine(benchmark::State& state, DataType type) {
+  const auto folder = make_large(type);
+  EngineOptions options;
+  options.kv_blocks = 1;
+  options.max_batched_tokens = 16;
+  options.max_running = 16;
+  options.threads = static_cast<int32_t>(state.range(0));
+  for (auto _ : state) CHECK(make_torch_engine(options, folder).ok(), "not loaded");
+  count_bytes(state, file_bytes(folder));
+}
+
+BENCHMARK_CAPTURE(read_pages, f32, DataType::kF32)->Unit(benchmark::kSecond)->UseRealTime();
+BENCHMARK_CAPTURE(load_engine, f32, DataType::kF32)
+    ->Arg(1)
+    ->Arg(2)
+    ->Unit(benchmark::kSecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(load_engine, bf16, DataType::kBF16)
+    ->Arg(1)
+    ->Arg(2)
+    ->Unit(benchmark::kSecond)
+    ->UseRealTime();
+
+}  // namespace
+}  // namespace primerl::bench

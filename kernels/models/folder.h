@@ -1,0 +1,30 @@
+/// A Hugging Face model folder: what is read once, and what a saved model must carry on.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/models/config.h"
+#include "kernels/weights/snapshot.h"
+
+namespace primerl {
+
+/// A model as its folder described it, without the weights.
+struct ModelFolder {
+  ModelConfig config;
+  /// Tokenizer and generation files, byte for byte: (file name, content).
+  std::vector<std::pair<std::string, std::string>> files;
+};
+
+/// Reads config.json and the files beside it. They are kept in memory, because the folder of a
+/// checkpoint may be gone when the next one is written.
+Result<ModelFolder> read_model_folder(const std::filesystem::path& folder);
+
+/// Writes config.json (its dtype now float32), the kept files and model.safetensors into `folder`,
+/// which it makes, and syncs all of it.
+Status write_model_folder(const std::filesystem::path& folder, const ModelFolder& model,
+                          const std::vector<WeightTensor>& tensors);
+
+}  // namespace primerl

@@ -1,0 +1,104 @@
+#include "kernels/torch/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/torch/parallel.h"
+
+namespace primerl {
+
+Decoder::Decoder(const ModelConfig& config, const DecoderWeights& weights)
+    : config_(config),
+      products_(weights.numerics()),
+      tools_{cpu_ops(), products_, room_, config.hidden_size,
+             static_cast<float>(config.rms_norm_epsilon)},
+      embedding_(weights.vector("embedding")),
+      final_norm_{weights.vector("final_norm"), nullptr},
+      weights_(weights),
+      frequencies_(rope_frequencies(config.rope, config.attention.rotary_dim)) {
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    auto& stages = layers_.emplace_back();
+    for (const auto& spec : config.layers[i].stages)
+      stages.push_back(
+          make_stage(spec, fmt::format("layers.{}.{}.", i, stage_name(spec)), weights, tools_));
+  }
+  head_.weight = weights.matrix(config.is_tied ? "embedding" : "head");
+}
+
+void Decoder::bind_gradients(float* flat) {
+  const Parameters parameters{weights_, ""};
+  dembedding_ = parameters.gradient(flat, "embedding");
+  final_norm_.dweight = parameters.gradient(flat, "final_norm");
+  head_.dweight = parameters.gradient(flat, config_.is_tied ? "embedding" : "head");
+  for (auto& layer : layers_)
+    for (auto& stage : layer) stage->bind_gradients(flat);
+}
+
+StepInput Decoder::begin(const RowBatch& batch) {
+  prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
+  spans_.clear();
+  for (const auto& span : batch.spans)
+    spans_.push_back({span.query_begin, span.num_queries, span.num_cached, span.kv_offset});
+  // Sequences that share a prefix begin with the same key.
+  const auto first_key = [&](const AttentionSpan& span) {
+    return batch.kv_rows[static_cast<size_t>(span.kv_offset)];
+  };
+  std::ranges::stable_sort(spans_, {}, first_key);
+  family_ends_.clear();
+  for (size_t i = 1; i <= spans_.size(); ++i)
+    if (i == spans_.size() || first_key(spans_[i]) != first_key(spans_[i - 1]))
+      family_ends_.push_back(static_cast<int64_t>(i));
+  StepInput step;
+  step.num_rows = batch.num_rows();
+  step.batch = &batch;
+  step.spans = spans_;
+  step.family_ends = family_ends_;
+  step.cosine = cosine_.data();
+  step.sine = sine_.data();
+  return step;
+}
+
+void Decoder::prepare_positions(int64_t count) {
+  const auto half = static_cast<int64_t>(frequencies_.size());
+  const auto ready = static_cast<int64_t>(cosine_.size()) / half;
+  if (count <= ready) return;
+  const int64_t wanted = std::max(count, 2 * ready);
+  const double factor = config_.rope.attention_factor;
+  cosine_.reserve(static_cast<size_t>(wanted * half));
+  sine_.reserve(static_cast<size_t>(wanted * half));
+  for (int64_t position = ready; position < wanted; ++position) {
+    for (const float frequency : frequencies_) {
+      const float angle = static_cast<float>(position) * frequency;
+      cosine_.push_back(static_cast<float>(factor * std::cos(static_cast<double>(angle))));
+      sine_.push_back(static_cast<float>(factor * std::sin(static_cast<double>(angle))));
+    }
+  }
+}
+
+void Decoder::embed(const RowBatch& batch, float* hidden) const {
+  const int64_t width = config_.hidden_size, rows = batch.num_rows();
+  share(rows, rows * width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      std::memcpy(hidden + row * width, embedding_ + batch.tokens[static_cast<size_t>(row)] * width,
+                  static_cast<size_t>(width) * sizeof(float));
+  });
+}
+
+/// Rows of one token add to the same place, in order: threads take some columns of all rows.
+void Decoder::embed_backward(const RowBatch& batch, const float* dhidden) const {
+  const int64_t width = config_.hidden_size;
+  share(
+      width, batch.num_rows() * width,
+      [&](int64_t begin, int64_t end) {
+        const float* from = dhidden;
+        for (const int32_t token : batch.tokens) {
+          float* to = dembedding_ + token * width;
+          for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+          from += width;
+        }
+      },
+      64);
+}
+
+}  // namespace primerl

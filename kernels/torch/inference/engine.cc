@@ -1,0 +1,249 @@
+#include "kernels/torch/inference/engine.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+#include "kernels/torch/boundary.h"
+#include "kernels/torch/device.h"
+#include "kernels/torch/finite.h"
+#include "kernels/torch/make.h"
+#include "kernels/torch/memory.h"
+#include "kernels/torch/parallel.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kWorkOfLogit = 8;      // of drawing from one, in multiply-adds
+constexpr double kCacheBytesMax = 1e15;  // beyond any machine; sizes in bytes stay integers
+
+SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
+                          std::shared_ptr<const Tokenizer> tokenizer) {
+  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer)};
+}
+
+/// Of keys and values; maybe more than an integer holds.
+double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return 2.0 * sizeof(float) * config.num_layers() * static_cast<double>(options.kv_blocks) *
+         options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
+}
+
+Error no_memory(const EngineOptions& options, const ModelConfig& config) {
+  return error(Code::kExhausted, "there is no memory for {} KV blocks: they need {:.0f} bytes",
+               options.kv_blocks, cache_bytes(options, config))
+      .note("lower 'kv_blocks' or 'block_size' of the engine");
+}
+
+}  // namespace
+
+TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config,
+                         std::shared_ptr<const Tokenizer> tokenizer)
+    : options_(options),
+      config_(config),
+      table_(config_),
+      weights_(table_, numerics_of(options.numerics), DecoderWeights::Use::kEngine),
+      decoder_(config_, weights_),
+      scheduler_(limits_of(options, config_, std::move(tokenizer))) {
+  const int64_t rows = std::max(options.max_batched_tokens, 1);
+  SharedBuffers shared(rows);
+  for (size_t i = 0; i < decoder_.num_layers(); ++i)
+    for (auto& layer = rows_.emplace_back(); const auto& stage : decoder_.layer(i))
+      layer.push_back(shared.of(stage->activations()));
+  hidden_ = at::zeros({rows, config_.hidden_size}, at::kFloat);
+  const int64_t samples = std::min<int64_t>(rows, options.max_running);
+  sampled_ = at::zeros({samples, config_.hidden_size}, at::kFloat);
+  logits_ = at::empty({samples, config_.vocab_size}, at::kFloat);
+}
+
+Status TorchEngine::make_cache() {
+  const AttentionSpec& attention = config_.attention;
+  const int64_t cache_rows = static_cast<int64_t>(options_.kv_blocks) * options_.block_size;
+  const int64_t width = static_cast<int64_t>(attention.num_kv_heads) * attention.head_dim;
+  try {
+    keys_ = at::zeros({config_.num_layers(), cache_rows, width}, at::kFloat);
+    values_ = at::zeros({config_.num_layers(), cache_rows, width}, at::kFloat);
+  } catch (const std::exception&) {
+    return no_memory(options_, config_);
+  }
+  return ok();
+}
+
+Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
+  return weights_.load(tensors);
+}
+
+/// It has memory for one set of whole weights.
+Status TorchEngine::check_key(WeightsKey key) const {
+  if (!key.is_whole())
+    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
+        .note("adapters come in a later release");
+  const auto& held = scheduler_.versions().list();
+  if (held.empty() || held.front().key == key) return ok();
+  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
+               held.front().key, key)
+      .note(
+          "it has memory for the whole weights of one tenant; give each tenant engines of its own")
+      .note("tenants that share an engine by adapters come in a later release");
+}
+
+Status TorchEngine::submit(SequenceRequest request) {
+  RETURN_IF_ERROR(check_key(request.key()));
+  return scheduler_.submit(std::move(request));
+}
+
+Status TorchEngine::forward() {
+  StepInput step = decoder_.begin(plan_.rows);
+  float* hidden = hidden_.mutable_data_ptr<float>();
+  decoder_.embed(plan_.rows, hidden);
+  const int64_t stride = keys_.stride(0);
+  step.keys = keys_.mutable_data_ptr<float>();
+  step.values = values_.mutable_data_ptr<float>();
+  for (size_t i = 0; i < decoder_.num_layers(); ++i, step.keys += stride, step.values += stride)
+    for (size_t s = 0; s < rows_[i].size(); ++s) {
+      decoder_.layer(i)[s]->forward(step, rows_[i][s], hidden, hidden);
+      if (options_.debug.check_finite) RETURN_IF_ERROR(check_finite(i, s, step.num_rows));
+    }
+  return ok();
+}
+
+Status TorchEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) const {
+  const std::string where = first_not_finite(hidden_.narrow(0, 0, num_rows));
+  if (where.empty()) return ok();
+  return error(Code::kInternal, "activation 'layers.{}.{}.output' is {} (engine step {}, {})",
+               layer, stage_name(config_.layers[layer].stages[stage]), where, num_steps_ + 1,
+               describe());
+}
+
+void TorchEngine::sample() {
+  const auto count = static_cast<int64_t>(plan_.samples.size());
+  if (count == 0) return;
+  const int64_t hidden = config_.hidden_size;
+  const float* from = hidden_.const_data_ptr<float>();
+  float* picked = sampled_.mutable_data_ptr<float>();
+  float* to = picked;
+  for (const auto& sample : plan_.samples) {
+    std::memcpy(to, from + sample.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
+    to += hidden;
+  }
+  float* logits = logits_.mutable_data_ptr<float>();
+  decoder_.final_norm().forward(decoder_.tools(), count, picked, picked, nullptr);
+  decoder_.head().forward(decoder_.tools(), count, picked, nullptr, logits);
+  draw(logits);
+  for (int64_t i = 0; i < count; ++i) {
+    const SampledToken& drawn = drawn_[static_cast<size_t>(i)];
+    scheduler_.accept(*plan_.samples[static_cast<size_t>(i)].sequence, drawn.token, drawn.logprob);
+  }
+}
+
+/// Each row is drawn from by itself, so threads change nothing.
+void TorchEngine::draw(const float* logits) {
+  const auto count = static_cast<int64_t>(plan_.samples.size());
+  const int64_t vocab = config_.vocab_size;
+  drawn_.resize(plan_.samples.size());
+  samplers_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
+  share(count, count * vocab * kWorkOfLogit, [&](int64_t begin, int64_t end) {
+    Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
+    for (int64_t i = begin; i < end; ++i) {
+      Sequence& sequence = *plan_.samples[static_cast<size_t>(i)].sequence;
+      drawn_[static_cast<size_t>(i)] = sampler.sample(
+          {logits + i * vocab, static_cast<size_t>(vocab)}, sequence.request.sampling,
+          sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()), &sequence.kept);
+    }
+  });
+}
+
+Status TorchEngine::step() {
+  if (!scheduler_.plan(plan_)) return ok();
+  return at_boundary("engine step", [&]() -> Status {
+    RETURN_IF_ERROR(forward());
+    sample();
+    scheduler_.finish_step();
+    ++num_steps_;
+    return ok();
+  });
+}
+
+Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
+  RETURN_IF_ERROR(check_key(snapshot.key));
+  if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
+  RETURN_IF_ERROR(load(snapshot.tensors));
+  scheduler_.set_version(snapshot.key, snapshot.version);
+  return static_cast<uint64_t>(snapshot.tensors.size());
+}
+
+WeightManifest TorchEngine::manifest() const {
+  WeightManifest manifest;
+  for (const auto& slice : table_.slices())
+    manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
+  return manifest;
+}
+
+std::string TorchEngine::describe() const {
+  const EngineState now = scheduler_.state();
+  return fmt::format(
+      "{} running, {} held, {} waiting, {} of {} blocks free, {}", now.num_running, now.num_held,
+      now.num_waiting, now.num_free_blocks, now.num_blocks,
+      now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()));
+}
+
+namespace {
+
+Status check_options(const EngineOptions& options) {
+  const auto positive = [](std::string_view name, int32_t value) -> Status {
+    if (value >= 1) return ok();
+    return error(Code::kInvalid, "{} is {}, it must be at least 1", name, value);
+  };
+  RETURN_IF_ERROR(positive("kv_blocks", options.kv_blocks));
+  RETURN_IF_ERROR(positive("block_size", options.block_size));
+  RETURN_IF_ERROR(positive("max_running", options.max_running));
+  RETURN_IF_ERROR(positive("max_waiting", options.max_waiting));
+  RETURN_IF_ERROR(positive("max_batched_tokens", options.max_batched_tokens));
+  if (options.max_sequence_tokens < 0 || options.threads < 0)
+    return error(Code::kInvalid, "max_sequence_tokens {} and threads {} must be 0 or above",
+                 options.max_sequence_tokens, options.threads);
+  return ok();
+}
+
+Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
+  RETURN_IF_ERROR(check_options(options));
+  if (options.max_sequence_tokens > config.max_positions)
+    return error(Code::kInvalid, "max_sequence_tokens {} is beyond the {} positions of the model",
+                 options.max_sequence_tokens, config.max_positions);
+  if (options.max_sequence_tokens == 0) options.max_sequence_tokens = config.max_positions;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
+                                                  const std::filesystem::path& model_folder,
+                                                  std::shared_ptr<const Tokenizer> tokenizer) {
+  if (const std::string why = why_not_on(options.device); !why.empty())
+    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
+  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
+  Status supported = check_is_supported(config);
+  if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
+  ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
+  if (cache_bytes(resolved, config) > kCacheBytesMax) return no_memory(resolved, config);
+  const double bytes = bytes_needed_to_generate(resolved, config, TensorTable(config));
+  if (bytes < kCacheBytesMax)
+    RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
+  return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
+    use_threads(resolved.threads);
+    auto engine = std::make_unique<TorchEngine>(resolved, config, std::move(tokenizer));
+    if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
+    Status loaded = engine->load(tensors);
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
+    return std::unique_ptr<Engine>(std::move(engine));
+  });
+}
+
+}  // namespace primerl

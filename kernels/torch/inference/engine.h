@@ -1,0 +1,74 @@
+/// The Engine on libtorch: BatchScheduler decides, Decoder computes, Sampler draws.
+///
+/// Its weights are the whole ones of one tenant: those of a second one are refused. KV memory is
+/// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
+/// Prompts are admitted only with blocks for their whole completion, so nothing is preempted.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/engine/batch_scheduler.h"
+#include "kernels/torch/decoder.h"
+#include "kernels/torch/inference/sampler.h"
+
+namespace primerl {
+
+class TorchEngine final : public Engine {
+ public:
+  /// `options` has every 0 resolved. Weights are zero until apply() or load().
+  /// `tokenizer`, which may be null, is for stop texts.
+  TorchEngine(const EngineOptions& options, const ModelConfig& config,
+              std::shared_ptr<const Tokenizer> tokenizer);
+
+  /// Allocates the KV cache; before anything else is called.
+  Status make_cache();
+
+  /// Fills the weights with what a folder has: they are of no version until one is applied.
+  Status load(const std::vector<WeightTensor>& tensors);
+
+  Status step() override;
+  bool has_work() const override { return scheduler_.has_work(); }
+  std::string describe() const override;
+
+  Status submit(SequenceRequest request) override;
+  Status take_over(SequenceId id) override { return scheduler_.take_over(id); }
+  void abort(SequenceId id) override { scheduler_.abort(id); }
+  void expire(SequenceId id) override { scheduler_.expire(id); }
+  std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
+  std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
+  Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  /// As a TorchLearner publishes them, in fp32.
+  WeightManifest manifest() const override;
+  EngineState state() const override { return scheduler_.state(); }
+  int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
+
+ private:
+  Status check_key(WeightsKey key) const;
+  Status forward();
+  Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
+  void sample();
+  void draw(const float* logits);
+
+  // Constant after construction.
+  const EngineOptions options_;
+  const ModelConfig config_;
+  const TensorTable table_;
+  DecoderWeights weights_;
+  Decoder decoder_;
+  // The step.
+  BatchScheduler scheduler_;
+  StepPlan plan_;
+  uint64_t num_steps_ = 0;
+  std::vector<Sampler> samplers_;  // one a thread
+  std::vector<SampledToken> drawn_;
+  // Memory, allocated once.
+  at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
+  at::Tensor values_;
+  std::vector<std::vector<Buffers>> rows_;  // by layer and stage; layers share them
+  at::Tensor hidden_;                       // [max_batched_tokens, hidden], the residual stream
+  at::Tensor sampled_;                      // [max_running rows, hidden]
+  at::Tensor logits_;                       // [max_running rows, vocab_size]
+};
+
+}  // namespace primerl

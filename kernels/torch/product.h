@@ -1,0 +1,55 @@
+/// The products of a decoder, forward and backward, dense and grouped by expert: every matrix
+/// product of engine and learner is made here.
+///
+/// Invariant products are linear_rows (ops.h), backward too: a gradient is the same whatever the
+/// number of threads. Fast ones are libtorch's. Work is shared out over the compute threads of the
+/// calling thread. Pointers are to row-major fp32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/torch/weights.h"
+
+namespace primerl {
+
+/// Rows of x by group: group g has rows [ends[g - 1], ends[g]). One group: a dense product.
+using GroupEnds = std::span<const int64_t>;
+
+class Products {
+ public:
+  explicit Products(Numerics numerics) : ops_(cpu_ops()), numerics_(numerics) {}
+
+  Numerics numerics() const { return numerics_; }
+
+  /// y = residual + bias + x * weight'; `bias` and `residual` may be null, `y` may be `residual`.
+  void linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
+              const float* residual, float* y);
+  /// The same by group, without bias and residual.
+  void grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y);
+
+  /// Backward of y = x * weight': dx = dy * weight, or added to dx if `adds`.
+  void input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx, bool adds);
+  void grouped_input_gradient(GroupEnds ends, const float* dy, const Matrix& weight, float* dx);
+  /// dweight += dy' * x, of the weight's shape.
+  void weight_gradient(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                       float* dweight);
+  void grouped_weight_gradient(GroupEnds ends, const float* dy, const float* x,
+                               const Matrix& weight, float* dweight);
+  /// dbias += the sum of each column of dy.
+  void bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias);
+
+ private:
+  /// Computes all products of tasks_.
+  void run();
+
+  const CpuOps& ops_;
+  const Numerics numerics_;
+  // Scratch.
+  std::vector<LinearRowsArgs> tasks_;
+  std::vector<LinearRowsArgs> parts_;
+  std::vector<float> sums_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,46 @@
+#include "kernels/torch/training/step_dump.h"
+
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+
+void StepDump::add(std::string name, WeightTensor tensor) {
+  num_bytes_ += tensor.bytes.size();
+  is_full_ = is_full_ || num_bytes_ > kStepDumpBytesMax;
+  if (is_full_) return;
+  tensor.name = fmt::format("{:06}.{}", tensors_.size(), name);
+  tensors_.push_back(std::move(tensor));
+}
+
+void StepDump::add(const std::string& name, const at::Tensor& rows) {
+  WeightTensor tensor;
+  tensor.type = rows.scalar_type() == at::kInt ? DataType::kI32 : DataType::kF32;
+  tensor.shape = rows.sizes().vec();
+  const auto* data = static_cast<const std::byte*>(rows.const_data_ptr());
+  tensor.bytes = Blob(std::vector<std::byte>(data, data + rows.nbytes()));
+  add(name, std::move(tensor));
+}
+
+void StepDump::add(const std::string& prefix, const std::vector<WeightTensor>& tensors) {
+  for (const auto& tensor : tensors) add(prefix + "." + tensor.name, tensor);
+}
+
+Status StepDump::write(const std::filesystem::path& folder) {
+  const auto tensors = std::move(tensors_);
+  tensors_.clear();
+  num_bytes_ = 0;
+  if (std::exchange(is_full_, false))
+    return error(Code::kExhausted, "the numbers of this step are more than {} bytes",
+                 kStepDumpBytesMax)
+        .note("take a batch of fewer tokens");
+  std::error_code fault;
+  std::filesystem::create_directories(folder, fault);
+  if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
+  return write_safetensors(folder / "step.safetensors", tensors);
+}
+
+}  // namespace primerl

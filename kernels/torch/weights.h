@@ -1,0 +1,67 @@
+/// The weights of a decoder as its stages read them.
+///
+/// A learner keeps all of them as fp32 masters in one flat buffer; its products read them there. An
+/// engine keeps no such copy of a matrix whose products are invariant: it packs the tensors it is
+/// given, whatever their type, straight into panels (ops.h). Addresses are fixed for life. One
+/// thread, which shares packing out over its compute threads.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "kernels/models/tensors.h"
+#include "kernels/ops/ops.h"
+
+namespace primerl {
+
+/// How products are computed. Invariant: linear_rows, equal to the bit in engine and learner, for
+/// any number of rows and threads. Fast: what libtorch's vendor library does.
+enum class Numerics : uint8_t { kInvariant, kFast };
+
+/// "invariant" or "fast".
+Numerics numerics_of(std::string_view name);
+
+/// One weight matrix, or one of each expert: [groups, columns, terms].
+struct Matrix {
+  int64_t groups = 1;
+  int64_t columns = 0;
+  int64_t terms = 0;
+  const float* plain = nullptr;   // row-major, or null
+  const float* packed = nullptr;  // [groups] panels of linear_rows, or null
+
+  bool is_there() const { return plain != nullptr || packed != nullptr; }
+};
+
+class DecoderWeights {
+ public:
+  enum class Use : uint8_t { kEngine, kLearner };
+
+  /// All weights are 0. `table` outlives it.
+  DecoderWeights(const TensorTable& table, Numerics numerics, Use use);
+
+  Numerics numerics() const { return numerics_; }
+  const TensorTable& table() const { return table_; }
+  Matrix matrix(std::string_view name) const;
+  /// Null: the model has none of that name.
+  const float* vector(std::string_view name) const;
+
+  /// Takes what a folder or a snapshot has; all or nothing (tensors.h).
+  Status load(const std::vector<WeightTensor>& tensors);
+
+  /// [table.count()]: of a learner.
+  at::Tensor& flat() { return flat_; }
+
+ private:
+  void pack(const TensorMatch& match);
+
+  const TensorTable& table_;
+  const Numerics numerics_;
+  at::Tensor flat_;
+  std::vector<at::Tensor> plain_;   // by parameter: undefined where it is in flat_, or only packed
+  std::vector<at::Tensor> packed_;  // by parameter: undefined where it is not packed
+};
+
+}  // namespace primerl

@@ -1,0 +1,79 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/models/summary.h"
+#include "kernels/weights/safetensors.h"
+#include "runtime/cli/commands.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+struct ModelArguments {
+  std::string folder;
+  bool json = false;
+};
+
+/// Tensors of the folder's weights by type; none where the folder has only a config.
+Result<std::map<std::string, int64_t>> read_weights(const std::string& folder,
+                                                    const TensorTable& table) {
+  const auto tensors = read_model_tensors(folder);
+  if (!tensors.ok() && tensors.error().code() == Code::kNotFound)
+    return std::map<std::string, int64_t>();
+  if (!tensors.ok()) return tensors.error();
+  const auto match = match_tensors(table, *tensors);
+  if (!match.ok()) return Error(match.error()).while_doing(folder);
+  std::map<std::string, int64_t> types;
+  for (const auto& tensor : *tensors) ++types[std::string(to_string(tensor.type))];
+  return types;
+}
+
+std::string weights_text(const std::map<std::string, int64_t>& types) {
+  if (types.empty()) return "none in the folder";
+  std::vector<std::string> counts;
+  for (const auto& [type, count] : types) counts.push_back(fmt::format("{} {}", count, type));
+  return fmt::format("complete, tensors: {}", fmt::join(counts, ", "));
+}
+
+int run_model(const ModelArguments& arguments) {
+  const auto config = read_model_config(arguments.folder);
+  if (!config.ok()) return fail(config.error(), kExitFailed);
+  const TensorTable table(*config);
+  const ModelSummary summary = summarize(*config, table);
+  const auto types = read_weights(arguments.folder, table);
+  if (!types.ok()) return fail(types.error(), kExitFailed);
+  const Status supported = check_is_supported(*config);
+  const std::string why = supported.ok() ? "" : supported.error().message();
+  if (arguments.json) {
+    Json weights = Json::object();
+    for (const auto& [type, count] : *types) weights.set(type, count);
+    print_json(to_json(*config, summary)
+                   .set("tensors", std::move(weights))
+                   .set("runs", supported.ok())
+                   .set("why_not", why.empty() ? Json() : Json(why)));
+    return kExitDone;
+  }
+  print_text(to_text(*config, summary));
+  print_text(fmt::format("files\n  {:<16}{}\n", "weights", weights_text(*types)));
+  print_text(fmt::format("this build\n  {:<16}{}\n", "engine, learner",
+                         why.empty() ? "run it on the CPU, in fp32" : why));
+  return kExitDone;
+}
+
+}  // namespace
+
+Command model_command() {
+  auto arguments = std::make_shared<ModelArguments>();
+  return {"model", "says what a model folder holds and what it needs",
+          "primerl-graph model examples/reverse_text/model",
+          [arguments](Arguments& flags) {
+            flags.positional(arguments->folder, "DIR", "a Hugging Face folder");
+            flags.flag(arguments->json, "--json", "prints JSON");
+          },
+          [arguments] { return run_model(*arguments); }};
+}
+
+}  // namespace primerl
