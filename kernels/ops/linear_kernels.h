@@ -13,9 +13,9 @@
 namespace primerl::PRIMERL_OPS_TARGET {
 
 constexpr int64_t kRowsOfTile = 6;
-/// Rows whose x of one block stays in the L2 cache (370 KB) while all panels pass. It is copied for
+/// Rows whose x of one block stays in the L2 cache (470 KB) while all panels pass. It is copied for
 /// that: rows that are a power of two apart would share a few of the cache's sets.
-constexpr int64_t kRowsOfPass = 480;
+constexpr int64_t kRowsOfPass = 612;
 /// With fewer rows than this, all of them take a few panels before the next, so that the weights
 /// come from memory once.
 constexpr int64_t kRowsOfManyTiles = 48, kPanelsOfFewRows = 4;
@@ -24,31 +24,36 @@ constexpr int64_t kPanelsForCopy = 8;
 
 static_assert(kLinearPanel == 2 * kLanes);
 
-/// Eight rows of eight, `stride` apart, become eight columns.
+/// `rows` rows of eight, `stride` apart, become eight columns; where there are fewer than eight
+/// rows, the last lanes of each column hold anything.
+template <int kRows = 8>
 PRIMERL_INLINE void transpose_square(const float* from, int64_t stride, float* to,
                                      int64_t to_stride) {
   Lanes a[8], b[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) a[i] = load(from + i * stride);
+  for (int i = 0; i < 8; ++i) a[i] = load(from + (i < kRows ? i : kRows - 1) * stride);
+    // Pairs of rows, then fours, then halves: one instruction each.
 #pragma GCC unroll 4
   for (int i = 0; i < 8; i += 2) {
-    b[i] = __builtin_shuffle(a[i], a[i + 1], LaneInts{0, 8, 2, 10, 4, 12, 6, 14});
-    b[i + 1] = __builtin_shuffle(a[i], a[i + 1], LaneInts{1, 9, 3, 11, 5, 13, 7, 15});
+    b[i] = __builtin_shuffle(a[i], a[i + 1], LaneInts{0, 8, 1, 9, 4, 12, 5, 13});
+    b[i + 1] = __builtin_shuffle(a[i], a[i + 1], LaneInts{2, 10, 3, 11, 6, 14, 7, 15});
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 8; i += 4)
 #pragma GCC unroll 2
-    for (int j = i; j < i + 2; ++j) {
-      a[j] = __builtin_shuffle(b[j], b[j + 2], LaneInts{0, 1, 8, 9, 4, 5, 12, 13});
-      a[j + 2] = __builtin_shuffle(b[j], b[j + 2], LaneInts{2, 3, 10, 11, 6, 7, 14, 15});
+    for (int j = 0; j < 2; ++j) {
+      a[i + 2 * j] = __builtin_shuffle(b[i + j], b[i + j + 2], LaneInts{0, 1, 8, 9, 4, 5, 12, 13});
+      a[i + 2 * j + 1] =
+          __builtin_shuffle(b[i + j], b[i + j + 2], LaneInts{2, 3, 10, 11, 6, 7, 14, 15});
     }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    store(to + i * to_stride,
-          __builtin_shuffle(a[i], a[i + 4], LaneInts{0, 1, 2, 3, 8, 9, 10, 11}));
-    store(to + (i + 4) * to_stride,
-          __builtin_shuffle(a[i], a[i + 4], LaneInts{4, 5, 6, 7, 12, 13, 14, 15}));
+    b[i] = __builtin_shuffle(a[i], a[i + 4], LaneInts{0, 1, 2, 3, 8, 9, 10, 11});
+    b[i + 4] = __builtin_shuffle(a[i], a[i + 4], LaneInts{4, 5, 6, 7, 12, 13, 14, 15});
   }
+  // In order: what lies behind fewer than eight rows is overwritten by the next column.
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) store(to + i * to_stride, b[i]);
 }
 
 /// to[k * kLinearPanel + lane] = the weight of column `lane` and term k; `lanes` <= kLinearPanel.
@@ -171,13 +176,29 @@ static void linear_tile(const LinearRowsArgs& args, int64_t row, const LinearBlo
   tile.count = block.count;
   Lanes sums[kRows][kPanels][2];
   multiply<kRows, kPanels, kIsCopy>(tile, sums);
+  const int64_t column = panel * kLinearPanel;
+  const bool is_plain = args.residual == nullptr && args.bias == nullptr;
+  if (column + kPanels * kLinearPanel <= args.columns && (term > 0 || is_plain)) {
+    // The same, where nothing has to be asked for each vector.
+    float* y = args.y + row * args.y_stride + column;
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r, y += args.y_stride)
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          float* to = y + p * kLinearPanel + half * kLanes;
+          store(to, (term > 0 ? load(to) : spread(0)) + sums[r][p][half]);
+        }
+    return;
+  }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p)
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half)
-        add_block(args, row + r, (panel + p) * kLinearPanel + half * kLanes, term == 0,
+        add_block(args, row + r, column + p * kLinearPanel + half * kLanes, term == 0,
                   sums[r][p][half]);
 }
 
@@ -243,9 +264,26 @@ PRIMERL_INLINE void copy_rows(const LinearRowsArgs& args, int64_t row, int64_t n
     for (int64_t k = 0; k < count; ++k) to[k * num_rows + r] = from[k * args.x_term_stride];
 }
 
+/// The same for a whole tile; writes up to two floats behind it.
+PRIMERL_INLINE void copy_tile(const LinearRowsArgs& args, int64_t row, int64_t term, int64_t count,
+                              float* to) {
+  const float* from = args.x + row * args.x_stride + term * args.x_term_stride;
+  if (args.x_stride == 1 && row + kLanes <= args.rows) {
+    for (int64_t k = 0; k < count; ++k)
+      store(to + k * kRowsOfTile, load(from + k * args.x_term_stride));
+    return;
+  }
+  if (args.x_term_stride != 1) return copy_rows(args, row, kRowsOfTile, term, count, to);
+  int64_t k = 0;
+  for (; k + kLanes <= count; k += kLanes)
+    transpose_square<kRowsOfTile>(from + k, args.x_stride, to + k * kRowsOfTile, kRowsOfTile);
+  for (; k < count; ++k)
+    for (int64_t r = 0; r < kRowsOfTile; ++r) to[k * kRowsOfTile + r] = from[r * args.x_stride + k];
+}
+
 /// What a thread copies: x of a pass and weights of a block.
 struct LinearCopies {
-  alignas(64) float x[kRowsOfPass * kLinearBlock];
+  alignas(64) float x[kRowsOfPass * kLinearBlock + kLanes];
   alignas(64) float weights[kLinearBlock * kLinearPanel];
 };
 
@@ -257,7 +295,7 @@ static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end,
       (end - first > kRowsOfTile && args.panel_end - args.panel_begin >= kPanelsForCopy);
   if (is_copied)
     for (int64_t row = first; row < end; row += kRowsOfTile)
-      copy_rows(args, row, kRowsOfTile, term, count, copies.x + (row - first) * count);
+      copy_tile(args, row, term, count, copies.x + (row - first) * count);
   for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
     const LinearBlock block = block_of(args, panel, term, copies.weights);
     const float* copy = copies.x;

@@ -285,7 +285,7 @@ constexpr int64_t packed_linear_floats(int64_t columns, int64_t terms) {
 /// block_j being the sum of terms [192 j, 192 j + 192), from 0 and in order, each added by one
 /// fused multiply-add. So neither the number of rows, nor columns, nor panels of a call, nor terms
 /// that are 0 at the end, nor the instruction set (with fused multiply-add) changes a bit. Callers
-/// that use threads give each some rows or some panels. It keeps 390 KB a thread, for a copy of x
+/// that use threads give each some rows or some panels. It keeps 490 KB a thread, for a copy of x
 /// and of a block of weights. Without terms, y = residual + bias.
 struct LinearRowsArgs {
   int64_t rows = 0;

@@ -78,7 +78,7 @@ float defined(const Product& p, int64_t row, int64_t column, float start) {
 
 bool has_fused() { return &cpu_ops() != &baseline_cpu_ops(); }
 
-const int64_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 480, 481, 600};
+const int64_t kRows[] = {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 480, 612, 613, 700};
 const int64_t kColumns[] = {1, 7, 8, 9, 15, 16, 17, 24, 33, 100};
 const int64_t kTerms[] = {1, 5, 191, 192, 193, 385};
 
@@ -126,11 +126,11 @@ class LinearRowsOf : public ::testing::TestWithParam<bool> {
 // What an engine computes for one token is what a learner computes for the same token in a batch.
 TEST_P(LinearRowsOf, ARowIsTheSameAmongAnyNumberOfRows) {
   const int64_t columns = 50, terms = 300;
-  const Product all(600, columns, terms, 3);
+  const Product all(700, columns, terms, 3);
   const Floats whole = all.multiplied(ops_);
   const Floats weights = all.packed(ops_);
   for (const int64_t rows : kRows)
-    for (const int64_t first : {int64_t{0}, (600 - rows) / 2, 600 - rows}) {
+    for (const int64_t first : {int64_t{0}, (700 - rows) / 2, 700 - rows}) {
       Floats y(static_cast<size_t>(rows * columns), NAN);
       LinearRowsArgs args = all.args(weights, y);
       args.rows = rows;
