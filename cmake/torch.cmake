@@ -19,6 +19,14 @@ message(STATUS "libtorch ${TORCH_VERSION} at ${TORCH_ROOT}")
 add_library(libtorch INTERFACE IMPORTED)
 # After the system's headers: the wheel brings an fmt and a nlohmann of its own, without libraries.
 target_compile_options(libtorch INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/include")
+# at::parallel_for is a loop on one thread where OpenMP is off. The runtime is the wheel's own: a
+# second one would have threads of its own.
+file(GLOB torch_openmp ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}/../torch.libs/libgomp*.so*)
+if(NOT torch_openmp)
+  message(FATAL_ERROR "the PyTorch at ${TORCH_ROOT} has no OpenMP runtime beside it")
+endif()
+target_compile_options(libtorch INTERFACE -fopenmp)
+target_link_libraries(libtorch INTERFACE ${torch_openmp})
 target_link_directories(libtorch INTERFACE ${TORCH_ROOT}/lib)
 target_link_options(libtorch INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)
 # The C++ library first: the wheel's libraries export an older copy of std::filesystem of their own,

@@ -1,9 +1,14 @@
 // Engine and learner agree to the bit on any number of compute threads.
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
+#include "kernels/torch/boundary.h"
+#include "kernels/torch/parallel.h"
 #include "kernels/torch/training/learner.h"
 #include "tests/torch/tiny_model.h"
 
@@ -92,6 +97,29 @@ TEST_P(Threads, LeaveEngineAndLearnerEqualToTheBit) {
             << engine_threads << " and " << learner_threads << " threads, " << num_sequences
             << " sequences";
     }
+}
+
+// Without OpenMP in our own build the tests below would compare one thread with itself.
+TEST(Share, GivesEveryThreadWork) {
+  std::jthread([] {
+    use_threads(2);
+    std::mutex guard;
+    std::set<std::thread::id> tasks, parts;
+    std::latch both(2);  // a thread that is quick must not take both
+    share_tasks(2, int64_t{1} << 30, [&](int64_t) {
+      {
+        const std::scoped_lock lock(guard);
+        tasks.insert(std::this_thread::get_id());
+      }
+      both.arrive_and_wait();
+    });
+    share(2, int64_t{1} << 30, [&](int64_t, int64_t) {
+      const std::scoped_lock lock(guard);
+      parts.insert(std::this_thread::get_id());
+    });
+    EXPECT_EQ(tasks.size(), 2U);
+    EXPECT_EQ(parts.size(), 2U);
+  }).join();
 }
 
 TrainBatch batch() {
