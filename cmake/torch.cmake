@@ -23,7 +23,9 @@ target_compile_options(libtorch INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/includ
 # second one would have threads of its own.
 file(GLOB torch_openmp ${TORCH_ROOT}/lib/libgomp*.so* ${TORCH_ROOT}/../torch.libs/libgomp*.so*)
 if(NOT torch_openmp)
-  message(FATAL_ERROR "the PyTorch at ${TORCH_ROOT} has no OpenMP runtime beside it")
+  message(WARNING "the PyTorch at ${TORCH_ROOT} brings no libgomp: the compiler's is used, and two "
+                  "runtimes on the same cores slow each other down")
+  set(torch_openmp -fopenmp)
 endif()
 target_compile_options(libtorch INTERFACE -fopenmp)
 target_link_libraries(libtorch INTERFACE ${torch_openmp})

@@ -40,11 +40,11 @@ std::string weights_text(const std::map<std::string, int64_t>& types) {
 
 int run_model(const ModelArguments& arguments) {
   const auto config = read_model_config(arguments.folder);
-  if (!config.ok()) return fail(config.error(), kExitFailed);
+  if (!config.ok()) return fail(config.error(), kExitBadConfiguration);
   const TensorTable table(*config);
   const ModelSummary summary = summarize(*config, table);
   const auto types = read_weights(arguments.folder, table);
-  if (!types.ok()) return fail(types.error(), kExitFailed);
+  if (!types.ok()) return fail(types.error(), kExitBadConfiguration);
   const Status supported = check_is_supported(*config);
   const std::string why = supported.ok() ? "" : supported.error().message();
   if (arguments.json) {

@@ -66,7 +66,7 @@ TEST(Commands, ModelSaysWhatAFolderHoldsAndNeeds) {
   EXPECT_EQ(*json.get_string("schema"), "primerl.model/1");
   EXPECT_EQ(*json.find("kv_bytes_per_token")->get_int("fp32"), 5 * 2 * 2 * 32 * 4);
   const auto none = run_graph_program({"model", source_path("examples")});
-  EXPECT_EQ(none.code, 1);
+  EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("config.json"));
 }
 
