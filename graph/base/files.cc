@@ -135,7 +135,8 @@ Result<std::string> read_text_file(const std::filesystem::path& file, size_t byt
 }
 
 Result<MappedFile> map_file(const std::filesystem::path& file) {
-  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  // A pipe nobody writes to would keep open() waiting.
+  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (opened.get() < 0) return failed("reading", file);
   ASSIGN_OR_RETURN(const size_t size, size_of(opened, file));
   if (size == 0) return MappedFile();

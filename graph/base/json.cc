@@ -236,6 +236,9 @@ Result<Json> parse_json(std::string_view text, std::string_view what, const Json
   if (text.size() > limits.bytes_max)
     return error(Code::kExhausted, "{}: {} bytes of JSON are more than the limit of {}", what,
                  text.size(), limits.bytes_max);
+  // The parser takes it for the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    return error(Code::kInvalid, "{}: byte {} is 0, which no JSON text has", what, zero);
   Builder builder(limits);
   if (Tree::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   size_t line = 1, column = 1;

@@ -2,28 +2,40 @@
 /// blocks.
 ///
 /// Knows nothing of models: it turns submitted sequences into StepPlans (rows of one forward pass)
-/// and takes the sampled tokens back. One thread. Order is first come, first served throughout:
-/// running sequences decode first, then prompts advance (in chunks when the step's tokens run out),
-/// then the oldest waiting prompt is admitted while it fits. A step has at most max_batched_tokens
-/// rows and samples at most as many tokens; a row may be sampled from several times, so these are
-/// two counts. Admission reserves the blocks of
-/// prompt and completion, so an admitted sequence always finishes and nothing is ever preempted.
+/// and takes the sampled tokens back. One thread.
 ///
 ///   WAITING -> PREFILLING -> HELD -> (take_over) RUNNING -> ended
+///      ^           |           |                    |
+///      +-----------+-----------+------ preempted ---+
 ///
-/// Sequences that live at the same time and have equal key, salt and prompt share the prompt's
-/// blocks and its computation, as long as the key's weights did not change since: a group of eight
-/// computes its prompt once. Nothing is kept for later; that is the prefix cache's work.
+/// Order is by priority, then first come, first served. A step has at most max_batched_tokens rows:
+/// running sequences decode first, then prompts advance in chunks (of max_prefill_tokens together
+/// while anything decodes, so that a long prompt does not hold up who runs), then the first waiting
+/// sequence is admitted while it fits. A step samples at most max_batched_tokens tokens; a row may
+/// be sampled from several times, so these are two counts.
+///
+/// A sequence takes blocks as it grows. When none is free, the last sequence in the order loses its
+/// blocks and waits again; what it had is computed again later, as one prompt. The first in the
+/// order is never preempted for another, so everything ends. A step that preempts admits nobody.
+///
+/// Full blocks are found again by name (block_hash.h): prompts that begin alike compute the common
+/// blocks once, in one step or steps apart, and a later turn computes only what is new. At least
+/// the last token of a prompt is computed again, for what follows it. Blocks that a preempted
+/// sequence computes again under newer weights stay its own: under the old salt nobody finds them.
+/// Sequences with equal key, salt and prompt that wait together compute it once, to its last token,
+/// and copy what lies behind the last full block.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "kernels/engine/block_pool.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
@@ -36,56 +48,76 @@ struct SchedulerLimits {
   int32_t vocab_size = 0;
   std::vector<int32_t> eos_ids;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  // for stop texts; null: none are taken
+  std::string fingerprint = {};                          // of the model, in the names of blocks
 };
 
-struct Sequence;
-
-/// A prompt inside the engine, with the sequences that begin with it.
-struct Prompt {
-  uint64_t hash = 0;  // of key, salt and tokens
-  WeightsKey key;
-  std::string salt;
-  std::vector<int32_t> tokens;
-  PolicyVersion version;  // of the weights that began it
-  std::vector<int32_t> blocks;
-  std::vector<int32_t> cache_rows;  // [tokens]
-  int32_t num_computed = 0;         // tokens whose key and value are in the cache
-  int32_t last_row = -1;            // of its last token in the current plan
-  int32_t num_users = 0;            // sequences that hold it
-  std::vector<Sequence*> waiting;   // want a token sampled when it is complete, in order
-  size_t num_sampled = 0;           // of them, by the current plan
-
-  int32_t size() const { return static_cast<int32_t>(tokens.size()); }
-  bool is_complete() const { return num_computed == size(); }
-};
+struct PrefillTask;
 
 /// A sequence inside the engine.
 struct Sequence {
   enum class State : uint8_t { kWaiting, kPrefilling, kHeld, kRunning };
   SequenceRequest request;
   uint64_t prompt_hash = 0;
+  uint64_t arrival = 0;  // unique; rises
   State state = State::kWaiting;
   StopRule stop;
   bool was_told = false;  // its PrefillEvent was taken
-  bool ended = false;     // held, but its only token was already the last
+  bool was_taken_over = false;
+  bool ended = false;  // held, but its only token was already the last
   FinishReason reason = FinishReason::kLength;
   int32_t num_cached_tokens = 0;
-  Prompt* prompt = nullptr;         // null while waiting
-  std::vector<int32_t> blocks;      // beyond the prompt's
-  std::vector<int32_t> cache_rows;  // [max_tokens], of generated tokens
-  std::vector<int32_t> tokens;      // generated
+  std::optional<PolicyVersion> began;  // weights under which it was first admitted
+  PrefillTask* prefill = nullptr;      // while prefilling
+  std::vector<BlockChain> chains;      // of its first full blocks, to look them up; while waiting
+  // Empty while waiting, and when preempted while held.
+  std::vector<int32_t> blocks;  // block i holds the positions from i * block_size on
+  BlockChain chain;             // of its named blocks
+  bool publishes = false;       // its next full block gets a name
+  std::vector<int32_t> tokens;  // generated
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
   std::vector<std::byte> kept;  // kept_sets.h; whoever samples appends
   std::string detail;           // why, when refused
+
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(request.prompt_tokens.size()); }
+  /// Prompt and generated tokens.
+  int32_t size() const { return num_prompt_tokens() + static_cast<int32_t>(tokens.size()); }
+  int32_t token(int32_t position) const {
+    const int32_t generated = position - num_prompt_tokens();
+    return generated < 0 ? request.prompt_tokens[static_cast<size_t>(position)]
+                         : tokens[static_cast<size_t>(generated)];
+  }
 };
 
-/// One forward pass: its rows, and the rows from which a token is sampled.
+/// Tokens on their way into the cache: the prompt of the sequences that wait for it, or all tokens
+/// of one that was preempted.
+struct PrefillTask {
+  std::vector<Sequence*> waiting;  // want a token sampled when it is complete, in order; never none
+  size_t num_sampled = 0;          // of them, by the current plan
+  std::vector<int32_t> blocks;     // of all its tokens
+  BlockChain chain;
+  bool publishes = false;
+  int32_t num_tokens = 0;
+  int32_t num_computed = 0;  // tokens whose key and value are in the cache
+  int32_t last_row = -1;     // of its last token in the current plan
+
+  const Sequence& first() const { return *waiting.front(); }
+  bool is_complete() const { return num_computed == num_tokens; }
+};
+
+/// Cache rows [from, from + num_rows) are also those of [to, to + num_rows).
+struct RowCopy {
+  int32_t from = 0, to = 0, num_rows = 0;
+};
+
+/// One forward pass: what is copied before it, its rows, and the rows from which a token is
+/// sampled.
 struct StepPlan {
   struct Sample {
     int32_t row = 0;
     Sequence* sequence = nullptr;
   };
+  std::vector<RowCopy> copies;  // in this order
   RowBatch rows;
   std::vector<Sample> samples;
 };
@@ -117,36 +149,70 @@ class BatchScheduler {
 
  private:
   int32_t blocks_for(int64_t num_tokens) const;
-  /// The live prompt that `sequence` may share, or null.
-  Prompt* shared_prompt(const Sequence& sequence) const;
+  int32_t samples_left(const StepPlan& plan) const;
+  int32_t num_admitted() const;
+  int32_t num_queued() const;
+
+  // Into the lists, in order.
+  void enqueue(Sequence& sequence);
+  void run(Sequence& sequence);
+
+  // Admission (these and all on blocks: scheduler_blocks.cc).
+  /// The prompt on its way that `sequence` may wait for, too; or null.
+  PrefillTask* shared_prefill(const Sequence& sequence) const;
+  /// How many of the first blocks of `sequence` the pool has; its last token is never in them.
+  int32_t num_cached_blocks(Sequence& sequence) const;
+  /// Whether the first that waits has room.
   bool can_admit() const;
   void admit(StepPlan& plan);
-  Prompt& new_prompt(Sequence& sequence);
-  void reserve_rows(Sequence& sequence);
-  std::vector<int32_t> take_blocks(int32_t count);
+  PrefillTask& new_prefill(Sequence& sequence);
+
+  // Blocks.
+  /// Names the blocks of `blocks` that are full now and have no name.
+  void publish(const std::vector<int32_t>& blocks, BlockChain& chain, const Sequence& sequence,
+               int32_t num_computed);
+  BlockChain next_chain(const BlockChain& chain, const Sequence& sequence) const;
+  /// Takes one for `sequence`, from whoever is behind it in the order if need be. False: it lost
+  /// its own and waits again.
+  bool grow(Sequence& sequence);
+  /// Of those that have blocks.
+  Sequence* last_in_order() const;
+  void preempt(Sequence& sequence);
+  /// Takes `sequence` out of the list of its state.
+  void leave(Sequence& sequence);
+  void release(std::vector<int32_t>& blocks);
+  /// Gives `sequence`, sampled from `prefill`, blocks of its own, or those of the prefill.
+  void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
+
+  // The plan.
   void add_decode(StepPlan& plan, Sequence& sequence);
-  void add_chunk(StepPlan& plan, Prompt& prompt, int32_t num_rows);
-  /// Samples for those who wait for the complete `prompt`, as many as the step still may.
-  void add_samples(StepPlan& plan, Prompt& prompt);
-  int32_t samples_left(const StepPlan& plan) const;
+  void add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows);
+  void add_span(RowBatch& rows, const std::vector<int32_t>& blocks, int32_t begin, int32_t end,
+                const Sequence& sequence) const;
+  /// Samples for those who wait for the complete `prefill`, as many as the step still may.
+  void add_samples(StepPlan& plan, PrefillTask& prefill);
+
+  void hand_on(PrefillTask& prefill);
   void refuse(Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason, std::string detail = {});
-  void release(Prompt& prompt);
 
   const SchedulerLimits limits_;
+  mutable BlockHasher hasher_;           // its scratch changes
+  mutable std::vector<int32_t> tokens_;  // scratch: of a block
+  BlockPool pool_;
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
-  std::vector<std::unique_ptr<Prompt>> prompts_;  // live ones, oldest first
-  std::deque<Sequence*> waiting_;
-  std::vector<Prompt*> prefilling_;   // in order of admission
-  std::vector<Sequence*> running_;    // in order of take_over
-  std::vector<int32_t> free_blocks_;  // taken from the back
+  std::deque<Sequence*> waiting_;                         // in order
+  std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
+  std::vector<Sequence*> running_;                        // in order
+  std::vector<Sequence*> held_;
+  std::vector<RowCopy> copies_;  // due before the next forward pass
   std::vector<PrefillEvent> prefilled_;
   std::vector<FinishEvent> finished_;
+  uint64_t num_arrived_ = 0;
   int32_t num_prefilling_ = 0;  // sequences
-  int32_t num_held_ = 0;
-  uint64_t num_prefill_tokens_ = 0;
-  uint64_t num_decode_tokens_ = 0;
+  bool has_preempted_ = false;  // in this step
+  EngineState totals_;          // running totals alone
 };
 
 }  // namespace primerl

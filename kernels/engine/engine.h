@@ -71,7 +71,9 @@ struct SequenceRequest {
   std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], >= 1
   SamplingParams sampling;
   uint64_t seed = 0;
-  std::string salt;  // with key() the cache identity: tenant and policy version of the group
+  /// With key() the cache identity: tenant and policy version of the group. check_salt().
+  std::string salt;
+  int32_t priority = 0;  // lower first
 
   /// Whose weights make its tokens.
   WeightsKey key() const { return {tenant}; }
@@ -80,7 +82,7 @@ struct SequenceRequest {
   static void fields(F& f) {
     using S = SequenceRequest;
     f("id", &S::id)("tenant", &S::tenant)("prompt_tokens", &S::prompt_tokens)(
-        "sampling", &S::sampling)("seed", &S::seed)("salt", &S::salt);
+        "sampling", &S::sampling)("seed", &S::seed)("salt", &S::salt)("priority", &S::priority);
   }
 };
 
@@ -130,7 +132,11 @@ struct EngineState {
   uint64_t num_prefill_tokens = 0;  // running totals since the start
   uint64_t num_decode_tokens = 0;
   uint64_t num_preemptions = 0;
-  VersionsByKey versions;  // applied last; what was loaded has no version
+  uint64_t num_recomputed_tokens = 0;  // of preempted sequences
+  uint64_t num_prefix_queries = 0;     // tokens of prompts that were looked up
+  uint64_t num_prefix_hits = 0;        // of them, tokens that were there
+  uint64_t num_evicted_blocks = 0;     // findable blocks that were given to others
+  VersionsByKey versions;              // applied last; what was loaded has no version
 
   template <class F>
   static void fields(F& f) {
@@ -139,7 +145,9 @@ struct EngineState {
         "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
         "num_room", &E::num_room)("num_prefill_tokens", &E::num_prefill_tokens)(
         "num_decode_tokens", &E::num_decode_tokens)("num_preemptions", &E::num_preemptions)(
-        "versions", &E::versions);
+        "num_recomputed_tokens", &E::num_recomputed_tokens)(
+        "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
+        "num_evicted_blocks", &E::num_evicted_blocks)("versions", &E::versions);
   }
 };
 

@@ -18,11 +18,13 @@ struct EngineOptions {
   int32_t max_running = 256;           // sequences decoded in one batch
   int32_t max_waiting = 1024;          // prompts queued; more wait outside
   int32_t max_batched_tokens = 4096;   // tokens of one step, prefill and decode together
+  int32_t max_prefill_tokens = 1024;   // of them, of prompts while others decode; 0 = no limit
+  bool prefix_cache = true;            // blocks are found again by what they hold
   int32_t max_sequence_tokens = 0;     // 0 = what the model's config says
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string numerics = "invariant";  // or "fast"
   EngineDebugOptions debug = {};
-  std::string device = "cpu";          // of its process, which the plan decides
+  std::string device = "cpu";  // of its process, which the plan decides
 };
 
 }  // namespace primerl

@@ -2,9 +2,10 @@
 ///
 /// A plain value, reused from step to step so that nothing is allocated per token. A row writes its
 /// key and value to row `cache_rows[row]` of the cache. A span is a run of rows of one sequence;
-/// its query i sees the keys 0 .. num_cached + i, and key j lies in cache row kv_rows[kv_offset +
-/// j]. So one form serves paged caches, chunked prompts, packed documents and prompts that samples
-/// share.
+/// its query i sees the keys 0 .. num_cached + i, and key j lies in cache row
+/// kv_blocks[kv_offset + j / block_size] * block_size + j % block_size. So one form serves paged
+/// caches, chunked prompts, packed documents and prompts that samples share (these two with blocks
+/// of one row).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,8 @@ struct RowSpan {
   int32_t num_queries = 0;
   int32_t num_cached = 0;  // keys before the first query's own
   int32_t kv_offset = 0;
+
+  int32_t num_keys() const { return num_cached + num_queries; }
 };
 
 struct RowBatch {
@@ -24,15 +27,17 @@ struct RowBatch {
   std::vector<int32_t> positions;   // [num_rows], from 0 in each sequence
   std::vector<int32_t> cache_rows;  // [num_rows]
   std::vector<RowSpan> spans;       // cover the rows in order
-  std::vector<int32_t> kv_rows;
+  std::vector<int32_t> kv_blocks;
+  int32_t block_size = 1;  // cache rows a block
 
   int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
+  /// All but the block size.
   void clear() {
     tokens.clear();
     positions.clear();
     cache_rows.clear();
     spans.clear();
-    kv_rows.clear();
+    kv_blocks.clear();
   }
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "graph/base/files.h"
+#include "graph/base/sha256.h"
 #include "kernels/models/families/families.h"
 
 namespace primerl {
@@ -162,6 +164,11 @@ Result<ModelConfig> parse_model_config(Json json) {
   RETURN_IF_ERROR(check_heads(config.attention));
   complete_layers(config);
   RETURN_IF_ERROR(check_sizes(config));
+  if (const Json* types = json.find("layer_types");
+      types != nullptr && types->is_array() &&
+      std::ssize(types->as_array()) != std::ssize(config.layers))
+    return error(Code::kInvalid, "'layer_types' has {} entries for {} layers",
+                 types->as_array().size(), config.layers.size());
   config.source = std::move(json);
   return config;
 }
@@ -187,6 +194,14 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& folder) {
   Status eos = read_eos(more.find("eos_token_id"), config.value().eos_ids);
   if (!eos.ok()) return Error(eos.error()).while_doing(generation.string());
   return config;
+}
+
+std::string fingerprint(const ModelConfig& config) {
+  const std::string text = config.source.dump();
+  std::string hex;
+  for (const std::byte b : sha256(std::as_bytes(std::span(text))))
+    hex += fmt::format("{:02x}", static_cast<unsigned>(b));
+  return hex;
 }
 
 Status check_is_supported(const ModelConfig& config) {

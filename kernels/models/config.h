@@ -92,6 +92,9 @@ struct ModelConfig {
 /// Reads config.json (and the eos ids of generation_config.json). Errors name the file and the key.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
+/// Names a model by the content of its config.json: 64 hex digits. Of its weights it says nothing.
+std::string fingerprint(const ModelConfig& config);
+
 /// Why the stages of this build cannot compute a model that was read; ok if they can.
 Status check_is_supported(const ModelConfig& config);
 

@@ -38,12 +38,19 @@ void Decoder::bind_gradients(float* flat) {
 StepInput Decoder::begin(const RowBatch& batch) {
   prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
   spans_.clear();
-  for (const auto& span : batch.spans)
+  kv_rows_.clear();
+  const int32_t size = batch.block_size;
+  for (const auto& span : batch.spans) {
     spans_.push_back({span.query_begin, span.num_queries, span.num_cached, span.kv_offset});
+    if (size == 1) continue;
+    spans_.back().kv_offset = static_cast<int32_t>(kv_rows_.size());
+    const int32_t* block = batch.kv_blocks.data() + span.kv_offset;
+    for (int32_t left = span.num_keys(); left > 0; left -= size, ++block)
+      for (int32_t i = 0; i < std::min(left, size); ++i) kv_rows_.push_back(*block * size + i);
+  }
+  const int32_t* kv_rows = size == 1 ? batch.kv_blocks.data() : kv_rows_.data();
   // Sequences that share a prefix begin with the same key.
-  const auto first_key = [&](const AttentionSpan& span) {
-    return batch.kv_rows[static_cast<size_t>(span.kv_offset)];
-  };
+  const auto first_key = [&](const AttentionSpan& span) { return kv_rows[span.kv_offset]; };
   std::ranges::stable_sort(spans_, {}, first_key);
   family_ends_.clear();
   for (size_t i = 1; i <= spans_.size(); ++i)
@@ -53,6 +60,7 @@ StepInput Decoder::begin(const RowBatch& batch) {
   step.num_rows = batch.num_rows();
   step.batch = &batch;
   step.spans = spans_;
+  step.kv_rows = kv_rows;
   step.family_ends = family_ends_;
   step.cosine = cosine_.data();
   step.sine = sine_.data();

@@ -53,6 +53,7 @@ class Decoder {
   const DecoderWeights& weights_;
   // Of the step.
   std::vector<AttentionSpan> spans_;
+  std::vector<int32_t> kv_rows_;  // of blocks of several rows
   std::vector<int64_t> family_ends_;
   // Rotary angles.
   std::vector<float> frequencies_;

@@ -131,7 +131,7 @@ void Products::run() {
 
 void Products::linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
                       const float* residual, float* y) {
-  if (numerics_ == Numerics::kFast) {
+  if (is_vendors(weight)) {
     at::Tensor out = view(y, rows, weight.columns);
     const at::Tensor transposed = weight_view(weight, 0).t(), input = view(x, rows, weight.terms);
     if (residual != nullptr)
@@ -154,7 +154,7 @@ void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, flo
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* from = x + first * weight.terms;
     float* to = y + first * weight.columns;
-    if (numerics_ == Numerics::kFast) {
+    if (is_vendors(weight)) {
       at::Tensor out = view(to, rows, weight.columns);
       at::mm_out(out, view(from, rows, weight.terms), weight_view(weight, group).t());
       return;
@@ -166,7 +166,7 @@ void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, flo
 
 void Products::input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx,
                               bool adds) {
-  if (numerics_ == Numerics::kFast) {
+  if (is_vendors(weight)) {
     at::Tensor out = view(dx, rows, weight.terms);
     const at::Tensor gradient = view(dy, rows, weight.columns);
     if (adds)
@@ -190,7 +190,7 @@ void Products::grouped_input_gradient(GroupEnds ends, const float* dy, const Mat
   for_groups(ends, [&](int64_t group, int64_t first, int64_t rows) {
     const float* from = dy + first * weight.columns;
     float* to = dx + first * weight.terms;
-    if (numerics_ == Numerics::kFast) {
+    if (is_vendors(weight)) {
       at::Tensor out = view(to, rows, weight.terms);
       at::mm_out(out, view(from, rows, weight.columns), weight_view(weight, group));
       return;
@@ -213,7 +213,7 @@ void Products::grouped_weight_gradient(GroupEnds ends, const float* dy, const fl
     const float* gradient = dy + first * weight.columns;
     const float* input = x + first * weight.terms;
     float* to = dweight + group * weight.columns * weight.terms;
-    if (numerics_ == Numerics::kFast) {
+    if (is_vendors(weight)) {
       at::Tensor out = view(to, weight.columns, weight.terms);
       out.addmm_(view(gradient, rows, weight.columns).t(), view(input, rows, weight.terms));
       return;

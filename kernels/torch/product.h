@@ -2,8 +2,9 @@
 /// product of engine and learner is made here.
 ///
 /// Invariant products are linear_rows (ops.h), backward too: a gradient is the same whatever the
-/// number of threads. Fast ones are libtorch's. Work is shared out over the compute threads of the
-/// calling thread. Pointers are to row-major fp32.
+/// number of threads. Fast ones are libtorch's, or linear_rows where that is faster (weights.h).
+/// Work is shared out over the compute threads of the calling thread. Pointers are to row-major
+/// fp32.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,10 @@ class Products {
   void bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias);
 
  private:
+  /// What an engine packed is multiplied by linear_rows in either mode.
+  bool is_vendors(const Matrix& weight) const {
+    return numerics_ == Numerics::kFast && weight.packed == nullptr;
+  }
   /// Computes all products of tasks_.
   void run();
 

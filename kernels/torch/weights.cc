@@ -1,10 +1,9 @@
 #include "kernels/torch/weights.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
 
 namespace primerl {
@@ -48,6 +47,18 @@ std::vector<PackTask> tasks_of(const TensorTable& table, const TensorMatch& matc
   return tasks;
 }
 
+/// Where the fp32 of `tensor` lies from element `begin` on; null where it is of another type, or
+/// not aligned.
+const float* f32_of(const WeightTensor& tensor, int64_t begin) {
+  const std::byte* bytes = tensor.bytes.bytes().data();
+  if (tensor.type != DataType::kF32 || reinterpret_cast<uintptr_t>(bytes) % alignof(float) != 0)
+    return nullptr;
+  return reinterpret_cast<const float*>(bytes) + begin;
+}
+
+/// Than our kernels use, and the vendor's library does.
+bool has_wider_instructions() { return __builtin_cpu_supports("avx512f") != 0; }
+
 }  // namespace
 
 Numerics numerics_of(std::string_view name) {
@@ -60,19 +71,19 @@ DecoderWeights::DecoderWeights(const TensorTable& table, Numerics numerics, Use 
       plain_(table.parameters().size()),
       packed_(table.parameters().size()) {
   if (use == Use::kLearner) {
-    flat_ = at::zeros({table.count()}, at::kFloat);
+    flat_ = zero_floats(table.count());
     return;
   }
   for (size_t i = 0; i < plain_.size(); ++i) {
     const Parameter& parameter = table.parameters()[i];
     const bool is_embedding = parameter.kind == ParameterKind::kEmbedding;
-    const bool is_packed = is_matrix(parameter) && numerics == Numerics::kInvariant &&
+    const bool is_packed = is_matrix(parameter) &&
+                           (numerics == Numerics::kInvariant || !has_wider_instructions()) &&
                            (!is_embedding || table.is_tied());
-    if (!is_packed || is_embedding) plain_[i] = at::zeros({parameter.count}, at::kFloat);
+    if (!is_packed || is_embedding) plain_[i] = zero_floats(parameter.count);
     if (!is_packed) continue;
     const MatrixShape shape = shape_of(parameter);
-    packed_[i] =
-        at::zeros({shape.groups * packed_linear_floats(shape.columns, shape.terms)}, at::kFloat);
+    packed_[i] = zero_floats(shape.groups * packed_linear_floats(shape.columns, shape.terms));
   }
 }
 
@@ -123,14 +134,18 @@ void DecoderWeights::pack(const TensorMatch& match) {
       const int64_t first = (slice.offset - parameter.offset) / shape.terms + task.begin;
       const int64_t group = first / shape.columns, column = first % shape.columns;
       const int64_t count = (task.end - task.begin) * shape.terms;
-      rows.resize(static_cast<size_t>(count));
-      convert_to_f32(*task.source->tensor, task.begin * shape.terms, count, rows.data());
+      const float* from = f32_of(*task.source->tensor, task.begin * shape.terms);
+      if (from == nullptr) {
+        rows.resize(static_cast<size_t>(count));
+        convert_to_f32(*task.source->tensor, task.begin * shape.terms, count, rows.data());
+        from = rows.data();
+      }
       float* packed = packed_[slice.parameter].mutable_data_ptr<float>();
       ops.pack_linear(
           {.column_begin = column,
            .column_end = column + task.end - task.begin,
            .terms = shape.terms,
-           .weights = {rows.data(), shape.terms, 1},
+           .weights = {from, shape.terms, 1},
            .packed = packed + group * packed_linear_floats(shape.columns, shape.terms)});
     }
   });

@@ -49,14 +49,14 @@ std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_
 void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t end,
               int32_t shared_row) {
   const int32_t first = static_cast<int32_t>(rows.num_rows());
-  rows.spans.push_back({first, end - begin, begin, static_cast<int32_t>(rows.kv_rows.size())});
-  for (int32_t i = 0; i < begin; ++i) rows.kv_rows.push_back(shared_row + i);
+  rows.spans.push_back({first, end - begin, begin, static_cast<int32_t>(rows.kv_blocks.size())});
+  for (int32_t i = 0; i < begin; ++i) rows.kv_blocks.push_back(shared_row + i);
   for (int32_t i = begin; i < end; ++i) {
     const int32_t row = first + i - begin;
     rows.tokens.push_back(sample.tokens[static_cast<size_t>(i)]);
     rows.positions.push_back(i);
     rows.cache_rows.push_back(row);
-    rows.kv_rows.push_back(row);
+    rows.kv_blocks.push_back(row);
   }
 }
 

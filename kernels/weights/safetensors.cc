@@ -165,7 +165,11 @@ Result<std::vector<WeightTensor>> read_shards(const std::filesystem::path& folde
   ASSIGN_OR_RETURN(const auto shards, read_index(index));
   std::vector<WeightTensor> all;
   for (const auto& [shard, names] : shards) {
-    ASSIGN_OR_RETURN(auto tensors, read_safetensors(folder / shard));
+    auto read = read_safetensors(folder / shard);
+    if (!read.ok() && read.error().code() == Code::kNotFound)
+      return error(Code::kCorrupt, "{} is missing, but {} lists it", (folder / shard).string(),
+                   index.string());
+    ASSIGN_OR_RETURN(auto tensors, std::move(read));
     size_t found = 0;
     for (auto& tensor : tensors) {
       if (!names.contains(tensor.name))
@@ -276,7 +280,12 @@ Status write_safetensors(const std::filesystem::path& file,
     length[i] = static_cast<std::byte>(static_cast<uint64_t>(header.size()) >> (8 * i));
   std::vector<std::span<const std::byte>> parts = {length, std::as_bytes(std::span(header))};
   for (const auto* tensor : order) parts.push_back(tensor->bytes.bytes());
-  return write_file_synced(file, parts);
+  // Whole or not at all under its name, and what was there stays until then.
+  const std::filesystem::path beside = file.string() + ".tmp";
+  Status written = write_file_synced(beside, parts);
+  if (written.ok()) written = system_files().rename(beside, file);
+  if (!written.ok()) system_files().remove_all(beside).ok();
+  return written;
 }
 
 }  // namespace primerl

@@ -36,7 +36,8 @@ Result<std::vector<WeightTensor>> read_safetensors(const std::filesystem::path& 
 /// names.
 Result<std::vector<WeightTensor>> read_model_tensors(const std::filesystem::path& folder);
 
-/// Writes `tensors` (unique names, bytes as their shapes say) and syncs the file.
+/// Writes `tensors` (unique names, bytes as their shapes say) and syncs the file. A file of that
+/// name is replaced when all is written; until then `file`.tmp is beside it.
 Status write_safetensors(const std::filesystem::path& file,
                          const std::vector<WeightTensor>& tensors);
 

@@ -158,9 +158,11 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
                                                    std::move(tokenizer)));
 }
 
-Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
-  return as_resource(torch_backends()->make_learner(options_of<LearnerOptions>(plan, resource),
-                                                    model_folder(plan, resource)));
+Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
+  auto options = options_of<LearnerOptions>(plan, resource);
+  // A replay writes no files of the run that it repeats.
+  if (setup.run_folder.empty()) options.debug.batch_folder.clear();
+  return as_resource(torch_backends()->make_learner(options, model_folder(plan, resource)));
 }
 
 std::vector<Backend> make_backends() {

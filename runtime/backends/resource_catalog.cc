@@ -73,6 +73,12 @@ OptionsOf<S> engine_options() {
              at_least(1) | unit("sequences"), "prompts queued; more wait before the engine")
       .field("max_batched_tokens", field_of<S>(&EngineOptions::max_batched_tokens),
              at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
+      .field("max_prefill_tokens", field_of<S>(&EngineOptions::max_prefill_tokens),
+             at_least(0) | unit("tokens"),
+             "tokens of prompts in a step in which others decode; 0 = no limit of its own")
+      .field("prefix_cache", field_of<S>(&EngineOptions::prefix_cache), any(),
+             "blocks are found again by what they hold, so that prompts which begin alike are "
+             "computed once")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
              at_least(0) | unit("tokens"),
              "longest prompt and completion; 0 = what the model's config says")
@@ -95,7 +101,8 @@ OptionsOf<S> learner_options() {
 }
 
 constexpr const char* kNumericsDoc =
-    "\"invariant\": products that give engine and learner equal bits; \"fast\": the vendor's";
+    "\"invariant\": products that give engine and learner equal bits; \"fast\": the vendor's, or "
+    "ours where they are faster";
 
 OptionsOf<EngineOptions> torch_engine_options() {
   const OptionSet debug = OptionsOf<EngineDebugOptions>().field(

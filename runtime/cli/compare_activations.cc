@@ -45,26 +45,36 @@ T element(const WeightTensor& tensor, int64_t index) {
   return value;
 }
 
-/// Elements are equal when their difference is within `tolerance` of the larger one; two that are
-/// not numbers are equal.
+/// Elements are equal when their bits are, when both are not numbers, or when they are finite and
+/// their difference is within `tolerance` of the larger one.
 template <class T>
 std::optional<std::string> compare_elements(const WeightTensor& left, const WeightTensor& right,
                                             double tolerance) {
   const auto count = static_cast<int64_t>(left.bytes.size() / sizeof(T));
-  int64_t num_different = 0, first = -1;
+  int64_t num_different = 0, num_nan = 0, first = -1;
   double largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const auto a = static_cast<double>(element<T>(left, i));
     const auto b = static_cast<double>(element<T>(right, i));
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    if (std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b))) continue;
+    if (std::isnan(a) && std::isnan(b)) continue;
+    // Without a tolerance 0 and -0 differ, too.
+    if (a == b && (tolerance > 0 || std::signbit(a) == std::signbit(b))) continue;
+    const double difference = std::abs(a - b);
+    if (std::isfinite(difference) && difference <= tolerance * std::max(std::abs(a), std::abs(b)) &&
+        tolerance > 0)
+      continue;
     if (first < 0) first = i;
     ++num_different;
-    if (!(std::abs(a - b) <= largest)) largest = std::abs(a - b);
+    if (std::isnan(difference))
+      ++num_nan;
+    else
+      largest = std::max(largest, difference);
   }
   if (first < 0) return std::nullopt;
-  return fmt::format("{} of {} elements differ, by at most {:.3g}; the first at {}: {} and {}",
-                     num_different, count, largest, place_of(left.shape, first),
+  const std::string nan =
+      num_nan > 0 ? fmt::format(" ({} are a number in one alone)", num_nan) : "";
+  return fmt::format("{} of {} elements differ, by at most {:.3g}{}; the first at {}: {} and {}",
+                     num_different, count, largest, nan, place_of(left.shape, first),
                      element<T>(left, first), element<T>(right, first));
 }
 

@@ -1,7 +1,6 @@
 #include "runtime/trace/content_store.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,15 +26,6 @@ std::filesystem::path temporary_name(const std::filesystem::path& target) {
 }
 
 }  // namespace
-
-ContentHash sha256(std::span<const std::byte> bytes) {
-  ContentHash hash{};
-  const int done =
-      EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(hash.data()), nullptr,
-                 EVP_sha256(), nullptr);
-  CHECK(done == 1, "libcrypto has no SHA-256");
-  return hash;
-}
 
 std::string to_hex(const ContentHash& hash) {
   std::string text;

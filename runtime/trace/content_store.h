@@ -5,7 +5,6 @@
 /// Any thread, and several processes on one folder: files are complete when they appear, by rename.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -15,12 +14,12 @@
 #include <vector>
 
 #include "graph/base/result.h"
+#include "graph/base/sha256.h"
 
 namespace primerl {
 
-using ContentHash = std::array<std::byte, 32>;
+using ContentHash = Sha256;
 
-ContentHash sha256(std::span<const std::byte> bytes);
 std::string to_hex(const ContentHash& hash);
 /// None unless it is 64 lower-case hex digits.
 std::optional<ContentHash> content_hash_from_hex(std::string_view text);

@@ -213,6 +213,12 @@ Status score(const ScoreArguments& arguments) {
 }
 
 Status train_step(const TrainStepArguments& arguments) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(
+          arguments.batch, std::filesystem::path(arguments.dump) / "step.safetensors", ignored))
+    return error(Code::kInvalid, "--dump {} would replace the batch {}", arguments.dump,
+                 arguments.batch)
+        .note("choose another folder for the dump");
   ASSIGN_OR_RETURN(const TrainBatch batch, read_train_batch(arguments.batch));
   LearnerOptions options;
   options.optimizer.lr = arguments.lr;

@@ -36,6 +36,11 @@ TEST(ParseJson, RefusesOneBytePastTheSizeLimit) {
   EXPECT_NE(fault_of("12345", limits), "");
 }
 
+TEST(ParseJson, RefusesWhatFollowsAZeroByte) {
+  EXPECT_FALSE(parse_json(std::string_view("{}\0garbage", 10), "x").ok());
+  EXPECT_FALSE(parse_json(std::string_view("{}\0", 3), "x").ok());
+}
+
 TEST(ParseJson, RefusesTrailingTextAndBadUtf8) {
   EXPECT_NE(fault_of("{} {}"), "");
   EXPECT_NE(fault_of("\"\xff\""), "");

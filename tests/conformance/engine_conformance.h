@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/engine/kept_sets.h"
+#include "tests/conformance/engine_cache_conformance.h"
 #include "tests/conformance/engine_ends_conformance.h"
 #include "tests/conformance/engine_under_test.h"
 

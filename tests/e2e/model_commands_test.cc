@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <span>
 
 #include "kernels/train/batch_file.h"
+#include "kernels/weights/safetensors.h"
 #include "tests/e2e/run_files.h"
 #include "tests/store/scratch_folder.h"
 #include "tests/torch/reference_models.h"
@@ -174,6 +177,45 @@ TEST(TrainStep, NamesTheFirstNumberThatDiffers) {
   EXPECT_THAT(different.out, HasSubstr("first different: weight."));
   EXPECT_EQ(compare("one", "faster", {"--tolerance", "2"}).code, 0);
   EXPECT_EQ(compare("one", "nowhere").code, 2);
+}
+
+TEST(TrainStep, NeverReplacesItsOwnBatchByItsDump) {
+  const auto folder = new_scratch_folder();
+  std::filesystem::copy_file(batch_file(), folder / "step.safetensors");
+  const auto end = run_graph_program(
+      {"train-step", "--model", (reference_models() / "qwen3").string(), "--batch",
+       (folder / "step.safetensors").string(), "--dump", folder.string()});
+  EXPECT_EQ(end.code, 2);
+  EXPECT_THAT(end.err, HasSubstr("would replace the batch"));
+  EXPECT_TRUE(read_train_batch(folder / "step.safetensors").ok());
+}
+
+TEST(CompareActivations, InfinityEqualsItselfAloneAndZeroNotItsNegative) {
+  const auto folder = new_scratch_folder();
+  const auto write = [&](const std::string& name, const std::vector<float>& values) {
+    WeightTensor tensor{"0.x", DataType::kF32, {std::ssize(values)}, {}};
+    const auto bytes = std::as_bytes(std::span(values));
+    tensor.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+    CHECK(write_safetensors(folder / name, {tensor}).ok(), "cannot write");
+    return (folder / name).string();
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  const auto infinite = write("infinite", {1, kInfinity}), finite = write("finite", {1, 2}),
+             negative = write("negative", {1, -kInfinity}), zero = write("zero", {1, 0}),
+             minus = write("minus", {1, -0.0F}), none = write("none", {nan, 2.5F});
+  const auto code = [](const std::string& a, const std::string& b, const char* tolerance) {
+    return run_graph_program({"compare-activations", a, b, "--tolerance", tolerance}).code;
+  };
+  for (const char* tolerance : {"0", "1e-5", "2"}) {
+    EXPECT_EQ(code(infinite, infinite, tolerance), 0);
+    EXPECT_EQ(code(infinite, finite, tolerance), 1);
+    EXPECT_EQ(code(infinite, negative, tolerance), 1);
+  }
+  EXPECT_EQ(code(zero, minus, "0"), 1);
+  EXPECT_EQ(code(zero, minus, "1e-9"), 0);
+  const auto told = run_graph_program({"compare-activations", finite, none});
+  EXPECT_THAT(told.out, HasSubstr("2 of 2 elements differ, by at most 0.5 (1 are a number in one"));
 }
 
 TEST(TrainStep, RefusesABatchThatIsNone) {

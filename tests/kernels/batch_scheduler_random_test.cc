@@ -11,7 +11,7 @@
 namespace primerl {
 namespace {
 
-constexpr int kSeeds = 150, kSteps = 120;
+constexpr int kSeeds = 3000, kSteps = 120;
 
 class Simulation {
  public:
@@ -41,6 +41,8 @@ class Simulation {
     options.max_batched_tokens = static_cast<int32_t>(1 + random_.below(12));
     options.max_sequence_tokens = options.kv_blocks * options.block_size;
     options.max_waiting = 10;
+    options.max_prefill_tokens = static_cast<int32_t>(random_.below(4));
+    options.prefix_cache = random_.below(4) != 0;
     return options;
   }
 
@@ -80,6 +82,7 @@ class Simulation {
     request.salt = salt;
     for (int32_t i = 0; i < 1 + 3 * kind; ++i) request.prompt_tokens.push_back(2 + kind * 9 + i);
     request.sampling.max_tokens = static_cast<int32_t>(1 + random_.below(6));
+    request.priority = static_cast<int32_t>(random_.below(2));
     const uint64_t id = request.id.value;
     if (scheduler_.submit(std::move(request)).ok()) submitted_.insert(id);
   }
@@ -106,6 +109,8 @@ class Simulation {
     EXPECT_LE(static_cast<int32_t>(plan.samples.size()), options_.max_batched_tokens);
     std::set<const Sequence*> sampled;
     for (const auto& sample : plan.samples) EXPECT_TRUE(sampled.insert(sample.sequence).second);
+    for (const RowCopy& copy : plan.copies)
+      std::copy_n(cache_.begin() + copy.from, copy.num_rows, cache_.begin() + copy.to);
     compute(plan.rows);
     for (const auto& sample : plan.samples) {
       expect_history(sample, plan.rows);
@@ -125,10 +130,13 @@ class Simulation {
         const auto row = static_cast<size_t>(span.query_begin + i);
         const int32_t position = span.num_cached + i;
         EXPECT_EQ(rows.positions[row], position);
-        const int32_t* keys = rows.kv_rows.data() + span.kv_offset;
-        EXPECT_EQ(keys[position], rows.cache_rows[row]);
+        const auto key = [&](int32_t j) {
+          const int32_t size = options_.block_size;
+          return rows.kv_blocks[static_cast<size_t>(span.kv_offset + j / size)] * size + j % size;
+        };
+        EXPECT_EQ(key(position), rows.cache_rows[row]);
         EXPECT_TRUE(written.insert(rows.cache_rows[row]).second) << "two rows write one key";
-        const uint64_t before = position == 0 ? 0 : cache_[static_cast<size_t>(keys[position - 1])];
+        const uint64_t before = position == 0 ? 0 : cache_[static_cast<size_t>(key(position - 1))];
         cache_[static_cast<size_t>(rows.cache_rows[row])] =
             mix(before, static_cast<uint64_t>(rows.tokens[row]));
       }

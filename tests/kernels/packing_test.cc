@@ -29,8 +29,8 @@ std::vector<std::vector<int32_t>> contexts(const RowBatch& rows) {
   for (const auto& span : rows.spans) {
     auto& seen = all.emplace_back();
     for (int32_t j = 0; j < span.num_cached + span.num_queries; ++j)
-      seen.push_back(
-          rows.tokens[static_cast<size_t>(rows.kv_rows[static_cast<size_t>(span.kv_offset + j)])]);
+      seen.push_back(rows.tokens[static_cast<size_t>(
+          rows.kv_blocks[static_cast<size_t>(span.kv_offset + j)])]);
   }
   return all;
 }

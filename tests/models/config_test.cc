@@ -103,9 +103,12 @@ TEST(ModelConfig, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(fault(of("qwen3").set("use_sliding_window", true)), HasSubstr("use_sliding_window"));
   EXPECT_EQ(fault(of("qwen2").set("use_sliding_window", false).set("sliding_window", 4096)), "");
   Json types = Json::array();
-  types.push_back("full_attention");
+  const auto num_layers = of("qwen3").find("num_hidden_layers")->as_int();
+  for (int64_t i = 0; i < num_layers; ++i) types.push_back("full_attention");
   EXPECT_EQ(fault(of("qwen3").set("layer_types", types)), "");
-  types.push_back("sliding_attention");
+  types.push_back("full_attention");
+  EXPECT_THAT(fault(of("qwen3").set("layer_types", types)), HasSubstr("'layer_types' has"));
+  types.as_array().back() = "sliding_attention";
   EXPECT_THAT(fault(of("qwen3").set("layer_types", types)), HasSubstr("sliding_attention"));
 }
 

@@ -35,6 +35,7 @@ LearnerUnderTest scripted_learner() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scripted, EngineConformance, ::testing::Values(scripted_engine()));
+INSTANTIATE_TEST_SUITE_P(Scripted, EngineCache, ::testing::Values(scripted_engine()));
 INSTANTIATE_TEST_SUITE_P(Scripted, LearnerConformance, ::testing::Values(scripted_learner()));
 
 }  // namespace

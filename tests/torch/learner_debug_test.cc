@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "kernels/torch/training/learner.h"
@@ -96,6 +98,36 @@ TEST(TorchLearner, KeepsTheNewestBatchesAndTakesTheirStepsAgain) {
   const auto a = first->step(batch(), never).value(), b = second->step(again, never).value();
   EXPECT_EQ(a.loss, b.loss);
   EXPECT_EQ(a.grad_norm, b.grad_norm);
+}
+
+TEST(TorchLearner, ABatchThatCannotBeKeptChangesNoStep) {
+  const auto folder = make_folder({});
+  LearnerOptions options;
+  options.optimizer.lr = 1e-3;
+  auto plain = make_learner(folder, options);
+  options.debug.batch_folder = (testing::scratch_folder("gone") / "batches").string();
+  auto learner = make_learner(folder, options);
+  std::filesystem::remove_all(options.debug.batch_folder);
+  std::ofstream(options.debug.batch_folder) << "in the way";
+  for (int step = 0; step < 3; ++step)
+    EXPECT_EQ(learner->step(batch(), never).value().loss, plain->step(batch(), never).value().loss);
+  EXPECT_FALSE(make_torch_learner(options, folder).ok()) << "but a run does not start like that";
+}
+
+TEST(TorchLearner, ABrokenStepLeavesItsOwnDumpAndNoOlderOne) {
+  auto options = frozen();
+  options.debug.check_finite = true;
+  options.debug.dump_folder = testing::scratch_folder("dump").string();
+  auto learner = make_learner(make_folder({}), options);
+  const auto file = std::filesystem::path(options.debug.dump_folder) / "step.safetensors";
+  ASSERT_FALSE(learner->step(batch(), never)->skipped);
+  const auto whole = read_safetensors(file).value();
+  break_weight(*learner, "model.layers.1.mlp.gate_proj.weight");
+  ASSERT_TRUE(learner->step(batch(), never)->skipped);
+  const auto broken = read_safetensors(file).value();
+  EXPECT_LT(broken.size(), whole.size());
+  EXPECT_THAT(broken.back().name, HasSubstr("micro_batch.0."))
+      << "activations, nothing behind them";
 }
 
 TEST(TorchLearner, RefusesAModelThatIsLargerThanTheMachine) {

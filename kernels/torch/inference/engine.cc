@@ -26,7 +26,7 @@ constexpr double kCacheBytesMax = 1e15;  // beyond any machine; sizes in bytes s
 
 SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& config,
                           std::shared_ptr<const Tokenizer> tokenizer) {
-  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer)};
+  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
 }
 
 /// Of keys and values; maybe more than an integer holds.
@@ -67,8 +67,10 @@ Status TorchEngine::make_cache() {
   const int64_t cache_rows = static_cast<int64_t>(options_.kv_blocks) * options_.block_size;
   const int64_t width = static_cast<int64_t>(attention.num_kv_heads) * attention.head_dim;
   try {
-    keys_ = at::zeros({config_.num_layers(), cache_rows, width}, at::kFloat);
-    values_ = at::zeros({config_.num_layers(), cache_rows, width}, at::kFloat);
+    const std::vector<int64_t> shape = {config_.num_layers(), cache_rows, width};
+    const int64_t count = config_.num_layers() * cache_rows * width;
+    keys_ = zero_floats(count).view(shape);
+    values_ = zero_floats(count).view(shape);
   } catch (const std::exception&) {
     return no_memory(options_, config_);
   }
@@ -98,7 +100,20 @@ Status TorchEngine::submit(SequenceRequest request) {
   return scheduler_.submit(std::move(request));
 }
 
+/// Keys and values of rows that two sequences have in common so far.
+void TorchEngine::copy_rows() {
+  const int64_t width = keys_.size(2);
+  for (at::Tensor* cache : {&keys_, &values_})
+    for (int64_t layer = 0; layer < cache->size(0); ++layer) {
+      float* rows = cache->mutable_data_ptr<float>() + layer * cache->stride(0);
+      for (const RowCopy& copy : plan_.copies)
+        std::memcpy(rows + copy.to * width, rows + copy.from * width,
+                    static_cast<size_t>(copy.num_rows * width) * sizeof(float));
+    }
+}
+
 Status TorchEngine::forward() {
+  copy_rows();
   StepInput step = decoder_.begin(plan_.rows);
   float* hidden = hidden_.mutable_data_ptr<float>();
   decoder_.embed(plan_.rows, hidden);
@@ -205,9 +220,10 @@ Status check_options(const EngineOptions& options) {
   RETURN_IF_ERROR(positive("max_running", options.max_running));
   RETURN_IF_ERROR(positive("max_waiting", options.max_waiting));
   RETURN_IF_ERROR(positive("max_batched_tokens", options.max_batched_tokens));
-  if (options.max_sequence_tokens < 0 || options.threads < 0)
-    return error(Code::kInvalid, "max_sequence_tokens {} and threads {} must be 0 or above",
-                 options.max_sequence_tokens, options.threads);
+  if (options.max_sequence_tokens < 0 || options.threads < 0 || options.max_prefill_tokens < 0)
+    return error(Code::kInvalid,
+                 "max_sequence_tokens {}, max_prefill_tokens {} and threads {} must be 0 or above",
+                 options.max_sequence_tokens, options.max_prefill_tokens, options.threads);
   return ok();
 }
 

@@ -2,7 +2,6 @@
 ///
 /// Its weights are the whole ones of one tenant: those of a second one are refused. KV memory is
 /// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
-/// Prompts are admitted only with blocks for their whole completion, so nothing is preempted.
 #pragma once
 
 #include <memory>
@@ -45,6 +44,7 @@ class TorchEngine final : public Engine {
 
  private:
   Status check_key(WeightsKey key) const;
+  void copy_rows();
   Status forward();
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
   void sample();

@@ -102,7 +102,7 @@ class AttentionGqa final : public Stage {
             .head_begin = 0,
             .head_end = spec_.num_heads,
             .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim))),
-            .kv_rows = step.batch->kv_rows.data(),
+            .kv_rows = step.kv_rows,
             .q = rows.floats(kQ),
             .keys = step.keys,
             .values = step.values,

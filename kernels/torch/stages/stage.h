@@ -31,6 +31,7 @@ struct StepInput {
   int64_t num_rows = 0;
   const RowBatch* batch = nullptr;
   std::span<const AttentionSpan> spans;
+  const int32_t* kv_rows = nullptr;  // of the spans, by cache row
   /// Spans [ends[i - 1], ends[i]) may share keys; those of two such families share none.
   std::span<const int64_t> family_ends;
   const float* cosine = nullptr;  // [positions, rotary_dim / 2]

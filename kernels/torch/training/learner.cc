@@ -1,9 +1,8 @@
 #include "kernels/torch/training/learner.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "graph/base/files.h"
 #include "kernels/torch/boundary.h"
@@ -13,7 +12,6 @@
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
 #include "kernels/torch/training/optimizer_state.h"
-#include "kernels/train/batch_file.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 
@@ -40,10 +38,11 @@ TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
     : options_(options),
       model_(std::move(model)),
       table_(model_.config),
+      kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
       weights_(table_, numerics_of(options.numerics), DecoderWeights::Use::kLearner),
-      gradients_(at::zeros({table_.count()}, at::kFloat)),
-      first_moments_(at::zeros({table_.count()}, at::kFloat)),
-      second_moments_(at::zeros({table_.count()}, at::kFloat)),
+      gradients_(zero_floats(table_.count())),
+      first_moments_(zero_floats(table_.count())),
+      second_moments_(zero_floats(table_.count())),
       decoder_(model_.config, weights_),
       pass_(decoder_, recompute_of(options.recompute)),
       head_(decoder_, options.loss) {
@@ -60,18 +59,12 @@ void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
     dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), rows);
 }
 
-Status TorchLearner::keep_batch(const TrainBatch& batch) const {
-  const auto file = [&](int64_t step) {
-    return std::filesystem::path(options_.debug.batch_folder) /
-           fmt::format("step_{:06}.safetensors", step);
-  };
-  std::error_code fault;
-  std::filesystem::create_directories(options_.debug.batch_folder, fault);
-  if (fault)
-    return error(Code::kIo, "cannot make '{}': {}", options_.debug.batch_folder, fault.message());
-  RETURN_IF_ERROR(write_train_batch(file(num_steps_ + 1), batch));
-  std::filesystem::remove(file(num_steps_ + 1 - options_.debug.batches_max), fault);
-  return ok();
+/// A debug file that cannot be written is no reason to train otherwise than without it.
+void TorchLearner::keep_batch(const TrainBatch& batch) {
+  const Status kept = kept_batches_.keep(num_steps_ + 1, batch);
+  if (kept.ok() || std::exchange(has_warned_, true)) return;
+  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", num_steps_ + 1,
+             kept.error().text());
 }
 
 Status TorchLearner::dump() {
@@ -164,9 +157,12 @@ void TorchLearner::update(TrainReport& report) {
 Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
                                        const StopRequested& stop_requested) {
   RETURN_IF_ERROR(check_samples(batch, limits()));
-  if (!options_.debug.batch_folder.empty()) RETURN_IF_ERROR(keep_batch(batch));
+  if (!options_.debug.batch_folder.empty()) keep_batch(batch);
   broken_.clear();
   dump_ = {};
+  // An older dump must not be taken for that of a step that fails.
+  if (!options_.debug.dump_folder.empty())
+    RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
   micro_batch_ = 0;
   return at_boundary("training step", [&]() -> Result<TrainReport> {
     TrainReport report;
@@ -194,6 +190,8 @@ Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
       if (broken_.empty()) continue;
       report.skipped = true;
       report.skip_reason = fmt::format("{} (step {})", broken_, num_steps_ + 1);
+      if (!options_.debug.dump_folder.empty())
+        RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
       return report;
     }
     report.loss = sums.loss * per_token;
@@ -244,9 +242,9 @@ Status TorchLearner::save(const std::filesystem::path& folder) {
 
 Status TorchLearner::load(const std::filesystem::path& folder) {
   return at_boundary("loading a learner", [&]() -> Status {
-    const at::Tensor weights = at::zeros({table_.count()}, at::kFloat);
-    const at::Tensor first = at::zeros({table_.count()}, at::kFloat);
-    const at::Tensor second = at::zeros({table_.count()}, at::kFloat);
+    const at::Tensor weights = zero_floats(table_.count());
+    const at::Tensor first = zero_floats(table_.count());
+    const at::Tensor second = zero_floats(table_.count());
     ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder / "weights"));
     Status filled = fill_parameters(table_, tensors, weights.mutable_data_ptr<float>());
     if (!filled.ok()) return Error(filled.error()).while_doing((folder / "weights").string());
@@ -309,6 +307,10 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
   ASSIGN_OR_RETURN(auto model, read_model_folder(model_folder));
   Status supported = check_is_supported(model.config);
   if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
+  const LearnerDebugOptions& debug = options.debug;
+  if (!debug.batch_folder.empty())
+    RETURN_IF_ERROR(
+        KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
   RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
                                bytes_needed_to_train(TensorTable(model.config))));
   const auto tensors = read_model_tensors(model_folder);

@@ -14,6 +14,7 @@
 #include "kernels/torch/training/head.h"
 #include "kernels/torch/training/step_dump.h"
 #include "kernels/torch/training/training_pass.h"
+#include "kernels/train/kept_batches.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
@@ -51,7 +52,7 @@ class TorchLearner final : public Learner {
   void accumulate(const MicroBatch& batch, LossKind loss, double per_token, LossSums& sums);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
-  Status keep_batch(const TrainBatch& batch) const;
+  void keep_batch(const TrainBatch& batch);
   Status dump();
   /// The first tensor whose gradient is not finite, as "NAME (NaN at ...)".
   std::string broken_gradient();
@@ -62,6 +63,8 @@ class TorchLearner final : public Learner {
   const LearnerOptions options_;
   const ModelFolder model_;
   const TensorTable table_;
+  KeptBatches kept_batches_;
+  bool has_warned_ = false;  // that one was not kept
   // The model and its optimizer: [table.count()] each.
   DecoderWeights weights_;
   at::Tensor gradients_;

@@ -1,12 +1,19 @@
 #include "kernels/torch/training/step_dump.h"
 
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "graph/base/files.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
+namespace {
+
+constexpr std::string_view kFileName = "step.safetensors";
+
+}  // namespace
 
 void StepDump::add(std::string name, WeightTensor tensor) {
   num_bytes_ += tensor.bytes.size();
@@ -29,6 +36,10 @@ void StepDump::add(const std::string& prefix, const std::vector<WeightTensor>& t
   for (const auto& tensor : tensors) add(prefix + "." + tensor.name, tensor);
 }
 
+Status StepDump::remove(const std::filesystem::path& folder) {
+  return system_files().remove_all(folder / kFileName);
+}
+
 Status StepDump::write(const std::filesystem::path& folder) {
   const auto tensors = std::move(tensors_);
   tensors_.clear();
@@ -40,7 +51,7 @@ Status StepDump::write(const std::filesystem::path& folder) {
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
-  return write_safetensors(folder / "step.safetensors", tensors);
+  return write_safetensors(folder / kFileName, tensors);
 }
 
 }  // namespace primerl

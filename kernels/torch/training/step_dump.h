@@ -26,6 +26,8 @@ class StepDump {
   void add(const std::string& name, const at::Tensor& rows);
   /// Takes tensors in their order, under "prefix.name".
   void add(const std::string& prefix, const std::vector<WeightTensor>& tensors);
+  /// Removes what an earlier step left in `folder`.
+  static Status remove(const std::filesystem::path& folder);
   /// Writes `step.safetensors` into `folder`, which it makes, and forgets everything.
   Status write(const std::filesystem::path& folder);
 

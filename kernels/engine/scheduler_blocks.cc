@@ -1,0 +1,232 @@
+// Who is admitted, who holds blocks, who loses them.
+#include <algorithm>
+
+#include "kernels/engine/batch_scheduler.h"
+
+namespace primerl {
+namespace {
+
+template <class T>
+void drop(std::vector<T*>& list, const T* one) {
+  list.erase(std::remove(list.begin(), list.end(), one), list.end());
+}
+
+/// The order: lower priority first, then who came first.
+bool is_before(const Sequence* a, const Sequence* b) {
+  return std::pair(a->request.priority, a->arrival) < std::pair(b->request.priority, b->arrival);
+}
+
+template <class List>
+void insert_in_order(List& list, Sequence& sequence) {
+  list.insert(std::upper_bound(list.begin(), list.end(), &sequence, is_before), &sequence);
+}
+
+}  // namespace
+
+void BatchScheduler::enqueue(Sequence& sequence) {
+  sequence.state = Sequence::State::kWaiting;
+  insert_in_order(waiting_, sequence);
+}
+
+void BatchScheduler::run(Sequence& sequence) {
+  sequence.state = Sequence::State::kRunning;
+  insert_in_order(running_, sequence);
+}
+
+BlockChain BatchScheduler::next_chain(const BlockChain& chain, const Sequence& sequence) const {
+  const int32_t size = limits_.options.block_size;
+  tokens_.clear();
+  for (int32_t i = 0; i < size; ++i) tokens_.push_back(sequence.token(chain.num_blocks * size + i));
+  const WeightsKey key = sequence.request.key();
+  const PolicyVersion version = sequence.began.value_or(versions_.of(key));
+  return hasher_.next(chain, tokens_, {key, sequence.request.salt, version});
+}
+
+void BatchScheduler::publish(const std::vector<int32_t>& blocks, BlockChain& chain,
+                             const Sequence& sequence, int32_t num_computed) {
+  while ((chain.num_blocks + 1) * limits_.options.block_size <= num_computed) {
+    const int32_t block = blocks[static_cast<size_t>(chain.num_blocks)];
+    chain = next_chain(chain, sequence);
+    pool_.publish(block, chain.name());
+  }
+}
+
+PrefillTask* BatchScheduler::shared_prefill(const Sequence& sequence) const {
+  if (!sequence.tokens.empty()) return nullptr;
+  const SequenceRequest& request = sequence.request;
+  const PolicyVersion version = versions_.of(request.key());
+  for (const auto& prefill : prefilling_) {
+    const Sequence& first = prefill->first();
+    if (first.prompt_hash == sequence.prompt_hash && first.tokens.empty() &&
+        first.began == version && first.request.key() == request.key() &&
+        first.request.salt == request.salt && first.request.prompt_tokens == request.prompt_tokens)
+      return prefill.get();
+  }
+  return nullptr;
+}
+
+int32_t BatchScheduler::num_cached_blocks(Sequence& sequence) const {
+  if (!limits_.options.prefix_cache) return 0;
+  const int32_t most = (sequence.size() - 1) / limits_.options.block_size;
+  auto& chains = sequence.chains;
+  for (int32_t i = 0; i < most; ++i) {
+    if (i == static_cast<int32_t>(chains.size()))
+      chains.push_back(next_chain(i == 0 ? hasher_.begin() : chains.back(), sequence));
+    if (pool_.find(chains[static_cast<size_t>(i)].name()) == BlockPool::kNone) return i;
+  }
+  return most;
+}
+
+bool BatchScheduler::can_admit() const {
+  if (waiting_.empty() || num_admitted() >= limits_.options.max_running) return false;
+  Sequence& sequence = *waiting_.front();
+  // Whoever is in will soon want one block more.
+  const auto has_blocks = [](const Sequence* one) { return !one->blocks.empty(); };
+  const auto num_growing = num_prefilling_ + static_cast<int32_t>(running_.size()) +
+                           static_cast<int32_t>(std::ranges::count_if(held_, has_blocks));
+  int32_t needed = num_growing;
+  if (shared_prefill(sequence) != nullptr) {
+    needed += 1;
+  } else {
+    const int32_t num_cached = num_cached_blocks(sequence);
+    needed += blocks_for(sequence.size()) - num_cached;
+    for (int32_t i = 0; i < num_cached; ++i)
+      if (pool_.num_holders(pool_.find(sequence.chains[static_cast<size_t>(i)].name())) == 0)
+        ++needed;
+  }
+  return num_growing == 0 || needed <= pool_.num_free();
+}
+
+PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
+  PrefillTask& prefill = *prefilling_.emplace_back(std::make_unique<PrefillTask>());
+  prefill.num_tokens = sequence.size();
+  prefill.publishes =
+      limits_.options.prefix_cache && sequence.began == versions_.of(sequence.request.key());
+  prefill.chain = hasher_.begin();
+  const int32_t num_cached = num_cached_blocks(sequence);
+  for (int32_t i = 0; i < num_cached; ++i) {
+    prefill.chain = sequence.chains[static_cast<size_t>(i)];
+    prefill.blocks.push_back(pool_.find(prefill.chain.name()));
+    pool_.hold(prefill.blocks.back());
+  }
+  while (static_cast<int32_t>(prefill.blocks.size()) < blocks_for(prefill.num_tokens))
+    prefill.blocks.push_back(pool_.take());
+  prefill.num_computed = num_cached * limits_.options.block_size;
+  return prefill;
+}
+
+void BatchScheduler::admit(StepPlan& plan) {
+  Sequence& sequence = *waiting_.front();
+  waiting_.pop_front();
+  const bool is_first_time =
+      !std::exchange(sequence.began, sequence.began.value_or(versions_.of(sequence.request.key())));
+  PrefillTask* prefill = shared_prefill(sequence);
+  int32_t num_cached = sequence.size() - 1;
+  if (prefill == nullptr) {
+    prefill = &new_prefill(sequence);
+    num_cached = prefill->num_computed;
+  }
+  sequence.chains = {};
+  if (is_first_time) {
+    sequence.num_cached_tokens = num_cached;
+    totals_.num_prefix_queries += static_cast<uint64_t>(sequence.size());
+    totals_.num_prefix_hits += static_cast<uint64_t>(num_cached);
+  } else {
+    totals_.num_recomputed_tokens += static_cast<uint64_t>(sequence.size() - num_cached);
+  }
+  sequence.prefill = prefill;
+  prefill->waiting.push_back(&sequence);
+  sequence.state = Sequence::State::kPrefilling;
+  ++num_prefilling_;
+  if (prefill->last_row >= 0) add_samples(plan, *prefill);
+}
+
+Sequence* BatchScheduler::last_in_order() const {
+  Sequence* last = running_.empty() ? nullptr : running_.back();
+  const auto take_later = [&last](Sequence* one) {
+    if (last == nullptr || is_before(last, one)) last = one;
+  };
+  for (Sequence* one : held_)
+    if (!one->blocks.empty()) take_later(one);
+  for (const auto& prefill : prefilling_)
+    for (Sequence* one : prefill->waiting) take_later(one);
+  return last;
+}
+
+bool BatchScheduler::grow(Sequence& sequence) {
+  int32_t block = pool_.take();
+  while (block == BlockPool::kNone) {
+    Sequence& last = *last_in_order();
+    preempt(last);
+    if (&last == &sequence) return false;
+    block = pool_.take();
+  }
+  sequence.blocks.push_back(block);
+  return true;
+}
+
+void BatchScheduler::preempt(Sequence& sequence) {
+  ++totals_.num_preemptions;
+  has_preempted_ = true;
+  if (sequence.state == Sequence::State::kHeld) {  // it waits for take_over() first
+    release(sequence.blocks);
+    return;
+  }
+  leave(sequence);
+  release(sequence.blocks);
+  enqueue(sequence);
+}
+
+void BatchScheduler::leave(Sequence& sequence) {
+  switch (sequence.state) {
+    case Sequence::State::kWaiting:
+      waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
+      break;
+    case Sequence::State::kPrefilling: {
+      PrefillTask* prefill = std::exchange(sequence.prefill, nullptr);
+      drop(prefill->waiting, &sequence);
+      --num_prefilling_;
+      if (!prefill->waiting.empty()) break;
+      release(prefill->blocks);
+      std::erase_if(prefilling_, [prefill](const auto& one) { return one.get() == prefill; });
+      break;
+    }
+    case Sequence::State::kHeld:
+      drop(held_, &sequence);
+      break;
+    case Sequence::State::kRunning:
+      drop(running_, &sequence);
+      break;
+  }
+}
+
+/// The last one first: what many share lies in front, and is to be found for longest.
+void BatchScheduler::release(std::vector<int32_t>& blocks) {
+  for (; !blocks.empty(); blocks.pop_back()) pool_.release(blocks.back());
+}
+
+void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_last) {
+  if (sequence.ended) return;
+  sequence.chain = prefill.chain;
+  sequence.publishes = prefill.publishes;
+  if (is_last) {
+    sequence.blocks = std::move(prefill.blocks);
+    prefill.blocks.clear();
+    return;
+  }
+  const int32_t size = limits_.options.block_size, rest = prefill.num_tokens % size;
+  int32_t own = BlockPool::kNone;
+  if (rest > 0 && (own = pool_.take()) == BlockPool::kNone) {
+    ++totals_.num_preemptions;  // it computes its prompt again when its turn comes
+    return;
+  }
+  sequence.blocks = prefill.blocks;
+  if (rest > 0) {
+    copies_.push_back({sequence.blocks.back() * size, own * size, rest});
+    sequence.blocks.back() = own;
+  }
+  for (int32_t i = 0; i < prefill.num_tokens / size; ++i)
+    pool_.hold(sequence.blocks[static_cast<size_t>(i)]);
+}
+
+}  // namespace primerl
