@@ -15,6 +15,8 @@ uint64_t prompt_hash(const SequenceRequest& request) {
   return hash;
 }
 
+bool was_taken_over(const Sequence* sequence) { return sequence->was_taken_over; }
+
 }  // namespace
 
 BatchScheduler::BatchScheduler(SchedulerLimits limits)
@@ -25,6 +27,8 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
   for (Sequence* sequence : waiting_) sequence->chains.clear();
+  for (const auto& prefill : prefilling_)
+    if (prefill->is_again && prefill->first().request.key() == key) prefill->publishes = false;
 }
 
 Status BatchScheduler::submit(SequenceRequest request) {
@@ -158,6 +162,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   // Already for this step: all keys of a layer are written before any is read.
   if (prefill.publishes) publish(prefill.blocks, prefill.chain, prefill.first(), end);
   totals_.num_prefill_tokens += static_cast<uint64_t>(num_rows);
+  if (prefill.is_again) totals_.num_recomputed_tokens += static_cast<uint64_t>(num_rows);
   if (!prefill.is_complete()) return;
   prefill.last_row = static_cast<int32_t>(plan.rows.num_rows()) - 1;
   add_samples(plan, prefill);
@@ -193,7 +198,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     // Its last token is computed when somebody can be sampled from it.
     if (samples_left(plan) == 0) --left;
     const int32_t chunk = std::min(budget, left);
-    if (chunk == 0) continue;
+    if (chunk == 0 || !own_end(prefill)) continue;
     add_chunk(plan, prefill, chunk);
     budget -= chunk;
   }
@@ -244,6 +249,7 @@ void BatchScheduler::finish_step() {
       if (prefill->waiting.empty()) continue;
       // The step could sample no more: the rest gets its last token computed again.
       --prefill->num_computed;
+      prefill->has_shared_end = prefill->num_tokens % limits_.options.block_size == 0;
     }
     std::swap(prefilling_[kept++], prefill);
   }
@@ -302,8 +308,12 @@ int32_t BatchScheduler::num_queued() const {
 
 EngineState BatchScheduler::state() const {
   EngineState state = totals_;
-  state.num_waiting = static_cast<int32_t>(waiting_.size()) + num_prefilling_;
-  state.num_running = static_cast<int32_t>(running_.size());
+  // Whoever was taken over counts as running, also when it was preempted and waits.
+  auto num_preempted = static_cast<int32_t>(std::ranges::count_if(waiting_, was_taken_over));
+  for (const auto& prefill : prefilling_)
+    num_preempted += static_cast<int32_t>(std::ranges::count_if(prefill->waiting, was_taken_over));
+  state.num_waiting = static_cast<int32_t>(waiting_.size()) + num_prefilling_ - num_preempted;
+  state.num_running = static_cast<int32_t>(running_.size()) + num_preempted;
   state.num_held = static_cast<int32_t>(held_.size());
   state.num_free_blocks = pool_.num_free();
   state.num_blocks = limits_.options.kv_blocks;

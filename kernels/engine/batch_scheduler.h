@@ -97,6 +97,8 @@ struct PrefillTask {
   std::vector<int32_t> blocks;     // of all its tokens
   BlockChain chain;
   bool publishes = false;
+  bool is_again = false;        // what a preempted sequence had
+  bool has_shared_end = false;  // others hold, or find, the block of the last token
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens whose key and value are in the cache
   int32_t last_row = -1;     // of its last token in the current plan
@@ -134,7 +136,8 @@ class BatchScheduler {
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return versions_; }
 
-  /// Fills `plan` with the next step; false when there is nothing to do.
+  /// Fills `plan` with the next step; false when there is nothing to do. Names of blocks count on
+  /// the step: an engine whose step failed computes no other.
   bool plan(StepPlan& plan);
   /// Takes one sampled token of the last plan, whose kept set has been appended to the sequence. A
   /// sequence with more of those than kKeptBytesMax ends as refused.
@@ -183,6 +186,8 @@ class BatchScheduler {
   void release(std::vector<int32_t>& blocks);
   /// Gives `sequence`, sampled from `prefill`, blocks of its own, or those of the prefill.
   void settle(PrefillTask& prefill, Sequence& sequence, bool is_last);
+  /// Before the last token of a complete prompt is computed again: nobody else's block is written.
+  bool own_end(PrefillTask& prefill);
 
   // The plan.
   void add_decode(StepPlan& plan, Sequence& sequence);

@@ -82,6 +82,12 @@ void BlockPool::publish(int32_t block, const BlockName& name) {
   ++num_named_;
 }
 
+void BlockPool::withdraw(int32_t block) {
+  const Block& named = blocks_[index(block)];
+  CHECK(named.num_holders > 0, "only a held block loses its name");
+  if (named.is_named) forget(block);
+}
+
 void BlockPool::forget(int32_t block) {
   Block& named = blocks_[static_cast<size_t>(block)];
   if (named.previous_in_bucket == kNone)

@@ -38,6 +38,8 @@ class BlockPool {
   int32_t find(const BlockName& name) const;
   /// Names a held block that has no name yet.
   void publish(int32_t block, const BlockName& name);
+  /// Takes the name of a held block away, if it has one.
+  void withdraw(int32_t block);
 
  private:
   /// Links are places in blocks_; the last one is the head of the list of free blocks.

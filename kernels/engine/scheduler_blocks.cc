@@ -58,7 +58,7 @@ PrefillTask* BatchScheduler::shared_prefill(const Sequence& sequence) const {
   for (const auto& prefill : prefilling_) {
     const Sequence& first = prefill->first();
     if (first.prompt_hash == sequence.prompt_hash && first.tokens.empty() &&
-        first.began == version && first.request.key() == request.key() &&
+        first.began == sequence.began.value_or(version) && first.request.key() == request.key() &&
         first.request.salt == request.salt && first.request.prompt_tokens == request.prompt_tokens)
       return prefill.get();
   }
@@ -80,21 +80,21 @@ int32_t BatchScheduler::num_cached_blocks(Sequence& sequence) const {
 bool BatchScheduler::can_admit() const {
   if (waiting_.empty() || num_admitted() >= limits_.options.max_running) return false;
   Sequence& sequence = *waiting_.front();
-  // Whoever is in will soon want one block more.
+  // Whoever is in will soon want one block more, and one that was preempted comes back only where
+  // it can stay for a while: what it had is computed again each time.
   const auto has_blocks = [](const Sequence* one) { return !one->blocks.empty(); };
   const auto num_growing = num_prefilling_ + static_cast<int32_t>(running_.size()) +
                            static_cast<int32_t>(std::ranges::count_if(held_, has_blocks));
-  int32_t needed = num_growing;
-  if (shared_prefill(sequence) != nullptr) {
-    needed += 1;
-  } else {
-    const int32_t num_cached = num_cached_blocks(sequence);
-    needed += blocks_for(sequence.size()) - num_cached;
-    for (int32_t i = 0; i < num_cached; ++i)
-      if (pool_.num_holders(pool_.find(sequence.chains[static_cast<size_t>(i)].name())) == 0)
-        ++needed;
-  }
-  return num_growing == 0 || needed <= pool_.num_free();
+  int32_t free = pool_.num_free() - (sequence.began.has_value() ? 2 : 1) * num_growing;
+  if (shared_prefill(sequence) != nullptr) return free >= 1;
+  // Only blocks that others hold cost nothing: a look at their number saves most walks.
+  const int32_t num_blocks = blocks_for(sequence.size());
+  if (num_blocks - (pool_.num_blocks() - pool_.num_free()) > free) return false;
+  const int32_t num_cached = num_cached_blocks(sequence);
+  free -= num_blocks - num_cached;
+  for (int32_t i = 0; i < num_cached && free >= 0; ++i)
+    if (pool_.num_holders(pool_.find(sequence.chains[static_cast<size_t>(i)].name())) == 0) --free;
+  return free >= 0;
 }
 
 PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
@@ -118,21 +118,20 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
 void BatchScheduler::admit(StepPlan& plan) {
   Sequence& sequence = *waiting_.front();
   waiting_.pop_front();
-  const bool is_first_time =
-      !std::exchange(sequence.began, sequence.began.value_or(versions_.of(sequence.request.key())));
+  const bool is_again = sequence.began.has_value();
+  if (!is_again) sequence.began = versions_.of(sequence.request.key());
   PrefillTask* prefill = shared_prefill(sequence);
-  int32_t num_cached = sequence.size() - 1;
-  if (prefill == nullptr) {
+  const bool is_shared = prefill != nullptr;
+  if (!is_shared) {
     prefill = &new_prefill(sequence);
-    num_cached = prefill->num_computed;
+    prefill->is_again = is_again;
   }
   sequence.chains = {};
-  if (is_first_time) {
-    sequence.num_cached_tokens = num_cached;
+  const int32_t num_cached = is_shared ? sequence.size() - 1 : prefill->num_computed;
+  if (!is_again) sequence.num_cached_tokens = num_cached;
+  if (!is_again && !is_shared) {
     totals_.num_prefix_queries += static_cast<uint64_t>(sequence.size());
     totals_.num_prefix_hits += static_cast<uint64_t>(num_cached);
-  } else {
-    totals_.num_recomputed_tokens += static_cast<uint64_t>(sequence.size() - num_cached);
   }
   sequence.prefill = prefill;
   prefill->waiting.push_back(&sequence);
@@ -227,6 +226,23 @@ void BatchScheduler::settle(PrefillTask& prefill, Sequence& sequence, bool is_la
   }
   for (int32_t i = 0; i < prefill.num_tokens / size; ++i)
     pool_.hold(sequence.blocks[static_cast<size_t>(i)]);
+}
+
+bool BatchScheduler::own_end(PrefillTask& prefill) {
+  if (!prefill.has_shared_end) return true;
+  const int32_t size = limits_.options.block_size;
+  int32_t& last = prefill.blocks.back();
+  if (pool_.num_holders(last) == 1) {
+    pool_.withdraw(last);
+  } else {
+    const int32_t own = pool_.take();
+    if (own == BlockPool::kNone) return false;  // until one of those that hold it ends
+    if (size > 1) copies_.push_back({last * size, own * size, size - 1});
+    pool_.release(last);
+    last = own;
+  }
+  prefill.has_shared_end = false;
+  return true;
 }
 
 }  // namespace primerl

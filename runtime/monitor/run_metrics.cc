@@ -63,6 +63,7 @@ class Metrics {
   void edge_totals();
   void connections();
   void engines();
+  void engine_uses();
   void tenants();
   void training();
 
@@ -307,6 +308,52 @@ void Metrics::engines() {
   }
 }
 
+/// The names are vLLM's, with primerl_engine_ for vllm: (a colon is no part of a plain metric's
+/// name).
+void Metrics::engine_uses() {
+  const auto used = [](const EngineUse& engine) {
+    return engine.num_blocks == 0 ? 0.0
+                                  : 1.0 - as_number(engine.num_free_blocks) / engine.num_blocks;
+  };
+  const Family<EngineUse> families[] = {
+      {false, "primerl_engine_num_requests_running", "Sequences that the engine decodes.",
+       [](const EngineUse& engine) { return as_number(engine.num_running); }},
+      {false, "primerl_engine_num_requests_waiting",
+       "Sequences whose prompt is not complete, and those that were preempted.",
+       [](const EngineUse& engine) { return as_number(engine.num_waiting); }},
+      {false, "primerl_engine_num_requests_held",
+       "Sequences whose prompt is complete and that nobody took over yet.",
+       [](const EngineUse& engine) { return as_number(engine.num_held); }},
+      {false, "primerl_engine_kv_cache_usage_ratio",
+       "KV blocks that sequences hold, of all; 1 is full.", used},
+      {true, "primerl_engine_prompt_tokens_total", "Prompt tokens that were computed.",
+       [](const EngineUse& engine) { return as_number(engine.num_prefill_tokens); }},
+      {true, "primerl_engine_generation_tokens_total", "Tokens that were sampled.",
+       [](const EngineUse& engine) { return as_number(engine.num_decode_tokens); }},
+      {true, "primerl_engine_num_preemptions_total", "Sequences that lost their KV blocks.",
+       [](const EngineUse& engine) { return as_number(engine.num_preemptions); }},
+      {true, "primerl_engine_tokens_recomputed_total", "Tokens computed again after that.",
+       [](const EngineUse& engine) { return as_number(engine.num_recomputed_tokens); }},
+      {true, "primerl_engine_prefix_cache_queries_total",
+       "Prompt tokens that were looked up in the prefix cache.",
+       [](const EngineUse& engine) { return as_number(engine.num_prefix_queries); }},
+      {true, "primerl_engine_prefix_cache_hits_total", "Of them, tokens that were found.",
+       [](const EngineUse& engine) { return as_number(engine.num_prefix_hits); }},
+      {true, "primerl_engine_prefix_cache_evicted_blocks_total",
+       "Blocks that could be found and were given to others.",
+       [](const EngineUse& engine) { return as_number(engine.num_evicted_blocks); }}};
+  for (const auto& family : families) {
+    begin(family);
+    for (const Said& one : said_)
+      for (const EngineUse& engine : one.beat->engine_uses)
+        if (engine.resource < plan_.resources.size() && engine.group < plan_.groups.size())
+          out_.sample({{"process", one.planned->name},
+                       {"group", plan_.groups[engine.group].name},
+                       {"engine", plan_.resources[engine.resource].name}},
+                      family.value(engine));
+  }
+}
+
 void Metrics::tenants() {
   out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
   for (const Tenant& tenant : plan_.tenants)
@@ -356,6 +403,7 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnaps
   metrics.edge_totals();
   metrics.connections();
   metrics.engines();
+  metrics.engine_uses();
   metrics.tenants();
   metrics.training();
   return metrics.text();

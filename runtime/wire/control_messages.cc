@@ -21,6 +21,7 @@ void fit(Heartbeat& beat, size_t bytes_max) {
   beat.instances.clear();
   beat.connections.clear();
   beat.engines.clear();
+  beat.engine_uses.clear();
 }
 
 }  // namespace primerl

@@ -23,7 +23,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 8;
+inline constexpr uint32_t kControlVersion = 9;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
@@ -254,7 +254,7 @@ struct StopRun {
 /// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 5;
+  static constexpr uint32_t kVersion = 6;
 
   uint64_t num_steps = 0;
   bool is_draining = false;
@@ -268,6 +268,7 @@ struct Heartbeat {
   std::vector<InstanceLoad> instances;
   std::vector<ConnectionReport> connections;  // to other processes
   std::vector<EngineReport> engines;
+  std::vector<EngineUse> engine_uses;
   uint64_t num_dropped_reports = 0;  // log and metric lines dropped here for lack of room
 
   template <class F>
@@ -276,8 +277,8 @@ struct Heartbeat {
     f("num_steps", &H::num_steps)("is_draining", &H::is_draining)("still_ms", &H::still_ms)(
         "is_waiting", &H::is_waiting)("has_alarm", &H::has_alarm)("stall", &H::stall)(
         "edges", &H::edges)("loads", &H::loads)("groups", &H::groups)("instances", &H::instances)(
-        "links", &H::connections)("engines", &H::engines)("num_dropped_reports",
-                                                          &H::num_dropped_reports);
+        "links", &H::connections)("engines", &H::engines)("engine_uses", &H::engine_uses)(
+        "num_dropped_reports", &H::num_dropped_reports);
   }
 };
 

@@ -115,6 +115,36 @@ struct EngineReport {
   }
 };
 
+/// How busy one engine is: EngineState (kernels/engine/engine.h) on the wire.
+struct EngineUse {
+  uint32_t resource = 0;  // index into Plan::resources
+  uint32_t group = 0;     // GroupId
+  uint32_t num_running = 0;
+  uint32_t num_waiting = 0;
+  uint32_t num_held = 0;
+  uint32_t num_free_blocks = 0;
+  uint32_t num_blocks = 0;
+  uint64_t num_prefill_tokens = 0;
+  uint64_t num_decode_tokens = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_recomputed_tokens = 0;
+  uint64_t num_prefix_queries = 0;
+  uint64_t num_prefix_hits = 0;
+  uint64_t num_evicted_blocks = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    using E = EngineUse;
+    f("resource", &E::resource)("group", &E::group)("num_running", &E::num_running)(
+        "num_waiting", &E::num_waiting)("num_held", &E::num_held)(
+        "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
+        "num_prefill_tokens", &E::num_prefill_tokens)("num_decode_tokens", &E::num_decode_tokens)(
+        "num_preemptions", &E::num_preemptions)("num_recomputed_tokens", &E::num_recomputed_tokens)(
+        "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
+        "num_evicted_blocks", &E::num_evicted_blocks);
+  }
+};
+
 /// The connection to one other process: ConnectionStatus (runtime/transport/transport.h) on the
 /// wire.
 struct ConnectionReport {

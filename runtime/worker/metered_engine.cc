@@ -29,6 +29,12 @@ class MeteredEngine final : public EngineWrapper {
     return applied;
   }
 
+  Status step() override {
+    Status stepped = EngineWrapper::step();
+    board_->stepped(resource_, group_, EngineWrapper::state());
+    return stepped;
+  }
+
  private:
   const std::shared_ptr<EngineBoard> board_;
   const uint32_t resource_, group_;
@@ -39,6 +45,34 @@ class MeteredEngine final : public EngineWrapper {
 void EngineBoard::add(uint32_t resource, uint32_t group) {
   const std::lock_guard lock(mutex_);
   reports_.push_back({.resource = resource, .group = group});
+  EngineUse& use = uses_.emplace_back();
+  use.resource = resource;
+  use.group = group;
+}
+
+void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& state) {
+  const std::lock_guard lock(mutex_);
+  const auto use = std::find_if(uses_.begin(), uses_.end(), [&](const EngineUse& one) {
+    return one.resource == resource && one.group == group;
+  });
+  CHECK(use != uses_.end(), "an engine that was not added");
+  use->num_running = static_cast<uint32_t>(state.num_running);
+  use->num_waiting = static_cast<uint32_t>(state.num_waiting);
+  use->num_held = static_cast<uint32_t>(state.num_held);
+  use->num_free_blocks = static_cast<uint32_t>(state.num_free_blocks);
+  use->num_blocks = static_cast<uint32_t>(state.num_blocks);
+  use->num_prefill_tokens = state.num_prefill_tokens;
+  use->num_decode_tokens = state.num_decode_tokens;
+  use->num_preemptions = state.num_preemptions;
+  use->num_recomputed_tokens = state.num_recomputed_tokens;
+  use->num_prefix_queries = state.num_prefix_queries;
+  use->num_prefix_hits = state.num_prefix_hits;
+  use->num_evicted_blocks = state.num_evicted_blocks;
+}
+
+std::vector<EngineUse> EngineBoard::uses() const {
+  const std::lock_guard lock(mutex_);
+  return uses_;
 }
 
 void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion& version,

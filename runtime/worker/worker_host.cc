@@ -399,6 +399,7 @@ void WorkerHost::send_heartbeat(const RunMember& member) {
   const bool is_live = recovery_ == nullptr || recovery_->is_live();
   if (cuts_ != nullptr && is_live && member.is_running()) cuts_->tick(steady_now(), beat.num_steps);
   beat.engines = engines_->reports();
+  beat.engine_uses = engines_->uses();
   fit(beat);
   beat.num_dropped_reports = control_->num_dropped_reports();
   (void)control_->send(std::move(beat));

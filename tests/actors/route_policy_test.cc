@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "graph/base/random.h"
 
 namespace primerl {
@@ -107,6 +109,39 @@ TEST(RoutePolicies, OnlyConsistentHashMakesASessionWaitForItsEngine) {
   for (const auto& name : names_of_policies())
     EXPECT_EQ(make_route_policy(name)->home(session(1), in_use).has_value(),
               name == "consistent_hash");
+}
+
+TEST(LeastLoaded, LeavesThePrefixForALighterEngine) {
+  auto policy = make_route_policy("least_loaded");
+  EXPECT_EQ(policy->choose(session(1, 0), engines({2, 1, 3})), 1U);
+}
+
+TEST(Random, ChoosesEachAboutAsOften) {
+  auto policy = make_route_policy("random");
+  std::vector<int> count(4);
+  for (uint64_t i = 0; i < 4000; ++i) ++count[policy->choose(session(i), engines({9, 0, 0, 0}))];
+  for (const int chosen : count) EXPECT_NEAR(chosen, 1000, 100);
+}
+
+TEST(PowerOfTwo, NeverChoosesTheFullestAndEvensLoadsOut) {
+  auto policy = make_route_policy("power_of_two");
+  for (uint64_t i = 0; i < 100; ++i)
+    EXPECT_NE(policy->choose(session(i), engines({1, 9, 1, 1})), 1U);
+  std::vector<uint64_t> loads(8);
+  for (uint64_t i = 0; i < 8000; ++i) ++loads[policy->choose(session(i), engines(loads))];
+  EXPECT_LE(*std::ranges::max_element(loads) - *std::ranges::min_element(loads), 8U);
+}
+
+TEST(EveryCountingPolicy, GoesOnWhereARestoredOneStopped) {
+  for (const std::string name : {"round_robin", "random", "power_of_two"}) {
+    auto one = make_route_policy(name), other = make_route_policy(name);
+    for (uint64_t i = 0; i < 7; ++i) one->choose(session(i), engines({0, 0, 0, 0, 0}));
+    ASSERT_TRUE(other->restore(one->state()).ok());
+    for (uint64_t i = 0; i < 20; ++i)
+      EXPECT_EQ(one->choose(session(i), engines({0, 0, 0, 0, 0})),
+                other->choose(session(i), engines({0, 0, 0, 0, 0})));
+    EXPECT_FALSE(other->restore("seven").ok());
+  }
 }
 
 TEST(RoundRobin, TakesTurns) {

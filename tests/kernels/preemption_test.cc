@@ -12,8 +12,8 @@ TEST(Preemption, TheLastOneWaitsAndGoesOnWhereItWas) {
   take_over_all(scheduler);
   for (int i = 0; i < 5; ++i) take_step(scheduler);
   EXPECT_EQ(scheduler.state().num_preemptions, 1U);
-  EXPECT_EQ(scheduler.state().num_running, 1);
-  EXPECT_EQ(scheduler.state().num_waiting, 1);
+  EXPECT_EQ(scheduler.state().num_running, 2) << "both were taken over";
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 1);
   const auto ends = run_to_end(scheduler);
   ASSERT_EQ(ends.size(), 2U);
   EXPECT_EQ(ends[0].id, SequenceId(1)) << "who came first ends first";

@@ -97,6 +97,56 @@ TEST(PrefixCache, WhatIsComputedAgainUnderNewerWeightsIsSharedWithNobody) {
   EXPECT_EQ(scheduler.state().num_prefix_hits, state.num_prefix_hits);
 }
 
+TEST(PrefixCache, AnUpdateInTheMiddleOfComputingAgainEndsTheNames) {
+  auto scheduler = make_scheduler({.kv_blocks = 6, .block_size = 4, .max_batched_tokens = 4});
+  scheduler.set_version({}, PolicyVersion(3));
+  auto other = make_request(1, 4, 17);
+  other.prompt_tokens = {40, 41, 42, 43};
+  ASSERT_TRUE(scheduler.submit(other).ok());
+  take_step(scheduler);
+  take_over_all(scheduler);
+  ASSERT_TRUE(scheduler.submit(make_request(2, 8, 12, "a:3")).ok());
+  for (int i = 0; i < 100 && scheduler.state().num_recomputed_tokens < 8; ++i) {
+    take_step(scheduler);
+    take_over_all(scheduler);
+  }
+  ASSERT_EQ(scheduler.state().num_recomputed_tokens, 8U) << "of more";
+  scheduler.set_version({}, PolicyVersion(4));
+  ASSERT_EQ(run_to_end(scheduler).size(), 2U);
+  auto longer = make_request(3, 8, 1, "a:3");
+  for (int i = 0; i < 12; ++i) longer.prompt_tokens.push_back(7);
+  const uint64_t before = scheduler.state().num_prefix_hits;
+  num_computed(scheduler, longer);
+  EXPECT_EQ(scheduler.state().num_prefix_hits - before, 12U) << "three blocks before the update";
+}
+
+TEST(PrefixCache, NobodyWritesIntoABlockThatOthersHold) {
+  auto scheduler = make_scheduler({.kv_blocks = 30, .block_size = 2, .max_batched_tokens = 5});
+  scheduler.set_version({}, PolicyVersion(1));
+  for (uint64_t id = 1; id <= 12; ++id)
+    ASSERT_TRUE(scheduler.submit(make_request(id, 4, 5, "g")).ok());
+  // The last token of the prompt is computed once for each five that are sampled.
+  const auto first = take_step(scheduler);
+  scheduler.set_version({}, PolicyVersion(2));
+  const auto second = take_step(scheduler);
+  ASSERT_EQ(second.rows.positions, std::vector<int32_t>{3});
+  EXPECT_NE(second.rows.cache_rows[0], first.rows.cache_rows[3]);
+  ASSERT_EQ(second.copies.size(), 1U);
+  EXPECT_EQ(second.copies[0].from, first.rows.cache_rows[2]);
+  EXPECT_EQ(second.copies[0].to + 1, second.rows.cache_rows[0]);
+  EXPECT_EQ(run_to_end(scheduler).size(), 12U);
+  expect_all_free(scheduler);
+}
+
+TEST(PrefixCache, WhoWaitsWithAGroupIsNoHit) {
+  auto scheduler = make_scheduler(kBlocksOfFour);
+  ASSERT_TRUE(scheduler.submit(make_request(1, 7, 2, "g")).ok());
+  ASSERT_TRUE(scheduler.submit(make_request(2, 7, 2, "g")).ok());
+  take_step(scheduler);
+  EXPECT_EQ(scheduler.state().num_prefix_queries, 7U);
+  EXPECT_EQ(scheduler.state().num_prefix_hits, 0U);
+}
+
 TEST(PrefixCache, AdaptersAndTenantsHaveBlocksOfTheirOwn) {
   auto scheduler = make_scheduler(kBlocksOfFour);
   EXPECT_EQ(num_computed(scheduler, make_request(1, 9, 1, "s")), 9);

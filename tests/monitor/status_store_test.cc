@@ -216,6 +216,23 @@ TEST(RunMetrics, AProcessThatCameBackKeepsItsCountOfRestarts) {
                     HasSubstr("primerl_process_restarts_total{process=\"inference#0\"} 0\n")));
 }
 
+TEST(RunMetrics, TellHowBusyEachEngineIs) {
+  Board board;
+  Heartbeat beat = with_engine(board, "inference#1", 11);
+  EngineUse& use = beat.engine_uses.emplace_back();
+  use.resource = beat.engines.front().resource;
+  use.group = beat.engines.front().group;
+  std::tie(use.num_running, use.num_blocks, use.num_free_blocks) = std::tuple(3, 512, 384);
+  board.say("inference#1", beat);
+  const std::string labels =
+      "{process=\"inference#1\",group=\"prefill#1+decode#1\",engine=\"engine\"}";
+  EXPECT_THAT(board.metrics(),
+              AllOf(HasSubstr("primerl_engine_num_requests_running" + labels + " 3\n"),
+                    HasSubstr("primerl_engine_kv_cache_usage_ratio" + labels + " 0.25\n"),
+                    HasSubstr("primerl_engine_prefix_cache_hits_total" + labels + " 0\n"),
+                    HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n")));
+}
+
 TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
   Board board;
   board.say("inference#0", with_engine(board, "inference#0", 12));

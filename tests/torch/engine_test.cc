@@ -92,6 +92,7 @@ TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
   EXPECT_THAT(refusal({.max_running = 0}, folder), HasSubstr("max_running"));
   EXPECT_THAT(refusal({.max_waiting = 0}, folder), HasSubstr("max_waiting"));
   EXPECT_THAT(refusal({.max_batched_tokens = 0}, folder), HasSubstr("max_batched_tokens"));
+  EXPECT_THAT(refusal({.kv_blocks = 8, .block_size = 1 << 28}, folder), HasSubstr("2147483647"));
   EXPECT_EQ(refusal({.max_sequence_tokens = 256}, folder), "");
   EXPECT_THAT(refusal({.max_sequence_tokens = 257}, folder), HasSubstr("256 positions"));
 }

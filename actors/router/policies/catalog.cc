@@ -46,20 +46,59 @@ class StickyLeastLoaded final : public RoutePolicy {
   static constexpr double kRoomyShare = 0.70;
 };
 
-class RoundRobin final : public RoutePolicy {
+class LeastLoaded final : public RoutePolicy {
  public:
-  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
-    return static_cast<size_t>(next_++ % engines.size());
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    return least_loaded(question, engines);
   }
+};
+
+/// A policy that counts its choices.
+class Counting : public RoutePolicy {
+ public:
   std::string state() const override { return std::to_string(next_); }
   Status restore(std::string_view state) override {
     const auto [end, fault] = std::from_chars(state.data(), state.data() + state.size(), next_);
     if (fault == std::errc() && end == state.data() + state.size()) return ok();
-    return error(Code::kCorrupt, "'{}' is not the number of the next engine", state);
+    return error(Code::kCorrupt, "'{}' is not the number of the next choice", state);
+  }
+
+ protected:
+  uint64_t next_ = 0;
+};
+
+class RoundRobin final : public Counting {
+ public:
+  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
+    return static_cast<size_t>(next_++ % engines.size());
+  }
+};
+
+/// Drawn by counting, so that a replay draws the same.
+class Random final : public Counting {
+ public:
+  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
+    return static_cast<size_t>(mix(kRandomStream, next_++) % engines.size());
   }
 
  private:
-  uint64_t next_ = 0;
+  static constexpr uint64_t kRandomStream = 0x72616e646f6d;
+};
+
+class PowerOfTwo final : public Counting {
+ public:
+  size_t choose(const RouteQuestion&, std::span<const EngineView> engines) override {
+    const uint64_t draw = mix(kPowerOfTwoStream, next_++);
+    const auto one = static_cast<size_t>((draw & 0xFFFFFFFF) % engines.size());
+    if (engines.size() == 1) return one;
+    // Another one: a step of 1 to size - 1 from it.
+    const auto step = 1 + static_cast<size_t>((draw >> 32) % (engines.size() - 1));
+    const size_t other = (one + step) % engines.size();
+    return engines[other].num_requests < engines[one].num_requests ? other : one;
+  }
+
+ private:
+  static constexpr uint64_t kPowerOfTwoStream = 0x706f776572;
 };
 
 /// A session's engine follows from the engines in use alone: it waits for that one, and moves when
@@ -120,7 +159,10 @@ std::vector<RoutePolicyContract> route_policies() {
   return {
       policy<StickyLeastLoaded>("sticky_least_loaded",
                                 "where the session's prefix is, else the least loaded"),
+      policy<LeastLoaded>("least_loaded", "the fewest requests, wherever the session was"),
       policy<RoundRobin>("round_robin", "one engine after the other"),
+      policy<Random>("random", "any engine, each as likely"),
+      policy<PowerOfTwo>("power_of_two", "of two random engines the one with fewer requests"),
       policy<ConsistentHash>("consistent_hash", "always the same engine for a session"),
       policy<Cost>("cost", "the fewest tokens still to compute"),
   };

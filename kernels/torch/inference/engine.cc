@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <limits>
 
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
@@ -248,6 +249,10 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
   if (cache_bytes(resolved, config) > kCacheBytesMax) return no_memory(resolved, config);
+  if (int64_t{resolved.kv_blocks} * resolved.block_size > std::numeric_limits<int32_t>::max())
+    return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
+                 resolved.kv_blocks, resolved.block_size)
+        .note("lower 'kv_blocks' or 'block_size' of the engine");
   const double bytes = bytes_needed_to_generate(resolved, config, TensorTable(config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
