@@ -2,10 +2,15 @@
 /// per instruction set.
 ///
 /// A tile is a few rows times a few panels, its sums in registers: 6 rows of one panel are 12
-/// vectors of sums, 2 of weights and 1 of x, of AVX2's 16 registers. One row takes four panels at
+/// vectors of sums, 2 of weights and 1 of x, of AVX2's 16 registers (with AVX-512 a panel is one
+/// vector, and 6 rows of two panels 12 sums). One row takes four panels at
 /// a time, because a chain of additions waits four cycles for each: eight chains hide that. No tile
 /// changes the order of any sum.
 #pragma once
+
+#if defined(PRIMERL_OPS_AVX512)
+#include <immintrin.h>
+#endif
 
 #include "kernels/ops/lanes.h"
 #include "kernels/ops/ops.h"
@@ -103,6 +108,42 @@ struct LinearTile {
   int64_t count = 0;              // terms
 };
 
+#if defined(PRIMERL_OPS_AVX512)
+
+/// A panel is one vector of AVX-512. Multiplied and added by name: a compiler may leave a chain of
+/// vectors of 16 unfused, and then the bits would hang on the tile.
+using PanelLanes = __m512;
+static_assert(sizeof(PanelLanes) == kLinearPanel * sizeof(float));
+/// Of packed weights: 12 chains of additions hide their latency, 6 do not.
+constexpr int kPanelsOfTile = 2;
+
+template <int kRows, int kPanels, bool kIsCopy>
+PRIMERL_INLINE void multiply(const LinearTile& tile, Lanes (&sums)[kRows][kPanels][2]) {
+  PanelLanes wide[kRows][kPanels];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) wide[r][p] = _mm512_setzero_ps();
+  const float* weights = tile.packed;
+  for (int64_t k = 0; k < tile.count; ++k, weights += kLinearPanel) {
+    PanelLanes w[kPanels];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) w[p] = _mm512_loadu_ps(weights + p * tile.panel_stride);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const PanelLanes x =
+          _mm512_set1_ps(kIsCopy ? tile.x[k * kRows + r] : tile.x[r * tile.x_stride + k]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) wide[r][p] = _mm512_fmadd_ps(x, w[p], wide[r][p]);
+    }
+  }
+  __builtin_memcpy(&sums, &wide, sizeof(wide));
+}
+
+#else
+
+constexpr int kPanelsOfTile = 1;
+
 template <int kRows, int kPanels, bool kIsCopy>
 PRIMERL_INLINE void multiply(const LinearTile& tile, Lanes (&sums)[kRows][kPanels][2]) {
 #pragma GCC unroll 8
@@ -128,6 +169,8 @@ PRIMERL_INLINE void multiply(const LinearTile& tile, Lanes (&sums)[kRows][kPanel
     }
   }
 }
+
+#endif
 
 PRIMERL_INLINE Lanes load_some(const float* from, int64_t count) {
   if (count >= kLanes) return load(from);
@@ -296,16 +339,23 @@ static void linear_tiles(const LinearRowsArgs& args, int64_t first, int64_t end,
   if (is_copied)
     for (int64_t row = first; row < end; row += kRowsOfTile)
       copy_tile(args, row, term, count, copies.x + (row - first) * count);
-  for (int64_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
+  const auto all_rows = [&](int64_t panel, auto with_copy, auto without) {
     const LinearBlock block = block_of(args, panel, term, copies.weights);
     const float* copy = copies.x;
     for (int64_t row = first; row < end; row += kRowsOfTile, copy += count * kRowsOfTile) {
       if (is_copied)
-        linear_tile<kRowsOfTile, 1, true>(args, row, block, copy);
+        with_copy(args, row, block, copy);
       else
-        linear_tile<kRowsOfTile, 1>(args, row, block);
+        without(args, row, block, nullptr);
     }
-  }
+  };
+  int64_t panel = args.panel_begin;
+  if (kPanelsOfTile > 1 && args.packed != nullptr)
+    for (; panel + kPanelsOfTile <= args.panel_end; panel += kPanelsOfTile)
+      all_rows(panel, linear_tile<kRowsOfTile, kPanelsOfTile, true>,
+               linear_tile<kRowsOfTile, kPanelsOfTile>);
+  for (; panel < args.panel_end; ++panel)
+    all_rows(panel, linear_tile<kRowsOfTile, 1, true>, linear_tile<kRowsOfTile, 1>);
 }
 
 template <int kRows>

@@ -4,7 +4,7 @@
 ///
 /// Every row of an output depends on its own inputs only, in one fixed order of additions: batch
 /// mates, chunking and the split over threads never change a bit. `cpu_ops()` is the table for the
-/// best instruction set of this machine (AVX2 or the baseline); both tables follow the same order.
+/// best instruction set of this machine (AVX-512, AVX2 or the baseline); all follow the same order.
 /// Callers that use threads split `rows` (or spans, or heads) themselves. Where a gradient is a sum
 /// over rows ("added to"), they give each part of the rows a sum of its own, and choose the parts
 /// without regard to the number of threads.

@@ -56,9 +56,6 @@ const float* f32_of(const WeightTensor& tensor, int64_t begin) {
   return reinterpret_cast<const float*>(bytes) + begin;
 }
 
-/// Than our kernels use, and the vendor's library does.
-bool has_wider_instructions() { return __builtin_cpu_supports("avx512f") != 0; }
-
 }  // namespace
 
 Numerics numerics_of(std::string_view name) {
@@ -77,9 +74,7 @@ DecoderWeights::DecoderWeights(const TensorTable& table, Numerics numerics, Use 
   for (size_t i = 0; i < plain_.size(); ++i) {
     const Parameter& parameter = table.parameters()[i];
     const bool is_embedding = parameter.kind == ParameterKind::kEmbedding;
-    const bool is_packed = is_matrix(parameter) &&
-                           (numerics == Numerics::kInvariant || !has_wider_instructions()) &&
-                           (!is_embedding || table.is_tied());
+    const bool is_packed = is_matrix(parameter) && (!is_embedding || table.is_tied());
     if (!is_packed || is_embedding) plain_[i] = zero_floats(parameter.count);
     if (!is_packed) continue;
     const MatrixShape shape = shape_of(parameter);

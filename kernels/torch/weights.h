@@ -19,8 +19,7 @@ namespace primerl {
 
 /// How products are computed. Invariant: linear_rows, equal to the bit in engine and learner, for
 /// any number of rows and threads. Fast: what libtorch's vendor library does; an engine's are
-/// linear_rows all the same unless that library has wider instructions than ours, since it is
-/// slower for the few rows of a decode step.
+/// linear_rows all the same, since that library is slower for the few rows of a decode step.
 enum class Numerics : uint8_t { kInvariant, kFast };
 
 /// "invariant" or "fast".
