@@ -96,7 +96,7 @@ uint64_t steps_followed(const std::string& err) {
 TEST(ARecoveredRun, FollowsOnlyWhatCameAfterItsSavedState) {
   ScratchFolder scratch;
   const fs::path folder = scratch.path() / "run";
-  run_and_kill(folder, 50);
+  run_and_kill(folder, 50, "20", 2);  // the second saved state is of step 40 or later
   // The same run, as if no state had been saved.
   const fs::path without = scratch.path() / "without";
   fs::copy(folder, without, fs::copy_options::recursive);

@@ -231,6 +231,7 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
                     HasSubstr("primerl_engine_kv_cache_usage_ratio" + labels + " 0.25\n"),
                     HasSubstr("primerl_engine_prefix_cache_hits_total" + labels + " 0\n"),
                     HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n")));
+  EXPECT_EQ(promtool_says(board.metrics()), "");
 }
 
 TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
