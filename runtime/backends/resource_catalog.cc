@@ -73,12 +73,6 @@ OptionsOf<S> engine_options() {
              at_least(1) | unit("sequences"), "prompts queued; more wait before the engine")
       .field("max_batched_tokens", field_of<S>(&EngineOptions::max_batched_tokens),
              at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
-      .field("max_prefill_tokens", field_of<S>(&EngineOptions::max_prefill_tokens),
-             at_least(0) | unit("tokens"),
-             "tokens of prompts in a step in which others decode; 0 = no limit of its own")
-      .field("prefix_cache", field_of<S>(&EngineOptions::prefix_cache), any(),
-             "blocks are found again by what they hold, so that prompts which begin alike are "
-             "computed once")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
              at_least(0) | unit("tokens"),
              "longest prompt and completion; 0 = what the model's config says")
@@ -109,6 +103,11 @@ OptionsOf<EngineOptions> torch_engine_options() {
       "check_finite", &EngineDebugOptions::check_finite, any(),
       "ends the step at the first activation that is not a number, and names it");
   return engine_options<EngineOptions>()
+      .field("max_prefill_tokens", &EngineOptions::max_prefill_tokens, at_least(0) | unit("tokens"),
+             "tokens of prompts in a step in which others decode; 0 = no limit of its own")
+      .field("prefix_cache", &EngineOptions::prefix_cache, any(),
+             "blocks are found again by what they hold, so that prompts which begin alike are "
+             "computed once")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
 }
