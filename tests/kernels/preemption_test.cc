@@ -77,7 +77,7 @@ TEST(Preemption, AStepThatPreemptsAdmitsNobody) {
 }
 
 TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
-  // 8,192 tokens at most, 1,024 on average: a quarter of the prompts is long.
+  // Each may have 8,192 tokens and ends with about 1,024 at most.
   constexpr int32_t kMax = 8192, kBlock = 16;
   EngineOptions options{.kv_blocks = 8 * kMax / kBlock, .block_size = kBlock};
   options.max_sequence_tokens = kMax;
@@ -89,7 +89,7 @@ TEST(Preemption, FiveTimesAsManyRunAsWithTheirWholeCompletionReserved) {
   }
   int32_t most = 0;
   for (int i = 0; i < 2000; ++i) {
-    // Each step one seventh of those at 960 tokens on average ends.
+    // Every 137 steps a seventh of them gets its stop token: after 959 steps all had theirs.
     take_step(scheduler, i % 137 == 136 ? 2 + i / 137 % 7 : 40);
     take_over_all(scheduler);
     most = std::max(most, scheduler.state().num_running);
