@@ -44,6 +44,20 @@ std::string escaped(std::string_view text, bool has_quotes) {
   return out;
 }
 
+std::string label_text(const PrometheusLabels& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels) {
+    CHECK(is_name(name), fmt::format("'{}' is no name of a label", name));
+    text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", name, escaped(value, true));
+  }
+  return text;
+}
+
+/// With the braces, which none have without a label.
+std::string in_braces(const std::string& labels) {
+  return labels.empty() ? "" : "{" + labels + "}";
+}
+
 std::string number_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
@@ -60,6 +74,11 @@ void PrometheusText::counter(std::string_view name, std::string_view help) {
 void PrometheusText::gauge(std::string_view name, std::string_view help) {
   CHECK(!is_reserved(name), fmt::format("gauge '{}' is named like another kind", name));
   begin(name, "gauge", help);
+}
+
+void PrometheusText::histogram(std::string_view name, std::string_view help) {
+  CHECK(!is_reserved(name), fmt::format("histogram '{}' is named like a part of one", name));
+  begin(name, "histogram", help);
 }
 
 void PrometheusText::begin(std::string_view name, std::string_view type, std::string_view help) {
@@ -79,14 +98,27 @@ bool PrometheusText::sample(const PrometheusLabels& labels, uint64_t value) {
 
 bool PrometheusText::write(const PrometheusLabels& labels, std::string_view value) {
   CHECK(!family_.empty(), "a sample before its family");
-  std::string named;
-  for (const auto& [name, text] : labels) {
-    CHECK(is_name(name), fmt::format("'{}' is no name of a label", name));
-    named += fmt::format("{}{}=\"{}\"", named.empty() ? "" : ",", name, escaped(text, true));
-  }
+  const std::string named = label_text(labels);
   if (!samples_.insert(named).second) return false;
-  if (!named.empty()) named = "{" + named + "}";
-  text_ += fmt::format("{}{} {}\n", family_, named, value);
+  text_ += fmt::format("{}{} {}\n", family_, in_braces(named), value);
+  return true;
+}
+
+bool PrometheusText::sample(const PrometheusLabels& labels, std::span<const double> bounds,
+                            std::span<const uint64_t> counts, double sum) {
+  CHECK(!family_.empty(), "a sample before its family");
+  CHECK(counts.size() == bounds.size() + 1, "a histogram with other bounds than counts");
+  const std::string named = label_text(labels);
+  if (!samples_.insert(named).second) return false;
+  uint64_t count = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    count += counts[i];
+    text_ +=
+        fmt::format("{}_bucket{{{}{}le=\"{}\"}} {}\n", family_, named, named.empty() ? "" : ",",
+                    i < bounds.size() ? number_text(bounds[i]) : "+Inf", count);
+  }
+  text_ += fmt::format("{0}_sum{1} {2}\n{0}_count{1} {3}\n", family_, in_braces(named),
+                       number_text(sum), count);
   return true;
 }
 

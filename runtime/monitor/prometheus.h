@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,10 +29,15 @@ class PrometheusText {
   /// bug (CHECK): names that are made from other text go through prometheus_name() first.
   void counter(std::string_view name, std::string_view help);
   void gauge(std::string_view name, std::string_view help);
+  void histogram(std::string_view name, std::string_view help);
   /// One sample of the family begun last. False: the family has one with these labels already, and
   /// keeps it.
   bool sample(const PrometheusLabels& labels, double value);
   bool sample(const PrometheusLabels& labels, uint64_t value);
+  /// One histogram: its upper bounds, and the counts of each bucket alone, with one more for what
+  /// is above the last bound.
+  bool sample(const PrometheusLabels& labels, std::span<const double> bounds,
+              std::span<const uint64_t> counts, double sum);
 
   const std::string& text() const { return text_; }
 

@@ -64,6 +64,7 @@ class Metrics {
   void connections();
   void engines();
   void engine_uses();
+  void engine_requests();
   void tenants();
   void training();
 
@@ -354,6 +355,26 @@ void Metrics::engine_uses() {
   }
 }
 
+/// A replica that restarts begins again at 0, as any counter does.
+void Metrics::engine_requests() {
+  for (size_t kind = 0; kind < kRequestValues; ++kind) {
+    const auto& [metric, help, bounds] = request_histogram_kinds()[kind];
+    out_.histogram(metric, help);
+    for (const Said& one : said_)
+      for (const EngineUse& engine : one.beat->engine_uses) {
+        const bool is_known =
+            engine.resource < plan_.resources.size() && engine.group < plan_.groups.size();
+        if (!is_known || engine.requests.size() != kRequestValues) continue;
+        const RequestHistogram& requests = engine.requests[kind];
+        if (requests.counts.size() != bounds.size() + 1) continue;
+        out_.sample({{"process", one.planned->name},
+                     {"group", plan_.groups[engine.group].name},
+                     {"engine", plan_.resources[engine.resource].name}},
+                    bounds, requests.counts, requests.sum);
+      }
+  }
+}
+
 void Metrics::tenants() {
   out_.gauge("primerl_tenant_max_steps", "Steps the tenant is to take.");
   for (const Tenant& tenant : plan_.tenants)
@@ -404,6 +425,7 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnaps
   metrics.connections();
   metrics.engines();
   metrics.engine_uses();
+  metrics.engine_requests();
   metrics.tenants();
   metrics.training();
   return metrics.text();

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/wire/request_histograms.h"
+
 namespace primerl {
 
 /// What happened to every message of one edge, summed over its instances. Balanced when
@@ -131,6 +133,7 @@ struct EngineUse {
   uint64_t num_prefix_queries = 0;
   uint64_t num_prefix_hits = 0;
   uint64_t num_evicted_blocks = 0;
+  std::vector<RequestHistogram> requests;  // in the order of RequestValue; empty: none ended yet
 
   template <class F>
   static void fields(F& f) {
@@ -141,7 +144,7 @@ struct EngineUse {
         "num_prefill_tokens", &E::num_prefill_tokens)("num_decode_tokens", &E::num_decode_tokens)(
         "num_preemptions", &E::num_preemptions)("num_recomputed_tokens", &E::num_recomputed_tokens)(
         "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
-        "num_evicted_blocks", &E::num_evicted_blocks);
+        "num_evicted_blocks", &E::num_evicted_blocks)("requests", &E::requests);
   }
 };
 

@@ -1,7 +1,8 @@
 #include "runtime/worker/metered_engine.h"
 
 #include <algorithm>
-#include <chrono>
+#include <optional>
+#include <unordered_map>
 
 #include "kernels/engine/engine_wrapper.h"
 #include "runtime/backends/backends.h"
@@ -21,12 +22,43 @@ class MeteredEngine final : public EngineWrapper {
   }
 
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
-    const auto began = std::chrono::steady_clock::now();
+    const Time began = board_->now();
     auto applied = EngineWrapper::apply(snapshot);
-    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - began;
-    if (applied.ok())
-      board_->applied(resource_, group_, snapshot.name(), Duration::nanoseconds(took.count()));
+    if (applied.ok()) board_->applied(resource_, group_, snapshot.name(), board_->now() - began);
     return applied;
+  }
+
+  Status submit(SequenceRequest request) override {
+    const SequenceId id = request.id;
+    const auto num_prompt_tokens = static_cast<int64_t>(request.prompt_tokens.size());
+    Status submitted = EngineWrapper::submit(std::move(request));
+    if (submitted.ok()) started_[id.value] = {board_->now(), {}, num_prompt_tokens};
+    return submitted;
+  }
+
+  std::vector<PrefillEvent> take_prefilled() override {
+    auto events = EngineWrapper::take_prefilled();
+    for (const PrefillEvent& event : events)
+      if (const auto found = started_.find(event.id.value); found != started_.end())
+        found->second.first_token = board_->now();
+    return events;
+  }
+
+  std::vector<FinishEvent> take_finished() override {
+    auto events = EngineWrapper::take_finished();
+    ended_.clear();
+    for (const FinishEvent& event : events) {
+      const auto found = started_.find(event.id.value);
+      if (found == started_.end()) continue;
+      const Started started = found->second;
+      started_.erase(found);
+      if (event.reason != FinishReason::kStop && event.reason != FinishReason::kLength) continue;
+      const Time now = board_->now();
+      ended_.push_back({started.first_token.value_or(now) - started.began, now - started.began,
+                        started.num_prompt_tokens, static_cast<int64_t>(event.tokens.size())});
+    }
+    if (!ended_.empty()) board_->ended(resource_, group_, ended_);
+    return events;
   }
 
   Status step() override {
@@ -36,8 +68,16 @@ class MeteredEngine final : public EngineWrapper {
   }
 
  private:
+  struct Started {
+    Time began;
+    std::optional<Time> first_token;
+    int64_t num_prompt_tokens = 0;
+  };
+
   const std::shared_ptr<EngineBoard> board_;
   const uint32_t resource_, group_;
+  std::unordered_map<uint64_t, Started> started_;  // by SequenceId: those the engine has
+  std::vector<RequestTimes> ended_;                // scratch
 };
 
 }  // namespace
@@ -50,12 +90,37 @@ void EngineBoard::add(uint32_t resource, uint32_t group) {
   use.group = group;
 }
 
-void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& state) {
-  const std::lock_guard lock(mutex_);
+EngineUse& EngineBoard::use_of(uint32_t resource, uint32_t group) {
   const auto use = std::find_if(uses_.begin(), uses_.end(), [&](const EngineUse& one) {
     return one.resource == resource && one.group == group;
   });
   CHECK(use != uses_.end(), "an engine that was not added");
+  return *use;
+}
+
+void EngineBoard::ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests) {
+  const std::lock_guard lock(mutex_);
+  auto& histograms = use_of(resource, group).requests;
+  histograms.resize(kRequestValues);
+  const auto add = [&](RequestValue kind, double value) {
+    histograms[static_cast<size_t>(kind)].add(kind, value);
+  };
+  for (const RequestTimes& request : requests) {
+    const auto num_tokens = static_cast<double>(request.num_tokens);
+    const Duration decoding = request.whole - request.to_first_token;
+    add(RequestValue::kTimeToFirstToken, request.to_first_token.to_seconds());
+    // Of one token alone it is 0, as vLLM counts it.
+    add(RequestValue::kTimePerOutputToken,
+        request.num_tokens > 1 ? decoding.to_seconds() / (num_tokens - 1) : 0.0);
+    add(RequestValue::kTime, request.whole.to_seconds());
+    add(RequestValue::kPromptTokens, static_cast<double>(request.num_prompt_tokens));
+    add(RequestValue::kGenerationTokens, num_tokens);
+  }
+}
+
+void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& state) {
+  const std::lock_guard lock(mutex_);
+  EngineUse* const use = &use_of(resource, group);
   use->num_running = static_cast<uint32_t>(state.num_running);
   use->num_waiting = static_cast<uint32_t>(state.num_waiting);
   use->num_held = static_cast<uint32_t>(state.num_held);

@@ -1,12 +1,16 @@
-/// What the engines of a process hold and do: an engine that notes which versions it applied and,
-/// at the end of a step, how busy it is, for /metrics and `ps`. The only source of versions is
-/// Engine::apply(): one that it refused is not noted.
+/// What the engines of a process hold and do: an engine that notes which versions it applied, how
+/// busy it is at the end of a step and how long each request took, for /metrics and `ps`. The only
+/// source of versions is Engine::apply(): one that it refused is not noted.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "graph/base/real_clock.h"
 #include "kernels/engine/engine.h"
 #include "kernels/weights/weights_key.h"
 #include "runtime/exec/executor.h"
@@ -14,18 +18,34 @@
 
 namespace primerl {
 
+/// One request that ended by itself.
+struct RequestTimes {
+  Duration to_first_token;
+  Duration whole;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_tokens = 0;  // sampled
+};
+
 /// One entry per engine of the process and key of its weights. Thread-safe: engines write on the
 /// threads of their actor groups.
 class EngineBoard {
  public:
+  /// `now` is the real clock where none is given.
+  explicit EngineBoard(std::function<Time()> now = steady_now) : now_(std::move(now)) {}
+  Time now() const { return now_(); }
+
   /// An engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
+  void ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests);
   std::vector<EngineReport> reports() const;
   std::vector<EngineUse> uses() const;
 
  private:
+  EngineUse& use_of(uint32_t resource, uint32_t group);
+
+  const std::function<Time()> now_;
   mutable std::mutex mutex_;
   std::vector<EngineReport> reports_;
   std::vector<EngineUse> uses_;

@@ -16,118 +16,20 @@
 #include "runtime/exec/stall.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/monitor/run_table.h"
+#include "tests/monitor/board.h"
 #include "tests/monitor/promtool.h"
 
 namespace primerl {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
-
-constexpr Time kNow = Time::from_nanoseconds(1'000'000'000'000);
-
-std::shared_ptr<const Plan> split_plan() {
-  const std::string file = std::string(PRIMERL_SOURCE_DIR) + "/tests/cli/graphs/split.toml";
-  auto checked = load_graph(file, {}, full_catalog());
-  EXPECT_NE(checked.plan, nullptr) << render(checked.diagnostics, checked.sources);
-  return checked.plan;
-}
-
-/// A board of tests/cli/graphs/split.toml, told what each of its processes says.
-class Board {
- public:
-  Board() : plan_(split_plan()), board_(plan_, kNow), wiring_(make_wiring(*plan_)) {
-    board_.set_facts({"1f2e", "0.1.0", "/runs/split"});
-    for (uint32_t i = 0; i < plan_->processes.size(); ++i)
-      board_.process_started(ProcessId(i), 1, 100 + i);
-  }
-
-  const Plan& plan() const { return *plan_; }
-  StatusStore& operator*() { return board_; }
-  StatusStore* operator->() { return &board_; }
-
-  ProcessId process(const std::string& name) const {
-    return ProcessId(index_of(plan_->processes, name));
-  }
-  uint32_t group(const std::string& name) const { return index_of(plan_->groups, name); }
-  uint32_t edge(const std::string& name) const { return index_of(plan_->edges, name); }
-  /// The link of an edge between two groups.
-  uint32_t link(const std::string& edge_name, uint32_t from, uint32_t to) const {
-    for (uint32_t i = 0; i < wiring_->links.size(); ++i) {
-      const WiredLink& link = wiring_->links[i];
-      if (link.edge.value == edge(edge_name) && link.sender_group.value == from &&
-          link.target_group.value == to)
-        return i;
-    }
-    ADD_FAILURE() << "no link of " << edge_name;
-    return 0;
-  }
-
-  /// A heartbeat with every group of the process at rest.
-  Heartbeat beat_of(const std::string& name) const {
-    Heartbeat beat;
-    beat.edges.resize(plan_->edges.size());
-    beat.loads.resize(plan_->edges.size());
-    for (const GroupId id : plan_->process(process(name)).groups) {
-      GroupReport report;
-      report.group = id.value;
-      report.handling = InstanceId::kNone;
-      report.is_idle = true;
-      beat.groups.push_back(report);
-      for (const InstanceId instance : plan_->group(id).instances)
-        beat.instances.push_back({instance.value, 0, 0, 0});
-    }
-    return beat;
-  }
-  static GroupReport& report_of(Heartbeat& beat, uint32_t group) {
-    for (GroupReport& report : beat.groups)
-      if (report.group == group) return report;
-    ADD_FAILURE() << "the group is elsewhere";
-    return beat.groups.front();
-  }
-  void say(const std::string& name, Heartbeat beat) {
-    board_.process_said(process(name), Payload::of(std::move(beat)), kNow);
-  }
-  void all_say_something() {
-    for (const auto& planned : plan_->processes) say(planned.name, beat_of(planned.name));
-  }
-
-  std::string metrics(Time now = kNow) const {
-    return metrics_text(*plan_, board_.facts(), board_.picture(), now);
-  }
-  Json status(Time now = kNow) const {
-    return status_json(*plan_, *wiring_, board_.facts(), board_.picture(), now);
-  }
-
- private:
-  template <class Things>
-  static uint32_t index_of(const Things& things, const std::string& name) {
-    for (uint32_t i = 0; i < things.size(); ++i)
-      if (things[i].name == name) return i;
-    ADD_FAILURE() << "there is no '" << name << "'";
-    return 0;
-  }
-
-  const std::shared_ptr<const Plan> plan_;
-  StatusStore board_;
-  const std::shared_ptr<const Wiring> wiring_;
-};
-
-/// A heartbeat of a process whose one engine holds `version`.
-Heartbeat with_engine(const Board& board, const std::string& process, int64_t version) {
-  auto beat = board.beat_of(process);
-  const auto& plan = board.plan();
-  for (const GroupId id : plan.process(board.process(process)).groups)
-    for (const int32_t resource : plan.group(id).resources)
-      if (plan.resources[static_cast<size_t>(resource)].kind == "engine")
-        beat.engines.push_back({static_cast<uint32_t>(resource), id.value, 0, 0, version,
-                                static_cast<uint64_t>(version), 250'000'000});
-  EXPECT_EQ(beat.engines.size(), 1u);
-  return beat;
-}
+using ::testing::AllOf;
+using testing::Board;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::kNow;
+using ::testing::Not;
+using testing::split_plan;
+using ::testing::StartsWith;
 
 TEST(RunMetrics, PassPromtool) {
   Board board;
@@ -200,83 +102,6 @@ TEST(RunMetrics, TellEachProcessItsOwnPartOfAnEdge) {
                           // The edge has no end there.
                           Not(HasSubstr("primerl_edge_sent_messages_total{edge=\"" + name +
                                         "\",process=\"training\"}"))));
-}
-
-TEST(RunMetrics, AProcessThatCameBackKeepsItsCountOfRestarts) {
-  Board board;
-  board.all_say_something();
-  board->process_gone(board.process("inference#1"), true);
-  EXPECT_THAT(board.metrics(), HasSubstr("primerl_process_up{process=\"inference#1\"} 0\n"));
-  board->process_started(board.process("inference#1"), 2, 777);
-  board.say("inference#1", board.beat_of("inference#1"));
-  EXPECT_THAT(board.metrics(),
-              AllOf(HasSubstr("primerl_process_up{process=\"inference#1\"} 1\n"),
-                    HasSubstr("primerl_process_incarnation{process=\"inference#1\"} 2\n"),
-                    HasSubstr("primerl_process_restarts_total{process=\"inference#1\"} 1\n"),
-                    HasSubstr("primerl_process_restarts_total{process=\"inference#0\"} 0\n")));
-}
-
-TEST(RunMetrics, TellHowBusyEachEngineIs) {
-  Board board;
-  Heartbeat beat = with_engine(board, "inference#1", 11);
-  EngineUse& use = beat.engine_uses.emplace_back();
-  use.resource = beat.engines.front().resource;
-  use.group = beat.engines.front().group;
-  std::tie(use.num_running, use.num_blocks, use.num_free_blocks) = std::tuple(3, 512, 384);
-  board.say("inference#1", beat);
-  const std::string labels =
-      "{process=\"inference#1\",group=\"prefill#1+decode#1\",engine=\"engine\"}";
-  EXPECT_THAT(board.metrics(),
-              AllOf(HasSubstr("primerl_engine_num_requests_running" + labels + " 3\n"),
-                    HasSubstr("primerl_engine_kv_cache_usage_ratio" + labels + " 0.25\n"),
-                    HasSubstr("primerl_engine_prefix_cache_hits_total" + labels + " 0\n"),
-                    HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n")));
-  EXPECT_EQ(promtool_says(board.metrics()), "");
-}
-
-TEST(RunMetrics, TellWhichWeightsEachEngineHolds) {
-  Board board;
-  board.say("inference#0", with_engine(board, "inference#0", 12));
-  board.say("inference#1", with_engine(board, "inference#1", 11));
-  const std::string text = board.metrics();
-  for (const auto& [process, group, version] :
-       {std::tuple("inference#0", "prefill#0+decode#0", 12),
-        std::tuple("inference#1", "prefill#1+decode#1", 11)}) {
-    const std::string labels = fmt::format(
-        "{{process=\"{}\",group=\"{}\",engine=\"engine\",tenant=\"main\",adapter=\"0\"}}", process,
-        group);
-    EXPECT_THAT(
-        text, AllOf(HasSubstr(fmt::format("primerl_engine_policy_version{} {}\n", labels, version)),
-                    HasSubstr(fmt::format("primerl_engine_applied_versions_total{} {}\n", labels,
-                                          version)),
-                    HasSubstr(fmt::format("primerl_engine_apply_seconds_total{} 0.25\n", labels))));
-  }
-  EXPECT_THAT(run_table(board.status()),
-              HasSubstr("\ninference#1  running   prefill#1 decode#1            102            1 "
-                        "      11      0      0.0s\n"));
-}
-
-TEST(RunTable, NamesTheTenantOfWeightsWhereThereAreSeveral) {
-  const auto status = parse_json(
-      R"({"name": "r", "phase": "training", "tenants": [{"name": "main"}, {"name": "other"}],
-          "processes": [{"name": "inference", "engines": [
-            {"name": "engine", "tenant": "main", "policy_version": 12},
-            {"name": "engine", "tenant": "other", "policy_version": 12},
-            {"name": "second", "tenant": "main", "policy_version": -1}]}]})",
-      "status");
-  ASSERT_TRUE(status.ok());
-  EXPECT_THAT(run_table(*status), HasSubstr("  main:12 other:12 none  "));
-}
-
-TEST(RunMetrics, AgesGrowWhileNobodySpeaks) {
-  Board board;
-  auto beat = board.beat_of("driver");
-  beat.still_ms = 500;
-  board.say("driver", beat);
-  const auto later = kNow + Duration::seconds(2);
-  EXPECT_THAT(board.metrics(later),
-              AllOf(HasSubstr("last_progress_age_seconds{process=\"driver\"} 2.5\n"),
-                    HasSubstr("heartbeat_age_seconds{process=\"driver\"} 2\n")));
 }
 
 /// rollout is full towards trainer, which is full towards broadcaster, which waits for engines to

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <utility>
+
 #include "kernels/engine/engine.h"
 
 namespace primerl {
@@ -23,6 +26,26 @@ class PickyEngine final : public Engine {
   }
   EngineState state() const override { return {}; }
   int32_t max_sequence_tokens() const override { return 1; }
+};
+
+/// Prefills and ends what it is told to.
+class ToldEngine final : public Engine {
+ public:
+  Status submit(SequenceRequest request) override {
+    if (request.prompt_tokens.empty()) return error(Code::kInvalid, "no prompt");
+    return ok();
+  }
+  Status take_over(SequenceId) override { return ok(); }
+  void expire(SequenceId) override {}
+  void abort(SequenceId) override {}
+  std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
+  std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
+  Result<uint64_t> apply(const WeightSnapshot&) override { return uint64_t{0}; }
+  EngineState state() const override { return {}; }
+  int32_t max_sequence_tokens() const override { return 1; }
+
+  std::vector<PrefillEvent> prefilled;
+  std::vector<FinishEvent> finished;
 };
 
 class OtherResource final : public Resource {};
@@ -70,6 +93,62 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
   EXPECT_EQ(reports[1].version, 9);
   EXPECT_EQ(reports[1].num_applied, 1u);
   EXPECT_EQ(reports[1].group, 0u);
+}
+
+TEST(MeteredEngine, TellsHowLongEachRequestTook) {
+  Time now;
+  auto board = std::make_shared<EngineBoard>([&now] { return now; });
+  ToldEngine* told = nullptr;
+  const auto make = watching_factory(
+      [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+        auto engine = std::make_unique<ToldEngine>();
+        told = engine.get();
+        return std::unique_ptr<Resource>(std::move(engine));
+      },
+      board);
+  auto made = make(plan_of_one_group(), 1);
+  ASSERT_TRUE(made.ok());
+  auto& engine = dynamic_cast<Engine&>(**made);
+  const auto pass = [&now](int64_t milliseconds) {
+    now = now + Duration::nanoseconds(milliseconds * 1'000'000);
+  };
+  const auto submit = [&engine](uint64_t id, std::vector<int32_t> prompt) {
+    SequenceRequest request;
+    request.id = SequenceId(id);
+    request.prompt_tokens = std::move(prompt);
+    return engine.submit(std::move(request)).ok();
+  };
+  EXPECT_TRUE(submit(1, {1, 2, 3}));
+  EXPECT_TRUE(submit(2, {1}));
+  EXPECT_FALSE(submit(3, {}));
+  pass(30);
+  told->prefilled.push_back({SequenceId(1)});
+  EXPECT_EQ(engine.take_prefilled().size(), 1U);
+  pass(400);
+  FinishEvent whole;
+  whole.id = SequenceId(1);
+  whole.reason = FinishReason::kLength;
+  whole.tokens = {7, 7, 7, 7, 7};
+  FinishEvent cancelled;
+  cancelled.id = SequenceId(2);
+  cancelled.reason = FinishReason::kCancelled;
+  FinishEvent unknown;
+  unknown.id = SequenceId(3);
+  told->finished = {whole, cancelled, unknown};
+  EXPECT_EQ(engine.take_finished().size(), 3U);
+  const auto uses = board->uses();
+  ASSERT_EQ(uses.size(), 1U);
+  ASSERT_EQ(uses[0].requests.size(), kRequestValues);
+  const auto sum = [&uses](RequestValue kind) {
+    return uses[0].requests[static_cast<size_t>(kind)].sum;
+  };
+  EXPECT_DOUBLE_EQ(sum(RequestValue::kTimeToFirstToken), 0.03);
+  EXPECT_DOUBLE_EQ(sum(RequestValue::kTime), 0.43);
+  EXPECT_DOUBLE_EQ(sum(RequestValue::kTimePerOutputToken), 0.1);
+  EXPECT_EQ(sum(RequestValue::kPromptTokens), 3);
+  EXPECT_EQ(sum(RequestValue::kGenerationTokens), 5);
+  for (const RequestHistogram& one : uses[0].requests)
+    EXPECT_EQ(std::accumulate(one.counts.begin(), one.counts.end(), uint64_t{0}), 1U);
 }
 
 TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
