@@ -120,7 +120,7 @@ class LiveConnection {
       greeting.received = content.size();
     if (!content.empty() && (content[0] & std::byte{4}) != std::byte{})
       greeting.name = std::string(content.size(), 'n');
-    return Blob(encode_message(Payload::of(std::move(greeting)))->body);
+    return Blob(encode_in_body(Payload::of(std::move(greeting)))->body);
   }
 
   void say_hostile(const std::array<uint8_t, 7>& row, std::span<const std::byte> content) {

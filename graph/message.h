@@ -9,8 +9,9 @@
 ///     template <class F> static void fields(F& f) { f("version", &PolicyLive::version); }
 ///   };
 ///
-/// Immutable after send; at most 1 MiB without its Blobs; no tenant field (the envelope has it), no
-/// measured durations (they would differ between a run and its replay).
+/// Immutable after send; at most 1 MiB without its Blobs, long arrays and long texts; no tenant
+/// field (the envelope has it), no measured durations (they would differ between a run and its
+/// replay).
 #pragma once
 
 #include <concepts>
@@ -28,5 +29,9 @@ concept Message =
 };
 
 inline constexpr size_t kMessageBytesMax = size_t{1} << 20;
+/// Longer runs of numbers and longer texts lie beside the body like Blobs (FieldWriter::array), so
+/// that a message may carry a context of any length.
+inline constexpr size_t kArrayBytesInBodyMax = size_t{1} << 10;
+inline constexpr size_t kTextBytesInBodyMax = size_t{16} << 10;
 
 }  // namespace primerl

@@ -1,9 +1,12 @@
 #include "graph/message_type.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace primerl::detail {
 namespace {
 
-/// Ignores everything but Blobs.
+/// Ignores everything but what lies beside the body.
 class BlobCounter final : public FieldWriter {
  public:
   size_t total() const { return total_; }
@@ -16,9 +19,14 @@ class BlobCounter final : public FieldWriter {
   void integer(int64_t) override {}
   void unsigned_integer(uint64_t) override {}
   void number(double) override {}
-  void text(std::string_view) override {}
+  void text(std::string_view value) override {
+    if (value.size() > kTextBytesInBodyMax) total_ += value.size();
+  }
   void bytes(std::span<const std::byte>) override {}
   void blob(const Blob& value) override { total_ += value.size(); }
+  void array(std::span<const std::byte> value) override {
+    if (value.size() > kArrayBytesInBodyMax) total_ += value.size();
+  }
 
  private:
   size_t total_ = 0;
@@ -37,9 +45,14 @@ class BodyBound final : public FieldWriter {
   void integer(int64_t) override { total_ += kNumber; }
   void unsigned_integer(uint64_t) override { total_ += kNumber; }
   void number(double) override { total_ += kNumber; }
-  void text(std::string_view value) override { total_ += kLength + value.size(); }
+  void text(std::string_view value) override {
+    total_ += value.size() > kTextBytesInBodyMax ? kNumber : kLength + value.size();
+  }
   void bytes(std::span<const std::byte> value) override { total_ += kLength + value.size(); }
   void blob(const Blob&) override { total_ += kNumber; }
+  void array(std::span<const std::byte> value) override {
+    total_ += value.size() > kArrayBytesInBodyMax ? kNumber : kLength + value.size();
+  }
 
  private:
   static constexpr size_t kLength = 5, kNumber = 9;
@@ -47,6 +60,14 @@ class BodyBound final : public FieldWriter {
 };
 
 }  // namespace
+
+bool may_lie_beside_body(std::string_view schema) {
+  constexpr std::string_view kKinds[] = {":blob",     "<blob",     ":text",   "<text",
+                                         "list<i32>", "list<f32>", "list<u8>"};
+  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](std::string_view kind) {
+    return schema.find(kind) != std::string_view::npos;
+  });
+}
 
 size_t bound_body_bytes(void (*write)(FieldWriter&, const void*), const void* message) {
   BodyBound bound;

@@ -23,7 +23,8 @@ struct MessageType {
   void (*write)(FieldWriter& out, const void* message) = nullptr;
   /// The message, or null when the reader failed.
   std::shared_ptr<const void> (*read)(FieldReader& in) = nullptr;
-  size_t (*blob_bytes)(const void* message) = nullptr;  // charged to the edge's byte credit
+  /// Of its Blobs, long arrays and long texts: charged to the edge's byte credit.
+  size_t (*blob_bytes)(const void* message) = nullptr;
 };
 
 template <Message T>
@@ -41,7 +42,8 @@ struct Payload {
   const T& as() const;
 };
 
-/// The most bytes that any codec's body of the message has; its Blobs travel beside the body.
+/// The most bytes that any codec's body of the message has; Blobs, long arrays and long texts
+/// travel beside the body.
 template <Message T>
 size_t body_bytes_max(const T& message);
 
@@ -49,6 +51,8 @@ namespace detail {
 
 size_t bound_body_bytes(void (*write)(FieldWriter&, const void*), const void* message);
 size_t count_blob_bytes(void (*write)(FieldWriter&, const void*), const void* message);
+/// Whether a message of this schema has a Blob, an array or a text anywhere.
+bool may_lie_beside_body(std::string_view schema);
 
 template <Message T>
 MessageType make_message_type() {
@@ -68,9 +72,8 @@ MessageType make_message_type() {
     wire::read(in, *message);
     return in.ok() ? message : nullptr;
   };
-  // Types without a Blob anywhere skip the walk.
-  if (type.schema.find(":blob") == std::string::npos &&
-      type.schema.find("<blob") == std::string::npos)
+  // Types of which nothing can lie beside the body skip the walk.
+  if (!may_lie_beside_body(type.schema))
     type.blob_bytes = [](const void*) -> size_t { return 0; };
   else
     type.blob_bytes = [](const void* message) {

@@ -48,6 +48,8 @@ class FieldWriter {
   virtual void text(std::string_view value) = 0;
   virtual void bytes(std::span<const std::byte> value) = 0;  // inside the body
   virtual void blob(const Blob& value) = 0;                  // a raw frame beside the body
+  /// A vector of numbers; a codec may put a long one beside the body, as it may a long text.
+  virtual void array(std::span<const std::byte> value) { bytes(value); }
 };
 
 /// Reads what a FieldWriter wrote. The first fault sticks: later calls return zeros and ok() is
@@ -70,6 +72,8 @@ class FieldReader {
   virtual std::string text() = 0;
   virtual std::span<const std::byte> bytes() = 0;  // valid until the next call
   virtual Blob blob() = 0;
+  /// What FieldWriter::array() was given; valid until the next call.
+  virtual Blob array() { return {nullptr, bytes()}; }
 };
 
 namespace wire {

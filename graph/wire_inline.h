@@ -207,7 +207,7 @@ void write(FieldWriter& out, const T& value) {
     out.end_list();
   } else if constexpr (IsList<T>::value) {
     if constexpr (IsVector<T>::value && kIsRawElement<typename T::value_type>) {
-      out.bytes(std::as_bytes(std::span(value)));
+      out.array(std::as_bytes(std::span(value)));
     } else {
       out.begin_list(value.size());
       for (const auto& item : value) write(out, item);
@@ -244,7 +244,8 @@ template <class T>
 void read_list(FieldReader& in, T& value) {
   using Item = typename T::value_type;
   if constexpr (IsVector<T>::value && kIsRawElement<Item>) {
-    const auto bytes = in.bytes();
+    const Blob run = in.array();
+    const auto bytes = run.bytes();
     if (bytes.size() % sizeof(Item) != 0)
       return in.fail(error(Code::kCorrupt, "{} bytes are no whole number of {}", bytes.size(),
                            type_text<Item>()));

@@ -21,12 +21,16 @@ int64_t group_bytes_max(const Tenant& tenant, GroupKind kind) {
   const int64_t empty = bytes_with(whole);
   whole.spans.resize(1);
   const int64_t span = bytes_with(whole) - empty;
-  const int64_t token = is_sampled ? 9 : 5;  // id, whether sampled, log-probability
+  // Of an array longer than that only its size is in the body; a shorter one may be larger there.
+  const auto in_body = [&](int64_t item_bytes) {
+    return std::min(tenant.seq_len * item_bytes, static_cast<int64_t>(kArrayBytesInBodyMax));
+  };
+  const int64_t arrays =  // ids, whether sampled, log-probabilities
+      in_body(sizeof(int32_t)) + in_body(1) + (is_sampled ? in_body(sizeof(float)) : 0);
   // Spans end with a turn and with a new version; more versions than these make a group stale.
   const int64_t num_spans =
       is_sampled ? std::min(tenant.seq_len, tenant.turns_max + tenant.max_off_policy_steps + 2) : 0;
-  const int64_t member =
-      std::max(empty + tenant.seq_len * token + num_spans * span, bytes_with(failed));
+  const int64_t member = std::max(empty + arrays + num_spans * span, bytes_with(failed));
   return static_cast<int64_t>(body_bytes_max(TrajectoryGroup())) + tenant.group_size * member;
 }
 
@@ -36,8 +40,11 @@ Amount group_bytes(GroupKind kind) {
             for (const auto& tenant : tenants) most = std::max(most, group_bytes_max(tenant, kind));
             return most;
           },
-          kind == GroupKind::kSampled ? "group_size * seq_len * 9 bytes, and some for each turn"
-                                      : "group_size * seq_len * 5 bytes, and some for each member"};
+          kind == GroupKind::kSampled
+              ? "group_size * (3 KiB, and some for each turn); token arrays "
+                "longer than 1 KiB lie beside it"
+              : "group_size * 2 KiB, and some for each member; token arrays "
+                "longer than 1 KiB lie beside it"};
 }
 
 std::string clipped_fault(std::string fault) {
@@ -53,7 +60,7 @@ Status check_group_bytes(const TrajectoryGroup& group) {
   if (bytes <= kMessageBytesMax) return ok();
   return error(Code::kExhausted, "a group of {} bytes does not fit into a message of {}", bytes,
                kMessageBytesMax)
-      .note("lower 'seq_len' or 'group_size' of the tenant");
+      .note("lower 'group_size' or 'turns_max' of the tenant");
 }
 
 }  // namespace primerl

@@ -1,6 +1,7 @@
-/// How large a TrajectoryGroup may be: it travels as one message, so all its members' tokens must
-/// fit into kMessageBytesMax. `check` refuses tenants whose groups could be larger; the actors that
-/// make groups hold each against the limit again. Pure functions.
+/// How large a TrajectoryGroup may be: it travels as one message, so what its members have besides
+/// long token arrays must fit into kMessageBytesMax: spans of versions above all. `check` refuses
+/// tenants whose groups could be larger; the actors that make groups hold each against the limit
+/// again. Pure functions.
 #pragma once
 
 #include "actors/messages/rollout.h"
@@ -11,7 +12,7 @@ namespace primerl {
 /// Sampled groups carry log-probabilities and version spans, given ones (supervised) do not.
 enum class GroupKind { kSampled, kGiven };
 
-/// The largest group of the tenant: group_size members of seq_len tokens, in bytes.
+/// The largest body of a group of the tenant, in bytes: group_size members of up to seq_len tokens.
 int64_t group_bytes_max(const Tenant& tenant, GroupKind kind);
 /// The same as a contract says it; of several tenants the largest.
 Amount group_bytes(GroupKind kind);

@@ -109,14 +109,28 @@ def parse_fields(text, at=0):
         at = end + 1
     return fields, at
 
-def by_schema(value, kind):
+def beside(frame, at, count, folder):  # Blobs, long arrays and long texts
+    for _ in range(count):
+        word = struct.unpack_from("<Q", frame, at)[0]
+        size = word & ~(1 << 63)
+        in_store = size > 65536 or word >> 63
+        part = frame[at + 8:at + 8 + (32 if in_store else size)]
+        yield (folder / "blobs" / part.hex()).read_bytes() if in_store else part
+        at += 8 + (len(part) + 7) // 8 * 8
+
+def by_schema(value, kind, blobs):
     if isinstance(kind, list):
         pairs = zip(kind, value, strict=True)
-        return {name: by_schema(item, inner) for (name, inner), item in pairs}
+        return {name: by_schema(item, inner, blobs) for (name, inner), item in pairs}
+    if isinstance(value, int) and (kind in ("blob", "text") or isinstance(kind, tuple)):
+        bytes_beside = next(blobs)  # the value is its size
+        if kind == "text":
+            return bytes_beside.decode(errors="replace")
+        value = value if kind == "blob" else bytes_beside
     if isinstance(kind, tuple) and isinstance(value, bytes):
         code = {"i32": "i", "f32": "f", "u8": "B"}[kind[1]]
         return list(struct.unpack(f"<{len(value) // struct.calcsize(code)}{code}", value))
-    return [by_schema(item, kind[1]) for item in value] if isinstance(kind, tuple) else value
+    return [by_schema(item, kind[1], blobs) for item in value] if isinstance(kind, tuple) else value
 
 def show(kind, flags, count, group, frame, catalog, folder):
     name = lambda table, i: catalog[table][i]["name"] if i != NONE else "-"
@@ -130,7 +144,8 @@ def show(kind, flags, count, group, frame, catalog, folder):
         size, kinds = struct.unpack_from("<I", frame, 80)[0], catalog["types"][which]
         blob = folder / "blobs" / frame[88:120].hex()
         body = blob.read_bytes() if flags & 1 else frame[88:88 + size]
-        fields = by_schema(msgpack(body)[0], parse_fields(kinds["schema"])[0])
+        blobs = beside(frame, 88 + (32 if flags & 1 else (size + 7) // 8 * 8), count, folder)
+        fields = by_schema(msgpack(body)[0], parse_fields(kinds["schema"])[0], blobs)
         print(f"  {kinds['name']} #{seq} {catalog['links'][link]['edge']}: {json.dumps(fields)}")
 
 def main(folder):

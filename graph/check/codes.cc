@@ -204,9 +204,10 @@ constexpr ErrorCode kCodes[] = {
      "environment_timeout. With drain_max no longer than that, a call that hangs when the drain "
      "begins outlasts it, and the run ends as failed instead of giving the call up."},
     {"G069", "a group too large for a message",
-     "All rollouts of a group travel to the trainer in one message of at most 1 MiB: a sampled "
-     "token takes 9 bytes (its id, its log-probability, whether it was sampled), so group_size "
-     "times seq_len may be about 116,000. The suggestion names the largest values that fit."},
+     "All rollouts of a group travel to the trainer in one message. Its body has at most 1 MiB; "
+     "token arrays longer than 1 KiB lie beside it and do not count, so seq_len alone has no limit "
+     "here. What counts is group_size times about 3 KiB, and 32 bytes for each turn and policy "
+     "version of a rollout. The suggestion names the largest values that fit."},
     {"G070", "only one of this actor",
      "The actor is declared single(): a second one (per tenant) would contradict the first, e.g. "
      "two "

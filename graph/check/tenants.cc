@@ -228,7 +228,8 @@ void check_message_sizes(Draft& draft) {
       if (bytes(tenant.tenant) <= kLimit) continue;
       std::vector<std::string> fitting;
       for (const auto& [name, member] :
-           {std::pair("seq_len", &Tenant::seq_len), std::pair("group_size", &Tenant::group_size)})
+           {std::pair("seq_len", &Tenant::seq_len), std::pair("turns_max", &Tenant::turns_max),
+            std::pair("group_size", &Tenant::group_size)})
         if (const int64_t most = largest_fitting(tenant.tenant, member, bytes, kLimit); most > 0)
           fitting.push_back(fmt::format("{} = {}", name, most));
       auto& found = draft.diagnostics.error(

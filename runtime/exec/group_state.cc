@@ -8,9 +8,11 @@
 namespace primerl {
 namespace {
 
+/// `message`, when it is shared, is what `write` writes.
 template <class Write>
-SavedFields written(const Write& write) {
+SavedFields written(const Write& write, std::shared_ptr<const void> message = nullptr) {
   MsgpackWriter writer;
+  writer.share(std::move(message));
   write(writer);
   SavedFields saved;
   saved.body = Blob(writer.take_body());
@@ -164,7 +166,8 @@ SavedMessage saved_message(LinkId link, const Envelope& envelope) {
   saved.sent_at = envelope.sent_at;
   saved.blob_bytes = envelope.blob_bytes;
   saved.payload = written(
-      [&](FieldWriter& out) { envelope.payload.type->write(out, envelope.payload.message.get()); });
+      [&](FieldWriter& out) { envelope.payload.type->write(out, envelope.payload.message.get()); },
+      envelope.payload.message);
   return saved;
 }
 

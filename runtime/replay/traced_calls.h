@@ -68,7 +68,7 @@ class TracedCalls {
   void keep(Call call, Answer answer) const {
     if (keep_ == nullptr) return;
     answer.call = static_cast<uint8_t>(call);
-    auto encoded = encode_message(Payload::of(std::move(answer)));
+    auto encoded = encode_in_body(Payload::of(std::move(answer)));
     CHECK(encoded.ok(), "an answer of a resource is larger than a message");
     keep_(std::move(encoded->body));
   }

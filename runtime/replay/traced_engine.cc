@@ -1,12 +1,14 @@
 #include "runtime/replay/traced_engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 
 namespace primerl {
 namespace {
 
-constexpr size_t kKeptPiece = size_t{512} << 10;  // bytes; an answer is less than a message
+constexpr size_t kPieceBytes = size_t{512} << 10;  // an answer is less than a message
+constexpr size_t kTokensInAnswerMax = size_t{32} << 10;
 
 enum class Call : uint8_t { kSubmit, kTakeOver, kPrefilled, kFinished, kApply, kState, kLongest };
 
@@ -19,18 +21,20 @@ std::string_view to_string(Call call) {
 }
 
 struct Finished : FinishEvent {
-  uint64_t num_kept_bytes = 0;  // that follow in separate answers
+  // What follows in separate answers: as many tokens, as many log-probabilities, these bytes.
+  uint64_t num_tokens_apart = 0;
+  uint64_t num_kept_bytes = 0;
   template <class F>
   static void fields(F& f) {
     FinishEvent::fields(f);
-    f("num_kept_bytes", &Finished::num_kept_bytes);
+    f("num_tokens_apart", &Finished::num_tokens_apart)("num_kept_bytes", &Finished::num_kept_bytes);
   }
 };
 
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -40,14 +44,14 @@ struct EngineAnswer {
   int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
   std::vector<int64_t> state;  // EngineState, the numbers in the order of its fields()
   VersionsByKey versions;      // of EngineState
-  std::vector<uint8_t> kept;   // bytes of the last finished one's kept sets
+  std::vector<uint8_t> apart;  // bytes of what the last finished one has apart
   template <class F>
   static void fields(F& f) {
     f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
         "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
         "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
         "number", &EngineAnswer::number)("state", &EngineAnswer::state)(
-        "versions", &EngineAnswer::versions)("kept", &EngineAnswer::kept);
+        "versions", &EngineAnswer::versions)("apart", &EngineAnswer::apart);
   }
 };
 
@@ -92,22 +96,28 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
  public:
   using TracedCalls::TracedCalls;
 
-  /// First their number, then one answer each with its kept sets in pieces: together they may
-  /// exceed the limit of a message.
+  /// First their number, then one answer each, and what is long of it in pieces: together they
+  /// may exceed the limit of a message.
   void keep_finished(const std::vector<FinishEvent>& events) const {
     EngineAnswer count;
     count.number = static_cast<int64_t>(events.size());
     keep(Call::kFinished, std::move(count));
     for (const auto& event : events) {
       EngineAnswer answer;
-      answer.finished.push_back({event, event.kept.size()});
-      keep(Call::kFinished, std::move(answer));
-      const auto* bytes = reinterpret_cast<const uint8_t*>(event.kept.bytes().data());
-      for (size_t begin = 0; begin < event.kept.size(); begin += kKeptPiece) {
-        EngineAnswer piece;
-        piece.kept.assign(bytes + begin, bytes + std::min(event.kept.size(), begin + kKeptPiece));
-        keep(Call::kFinished, std::move(piece));
+      Finished& finished = answer.finished.emplace_back(Finished{event});
+      finished.num_kept_bytes = event.kept.size();
+      if (event.tokens.size() > kTokensInAnswerMax) {
+        finished.num_tokens_apart = event.tokens.size();
+        finished.tokens.clear();
+        finished.logprobs.clear();
       }
+      const bool is_apart = finished.num_tokens_apart > 0;
+      keep(Call::kFinished, std::move(answer));
+      if (is_apart) {
+        keep_pieces(std::as_bytes(std::span(event.tokens)));
+        keep_pieces(std::as_bytes(std::span(event.logprobs)));
+      }
+      keep_pieces(event.kept.bytes());
     }
   }
   std::vector<FinishEvent> take_finished() const {
@@ -116,22 +126,43 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
     for (int64_t i = 0; count.ok() && i < count->number; ++i)
       if (const auto answer = take(Call::kFinished); answer.ok())
         for (const auto& each : answer->finished) {
-          events.push_back(each);
-          events.back().kept = take_kept_sets(each.num_kept_bytes);
+          FinishEvent& event = events.emplace_back(each);
+          if (each.num_tokens_apart > 0) {
+            event.tokens = take_numbers<int32_t>(each.num_tokens_apart);
+            event.logprobs = take_numbers<float>(each.num_tokens_apart);
+          }
+          auto kept = take_pieces(each.num_kept_bytes);
+          event.kept = kept.empty() ? Blob() : Blob(std::move(kept));
         }
     return events;
   }
 
  private:
-  Blob take_kept_sets(uint64_t num_bytes) const {
+  void keep_pieces(std::span<const std::byte> bytes) const {
+    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+    for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+      EngineAnswer piece;
+      piece.apart.assign(first + begin, first + std::min(bytes.size(), begin + kPieceBytes));
+      keep(Call::kFinished, std::move(piece));
+    }
+  }
+  std::vector<std::byte> take_pieces(uint64_t num_bytes) const {
     std::vector<std::byte> bytes;
     while (bytes.size() < num_bytes) {
       const auto answer = take(Call::kFinished);
-      if (!answer.ok() || answer->kept.empty()) break;
-      const auto piece = std::as_bytes(std::span(answer->kept));
+      if (!answer.ok() || answer->apart.empty()) break;
+      const auto piece = std::as_bytes(std::span(answer->apart));
       bytes.insert(bytes.end(), piece.begin(), piece.end());
     }
-    return bytes.empty() ? Blob() : Blob(std::move(bytes));
+    return bytes;
+  }
+  template <class Number>
+  std::vector<Number> take_numbers(uint64_t count) const {
+    const auto bytes = take_pieces(count * sizeof(Number));
+    std::vector<Number> numbers(bytes.size() / sizeof(Number));
+    if (!numbers.empty())
+      std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
+    return numbers;
   }
 };
 

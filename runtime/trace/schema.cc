@@ -172,7 +172,8 @@ class Walk {
   void list(const FieldSchema& node) {
     const FieldSchema& item = node.children.front();
     if (node.is_raw()) {
-      const auto bytes = in_.bytes();
+      const Blob run = in_.array();
+      const auto bytes = run.bytes();
       const auto width = static_cast<size_t>(item.width) / 8;
       if (bytes.size() % width != 0)
         return in_.fail(error(Code::kCorrupt, "{} bytes are no whole number of items of {}",

@@ -9,7 +9,7 @@ namespace {
 
 template <Message T>
 Blob body_of(T message) {
-  auto encoded = encode_message(Payload::of(std::move(message)));
+  auto encoded = encode_in_body(Payload::of(std::move(message)));
   CHECK(encoded.ok() && encoded->body.size() <= kGreetingBytesMax, "a greeting is too long");
   return Blob(std::move(encoded->body));
 }

@@ -54,6 +54,7 @@ std::span<const std::byte> MsgpackWriter::body() const { return packer_->sink.by
 void MsgpackWriter::clear() {
   packer_->sink.bytes.clear();
   blobs_.clear();
+  shared_.reset();
 }
 
 void MsgpackWriter::begin_struct(size_t num_fields) {
@@ -74,6 +75,8 @@ void MsgpackWriter::number(double value) {
   packer_->sink.write(encoded.data(), encoded.size());
 }
 void MsgpackWriter::text(std::string_view value) {
+  if (shared_ != nullptr && value.size() > kTextBytesInBodyMax)
+    return blob(Blob(shared_, std::as_bytes(std::span(value))));
   CHECK(value.size() <= UINT32_MAX, "a text is longer than msgpack can say");
   packer_->out.pack_str(static_cast<uint32_t>(value.size()));
   packer_->out.pack_str_body(value.data(), static_cast<uint32_t>(value.size()));
@@ -87,6 +90,11 @@ void MsgpackWriter::bytes(std::span<const std::byte> value) {
 void MsgpackWriter::blob(const Blob& value) {
   unsigned_integer(value.size());
   blobs_.push_back(value);
+}
+
+void MsgpackWriter::array(std::span<const std::byte> value) {
+  if (shared_ != nullptr && value.size() > kArrayBytesInBodyMax) return blob(Blob(shared_, value));
+  bytes(value);
 }
 
 void MsgpackReader::fail(Error fault) {
@@ -126,7 +134,7 @@ std::span<const std::byte> MsgpackReader::run(uint64_t size) {
   return bytes;
 }
 
-size_t MsgpackReader::array() {
+size_t MsgpackReader::enter_list() {
   if (++depth_ > kNestingMax) {
     fail(error(Code::kCorrupt, "nested deeper than {}", kNestingMax));
     return 0;
@@ -148,12 +156,12 @@ size_t MsgpackReader::array() {
 }
 
 void MsgpackReader::begin_struct(size_t num_fields) {
-  const size_t found = array();
+  const size_t found = enter_list();
   if (ok() && found != num_fields)
     fail(error(Code::kCorrupt, "{} fields were expected, found {}", num_fields, found));
 }
 
-size_t MsgpackReader::begin_list() { return array(); }
+size_t MsgpackReader::begin_list() { return enter_list(); }
 
 bool MsgpackReader::boolean() {
   const uint8_t format = byte();
@@ -196,7 +204,17 @@ double MsgpackReader::number() {
   return std::bit_cast<double>(big_endian(8));
 }
 
+bool MsgpackReader::is_beside_body() const {
+  if (left_.empty()) return false;
+  const auto format = static_cast<uint8_t>(left_.front());
+  return format < 0x80 || (format >= kUnsigned8 && format <= kUnsigned64);
+}
+
 std::string MsgpackReader::text() {
+  if (is_beside_body()) {
+    const Blob beside = blob();
+    return {reinterpret_cast<const char*>(beside.bytes().data()), beside.size()};
+  }
   const uint8_t format = byte();
   uint64_t size = 0;
   if ((format & 0xe0) == kFixText)
@@ -235,11 +253,29 @@ Blob MsgpackReader::blob() {
   return blob;
 }
 
+Blob MsgpackReader::array() {
+  if (is_beside_body()) return blob();
+  return {nullptr, bytes()};
+}
+
 Status MsgpackReader::finish() {
   if (!left_.empty()) fail(error(Code::kCorrupt, "{} bytes are left over", left_.size()));
   if (!blobs_.empty()) fail(error(Code::kCorrupt, "{} frames are left over", blobs_.size()));
   return fault_;
 }
+
+namespace {
+
+Status write_message(const Payload& payload, MsgpackWriter& writer) {
+  payload.type->write(writer, payload.message.get());
+  if (writer.body().size() > kMessageBytesMax)
+    return error(Code::kExhausted, "a '{}' has {} bytes without its blobs, at most {} are allowed",
+                 payload.type->name, writer.body().size(), kMessageBytesMax)
+        .note("put large content into a Blob, an array of numbers or a text");
+  return ok();
+}
+
+}  // namespace
 
 Result<EncodedMessage> encode_message(const Payload& payload) {
   MsgpackWriter writer;
@@ -247,13 +283,15 @@ Result<EncodedMessage> encode_message(const Payload& payload) {
   return EncodedMessage{writer.take_body(), writer.take_blobs()};
 }
 
+Result<EncodedMessage> encode_in_body(const Payload& payload) {
+  MsgpackWriter writer;
+  RETURN_IF_ERROR(write_message(payload, writer));
+  return EncodedMessage{writer.take_body(), writer.take_blobs()};
+}
+
 Status encode_message(const Payload& payload, MsgpackWriter& writer) {
-  payload.type->write(writer, payload.message.get());
-  if (writer.body().size() > kMessageBytesMax)
-    return error(Code::kExhausted, "a '{}' has {} bytes without its blobs, at most {} are allowed",
-                 payload.type->name, writer.body().size(), kMessageBytesMax)
-        .note("put large content into a Blob");
-  return ok();
+  writer.share(payload.message);
+  return write_message(payload, writer);
 }
 
 Result<Payload> decode_message(const MessageType& type, std::span<const std::byte> body,

@@ -1,4 +1,5 @@
-/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as separate raw frames.
+/// MsgpackWriter and MsgpackReader: a message's fields() as msgpack, Blobs as separate raw frames,
+/// and so long arrays and long texts, where whoever encodes shares the message.
 ///
 /// A struct is an array of its fields in order; names are not on the wire, because the type table's
 /// hash in the handshake proves that both ends have the same fields. The reader treats every input
@@ -30,6 +31,11 @@ class MsgpackWriter final : public FieldWriter {
   std::span<const std::byte> body() const;
   std::span<const Blob> blobs() const { return blobs_; }
   void clear();
+  /// `message`, of which fields are written from now on until clear(), stays as it is while Blobs
+  /// of it are there: its arrays longer than kArrayBytesInBodyMax and its texts longer than
+  /// kTextBytesInBodyMax become Blobs that share it, without a copy. Without it all are in the
+  /// body.
+  void share(std::shared_ptr<const void> message) { shared_ = std::move(message); }
 
   void begin_struct(size_t num_fields) override;
   void name(std::string_view) override {}
@@ -43,11 +49,13 @@ class MsgpackWriter final : public FieldWriter {
   void text(std::string_view value) override;
   void bytes(std::span<const std::byte> value) override;
   void blob(const Blob& value) override;  // its size in the body, its bytes separately
+  void array(std::span<const std::byte> value) override;
 
  private:
   struct Packer;
   std::unique_ptr<Packer> packer_;
   std::vector<Blob> blobs_;
+  std::shared_ptr<const void> shared_;
 };
 
 class MsgpackReader final : public FieldReader {
@@ -74,9 +82,11 @@ class MsgpackReader final : public FieldReader {
   std::string text() override;
   std::span<const std::byte> bytes() override;
   Blob blob() override;
+  Blob array() override;
 
  private:
-  size_t array();  // enters one
+  size_t enter_list();
+  bool is_beside_body() const;  // the next value: its size stands here
   uint8_t byte();
   uint64_t big_endian(size_t num_bytes);
   std::span<const std::byte> run(uint64_t size);
@@ -95,8 +105,10 @@ struct EncodedMessage {
   std::vector<Blob> blobs;
 };
 
-/// kExhausted when the body is above kMessageBytesMax.
+/// kExhausted when the body is above kMessageBytesMax. Long arrays and texts are shared Blobs.
 Result<EncodedMessage> encode_message(const Payload& payload);
+/// The same with all but the Blobs in the body: for whoever carries bodies alone.
+Result<EncodedMessage> encode_in_body(const Payload& payload);
 /// Encodes into a writer that was cleared.
 Status encode_message(const Payload& payload, MsgpackWriter& writer);
 

@@ -29,7 +29,7 @@ const MessageType* WireTypes::find(uint32_t id) const {
 
 Result<WireMessage> encode_wire(const Payload& payload, FrameHeader header,
                                 const WireTypes& types) {
-  ASSIGN_OR_RETURN(auto encoded, encode_message(payload));
+  ASSIGN_OR_RETURN(auto encoded, encode_in_body(payload));
   const size_t num_frames = kFrameCountMin + encoded.blobs.size();
   if (num_frames > kFrameCountMax)
     return error(Code::kExhausted, "a '{}' carries {} blobs, at most {} are allowed",

@@ -136,9 +136,9 @@ TEST_F(DataStory, WaitsForRoom) {
 
 struct HugeExamples : DataStory {
   HugeExamples()
-      : DataStory("{\"prompt\": \"" + std::string(120'000, 'a') + "\", \"completion\": \"b\"}\n") {
-    Tenant tenant = testing::a_tenant();
-    tenant.seq_len = 1 << 20;
+      : DataStory("{\"prompt\": \"" + std::string(250, 'a') + "\", \"completion\": \"b\"}\n") {
+    Tenant tenant = testing::a_tenant(1000);
+    tenant.seq_len = 1 << 10;
     data.set_tenants({tenant});
   }
 };
@@ -146,7 +146,7 @@ struct HugeExamples : DataStory {
 TEST_F(HugeExamples, AGroupTooLargeForAMessageFails) {
   ASSERT_TRUE(data.run_work().ok());
   const auto group = data.sent<TrajectoryGroup>("group").front();
-  ASSERT_THAT(group.members, SizeIs(2));
+  ASSERT_THAT(group.members, SizeIs(1000));
   EXPECT_TRUE(group.members[1].is_failed);
   EXPECT_THAT(group.members[1].tokens, SizeIs(0));
   EXPECT_THAT(group.members[1].fault, HasSubstr("does not fit into a message"));

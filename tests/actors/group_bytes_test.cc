@@ -25,11 +25,11 @@ Trajectory a_member(size_t num_tokens, size_t num_spans) {
 
 TEST(GroupBytes, TheLargestGroupOfATenantIsWhatTheContractSays) {
   Tenant tenant = testing::a_tenant(3);
-  tenant.seq_len = 1000;
+  tenant.seq_len = 256;  // whose ids are just as long as an array in a body may be
   tenant.turns_max = 4;
   tenant.max_off_policy_steps = 2;
   TrajectoryGroup group;
-  group.members.assign(3, a_member(1000, 4 + 2 + 2));
+  group.members.assign(3, a_member(256, 4 + 2 + 2));
   EXPECT_EQ(group_bytes_max(tenant, GroupKind::kSampled),
             static_cast<int64_t>(body_bytes_max(group)));
   for (auto& member : group.members) {
@@ -60,17 +60,33 @@ TEST(GroupBytes, AGroupOfFailedMembersIsNoLargerThanTheBound) {
     EXPECT_GE(group_bytes_max(tenant, kind), static_cast<int64_t>(body_bytes_max(group)));
 }
 
-TEST(GroupBytes, AGroupOfTheLimitFitsAndOneByteMoreDoesNot) {
+TEST(GroupBytes, LongContextsLieBesideTheBody) {
+  Tenant tenant = testing::a_tenant(16);
+  tenant.seq_len = 131072;
+  tenant.turns_max = 200;
+  TrajectoryGroup group;
+  group.members.assign(16, a_member(131072, 200));
+  EXPECT_LT(body_bytes_max(group), 16 * 200 * 40);
+  EXPECT_LE(static_cast<int64_t>(body_bytes_max(group)),
+            group_bytes_max(tenant, GroupKind::kSampled));
+  EXPECT_LE(group_bytes_max(tenant, GroupKind::kSampled), kLimit);
+  EXPECT_TRUE(check_group_bytes(group).ok());
+  EXPECT_EQ(message_type<TrajectoryGroup>().blob_bytes(&group), 16 * 131072 * 9);
+}
+
+TEST(GroupBytes, AGroupOfTheLimitFitsAndOneMoreSpanDoesNot) {
   TrajectoryGroup group;
   group.members.resize(1);
   const auto frame = static_cast<int64_t>(body_bytes_max(group));
-  group.members[0].sampled.assign(static_cast<size_t>(kLimit - frame), 1);
+  group.members[0].spans.resize(1);
+  const auto span = static_cast<int64_t>(body_bytes_max(group)) - frame;
+  group.members[0].spans.resize(static_cast<size_t>((kLimit - frame) / span));
   EXPECT_TRUE(check_group_bytes(group).ok());
-  group.members[0].sampled.push_back(1);
+  group.members[0].spans.emplace_back();
   const Status status = check_group_bytes(group);
   ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status.error().text(), HasSubstr("a group of 1048577 bytes"));
-  EXPECT_THAT(status.error().text(), HasSubstr("seq_len"));
+  EXPECT_THAT(status.error().text(), HasSubstr("a group of 10"));
+  EXPECT_THAT(status.error().text(), HasSubstr("turns_max"));
 }
 
 TEST(GroupBytes, AFaultIsCutAfterAWholeCharacter) {
@@ -80,7 +96,7 @@ TEST(GroupBytes, AFaultIsCutAfterAWholeCharacter) {
   EXPECT_EQ(clipped_fault(wide), std::string(kFaultBytesMax - 1, 'x'));
 }
 
-/// Two members of one turn each: `seq_len` is far beyond what `check` lets through.
+/// Two members of one turn each, in which the weights changed more often than `check` lets through.
 struct LargeGroups : testing::RolloutStory {
   static Tenant large() {
     Tenant tenant = testing::a_tenant();
@@ -89,22 +105,36 @@ struct LargeGroups : testing::RolloutStory {
     return tenant;
   }
   LargeGroups() : RolloutStory({}, large()) {}
-  void play_turns_of(size_t num_tokens) {
+  void play_turns_of(size_t num_spans) {
     live(0);
     task(0);
-    for (const auto& request : requests()) complete(request, std::string(num_tokens, 'x'));
+    for (const auto& request : requests()) {
+      Completion completion;
+      completion.request = request.request;
+      completion.session = request.session;
+      completion.end = FinishReason::kStop;
+      completion.tokens.assign(num_spans, 'x');
+      completion.logprobs.assign(num_spans, -1.0F);
+      for (size_t i = 0; i < num_spans; ++i) {
+        const auto at = static_cast<int32_t>(i);
+        completion.spans.push_back({PolicyVersion(at), at, at + 1});
+      }
+      ASSERT_TRUE(rollout.give("completion", completion).ok());
+    }
     for (const auto& action : actions()) observe(action, 1);
   }
-  /// Tokens of a member's turn, besides its prompt of two, in the largest group of two that fits.
-  static size_t most_tokens() {
+  /// Spans of each member in the largest group of two that fits.
+  static size_t most_spans() {
     TrajectoryGroup group;
-    group.members.assign(2, a_member(2, 1));
-    return (kMessageBytesMax - body_bytes_max(group)) / (2 * 9);
+    group.members.assign(2, a_member(100'000, 0));
+    const size_t without = body_bytes_max(group);
+    for (auto& member : group.members) member.spans.resize(1);
+    return (kMessageBytesMax - without) / (body_bytes_max(group) - without);
   }
 };
 
 TEST_F(LargeGroups, ThatFitAreDelivered) {
-  play_turns_of(most_tokens());
+  play_turns_of(most_spans());
   const auto delivered = groups();
   ASSERT_THAT(delivered, SizeIs(1));
   EXPECT_FALSE(delivered[0].members[0].is_failed);
@@ -112,7 +142,7 @@ TEST_F(LargeGroups, ThatFitAreDelivered) {
 }
 
 TEST_F(LargeGroups, ThatDoNotFitFailAndSayWhy) {
-  play_turns_of(most_tokens() + 1);
+  play_turns_of(most_spans() + 1);
   const auto delivered = groups();
   ASSERT_THAT(delivered, SizeIs(1));
   EXPECT_LE(body_bytes_max(delivered[0]), kMessageBytesMax);

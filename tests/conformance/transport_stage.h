@@ -19,11 +19,11 @@ struct Note {
   static constexpr std::string_view kName = "Note";
   static constexpr uint32_t kVersion = 1;
   uint64_t number = 0;
-  std::string text;
+  std::vector<std::string> lines;
   Blob blob;
   template <class F>
   static void fields(F& f) {
-    f("number", &Note::number)("text", &Note::text)("blob", &Note::blob);
+    f("number", &Note::number)("lines", &Note::lines)("blob", &Note::blob);
   }
 };
 
@@ -42,6 +42,7 @@ std::shared_ptr<const WireTypes> other_types();
 
 /// One Note from one group to another; the Blob's bytes follow from its number.
 MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes = 0);
+/// With a body of about `text_bytes`.
 MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes);
 /// Every value of a batch, as text.
 std::string describe(const MessageBatch& batch);

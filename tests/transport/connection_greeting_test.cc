@@ -45,7 +45,7 @@ OutFrame hello_of(const std::function<void(PeerGreeting&)>& change, uint32_t inc
   frame.header.incarnation = incarnation;
   frame.header.peer_incarnation = 1;
   frame.header.process = ProcessId(1);
-  frame.head = Blob(encode_message(Payload::of(std::move(greeting)))->body);
+  frame.head = Blob(encode_in_body(Payload::of(std::move(greeting)))->body);
   frame.header.payload_bytes = frame.head.size();
   frame.header.check = frame_check(frame.header, frame_payload_hash(frame.head.bytes(), {}));
   return frame;

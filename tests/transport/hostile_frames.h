@@ -54,7 +54,7 @@ inline std::vector<std::vector<std::byte>> hostile_frames(const KnownLink& known
   const auto greet = [&](uint32_t incarnation, const auto& change) {
     PeerGreeting greeting = known.greeting;
     change(greeting);
-    const auto body = encode_message(Payload::of(std::move(greeting)));
+    const auto body = encode_in_body(Payload::of(std::move(greeting)));
     header.kind = PeerFrameKind::kHello;
     header.sequence = 0;
     header.incarnation = incarnation;

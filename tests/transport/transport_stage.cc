@@ -45,11 +45,16 @@ std::shared_ptr<const WireTypes> other_types() {
 }
 
 MessageBatch note_batch(uint32_t from, uint32_t to, uint64_t number, size_t blob_bytes) {
-  return batch_of(from, to, {number, "a note", blob_of(number, blob_bytes)});
+  return batch_of(from, to, {number, {"a note"}, blob_of(number, blob_bytes)});
 }
 
 MessageBatch text_batch(uint32_t from, uint32_t to, uint64_t number, size_t text_bytes) {
-  return batch_of(from, to, {number, std::string(text_bytes, 'x'), blob_of(number, 0)});
+  // A longer line would lie beside the body; each has three bytes of header.
+  constexpr size_t kLineBytes = kTextBytesInBodyMax - 3;
+  std::vector<std::string> lines;
+  for (size_t left = text_bytes; left > 0; left -= std::min(left, kTextBytesInBodyMax))
+    lines.emplace_back(std::min(left, kLineBytes), 'x');
+  return batch_of(from, to, {number, std::move(lines), blob_of(number, 0)});
 }
 
 std::string describe(const MessageBatch& batch) {

@@ -78,4 +78,14 @@ struct TextKind {
   }
 };
 
+struct TextsKind {
+  static constexpr std::string_view kName = "TextsKind";
+  static constexpr uint32_t kVersion = 1;
+  std::vector<std::string> texts{};
+  template <class F>
+  static void fields(F& f) {
+    f("texts", &TextsKind::texts);
+  }
+};
+
 }  // namespace primerl

@@ -74,6 +74,76 @@ TEST(MsgpackCodec, SharesABlobInsteadOfCopyingIt) {
   EXPECT_EQ(got.as<BlobKind>().first.bytes().data(), sent.as<BlobKind>().first.bytes().data());
 }
 
+/// A message with an array and a text of these many bytes.
+Payload with_lengths(size_t array_bytes, size_t text_bytes) {
+  EveryKind message;
+  message.mask.assign(array_bytes, 7);
+  message.text.assign(text_bytes, 'x');
+  return Payload::of(std::move(message));
+}
+
+TEST(MsgpackCodec, ALongArrayAndALongTextLieBesideTheBodyWithoutACopy) {
+  const auto within = with_lengths(kArrayBytesInBodyMax, kTextBytesInBodyMax);
+  EXPECT_EQ(within.type->blob_bytes(within.message.get()), 0U);
+  EXPECT_TRUE(encode_message(within).value().blobs.empty());
+  const auto sent = with_lengths(kArrayBytesInBodyMax + 1, kTextBytesInBodyMax + 1);
+  const size_t beside = kArrayBytesInBodyMax + kTextBytesInBodyMax + 2;
+  EXPECT_EQ(sent.type->blob_bytes(sent.message.get()), beside);
+  const auto encoded = encode_message(sent).value();
+  ASSERT_EQ(encoded.blobs.size(), 2U);
+  EXPECT_LT(encoded.body.size(), 200U);
+  EXPECT_LE(encoded.body.size(), detail::bound_body_bytes(sent.type->write, sent.message.get()));
+  const auto& message = sent.as<EveryKind>();
+  EXPECT_EQ(static_cast<const void*>(encoded.blobs[0].bytes().data()), message.text.data());
+  EXPECT_EQ(static_cast<const void*>(encoded.blobs[1].bytes().data()), message.mask.data());
+  const auto got = decode_message(*sent.type, encoded.body, encoded.blobs).value();
+  EXPECT_EQ(transcript(got), transcript(sent));
+  EXPECT_EQ(payload_check(got), payload_check(sent));
+}
+
+TEST(MsgpackCodec, AContextOf131072TokensFitsIntoAMessage) {
+  EveryKind message;
+  message.tokens.assign(131'072, 1 << 20);
+  message.logprobs.assign(131'072, -0.5F);
+  message.text.assign(size_t{1} << 20, 'x');
+  const auto sent = Payload::of(std::move(message));
+  const auto encoded = encode_message(sent);
+  ASSERT_TRUE(encoded.ok()) << encoded.error().text();
+  const auto got = decode_message(*sent.type, encoded->body, encoded->blobs).value();
+  EXPECT_EQ(got.as<EveryKind>().tokens, sent.as<EveryKind>().tokens);
+  EXPECT_EQ(got.as<EveryKind>().text, sent.as<EveryKind>().text);
+}
+
+TEST(MsgpackCodec, OneWhoSharesNoMessageHasAllInTheBody) {
+  const auto sent = with_lengths(100'000, 100'000);
+  MsgpackWriter writer;
+  sent.type->write(writer, sent.message.get());
+  EXPECT_TRUE(writer.blobs().empty());
+  MsgpackReader reader(writer.body());
+  const auto got = sent.type->read(reader);
+  ASSERT_TRUE(reader.finish().ok());
+  EXPECT_EQ(transcript({sent.type, got}), transcript(sent));
+}
+
+TEST(MsgpackCodec, AnArrayBesideTheBodyMustBeWholeAndThere) {
+  const auto sent = with_lengths(kArrayBytesInBodyMax + 1, 0);
+  const auto encoded = encode_message(sent).value();
+  const auto missing = decode_message(*sent.type, encoded.body, {});
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.error().text(), HasSubstr("has no frame"));
+  const std::vector<Blob> shorter = {Blob(std::vector<std::byte>(10))};
+  EXPECT_FALSE(decode_message(*sent.type, encoded.body, shorter).ok());
+  EveryKind odd;
+  odd.tokens.assign(kArrayBytesInBodyMax, 1);
+  const auto whole = Payload::of(std::move(odd));
+  auto parts = encode_message(whole).value();
+  ASSERT_EQ(parts.blobs.size(), 1U);
+  // The last byte of the array is gone, and the body says so.
+  const auto bytes = parts.blobs[0].bytes().first(parts.blobs[0].size() - 1);
+  parts.blobs[0] = Blob(nullptr, bytes);
+  EXPECT_FALSE(decode_message(*whole.type, parts.body, parts.blobs).ok());
+}
+
 TEST(MsgpackCodec, RefusesEveryTruncation) {
   for (const auto* type : all_types()) {
     const auto encoded = encode_message(random_message(*type, 7)).value();
@@ -171,20 +241,23 @@ TEST(MsgpackCodec, KeepsTheFirstFault) {
 }
 
 TEST(MsgpackCodec, EncodesAMessageOfTheLimitAndNoLarger) {
-  TextKind message;
-  message.text.resize(kMessageBytesMax - 6);  // one byte of list, five of text header
+  TextsKind message;
+  // One byte of struct, three of list, three of each text; longer texts lie beside the body.
+  constexpr size_t kCount = kMessageBytesMax / kTextBytesInBodyMax;
+  message.texts.assign(kCount, std::string(kTextBytesInBodyMax - 3, 'x'));
+  message.texts.back().resize(kTextBytesInBodyMax - 3 - 4);
   const auto exact = encode_message(Payload::of(message));
   ASSERT_TRUE(exact.ok());
   EXPECT_EQ(exact->body.size(), kMessageBytesMax);
-  EXPECT_TRUE(decode_message(message_type<TextKind>(), exact->body).ok());
-  message.text += 'x';
+  EXPECT_TRUE(decode_message(message_type<TextsKind>(), exact->body).ok());
+  message.texts.back() += 'x';
   const auto larger = encode_message(Payload::of(message));
   ASSERT_FALSE(larger.ok());
   EXPECT_EQ(larger.error().code(), Code::kExhausted);
-  EXPECT_THAT(larger.error().message(), HasSubstr("'TextKind'"));
+  EXPECT_THAT(larger.error().message(), HasSubstr("'TextsKind'"));
   auto body = exact->body;
   body.push_back(std::byte{0});
-  EXPECT_EQ(decode_message(message_type<TextKind>(), body).error().code(), Code::kExhausted);
+  EXPECT_EQ(decode_message(message_type<TextsKind>(), body).error().code(), Code::kExhausted);
 }
 
 TEST(MsgpackCodec, ReadsIntegersOfEveryWidthAndNoneTooWide) {
