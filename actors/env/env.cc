@@ -1,17 +1,35 @@
 #include "actors/env/env.h"
 
 #include <cmath>
+#include <utility>
 
 #include "actors/env/environments/catalog.h"
 #include "actors/env/rewards/catalog.h"
 #include "actors/env/scripted_environment.h"
 
 namespace primerl {
+namespace {
+
+Observation answer_to(const Action& action) {
+  Observation observation;
+  observation.trajectory = action.trajectory;
+  observation.attempt = action.attempt;
+  observation.turn = action.turn;
+  return observation;
+}
+
+}  // namespace
 
 Contract Env::contract() {
   return ContractOf<Env, EnvOptions>("env", "gives tasks to rollouts and judges their answers")
       .option("task_faults_max", &EnvOptions::task_faults_max, count_from(1),
               "tasks in a row that may fail before the node does")
+      .option("episodes_max", &EnvOptions::episodes_max, count_from(1) | unit("trajectories"),
+              "trajectories whose worlds are kept between turns; one that was forgotten is played "
+              "again from its first turn")
+      .option("text_bytes_max", &EnvOptions::text_bytes_max,
+              between(1, int64_t{64} << 20) | unit("bytes"),
+              "longest answer of the environment; a longer one ends its rollout as truncated")
       .in("action", &Env::on_action, "what the policy said in one turn",
           refuse_with(&Env::refuse_action))
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
@@ -25,10 +43,10 @@ Contract Env::contract() {
       .own_thread()
       .restartable()
       .one_tenant()
-      // An environment has no state: each step follows from the task and all actions so far.
+      // What an environment keeps is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {
-        f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)("num_task_faults",
-                                                                            &Env::num_task_faults_);
+        f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
+            "num_task_faults", &Env::num_task_faults_)("episodes", &Env::episodes_);
       });
 }
 
@@ -52,7 +70,7 @@ Result<EnvironmentTask> Env::task_of(uint64_t ordinal) {
 }
 
 Result<bool> Env::work() {
-  if (task_.room() <= 0) return false;
+  if (services().replica() != 0 || task_.room() <= 0) return false;
   const uint64_t ordinal = consumed_.next_free(next_ordinal_);
   next_ordinal_ = ordinal + 1;
   auto task = task_of(ordinal);
@@ -68,22 +86,38 @@ Result<bool> Env::work() {
   return task_.room() > 0;
 }
 
-Status Env::on_action(const Action& action) {
+Result<EnvironmentStep> Env::judge(const Action& action, Episodes::Played& played) {
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
-  ASSIGN_OR_RETURN(auto step, environment_->step(task, action.texts));
+  ASSIGN_OR_RETURN(auto step, Episodes::play(played, [&] { return environment_->begin(task); }));
   if (step.done && reward_ != nullptr) {
-    ASSIGN_OR_RETURN(step.reward, reward_->score(task, action.texts, step.reward));
+    ASSIGN_OR_RETURN(step.reward, reward_->score(task, played.texts, step.reward));
   }
   if (step.done && !std::isfinite(step.reward))
     return error(Code::kInvalid, "the {} gave the reward {} for task {}",
                  reward_ != nullptr ? "tenant's reward" : "environment", step.reward,
                  action.ordinal)
         .note("a reward is a finite number");
-  Observation observation;
-  observation.trajectory = action.trajectory;
-  observation.attempt = action.attempt;
-  observation.turn = action.turn;
-  observation.text = std::move(step.text);
+  return step;
+}
+
+Status Env::on_action(const Action& action) {
+  if (action.texts.empty() || action.first_turn < 0 ||
+      action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
+    return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
+                 action.texts.size(), action.first_turn);
+  for (const uint64_t trajectory : action.ended) episodes_.forget(trajectory);
+  Observation observation = answer_to(action);
+  auto* played = episodes_.add(action, static_cast<size_t>(options_.episodes_max));
+  if (played == nullptr) {
+    services().count("episodes_unknown", 1);
+    observation.needs_history = true;
+    observation_.send(std::move(observation));
+    return ok();
+  }
+  ASSIGN_OR_RETURN(auto step, judge(action, *played));
+  if (step.done) episodes_.forget(action.trajectory);
+  observation.is_too_long = std::cmp_greater(step.text.size(), options_.text_bytes_max);
+  if (!observation.is_too_long) observation.text = std::move(step.text);
   observation.reward = step.done ? step.reward : 0;
   observation.is_done = step.done;
   observation_.send(std::move(observation));
@@ -92,10 +126,8 @@ Status Env::on_action(const Action& action) {
 
 void Env::refuse_action(const Action& action, const Error& error) {
   services().count("action_faults", 1);
-  Observation observation;
-  observation.trajectory = action.trajectory;
-  observation.attempt = action.attempt;
-  observation.turn = action.turn;
+  episodes_.forget(action.trajectory);
+  Observation observation = answer_to(action);
   observation.is_done = true;
   observation.fault = error.text();
   observation_.send(std::move(observation));

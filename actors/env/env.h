@@ -1,18 +1,22 @@
 /// Gives tasks to one tenant's rollouts and judges what the policy answers, by the tenant's
-/// environment and, where it names one, its reward.
+/// environment and, where it names one, its reward. Of several replicas the first gives the tasks
+/// and the others judge: each serves one rollout at a time, so none waits for another's
+/// environment.
 ///
 ///            [ env ]  -> task
 ///   action ~~~>       ~~~> observation
 ///
-/// Threads: own thread (an environment may block). State: the next ordinal; everything else follows
-/// from the ordinal. Order: ordinals rise; those a resumed run has consumed are left out.
-/// Restartable: an instance stuck in a call is abandoned and replaced.
+/// Threads: own thread (an environment may block). State: the next ordinal, the actions of the
+/// trajectories in play; everything else follows from these. Order: ordinals rise; those a resumed
+/// run has consumed are left out. Restartable: an instance stuck in a call is abandoned and
+/// replaced.
 #pragma once
 
 #include <memory>
 
 #include "actors/common/ordinals.h"
 #include "actors/env/environment.h"
+#include "actors/env/episodes.h"
 #include "actors/env/reward.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
@@ -20,7 +24,9 @@
 namespace primerl {
 
 struct EnvOptions {
-  int64_t task_faults_max = 100;  // tasks in a row that may fail before the node does
+  int64_t task_faults_max = 100;              // tasks in a row that may fail before the node does
+  int64_t episodes_max = 1024;                // trajectories whose worlds are kept between turns
+  int64_t text_bytes_max = int64_t{4} << 20;  // of one answer of the environment
 };
 
 class Env final : public Actor {
@@ -38,6 +44,7 @@ class Env final : public Actor {
  private:
   Status on_action(const Action& action);
   void refuse_action(const Action& action, const Error& error);
+  Result<EnvironmentStep> judge(const Action& action, Episodes::Played& played);
 
   Result<EnvironmentTask> task_of(uint64_t ordinal);
 
@@ -50,6 +57,7 @@ class Env final : public Actor {
   std::unique_ptr<Reward> reward_;  // null: the environment's own counts
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
+  Episodes episodes_;            // die before their environment
   Out<Task> task_;
   Out<Observation> observation_;
 };

@@ -1,6 +1,30 @@
 #include "actors/env/environment.h"
 
 namespace primerl {
+namespace {
+
+/// Of an Environment that keeps nothing between turns.
+class StatelessEpisode final : public Episode {
+ public:
+  StatelessEpisode(Environment& environment, EnvironmentTask task)
+      : environment_(environment), task_(std::move(task)) {}
+
+  Result<EnvironmentStep> step(const std::string& action) override {
+    actions_.push_back(action);
+    return environment_.step(task_, actions_);
+  }
+
+ private:
+  Environment& environment_;
+  const EnvironmentTask task_;
+  std::vector<std::string> actions_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Episode>> Environment::begin(const EnvironmentTask& task) {
+  return std::unique_ptr<Episode>(std::make_unique<StatelessEpisode>(*this, task));
+}
 
 Result<std::vector<EnvironmentContract::SampleTask>> sample_tasks(Environment& environment,
                                                                   uint64_t seed, size_t count) {

@@ -1,9 +1,11 @@
 /// Environment: gives tasks and judges what a policy answers.
 ///
-/// Called by the Env actor alone, one call at a time, on that actor's own thread. Stateless: a task
-/// follows from (seed, ordinal) and a step from the task and all actions so far, so a restarted or
-/// replayed run sees the same world and no call needs an earlier one. A returned error costs the
-/// rollout it was for, not the run. Texts are UTF-8 and are tokenised exactly as they stand.
+/// Called by the Env actor alone, one call at a time, on that actor's own thread; a node with
+/// replicas has one Environment in each. A task follows from (seed, ordinal) and a step from the
+/// task and all actions so far, so a restarted or replayed run sees the same world. What is costly
+/// to make again (a sandbox, a game) is kept in an Episode between the turns; an episode that was
+/// lost is begun again and plays the earlier actions. A returned error costs the rollout it was
+/// for, not the run. Texts are UTF-8 and are tokenised exactly as they stand.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,15 @@ struct EnvironmentStep {
   bool done = false;
 };
 
+/// One trajectory's world between its turns. It dies when the trajectory has ended, or when the Env
+/// actor has more of them than `episodes_max`.
+class Episode {
+ public:
+  virtual ~Episode() = default;
+  /// Judges the decoded text of the next turn, special tokens left out.
+  virtual Result<EnvironmentStep> step(const std::string& action) = 0;
+};
+
 class Environment {
  public:
   virtual ~Environment() = default;
@@ -41,6 +52,9 @@ class Environment {
   /// tokens left out).
   virtual Result<EnvironmentStep> step(const EnvironmentTask& task,
                                        const std::vector<std::string>& actions) = 0;
+  /// A world for one trajectory of `task`, for environments that keep something between its turns;
+  /// the Environment outlives it. Here: one that calls step() with all actions so far.
+  virtual Result<std::unique_ptr<Episode>> begin(const EnvironmentTask& task);
   /// What a perfect policy says in `task`, turn by turn: what supervised examples are made of. The
   /// steps it leads to end with the last turn and not before. Empty when the environment knows
   /// none; here, the answer in one turn.

@@ -35,27 +35,31 @@ struct Task {
 /// What the policy said in one turn of a trajectory.
 struct Action {
   static constexpr std::string_view kName = "Action";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t trajectory = 0;
   uint64_t ordinal = 0;  // of the task
   uint32_t attempt = 0;
   int32_t turn = 0;                // from 0
-  std::vector<std::string> texts;  // completions of all turns so far; the last is the new one
+  int32_t first_turn = 0;          // of `texts`: the environment has those before it
+  std::vector<std::string> texts;  // completions of the turns from first_turn to turn
   bool is_truncated = false;       // the last one ran into max_tokens
+  /// Trajectories of this environment instance that ended before it said so, each told once.
+  std::vector<uint64_t> ended;
 
   template <class F>
   static void fields(F& f) {
     using A = Action;
     f("trajectory", &A::trajectory)("ordinal", &A::ordinal)("attempt", &A::attempt)(
-        "turn", &A::turn)("texts", &A::texts)("is_truncated", &A::is_truncated);
+        "turn", &A::turn)("first_turn", &A::first_turn)("texts", &A::texts)(
+        "is_truncated", &A::is_truncated)("ended", &A::ended);
   }
 };
 
 /// The environment's answer to one Action.
 struct Observation {
   static constexpr std::string_view kName = "Observation";
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t trajectory = 0;
   uint32_t attempt = 0;
@@ -63,13 +67,16 @@ struct Observation {
   std::string text;   // appended to the trajectory when not done
   double reward = 0;  // when done
   bool is_done = false;
-  std::string fault;  // not empty: the environment failed, the rollout with it
+  bool is_too_long = false;    // the text is left out; the trajectory ends as truncated
+  bool needs_history = false;  // the earlier turns are not known: send all of them
+  std::string fault;           // not empty: the environment failed, the rollout with it
 
   template <class F>
   static void fields(F& f) {
     using O = Observation;
     f("trajectory", &O::trajectory)("attempt", &O::attempt)("turn", &O::turn)("text", &O::text)(
-        "reward", &O::reward)("is_done", &O::is_done)("fault", &O::fault);
+        "reward", &O::reward)("is_done", &O::is_done)("is_too_long", &O::is_too_long)(
+        "needs_history", &O::needs_history)("fault", &O::fault);
   }
 };
 

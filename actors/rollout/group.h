@@ -23,6 +23,9 @@ struct Member {
   uint64_t request = 0;            // while generating
   Time deadline;                   // of the rollout
   std::optional<Time> environment_deadline;
+  InstanceId environment;         // that has its earlier turns; none before the first
+  int32_t num_turns_told = 0;     // to `environment`
+  int32_t told_from = 0;          // first turn of the last action
   std::optional<RolloutEnd> end;  // written already
 
   template <class F>
@@ -30,7 +33,8 @@ struct Member {
     using M = Member;
     f("trajectory", &M::trajectory)("state", &M::state)("attempt", &M::attempt)("seed", &M::seed)(
         "texts", &M::texts)("kept", &M::kept)("request", &M::request)("deadline", &M::deadline)(
-        "environment_deadline", &M::environment_deadline)("end", &M::end);
+        "environment_deadline", &M::environment_deadline)("environment", &M::environment)(
+        "num_turns_told", &M::num_turns_told)("told_from", &M::told_from)("end", &M::end);
   }
 };
 

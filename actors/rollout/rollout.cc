@@ -48,10 +48,12 @@ Contract Rollout::contract() {
       .in("ended", &Rollout::on_ended, "what became of a group", at_most(groups_alive_max()))
       .in("policy", &Rollout::on_policy, "a version that every engine has", latest_wins())
       .timer("deadline", &Rollout::on_deadline, "a rollout or an environment ran out of time")
-      .timer("reissue", &Rollout::on_reissue, "turns lost with their router go out again")
+      .timer("reissue", &Rollout::on_reissue,
+             "turns lost with their router, or their environment, go out again")
       .out("generate", &Rollout::generate_, "a prompt to continue",
            burst(tenant_max(&Tenant::group_size, "largest group_size")))
-      .out("action", &Rollout::action_, "what the policy said in one turn",
+      .out("action", &Rollout::action_, "what the policy said in one turn", addressed(),
+           burst(tenant_max(&Tenant::group_size, "largest group_size")),
            at_most(&O::max_inflight, "max_inflight"))
       .out("group", &Rollout::group_, "all members of one group have ended", recorded(), burst(2),
            message_bytes(group_bytes(GroupKind::kSampled)))
@@ -65,11 +67,11 @@ Contract Rollout::contract() {
             "counts", &R::counts_)("pace", &R::pace_)("groups", &R::groups_)(
             "requests", &R::requests_)("trajectories", &R::trajectories_)(
             "cancelled", &R::cancelled_)("abandoned_actions", &R::abandoned_actions_)(
-            "to_cancel", &R::to_cancel_)("answered", &R::answered_)("to_reissue", &R::to_reissue_)(
-            "deadlines", &R::deadlines_)("armed", &R::armed_)("held_task", &R::held_task_)(
-            "next_request", &R::next_request_)("next_trajectory", &R::next_trajectory_)(
-            "routers", &R::routers_)("is_draining", &R::is_draining_)("told_file_fault",
-                                                                      &R::told_file_fault_);
+            "environments", &R::environments_)("to_act", &R::to_act_)("to_cancel", &R::to_cancel_)(
+            "answered", &R::answered_)("to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)(
+            "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
+            "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
+            "is_draining", &R::is_draining_)("told_file_fault", &R::told_file_fault_);
       });
 }
 
@@ -95,6 +97,7 @@ Status Rollout::on_task(const Task& task) {
   CHECK(!held_task_, "a task was handed over while 'task' is paused");
   if (groups_.contains(task.ordinal))
     return error(Code::kInvalid, "task {} came while its group is open", task.ordinal);
+  environments_.gives_tasks(services().delivery().sender);
   held_task_ = task;
   return settle();
 }

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "actors/messages/policy.h"
+#include "actors/rollout/environments.h"
 #include "actors/rollout/gate.h"
 #include "actors/rollout/group.h"
 #include "actors/rollout/pace.h"
@@ -83,6 +84,12 @@ class Rollout final : public Actor {
   int64_t turn_tokens_max(const Trajectory& trajectory) const;
   void send_request(Place place);
   void take_tokens(Place place, const Completion& completion);
+  /// Tells its environment the turns that it does not know yet; later, when there is none now.
+  void send_action(Place place);
+  /// The rollout needs its environment no more.
+  void let_go_of_environment(Member& member);
+  /// What an environment instance had is gone with it.
+  void leave_environment(InstanceId environment);
   void issue_again(Place place, const std::string& why);
   void finish(Place place, double reward, bool is_truncated);
   void fail(Place place, std::string fault);
@@ -111,9 +118,12 @@ class Rollout final : public Actor {
   std::map<uint64_t, Place> requests_;
   std::map<uint64_t, Place> trajectories_;  // waiting for an observation
   std::set<uint64_t> cancelled_;            // requests without an owner, still to be answered
-  /// Trajectories that ended before their action was answered. They count as in flight until then:
-  /// a stuck environment would else be sent more actions than the edge is bound to hold.
-  std::set<uint64_t> abandoned_actions_;
+  /// Trajectories that ended before their action was answered, and who has it. They count as in
+  /// flight until then: a stuck environment would else be sent more actions than the edge is bound
+  /// to hold.
+  std::map<uint64_t, InstanceId> abandoned_actions_;
+  Environments environments_;
+  std::set<Place> to_act_;           // whose environment went away
   std::vector<uint64_t> to_cancel_;  // requests of this handler
   std::vector<uint64_t> answered_;   // the router is told with the next request
   std::set<Place> to_reissue_;

@@ -142,38 +142,94 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
   member.texts.push_back(std::move(*text));
   member.state = Member::State::kActing;
   member.environment_deadline = services().now() + tenant().environment_timeout;
-  trajectories_[trajectory.trajectory] = place;
   watch(place);
+  send_action(place);
+}
+
+void Rollout::send_action(Place place) {
+  Member& member = member_at(place);
+  if (member.environment.is_none()) {
+    const InstanceId chosen = environments_.choose(action_.targets(tenant_));
+    // Its deadline ends it when none comes back.
+    if (chosen.is_none()) return void(to_act_.insert(place));
+    member.environment = chosen;
+    member.num_turns_told = 0;
+    environments_.begin(chosen);
+  }
+  const Trajectory& trajectory = member.trajectory;
+  trajectories_[trajectory.trajectory] = place;
   Action action;
   action.trajectory = trajectory.trajectory;
   action.ordinal = place.ordinal;
   action.attempt = member.attempt;
   action.turn = trajectory.num_turns - 1;
-  action.texts = member.texts;
+  action.first_turn = std::exchange(member.num_turns_told, trajectory.num_turns);
+  member.told_from = action.first_turn;
+  action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
   action.is_truncated = trajectory.is_truncated;
-  action_.send(std::move(action), mine());
+  action.ended = environments_.take_ended(member.environment);
+  auto options = mine();
+  options.target = member.environment;
+  action_.send(std::move(action), options);
+}
+
+void Rollout::let_go_of_environment(Member& member) {
+  if (member.environment.is_none()) return;
+  environments_.tell_ended(member.environment, member.trajectory.trajectory);
+  environments_.end(member.environment);
+  member.environment = {};
+}
+
+void Rollout::leave_environment(InstanceId environment) {
+  for (auto& [ordinal, group] : groups_)
+    for (size_t i = 0; i < group.members.size(); ++i) {
+      Member& member = group.members[i];
+      if (member.environment != environment || member.state == Member::State::kDone) continue;
+      member.environment = {};
+      if (trajectories_.erase(member.trajectory.trajectory) > 0) to_act_.insert({ordinal, i});
+    }
+  std::erase_if(abandoned_actions_, [&](const auto& each) { return each.second == environment; });
+  environments_.forget(environment);
 }
 
 Status Rollout::on_observation(const Observation& observation) {
   const auto found = trajectories_.find(observation.trajectory);
   if (found == trajectories_.end() ||
       member_at(found->second).trajectory.num_turns != observation.turn + 1) {
-    if (abandoned_actions_.erase(observation.trajectory) == 0)
+    const auto abandoned = abandoned_actions_.find(observation.trajectory);
+    if (abandoned == abandoned_actions_.end()) {
       services().count("observations_unknown", 1);
+    } else {
+      environments_.end(abandoned->second);
+      abandoned_actions_.erase(abandoned);
+    }
     return settle();
   }
   const Place place = found->second;
   trajectories_.erase(found);
+  Member& member = member_at(place);
+  Trajectory& trajectory = member.trajectory;
+  if (observation.needs_history && member.told_from > 0) {
+    services().count("histories_sent_again", 1);
+    member.num_turns_told = 0;
+    send_action(place);
+    return settle();
+  }
   unwatch(place);
-  Trajectory& trajectory = member_at(place).trajectory;
-  if (!observation.fault.empty()) {
+  if (observation.is_done && !member.environment.is_none()) {
+    // It has forgotten the trajectory itself.
+    environments_.end(std::exchange(member.environment, {}));
+  }
+  if (observation.needs_history) {
+    fail(place, "the environment asks for turns that it was sent");
+  } else if (!observation.fault.empty()) {
     fail(place, "the environment: " + observation.fault);
   } else if (observation.is_done) {
     if (std::isfinite(observation.reward))
       finish(place, observation.reward, trajectory.is_truncated);
     else
       fail(place, fmt::format("the environment gave the reward {}", observation.reward));
-  } else if (trajectory.num_turns >= tenant().turns_max) {
+  } else if (observation.is_too_long || trajectory.num_turns >= tenant().turns_max) {
     finish(place, 0, true);
   } else if (auto tokens = tokenizer_->encode_text(observation.text); !tokens.ok()) {
     fail(place, "the observation: " + tokens.error().text());
@@ -199,6 +255,7 @@ void Rollout::finish(Place place, double reward, bool is_truncated) {
   if (!kept.ok()) return fail(place, kept.error().text());
   member.trajectory.kept = std::move(kept).value();
   member.kept.clear();
+  let_go_of_environment(member);
   member.state = Member::State::kDone;
   member.trajectory.reward = reward;
   member.trajectory.is_truncated = is_truncated;
@@ -238,8 +295,14 @@ void Rollout::abandon(Place place) {
     cancelled_.insert(member.request);
     to_cancel_.push_back(member.request);
   }
-  if (trajectories_.erase(member.trajectory.trajectory) > 0)
-    abandoned_actions_.insert(member.trajectory.trajectory);
+  to_act_.erase(place);
+  if (trajectories_.erase(member.trajectory.trajectory) > 0) {
+    // Its environment may be stuck in that action: no other trajectory should wait there.
+    abandoned_actions_[member.trajectory.trajectory] = member.environment;
+    environments_.tell_ended(member.environment, member.trajectory.trajectory);
+    member.environment = {};
+  }
+  let_go_of_environment(member);
   member.state = Member::State::kDone;
 }
 
@@ -297,8 +360,8 @@ Status Rollout::on_deadline() {
 }
 
 Status Rollout::on_peer(const PeerEvent& event) {
-  // Without an environment nobody answers them any more.
-  if (action_.targets(tenant_).empty()) abandoned_actions_.clear();
+  if (event.kind == PeerEvent::Kind::kDown) leave_environment(event.instance);
+  if (!to_act_.empty()) services().set_timer("reissue", Duration());
   if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return ok();
   // What the router knew is gone: no answer will come for anything that is out.
   cancelled_.clear();
@@ -310,8 +373,19 @@ Status Rollout::on_peer(const PeerEvent& event) {
 }
 
 Status Rollout::on_reissue() {
-  if (to_reissue_.empty()) return ok();
   // One group a firing, so that what a firing sends is bounded.
+  if (!to_act_.empty() && !action_.targets(tenant_).empty()) {
+    const uint64_t ordinal = to_act_.begin()->ordinal;
+    while (!to_act_.empty() && to_act_.begin()->ordinal == ordinal) {
+      const Place place = *to_act_.begin();
+      to_act_.erase(to_act_.begin());
+      services().count("actions_sent_again", 1);
+      send_action(place);
+    }
+    services().set_timer("reissue", Duration());
+    return settle();
+  }
+  if (to_reissue_.empty()) return ok();
   const uint64_t ordinal = to_reissue_.begin()->ordinal;
   while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
     const Place place = *to_reissue_.begin();

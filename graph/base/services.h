@@ -84,6 +84,8 @@ class Services {
 
   virtual InstanceId self() const = 0;
   virtual std::string_view self_name() const = 0;  // "rollout.main", "decode#1"
+  /// Which replica of its node this instance is, from 0; those of another tenant do not count.
+  virtual int32_t replica() const = 0;
   /// Incarnation of this instance's process: what an earlier one held is gone.
   virtual uint32_t incarnation() const = 0;
   virtual std::span<const TenantSlot> tenants()

@@ -65,6 +65,7 @@ class NodeRunnerCore::World final : public Services,
   void resume(std::string_view input) override { paused_[input_index(input)] = false; }
   InstanceId self() const override { return kSelf; }
   std::string_view self_name() const override { return contract_.name; }
+  int32_t replica() const override { return replica_; }
   uint32_t incarnation() const override { return kIncarnation; }
   std::span<const TenantSlot> tenants() const override { return slots_; }
   const Tenant& tenant(TenantSlot slot) const override {
@@ -263,6 +264,7 @@ class NodeRunnerCore::World final : public Services,
   std::vector<TenantSlot> slots_;
   std::map<std::string, Resource*, std::less<>> resources_;
   std::map<TenantSlot, ResumePoint> resume_points_;
+  int32_t replica_ = 0;
   uint64_t seed_ = 17;
   std::filesystem::path checkpoint_folder_;
   std::string file_fault_;
@@ -316,6 +318,7 @@ void NodeRunnerCore::set_resume_point(TenantSlot tenant, ResumePoint point) {
   world_->resume_points_[tenant] = std::move(point);
 }
 void NodeRunnerCore::set_seed(uint64_t seed) { world_->seed_ = seed; }
+void NodeRunnerCore::set_replica(int32_t replica) { world_->replica_ = replica; }
 void NodeRunnerCore::set_checkpoint_folder(std::filesystem::path folder) {
   world_->checkpoint_folder_ = std::move(folder);
 }

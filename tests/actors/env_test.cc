@@ -17,6 +17,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+/// The action with the texts of the turns from `first_turn` on.
+Action turn_of(uint64_t trajectory, int32_t first_turn, std::vector<std::string> texts) {
+  Action action;
+  action.trajectory = trajectory;
+  action.first_turn = first_turn;
+  action.turn = first_turn + static_cast<int32_t>(texts.size()) - 1;
+  action.texts = std::move(texts);
+  return action;
+}
+
 /// Task n is "n:<draw>"; an answer is judged by its last text: "reward 0.5", "more", "fault",
 /// "nan".
 class Puzzle final : public Environment {
@@ -30,11 +40,12 @@ class Puzzle final : public Environment {
     judged.push_back(task.prompt);
     if (actions.back() == "fault") return error(Code::kUnavailable, "the judge is ill");
     if (actions.back() == "nan") return EnvironmentStep{"", NAN, true};
-    if (actions.back() == "more") return EnvironmentStep{"go on", 0, false};
+    if (actions.back() == "more") return EnvironmentStep{more, 0, false};
     return EnvironmentStep{"", 0.5, true};
   }
   uint64_t broken = UINT64_MAX;
   bool all_fail = false;
+  std::string more = "go on";
   std::vector<std::string> judged;
 };
 
@@ -139,6 +150,148 @@ TEST_F(EnvStory, AReplacementGoesOnWhereTheStuckOneWas) {
   ASSERT_TRUE(fresh.run_work().ok());
   EXPECT_EQ(fresh.sent<Task>("task").front().ordinal, 1U);
   EXPECT_FALSE(restore_actor(contract, {}, fresh.node()).ok());
+}
+
+TEST_F(EnvStory, OnlyTheFirstReplicaGivesTasks) {
+  env->set_replica(1);
+  EXPECT_FALSE(*env->run_work());
+  EXPECT_THAT(env->sent<Task>("task"), IsEmpty());
+  EXPECT_TRUE(judge("reward").is_done) << "the others judge";
+}
+
+TEST_F(EnvStory, AnAnswerThatIsTooLongIsLeftOut) {
+  EnvOptions options;
+  options.text_bytes_max = 5;
+  for (const auto& [length, is_too_long] : {std::pair(5, false), std::pair(6, true)}) {
+    auto made = std::make_unique<Puzzle>();
+    made->more.assign(static_cast<size_t>(length), 'x');
+    NodeRunner<Env> short_env(options, std::make_unique<Env>(options, std::move(made)));
+    ASSERT_TRUE(short_env.give("action", turn_of(9, 0, {"more"})).ok());
+    const auto said = short_env.take<Observation>("observation");
+    ASSERT_THAT(said, SizeIs(1));
+    EXPECT_EQ(said[0].is_too_long, is_too_long);
+    EXPECT_EQ(said[0].text, is_too_long ? "" : "xxxxx");
+    EXPECT_TRUE(said[0].fault.empty());
+  }
+}
+
+/// Counts what was played in it; "over" ends it.
+class Counted final : public Environment {
+ public:
+  struct World final : Episode {
+    explicit World(Counted& owner) : owner(owner) { ++owner.num_begun; }
+    ~World() override { ++owner.num_gone; }
+    Result<EnvironmentStep> step(const std::string& action) override {
+      ++owner.num_steps;
+      if (action == "fault") return error(Code::kUnavailable, "broken");
+      played += action;
+      return EnvironmentStep{played, 1, action == "over"};
+    }
+    Counted& owner;
+    std::string played;
+  };
+  Result<EnvironmentTask> task(uint64_t, RandomStream) override {
+    return EnvironmentTask{"?", "!"};
+  }
+  Result<EnvironmentStep> step(const EnvironmentTask&, const std::vector<std::string>&) override {
+    return error(Code::kInternal, "it plays episodes");
+  }
+  Result<std::unique_ptr<Episode>> begin(const EnvironmentTask&) override {
+    return std::unique_ptr<Episode>(std::make_unique<World>(*this));
+  }
+  int num_begun = 0, num_gone = 0, num_steps = 0;
+};
+
+struct EpisodeStory : ::testing::Test {
+  explicit EpisodeStory(int64_t episodes_max = 2) {
+    options.episodes_max = episodes_max;
+    auto made = std::make_unique<Counted>();
+    counted = made.get();
+    env =
+        std::make_unique<NodeRunner<Env>>(options, std::make_unique<Env>(options, std::move(made)));
+  }
+  Observation act(const Action& action) {
+    (void)env->give("action", action);
+    const auto said = env->take<Observation>("observation");
+    EXPECT_THAT(said, SizeIs(1));
+    return said.empty() ? Observation() : said.front();
+  }
+  EnvOptions options;
+  Counted* counted = nullptr;
+  std::unique_ptr<NodeRunner<Env>> env;
+};
+
+TEST_F(EpisodeStory, NoTurnPlaysTheEarlierOnesAgain) {
+  EXPECT_EQ(act(turn_of(1, 0, {"a"})).text, "a");
+  EXPECT_EQ(act(turn_of(1, 1, {"b"})).text, "ab");
+  EXPECT_EQ(act(turn_of(1, 2, {"c"})).text, "abc");
+  EXPECT_EQ(counted->num_begun, 1);
+  EXPECT_EQ(counted->num_steps, 3);
+  EXPECT_TRUE(act(turn_of(1, 3, {"over"})).is_done);
+  EXPECT_EQ(counted->num_gone, 1) << "an episode that is over is given up at once";
+}
+
+TEST_F(EpisodeStory, AnUnknownTrajectoryIsAskedForAllItsTurns) {
+  EXPECT_TRUE(act(turn_of(1, 1, {"b"})).needs_history);
+  EXPECT_EQ(counted->num_steps, 0);
+  const auto said = act(turn_of(1, 0, {"a", "b"}));
+  EXPECT_FALSE(said.needs_history);
+  EXPECT_EQ(said.text, "ab");
+  EXPECT_EQ(env->counter("episodes_unknown"), 1);
+}
+
+TEST_F(EpisodeStory, ATurnThatWasLeftOutIsNoticed) {
+  (void)act(turn_of(1, 0, {"a"}));
+  EXPECT_TRUE(act(turn_of(1, 2, {"c"})).needs_history);
+}
+
+TEST_F(EpisodeStory, OneMoreThanEpisodesMaxEndsTheOneNotUsedForLongest) {
+  (void)act(turn_of(1, 0, {"a"}));
+  (void)act(turn_of(2, 0, {"a"}));
+  (void)act(turn_of(1, 1, {"b"}));
+  EXPECT_EQ(counted->num_gone, 0) << "two fit";
+  (void)act(turn_of(3, 0, {"a"}));
+  EXPECT_EQ(counted->num_gone, 1);
+  EXPECT_FALSE(act(turn_of(1, 2, {"c"})).needs_history);
+  EXPECT_TRUE(act(turn_of(2, 1, {"b"})).needs_history);
+}
+
+TEST_F(EpisodeStory, ATrajectoryThatEndedElsewhereIsGivenUp) {
+  (void)act(turn_of(1, 0, {"a"}));
+  Action next = turn_of(2, 0, {"a"});
+  next.ended = {1, 77};
+  (void)act(next);
+  EXPECT_EQ(counted->num_gone, 1);
+  EXPECT_TRUE(act(turn_of(1, 1, {"b"})).needs_history);
+}
+
+TEST_F(EpisodeStory, AFaultEndsTheEpisode) {
+  (void)act(turn_of(1, 0, {"a"}));
+  EXPECT_THAT(act(turn_of(1, 1, {"fault"})).fault, HasSubstr("broken"));
+  EXPECT_EQ(counted->num_gone, 1);
+}
+
+TEST_F(EpisodeStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
+  (void)act(turn_of(1, 0, {"a"}));
+  (void)act(turn_of(1, 1, {"b"}));
+  const Contract contract = Env::contract();
+  const SavedFields state = save_actor(contract, env->node());
+  struct Another : EpisodeStory {
+    void TestBody() override {}
+  } other;
+  ASSERT_TRUE(other.env->start().ok());
+  ASSERT_TRUE(restore_actor(contract, state, other.env->node()).ok());
+  EXPECT_EQ(other.act(turn_of(1, 2, {"c"})).text, "abc");
+  EXPECT_EQ(other.counted->num_steps, 3);
+  EXPECT_EQ(other.act(turn_of(1, 3, {"d"})).text, "abcd");
+  EXPECT_EQ(other.counted->num_steps, 4);
+}
+
+TEST_F(EpisodeStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {
+  Action action = turn_of(1, 0, {"a"});
+  action.turn = 4;
+  EXPECT_THAT(act(action).fault, HasSubstr("turn 4 has 1 texts from turn 0 on"));
+  EXPECT_THAT(act(turn_of(1, 0, {})).fault, HasSubstr("0 texts"));
 }
 
 /// An Env whose tenant names a reward.

@@ -18,6 +18,7 @@ struct RolloutStory : ::testing::Test {
     rollout.set_tenants({std::move(tenant)});
     rollout.use("tokenizer", tokenizer);
     rollout.set_targets("generate", {kRouter});
+    rollout.set_targets("action", {kEnvironment});
   }
   void live(int64_t version) {
     ASSERT_TRUE(rollout.give("policy", PolicyLive{PolicyVersion(version)}).ok());
@@ -90,6 +91,7 @@ struct RolloutStory : ::testing::Test {
   }
 
   static constexpr InstanceId kRouter{40};
+  static constexpr InstanceId kEnvironment{50};
   ByteTokenizer tokenizer;
   NodeRunner<Rollout> rollout;
   std::vector<GenerateRequest> requests_seen;

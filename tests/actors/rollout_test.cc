@@ -130,7 +130,8 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   complete(second[0], "z\n");
   const auto next = actions().front();
   EXPECT_EQ(next.turn, 1);
-  EXPECT_THAT(next.texts, ElementsAre("xy\n", "z\n"));
+  EXPECT_EQ(next.first_turn, 1);
+  EXPECT_THAT(next.texts, ElementsAre("z\n"));
   observe(next, 1);
   complete(first[1]);
   observe(actions().front(), 0);

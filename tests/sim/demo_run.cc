@@ -140,6 +140,7 @@ class SimStepHooks final : public StepHooks {
   Injection before(const StepAbout& about) override {
     Injection injection;
     if (about.type != &message_type<Action>()) return injection;
+    injection.takes = demo_.environment_takes;
     const uint64_t draw = mix(demo_.seed, about.delivery);
     if (demo_.fault == Fault::kEnvironmentError && draw % 7 == 0)
       injection.failure = error(Code::kUnavailable, "injected: the environment is down");

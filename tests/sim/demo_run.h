@@ -48,6 +48,7 @@ struct DemoCase {
   int64_t group_size = kGroupSize;
   int64_t batch_size = kBatchSize;
   int64_t max_steps = kMaxSteps;
+  Duration environment_takes = {};     // of each call
   std::vector<std::string> sets = {};  // further `--set`s, after those of the case
 };
 

@@ -1,0 +1,45 @@
+#include "actors/env/episodes.h"
+
+#include <algorithm>
+
+namespace primerl {
+
+Episodes::Played* Episodes::add(const Action& action, size_t episodes_max) {
+  if (action.first_turn == 0) {
+    forget(action.trajectory);
+    if (played_.size() >= episodes_max && !played_.empty())
+      played_.erase(std::min_element(played_.begin(), played_.end(), [](auto& a, auto& b) {
+        return a.second.last_use < b.second.last_use;
+      }));
+  } else {
+    const auto found = played_.find(action.trajectory);
+    if (found == played_.end() || found->second.ordinal != action.ordinal ||
+        std::cmp_not_equal(found->second.texts.size(), action.first_turn))
+      return nullptr;
+  }
+  Played& played = played_[action.trajectory];
+  played.ordinal = action.ordinal;
+  played.last_use = ++num_uses_;
+  played.texts.insert(played.texts.end(), action.texts.begin(), action.texts.end());
+  return &played;
+}
+
+Result<EnvironmentStep> Episodes::play(
+    Played& played, const std::function<Result<std::unique_ptr<Episode>>()>& begin) {
+  CHECK(!played.texts.empty(), "an episode without an action was played");
+  size_t first = played.texts.size() - 1;
+  if (played.world == nullptr) {
+    ASSIGN_OR_RETURN(played.world, begin());
+    first = 0;
+  }
+  for (size_t turn = first; turn + 1 < played.texts.size(); ++turn) {
+    ASSIGN_OR_RETURN(const auto step, played.world->step(played.texts[turn]));
+    if (step.done)
+      return error(Code::kInvalid, "the environment ended after turn {} of {} that are known",
+                   turn + 1, played.texts.size())
+          .note("an environment does the same for the same actions");
+  }
+  return played.world->step(played.texts.back());
+}
+
+}  // namespace primerl

@@ -1,0 +1,55 @@
+/// Environments: which instance of the environment serves which trajectory.
+///
+/// A trajectory stays with the instance that has its earlier turns; a new one goes where the fewest
+/// are. The instance that gives the tasks judges only when there is no other: a slow judgement must
+/// not hold up new tasks. A value; not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "graph/base/ids.h"
+
+namespace primerl {
+
+/// Ended trajectories that wait for the next action to be told with; the oldest give way, and the
+/// environment forgets them by age.
+inline constexpr size_t kEndedTrajectoriesMax = 1024;
+
+class Environments {
+ public:
+  void gives_tasks(InstanceId instance) { task_giver_ = instance; }
+  /// For a new trajectory; none when there is no target.
+  InstanceId choose(std::span<const InstanceId> targets) const;
+
+  void begin(InstanceId environment) { ++served_[environment].num_trajectories; }
+  /// It serves one trajectory less.
+  void end(InstanceId environment);
+  /// It is told with its next action that the trajectory has ended.
+  void tell_ended(InstanceId environment, uint64_t trajectory);
+  std::vector<uint64_t> take_ended(InstanceId environment);
+  /// The instance is gone.
+  void forget(InstanceId environment) { served_.erase(environment); }
+
+  template <class F>
+  static void fields(F& f) {
+    f("task_giver", &Environments::task_giver_)("served", &Environments::served_);
+  }
+
+ private:
+  struct Served {
+    int64_t num_trajectories = 0;
+    std::vector<uint64_t> ended;
+    template <class F>
+    static void fields(F& f) {
+      f("num_trajectories", &Served::num_trajectories)("ended", &Served::ended);
+    }
+  };
+
+  InstanceId task_giver_;
+  std::map<InstanceId, Served> served_;
+};
+
+}  // namespace primerl

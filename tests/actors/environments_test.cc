@@ -1,0 +1,187 @@
+// Which environment instance serves which trajectory, and what Rollout does when one goes.
+#include "actors/rollout/environments.h"
+
+#include "tests/actors/rollout_story.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr InstanceId kFirst{50}, kSecond{51}, kThird{52};
+
+TEST(Environments, ANewTrajectoryGoesWhereTheFewestAre) {
+  const std::vector<InstanceId> targets = {kFirst, kSecond, kThird};
+  Environments environments;
+  EXPECT_EQ(environments.choose(targets), kFirst);
+  environments.begin(kFirst);
+  environments.begin(kSecond);
+  EXPECT_EQ(environments.choose(targets), kThird);
+  environments.begin(kThird);
+  environments.end(kSecond);
+  EXPECT_EQ(environments.choose(targets), kSecond);
+  EXPECT_TRUE(environments.choose({}).is_none());
+}
+
+TEST(Environments, TheOneThatGivesTasksJudgesOnlyWhenItIsAlone) {
+  Environments environments;
+  environments.gives_tasks(kFirst);
+  EXPECT_EQ(environments.choose(std::vector{kFirst, kSecond}), kSecond);
+  EXPECT_EQ(environments.choose(std::vector{kFirst}), kFirst);
+}
+
+TEST(Environments, WhatEndedIsToldOnceAndTheOldestGiveWay) {
+  Environments environments;
+  for (uint64_t i = 0; i <= kEndedTrajectoriesMax; ++i) environments.tell_ended(kFirst, i);
+  const auto told = environments.take_ended(kFirst);
+  ASSERT_THAT(told, SizeIs(kEndedTrajectoriesMax));
+  EXPECT_EQ(told.front(), 1U);
+  EXPECT_THAT(environments.take_ended(kFirst), IsEmpty());
+  EXPECT_THAT(environments.take_ended(kSecond), IsEmpty());
+}
+
+struct ManyEnvironments : testing::RolloutStory {
+  ManyEnvironments() { rollout.set_targets("action", {kFirst, kSecond, kThird}); }
+  /// The targets of the actions sent since the last call.
+  std::vector<InstanceId> sent_to() {
+    std::vector<InstanceId> targets;
+    for (const auto& emission : rollout.emissions("action"))
+      targets.push_back(emission.options.target);
+    return targets;
+  }
+};
+
+TEST_F(ManyEnvironments, ATrajectoryStaysWithItsOwnAndIsToldOnlyWhatIsNew) {
+  live(0);
+  task(0);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(2));
+  for (const auto& request : made) complete(request, "x");
+  EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
+  const auto first = actions();
+  for (const auto& action : first) observe(action, 0, false, "more");
+  for (const auto& request : requests()) complete(request, "y");
+  EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
+  for (const auto& action : actions()) {
+    EXPECT_EQ(action.first_turn, 1);
+    EXPECT_EQ(action.turn, 1);
+    EXPECT_THAT(action.texts, ElementsAre("y"));
+  }
+}
+
+TEST_F(ManyEnvironments, OneThatDoesNotKnowTheHistoryGetsItOnce) {
+  live(0);
+  task(0);
+  complete(requests().front(), "x");
+  observe(actions().front(), 0, false, "more");
+  complete(requests().front(), "y");
+  Observation unknown;
+  unknown.trajectory = 0;
+  unknown.turn = 1;
+  unknown.needs_history = true;
+  EXPECT_THAT(actions(), SizeIs(1));
+  ASSERT_TRUE(rollout.give("observation", unknown).ok());
+  const auto again = actions();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].first_turn, 0);
+  EXPECT_THAT(again[0].texts, ElementsAre("x", "y"));
+  ASSERT_TRUE(rollout.give("observation", unknown).ok());
+  EXPECT_THAT(actions(), IsEmpty());
+  ASSERT_THAT(ends(), SizeIs(1));
+  EXPECT_THAT(ends()[0].dump(), HasSubstr("asks for turns that it was sent"));
+}
+
+TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
+  live(0);
+  task(0);
+  for (const auto& request : requests()) complete(request, "x");
+  const auto first = actions();
+  observe(first[0], 0, false, "more");
+  rollout.set_targets("action", {kSecond, kThird});
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kFirst, 1}).ok());
+  EXPECT_THAT(actions(), IsEmpty()) << "member 0 generates";
+  complete(requests().front(), "y");
+  EXPECT_THAT(sent_to(), ElementsAre(kThird));
+  const auto moved = actions();
+  ASSERT_THAT(moved, SizeIs(1));
+  EXPECT_EQ(moved[0].first_turn, 0);
+  EXPECT_THAT(moved[0].texts, ElementsAre("x", "y"));
+  rollout.set_targets("action", {kThird});
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kSecond, 1}).ok());
+  ASSERT_TRUE(rollout.advance(Duration()).ok());
+  const auto again = actions();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].trajectory, first[1].trajectory);
+  observe(again[0], 1);
+  observe(moved[0], 1);
+  EXPECT_THAT(groups(), SizeIs(1));
+}
+
+TEST_F(ManyEnvironments, WithoutOneTheActionWaitsUntilOneIsBack) {
+  live(0);
+  task(0);
+  rollout.set_targets("action", {});
+  for (const auto& request : requests()) complete(request, "x");
+  EXPECT_THAT(actions(), IsEmpty());
+  rollout.set_targets("action", {kFirst});
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kUp, kFirst, 2}).ok());
+  ASSERT_TRUE(rollout.advance(Duration()).ok());
+  EXPECT_THAT(actions(), SizeIs(2));
+}
+
+TEST_F(ManyEnvironments, ARolloutThatEndsEarlyIsToldWithTheNextAction) {
+  live(0);
+  task(0);
+  const auto made = requests();
+  complete(made[0], "x");
+  const auto acted = actions();
+  observe(acted[0], 0, false, "more");
+  end_without_tokens(requests().front(), FinishReason::kRefused);
+  complete(made[1], "x");
+  const auto next = actions();
+  ASSERT_THAT(next, SizeIs(1));
+  EXPECT_THAT(next[0].ended, ElementsAre(acted[0].trajectory));
+}
+
+TEST_F(ManyEnvironments, ANewTrajectoryDoesNotWaitBehindAnActionThatNobodyAnswered) {
+  live(0);
+  task(0);
+  for (const auto& request : requests()) complete(request, "x");
+  EXPECT_THAT(sent_to(), ElementsAre(kFirst, kSecond));
+  const auto stuck = actions();
+  ASSERT_TRUE(rollout.advance(Duration::seconds(3600)).ok());
+  EXPECT_THAT(groups(), SizeIs(1));
+  task(1);
+  const auto made = requests();
+  complete(made[0], "x");
+  EXPECT_THAT(sent_to(), ElementsAre(kThird));
+  observe(stuck[1], 1);  // too late, but it is free now
+  EXPECT_EQ(actions().size(), 1U);
+  complete(made[1], "x");
+  EXPECT_THAT(sent_to(), ElementsAre(kSecond));
+}
+
+TEST_F(ManyEnvironments, AnAnswerThatWasTooLongEndsTheRolloutAsTruncated) {
+  live(0);
+  task(0);
+  for (const auto& request : requests()) complete(request, "x");
+  for (const auto& action : actions()) {
+    Observation observation;
+    observation.trajectory = action.trajectory;
+    observation.turn = action.turn;
+    observation.is_too_long = true;
+    ASSERT_TRUE(rollout.give("observation", observation).ok());
+  }
+  const auto delivered = groups();
+  ASSERT_THAT(delivered, SizeIs(1));
+  for (const auto& member : delivered[0].members) {
+    EXPECT_TRUE(member.is_truncated);
+    EXPECT_FALSE(member.is_failed);
+  }
+}
+
+}  // namespace
+}  // namespace primerl
