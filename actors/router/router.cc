@@ -36,6 +36,9 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
       .option("policy", &O::policy, one_of(names), "how an engine is chosen")
       .option("sessions_max", &O::sessions_max, count_from(1) | unit("sessions"),
               "sessions remembered; the oldest is forgotten")
+      .option("prefix_blocks_max", &O::prefix_blocks_max, count_from(1) | unit("blocks"),
+              "beginnings of prompts remembered of each engine, in blocks of 32 tokens; for a "
+              "policy that goes by them, as cache_aware does")
       .in("generate", &Router::on_generate, "a prompt to continue",
           refuse_with(&Router::refuse_generate))
       .in("load", &Router::on_load, "an engine's running totals", latest_wins())
@@ -62,6 +65,7 @@ Contract Router::contract(std::vector<RoutePolicyContract> policies) {
 Router::Router(const RouterOptions& options, const std::vector<RoutePolicyContract>& policies)
     : options_(options), policy_(make_route_policy(options.policy, policies)) {
   CHECK(policy_ != nullptr, "the checker lets no unknown route policy through");
+  if (policy_->wants_known_tokens()) namer_.emplace();
 }
 
 Status Router::start(Resources&) {
@@ -113,6 +117,12 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
   return question;
 }
 
+std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
+  if (!namer_) return {};
+  const BlockScope scope{held.key(), held.request.salt, held.request.version};
+  return namer_->names_of(held.request.prompt_tokens, scope);
+}
+
 size_t Router::checked(size_t index, size_t count) {
   if (index < count) return index;
   services().count("policy_faults", 1);
@@ -143,7 +153,7 @@ bool Router::can_take(InstanceId engine, const EngineRecord& record,
 bool Router::route(const HeldRequest& held) {
   std::vector<EngineView> views;
   RouteQuestion question = question_of(held);
-  const SessionTable::Session* session = sessions_.find(held.session());
+  const SessionPlace* session = sessions_.find(held.session());
   const InstanceId home = home_of(held);
   for (const InstanceId engine : prefill_.targets()) {
     const auto found = engines_.find(engine);
@@ -159,8 +169,16 @@ bool Router::route(const HeldRequest& held) {
         {engine, record.num_sent - record.num_finished, record.num_free_blocks, record.num_blocks});
   }
   if (views.empty()) return false;
+  const auto block_names = block_names_of(held);
+  if (namer_)
+    for (const EngineView& view : views) {
+      const size_t num_known = engines_.at(view.engine).prefixes.num_known(block_names);
+      question.num_known_tokens.push_back(static_cast<int32_t>(num_known) * kRouteBlockTokens);
+    }
   const InstanceId engine = views[checked(policy_->choose(question, views), views.size())].engine;
-  ++engines_[engine].num_sent;
+  EngineRecord& record = engines_[engine];
+  ++record.num_sent;
+  record.prefixes.add(block_names, static_cast<size_t>(options_.prefix_blocks_max));
   remember(held, engine);
   prefill_.send(held.request,
                 to(engine).for_tenant(held.tenant).answering(held.cause).to_origin_of(held.origin));

@@ -24,6 +24,7 @@
 #include "actors/messages/load.h"
 #include "actors/router/held_requests.h"
 #include "actors/router/policies/policy.h"
+#include "actors/router/prefix_table.h"
 #include "actors/router/session_table.h"
 #include "graph/contract.h"
 
@@ -31,7 +32,8 @@ namespace primerl {
 
 struct RouterOptions {
   std::string policy = "sticky_least_loaded";
-  int64_t sessions_max = 100000;  // sessions remembered; the oldest is forgotten
+  int64_t sessions_max = 100000;      // sessions remembered; the oldest is forgotten
+  int64_t prefix_blocks_max = 32768;  // of each engine, 32 tokens each; for `cache_aware`
 };
 
 class Router final : public Actor {
@@ -80,13 +82,15 @@ class Router final : public Actor {
     uint64_t incarnation = 0;
     bool is_down = false;
     std::map<WeightsKey, Behind> behind;
+    PrefixTable prefixes;  // sent to this incarnation; empty unless the policy wants it
     template <class F>
     static void fields(F& f) {
       using R = EngineRecord;
       f("num_sent", &R::num_sent)("num_received", &R::num_received)(
           "num_finished", &R::num_finished)("applied", &R::applied)("num_room", &R::num_room)(
           "num_free_blocks", &R::num_free_blocks)("num_blocks", &R::num_blocks)(
-          "incarnation", &R::incarnation)("is_down", &R::is_down)("behind", &R::behind);
+          "incarnation", &R::incarnation)("is_down", &R::is_down)("behind", &R::behind)(
+          "prefixes", &R::prefixes);
     }
   };
   /// An answer from here. Without prompt tokens.
@@ -110,6 +114,8 @@ class Router final : public Actor {
   bool route(const HeldRequest& held);
   bool can_take(InstanceId engine, const EngineRecord& record, const HeldRequest& held) const;
   RouteQuestion question_of(const HeldRequest& held) const;
+  /// Empty unless the policy wants to know what engines were sent.
+  std::vector<uint64_t> block_names_of(const HeldRequest& held);
   InstanceId home_of(const HeldRequest& held);
   /// What the policy answered, or the first engine when there is none of that index: a policy of a
   /// plugin may be wrong. Told once.
@@ -135,6 +141,7 @@ class Router final : public Actor {
   // Constant after start.
   size_t held_max_ = 0;
   // Touched only by handlers.
+  std::optional<RouteBlockNamer> namer_;  // of a policy that wants it; has no state
   std::unique_ptr<RoutePolicy> policy_;
   bool has_told_fault_ = false;  // of the policy
   std::map<InstanceId, EngineRecord> engines_;

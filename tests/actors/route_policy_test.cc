@@ -21,6 +21,12 @@ RouteQuestion session(uint64_t number, int32_t sticky = -1) {
   return {number, mix(0, number), 100, sticky};
 }
 
+RouteQuestion with_known(std::vector<int32_t> num_known_tokens) {
+  RouteQuestion question = session(1);
+  question.num_known_tokens = std::move(num_known_tokens);
+  return question;
+}
+
 /// Every policy keeps these: the conformance suite of route policies.
 struct EveryPolicy : ::testing::TestWithParam<std::string> {};
 
@@ -153,6 +159,32 @@ TEST(Cost, LeavesAnEngineWhoseQueueOutweighsThePrefix) {
   auto policy = make_route_policy("cost");
   EXPECT_EQ(policy->choose(session(1, 0), engines({1, 0})), 0U);
   EXPECT_EQ(policy->choose(session(1, 0), engines({9, 0})), 1U);
+}
+
+TEST(CacheAware, AloneAsksWhatEnginesWereSent) {
+  for (const auto& name : names_of_policies())
+    EXPECT_EQ(make_route_policy(name)->wants_known_tokens(), name == "cache_aware");
+}
+
+TEST(CacheAware, FollowsTheLongestPrefixWhileLoadsAreAlike) {
+  auto policy = make_route_policy("cache_aware");
+  EXPECT_EQ(policy->choose(with_known({0, 64, 32}), engines({0, 9, 1})), 1U);
+  // Of equal prefixes the engine with fewer requests.
+  EXPECT_EQ(policy->choose(with_known({64, 0, 64}), engines({9, 0, 8})), 2U);
+  EXPECT_EQ(policy->choose(with_known({0, 0, 0}), engines({9, 3, 8})), 1U);
+}
+
+TEST(CacheAware, LeavesThePrefixWhenLoadsDifferMuch) {
+  auto policy = make_route_policy("cache_aware");
+  EXPECT_EQ(policy->choose(with_known({64, 0}), engines({33, 1})), 0U) << "at the limit";
+  EXPECT_EQ(policy->choose(with_known({64, 0}), engines({34, 1})), 1U) << "one past it";
+}
+
+TEST(CacheAware, ADifferenceThatIsSmallBesideTheLoadIsNoImbalance) {
+  auto policy = make_route_policy("cache_aware");
+  // 40 more of 400: not imbalanced, but the engine with the prefix is more than 32 ahead.
+  EXPECT_EQ(policy->choose(with_known({64, 32, 0}), engines({440, 432, 400})), 1U);
+  EXPECT_EQ(policy->choose(with_known({64, 0, 0}), engines({440, 432, 400})), 2U);
 }
 
 }  // namespace

@@ -219,6 +219,71 @@ TEST_F(HashedRouterStory, ASessionLeavesAnEngineThatStaysBehind) {
   EXPECT_EQ(engine_of(of_a[0]), kPrefillA);
 }
 
+struct CacheAwareStory : RouterStory {
+  explicit CacheAwareStory(int64_t prefix_blocks_max = 1000)
+      : RouterStory({.policy = "cache_aware", .prefix_blocks_max = prefix_blocks_max}) {}
+  /// A prompt of two blocks and a little more.
+  static GenerateRequest of_prompt(uint64_t request, int32_t first_token) {
+    auto made = a_request(request, request);
+    made.prompt_tokens.clear();
+    for (int32_t i = 0; i < 70; ++i) made.prompt_tokens.push_back(first_token + i);
+    made.salt = "main:0";
+    return made;
+  }
+  InstanceId engine_of(GenerateRequest request) {
+    router.forget_sent();
+    ask(std::move(request));
+    const auto targets = router.targets_of("prefill");
+    EXPECT_THAT(targets, SizeIs(1));
+    return targets.empty() ? InstanceId() : targets[0];
+  }
+};
+
+TEST_F(CacheAwareStory, OtherSessionsFollowAPromptToItsEngine) {
+  ready();
+  const InstanceId first = engine_of(of_prompt(1, 100));
+  const InstanceId other = engine_of(of_prompt(2, 5000));
+  EXPECT_NE(first, other) << "the less loaded one";
+  for (uint64_t i = 10; i < 15; ++i) EXPECT_EQ(engine_of(of_prompt(i, 100)), first);
+  for (uint64_t i = 20; i < 25; ++i) EXPECT_EQ(engine_of(of_prompt(i, 5000)), other);
+}
+
+TEST_F(CacheAwareStory, AnotherSaltOrTenantSharesNothing) {
+  router.set_tenants({testing::a_tenant(), testing::a_tenant()});
+  ready();
+  const InstanceId first = engine_of(of_prompt(1, 100));
+  auto later = of_prompt(2, 100);
+  later.salt = "main:1";
+  EXPECT_NE(engine_of(later), first);
+  EXPECT_EQ(engine_of(of_prompt(3, 100)), first);
+  rollout.tenant = TenantSlot(1);
+  EXPECT_NE(engine_of(of_prompt(4, 100)), first);
+}
+
+TEST_F(CacheAwareStory, ARestartedEngineHasNoPrefixes) {
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
+  EXPECT_EQ(engine_of(of_prompt(1, 100)), kPrefillA);
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kDown, kPrefillA, 1}).ok());
+  ASSERT_TRUE(router.peer({PeerEvent::Kind::kUp, kPrefillA, 2}).ok());
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
+  EXPECT_EQ(engine_of(of_prompt(2, 5000)), kPrefillA);
+  ASSERT_TRUE(router.give("load", a_load(kPrefillB, 0)).ok());
+  EXPECT_EQ(engine_of(of_prompt(3, 100)), kPrefillB) << "A had it before it died";
+}
+
+struct ForgetfulStory : CacheAwareStory {
+  ForgetfulStory() : CacheAwareStory(2) {}
+};
+
+TEST_F(ForgetfulStory, RemembersNoMoreBlocksThanItsLimit) {
+  ASSERT_TRUE(router.give("load", a_load(kPrefillA, 0)).ok());
+  engine_of(of_prompt(1, 100));
+  engine_of(of_prompt(2, 5000));  // takes the two places
+  ASSERT_TRUE(router.give("load", a_load(kPrefillB, 0)).ok());
+  EXPECT_EQ(engine_of(of_prompt(3, 5000)), kPrefillA);
+  EXPECT_EQ(engine_of(of_prompt(4, 100)), kPrefillB) << "forgotten, and B has less to do";
+}
+
 TEST_F(RouterStory, KeepsASessionOnOneEngine) {
   ready();
   for (uint64_t i = 0; i < 10; ++i) ask(a_request(i, 1));

@@ -1,4 +1,5 @@
 
+#include <algorithm>
 #include <charconv>
 
 #include "actors/router/policies/policy.h"
@@ -148,6 +149,39 @@ class Cost final : public RoutePolicy {
   }
 };
 
+/// Where the longest beginning of the prompt was sent before, as long as no engine has much more to
+/// do than another. An engine that is far ahead gets nothing for its prefixes: else it would get
+/// ever more.
+class CacheAware final : public RoutePolicy {
+ public:
+  bool wants_known_tokens() const override { return true; }
+  size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) override {
+    const auto [least, most] = std::ranges::minmax(engines, {}, &EngineView::num_requests);
+    const size_t lightest = least_loaded(question, engines);
+    if (is_imbalanced(least.num_requests, most.num_requests)) return lightest;
+    size_t best = lightest;
+    for (size_t i = 0; i < engines.size(); ++i) {
+      if (engines[i].num_requests > least.num_requests + kLoadDifference) continue;
+      const int32_t champion = known(question, best), challenger = known(question, i);
+      if (challenger > champion ||
+          (challenger == champion && engines[i].num_requests < engines[best].num_requests))
+        best = i;
+    }
+    return best;
+  }
+
+ private:
+  static constexpr uint64_t kLoadDifference = 32;  // requests
+  static constexpr double kLoadRatio = 1.1;
+  static bool is_imbalanced(uint64_t least, uint64_t most) {
+    return most - least > kLoadDifference &&
+           static_cast<double>(most) > kLoadRatio * static_cast<double>(least);
+  }
+  static int32_t known(const RouteQuestion& question, size_t index) {
+    return index < question.num_known_tokens.size() ? question.num_known_tokens[index] : 0;
+  }
+};
+
 template <class P>
 RoutePolicyContract policy(std::string name, std::string doc) {
   return {std::move(name), std::move(doc), [] { return std::make_unique<P>(); }};
@@ -165,6 +199,8 @@ std::vector<RoutePolicyContract> route_policies() {
       policy<PowerOfTwo>("power_of_two", "of two random engines the one with fewer requests"),
       policy<ConsistentHash>("consistent_hash", "always the same engine for a session"),
       policy<Cost>("cost", "the fewest tokens still to compute"),
+      policy<CacheAware>("cache_aware",
+                         "the longest beginning of the prompt, unless loads differ much"),
   };
 }
 

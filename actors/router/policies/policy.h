@@ -30,6 +30,9 @@ struct RouteQuestion {
   uint64_t session_key = 0;  // hash of tenant and session
   int32_t num_prompt_tokens = 0;
   int32_t sticky = -1;  // index of the engine that holds the session's prefix; -1 = none
+  /// [engines], leading tokens of the prompt that each was sent before and may still have. Only for
+  /// a policy that wants it and in choose() alone; empty else.
+  std::vector<int32_t> num_known_tokens = {};
 };
 
 class RoutePolicy {
@@ -46,6 +49,9 @@ class RoutePolicy {
   /// Of those that can take the request now. Index into `engines`, which is not empty and in
   /// instance order.
   virtual size_t choose(const RouteQuestion& question, std::span<const EngineView> engines) = 0;
+  /// True: choose() gets `num_known_tokens`. The router then names the blocks of every prompt and
+  /// remembers which engine was sent which.
+  virtual bool wants_known_tokens() const { return false; }
   /// What choose() changes, as text that restore() of a fresh policy of the same kind takes: a
   /// recovered router goes on with it. Empty: it changes nothing.
   virtual std::string state() const { return {}; }

@@ -1,0 +1,32 @@
+#include "actors/router/prefix_table.h"
+
+#include <algorithm>
+
+namespace primerl {
+
+std::vector<uint64_t> RouteBlockNamer::names_of(std::span<const int32_t> tokens,
+                                                const BlockScope& scope) {
+  const size_t count = std::min(tokens.size() / kRouteBlockTokens, kRouteBlocksMax);
+  std::vector<uint64_t> names;
+  names.reserve(count);
+  BlockChain chain = hasher_.begin();
+  for (size_t i = 0; i < count; ++i) {
+    chain = hasher_.next(chain, tokens.subspan(i * kRouteBlockTokens, kRouteBlockTokens), scope);
+    names.push_back(chain.name().low);
+  }
+  return names;
+}
+
+size_t PrefixTable::num_known(std::span<const uint64_t> names) const {
+  size_t count = 0;
+  while (count < names.size() && blocks_.find(names[count]) != nullptr) ++count;
+  return count;
+}
+
+void PrefixTable::add(std::span<const uint64_t> names, size_t blocks_max) {
+  // A block counts only with all before it, so the first ones must be forgotten last.
+  const size_t count = std::min(names.size(), blocks_max);
+  for (size_t i = count; i-- > 0;) blocks_.put(names[i], {}, blocks_max);
+}
+
+}  // namespace primerl
