@@ -20,6 +20,7 @@ std::vector<Command> graph_commands() {
       generate_command(),
       score_command(),
       trace_command(),
+      route_sim_command(),
       model_command(),
       train_step_command(),
       compare_activations_command(),

@@ -24,6 +24,7 @@ Command messages_command();
 Command model_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker
+Command route_sim_command();
 Command run_command();
 Command schema_command();
 Command score_command();  // hands over to primerl-worker
