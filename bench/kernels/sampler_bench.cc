@@ -1,7 +1,9 @@
 // Bound: a row of 151,936 logits is 0.6 MB, so one pass from the L2 cache at 10 GB/s takes 60 us;
 // the softmax takes two (its exponentials 8 lanes at a time, 1 ns a lane group), its weights are
 // written once. Greedy is bound by 2 passes (0.1 ms), plain by 4 (0.25 ms: the masses, the draw),
-// truncation by 6 (0.4 ms: the greatest of each block, the candidates) and what is kept.
+// truncation by 6 (0.4 ms: the greatest of each block, the candidates) and what is kept. Top
+// log-probabilities take one pass more (0.1 ms). Penalties touch one logit for each token of the
+// history: 3 ns each, while the row and the list come from the L2 cache.
 //
 // "zipf": weights fall as rank^-1.2, as a trained model's do, in shuffled order. "flat": normal
 // logits of deviation 0.5, as those of random weights; top_p 0.9 keeps four fifths of them.
@@ -12,6 +14,7 @@
 #include <numeric>
 
 #include "graph/base/random.h"
+#include "kernels/engine/logits_processor.h"
 #include "kernels/torch/inference/sampler.h"
 
 namespace primerl::bench {
@@ -41,9 +44,30 @@ std::vector<float> flat_row() {
 
 void sample(benchmark::State& state, const std::vector<float>& row, const SamplingParams& params) {
   Sampler sampler;
+  std::vector<TokenLogprob> top;
   int32_t index = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(sampler.sample(row, params, 17, index++));
+  for (auto _ : state) {
+    top.clear();
+    benchmark::DoNotOptimize(sampler.sample(row, params, 17, index++, nullptr, &top));
+  }
 }
+
+/// Penalties of a sequence with a prompt of so many different tokens.
+void penalise(benchmark::State& state) {
+  std::vector<int32_t> prompt(static_cast<size_t>(state.range(0)));
+  std::iota(prompt.begin(), prompt.end(), 0);
+  const auto processor = LogitsProcessor::make(
+      {.repetition_penalty = 1.1, .frequency_penalty = 0.5}, prompt, {}, kVocab);
+  const auto original = flat_row();
+  auto row = original;
+  for (auto _ : state) {
+    // A row is processed once: again and again its logits would vanish, and small numbers are slow.
+    std::copy_n(original.begin(), prompt.size(), row.begin());
+    (*processor)->apply(row);
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(penalise)->Name("penalties")->Arg(1000)->Arg(32000)->Unit(benchmark::kMillisecond);
 
 const int kRegistered = [] {
   const std::pair<const char*, SamplingParams> kinds[] = {
@@ -55,7 +79,8 @@ const int kRegistered = [] {
       {"top_k_50_top_p_0.9", {.top_k = 50, .top_p = 0.9}},
       {"top_p_0.9_min_p_0.1", {.top_p = 0.9, .min_p = 0.1}},
       {"top_k_50_top_p_0.9_min_p_0.1", {.top_k = 50, .top_p = 0.9, .min_p = 0.1}},
-      {"top_k_50000", {.top_k = 50000}}};
+      {"top_k_50000", {.top_k = 50000}},
+      {"top_logprobs_20", {.num_top_logprobs = 20}}};
   const std::pair<const char*, std::vector<float>> rows[] = {{"zipf", zipf_row()},
                                                              {"flat", flat_row()}};
   for (const auto& [row_name, row] : rows)

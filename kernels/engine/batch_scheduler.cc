@@ -40,6 +40,10 @@ Status BatchScheduler::submit(SequenceRequest request) {
     if (token < 0 || token >= limits_.vocab_size)
       return error(Code::kInvalid, "prompt token {} is outside the vocabulary of {}", token,
                    limits_.vocab_size);
+  for (const int32_t id : request.sampling.stop_ids)
+    if (id < 0 || id >= limits_.vocab_size)
+      return error(Code::kInvalid, "stop id {} is outside the vocabulary", id)
+          .note(fmt::format("tokens of this model are 0 to {}", limits_.vocab_size - 1));
   const size_t prompt = request.prompt_tokens.size();
   const int64_t total = static_cast<int64_t>(prompt) + request.sampling.max_tokens;
   if (total > options.max_sequence_tokens)
@@ -53,11 +57,14 @@ Status BatchScheduler::submit(SequenceRequest request) {
   if (sequences_.contains(request.id.value))
     return error(Code::kExists, "sequence {} is already here", request.id.value);
   ASSIGN_OR_RETURN(StopRule stop, StopRule::make(request.sampling, limits_.tokenizer));
+  ASSIGN_OR_RETURN(auto processor, LogitsProcessor::make(request.sampling, request.prompt_tokens,
+                                                         limits_.eos_ids, limits_.vocab_size));
   if (num_queued() >= options.max_waiting)
     return error(Code::kExhausted, "{} prompts are waiting, the limit of max_waiting",
                  num_queued());
   auto sequence = std::make_unique<Sequence>();
   sequence->stop = std::move(stop);
+  sequence->processor = std::move(processor);
   sequence->prompt_hash = prompt_hash(request);
   sequence->request = std::move(request);
   sequence->arrival = num_arrived_++;
@@ -157,6 +164,10 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
 
 void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num_rows) {
   const int32_t end = prefill.num_computed + num_rows;
+  const auto first_row = static_cast<int32_t>(plan.rows.num_rows()) - prefill.num_computed;
+  if (prefill.scores_prompt)
+    for (int32_t i = prefill.num_computed; i < std::min(end, prefill.num_tokens - 1); ++i)
+      plan.scores.push_back({first_row + i, prefill.first().token(i + 1), &prefill});
   add_span(plan.rows, prefill.blocks, prefill.num_computed, end, prefill.first());
   prefill.num_computed = end;
   // Already for this step: all keys of a layer are written before any is read.
@@ -173,6 +184,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
   plan.rows.clear();
   plan.rows.block_size = options.block_size;
   plan.samples.clear();
+  plan.scores.clear();
   plan.copies.clear();
   has_preempted_ = false;
   int32_t budget = options.max_batched_tokens;
@@ -211,6 +223,7 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto index = static_cast<int32_t>(sequence.tokens.size());
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
+  if (sequence.processor != nullptr) sequence.processor->take(token);
   const PolicyVersion version = versions_.of(sequence.request.key());
   if (sequence.spans.empty() || sequence.spans.back().version != version)
     sequence.spans.push_back({version, index, index});
@@ -267,6 +280,7 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
   for (Sequence* sequence : sampled) {
     sequence->prefill = nullptr;
     --num_prefilling_;
+    if (sequence->needs_prompt_logprobs()) sequence->prompt_logprobs = prefill.prompt_logprobs;
     settle(prefill, *sequence, prefill.waiting.empty() && sequence == sampled.back());
     sequence->state = Sequence::State::kHeld;
     held_.push_back(sequence);
@@ -290,6 +304,8 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
   event.logprobs = std::move(sequence.logprobs);
   event.spans = std::move(sequence.spans);
   event.kept = Blob(std::move(sequence.kept));
+  event.top_logprobs = std::move(sequence.top_logprobs);
+  event.prompt_logprobs = std::move(sequence.prompt_logprobs);
   event.num_cached_tokens = sequence.num_cached_tokens;
   const uint64_t id = event.id.value;
   finished_.push_back(std::move(event));

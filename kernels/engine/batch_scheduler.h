@@ -23,7 +23,8 @@
 /// the last token of a prompt is computed again, for what follows it. Blocks that a preempted
 /// sequence computes again under newer weights stay its own: under the old salt nobody finds them.
 /// Sequences with equal key, salt and prompt that wait together compute it once, to its last token,
-/// and copy what lies behind the last full block.
+/// and copy what lies behind the last full block. A prompt whose log-probabilities are asked for is
+/// computed from its first token; those who wait for it with it share them.
 #pragma once
 
 #include <deque>
@@ -37,6 +38,7 @@
 
 #include "kernels/engine/block_pool.h"
 #include "kernels/engine/engine.h"
+#include "kernels/engine/logits_processor.h"
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
 #include "kernels/engine/stop_rule.h"
@@ -61,7 +63,8 @@ struct Sequence {
   uint64_t arrival = 0;  // unique; rises
   State state = State::kWaiting;
   StopRule stop;
-  bool was_told = false;  // its PrefillEvent was taken
+  std::unique_ptr<LogitsProcessor> processor;  // null: its logits are as the model gives them
+  bool was_told = false;                       // its PrefillEvent was taken
   bool was_taken_over = false;
   bool ended = false;  // held, but its only token was already the last
   FinishReason reason = FinishReason::kLength;
@@ -76,8 +79,10 @@ struct Sequence {
   std::vector<int32_t> tokens;  // generated
   std::vector<float> logprobs;
   std::vector<VersionSpan> spans;
-  std::vector<std::byte> kept;  // kept_sets.h; whoever samples appends
-  std::string detail;           // why, when refused
+  std::vector<std::byte> kept;             // kept_sets.h; whoever samples appends
+  std::vector<TokenLogprob> top_logprobs;  // likewise
+  std::vector<float> prompt_logprobs;
+  std::string detail;  // why, when refused
 
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request.prompt_tokens.size()); }
   /// Prompt and generated tokens.
@@ -86,6 +91,10 @@ struct Sequence {
     const int32_t generated = position - num_prompt_tokens();
     return generated < 0 ? request.prompt_tokens[static_cast<size_t>(position)]
                          : tokens[static_cast<size_t>(generated)];
+  }
+  /// Its prompt is still to be computed whole, for the log-probabilities of its tokens.
+  bool needs_prompt_logprobs() const {
+    return request.sampling.prompt_logprobs && num_prompt_tokens() > 1 && prompt_logprobs.empty();
   }
 };
 
@@ -102,6 +111,8 @@ struct PrefillTask {
   int32_t num_tokens = 0;
   int32_t num_computed = 0;  // tokens whose key and value are in the cache
   int32_t last_row = -1;     // of its last token in the current plan
+  bool scores_prompt = false;
+  std::vector<float> prompt_logprobs;  // of its tokens but the first, where it scores them
 
   const Sequence& first() const { return *waiting.front(); }
   bool is_complete() const { return num_computed == num_tokens; }
@@ -119,9 +130,16 @@ struct StepPlan {
     int32_t row = 0;
     Sequence* sequence = nullptr;
   };
+  /// The log-probability of `token` after `row`, of the model's own distribution.
+  struct Score {
+    int32_t row = 0;
+    int32_t token = 0;
+    PrefillTask* prefill = nullptr;
+  };
   std::vector<RowCopy> copies;  // in this order
   RowBatch rows;
   std::vector<Sample> samples;
+  std::vector<Score> scores;  // taken in this order
 };
 
 class BatchScheduler {
@@ -139,9 +157,12 @@ class BatchScheduler {
   /// Fills `plan` with the next step; false when there is nothing to do. Names of blocks count on
   /// the step: an engine whose step failed computes no other.
   bool plan(StepPlan& plan);
-  /// Takes one sampled token of the last plan, whose kept set has been appended to the sequence. A
-  /// sequence with more of those than kKeptBytesMax ends as refused.
+  /// Takes one sampled token of the last plan, whose kept set and top log-probabilities have been
+  /// appended to the sequence. One with more of the former than kKeptBytesMax ends as refused.
   void accept(Sequence& sequence, int32_t token, float logprob);
+  void accept(const StepPlan::Score& score, float logprob) {
+    score.prefill->prompt_logprobs.push_back(logprob);
+  }
   /// Moves the sequences of the last plan on: prefilled ones are held, ended ones leave.
   void finish_step();
 

@@ -25,42 +25,11 @@
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
 #include "kernels/engine/finish.h"
+#include "kernels/engine/sampling_params.h"
 #include "kernels/weights/manifest.h"
 #include "kernels/weights/weights_key.h"
 
 namespace primerl {
-
-/// How the next token is chosen. Log-probabilities are those of the processed distribution.
-/// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw.
-struct SamplingParams {
-  double temperature = 1.0;            // 0 = greedy (log-probabilities at temperature 1)
-  int32_t top_k = 0;                   // 0 = off
-  double top_p = 1.0;                  // (0, 1]; 1 = off
-  double min_p = 0.0;                  // [0, 1); 0 = off; relative to the most likely token
-  int32_t max_tokens = 16;             // >= 1
-  bool ignore_eos = false;             // true: the model's eos ids do not end the sequence
-  std::vector<int32_t> stop_ids = {};  // tokens that end it besides those
-  /// Texts that end it: with the token that completes one, wherever the tokens cut it. Of what the
-  /// tokens decode to without special ones; the prompt does not count.
-  std::vector<std::string> stop = {};
-
-  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
-
-  template <class F>
-  static void fields(F& f) {
-    using S = SamplingParams;
-    f("temperature", &S::temperature)("top_k", &S::top_k)("top_p", &S::top_p)("min_p", &S::min_p)(
-        "max_tokens", &S::max_tokens)("ignore_eos", &S::ignore_eos)("stop_ids", &S::stop_ids)(
-        "stop", &S::stop);
-  }
-};
-
-inline constexpr size_t kStopsMax = 16;       // texts of `stop`
-inline constexpr size_t kStopBytesMax = 256;  // of one of them
-inline constexpr size_t kStopIdsMax = 64;     // ids of `stop_ids`
-
-/// Refuses impossible values, each with the range that was valid.
-Status validate(const SamplingParams& sampling);
 
 /// Names a sequence inside one engine.
 using SequenceId = Id<struct SequenceTag, uint64_t>;
@@ -110,8 +79,13 @@ struct FinishEvent {
   std::vector<VersionSpan> spans;  // of the request's key; cover [0, num_new_tokens) exactly
   Blob kept;                       // kept_sets.h: where has_kept_sets(sampling), one entry a token
   int32_t num_cached_tokens = 0;
+  /// [num_new_tokens, num_top_logprobs]: the likeliest tokens in the place of each sampled one, the
+  /// greatest first, of equals the lower id. Where fewer can be drawn the rest are {-1, -infinity}.
+  std::vector<TokenLogprob> top_logprobs;
+  /// [num_prompt_tokens - 1] where prompt_logprobs: of every token but the first.
+  std::vector<float> prompt_logprobs;
 
-  /// All but `kept`, which has no bound.
+  /// All but `kept` and the last two, which are larger than a message may be.
   template <class F>
   static void fields(F& f) {
     f("id", &FinishEvent::id)("reason", &FinishEvent::reason)(

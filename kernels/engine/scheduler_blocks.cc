@@ -59,14 +59,16 @@ PrefillTask* BatchScheduler::shared_prefill(const Sequence& sequence) const {
     const Sequence& first = prefill->first();
     if (first.prompt_hash == sequence.prompt_hash && first.tokens.empty() &&
         first.began == sequence.began.value_or(version) && first.request.key() == request.key() &&
-        first.request.salt == request.salt && first.request.prompt_tokens == request.prompt_tokens)
+        first.request.salt == request.salt &&
+        (prefill->scores_prompt || !sequence.needs_prompt_logprobs()) &&
+        first.request.prompt_tokens == request.prompt_tokens)
       return prefill.get();
   }
   return nullptr;
 }
 
 int32_t BatchScheduler::num_cached_blocks(Sequence& sequence) const {
-  if (!limits_.options.prefix_cache) return 0;
+  if (!limits_.options.prefix_cache || sequence.needs_prompt_logprobs()) return 0;
   const int32_t most = (sequence.size() - 1) / limits_.options.block_size;
   auto& chains = sequence.chains;
   for (int32_t i = 0; i < most; ++i) {
@@ -100,6 +102,7 @@ bool BatchScheduler::can_admit() const {
 PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
   PrefillTask& prefill = *prefilling_.emplace_back(std::make_unique<PrefillTask>());
   prefill.num_tokens = sequence.size();
+  prefill.scores_prompt = sequence.needs_prompt_logprobs();
   prefill.publishes =
       limits_.options.prefix_cache && sequence.began == versions_.of(sequence.request.key());
   prefill.chain = hasher_.begin();
@@ -129,7 +132,7 @@ void BatchScheduler::admit(StepPlan& plan) {
   sequence.chains = {};
   const int32_t num_cached = is_shared ? sequence.size() - 1 : prefill->num_computed;
   if (!is_again) sequence.num_cached_tokens = num_cached;
-  if (!is_again && !is_shared) {
+  if (!is_again && !is_shared && !prefill->scores_prompt) {
     totals_.num_prefix_queries += static_cast<uint64_t>(sequence.size());
     totals_.num_prefix_hits += static_cast<uint64_t>(num_cached);
   }

@@ -56,9 +56,12 @@ Result<StopRule> StopRule::make(const SamplingParams& sampling,
 std::optional<FinishReason> StopRule::take(int32_t token, const SamplingParams& sampling,
                                            std::span<const int32_t> eos_ids) {
   ++num_tokens_;
-  if (!sampling.ignore_eos && holds(eos_ids, token)) return FinishReason::kStop;
-  if (holds(sampling.stop_ids, token)) return FinishReason::kStop;
-  if (tokenizer_ != nullptr && texts_.take(tokenizer_->bytes_of(token))) return FinishReason::kStop;
+  // Also before min_tokens, where a text may begin that is completed after it.
+  const bool has_text = tokenizer_ != nullptr && texts_.take(tokenizer_->bytes_of(token));
+  if (num_tokens_ >= sampling.min_tokens) {
+    if (!sampling.ignore_eos && holds(eos_ids, token)) return FinishReason::kStop;
+    if (holds(sampling.stop_ids, token) || has_text) return FinishReason::kStop;
+  }
   if (num_tokens_ >= sampling.max_tokens) return FinishReason::kLength;
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
-/// StopRule: when a sequence ends by itself: eos, stop ids, stop texts, max_tokens.
+/// StopRule: when a sequence ends by itself: eos, stop ids, stop texts, max_tokens; not before
+/// min_tokens.
 ///
 /// One per sequence, told every sampled token in order. Allocates when it is made and never again.
 #pragma once

@@ -70,6 +70,8 @@ class ScriptedEngine final : public Engine {
 
  private:
   Status check(const SequenceRequest& request) const;
+  Status check_can_go_on(const SamplingParams& sampling) const;
+  int32_t next_choice(int32_t token) const;
   int32_t scripted_length(uint64_t key) const;
   bool may_begin(const Sequence& sequence) const;
   int32_t decode(int32_t num_tokens_max);
@@ -94,8 +96,27 @@ class ScriptedEngine final : public Engine {
   Duration cost_;
 };
 
+/// It makes tokens up without logits: what changes or tells logits would mean nothing.
+Status check_needs_no_logits(const SamplingParams& sampling) {
+  std::string_view name;
+  if (!sampling.logit_bias.empty()) name = "logit_bias";
+  if (sampling.repetition_penalty != 1) name = "repetition_penalty";
+  if (sampling.frequency_penalty != 0) name = "frequency_penalty";
+  if (sampling.presence_penalty != 0) name = "presence_penalty";
+  if (sampling.num_top_logprobs > 0) name = "num_top_logprobs";
+  if (sampling.prompt_logprobs) name = "prompt_logprobs";
+  if (name.empty()) return ok();
+  return error(Code::kUnavailable, "the scripted engine has no {}", name)
+      .note("it draws from no logits; ask an engine that has a model");
+}
+
+bool is_stop_id(const SamplingParams& sampling, int32_t token) {
+  return std::ranges::find(sampling.stop_ids, token) != sampling.stop_ids.end();
+}
+
 Status ScriptedEngine::check(const SequenceRequest& request) const {
   RETURN_IF_ERROR(validate(request.sampling));
+  RETURN_IF_ERROR(check_needs_no_logits(request.sampling));
   if (request.prompt_tokens.empty()) return error(Code::kInvalid, "the prompt has no token");
   for (const int32_t token : request.prompt_tokens)
     if (token < 0 || token >= options_.vocab_size)
@@ -111,6 +132,20 @@ Status ScriptedEngine::check(const SequenceRequest& request) const {
   if (sequences_.count(request.id.value) > 0)
     return error(Code::kExists, "sequence {} is already there", request.id);
   return ok();
+}
+
+/// The token after `token` of those it draws from; the first one after the last.
+int32_t ScriptedEngine::next_choice(int32_t token) const {
+  return token + 1 < options_.vocab_size ? token + 1 : options_.first_token;
+}
+
+/// Before min_tokens there is a token that does not end the sequence.
+Status ScriptedEngine::check_can_go_on(const SamplingParams& sampling) const {
+  if (sampling.min_tokens == 0) return ok();
+  for (int32_t token = options_.first_token; token < options_.vocab_size; ++token)
+    if (!is_stop_id(sampling, token)) return ok();
+  return error(Code::kInvalid, "with min_tokens {} no token can be drawn: each would end it",
+               sampling.min_tokens);
 }
 
 int32_t ScriptedEngine::scripted_length(uint64_t key) const {
@@ -129,6 +164,7 @@ Status ScriptedEngine::submit(SequenceRequest request) {
     return error(Code::kUnavailable, "submit {} is refused, as 'refuse_every' {} asks",
                  num_submitted_, options_.refuse_every);
   RETURN_IF_ERROR(check(request));
+  RETURN_IF_ERROR(check_can_go_on(request.sampling));
   ASSIGN_OR_RETURN(StopRule stop, StopRule::make(request.sampling, tokenizer_));
   if (static_cast<int64_t>(waiting_.size()) >= options_.max_waiting)
     return error(Code::kExhausted, "{} prompts are waiting, 'max_waiting' allows no more",
@@ -256,7 +292,10 @@ void ScriptedEngine::sample(Sequence& sequence) {
   int32_t token =
       options_.first_token +
       static_cast<int32_t>(num_choices * sampling_uniform(mix(sequence.key, kTokenDraw), position));
-  const bool is_last_scripted = static_cast<int64_t>(position) + 1 >= sequence.num_scripted;
+  const bool may_end = position >= static_cast<uint64_t>(sampling.min_tokens);
+  while (!may_end && is_stop_id(sampling, token)) token = next_choice(token);
+  const bool is_last_scripted =
+      may_end && static_cast<int64_t>(position) + 1 >= sequence.num_scripted;
   if (!sampling.ignore_eos && is_last_scripted) token = options_.eos_id;
   const double surprise = sampling_uniform(mix(sequence.key, kLogprobDraw), position);
   if (has_kept_sets(sampling)) keep_some(sequence, token);

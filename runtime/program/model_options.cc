@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 
@@ -10,6 +11,11 @@ namespace {
 
 constexpr int64_t kTokensMax = int64_t{1} << 20;
 constexpr int64_t kThreadsMax = 1024;
+// What an engine takes (kernels/engine/sampling_params.h), which says it again.
+constexpr int64_t kTopLogprobsMax = 20;
+constexpr double kPenaltyMax = 2;
+constexpr double kRepetitionMin = 0.001;
+constexpr double kRepetitionMax = 1000;
 
 void declare_model(Arguments& arguments, std::string& model, int64_t& threads, bool& json) {
   arguments.text(model, "--model", "DIR", "a Hugging Face folder");
@@ -31,17 +37,38 @@ void GenerateArguments::declare(Arguments& arguments) {
   arguments.text(prompt, "--prompt", "TEXT", "what to continue");
   arguments.text(prompt_ids, "--prompt-ids", "1,2,3", "what to continue, as token ids");
   arguments.integer(max_tokens, "--max-tokens", "N", "new tokens", 1, kTokensMax);
+  arguments.integer(min_tokens, "--min-tokens", "N", "no end token and no stop before so many", 0,
+                    kTokensMax);
   arguments.number(temperature, "--temperature", "T", "0 is greedy", 0, 1e6);
   arguments.number(top_p, "--top-p", "P", "the likeliest tokens of this mass; 1 is off",
                    std::numeric_limits<double>::min(), 1);
   arguments.integer(top_k, "--top-k", "K", "the K likeliest tokens; 0 is off", 0, INT32_MAX);
   arguments.number(min_p, "--min-p", "P", "tokens this likely relative to the likeliest", 0,
                    1 - 1e-9);
+  declare_logits(arguments);
+  arguments.texts(stop, "--stop", "TEXT", "ends a completion; may be given several times");
+  arguments.text(stop_ids, "--stop-ids", "1,2,3", "tokens that end a completion");
+  arguments.integer(top_logprobs, "--top-logprobs", "N",
+                    "with --json: the likeliest tokens in the place of each", 0, kTopLogprobsMax);
+  arguments.flag(prompt_logprobs, "--prompt-logprobs",
+                 "with --json: the log-probability of every token of the prompt after the first");
   arguments.integer(seed, "--seed", "S", "of the draws", 0, INT64_MAX);
   arguments.integer(num_samples, "--n", "N", "completions", 1, 4096);
   arguments.flag(ignore_eos, "--ignore-eos", "goes on to --max-tokens past an end token");
   arguments.flag(special_tokens, "--special-tokens",
                  "special tokens written out in --prompt count as such; else they are text");
+}
+
+void GenerateArguments::declare_logits(Arguments& arguments) {
+  arguments.texts(logit_bias, "--logit-bias", "ID=VALUE",
+                  "added to the logit of a token; may be given several times");
+  arguments.number(repetition_penalty, "--repetition-penalty", "R",
+                   "of tokens in prompt or completion; 1 is off", kRepetitionMin, kRepetitionMax);
+  arguments.number(frequency_penalty, "--frequency-penalty", "F",
+                   "of a token, each time the completion has it; 0 is off", -kPenaltyMax,
+                   kPenaltyMax);
+  arguments.number(presence_penalty, "--presence-penalty", "P",
+                   "of a token that the completion has; 0 is off", -kPenaltyMax, kPenaltyMax);
 }
 
 Status GenerateArguments::validate() const {
@@ -54,6 +81,18 @@ Status GenerateArguments::validate() const {
     auto ids = parse_token_ids(prompt_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");
   }
+  if (!stop_ids.empty()) {
+    auto ids = parse_token_ids(stop_ids);
+    if (!ids.ok()) return std::move(ids).error().while_doing("--stop-ids");
+  }
+  if (auto biases = parse_biases(logit_bias); !biases.ok())
+    return std::move(biases).error().while_doing("--logit-bias");
+  if (min_tokens > max_tokens)
+    return error(Code::kInvalid, "--min-tokens {} is above --max-tokens {}", min_tokens,
+                 max_tokens);
+  if (!json && (top_logprobs > 0 || prompt_logprobs))
+    return error(Code::kInvalid,
+                 "--top-logprobs and --prompt-logprobs are printed with --json only");
   return ok();
 }
 
@@ -65,6 +104,15 @@ std::vector<std::string> GenerateArguments::words() const {
   all.push_back("--top-p=" + exact(top_p));
   all.push_back(fmt::format("--top-k={}", top_k));
   all.push_back("--min-p=" + exact(min_p));
+  all.push_back(fmt::format("--min-tokens={}", min_tokens));
+  all.push_back("--repetition-penalty=" + exact(repetition_penalty));
+  all.push_back("--frequency-penalty=" + exact(frequency_penalty));
+  all.push_back("--presence-penalty=" + exact(presence_penalty));
+  all.push_back(fmt::format("--top-logprobs={}", top_logprobs));
+  for (const std::string& one : logit_bias) all.push_back("--logit-bias=" + one);
+  for (const std::string& one : stop) all.push_back("--stop=" + one);
+  if (!stop_ids.empty()) all.push_back("--stop-ids=" + stop_ids);
+  if (prompt_logprobs) all.push_back("--prompt-logprobs");
   all.push_back(fmt::format("--seed={}", seed));
   all.push_back(fmt::format("--n={}", num_samples));
   all.push_back(fmt::format("--threads={}", threads));
@@ -148,6 +196,30 @@ Result<std::vector<int32_t>> parse_token_ids(const std::string& text) {
     if (comma == text.size()) return ids;
     at = comma + 1;
   }
+}
+
+Result<std::vector<std::pair<int32_t, double>>> parse_biases(
+    const std::vector<std::string>& words) {
+  std::vector<std::pair<int32_t, double>> biases;
+  for (const std::string& word : words) {
+    const size_t equals = std::min(word.find('='), word.size());
+    const char *end = word.data() + word.size(), *middle = word.data() + equals;
+    int32_t id = 0;
+    double bias = 0;
+    const auto id_read = std::from_chars(word.data(), middle, id);
+    if (middle == end || id_read.ec != std::errc() || id_read.ptr != middle || id < 0)
+      return error(Code::kInvalid, "'{}' is not ID=VALUE", word)
+          .note("a token id and a number, as in 17=-2.5");
+    const auto read = std::from_chars(middle + 1, end, bias);
+    if (read.ec != std::errc() || read.ptr != end || !std::isfinite(bias))
+      return error(Code::kInvalid, "'{}' of token {} is no number", word.substr(equals + 1), id);
+    biases.emplace_back(id, bias);
+  }
+  std::ranges::sort(biases);
+  const auto twice = std::ranges::adjacent_find(
+      biases, [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twice != biases.end()) return error(Code::kInvalid, "token {} is there twice", twice->first);
+  return biases;
 }
 
 }  // namespace primerl

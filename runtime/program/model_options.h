@@ -2,7 +2,9 @@
 /// without torch and hands them over; primerl-worker parses the same words again.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/result.h"
@@ -15,10 +17,19 @@ struct GenerateArguments {
   std::string prompt;
   std::string prompt_ids;
   int64_t max_tokens = 64;
+  int64_t min_tokens = 0;
   double temperature = 1.0;
   double top_p = 1.0;
   int64_t top_k = 0;
   double min_p = 0.0;
+  std::vector<std::string> logit_bias;  // ID=VALUE
+  double repetition_penalty = 1.0;
+  double frequency_penalty = 0.0;
+  double presence_penalty = 0.0;
+  std::vector<std::string> stop;
+  std::string stop_ids;
+  int64_t top_logprobs = 0;
+  bool prompt_logprobs = false;
   int64_t seed = 0;
   int64_t num_samples = 1;
   int64_t threads = 0;  // 0 = every core
@@ -27,9 +38,12 @@ struct GenerateArguments {
   bool json = false;
 
   void declare(Arguments& arguments);
-  /// What flags alone cannot say: exactly one prompt, a model folder.
+  /// What flags alone cannot say: exactly one prompt, a model folder, lists of ids.
   Status validate() const;
   std::vector<std::string> words() const;
+
+ private:
+  void declare_logits(Arguments& arguments);
 };
 
 struct ScoreArguments {
@@ -63,5 +77,8 @@ struct TrainStepArguments {
 
 /// "1,2,3": whole numbers from 0 on, with or without spaces.
 Result<std::vector<int32_t>> parse_token_ids(const std::string& text);
+
+/// "7=-2.5" and others: token ids with numbers, by rising id; none twice.
+Result<std::vector<std::pair<int32_t, double>>> parse_biases(const std::vector<std::string>& words);
 
 }  // namespace primerl

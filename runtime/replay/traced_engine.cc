@@ -1,8 +1,8 @@
 #include "runtime/replay/traced_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
+#include <utility>
 
 namespace primerl {
 namespace {
@@ -20,16 +20,43 @@ std::string_view to_string(Call call) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+/// What follows an end in separate answers: its kept sets, then these.
 struct Finished : FinishEvent {
-  // What follows in separate answers: as many tokens, as many log-probabilities, these bytes.
-  uint64_t num_tokens_apart = 0;
   uint64_t num_kept_bytes = 0;
+  uint64_t num_list_bytes = 0;
   template <class F>
   static void fields(F& f) {
     FinishEvent::fields(f);
-    f("num_tokens_apart", &Finished::num_tokens_apart)("num_kept_bytes", &Finished::num_kept_bytes);
+    f("num_kept_bytes", &Finished::num_kept_bytes)("num_list_bytes", &Finished::num_list_bytes);
   }
 };
+
+/// The lists of an end that FinishEvent::fields() leaves out, and those that are too long for an
+/// answer; empty otherwise.
+struct LongLists {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenLogprob> top;
+  std::vector<float> prompt;
+  template <class F>
+  static void fields(F& f) {
+    f("tokens", &LongLists::tokens)("logprobs", &LongLists::logprobs)("top", &LongLists::top)(
+        "prompt", &LongLists::prompt);
+  }
+};
+
+/// Takes the long ones out of `event`.
+Blob take_long_lists(FinishEvent& event) {
+  LongLists lists;
+  lists.top = std::exchange(event.top_logprobs, {});
+  lists.prompt = std::exchange(event.prompt_logprobs, {});
+  if (event.tokens.size() > kTokensInAnswerMax) {
+    lists.tokens = std::exchange(event.tokens, {});
+    lists.logprobs = std::exchange(event.logprobs, {});
+  }
+  if (lists.top.empty() && lists.prompt.empty() && lists.tokens.empty()) return {};
+  return written_state(lists);
+}
 
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
@@ -44,14 +71,14 @@ struct EngineAnswer {
   int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
   std::vector<int64_t> state;  // EngineState, the numbers in the order of its fields()
   VersionsByKey versions;      // of EngineState
-  std::vector<uint8_t> apart;  // bytes of what the last finished one has apart
+  std::vector<uint8_t> piece;  // bytes of what follows the last finished one
   template <class F>
   static void fields(F& f) {
     f("call", &EngineAnswer::call)("has_failed", &EngineAnswer::has_failed)(
         "code", &EngineAnswer::code)("text", &EngineAnswer::text)(
         "prefilled", &EngineAnswer::prefilled)("finished", &EngineAnswer::finished)(
         "number", &EngineAnswer::number)("state", &EngineAnswer::state)(
-        "versions", &EngineAnswer::versions)("apart", &EngineAnswer::apart);
+        "versions", &EngineAnswer::versions)("piece", &EngineAnswer::piece);
   }
 };
 
@@ -96,7 +123,7 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
  public:
   using TracedCalls::TracedCalls;
 
-  /// First their number, then one answer each, and what is long of it in pieces: together they
+  /// First their number, then one answer each with its kept sets and lists in pieces: together they
   /// may exceed the limit of a message.
   void keep_finished(const std::vector<FinishEvent>& events) const {
     EngineAnswer count;
@@ -105,19 +132,12 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
     for (const auto& event : events) {
       EngineAnswer answer;
       Finished& finished = answer.finished.emplace_back(Finished{event});
+      const Blob lists = take_long_lists(finished);
       finished.num_kept_bytes = event.kept.size();
-      if (event.tokens.size() > kTokensInAnswerMax) {
-        finished.num_tokens_apart = event.tokens.size();
-        finished.tokens.clear();
-        finished.logprobs.clear();
-      }
-      const bool is_apart = finished.num_tokens_apart > 0;
+      finished.num_list_bytes = lists.size();
       keep(Call::kFinished, std::move(answer));
-      if (is_apart) {
-        keep_pieces(std::as_bytes(std::span(event.tokens)));
-        keep_pieces(std::as_bytes(std::span(event.logprobs)));
-      }
-      keep_pieces(event.kept.bytes());
+      keep_pieces(event.kept);
+      keep_pieces(lists);
     }
   }
   std::vector<FinishEvent> take_finished() const {
@@ -127,42 +147,42 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
       if (const auto answer = take(Call::kFinished); answer.ok())
         for (const auto& each : answer->finished) {
           FinishEvent& event = events.emplace_back(each);
-          if (each.num_tokens_apart > 0) {
-            event.tokens = take_numbers<int32_t>(each.num_tokens_apart);
-            event.logprobs = take_numbers<float>(each.num_tokens_apart);
-          }
-          auto kept = take_pieces(each.num_kept_bytes);
-          event.kept = kept.empty() ? Blob() : Blob(std::move(kept));
+          event.kept = take_pieces(each.num_kept_bytes);
+          take_lists(each.num_list_bytes, event);
         }
     return events;
   }
 
  private:
-  void keep_pieces(std::span<const std::byte> bytes) const {
-    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
-    for (size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
-      EngineAnswer piece;
-      piece.apart.assign(first + begin, first + std::min(bytes.size(), begin + kPieceBytes));
-      keep(Call::kFinished, std::move(piece));
+  void keep_pieces(const Blob& blob) const {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(blob.bytes().data());
+    for (size_t begin = 0; begin < blob.size(); begin += kPieceBytes) {
+      EngineAnswer answer;
+      answer.piece.assign(bytes + begin, bytes + std::min(blob.size(), begin + kPieceBytes));
+      keep(Call::kFinished, std::move(answer));
     }
   }
-  std::vector<std::byte> take_pieces(uint64_t num_bytes) const {
+  void take_lists(uint64_t num_bytes, FinishEvent& event) const {
+    const Blob bytes = take_pieces(num_bytes);
+    if (bytes.size() == 0) return;
+    auto lists = read_state<LongLists>(bytes);
+    if (!lists.ok()) return;
+    if (!lists->tokens.empty()) {
+      event.tokens = std::move(lists->tokens);
+      event.logprobs = std::move(lists->logprobs);
+    }
+    event.top_logprobs = std::move(lists->top);
+    event.prompt_logprobs = std::move(lists->prompt);
+  }
+  Blob take_pieces(uint64_t num_bytes) const {
     std::vector<std::byte> bytes;
     while (bytes.size() < num_bytes) {
       const auto answer = take(Call::kFinished);
-      if (!answer.ok() || answer->apart.empty()) break;
-      const auto piece = std::as_bytes(std::span(answer->apart));
+      if (!answer.ok() || answer->piece.empty()) break;
+      const auto piece = std::as_bytes(std::span(answer->piece));
       bytes.insert(bytes.end(), piece.begin(), piece.end());
     }
-    return bytes;
-  }
-  template <class Number>
-  std::vector<Number> take_numbers(uint64_t count) const {
-    const auto bytes = take_pieces(count * sizeof(Number));
-    std::vector<Number> numbers(bytes.size() / sizeof(Number));
-    if (!numbers.empty())
-      std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(Number));
-    return numbers;
+    return bytes.empty() ? Blob() : Blob(std::move(bytes));
   }
 };
 

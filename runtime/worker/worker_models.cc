@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "graph/base/files.h"
@@ -25,6 +26,7 @@ namespace primerl {
 namespace {
 
 constexpr size_t kIdsFileBytesMax = size_t{1} << 30;
+constexpr int32_t kHeadRows = 64;  // enough for a product to be bound by arithmetic
 
 int32_t thread_count(int64_t asked) {
   const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
@@ -36,10 +38,10 @@ Error without_torch() {
       .note("configure with -DPRIMERL_TORCH=ON");
 }
 
-Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options,
-                                            const std::string& model) {
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, const std::string& model,
+                                            std::shared_ptr<const Tokenizer> tokenizer) {
   if (torch_backends() == nullptr) return without_torch();
-  return torch_backends()->make_engine(options, model, nullptr);
+  return torch_backends()->make_engine(options, model, std::move(tokenizer));
 }
 
 Result<std::unique_ptr<Learner>> load_learner(const LearnerOptions& options,
@@ -76,7 +78,8 @@ Result<Prompt> read_prompt(const GenerateArguments& arguments) {
   return prompt;
 }
 
-/// Room for every sample at once: nothing is preempted.
+/// Room for every sample at once: nothing is preempted. Rows of a prompt whose log-probabilities
+/// are asked for go through the head max_running at a time.
 EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_tokens) {
   EngineOptions options;
   const auto tokens = static_cast<int64_t>(prompt_tokens) + arguments.max_tokens + 1;
@@ -85,13 +88,15 @@ EngineOptions engine_options(const GenerateArguments& arguments, size_t prompt_t
       static_cast<int32_t>(std::min<int64_t>(blocks * arguments.num_samples, int64_t{1} << 30));
   options.max_running = static_cast<int32_t>(std::max<int64_t>(arguments.num_samples, 1));
   options.max_waiting = options.max_running;
+  if (arguments.prompt_logprobs) options.max_running = std::max(options.max_running, kHeadRows);
   options.max_batched_tokens = static_cast<int32_t>(std::max<int64_t>(
       options.max_batched_tokens, std::max<int64_t>(tokens, options.max_running)));
   options.threads = thread_count(arguments.threads);
   return options;
 }
 
-SamplingParams sampling_of(const GenerateArguments& arguments) {
+/// Of arguments that were validated, but for what the engine refuses.
+Result<SamplingParams> sampling_of(const GenerateArguments& arguments) {
   SamplingParams sampling;
   sampling.temperature = arguments.temperature;
   sampling.top_k = static_cast<int32_t>(arguments.top_k);
@@ -99,6 +104,18 @@ SamplingParams sampling_of(const GenerateArguments& arguments) {
   sampling.min_p = arguments.min_p;
   sampling.max_tokens = static_cast<int32_t>(arguments.max_tokens);
   sampling.ignore_eos = arguments.ignore_eos;
+  sampling.min_tokens = static_cast<int32_t>(arguments.min_tokens);
+  sampling.repetition_penalty = arguments.repetition_penalty;
+  sampling.frequency_penalty = arguments.frequency_penalty;
+  sampling.presence_penalty = arguments.presence_penalty;
+  sampling.num_top_logprobs = static_cast<int32_t>(arguments.top_logprobs);
+  sampling.prompt_logprobs = arguments.prompt_logprobs;
+  sampling.stop = arguments.stop;
+  if (!arguments.stop_ids.empty()) {
+    ASSIGN_OR_RETURN(sampling.stop_ids, parse_token_ids(arguments.stop_ids));
+  }
+  ASSIGN_OR_RETURN(const auto biases, parse_biases(arguments.logit_bias));
+  for (const auto& [token, bias] : biases) sampling.logit_bias.push_back({token, bias});
   return sampling;
 }
 
@@ -106,11 +123,12 @@ SamplingParams sampling_of(const GenerateArguments& arguments) {
 Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArguments& arguments,
                                               const std::vector<int32_t>& prompt) {
   const auto count = static_cast<size_t>(arguments.num_samples);
+  ASSIGN_OR_RETURN(const SamplingParams sampling, sampling_of(arguments));
   for (size_t i = 0; i < count; ++i) {
     SequenceRequest request;
     request.id = SequenceId(i);
     request.prompt_tokens = prompt;
-    request.sampling = sampling_of(arguments);
+    request.sampling = sampling;
     // The first sample has the seed itself: --n 1 and the first of --n 4 are the same text.
     request.seed = i == 0 ? static_cast<uint64_t>(arguments.seed)
                           : mix(static_cast<uint64_t>(arguments.seed), i);
@@ -141,30 +159,53 @@ std::optional<std::string> text_of(const FinishEvent& event, const Prompt& promp
   return std::nullopt;
 }
 
-void print_completion(const FinishEvent& event, const Prompt& prompt, bool json) {
+Json list_of(std::span<const float> logprobs) {
+  Json list = Json::array();
+  for (const float value : logprobs) list.push_back(static_cast<double>(value));
+  return list;
+}
+
+/// For each sampled token the likeliest ones in its place, as far as there are any.
+Json top_of(const FinishEvent& event, size_t count) {
+  Json all = Json::array();
+  for (size_t i = 0; i < event.tokens.size(); ++i) {
+    Json likeliest = Json::array();
+    for (const auto& one : std::span(event.top_logprobs).subspan(i * count, count))
+      if (one.token >= 0)
+        likeliest.push_back(Json::object()
+                                .set("token_id", static_cast<int64_t>(one.token))
+                                .set("logprob", static_cast<double>(one.logprob)));
+    all.push_back(std::move(likeliest));
+  }
+  return all;
+}
+
+void print_completion(const FinishEvent& event, const Prompt& prompt,
+                      const GenerateArguments& arguments) {
   const auto text = text_of(event, prompt);
-  if (!json) {
+  if (!arguments.json) {
     print_text((text ? *text : Json::list(event.tokens).dump()) + "\n");
     return;
   }
-  Json logprobs = Json::array();
-  for (const float value : event.logprobs) logprobs.push_back(static_cast<double>(value));
-  print_text(Json::object()
-                 .set("schema", "primerl.generate/1")
-                 .set("token_ids", Json::list(event.tokens))
-                 .set("text", text ? Json(*text) : Json())
-                 .set("logprobs", std::move(logprobs))
-                 .set("finish_reason", to_string(event.reason))
-                 .dump() +
-             "\n");
+  Json json = Json::object()
+                  .set("schema", "primerl.generate/1")
+                  .set("token_ids", Json::list(event.tokens))
+                  .set("text", text ? Json(*text) : Json())
+                  .set("logprobs", list_of(event.logprobs))
+                  .set("finish_reason", to_string(event.reason))
+                  .set("num_cached_tokens", static_cast<int64_t>(event.num_cached_tokens));
+  if (arguments.top_logprobs > 0)
+    json.set("top_logprobs", top_of(event, static_cast<size_t>(arguments.top_logprobs)));
+  if (arguments.prompt_logprobs) json.set("prompt_logprobs", list_of(event.prompt_logprobs));
+  print_text(json.dump() + "\n");
 }
 
 Status generate(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(arguments));
-  ASSIGN_OR_RETURN(auto engine,
-                   load_engine(engine_options(arguments, prompt.ids.size()), arguments.model));
+  ASSIGN_OR_RETURN(auto engine, load_engine(engine_options(arguments, prompt.ids.size()),
+                                            arguments.model, prompt.tokenizer));
   ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt.ids));
-  for (const auto& event : finished) print_completion(event, prompt, arguments.json);
+  for (const auto& event : finished) print_completion(event, prompt, arguments);
   return ok();
 }
 
@@ -199,8 +240,7 @@ Status score(const ScoreArguments& arguments) {
     auto logprobs = learner->score(sequences[i]);
     if (!logprobs.ok())
       return std::move(logprobs).error().while_doing(fmt::format("sequence {}", i + 1));
-    Json list = Json::array();
-    for (const float value : *logprobs) list.push_back(static_cast<double>(value));
+    Json list = list_of(*logprobs);
     if (!arguments.json) {
       print_text(list.dump() + "\n");
       continue;

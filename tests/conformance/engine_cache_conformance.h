@@ -3,26 +3,32 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <set>
+#include <tuple>
 
 #include "tests/conformance/engine_under_test.h"
 
 namespace primerl {
 
-/// Tokens and log-probabilities of ends, by sequence.
-using Generated = std::map<uint64_t, std::pair<std::vector<int32_t>, std::vector<float>>>;
+/// All that was told of tokens, by sequence.
+using Generated = std::map<uint64_t, std::tuple<std::vector<int32_t>, std::vector<float>,
+                                                std::vector<TokenLogprob>, std::vector<float>>>;
 
 inline Generated generated_of(const std::map<uint64_t, FinishEvent>& ends) {
   Generated all;
-  for (const auto& [id, end] : ends) all[id] = {end.tokens, end.logprobs};
+  for (const auto& [id, end] : ends)
+    all[id] = {end.tokens, end.logprobs, end.top_logprobs, end.prompt_logprobs};
   return all;
 }
 
 class EngineCache : public EngineConformance {
  protected:
   /// Three groups of four and four alone, of prompts that begin alike; some arrive while others
-  /// run.
-  Generated generate(EngineOptions options) {
+  /// run. `change` gives each its options.
+  Generated generate(
+      EngineOptions options,
+      const std::function<void(SequenceRequest&)>& change = [](SequenceRequest&) {}) {
     auto engine = make(options);
     EXPECT_TRUE(apply(*engine, {}, 1).ok());
     Ends ends;
@@ -33,7 +39,9 @@ class EngineCache : public EngineConformance {
         one.id = SequenceId(++id);
         one.seed = id;
         one.salt = "main:1";
-        EXPECT_TRUE(engine->submit(one).ok());
+        change(one);
+        const Status submitted = engine->submit(one);
+        EXPECT_TRUE(submitted.ok()) << (submitted.ok() ? "" : submitted.error().text());
       }
       EXPECT_TRUE(!engine->has_work() || engine->step().ok());
       collect(*engine, ends);
@@ -62,6 +70,40 @@ TEST_P(EngineCache, WhatIsSharedOrComputedAgainChangesNoBit) {
       options.max_batched_tokens = 5;
       options.max_prefill_tokens = 3;
       EXPECT_EQ(generate(options), expected) << "with few blocks and tokens";
+    }
+}
+
+/// Penalties know a history that preemption must not lose, nor count twice.
+TEST_P(EngineCache, NorDoesItWithPenaltiesBiasesMinTokensAndAllLogprobs) {
+  const auto change = [this](SequenceRequest& one) {
+    SamplingParams& sampling = one.sampling;
+    sampling.min_tokens = 3 + static_cast<int32_t>(one.id.value % 5);
+    sampling.stop_ids = {3, 11, 17};
+    sampling.ignore_eos = false;
+    if (one.id.value % 3 == 0) sampling.top_p = 0.8;
+    if (!GetParam().has_logits) return;
+    sampling.repetition_penalty = one.id.value % 2 == 0 ? 1.4 : 0.9;
+    sampling.frequency_penalty = 0.7;
+    sampling.presence_penalty = -0.2;
+    sampling.logit_bias = {{5, -1.5}, {11, 1}, {23, 2}};
+    sampling.num_top_logprobs = 4;
+    sampling.prompt_logprobs = one.id.value % 4 != 1;
+  };
+  EngineOptions roomy;
+  roomy.prefix_cache = false;
+  const Generated expected = generate(roomy, change);
+  for (const int32_t block_size : {1, 4, 16})
+    for (const bool prefix_cache : {false, true}) {
+      SCOPED_TRACE(fmt::format("block_size {}, prefix_cache {}", block_size, prefix_cache));
+      EngineOptions options;
+      options.block_size = block_size;
+      options.prefix_cache = prefix_cache;
+      EXPECT_EQ(generate(options, change), expected);
+      options.kv_blocks = (64 + block_size - 1) / block_size;
+      EXPECT_EQ(generate(options, change), expected) << "with few blocks";
+      options.max_batched_tokens = 5;
+      options.max_prefill_tokens = 3;
+      EXPECT_EQ(generate(options, change), expected) << "with few blocks and tokens";
     }
 }
 

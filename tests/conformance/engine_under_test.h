@@ -25,6 +25,7 @@ struct EngineUnderTest {
   /// Weights it accepts, unlike those it was made with.
   std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
   size_t tenants_max = 1;  // whose whole weights it holds
+  bool has_logits = true;  // or it makes its tokens up
 };
 
 /// Every token is two or three letters of five, so that texts overlap and repeat.

@@ -112,6 +112,89 @@ TEST_P(ModelCommands, ASeedRepeatsAndSamplesDiffer) {
   EXPECT_NE(comma_list(*lines[0].find("token_ids")), comma_list(*lines[1].find("token_ids")));
 }
 
+std::vector<double> numbers(const Json& list) {
+  std::vector<double> all;
+  for (const auto& value : list.as_array()) all.push_back(value.as_double());
+  return all;
+}
+
+TEST_P(ModelCommands, SamplesOfOnePromptComputeItOnce) {
+  const auto end = run_graph_program({"generate", "--model", model(), "--prompt-ids", "5,6,7,8,9",
+                                      "--max-tokens", "4", "--n", "4", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  std::vector<int64_t> cached;
+  for (const auto& line : json_lines(end.out))
+    cached.push_back(line.find("num_cached_tokens")->as_int());
+  EXPECT_THAT(cached, ::testing::ElementsAre(0, 4, 4, 4)) << "all but the last token of the prompt";
+}
+
+TEST_P(ModelCommands, PromptLogprobsAreTheScoresOfTheLearner) {
+  const auto end = run_graph_program({"generate", "--model", model(), "--prompt-ids",
+                                      "5,6,7,90,11,3", "--max-tokens", "1", "--prompt-logprobs",
+                                      "--top-logprobs", "3", "--json"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  const Json completion = json_lines(end.out).at(0);
+  ScratchFolder scratch;
+  write_text(scratch.path() / "ids.txt", "5,6,7,90,11,3");
+  const auto scored = run_graph_program(
+      {"score", "--model", model(), "--ids-file", (scratch.path() / "ids.txt").string(), "--json"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  EXPECT_EQ(numbers(*completion.find("prompt_logprobs")),
+            numbers(*json_lines(scored.out).at(0).find("logprobs")));
+  const auto& top = completion.find("top_logprobs")->as_array().at(0).as_array();
+  ASSERT_EQ(top.size(), 3U);
+  EXPECT_GE(top[0].find("logprob")->as_double(), top[1].find("logprob")->as_double());
+  EXPECT_TRUE(top[2].find("token_id")->as_int() >= 0);
+}
+
+TEST_P(ModelCommands, SamplingOptionsReachTheEngine) {
+  const auto generated = [](const std::vector<std::string>& words) {
+    std::vector<std::string> all{"generate", "--model", model(),        "--prompt-ids", "5,6",
+                                 "--seed",   "4",       "--max-tokens", "12",           "--json"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto end = run_graph_program(all);
+    EXPECT_EQ(end.code, 0) << end.err;
+    return json_lines(end.out).at(0);
+  };
+  const auto tokens = [&](const std::vector<std::string>& words) {
+    return comma_list(*generated(words).find("token_ids"));
+  };
+  EXPECT_EQ(tokens({"--logit-bias", "9=100"}), "9,9,9,9,9,9,9,9,9,9,9,9");
+  const auto logprobs = [&](const std::string& penalty) {
+    return numbers(*generated({"--logit-bias", "9=10", "--ignore-eos", penalty}).find("logprobs"));
+  };
+  const auto none = logprobs("--presence-penalty=0");
+  for (const char* penalty :
+       {"--frequency-penalty=2", "--presence-penalty=-2", "--repetition-penalty=1.5"})
+    EXPECT_NE(logprobs(penalty), none) << penalty;
+  EXPECT_EQ(tokens({"--logit-bias", "9=100", "--stop-ids", "9"}), "9");
+  EXPECT_EQ(tokens({"--logit-bias", "39=100", "--stop", "EE"}), "39,39") << "39 is 'E'";
+  EXPECT_EQ(tokens({"--logit-bias", "39=100", "--stop", "EE", "--min-tokens", "4"}), "39,39,39,39");
+  EXPECT_EQ(*generated({"--logit-bias", "39=100", "--stop", "x", "--stop", "EEE"})
+                 .get_string("finish_reason"),
+            "stop");
+}
+
+TEST_P(ModelCommands, BadSamplingOptionsAreNamed) {
+  const auto refused = [](std::vector<std::string> words, int code) {
+    words.insert(words.begin(), {"generate", "--model", model(), "--prompt-ids", "5,6"});
+    const auto end = run_graph_program(words);
+    EXPECT_EQ(end.code, code) << end.err;
+    return end.err;
+  };
+  EXPECT_THAT(refused({"--logit-bias", "9"}, 3), HasSubstr("'9' is not ID=VALUE"));
+  EXPECT_THAT(refused({"--logit-bias", "9=x"}, 3), HasSubstr("'x' of token 9 is no number"));
+  EXPECT_THAT(refused({"--logit-bias", "9=1", "--logit-bias", "9=2"}, 3), HasSubstr("twice"));
+  EXPECT_THAT(refused({"--logit-bias", "9=101"}, 2), HasSubstr("[-100, 100]"));
+  EXPECT_THAT(refused({"--logit-bias", "128=1"}, 2), HasSubstr("0 to 127"));
+  EXPECT_THAT(refused({"--min-tokens", "65"}, 3), HasSubstr("above --max-tokens 64"));
+  EXPECT_THAT(refused({"--top-logprobs", "2"}, 3), HasSubstr("with --json only"));
+  EXPECT_THAT(refused({"--prompt-logprobs"}, 3), HasSubstr("with --json only"));
+  EXPECT_THAT(refused({"--top-logprobs", "21", "--json"}, 3), HasSubstr("21"));
+  EXPECT_THAT(refused({"--stop-ids", "1,x"}, 3), HasSubstr("'x' at character 3"));
+  EXPECT_THAT(refused({"--repetition-penalty", "0"}, 3), HasSubstr("repetition-penalty"));
+}
+
 TEST_P(ModelCommands, BadInputIsNamedWithCode2) {
   const auto token = run_graph_program({"generate", "--model", model(), "--prompt-ids", "1,128"});
   EXPECT_EQ(token.code, 2);

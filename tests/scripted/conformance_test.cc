@@ -12,6 +12,7 @@ EngineUnderTest scripted_engine() {
   EngineUnderTest engine;
   engine.name = "scripted";
   engine.tenants_max = kWeightsKeysMax;
+  engine.has_logits = false;
   engine.vocab_size = ScriptedEngineOptions().vocab_size;
   engine.make = [](const EngineOptions& options, std::shared_ptr<const Tokenizer> tokenizer) {
     ScriptedEngineOptions scripted;
@@ -36,6 +37,8 @@ LearnerUnderTest scripted_learner() {
 
 INSTANTIATE_TEST_SUITE_P(Scripted, EngineConformance, ::testing::Values(scripted_engine()));
 INSTANTIATE_TEST_SUITE_P(Scripted, EngineCache, ::testing::Values(scripted_engine()));
+// It has no logits.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineLogits);
 INSTANTIATE_TEST_SUITE_P(Scripted, LearnerConformance, ::testing::Values(scripted_learner()));
 
 }  // namespace

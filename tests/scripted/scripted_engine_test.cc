@@ -68,6 +68,33 @@ TEST(ScriptedEngine, RefusesEveryNthSubmitWhenAsked) {
   EXPECT_EQ(engine->state().num_waiting, 6);
 }
 
+TEST(ScriptedEngine, EndsByItselfAfterMinTokensWhateverItsScriptSays) {
+  ScriptedEngineOptions options;
+  options.new_tokens_max = options.new_tokens_min = 3;
+  auto engine = *make_scripted_engine(options);
+  auto one = request(1);
+  one.sampling.min_tokens = 10;
+  const auto end = run_one(*engine, one);
+  EXPECT_EQ(end.tokens.size(), 11U) << "the end token may be drawn after ten others";
+  EXPECT_EQ(end.tokens.back(), options.eos_id);
+  EXPECT_EQ(std::ranges::count(end.tokens, options.eos_id), 1);
+}
+
+TEST(ScriptedEngine, RefusesMinTokensWhereEveryTokenWouldEndTheSequence) {
+  ScriptedEngineOptions options;
+  options.vocab_size = options.first_token + 2;
+  auto engine = *make_scripted_engine(options);
+  auto one = request(1);
+  one.prompt_tokens = {options.first_token};
+  one.sampling.stop_ids = {options.first_token, options.first_token + 1};
+  EXPECT_TRUE(engine->submit(one).ok());
+  one.id = SequenceId(2);
+  one.sampling.min_tokens = 1;
+  const Status refused = engine->submit(one);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), HasSubstr("no token can be drawn"));
+}
+
 TEST(ScriptedEngine, DrawsLengthsFromItsRangeAndEndsWithEos) {
   ScriptedEngineOptions options;
   options.new_tokens_min = 3;

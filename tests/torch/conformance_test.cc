@@ -40,6 +40,9 @@ INSTANTIATE_TEST_SUITE_P(Torch, EngineCache,
                          ::testing::Values(torch_engine("qwen3"), torch_engine("llama"),
                                            torch_engine("qwen3_moe"), torch_engine("glm4_moe")),
                          [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Torch, EngineLogits,
+                         ::testing::Values(torch_engine("qwen3"), torch_engine("glm4_moe")),
+                         [](const auto& one) { return one.param.name; });
 INSTANTIATE_TEST_SUITE_P(Torch, LearnerConformance,
                          ::testing::Values(torch_learner("qwen3"), torch_learner("llama"),
                                            torch_learner("qwen3_moe"), torch_learner("glm4_moe")),

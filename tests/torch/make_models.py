@@ -4,6 +4,8 @@
                                    (all without NAME), and the folders OUT/qwen3_sharded_bf16/ and
                                    OUT/qwen3_moe_fused/: qwen3 and qwen3_moe, saved in another way
     make_models.py --logprobs FOLDER IDS...   prints the log-probabilities of a folder as JSON
+    make_models.py --processed FOLDER JSON    prints what sampling options make of a continuation's
+                                   log-probabilities: {"logprobs": [...], "top": [[id, ...], ...]}
 
 Names in the JSON are those of released checkpoints: one tensor per expert, whatever transformers
 holds in memory. Mixture-of-experts models have two more keys: "experts", by the index of each layer
@@ -18,7 +20,10 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig,
+from transformers import (AutoModelForCausalLM, MinNewTokensLengthLogitsProcessor,
+                          RepetitionPenaltyLogitsProcessor, SequenceBiasLogitsProcessor,
+                          TemperatureLogitsWarper, TopKLogitsWarper)
+from transformers import (Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig,
                           LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
@@ -91,6 +96,32 @@ def logprobs(model, ids):
     with torch.no_grad():
         z = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     return [z[i - 1, ids[i]].item() for i in range(1, len(ids))]
+
+
+def processed(model, wanted):
+    """Of the tokens after the prompt, each given those before it, by transformers' processors; it
+    has none for frequency and presence, which are as OpenAI writes them."""
+    prompt, tokens = wanted["prompt"], wanted["tokens"]
+    before = [SequenceBiasLogitsProcessor([[[t], b] for t, b in wanted["logit_bias"]]),
+              RepetitionPenaltyLogitsProcessor(wanted["repetition_penalty"])]
+    after = [MinNewTokensLengthLogitsProcessor(len(prompt), wanted["min_tokens"], wanted["ends"]),
+             TemperatureLogitsWarper(wanted["temperature"]), TopKLogitsWarper(wanted["top_k"])]
+    with torch.no_grad():
+        rows = model(torch.tensor([prompt + tokens])).logits[0].float()
+    logprobs, top = [], []
+    for i, token in enumerate(tokens):
+        history = torch.tensor([prompt + tokens[:i]])
+        scores = rows[None, len(prompt) + i - 1].clone()
+        for one in before:
+            scores = one(history, scores)
+        counts = torch.bincount(torch.tensor(tokens[:i], dtype=torch.long), minlength=VOCAB)
+        scores -= wanted["frequency_penalty"] * counts + wanted["presence_penalty"] * (counts > 0)
+        for one in after:
+            scores = one(history, scores)
+        row = scores.log_softmax(-1)[0]
+        logprobs.append(row[token].item())
+        top.append([[t.item(), row[t].item()] for t in row.topk(wanted["num_top"]).indices])
+    return {"logprobs": logprobs, "top": top}
 
 
 def greedy(model, prompt, count):
@@ -286,5 +317,9 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
         model = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32)
         print(json.dumps(logprobs(model, [int(i) for i in sys.argv[3:]])))
+    elif sys.argv[1] == "--processed":
+        torch.set_num_threads(1)
+        model = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float32)
+        print(json.dumps([processed(model, one) for one in json.loads(sys.argv[3])]))
     else:
         main(sys.argv[1], sys.argv[2:])

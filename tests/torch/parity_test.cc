@@ -51,6 +51,8 @@ std::vector<FinishEvent> run(Engine& engine) {
 }
 
 class Parity : public ::testing::TestWithParam<std::string> {};
+/// What is the same for every family.
+class SamplingParity : public Parity {};
 
 TEST_P(Parity, ScoresLikeTransformers) {
   auto learner = make_learner(GetParam());
@@ -114,6 +116,101 @@ TEST_P(Parity, EngineAndLearnerAgreeOnEveryLogprobBitForBit) {
   }
   std::cout << "largest difference of engine and learner: " << worst << "\n";
   EXPECT_EQ(worst, 0.0F);
+}
+
+TEST_P(Parity, PromptLogprobsAreTheLearnersScoresBitForBit) {
+  auto learner = make_learner(GetParam());
+  for (const int32_t max_batched_tokens : {4096, 7}) {
+    auto engine =
+        make_engine(GetParam(), {.max_running = 5, .max_batched_tokens = max_batched_tokens});
+    const auto& sequences = reference(GetParam()).find("sequences")->as_array();
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      SequenceRequest request;
+      request.id = SequenceId(i);
+      request.prompt_tokens = ids_of(*sequences[i].find("ids"));
+      request.sampling.max_tokens = 2;
+      request.sampling.prompt_logprobs = true;
+      ASSERT_TRUE(engine->submit(request).ok());
+    }
+    const auto ends = run(*engine);
+    ASSERT_EQ(ends.size(), sequences.size());
+    for (size_t i = 0; i < ends.size(); ++i)
+      EXPECT_EQ(ends[i].prompt_logprobs, learner->score(ids_of(*sequences[i].find("ids"))).value());
+  }
+}
+
+/// Three ways to use the options, one after the other stronger.
+std::vector<SequenceRequest> processed_requests() {
+  std::vector<SequenceRequest> requests;
+  for (uint64_t i = 0; i < 3; ++i) {
+    SequenceRequest& request = requests.emplace_back();
+    request.id = SequenceId(i);
+    for (uint64_t t = 0; t < 5 + i * 4; ++t)
+      request.prompt_tokens.push_back(static_cast<int32_t>(2 + (i * 17 + t * 29) % 120));
+    request.seed = i;
+    SamplingParams& sampling = request.sampling;
+    sampling.temperature = 0.8 + 0.3 * static_cast<double>(i);
+    sampling.top_k = 90;
+    sampling.max_tokens = 40;
+    sampling.min_tokens = 12 + static_cast<int32_t>(i);
+    sampling.stop_ids = {9, 30};
+    sampling.logit_bias = {{9, 2}, {40, -3}, {77, 1.5}};
+    sampling.repetition_penalty = 0.7 + 0.5 * static_cast<double>(i);
+    sampling.frequency_penalty = 0.6 * static_cast<double>(i);
+    sampling.presence_penalty = -0.4 * static_cast<double>(i);
+    sampling.num_top_logprobs = 6;
+  }
+  return requests;
+}
+
+Json wanted_of(const SequenceRequest& request, const FinishEvent& end) {
+  const SamplingParams& sampling = request.sampling;
+  Json biases = Json::array();
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    Json both = Json::array();
+    both.push_back(static_cast<int64_t>(token));
+    both.push_back(bias);
+    biases.push_back(std::move(both));
+  }
+  return Json::object()
+      .set("prompt", Json::list(request.prompt_tokens))
+      .set("tokens", Json::list(end.tokens))
+      .set("logit_bias", std::move(biases))
+      .set("ends", Json::list(std::vector<int32_t>{1, 9, 30}))  // its eos is 1
+      .set("min_tokens", static_cast<int64_t>(sampling.min_tokens))
+      .set("repetition_penalty", sampling.repetition_penalty)
+      .set("frequency_penalty", sampling.frequency_penalty)
+      .set("presence_penalty", sampling.presence_penalty)
+      .set("temperature", sampling.temperature)
+      .set("top_k", static_cast<int64_t>(sampling.top_k))
+      .set("num_top", static_cast<int64_t>(sampling.num_top_logprobs));
+}
+
+TEST_P(SamplingParity, SamplingOptionsDoWhatTransformersDoes) {
+  const auto requests = processed_requests();
+  auto engine = make_engine(GetParam());
+  for (const auto& request : requests) ASSERT_TRUE(engine->submit(request).ok());
+  const auto ends = run(*engine);
+  ASSERT_EQ(ends.size(), requests.size());
+  Json wanted = Json::array();
+  for (size_t i = 0; i < ends.size(); ++i) wanted.push_back(wanted_of(requests[i], ends[i]));
+  const Json all = testing::transformers_processed(reference_models() / GetParam(), wanted);
+  double worst = 0;
+  for (size_t i = 0; i < ends.size(); ++i) {
+    const Json& theirs = all.as_array().at(i);
+    ASSERT_GT(ends[i].tokens.size(), 12U);
+    for (size_t t = 0; t < ends[i].tokens.size(); ++t) {
+      const double expected = theirs.find("logprobs")->as_array().at(t).as_double();
+      worst = std::max(worst, std::abs(ends[i].logprobs[t] - expected));
+      const auto& top = theirs.find("top")->as_array().at(t).as_array();
+      for (size_t k = 0; k < top.size(); ++k) {
+        const auto& own = ends[i].top_logprobs[t * top.size() + k];
+        worst = std::max(worst, std::abs(own.logprob - top[k].as_array().at(1).as_double()));
+      }
+    }
+  }
+  std::cout << "largest difference of a processed log-probability: " << worst << "\n";
+  EXPECT_LE(worst, 1e-4);
 }
 
 TEST_P(Parity, GradientsOfOneStepAreThoseOfAutograd) {
@@ -204,6 +301,9 @@ INSTANTIATE_TEST_SUITE_P(Torch, Parity,
                          ::testing::Values("qwen3", "llama", "llama_linear", "llama_yarn",
                                            "qwen3_yarn", "qwen2", "qwen3_moe", "qwen3_moe_plain",
                                            "glm4_moe", "glm4_moe_groups"),
+                         [](const auto& one) { return one.param; });
+
+INSTANTIATE_TEST_SUITE_P(Torch, SamplingParity, ::testing::Values("qwen3", "llama"),
                          [](const auto& one) { return one.param; });
 
 TEST(FusedParity, ExpertsThatAreFusedInTheFileAreTheSame) {

@@ -19,6 +19,19 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
+Json printed_by_script(const std::string& words) {
+  const std::string command =
+      std::string(PRIMERL_PYTHON) + " '" PRIMERL_SOURCE_DIR "/" + kScript + "' " + words;
+  std::FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
+  CHECK(pipe != nullptr, "cannot start " + command);
+  std::string text;
+  std::array<char, 4096> part;
+  while (const size_t got = std::fread(part.data(), 1, part.size(), pipe))
+    text.append(part.data(), got);
+  CHECK(::pclose(pipe) == 0, command + " failed");
+  return parse_json(text, command).value();
+}
+
 }  // namespace
 
 std::filesystem::path reference_models() {
@@ -38,20 +51,16 @@ const Json& reference(const std::string& name) {
 
 std::vector<double> transformers_logprobs(const std::filesystem::path& folder,
                                           const std::vector<int32_t>& ids) {
-  std::string command = std::string(PRIMERL_PYTHON) + " '" PRIMERL_SOURCE_DIR "/" + kScript +
-                        "' --logprobs '" + folder.string() + "'";
-  for (const int32_t id : ids) command += " " + std::to_string(id);
-  std::FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
-  CHECK(pipe != nullptr, "cannot start " + command);
-  std::string text;
-  std::array<char, 4096> part;
-  while (const size_t got = std::fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), got);
-  CHECK(::pclose(pipe) == 0, command + " failed");
+  std::string words;
+  for (const int32_t id : ids) words += " " + std::to_string(id);
+  const Json values = printed_by_script("--logprobs '" + folder.string() + "'" + words);
   std::vector<double> logprobs;
-  const Json values = parse_json(text, command).value();
   for (const auto& value : values.as_array()) logprobs.push_back(value.as_double());
   return logprobs;
+}
+
+Json transformers_processed(const std::filesystem::path& folder, const Json& wanted) {
+  return printed_by_script("--processed '" + folder.string() + "' '" + wanted.dump() + "'");
 }
 
 }  // namespace primerl::testing

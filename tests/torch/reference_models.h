@@ -18,4 +18,7 @@ const Json& reference(const std::string& name);
 std::vector<double> transformers_logprobs(const std::filesystem::path& folder,
                                           const std::vector<int32_t>& ids);
 
+/// What transformers' processors make of continuations: a list of make_models.py --processed.
+Json transformers_processed(const std::filesystem::path& folder, const Json& wanted);
+
 }  // namespace primerl::testing

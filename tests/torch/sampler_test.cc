@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
 #include <set>
 
 #include "graph/base/random.h"
@@ -240,6 +243,90 @@ TEST(Sampler, GreedyTakesTheBestAndReportsItAtTemperatureOne) {
   const std::vector<float> equal = {1, 2, 2, 0};
   EXPECT_EQ(sampler.sample(equal, {.temperature = 0}, 1, 0).token, 1) << "the lowest id of equals";
   EXPECT_EQ(sampler.sample(equal, {.top_k = 1}, 1, 0).token, 1);
+}
+
+/// The likeliest by sorting all log-probabilities of the row, or of those that are kept.
+std::vector<TokenLogprob> top_by_sorting(const std::vector<float>& logits,
+                                         const SamplingParams& params) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (has_kept_sets(params)) ids = kept_by_sorting(logits, params);
+  const double temperature = params.temperature == 0 ? 1 : params.temperature;
+  const float inverse = 1.0F / static_cast<float>(temperature);
+  std::vector<float> kept;
+  for (const int32_t id : ids) kept.push_back(logits[static_cast<size_t>(id)]);
+  const auto stats = cpu_ops().softmax({.vocab_size = static_cast<int64_t>(kept.size()),
+                                        .inverse_temperature = inverse,
+                                        .logits = kept.data(),
+                                        .weights = nullptr});
+  std::vector<TokenLogprob> all;
+  for (size_t i = 0; i < ids.size(); ++i)
+    all.push_back({ids[i], kept[i] * inverse - stats.log_normalizer});
+  std::ranges::stable_sort(all, std::greater<>(), &TokenLogprob::logprob);
+  all.resize(static_cast<size_t>(params.num_top_logprobs),
+             {-1, -std::numeric_limits<float>::infinity()});
+  return all;
+}
+
+TEST(Sampler, TellsJustTheTopLogprobsThatSortingWouldTell) {
+  Sampler sampler;
+  for (const size_t size : {2U, 5U, 64U, 700U})
+    for (const bool has_ties : {false, true}) {
+      const auto logits = random_logits(size, 6, size, has_ties);
+      for (const int32_t count : {1, 3, 20})
+        for (SamplingParams params :
+             {SamplingParams{}, SamplingParams{.temperature = 0},
+              SamplingParams{.temperature = 0.6}, SamplingParams{.top_k = 4},
+              SamplingParams{.temperature = 1.7, .top_p = 0.9, .min_p = 0.01}}) {
+          params.num_top_logprobs = count;
+          std::vector<TokenLogprob> top;
+          sampler.sample(logits, params, 3, 0, nullptr, &top);
+          EXPECT_EQ(top, top_by_sorting(logits, params)) << size << " logits, " << count;
+        }
+    }
+}
+
+TEST(Sampler, TopLogprobsAreAppendedAndThoseThatAreMissingAreNone) {
+  Sampler sampler;
+  const float none = -std::numeric_limits<float>::infinity();
+  std::vector<TokenLogprob> top = {{9, -1}};
+  const SamplingParams params{.top_k = 1, .num_top_logprobs = 2};
+  sampler.sample(kLogits, params, 3, 0, nullptr, &top);
+  EXPECT_THAT(
+      top, ::testing::ElementsAre(TokenLogprob{9, -1}, TokenLogprob{2, 0}, TokenLogprob{-1, none}));
+  sampler.sample(std::vector<float>{NAN, 1}, params, 3, 0, nullptr, &top);
+  EXPECT_EQ(top.size(), 5U) << "a row that is no distribution has none";
+  EXPECT_EQ(top[3], (TokenLogprob{-1, none}));
+  sampler.sample(kLogits, {}, 3, 0, nullptr, &top);
+  EXPECT_EQ(top.size(), 5U);
+}
+
+TEST(Sampler, ALogitOfMinusInfinityIsNeitherDrawnNorTold) {
+  Sampler sampler;
+  auto logits = random_logits(70, 1, 9, false);
+  for (const size_t id : {0U, 3U, 69U}) logits[id] = -INFINITY;
+  for (SamplingParams params :
+       {SamplingParams{}, SamplingParams{.temperature = 0}, SamplingParams{.top_k = 69}}) {
+    params.num_top_logprobs = 20;
+    for (int32_t i = 0; i < 500; ++i) {
+      std::vector<TokenLogprob> top;
+      const auto drawn = sampler.sample(logits, params, 3, i, nullptr, &top);
+      ASSERT_TRUE(std::isfinite(drawn.logprob));
+      for (const int32_t id : {0, 3, 69}) {
+        ASSERT_NE(drawn.token, id);
+        ASSERT_EQ(std::ranges::count(top, id, &TokenLogprob::token), 0);
+      }
+    }
+  }
+}
+
+TEST(Sampler, ScoresATokenAsItIsDrawnAtTemperatureOne) {
+  Sampler sampler;
+  const auto logits = random_logits(700, 4, 2, false);
+  for (int32_t i = 0; i < 50; ++i) {
+    const auto drawn = sampler.sample(logits, {}, 3, i);
+    EXPECT_EQ(sampler.score(logits, drawn.token), drawn.logprob);
+  }
 }
 
 TEST(Sampler, ADrawIsAFunctionOfSeedAndIndex) {

@@ -137,21 +137,44 @@ Status TorchEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) c
                describe());
 }
 
-void TorchEngine::sample() {
-  const auto count = static_cast<int64_t>(plan_.samples.size());
-  if (count == 0) return;
+template <class Row>
+float* TorchEngine::make_logits(int64_t count, Row row) {
   const int64_t hidden = config_.hidden_size;
   const float* from = hidden_.const_data_ptr<float>();
   float* picked = sampled_.mutable_data_ptr<float>();
-  float* to = picked;
-  for (const auto& sample : plan_.samples) {
-    std::memcpy(to, from + sample.row * hidden, static_cast<size_t>(hidden) * sizeof(float));
-    to += hidden;
-  }
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(picked + i * hidden, from + row(static_cast<size_t>(i)) * hidden,
+                static_cast<size_t>(hidden) * sizeof(float));
   float* logits = logits_.mutable_data_ptr<float>();
   decoder_.final_norm().forward(decoder_.tools(), count, picked, picked, nullptr);
   decoder_.head().forward(decoder_.tools(), count, picked, nullptr, logits);
-  draw(logits);
+  return logits;
+}
+
+/// Rows of prompts may be more than the head has room for.
+void TorchEngine::score() {
+  samplers_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  std::span<const StepPlan::Score> left(plan_.scores);
+  while (!left.empty()) {
+    const auto some = left.first(std::min(left.size(), static_cast<size_t>(sampled_.size(0))));
+    const auto count = static_cast<int64_t>(some.size());
+    const float* logits = make_logits(count, [&](size_t i) { return some[i].row; });
+    scored_.resize(some.size());
+    share(count, count * config_.vocab_size * kWorkOfLogit, [&](int64_t begin, int64_t end) {
+      const Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+        scored_[i] = sampler.score({logits + i * vocab, vocab}, some[i].token);
+    });
+    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], scored_[i]);
+    left = left.subspan(some.size());
+  }
+}
+
+void TorchEngine::sample() {
+  const auto count = static_cast<int64_t>(plan_.samples.size());
+  if (count == 0) return;
+  draw(make_logits(count, [this](size_t i) { return plan_.samples[i].row; }));
   for (int64_t i = 0; i < count; ++i) {
     const SampledToken& drawn = drawn_[static_cast<size_t>(i)];
     scheduler_.accept(*plan_.samples[static_cast<size_t>(i)].sequence, drawn.token, drawn.logprob);
@@ -159,7 +182,7 @@ void TorchEngine::sample() {
 }
 
 /// Each row is drawn from by itself, so threads change nothing.
-void TorchEngine::draw(const float* logits) {
+void TorchEngine::draw(float* logits) {
   const auto count = static_cast<int64_t>(plan_.samples.size());
   const int64_t vocab = config_.vocab_size;
   drawn_.resize(plan_.samples.size());
@@ -168,9 +191,11 @@ void TorchEngine::draw(const float* logits) {
     Sampler& sampler = samplers_[static_cast<size_t>(at::get_thread_num())];
     for (int64_t i = begin; i < end; ++i) {
       Sequence& sequence = *plan_.samples[static_cast<size_t>(i)].sequence;
+      const std::span<float> row(logits + i * vocab, static_cast<size_t>(vocab));
+      if (sequence.processor != nullptr) sequence.processor->apply(row);
       drawn_[static_cast<size_t>(i)] = sampler.sample(
-          {logits + i * vocab, static_cast<size_t>(vocab)}, sequence.request.sampling,
-          sequence.request.seed, static_cast<int32_t>(sequence.tokens.size()), &sequence.kept);
+          row, sequence.request.sampling, sequence.request.seed,
+          static_cast<int32_t>(sequence.tokens.size()), &sequence.kept, &sequence.top_logprobs);
     }
   });
 }
@@ -179,6 +204,7 @@ Status TorchEngine::step() {
   if (!scheduler_.plan(plan_)) return ok();
   return at_boundary("engine step", [&]() -> Status {
     RETURN_IF_ERROR(forward());
+    score();
     sample();
     scheduler_.finish_step();
     ++num_steps_;

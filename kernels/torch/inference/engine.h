@@ -47,8 +47,12 @@ class TorchEngine final : public Engine {
   void copy_rows();
   Status forward();
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
+  /// The logits of `count` rows, which row(i) names, beginning at logits_.
+  template <class Row>
+  float* make_logits(int64_t count, Row row);
+  void score();
   void sample();
-  void draw(const float* logits);
+  void draw(float* logits);
 
   // Constant after construction.
   const EngineOptions options_;
@@ -62,6 +66,7 @@ class TorchEngine final : public Engine {
   uint64_t num_steps_ = 0;
   std::vector<Sampler> samplers_;  // one a thread
   std::vector<SampledToken> drawn_;
+  std::vector<float> scored_;
   // Memory, allocated once.
   at::Tensor keys_;  // [layers, cache rows, num_kv_heads * head_dim]
   at::Tensor values_;

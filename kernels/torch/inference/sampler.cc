@@ -118,21 +118,54 @@ size_t draw(std::span<const float> weights, double uniform, std::vector<uint64_t
   return index;
 }
 
+/// The likeliest tokens of a row, the greatest first, of equals the lower id. Token i of the row is
+/// ids[i], or i where `ids` is empty; they rise. `top` has only {-1, -infinity} before.
+void fill_top(std::span<const float> logits, float inverse_temperature, float log_normalizer,
+              std::span<const int32_t> ids, std::span<TokenLogprob> top) {
+  if (top.empty()) return;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float logprob = logits[i] * inverse_temperature - log_normalizer;
+    if (!(logprob > top.back().logprob)) continue;
+    size_t place = top.size() - 1;
+    for (; place > 0 && top[place - 1].logprob < logprob; --place) top[place] = top[place - 1];
+    top[place] = {ids.empty() ? static_cast<int32_t>(i) : ids[i], logprob};
+  }
+}
+
+/// Room for what fill_top() writes.
+std::span<TokenLogprob> make_top(const SamplingParams& params, std::vector<TokenLogprob>* top) {
+  if (top == nullptr || params.num_top_logprobs == 0) return {};
+  const auto count = static_cast<size_t>(params.num_top_logprobs);
+  top->resize(top->size() + count, {-1, -std::numeric_limits<float>::infinity()});
+  return std::span(*top).last(count);
+}
+
 }  // namespace
 
-SampledToken Sampler::most_likely(std::span<const float> logits) {
+float Sampler::score(std::span<const float> logits, int32_t token) const {
+  const SoftmaxStats stats = ops_.softmax({.vocab_size = static_cast<int64_t>(logits.size()),
+                                           .inverse_temperature = 1,
+                                           .logits = logits.data(),
+                                           .weights = nullptr});
+  return logits[static_cast<size_t>(token)] - stats.log_normalizer;
+}
+
+SampledToken Sampler::most_likely(std::span<const float> logits, std::span<TokenLogprob> top) {
   const SoftmaxStats stats = ops_.softmax({.vocab_size = static_cast<int64_t>(logits.size()),
                                            .inverse_temperature = 1,
                                            .logits = logits.data(),
                                            .weights = nullptr});
   const auto best = std::find(logits.begin(), logits.end(), stats.largest);
   if (best == logits.end()) return {0, std::numeric_limits<float>::quiet_NaN()};
+  fill_top(logits, 1, stats.log_normalizer, {}, top);
   return {static_cast<int32_t>(best - logits.begin()), *best - stats.log_normalizer};
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, const SamplingParams& params,
-                             uint64_t seed, int32_t index, std::vector<std::byte>* kept) {
-  if (params.temperature == 0) return most_likely(logits);
+                             uint64_t seed, int32_t index, std::vector<std::byte>* kept,
+                             std::vector<TokenLogprob>* top) {
+  const std::span<TokenLogprob> likeliest = make_top(params, top);
+  if (params.temperature == 0) return most_likely(logits, likeliest);
   const auto vocab_size = static_cast<int32_t>(logits.size());
   const float inverse = 1.0F / static_cast<float>(params.temperature);
   const bool is_truncated = has_kept_sets(params);
@@ -151,6 +184,7 @@ SampledToken Sampler::sample(std::span<const float> logits, const SamplingParams
   if (!is_truncated || kept_.count == logits.size()) {
     if (kept != nullptr && is_truncated) append_all_kept(1, *kept);
     const size_t chosen = draw(weights_, uniform, sums_);
+    fill_top(logits, inverse, stats.log_normalizer, {}, likeliest);
     return {static_cast<int32_t>(chosen), logits[chosen] * inverse - stats.log_normalizer};
   }
   const std::span<const int32_t> ids(kept_.ids.data(), kept_.count);
@@ -162,6 +196,7 @@ SampledToken Sampler::sample(std::span<const float> logits, const SamplingParams
                         .inverse_temperature = inverse,
                         .logits = logits_.data(),
                         .weights = nullptr});
+  fill_top(logits_, inverse, stats.log_normalizer, ids, likeliest);
   return {ids[chosen], logits_[chosen] * inverse - stats.log_normalizer};
 }
 

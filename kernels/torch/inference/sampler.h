@@ -1,8 +1,9 @@
 /// Chooses the next token of one row of logits. Torch-free; scratch memory is reused.
 ///
-/// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw. Ties at the edge
-/// of top_k and top_p go to the lower token id. Temperature 0 takes the most likely token (the
-/// lowest id of equals) and reports its log-probability at temperature 1.
+/// Order: logits / temperature -> top_k -> top_p -> min_p -> renormalise -> draw; what comes before
+/// is logits_processor.h. Ties at the edge of top_k and top_p go to the lower token id. Temperature
+/// 0 takes the most likely token (the lowest id of equals) and reports its log-probability at
+/// temperature 1.
 ///
 /// All is a pure function of the row, the params, the seed and the index, defined exactly: the
 /// weight of a token is its probability over that of the most likely one, and masses are added as
@@ -10,8 +11,9 @@
 /// most likely tokens whose mass reaches top_p of what top_k left. The draw walks the kept tokens
 /// by rising id to sampling_uniform(seed, index) of their mass; a token whose weight is 0 is not
 /// kept. The log-probability is the softmax over the logits of the kept tokens alone, by rising id:
-/// just what a learner computes that is told the set. A row that is no distribution (a logit is not
-/// a number, or infinite) gives a log-probability that is not a number.
+/// just what a learner computes that is told the set. The top log-probabilities are computed as
+/// that one is. A row that is no distribution (a logit is not a number, or infinite) gives a
+/// log-probability that is not a number, and no top ones. A logit of -infinity is never drawn.
 ///
 /// Nothing is sorted: the edge of top_k or top_p is found by its bits, ten at a time, among the
 /// tokens that can be at the edge.
@@ -44,12 +46,17 @@ class Sampler {
   Sampler() : ops_(cpu_ops()) {}
 
   /// `index`: how many tokens the sequence has generated before this one. To `kept`, unless it is
-  /// null, the token's entry is appended (kept_sets.h) where has_kept_sets(params).
+  /// null, the token's entry is appended (kept_sets.h) where has_kept_sets(params). To `top`,
+  /// unless it is null, num_top_logprobs are appended, as FinishEvent has them.
   SampledToken sample(std::span<const float> logits, const SamplingParams& params, uint64_t seed,
-                      int32_t index, std::vector<std::byte>* kept = nullptr);
+                      int32_t index, std::vector<std::byte>* kept = nullptr,
+                      std::vector<TokenLogprob>* top = nullptr);
+
+  /// The log-probability of `token` in the row as it is.
+  float score(std::span<const float> logits, int32_t token) const;
 
  private:
-  SampledToken most_likely(std::span<const float> logits);
+  SampledToken most_likely(std::span<const float> logits, std::span<TokenLogprob> top);
   /// Fills kept_ with what the params leave.
   void select(const SamplingParams& params);
   void measure_blocks();

@@ -1,0 +1,58 @@
+/// LogitsProcessor: what the options of one sequence do to its logits before the temperature:
+/// logit_bias, min_tokens and the three penalties, in the order of sampling_params.h.
+///
+/// Knows the tokens of its sequence: it is made of the prompt and told every sampled token in
+/// order, so that a row of logits costs as much as the sequence has different tokens, not as much
+/// as it has tokens. Preemption leaves it alone. Pure values; rows of different sequences may be
+/// processed at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/engine/sampling_params.h"
+
+namespace primerl {
+
+class LogitsProcessor {
+ public:
+  /// Null where the params change no logit, which is what costs nothing. Refuses a logit_bias
+  /// outside the vocabulary, and min_tokens where every token would end the sequence. `sampling`
+  /// was validated; `eos_ids` are the model's.
+  static Result<std::unique_ptr<LogitsProcessor>> make(const SamplingParams& sampling,
+                                                       std::span<const int32_t> prompt_tokens,
+                                                       std::span<const int32_t> eos_ids,
+                                                       int32_t vocab_size);
+
+  /// Changes the logits [vocab_size] from which the next token is drawn.
+  void apply(std::span<float> logits) const;
+  /// The newest sampled token.
+  void take(int32_t token);
+
+ private:
+  /// A token whose logit changes.
+  struct Change {
+    int32_t token = 0;
+    float bias = 0;
+    bool is_repeated = false;   // in the prompt or the output
+    int32_t num_generated = 0;  // times in the output
+  };
+
+  LogitsProcessor() = default;
+  Change& change_of(int32_t token);
+  bool has_penalties() const;
+
+  float repetition_penalty_ = 1;
+  float frequency_penalty_ = 0;
+  float presence_penalty_ = 0;
+  int32_t min_tokens_ = 0;
+  std::vector<int32_t> ends_;  // what is not drawn before min_tokens
+  std::vector<Change> changes_;
+  std::unordered_map<int32_t, size_t> places_;  // of tokens in changes_
+  int32_t num_tokens_ = 0;                      // generated
+};
+
+}  // namespace primerl

@@ -1,0 +1,93 @@
+// What a record holds of an engine's sampling options and log-probabilities.
+#include "runtime/replay/traced_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <limits>
+
+namespace primerl {
+namespace {
+
+using testing::IsEmpty;
+
+/// Ends what a test tells it to.
+class EndingEngine final : public Engine {
+ public:
+  Status submit(SequenceRequest) override { return ok(); }
+  Status take_over(SequenceId) override { return ok(); }
+  void abort(SequenceId) override {}
+  void expire(SequenceId) override {}
+  std::vector<PrefillEvent> take_prefilled() override { return {}; }
+  std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
+  Result<uint64_t> apply(const WeightSnapshot&) override { return uint64_t{0}; }
+  EngineState state() const override { return {}; }
+  int32_t max_sequence_tokens() const override { return 64; }
+  Status step() override { return ok(); }
+  bool has_work() const override { return false; }
+
+  std::vector<FinishEvent> finished;
+};
+
+FinishEvent an_end(uint64_t id) {
+  FinishEvent end;
+  end.id = SequenceId(id);
+  end.tokens = {7};
+  end.kept = Blob(std::vector<std::byte>(5, std::byte{1}));
+  return end;
+}
+
+TEST(TracedEngine, GivesBackListsOfLogprobsOfAnySizeFromTheRecord) {
+  const float none = -std::numeric_limits<float>::infinity();
+  std::vector<FinishEvent> ends = {an_end(1), an_end(2), an_end(3), an_end(4)};
+  ends[1].top_logprobs = {{3, -0.5F}, {-1, none}};
+  ends[2].top_logprobs.assign(200'000, {70'000, -1.25F});  // more than a message holds
+  ends[2].prompt_logprobs.assign(100'000, -2.5F);
+  ends[3].prompt_logprobs = {-0.25F, none};
+  auto engine = std::make_unique<EndingEngine>();
+  engine->finished = ends;
+  std::deque<std::vector<std::byte>> tape;
+  TracedEngine recording(std::move(engine),
+                         [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); });
+  EXPECT_EQ(recording.take_finished().size(), ends.size());
+  std::vector<std::byte> answer;
+  TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
+    if (tape.empty()) return nullptr;
+    answer = std::move(tape.front());
+    tape.pop_front();
+    return &answer;
+  });
+  const auto repeated = repeating.take_finished();
+  EXPECT_THAT(tape, IsEmpty()) << "the record was not used up";
+  ASSERT_EQ(repeated.size(), ends.size());
+  for (size_t i = 0; i < ends.size(); ++i) {
+    EXPECT_EQ(repeated[i].id, ends[i].id);
+    EXPECT_EQ(repeated[i].kept, ends[i].kept) << i;
+    EXPECT_EQ(repeated[i].top_logprobs, ends[i].top_logprobs) << i;
+    EXPECT_EQ(repeated[i].prompt_logprobs, ends[i].prompt_logprobs) << i;
+  }
+}
+
+TEST(TracedEngine, ItsSavedStateHasTheOptionsOfWhatIsInFlight) {
+  SequenceRequest one;
+  one.id = SequenceId(1);
+  one.prompt_tokens = {1, 2, 3};
+  one.sampling = {.stop_ids = {4},
+                  .stop = {"x"},
+                  .min_tokens = 3,
+                  .logit_bias = {{2, -1.5}, {9, 100}},
+                  .repetition_penalty = 1.1,
+                  .frequency_penalty = 0.3,
+                  .presence_penalty = -0.7,
+                  .num_top_logprobs = 6,
+                  .prompt_logprobs = true};
+  TracedEngine recording(std::make_unique<EndingEngine>(), [](std::vector<std::byte>) {});
+  ASSERT_TRUE(recording.submit(one).ok());
+  const auto flights = read_state<EngineFlights>(recording.save_state());
+  ASSERT_TRUE(flights.ok());
+  EXPECT_EQ(flights->of.at(one.id).request.sampling, one.sampling);
+}
+
+}  // namespace
+}  // namespace primerl
