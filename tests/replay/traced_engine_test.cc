@@ -38,9 +38,11 @@ FinishEvent an_end(uint64_t id) {
   return end;
 }
 
-TEST(TracedEngine, GivesBackListsOfLogprobsOfAnySizeFromTheRecord) {
+TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   const float none = -std::numeric_limits<float>::infinity();
-  std::vector<FinishEvent> ends = {an_end(1), an_end(2), an_end(3), an_end(4)};
+  std::vector<FinishEvent> ends = {an_end(1), an_end(2), an_end(3), an_end(4), an_end(5)};
+  ends[4].tokens.assign(200'000, 9);
+  ends[4].logprobs.assign(200'000, -0.75F);
   ends[1].top_logprobs = {{3, -0.5F}, {-1, none}};
   ends[2].top_logprobs.assign(200'000, {70'000, -1.25F});  // more than a message holds
   ends[2].prompt_logprobs.assign(100'000, -2.5F);
@@ -64,6 +66,8 @@ TEST(TracedEngine, GivesBackListsOfLogprobsOfAnySizeFromTheRecord) {
   for (size_t i = 0; i < ends.size(); ++i) {
     EXPECT_EQ(repeated[i].id, ends[i].id);
     EXPECT_EQ(repeated[i].kept, ends[i].kept) << i;
+    EXPECT_EQ(repeated[i].tokens, ends[i].tokens) << i;
+    EXPECT_EQ(repeated[i].logprobs, ends[i].logprobs) << i;
     EXPECT_EQ(repeated[i].top_logprobs, ends[i].top_logprobs) << i;
     EXPECT_EQ(repeated[i].prompt_logprobs, ends[i].prompt_logprobs) << i;
   }
