@@ -177,7 +177,8 @@ class PeerConnection {
   void deliver_waiting();
   void deliver_grants(const BatchShape& shape, const ReceivedPart& bytes);
   void refuse_peer(ConnectionRefusal refusal);
-  void owe_refusal(RefusedGreeting refusal, std::string_view route);
+  void set_refusal(RefusedGreeting refusal);
+  void owe_refusal(Lane lane, std::string_view route);
   void acknowledge(Lane lane, uint64_t sequence, Time now);
   void note_alive(Lane lane, Time now);
   void go_up();

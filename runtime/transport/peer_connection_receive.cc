@@ -126,9 +126,9 @@ bool PeerConnection::check_incarnations(Lane lane, const FrameOrigin& origin,
     refuse(FrameRefusal::kIncarnation);
     // Sent once per greeting, on one lane: tells a process that it was declared dead.
     if (!is_hello || lane != Lane::kFrames) return false;
-    owe_refusal({identity_.name, "incarnation", std::to_string(peer_.incarnation),
-                 std::to_string(header.incarnation)},
-                origin.route);
+    set_refusal({identity_.name, "incarnation", std::to_string(peer_.incarnation),
+                 std::to_string(header.incarnation)});
+    owe_refusal(lane, origin.route);
     if (!std::exchange(has_told_of_outdated_, true))
       receiver_.on_refused({header.process, peer_.name, "incarnation",
                             std::to_string(peer_.incarnation), std::to_string(header.incarnation),
@@ -164,8 +164,7 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
   // Without the right pass a sender gets no answer and changes nothing.
   if (!are_equal(greeting->pass, identity_.pass)) return refuse(FrameRefusal::kStranger);
   if (state_ == ConnectionState::kFailed) {
-    owes_refusal_ = owes_refusal_ || (is_hello && refusal_);
-    if (is_hello) refusal_route_ = origin.route;
+    if (is_hello && refusal_) owe_refusal(lane, origin.route);
     return;
   }
   if (!check_incarnations(lane, origin, frame)) return;
@@ -177,7 +176,8 @@ void PeerConnection::receive_greeting(Lane lane, const FrameOrigin& origin, cons
     if (is_hello && has_greeted()) return refuse(FrameRefusal::kStranger);
     ConnectionRefusal refusal = {peer_.process, clipped(greeting->name),  differs->field,
                                  differs->ours, clipped(differs->theirs), false};
-    owe_refusal(*std::move(differs), origin.route);
+    set_refusal(*std::move(differs));
+    owe_refusal(lane, origin.route);
     return refuse_peer(std::move(refusal));
   }
   to.is_greeted = true;
@@ -232,10 +232,16 @@ void PeerConnection::refuse_peer(ConnectionRefusal refusal) {
   fail(error(Code::kInvalid, "{}", words));
 }
 
-void PeerConnection::owe_refusal(RefusedGreeting refusal, std::string_view route) {
+void PeerConnection::set_refusal(RefusedGreeting refusal) {
   for (std::string* word : {&refusal.name, &refusal.field, &refusal.ours, &refusal.theirs})
     *word = clipped(std::move(*word));
   refusal_ = std::move(refusal);
+}
+
+/// A refusal leaves on the lane of frames, and the route of the other lane leads nowhere there: a
+/// hello that comes on that one is answered with the next of this one.
+void PeerConnection::owe_refusal(Lane lane, std::string_view route) {
+  if (lane != Lane::kFrames && !connects()) return;
   refusal_route_ = route;
   owes_refusal_ = true;
 }
@@ -245,9 +251,9 @@ void PeerConnection::refuse_version(uint8_t theirs) {
   // One such frame may be damaged, and a peer that has greeted does not change its version.
   if (is_over() || has_greeted() || ++num_other_versions_ < kOtherVersionsMax) return;
   // The peer cannot read this refusal either, but it sees the version.
-  owe_refusal(
-      {identity_.name, "version", std::to_string(kPeerProtocolVersion), std::to_string(theirs)},
-      channel(Lane::kFrames).route);
+  set_refusal(
+      {identity_.name, "version", std::to_string(kPeerProtocolVersion), std::to_string(theirs)});
+  owe_refusal(Lane::kFrames, channel(Lane::kFrames).route);
   refuse_peer({peer_.process, peer_.name, "version", std::to_string(kPeerProtocolVersion),
                std::to_string(theirs), false});
 }
@@ -426,8 +432,8 @@ void PeerConnection::deliver_waiting() {
 
 void PeerConnection::fail_frame(FrameRefusal refusal, std::string_view what) {
   refuse(refusal);
-  owe_refusal({identity_.name, "protocol", fmt::format("{}: {}", to_string(refusal), what), "-"},
-              channel(Lane::kFrames).route);
+  set_refusal({identity_.name, "protocol", fmt::format("{}: {}", to_string(refusal), what), "-"});
+  owe_refusal(Lane::kFrames, channel(Lane::kFrames).route);
   fail(error(Code::kCorrupt, "'{}' (process {}) breaks the protocol ({}): {}", peer_.name,
              peer_.process, to_string(refusal), what));
 }

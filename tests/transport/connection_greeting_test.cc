@@ -98,6 +98,29 @@ TEST_F(ConnectionGreetingTest, WhoDoesNotKnowThePassChangesNothingAndLearnsNothi
   EXPECT_EQ(frames(0, Lane::kFrames).size(), 1u);
 }
 
+TEST_F(ConnectionGreetingTest, ARefusalGoesWhereTheHelloOfItsOwnLaneCameFrom) {
+  // Each lane is a socket of its own: the route of one leads nowhere on the other.
+  const OutFrame other = hello_of([](auto& it) { it.run = "another"; });
+  for (const bool bulk_is_first : {true, false}) {
+    limits_ = {};
+    ends_[0] = std::make_unique<End>(0, limits_);
+    const auto say = [&](Lane lane, const char* route) { arrive(0, lane, other, {route, 1}); };
+    if (bulk_is_first) {
+      say(Lane::kBulk, "bulk");
+      EXPECT_EQ(frames(0, Lane::kFrames).size(), 0u) << "the other lane may not be there yet";
+      say(Lane::kFrames, "frames");
+    } else {
+      say(Lane::kFrames, "frames");
+      say(Lane::kBulk, "bulk");
+    }
+    const auto answers = frames(0, Lane::kFrames);
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].header.kind, PeerFrameKind::kRefusal);
+    EXPECT_EQ(at(0).route_of(Lane::kFrames, answers[0]), "frames");
+    EXPECT_EQ(got(0).refusals().size(), 1u);
+  }
+}
+
 TEST_F(ConnectionGreetingTest, SendsAnOlderIncarnationAwayAndTellsOfItOnce) {
   open();
   ends_[0] = std::make_unique<End>(0, limits_, false, "", 3);
