@@ -100,10 +100,6 @@ std::string crossing_line(const Plan& plan) {
                      plan.edges.size());
 }
 
-bool carries_blobs(const MessageType& type) {
-  return type.schema.find("blob") != std::string::npos;
-}
-
 std::string trace_line(const TraceSettings& trace) {
   if (!trace.is_on()) return "trace off\n";
   if (trace.level == "ring")
@@ -128,14 +124,15 @@ std::string render_plan(const Plan& plan) {
     const size_t pairs = count_pairs(plan, edge);
     const double structs = static_cast<double>(edge.bound) *
                            static_cast<double>(type.size_in_memory) * static_cast<double>(pairs);
-    rows.push_back({edge.name, std::string(type.name),
-                    !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
-                    std::string(to_string(edge.transport)), std::string(to_string(edge.record)),
-                    edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
-                    std::to_string(pairs), bytes_text(structs),
-                    carries_blobs(type) ? bytes_text(static_cast<double>(edge.bytes_max) *
-                                                     static_cast<double>(pairs))
-                                        : "-"});
+    rows.push_back(
+        {edge.name, std::string(type.name),
+         !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
+         std::string(to_string(edge.transport)), std::string(to_string(edge.record)),
+         edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
+         std::to_string(pairs), bytes_text(structs),
+         detail::may_lie_beside_body(type.schema)
+             ? bytes_text(static_cast<double>(edge.bytes_max) * static_cast<double>(pairs))
+             : "-"});
   }
   const bool is_placed = plan.processes.size() > 1;
   if (!is_placed)  // nothing crosses: the column would say "memory" all the way down
@@ -146,6 +143,8 @@ std::string render_plan(const Plan& plan) {
       "\n  bound: most messages ever waiting for one pair of instances\n"
       "  structs: all pairs at their bound, without lists and texts (a message has at most 1 "
       "MiB)\n"
+      "  blobs: bytes_max of all pairs, for Blobs, arrays above 1 KiB and texts above 16 KiB, "
+      "which lie beside a message\n"
       "  record: what the trace keeps of a message\n\n" +
       trace_line(plan.trace);
   return text;
