@@ -8,14 +8,22 @@
 namespace primerl {
 namespace {
 
-/// Steps cost milliseconds, so a graph that runs delivers messages all the time.
+/// Steps cost milliseconds, so a graph that runs delivers messages, or computes, all the time.
 constexpr Duration kQuietMax = Duration::seconds(5);
 constexpr size_t kComplaintsMax = 3;
 
 /// Discards what a run would write, and keeps its warnings, errors and failed rollouts.
 class Listener final : public HostServices, public RunFiles, public StepHooks {
  public:
-  explicit Listener(RehearsalPlay& play) : play_(play) {}
+  Listener(RehearsalPlay& play, const Plan& plan) : play_(play) {
+    for (const PlanGroup& group : plan.groups) {
+      const auto computes = [&](int32_t index) {
+        const auto* contract = plan.resources[static_cast<size_t>(index)].contract;
+        return contract != nullptr && contract->computes;
+      };
+      computes_.push_back(std::any_of(group.resources.begin(), group.resources.end(), computes));
+    }
+  }
 
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues&) override {
@@ -46,15 +54,19 @@ class Listener final : public HostServices, public RunFiles, public StepHooks {
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   void after(const StepRecord& record) override {
-    if (record.kind == StepKind::kMessage) last_message_ = record.ended;
+    // A turn of an engine is given only while it has something to compute: a long completion.
+    const bool is_computing = record.kind == StepKind::kWork && computes_[record.group.index()];
+    if (record.kind == StepKind::kMessage || is_computing) last_sign_ = record.ended;
   }
 
-  Time last_message() const { return last_message_; }
+  /// When a message moved last, or an engine computed.
+  Time last_sign() const { return last_sign_; }
   uint64_t num_troubles() const { return num_troubles_; }
 
  private:
   RehearsalPlay& play_;
-  Time last_message_;
+  std::vector<bool> computes_;  // by group
+  Time last_sign_;
   uint64_t num_troubles_ = 0;
 };
 
@@ -79,7 +91,7 @@ void end_play(const RunOutcome& outcome, RehearsalPlay& play) {
 RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
   RehearsalPlay play;
   play.steps.resize(stage.plan->tenants.size());
-  Listener listener(play);
+  Listener listener(play, *stage.plan);
   const Duration quiet = quiet_max(*stage.plan);
   const uint64_t work_of_one = stage.plan->groups.size() + stage.plan->edges.size();
   const uint64_t events_max = std::max<uint64_t>(work_max / std::max<uint64_t>(work_of_one, 1), 1);
@@ -99,10 +111,10 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
   while (goes_on && play.num_events < events_max) {
     goes_on = executor.advance();
     ++play.num_events;
-    if (!troubles_when_quiet && executor.now() - listener.last_message() > quiet) {
+    if (!troubles_when_quiet && executor.now() - listener.last_sign() > quiet) {
       // What happens next shows whether it only waited or is stuck.
       play.stall = executor.stall_report();
-      play.ended = quiet_since = listener.last_message();
+      play.ended = quiet_since = listener.last_sign();
       troubles_when_quiet = listener.num_troubles();
     }
     if (troubles_when_quiet && listener.num_troubles() > *troubles_when_quiet) {
@@ -110,8 +122,8 @@ RehearsalPlay play_rehearsal(const RehearsalStage& stage, uint64_t work_max) {
       return play;
     }
     // A learner or an engine was busy for long: what it did moves messages again.
-    if (troubles_when_quiet && executor.now() - listener.last_message() <= quiet &&
-        listener.last_message() > quiet_since)
+    if (troubles_when_quiet && executor.now() - listener.last_sign() <= quiet &&
+        listener.last_sign() > quiet_since)
       troubles_when_quiet.reset();
   }
   if (!troubles_when_quiet) play.ended = executor.now();

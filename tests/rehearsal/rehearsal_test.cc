@@ -289,6 +289,28 @@ TEST(Rehearsal, WaitsForALearnerThatIsBusyForLong) {
       << rehearsal.text << render(checked.diagnostics, checked.sources);
 }
 
+TEST(Rehearsal, WaitsForAnEngineThatMakesLongCompletions) {
+  Overrides overrides;
+  // Of 8 x 60,000 tokens: 9.6 s of the virtual clock without a message.
+  overrides.sets = {"model.policy.path=\"" + kExamples + "/reverse_text/base\"",
+                    "resource.engine.backend=\"scripted\"",
+                    "resource.engine.max_sequence_tokens=65536",
+                    "resource.engine.kv_blocks=65536",
+                    "resource.engine.new_tokens_min=60000",
+                    "resource.engine.new_tokens_max=60000",
+                    "resource.learner.backend=\"scripted\"",
+                    "resource.learner.max_sequence_tokens=65536",
+                    "tenant.main.group_size=8",
+                    "tenant.main.batch_size=8",
+                    "tenant.main.sampling={ max_tokens = 60000 }"};
+  CheckedGraph checked =
+      load_graph(kExamples + "/reverse_text/graph.toml", overrides, full_catalog());
+  ASSERT_NE(checked.plan, nullptr) << render(checked.diagnostics, checked.sources);
+  const Rehearsal rehearsal = rehearse(checked, full_catalog());
+  EXPECT_NE(rehearsal.end, Rehearsal::End::kRefused)
+      << rehearsal.text << render(checked.diagnostics, checked.sources);
+}
+
 TEST(SupervisedTraining, HasOneSourceOfExamples) {
   const std::string text = text_of("reverse_text/sft.toml");
   const CheckedGraph two = checked_text(text, {"node.data.replicas=2"});

@@ -75,7 +75,13 @@ class Steps {
     for (const auto& blob : encoded->blobs) {
       const uint64_t size = blob.size();
       add(std::as_bytes(std::span(&size, 1)));
-      add(blob.bytes());
+      if (size <= kInlineBytesMax) {
+        add(blob.bytes());
+        continue;
+      }
+      const auto hash = writer_.store(blob.bytes());
+      ASSERT_TRUE(hash.ok());
+      add(*hash);
     }
     ASSERT_TRUE(writer_.append(std::as_writable_bytes(std::span(&frame, 1)), tail));
     DeliveryFrame delivered = delivery(0, step_);
@@ -103,7 +109,21 @@ void write_trace(const std::filesystem::path& folder) {
   task.prompt = "reverse: abc";
   uint32_t number = 0;
   for (const auto* type : message_catalog()) {
-    if (type->name == Task::kName) steps.handle(number, Payload::of(task));
+    if (type->name == Task::kName) {
+      steps.handle(number, Payload::of(task));
+      Task long_task;
+      long_task.prompt.assign(100'000, 'y');
+      long_task.prompt.append("z");
+      steps.handle(number, Payload::of(long_task));
+    }
+    if (type->name == Completion::kName) {
+      Completion completion;
+      completion.tokens.assign(1000, 12345);      // beside the body, in the frame
+      completion.logprobs.assign(50'000, -0.5F);  // beside the body, in the store
+      completion.kept = Blob(std::vector<std::byte>(3));
+      completion.num_cached_tokens = 4321;
+      steps.handle(number, Payload::of(completion));
+    }
     for (uint64_t seed = 0; seed < 10; ++seed) steps.handle(number, random_message(*type, seed));
     ++number;
   }
@@ -149,6 +169,12 @@ TEST(ReadTracePy, SeesWhatOurReaderSees) {
   EXPECT_THAT(output.text, HasSubstr(totals_of(folder.path())));
   EXPECT_THAT(output.text, HasSubstr(R"(: {"ordinal": 7, "prompt": "reverse: abc"})"));
   EXPECT_THAT(output.text, HasSubstr("1000 actor:1 actor.main a."));
+  // What lies beside the body is in its place.
+  EXPECT_THAT(output.text, HasSubstr(R"("prompt": "yyyy)"));
+  EXPECT_THAT(output.text, HasSubstr("yyyz\"}"));
+  EXPECT_THAT(output.text, HasSubstr(R"("tokens": [12345, 12345, )"));
+  EXPECT_THAT(output.text, HasSubstr(R"(12345], "logprobs": [-0.5, -0.5, )"));
+  EXPECT_THAT(output.text, HasSubstr(R"("kept": 3, "num_cached_tokens": 4321})"));
   for (const auto* type : message_catalog())
     EXPECT_THAT(output.text, HasSubstr(fmt::format("\n  {} #", type->name)));
 }
