@@ -24,7 +24,7 @@ Contract Env::contract() {
   return ContractOf<Env, EnvOptions>("env", "gives tasks to rollouts and judges their answers")
       .option("task_faults_max", &EnvOptions::task_faults_max, count_from(1),
               "tasks in a row that may fail before the node does")
-      .option("episodes_max", &EnvOptions::episodes_max, count_from(1) | unit("trajectories"),
+      .option("worlds_max", &EnvOptions::worlds_max, count_from(1) | unit("trajectories"),
               "trajectories whose worlds are kept between turns; one that was forgotten is played "
               "again from its first turn")
       .option("text_bytes_max", &EnvOptions::text_bytes_max,
@@ -46,7 +46,7 @@ Contract Env::contract() {
       // What an environment keeps is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
-            "num_task_faults", &Env::num_task_faults_)("episodes", &Env::episodes_);
+            "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_);
       });
 }
 
@@ -86,9 +86,9 @@ Result<bool> Env::work() {
   return task_.room() > 0;
 }
 
-Result<EnvironmentStep> Env::judge(const Action& action, Episodes::Played& played) {
+Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played) {
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
-  ASSIGN_OR_RETURN(auto step, Episodes::play(played, [&] { return environment_->begin(task); }));
+  ASSIGN_OR_RETURN(auto step, Worlds::play(played, [&] { return environment_->begin(task); }));
   if (step.done && reward_ != nullptr) {
     ASSIGN_OR_RETURN(step.reward, reward_->score(task, played.texts, step.reward));
   }
@@ -105,17 +105,17 @@ Status Env::on_action(const Action& action) {
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,
                  action.texts.size(), action.first_turn);
-  for (const uint64_t trajectory : action.ended) episodes_.forget(trajectory);
+  for (const uint64_t trajectory : action.ended) worlds_.forget(trajectory);
   Observation observation = answer_to(action);
-  auto* played = episodes_.add(action, static_cast<size_t>(options_.episodes_max));
+  auto* played = worlds_.add(action, static_cast<size_t>(options_.worlds_max));
   if (played == nullptr) {
-    services().count("episodes_unknown", 1);
+    services().count("trajectories_unknown", 1);
     observation.needs_history = true;
     observation_.send(std::move(observation));
     return ok();
   }
   ASSIGN_OR_RETURN(auto step, judge(action, *played));
-  if (step.done) episodes_.forget(action.trajectory);
+  if (step.done) worlds_.forget(action.trajectory);
   observation.is_too_long = std::cmp_greater(step.text.size(), options_.text_bytes_max);
   if (!observation.is_too_long) observation.text = std::move(step.text);
   observation.reward = step.done ? step.reward : 0;
@@ -126,7 +126,7 @@ Status Env::on_action(const Action& action) {
 
 void Env::refuse_action(const Action& action, const Error& error) {
   services().count("action_faults", 1);
-  episodes_.forget(action.trajectory);
+  worlds_.forget(action.trajectory);
   Observation observation = answer_to(action);
   observation.is_done = true;
   observation.fault = error.text();

@@ -16,8 +16,8 @@
 
 #include "actors/common/ordinals.h"
 #include "actors/env/environment.h"
-#include "actors/env/episodes.h"
 #include "actors/env/reward.h"
+#include "actors/env/worlds.h"
 #include "actors/messages/rollout.h"
 #include "graph/contract.h"
 
@@ -25,7 +25,7 @@ namespace primerl {
 
 struct EnvOptions {
   int64_t task_faults_max = 100;              // tasks in a row that may fail before the node does
-  int64_t episodes_max = 1024;                // trajectories whose worlds are kept between turns
+  int64_t worlds_max = 1024;                  // trajectories whose worlds are kept between turns
   int64_t text_bytes_max = int64_t{4} << 20;  // of one answer of the environment
 };
 
@@ -44,7 +44,7 @@ class Env final : public Actor {
  private:
   Status on_action(const Action& action);
   void refuse_action(const Action& action, const Error& error);
-  Result<EnvironmentStep> judge(const Action& action, Episodes::Played& played);
+  Result<EnvironmentStep> judge(const Action& action, Worlds::Played& played);
 
   Result<EnvironmentTask> task_of(uint64_t ordinal);
 
@@ -57,7 +57,7 @@ class Env final : public Actor {
   std::unique_ptr<Reward> reward_;  // null: the environment's own counts
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
-  Episodes episodes_;            // die before their environment
+  Worlds worlds_;                // die before their environment
   Out<Task> task_;
   Out<Observation> observation_;
 };

@@ -4,9 +4,9 @@ namespace primerl {
 namespace {
 
 /// Of an Environment that keeps nothing between turns.
-class StatelessEpisode final : public Episode {
+class StatelessWorld final : public World {
  public:
-  StatelessEpisode(Environment& environment, EnvironmentTask task)
+  StatelessWorld(Environment& environment, EnvironmentTask task)
       : environment_(environment), task_(std::move(task)) {}
 
   Result<EnvironmentStep> step(const std::string& action) override {
@@ -22,8 +22,8 @@ class StatelessEpisode final : public Episode {
 
 }  // namespace
 
-Result<std::unique_ptr<Episode>> Environment::begin(const EnvironmentTask& task) {
-  return std::unique_ptr<Episode>(std::make_unique<StatelessEpisode>(*this, task));
+Result<std::unique_ptr<World>> Environment::begin(const EnvironmentTask& task) {
+  return std::unique_ptr<World>(std::make_unique<StatelessWorld>(*this, task));
 }
 
 Result<std::vector<EnvironmentContract::SampleTask>> sample_tasks(Environment& environment,

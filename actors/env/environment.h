@@ -3,7 +3,7 @@
 /// Called by the Env actor alone, one call at a time, on that actor's own thread; a node with
 /// replicas has one Environment in each. A task follows from (seed, ordinal) and a step from the
 /// task and all actions so far, so a restarted or replayed run sees the same world. What is costly
-/// to make again (a sandbox, a game) is kept in an Episode between the turns; an episode that was
+/// to make again (a sandbox, a game) is kept in a World between the turns; a world that was
 /// lost is begun again and plays the earlier actions. A returned error costs the rollout it was
 /// for, not the run. Texts are UTF-8 and are tokenised exactly as they stand.
 #pragma once
@@ -34,10 +34,10 @@ struct EnvironmentStep {
 };
 
 /// One trajectory's world between its turns. It dies when the trajectory has ended, or when the Env
-/// actor has more of them than `episodes_max`.
-class Episode {
+/// actor has more of them than `worlds_max`.
+class World {
  public:
-  virtual ~Episode() = default;
+  virtual ~World() = default;
   /// Judges the decoded text of the next turn, special tokens left out.
   virtual Result<EnvironmentStep> step(const std::string& action) = 0;
 };
@@ -54,7 +54,7 @@ class Environment {
                                        const std::vector<std::string>& actions) = 0;
   /// A world for one trajectory of `task`, for environments that keep something between its turns;
   /// the Environment outlives it. Here: one that calls step() with all actions so far.
-  virtual Result<std::unique_ptr<Episode>> begin(const EnvironmentTask& task);
+  virtual Result<std::unique_ptr<World>> begin(const EnvironmentTask& task);
   /// What a perfect policy says in `task`, turn by turn: what supervised examples are made of. The
   /// steps it leads to end with the last turn and not before. Empty when the environment knows
   /// none; here, the answer in one turn.

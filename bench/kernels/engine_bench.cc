@@ -15,7 +15,10 @@
 // 4,800: prefill alone is 6.25 times less, and the 128 decode steps stay.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+
 #include "bench/kernels/shapes.h"
+#include "graph/base/random.h"
 
 namespace primerl::bench {
 namespace {

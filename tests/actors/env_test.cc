@@ -178,9 +178,9 @@ TEST_F(EnvStory, AnAnswerThatIsTooLongIsLeftOut) {
 /// Counts what was played in it; "over" ends it.
 class Counted final : public Environment {
  public:
-  struct World final : Episode {
-    explicit World(Counted& owner) : owner(owner) { ++owner.num_begun; }
-    ~World() override { ++owner.num_gone; }
+  struct Sandbox final : World {
+    explicit Sandbox(Counted& counted) : owner(counted) { ++owner.num_begun; }
+    ~Sandbox() override { ++owner.num_gone; }
     Result<EnvironmentStep> step(const std::string& action) override {
       ++owner.num_steps;
       if (action == "fault") return error(Code::kUnavailable, "broken");
@@ -194,17 +194,17 @@ class Counted final : public Environment {
     return EnvironmentTask{"?", "!"};
   }
   Result<EnvironmentStep> step(const EnvironmentTask&, const std::vector<std::string>&) override {
-    return error(Code::kInternal, "it plays episodes");
+    return error(Code::kInternal, "it plays worlds");
   }
-  Result<std::unique_ptr<Episode>> begin(const EnvironmentTask&) override {
-    return std::unique_ptr<Episode>(std::make_unique<World>(*this));
+  Result<std::unique_ptr<World>> begin(const EnvironmentTask&) override {
+    return std::unique_ptr<World>(std::make_unique<Sandbox>(*this));
   }
   int num_begun = 0, num_gone = 0, num_steps = 0;
 };
 
-struct EpisodeStory : ::testing::Test {
-  explicit EpisodeStory(int64_t episodes_max = 2) {
-    options.episodes_max = episodes_max;
+struct WorldStory : ::testing::Test {
+  explicit WorldStory(int64_t worlds_max = 2) {
+    options.worlds_max = worlds_max;
     auto made = std::make_unique<Counted>();
     counted = made.get();
     env =
@@ -221,31 +221,31 @@ struct EpisodeStory : ::testing::Test {
   std::unique_ptr<NodeRunner<Env>> env;
 };
 
-TEST_F(EpisodeStory, NoTurnPlaysTheEarlierOnesAgain) {
+TEST_F(WorldStory, NoTurnPlaysTheEarlierOnesAgain) {
   EXPECT_EQ(act(turn_of(1, 0, {"a"})).text, "a");
   EXPECT_EQ(act(turn_of(1, 1, {"b"})).text, "ab");
   EXPECT_EQ(act(turn_of(1, 2, {"c"})).text, "abc");
   EXPECT_EQ(counted->num_begun, 1);
   EXPECT_EQ(counted->num_steps, 3);
   EXPECT_TRUE(act(turn_of(1, 3, {"over"})).is_done);
-  EXPECT_EQ(counted->num_gone, 1) << "an episode that is over is given up at once";
+  EXPECT_EQ(counted->num_gone, 1) << "a world that is over is given up at once";
 }
 
-TEST_F(EpisodeStory, AnUnknownTrajectoryIsAskedForAllItsTurns) {
+TEST_F(WorldStory, AnUnknownTrajectoryIsAskedForAllItsTurns) {
   EXPECT_TRUE(act(turn_of(1, 1, {"b"})).needs_history);
   EXPECT_EQ(counted->num_steps, 0);
   const auto said = act(turn_of(1, 0, {"a", "b"}));
   EXPECT_FALSE(said.needs_history);
   EXPECT_EQ(said.text, "ab");
-  EXPECT_EQ(env->counter("episodes_unknown"), 1);
+  EXPECT_EQ(env->counter("trajectories_unknown"), 1);
 }
 
-TEST_F(EpisodeStory, ATurnThatWasLeftOutIsNoticed) {
+TEST_F(WorldStory, ATurnThatWasLeftOutIsNoticed) {
   (void)act(turn_of(1, 0, {"a"}));
   EXPECT_TRUE(act(turn_of(1, 2, {"c"})).needs_history);
 }
 
-TEST_F(EpisodeStory, OneMoreThanEpisodesMaxEndsTheOneNotUsedForLongest) {
+TEST_F(WorldStory, OneMoreThanWorldsMaxEndsTheOneNotUsedForLongest) {
   (void)act(turn_of(1, 0, {"a"}));
   (void)act(turn_of(2, 0, {"a"}));
   (void)act(turn_of(1, 1, {"b"}));
@@ -256,7 +256,7 @@ TEST_F(EpisodeStory, OneMoreThanEpisodesMaxEndsTheOneNotUsedForLongest) {
   EXPECT_TRUE(act(turn_of(2, 1, {"b"})).needs_history);
 }
 
-TEST_F(EpisodeStory, ATrajectoryThatEndedElsewhereIsGivenUp) {
+TEST_F(WorldStory, ATrajectoryThatEndedElsewhereIsGivenUp) {
   (void)act(turn_of(1, 0, {"a"}));
   Action next = turn_of(2, 0, {"a"});
   next.ended = {1, 77};
@@ -265,18 +265,18 @@ TEST_F(EpisodeStory, ATrajectoryThatEndedElsewhereIsGivenUp) {
   EXPECT_TRUE(act(turn_of(1, 1, {"b"})).needs_history);
 }
 
-TEST_F(EpisodeStory, AFaultEndsTheEpisode) {
+TEST_F(WorldStory, AFaultEndsTheWorld) {
   (void)act(turn_of(1, 0, {"a"}));
   EXPECT_THAT(act(turn_of(1, 1, {"fault"})).fault, HasSubstr("broken"));
   EXPECT_EQ(counted->num_gone, 1);
 }
 
-TEST_F(EpisodeStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
+TEST_F(WorldStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
   (void)act(turn_of(1, 0, {"a"}));
   (void)act(turn_of(1, 1, {"b"}));
   const Contract contract = Env::contract();
   const SavedFields state = save_actor(contract, env->node());
-  struct Another : EpisodeStory {
+  struct Another : WorldStory {
     void TestBody() override {}
   } other;
   ASSERT_TRUE(other.env->start().ok());
@@ -287,7 +287,7 @@ TEST_F(EpisodeStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
   EXPECT_EQ(other.counted->num_steps, 4);
 }
 
-TEST_F(EpisodeStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {
+TEST_F(WorldStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {
   Action action = turn_of(1, 0, {"a"});
   action.turn = 4;
   EXPECT_THAT(act(action).fault, HasSubstr("turn 4 has 1 texts from turn 0 on"));

@@ -1,13 +1,13 @@
-#include "actors/env/episodes.h"
+#include "actors/env/worlds.h"
 
 #include <algorithm>
 
 namespace primerl {
 
-Episodes::Played* Episodes::add(const Action& action, size_t episodes_max) {
+Worlds::Played* Worlds::add(const Action& action, size_t worlds_max) {
   if (action.first_turn == 0) {
     forget(action.trajectory);
-    if (played_.size() >= episodes_max && !played_.empty())
+    if (played_.size() >= worlds_max && !played_.empty())
       played_.erase(std::min_element(played_.begin(), played_.end(), [](auto& a, auto& b) {
         return a.second.last_use < b.second.last_use;
       }));
@@ -24,9 +24,9 @@ Episodes::Played* Episodes::add(const Action& action, size_t episodes_max) {
   return &played;
 }
 
-Result<EnvironmentStep> Episodes::play(
-    Played& played, const std::function<Result<std::unique_ptr<Episode>>()>& begin) {
-  CHECK(!played.texts.empty(), "an episode without an action was played");
+Result<EnvironmentStep> Worlds::play(Played& played,
+                                     const std::function<Result<std::unique_ptr<World>>()>& begin) {
+  CHECK(!played.texts.empty(), "a world without an action was played");
   size_t first = played.texts.size() - 1;
   if (played.world == nullptr) {
     ASSIGN_OR_RETURN(played.world, begin());
