@@ -6,9 +6,12 @@ namespace primerl {
 namespace {
 
 Status validate_truncation(const SamplingParams& sampling) {
-  if (!(sampling.temperature >= 0) || !std::isfinite(sampling.temperature))
+  // Below it logits divided by the temperature leave what a float can tell apart.
+  const bool is_greedy = sampling.temperature == 0;
+  if (!(is_greedy || sampling.temperature >= kTemperatureMin) ||
+      !std::isfinite(sampling.temperature))
     return error(Code::kInvalid, "temperature {} is not valid", sampling.temperature)
-        .note("temperature is 0 (greedy) or above");
+        .note(fmt::format("temperature is 0 (greedy) or at least {}", kTemperatureMin));
   if (sampling.top_k < 0)
     return error(Code::kInvalid, "top_k {} is not valid", sampling.top_k)
         .note("top_k is 0 (off) or above");

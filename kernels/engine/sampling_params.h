@@ -83,13 +83,14 @@ struct SamplingParams {
   }
 };
 
-inline constexpr size_t kStopsMax = 16;          // texts of `stop`
-inline constexpr size_t kStopBytesMax = 256;     // of one of them
-inline constexpr size_t kStopIdsMax = 64;        // ids of `stop_ids`
-inline constexpr size_t kLogitBiasesMax = 1024;  // tokens of `logit_bias`
-inline constexpr double kLogitBiasMax = 100;     // and -100 the least
-inline constexpr double kPenaltyMax = 2;         // and -2 the least, of frequency and presence
-inline constexpr double kRepetitionMin = 0.001;  // logits times or by these stay finite
+inline constexpr double kTemperatureMin = 0.001;  // of those above 0
+inline constexpr size_t kStopsMax = 16;           // texts of `stop`
+inline constexpr size_t kStopBytesMax = 256;      // of one of them
+inline constexpr size_t kStopIdsMax = 64;         // ids of `stop_ids`
+inline constexpr size_t kLogitBiasesMax = 1024;   // tokens of `logit_bias`
+inline constexpr double kLogitBiasMax = 100;      // and -100 the least
+inline constexpr double kPenaltyMax = 2;          // and -2 the least, of frequency and presence
+inline constexpr double kRepetitionMin = 0.001;   // logits times or by these stay finite
 inline constexpr double kRepetitionMax = 1000;
 inline constexpr int32_t kTopLogprobsMax = 20;
 

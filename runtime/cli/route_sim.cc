@@ -53,6 +53,21 @@ Result<SessionTrace> read_sessions(const RouteSimArguments& arguments) {
   return read_session_trace(path);
 }
 
+/// A file of one's own: what is read stays as it is, and so does what is no file.
+Status write_sessions(const RouteSimArguments& arguments, const SessionTrace& trace) {
+  const std::filesystem::path path(arguments.write);
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) {
+    if (!std::filesystem::is_regular_file(path, ignored))
+      return error(Code::kInvalid, "'{}' is no file", arguments.write)
+          .note("--write makes a file, or replaces one");
+    if (std::filesystem::equivalent(path, arguments.sessions, ignored))
+      return error(Code::kInvalid, "'{}' is the trace that is read", arguments.write)
+          .note("the names of blocks would take the place of its token ids; give another name");
+  }
+  return replace_file(system_files(), arguments.write, session_trace_text(trace));
+}
+
 Json to_json(const RouteOutcome& outcome) {
   return Json::object()
       .set("policy", outcome.policy)
@@ -75,8 +90,7 @@ int run_route_sim(const RouteSimArguments& arguments) {
   const auto trace = read_sessions(arguments);
   if (!trace.ok()) return fail(trace.error(), kExitBadConfiguration);
   if (!arguments.write.empty()) {
-    const Status written =
-        replace_file(system_files(), arguments.write, session_trace_text(*trace));
+    const Status written = write_sessions(arguments, *trace);
     if (!written.ok()) return fail(written.error(), kExitFailed);
   }
   Json list = Json::array();

@@ -48,7 +48,7 @@ Status for_each_line(const std::filesystem::path& file, bool is_last_line_option
                    line.size(), kTraceLineBytesMax);
     ASSIGN_OR_RETURN(const Json json, parse_json(line, where));
     if (!json.is_object())
-      return error(Code::kInvalid, "{}: a line is an object, not a {}", where, json.kind());
+      return error(Code::kInvalid, "{}: a line is an object, not {}", where, json.kind());
     if (Status taken = take(json); !taken.ok()) return Error(taken.error()).while_doing(where);
   }
   return ok();

@@ -197,7 +197,7 @@ void Flow::update_full(OutLink& out) {
     if (since == 0) out.full_since_ns.set(time);
   } else {
     out.full_since_ns.set(0);
-    if (time > since) out.blocked_ns.add(time - since);
+    if (since != 0 && time > since) out.blocked_ns.add(time - since);
   }
   OutputFlow& output = outputs[out.actor][out.link->output];
   output.num_full += full ? 1u : -1u;
@@ -215,7 +215,8 @@ void Flow::put_back(OutLink& out, std::vector<Envelope> outbox,
   const uint64_t full_since_ns = out.full_since_ns.get();
   const uint64_t blocked_ns = out.blocked_ns.get();
   update_full(out);
-  out.full_since_ns.set(full_since_ns);
+  // One that was not full when it was saved is full from now on.
+  if (full_since_ns != 0 || !out.is_full) out.full_since_ns.set(full_since_ns);
   out.blocked_ns.set(blocked_ns);
 }
 

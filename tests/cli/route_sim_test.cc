@@ -1,6 +1,7 @@
 // `primerl-graph route-sim`, run as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -46,6 +47,23 @@ TEST(RouteSim, AWrittenTraceGivesTheSameTable) {
   const auto other = run_graph_program({"route-sim", written});
   EXPECT_EQ(other.code, 0) << other.err;
   EXPECT_EQ(one.out, other.out);
+}
+
+TEST(RouteSim, WritesOverNothingButAFileOfItsOwn) {
+  ScratchFolder scratch;
+  const std::string copy = (scratch.path() / "copy.jsonl").string();
+  ASSERT_EQ(run_graph_program({"route-sim", sessions(), "--write", copy}).code, 0);
+  const auto itself = run_graph_program({"route-sim", copy, "--write", copy});
+  EXPECT_EQ(itself.code, 1);
+  EXPECT_THAT(itself.err, HasSubstr("is the trace that is read"));
+  const std::string pipe = (scratch.path() / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {scratch.path().string(), pipe}) {
+    const auto end = run_graph_program({"route-sim", copy, "--write", path});
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.err, HasSubstr("'" + path + "' is no file"));
+  }
+  EXPECT_EQ(run_graph_program({"route-sim", copy}).code, 0) << "it is still there";
 }
 
 TEST(RouteSim, AFaultSaysWhereAndWhatIsMeant) {

@@ -29,6 +29,13 @@ TEST(SamplingParams, TheDefaultsAreValidAndChangeNoLogit) {
       {.temperature = 0.5, .top_k = 3, .num_top_logprobs = 20, .prompt_logprobs = true}));
 }
 
+TEST(SamplingParams, ATemperatureIsZeroOrNotTooSmall) {
+  EXPECT_EQ(refusal({.temperature = 0}), "");
+  EXPECT_EQ(refusal({.temperature = kTemperatureMin}), "");
+  for (const double bad : {0.0009, 1e-7, 1e-40, -1.0, static_cast<double>(NAN)})
+    EXPECT_THAT(refusal({.temperature = bad}), HasSubstr("0 (greedy) or at least 0.001")) << bad;
+}
+
 TEST(SamplingParams, WhateverChangesALogitIsSaid) {
   EXPECT_TRUE(changes_logits({.min_tokens = 1}));
   EXPECT_TRUE(changes_logits({.logit_bias = {{3, 0}}}));
