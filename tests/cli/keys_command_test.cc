@@ -88,9 +88,11 @@ TEST_F(KeysCommand, ListsWhoWasLetIn) {
 TEST_F(KeysCommand, NamesWhatCannotBeLetIn) {
   const std::string key = made("key");
   const auto list = in("allow");
-  const auto broken = keys({"allow", key.substr(1), "--process", "training", "--list", list});
+  // Without its last character, as the rest may begin like a flag when its first is missing.
+  const std::string cut = key.substr(0, key.size() - 1);
+  const auto broken = keys({"allow", cut, "--process", "training", "--list", list});
   EXPECT_EQ(broken.code, 3);
-  EXPECT_THAT(broken.err, HasSubstr("'" + key.substr(1) + "' is no public key"));
+  EXPECT_THAT(broken.err, HasSubstr("'" + cut + "' is no public key"));
   EXPECT_THAT(keys({"allow", key, "--list", list}).err, HasSubstr("--process is missing"));
   EXPECT_THAT(keys({"allow", key, "--process", "a b", "--list", list}).err,
               HasSubstr("'a b' is no name of a process"));
