@@ -19,16 +19,22 @@ namespace primerl {
 
 /// One turn of one trajectory. Request numbers are unique per tenant for ever, below 2^48; a
 /// re-issued turn gets a new one.
+///
+/// A later turn brings only what its prompt has beyond the session's last one, so that a trajectory
+/// of many turns costs what it has tokens. An engine without that beginning answers
+/// kUnknownSession, and the turn is asked for again with its whole prompt.
 struct GenerateRequest {
   static constexpr std::string_view kName = "GenerateRequest";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint64_t request = 0;
-  uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
-  uint32_t attempt = 0;   // of the rollout; a re-issued one counts up
-  PolicyVersion version;  // live when the group opened: the engine must have applied it
-  std::string salt;       // KV cache identity within the tenant: version of the group
-  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens], extends the last turn's exactly
+  uint64_t session = 0;       // the trajectory: turns of one session stay on one engine
+  uint32_t attempt = 0;       // of the rollout; a re-issued one counts up
+  PolicyVersion version;      // live when the group opened: the engine must have applied it
+  std::string salt;           // KV cache identity within the tenant: version of the group
+  int32_t prompt_offset = 0;  // tokens of the prompt that the engine knows
+  uint64_t known_digest = 0;  // digest_of() them; anything when there are none
+  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens - prompt_offset]: those that follow
   uint64_t seed = 0;                   // of the draws; keyed by position, never by timing
   double temperature = 1.0;
   double top_p = 1.0;
@@ -43,15 +49,19 @@ struct GenerateRequest {
   /// it: so the router knows what an engine still owes.
   std::vector<uint64_t> answered;
 
+  size_t num_prompt_tokens() const {
+    return static_cast<size_t>(prompt_offset) + prompt_tokens.size();
+  }
+
   template <class F>
   static void fields(F& f) {
     using G = GenerateRequest;
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
-        "version", &G::version)("salt", &G::salt)("prompt_tokens", &G::prompt_tokens)(
-        "seed", &G::seed)("temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)(
-        "top_k", &G::top_k)("max_tokens", &G::max_tokens)("ignore_eos", &G::ignore_eos)(
-        "stop_ids", &G::stop_ids)("stop", &G::stop)("time_left", &G::time_left)("answered",
-                                                                                &G::answered);
+        "version", &G::version)("salt", &G::salt)("prompt_offset", &G::prompt_offset)(
+        "known_digest", &G::known_digest)("prompt_tokens", &G::prompt_tokens)("seed", &G::seed)(
+        "temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)(
+        "max_tokens", &G::max_tokens)("ignore_eos", &G::ignore_eos)("stop_ids", &G::stop_ids)(
+        "stop", &G::stop)("time_left", &G::time_left)("answered", &G::answered);
   }
 };
 

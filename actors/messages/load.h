@@ -11,7 +11,7 @@ namespace primerl {
 
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   InstanceId engine;          // the prefill or decode instance that speaks
   uint64_t num_finished = 0;  // requests ended here since the start: guard = sent - finished
@@ -19,6 +19,9 @@ struct EngineLoad {
   /// Requests that it queues beyond those received. Of a prefill instance; whoever sent more than
   /// it received holds the difference back.
   int32_t num_room = 0;
+  /// Requests that ended here since the start because the engine failed them (kFailed); what was
+  /// refused, cancelled or had no room is none of them.
+  uint64_t num_failed = 0;
   int32_t num_waiting = 0;
   int32_t num_running = 0;
   int32_t num_free_blocks = 0;
@@ -30,8 +33,8 @@ struct EngineLoad {
     using L = EngineLoad;
     f("engine", &L::engine)("num_finished", &L::num_finished)("num_received", &L::num_received)(
         "num_room", &L::num_room)("num_waiting", &L::num_waiting)("num_running", &L::num_running)(
-        "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)("applied",
-                                                                              &L::applied);
+        "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)(
+        "num_failed", &L::num_failed)("applied", &L::applied);
   }
 };
 

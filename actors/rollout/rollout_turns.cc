@@ -108,6 +108,8 @@ Status Rollout::on_completion(const Completion& completion) {
       break;
     case FinishReason::kRefused:
     case FinishReason::kCancelled:
+    case FinishReason::kUnknownSession:
+    case FinishReason::kFailed:
       fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
       break;
   }

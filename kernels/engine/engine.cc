@@ -14,6 +14,10 @@ std::string_view to_string(FinishReason reason) {
       return "refused";
     case FinishReason::kEngineLost:
       return "engine_lost";
+    case FinishReason::kUnknownSession:
+      return "unknown_session";
+    case FinishReason::kFailed:
+      return "failed";
   }
   return "refused";
 }

@@ -10,7 +10,15 @@
 namespace primerl {
 
 /// Why a sequence ended; of a request that no engine answered, too.
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kRefused, kEngineLost };
+enum class FinishReason : uint8_t {
+  kStop,
+  kLength,
+  kCancelled,
+  kRefused,
+  kEngineLost,
+  kUnknownSession,  // its prompt began where the engine's copy of the session does not: ask whole
+  kFailed,          // the engine could not compute it, which says nothing against the request
+};
 std::string_view to_string(FinishReason reason);  // "stop", "length", ...
 
 /// Tokens [begin, end) of a completion were made by `version` of the weights it was asked of.
