@@ -1,5 +1,6 @@
-/// How a request is named where several tenants meet: (tenant, request), and the engine's
-/// SequenceId made of both, so that Prefill and Decode name one sequence without asking each other.
+/// How requests and sessions are named where several tenants meet: (tenant, request), and the
+/// engine's SequenceId made of both, so that Prefill and Decode name one sequence without asking
+/// each other.
 #pragma once
 
 #include <compare>
@@ -19,6 +20,16 @@ struct RequestName {
   template <class F>
   static void fields(F& f) {
     f("tenant", &RequestName::tenant)("request", &RequestName::request);
+  }
+};
+
+struct SessionName {
+  TenantSlot tenant;
+  uint64_t session = 0;
+  friend constexpr auto operator<=>(const SessionName&, const SessionName&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &SessionName::tenant)("session", &SessionName::session);
   }
 };
 

@@ -8,14 +8,37 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "graph/base/random.h"
 #include "graph/message.h"
 #include "kernels/engine/finish.h"
 
 namespace primerl {
+
+/// How many of a prompt's first tokens two actors have in common, and a digest of them: a copy with
+/// another digest is another prompt.
+struct TokenPrefix {
+  int32_t num_tokens = 0;
+  uint64_t digest = 0;
+
+  /// This one and `tokens` behind it.
+  TokenPrefix extended(std::span<const int32_t> tokens) const {
+    TokenPrefix longer{num_tokens + static_cast<int32_t>(tokens.size()), digest};
+    for (const int32_t token : tokens)
+      longer.digest = mix(longer.digest, static_cast<uint32_t>(token));
+    return longer;
+  }
+
+  friend bool operator==(const TokenPrefix&, const TokenPrefix&) = default;
+  template <class F>
+  static void fields(F& f) {
+    f("num_tokens", &TokenPrefix::num_tokens)("digest", &TokenPrefix::digest);
+  }
+};
 
 /// One turn of one trajectory. Request numbers are unique per tenant for ever, below 2^48; a
 /// re-issued turn gets a new one.
@@ -28,13 +51,12 @@ struct GenerateRequest {
   static constexpr uint32_t kVersion = 3;
 
   uint64_t request = 0;
-  uint64_t session = 0;       // the trajectory: turns of one session stay on one engine
-  uint32_t attempt = 0;       // of the rollout; a re-issued one counts up
-  PolicyVersion version;      // live when the group opened: the engine must have applied it
-  std::string salt;           // KV cache identity within the tenant: version of the group
-  int32_t prompt_offset = 0;  // tokens of the prompt that the engine knows
-  uint64_t known_digest = 0;  // digest_of() them; anything when there are none
-  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens - prompt_offset]: those that follow
+  uint64_t session = 0;   // the trajectory: turns of one session stay on one engine
+  uint32_t attempt = 0;   // of the rollout; a re-issued one counts up
+  PolicyVersion version;  // live when the group opened: the engine must have applied it
+  std::string salt;       // KV cache identity within the tenant: version of the group
+  TokenPrefix known;      // of the prompt: what came with the session's last turn
+  std::vector<int32_t> prompt_tokens;  // [num_prompt_tokens - known.num_tokens]: what follows it
   uint64_t seed = 0;                   // of the draws; keyed by position, never by timing
   double temperature = 1.0;
   double top_p = 1.0;
@@ -49,19 +71,19 @@ struct GenerateRequest {
   /// it: so the router knows what an engine still owes.
   std::vector<uint64_t> answered;
 
-  size_t num_prompt_tokens() const {
-    return static_cast<size_t>(prompt_offset) + prompt_tokens.size();
+  int64_t num_prompt_tokens() const {
+    return int64_t{known.num_tokens} + static_cast<int64_t>(prompt_tokens.size());
   }
 
   template <class F>
   static void fields(F& f) {
     using G = GenerateRequest;
     f("request", &G::request)("session", &G::session)("attempt", &G::attempt)(
-        "version", &G::version)("salt", &G::salt)("prompt_offset", &G::prompt_offset)(
-        "known_digest", &G::known_digest)("prompt_tokens", &G::prompt_tokens)("seed", &G::seed)(
-        "temperature", &G::temperature)("top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)(
-        "max_tokens", &G::max_tokens)("ignore_eos", &G::ignore_eos)("stop_ids", &G::stop_ids)(
-        "stop", &G::stop)("time_left", &G::time_left)("answered", &G::answered);
+        "version", &G::version)("salt", &G::salt)("known", &G::known)(
+        "prompt_tokens", &G::prompt_tokens)("seed", &G::seed)("temperature", &G::temperature)(
+        "top_p", &G::top_p)("min_p", &G::min_p)("top_k", &G::top_k)("max_tokens", &G::max_tokens)(
+        "ignore_eos", &G::ignore_eos)("stop_ids", &G::stop_ids)("stop", &G::stop)(
+        "time_left", &G::time_left)("answered", &G::answered);
   }
 };
 

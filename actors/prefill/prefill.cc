@@ -7,11 +7,12 @@ namespace {
 
 constexpr int64_t kDonePerTurn = 64;
 
-SequenceRequest sequence_for(const GenerateRequest& request, RequestName name) {
+SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<int32_t>& prompt,
+                             RequestName name) {
   SequenceRequest sequence;
   sequence.id = sequence_of(name);
   sequence.tenant = name.tenant;
-  sequence.prompt_tokens = request.prompt_tokens;
+  sequence.prompt_tokens = prompt;
   sequence.sampling.temperature = request.temperature;
   sequence.sampling.top_k = request.top_k;
   sequence.sampling.top_p = request.top_p;
@@ -34,6 +35,10 @@ Contract Prefill::contract() {
       .uses<WeightChannel>("weights", &O::weights, "where new weights come from")
       .option("lease", &O::lease, above(0),
               "how long a finished prompt's KV waits for decode before it is freed")
+      .option("session_tokens_max", &O::session_tokens_max,
+              between(1, kSessionTokensLimit) | unit("tokens"),
+              "prompts remembered of sessions, so that a later turn brings its end alone; the "
+              "session used least recently is forgotten, and its next turn asked for whole")
       .in("request", &Prefill::on_request, "a prompt to continue",
           refuse_with(&Prefill::refuse_request))
       .in("abort", &Prefill::on_abort, "a request that nobody wants any more", optional_port())
@@ -55,7 +60,8 @@ Contract Prefill::contract() {
         engine_fields(f);
         f("submitted", &P::submitted_)("done_waiting", &P::done_waiting_)("parked", &P::parked_)(
             "leases", &P::leases_)("is_lease_armed", &P::is_lease_armed_)(
-            "cancelled", &P::cancelled_)("num_received", &P::num_received_);
+            "cancelled", &P::cancelled_)("num_received", &P::num_received_)("sessions",
+                                                                            &P::sessions_);
       });
 }
 
@@ -69,25 +75,35 @@ Status Prefill::on_request(const GenerateRequest& request) {
   }
   if (!is_nameable(name))
     return error(Code::kInvalid, "request {} is not below 2^{}", request.request, kRequestBits);
-  const Status submitted = submit(request, name, delivery.ref, delivery.origin);
+  const auto* prompt = sessions_.take({delivery.tenant, request.session}, request.known,
+                                      request.prompt_tokens, options_.session_tokens_max);
+  if (prompt == nullptr) {
+    services().count("sessions_unknown", 1);
+    answer(request, FinishReason::kUnknownSession, "this engine has another beginning, or none");
+    return ok();
+  }
+  const Status submitted = submit(request, *prompt, name, delivery.ref, delivery.origin);
   if (submitted.ok() || submitted.error().code() != Code::kExhausted) return submitted;
   // There is room again when the engine has gone on: lack of it is no answer.
   parked_ = Parked{request, name, delivery.ref, delivery.origin};
+  parked_->request.known = {};
+  parked_->request.prompt_tokens = *prompt;
   services().pause("request");
   services().count("requests_parked", 1);
   return ok();
 }
 
-Status Prefill::submit(const GenerateRequest& request, RequestName name, StepRef cause,
-                       InstanceId origin) {
-  RETURN_IF_ERROR(engine_->submit(sequence_for(request, name)));
-  submitted_[name] = {request.session, request.attempt,
-                      static_cast<int32_t>(request.prompt_tokens.size()), cause, origin};
+Status Prefill::submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
+                       RequestName name, StepRef cause, InstanceId origin) {
+  RETURN_IF_ERROR(engine_->submit(sequence_for(request, prompt, name)));
+  submitted_[name] = {request.session, request.attempt, static_cast<int32_t>(prompt.size()), cause,
+                      origin};
   return ok();
 }
 
 void Prefill::submit_parked() {
-  const Status submitted = submit(parked_->request, parked_->name, parked_->cause, parked_->origin);
+  const Status submitted = submit(parked_->request, parked_->request.prompt_tokens, parked_->name,
+                                  parked_->cause, parked_->origin);
   if (!submitted.ok() && submitted.error().code() == Code::kExhausted) return;
   const Parked parked = unpark();
   if (!submitted.ok()) answer_parked(parked, FinishReason::kRefused, submitted.error().text());

@@ -9,7 +9,8 @@
 /// engine tells the end of a sequence once, and Decode asks. Prefill answers only what the engine
 /// never took in. When the engine's queue is full, the newest request waits here and those behind
 /// it in the edge, until there is room. A finished prompt's KV is held under a lease: when nobody
-/// takes it over in time the engine frees it.
+/// takes it over in time the engine frees it. Of each session the last prompt is kept
+/// (session_prompts.h), and a later turn brings what follows.
 #pragma once
 
 #include <deque>
@@ -19,6 +20,7 @@
 #include "actors/common/engine_user.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
+#include "actors/prefill/session_prompts.h"
 
 namespace primerl {
 
@@ -26,6 +28,7 @@ struct PrefillOptions {
   std::string engine;
   std::string weights;
   Duration lease = Duration::seconds(30);  // of a finished prompt's KV
+  int64_t session_tokens_max = int64_t{1} << 23;
 };
 
 class Prefill final : public EngineUser {
@@ -63,7 +66,7 @@ class Prefill final : public EngineUser {
       f("event", &Done::event)("submitted", &Done::submitted);
     }
   };
-  /// The request that found the engine's queue full.
+  /// The request that found the engine's queue full, with its whole prompt.
   struct Parked {
     GenerateRequest request;
     RequestName name;
@@ -91,7 +94,8 @@ class Prefill final : public EngineUser {
   Status on_lease();
   void refuse_request(const GenerateRequest& request, const Error& error);
 
-  Status submit(const GenerateRequest& request, RequestName name, StepRef cause, InstanceId origin);
+  Status submit(const GenerateRequest& request, const std::vector<int32_t>& prompt,
+                RequestName name, StepRef cause, InstanceId origin);
   /// Tries the parked request again; in the end its answer, or the engine has it.
   void submit_parked();
   Parked unpark();
@@ -110,6 +114,7 @@ class Prefill final : public EngineUser {
   std::deque<Lease> leases_;       // passed on, in the order of their ends
   bool is_lease_armed_ = false;
   CancelledEarly cancelled_;
+  SessionPrompts sessions_;
   uint64_t num_received_ = 0;
   Out<PrefillDone> done_;
   Out<Completion> refused_;

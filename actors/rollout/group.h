@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/generation.h"
 #include "actors/messages/rollout.h"
 
 namespace primerl {
@@ -21,6 +22,8 @@ struct Member {
   std::vector<std::string> texts;  // completions of all turns
   std::vector<Blob> kept;          // of each turn; the trajectory has them when it ends
   uint64_t request = 0;            // while generating
+  TokenPrefix asked;               // the whole prompt of `request`
+  TokenPrefix known;               // the prompt of the last completion: its engine has it
   Time deadline;                   // of the rollout
   std::optional<Time> environment_deadline;
   InstanceId environment;         // that has its earlier turns; none before the first
@@ -32,7 +35,8 @@ struct Member {
   static void fields(F& f) {
     using M = Member;
     f("trajectory", &M::trajectory)("state", &M::state)("attempt", &M::attempt)("seed", &M::seed)(
-        "texts", &M::texts)("kept", &M::kept)("request", &M::request)("deadline", &M::deadline)(
+        "texts", &M::texts)("kept", &M::kept)("request", &M::request)("asked", &M::asked)(
+        "known", &M::known)("deadline", &M::deadline)(
         "environment_deadline", &M::environment_deadline)("environment", &M::environment)(
         "num_turns_told", &M::num_turns_told)("told_from", &M::told_from)("end", &M::end);
   }

@@ -91,6 +91,8 @@ class Rollout final : public Actor {
   /// What an environment instance had is gone with it.
   void leave_environment(InstanceId environment);
   void issue_again(Place place, const std::string& why);
+  /// The turn again: its engine does not have the session's earlier turns.
+  void send_whole(Place place);
   void finish(Place place, double reward, bool is_truncated);
   void fail(Place place, std::string fault);
   /// Stops waiting for whatever the rollout waits for.

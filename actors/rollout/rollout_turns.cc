@@ -71,7 +71,10 @@ void Rollout::send_request(Place place) {
   request.attempt = member.attempt;
   request.version = group.version;
   request.salt = group.salt;
-  request.prompt_tokens = trajectory.tokens;
+  request.known = member.known;
+  request.prompt_tokens.assign(trajectory.tokens.begin() + member.known.num_tokens,
+                               trajectory.tokens.end());
+  member.asked = member.known.extended(request.prompt_tokens);
   // A turn that is issued again draws the same numbers.
   request.seed = mix(member.seed, static_cast<uint64_t>(trajectory.num_turns));
   request.temperature = sampling.temperature;
@@ -106,9 +109,11 @@ Status Rollout::on_completion(const Completion& completion) {
     case FinishReason::kEngineLost:
       issue_again(place, completion.detail);
       break;
+    case FinishReason::kUnknownSession:
+      send_whole(place);
+      break;
     case FinishReason::kRefused:
     case FinishReason::kCancelled:
-    case FinishReason::kUnknownSession:
     case FinishReason::kFailed:
       fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
       break;
@@ -130,6 +135,7 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
     return fail(place, "the completion: " + kept.error().text());
   auto text = tokenizer_->decode(completion.tokens);
   if (!text.ok()) return fail(place, "the completion: " + text.error().text());
+  member.known = member.asked;
   const auto offset = static_cast<int32_t>(trajectory.tokens.size());
   trajectory.tokens.insert(trajectory.tokens.end(), completion.tokens.begin(),
                            completion.tokens.end());
@@ -284,7 +290,19 @@ void Rollout::issue_again(Place place, const std::string& why) {
   if (num_lost > options_.attempts_max)
     return fail(place, fmt::format("engine_lost {} times: {}", num_lost, why));
   ++member.attempt;
+  member.known = {};
   services().count("requests_reissued", 1);
+  watch(place);
+  send_request(place);
+}
+
+void Rollout::send_whole(Place place) {
+  Member& member = member_at(place);
+  // Nobody needs a session for a whole prompt: whoever says so would say it for ever.
+  if (member.known.num_tokens == 0)
+    return fail(place, "the engine says of a whole prompt that it does not know its beginning");
+  member.known = {};
+  services().count("prompts_sent_whole", 1);
   watch(place);
   send_request(place);
 }

@@ -19,16 +19,6 @@
 
 namespace primerl {
 
-struct SessionName {
-  TenantSlot tenant;
-  uint64_t session = 0;
-  friend constexpr auto operator<=>(const SessionName&, const SessionName&) = default;
-  template <class F>
-  static void fields(F& f) {
-    f("tenant", &SessionName::tenant)("session", &SessionName::session);
-  }
-};
-
 struct HeldRequest {
   GenerateRequest request;
   TenantSlot tenant;

@@ -1,12 +1,13 @@
 /// RecentTable: values by name, for the names that were used last.
 ///
 /// As a cut must copy it within a few milliseconds, all entries are in one block of memory, linked
-/// by age. A value; not thread-safe.
+/// by age. They are found by open addressing, which is one or two cache misses a name and allocates
+/// nothing once the table is full. A value; not thread-safe.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,33 +18,31 @@ class RecentTable {
  public:
   /// None for a name that is not known, or was forgotten. Does not make it newer.
   const Value* find(const Name& name) const {
+    if (entries_.empty()) return nullptr;
     index();
-    const auto found = places_.find(name);
-    return found == places_.end() ? nullptr : &entries_[found->second].value;
+    const uint32_t place = slots_[slot_of(name)];
+    return place == kNone ? nullptr : &entries_[place].value;
   }
 
   /// The newest name from now on. When there are more than `entries_max`, the one that was not used
   /// for longest is forgotten.
   void put(const Name& name, Value value, size_t entries_max) {
     index();
-    const auto known = places_.find(name);
-    uint32_t place = 0;
-    if (known != places_.end()) {
-      place = known->second;
+    uint32_t place = slots_[slot_of(name)];
+    if (place != kNone) {
       unlink(place);
     } else if (entries_.size() < entries_max) {
       place = static_cast<uint32_t>(entries_.size());
       entries_.emplace_back();
-      places_.emplace(name, place);
+      entries_[place].name = name;
+      index();
     } else {
       place = oldest_;
-      // The same node under another name: nothing is allocated.
-      auto node = places_.extract(entries_[place].name);
-      node.key() = name;
-      places_.insert(std::move(node));
       unlink(place);
+      empty_slot(slot_of(entries_[place].name));
+      entries_[place].name = name;
+      slots_[slot_of(name)] = place;
     }
-    entries_[place].name = name;
     entries_[place].value = std::move(value);
     link_newest(place);
   }
@@ -80,18 +79,46 @@ class RecentTable {
     (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
     newest_ = place;
   }
-  /// Of a table that was read from a cut.
+  size_t home_of(const Name& name) const {
+    // Names may differ in a few bits only: the product spreads them over its highest ones.
+    constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
+    return (uint64_t{Hash()(name)} * kSpread) >> (64 - std::countr_zero(slots_.size()));
+  }
+  /// Where the name is, or would be. A slot in two is empty, so it is found soon.
+  size_t slot_of(const Name& name) const {
+    size_t slot = home_of(name);
+    while (slots_[slot] != kNone && !(entries_[slots_[slot]].name == name)) slot = after(slot);
+    return slot;
+  }
+  size_t after(size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
+  /// Those behind it that would not be found over the gap move into it.
+  void empty_slot(size_t gap) {
+    const size_t mask = slots_.size() - 1;
+    for (size_t slot = after(gap); slots_[slot] != kNone; slot = after(slot)) {
+      const size_t home = home_of(entries_[slots_[slot]].name);
+      if (((slot - home) & mask) < ((slot - gap) & mask)) continue;
+      slots_[gap] = slots_[slot];
+      gap = slot;
+    }
+    slots_[gap] = kNone;
+  }
+  /// Takes in the entries that have no slot yet: a new one, or all of a table read from a cut.
   void index() const {
-    if (places_.size() == entries_.size()) return;
-    places_.clear();
-    for (uint32_t place = 0; place < entries_.size(); ++place)
-      places_.emplace(entries_[place].name, place);
+    if (num_indexed_ == entries_.size() && !slots_.empty()) return;
+    if (slots_.size() < 2 * entries_.size() || slots_.empty()) {
+      slots_.assign(std::bit_ceil(4 * entries_.size() + kSlotsMin), kNone);
+      num_indexed_ = 0;
+    }
+    for (; num_indexed_ < entries_.size(); ++num_indexed_)
+      slots_[slot_of(entries_[num_indexed_].name)] = static_cast<uint32_t>(num_indexed_);
   }
 
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   // Follows from entries_, so it is not saved; made when it is needed.
-  mutable std::unordered_map<Name, uint32_t, Hash> places_;
+  static constexpr size_t kSlotsMin = 16;
+  mutable std::vector<uint32_t> slots_;  // places; a power of two
+  mutable size_t num_indexed_ = 0;
 };
 
 }  // namespace primerl

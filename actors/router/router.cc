@@ -113,12 +113,13 @@ RouteQuestion Router::question_of(const HeldRequest& held) const {
   RouteQuestion question;
   question.session = held.request.session;
   question.session_key = mix(held.tenant.value, held.request.session);
-  question.num_prompt_tokens = static_cast<int32_t>(held.request.prompt_tokens.size());
+  question.num_prompt_tokens = static_cast<int32_t>(held.request.num_prompt_tokens());
   return question;
 }
 
 std::vector<uint64_t> Router::block_names_of(const HeldRequest& held) {
-  if (!namer_) return {};
+  // A later turn brings its end alone, which has no name without the beginning.
+  if (!namer_ || held.request.known.num_tokens > 0) return {};
   const BlockScope scope{held.key(), held.request.salt, held.request.version};
   return namer_->names_of(held.request.prompt_tokens, scope);
 }
@@ -175,6 +176,8 @@ bool Router::route(const HeldRequest& held) {
       const size_t num_known = engines_.at(view.engine).prefixes.num_known(block_names);
       question.num_known_tokens.push_back(static_cast<int32_t>(num_known) * kRouteBlockTokens);
     }
+  if (namer_ && question.sticky >= 0 && held.request.known.num_tokens > 0)
+    question.num_known_tokens[static_cast<size_t>(question.sticky)] = held.request.known.num_tokens;
   const InstanceId engine = views[checked(policy_->choose(question, views), views.size())].engine;
   EngineRecord& record = engines_[engine];
   ++record.num_sent;

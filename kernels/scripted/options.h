@@ -11,10 +11,15 @@
 
 namespace primerl {
 
+/// Tokens of the longest sequence where nothing else is said: there is no model to ask.
+inline constexpr int32_t kScriptedSequenceTokens = 2048;
+
 /// Every request draws its number of new tokens evenly from [new_tokens_min, new_tokens_max]; a
 /// share `tail_fraction` of them is `tail_factor` times as long. It ends with `eos_id`, or at its
 /// max_tokens. The costs are guesses of a small model on two cores: measure, then set them.
 struct ScriptedEngineOptions : EngineOptions {
+  ScriptedEngineOptions() { max_sequence_tokens = kScriptedSequenceTokens; }
+
   uint64_t seed = 0;            // of lengths and tokens, together with the request's seed
   int32_t vocab_size = 97;      // tokens
   int32_t first_token = 2;      // tokens are drawn from [first_token, vocab_size)
@@ -34,10 +39,10 @@ struct ScriptedEngineOptions : EngineOptions {
 /// its loss options do not: no gradient is computed.
 struct ScriptedLearnerOptions : LearnerOptions {
   uint64_t seed = 0;
-  int32_t vocab_size = 97;                           // tokens
-  int32_t max_sequence_tokens = 2048;                // tokens of the longest sample
-  Duration step_cost = Duration::milliseconds(5);    // of a step, whatever its size
-  Duration token_cost = Duration::microseconds(20);  // of a token through the model
+  int32_t vocab_size = 97;                                // tokens
+  int32_t max_sequence_tokens = kScriptedSequenceTokens;  // tokens of the longest sample
+  Duration step_cost = Duration::milliseconds(5);         // of a step, whatever its size
+  Duration token_cost = Duration::microseconds(20);       // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
   bool writes_files = true;  // no key of a graph; false: save() leaves the disk alone
 };

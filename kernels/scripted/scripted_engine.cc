@@ -14,7 +14,6 @@
 namespace primerl {
 namespace {
 
-constexpr int32_t kDefaultSequenceTokens = 2048;
 // What a draw is for; the third part of its key.
 constexpr uint64_t kLengthDraw = 1, kTokenDraw = 2, kLogprobDraw = 3, kKeptDraw = 4;
 constexpr int32_t kKeptIds = 8;  // most of a kept set that top_k does not bound
@@ -382,7 +381,7 @@ Result<std::unique_ptr<Engine>> make_scripted_engine(const ScriptedEngineOptions
                                                      std::shared_ptr<const Tokenizer> tokenizer) {
   RETURN_IF_ERROR(validate(options));
   ScriptedEngineOptions resolved = options;
-  if (resolved.max_sequence_tokens == 0) resolved.max_sequence_tokens = kDefaultSequenceTokens;
+  if (resolved.max_sequence_tokens == 0) resolved.max_sequence_tokens = kScriptedSequenceTokens;
   return std::unique_ptr<Engine>(std::make_unique<ScriptedEngine>(resolved, std::move(tokenizer)));
 }
 

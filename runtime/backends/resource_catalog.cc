@@ -75,7 +75,8 @@ OptionsOf<S> engine_options() {
              at_least(1) | unit("tokens"), "tokens of one step, prefill and decode together")
       .field("max_sequence_tokens", field_of<S>(&EngineOptions::max_sequence_tokens),
              at_least(0) | unit("tokens"),
-             "longest prompt and completion; 0 = what the model's config says")
+             "longest prompt and completion; 0 = what the model's config says, of a scripted one "
+             "2048")
       .field("threads", field_of<S>(&EngineOptions::threads), at_least(0),
              "compute threads; 0 = its share of the process's cores");
 }
@@ -172,6 +173,12 @@ template <class S>
 ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
   const auto& engine = *static_cast<const S*>(options);
   ResourceContract::SequenceLimit limit{int64_t{engine.kv_blocks} * engine.block_size, "kv_blocks"};
+  if constexpr (std::is_same_v<S, ScriptedEngineOptions>) {
+    const int64_t written = engine.max_sequence_tokens;
+    const int64_t most = written > 0 ? written : kScriptedSequenceTokens;
+    return most < limit.tokens ? ResourceContract::SequenceLimit{most, "max_sequence_tokens"}
+                               : limit;
+  }
   const int64_t made_for = model != nullptr ? model->max_position_embeddings : 0;
   if (engine.max_sequence_tokens > 0 && engine.max_sequence_tokens < limit.tokens)
     limit = {engine.max_sequence_tokens, "max_sequence_tokens"};

@@ -40,6 +40,8 @@ Result<std::vector<RoutePolicyContract>> chosen_policies(const std::vector<std::
           .note(near.empty() ? "policies: " + join_names(known)
                              : fmt::format("did you mean '{}'?", near));
     }
+    if (std::ranges::find(chosen, name, &RoutePolicyContract::name) != chosen.end())
+      return error(Code::kInvalid, "policy '{}' is named twice", name);
     chosen.push_back(*found);
   }
   return chosen;

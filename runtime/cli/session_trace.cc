@@ -77,6 +77,9 @@ class Turns {
 };
 
 Result<int64_t> number_in(const Json& line, std::string_view key, int64_t least, int64_t most) {
+  if (const Json* written = line.find(key);
+      written != nullptr && written->is_integer() && written->as_double() >= 0x1p63)
+    return error(Code::kInvalid, "'{}' is {}, not in {} to {}", key, written->dump(), least, most);
   ASSIGN_OR_RETURN(const int64_t value, line.get_int(key));
   if (value < least || value > most)
     return error(Code::kInvalid, "'{}' is {}, not in {} to {}", key, value, least, most);
@@ -111,7 +114,7 @@ class TraceReader {
     for (const auto& [key, value] : line.as_object())
       if (std::ranges::find(kKeys, key) == kKeys.end()) {
         const std::string near = nearest_name(key, kKeys);
-        return error(Code::kInvalid, "unknown key '{}'", key)
+        return error(Code::kInvalid, "unknown key {}", Json(key).dump())
             .note(near.empty() ? "keys: " + join_names(kKeys)
                                : fmt::format("did you mean '{}'?", near));
       }
@@ -147,14 +150,33 @@ class TraceReader {
                    "a turn has either 'prompt', token ids, or 'prompt_tokens', "
                    "their number");
     ASSIGN_OR_RETURN(const std::string salt, text_or(line, "salt", ""));
+    RETURN_IF_ERROR(check_keys(line, has_ids));
     if (has_ids) return read_tokens(line, tenant, salt, turn);
-    if (line.find("completion") != nullptr)
-      return error(Code::kInvalid, "'completion' needs 'prompt'");
     ASSIGN_OR_RETURN(const int64_t prompt, number_in(line, "prompt_tokens", 1, kTurnTokensMax));
     turn.num_prompt_tokens = static_cast<int32_t>(prompt);
     RETURN_IF_ERROR(read_completion_tokens(line, turn));
     if (line.find("blocks") != nullptr) return read_blocks(line, turn);
     return make_blocks(line, tenant, salt, turn);
+  }
+
+  /// A key that would change nothing was meant to change something.
+  static Status check_keys(const Json& line, bool has_ids) {
+    const auto has = [&](std::string_view key) { return line.find(key) != nullptr; };
+    const bool has_blocks = !has_ids && has("blocks");
+    for (const auto& [key, is_known] :
+         {std::pair("completion", has_ids), std::pair("blocks", has_blocks),
+          std::pair("salt", !has_blocks), std::pair("shared", !has_ids && !has_blocks),
+          std::pair("shared_tokens", !has_ids && !has_blocks)})
+      if (has(key) && !is_known)
+        return error(Code::kInvalid, "'{}' means nothing beside '{}'", key,
+                     has_ids      ? "prompt"
+                     : has_blocks ? "blocks"
+                                  : "prompt_tokens");
+    if (has("completion") && has("completion_tokens"))
+      return error(Code::kInvalid, "a turn has either 'completion' or 'completion_tokens'");
+    if (has("shared") != has("shared_tokens"))
+      return error(Code::kInvalid, "'shared' and 'shared_tokens' go together");
+    return ok();
   }
 
   static Status read_completion_tokens(const Json& line, TracedTurn& turn) {

@@ -57,10 +57,22 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
   return list != nullptr && list->is_array() ? list->as_array() : none;
 }
 
-std::string names_of(const Json::Array& things) {
-  std::vector<std::string> names;
-  for (const Json& thing : things) names.push_back(text_of(thing, "name"));
-  return fmt::format("{}", fmt::join(names, " "));
+/// Of nodes; replicas that follow each other as `env.main#0..#63`, as there may be hundreds.
+std::string names_of(const Json::Array& nodes) {
+  std::vector<std::string> shown;
+  std::string replicated, first;  // node and number that `shown` ends with
+  for (const Json& node : nodes) {
+    const std::string name = text_of(node, "name");
+    const size_t mark = std::min(name.find('#'), name.size());
+    if (mark < name.size() && name.substr(0, mark) == replicated) {
+      shown.back() = replicated + first + ".." + name.substr(mark);
+      continue;
+    }
+    replicated = mark < name.size() ? name.substr(0, mark) : "";
+    first = name.substr(mark);
+    shown.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(shown, " "));
 }
 
 std::string head_of(const Json& status) {

@@ -104,6 +104,48 @@ TEST_F(EngineStory, WhatTheEngineRefusesIsAnsweredWithItsWords) {
   EXPECT_THAT(answers(), IsEmpty());
 }
 
+TEST_F(EngineStory, ALaterTurnBringsOnlyWhatFollowsTheSessionsLastPrompt) {
+  ask(1);
+  auto next = a_request(2);
+  next.session = 71;
+  next.known = TokenPrefix().extended(std::vector<int32_t>{1, 2, 3});
+  next.prompt_tokens = {4, 5};
+  ASSERT_TRUE(prefill.give("request", next, rollout).ok());
+  ASSERT_THAT(engine.submitted, SizeIs(2));
+  EXPECT_THAT(engine.submitted[1].prompt_tokens, ElementsAre(1, 2, 3, 4, 5));
+  engine.prefill(id(2));
+  ASSERT_TRUE(prefill.run_work().ok());
+  EXPECT_EQ(prefill.sent<PrefillDone>("done")[0].num_prompt_tokens, 5);
+}
+
+TEST_F(EngineStory, AnUnknownSessionIsAnsweredAndTheEngineIsNotAsked) {
+  auto request = a_request(1);
+  request.known = TokenPrefix().extended(std::vector<int32_t>{1, 2, 3});
+  ASSERT_TRUE(prefill.give("request", request, rollout).ok());
+  EXPECT_THAT(engine.submitted, IsEmpty());
+  const auto refused = prefill.sent<Completion>("refused");
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].end, FinishReason::kUnknownSession);
+  EXPECT_EQ(refused[0].session, 71U);
+  EXPECT_EQ(prefill.counter("sessions_unknown"), 1);
+  EXPECT_TRUE(prefill.idle());
+}
+
+TEST_F(EngineStory, AParkedTurnKeepsItsWholePrompt) {
+  ask(1);
+  engine.max_waiting = engine.waiting.size();
+  auto next = a_request(2);
+  next.session = 71;
+  next.known = TokenPrefix().extended(std::vector<int32_t>{1, 2, 3});
+  next.prompt_tokens = {4};
+  ASSERT_TRUE(prefill.give("request", next, rollout).ok());
+  ASSERT_THAT(engine.submitted, SizeIs(1));
+  engine.max_waiting = 100;
+  turn();
+  ASSERT_THAT(engine.submitted, SizeIs(2));
+  EXPECT_THAT(engine.submitted[1].prompt_tokens, ElementsAre(1, 2, 3, 4));
+}
+
 TEST_F(EngineStory, TheFirstTokenIsToldOnce) {
   turn();
   EXPECT_THAT(decode.log(), IsEmpty());

@@ -113,6 +113,52 @@ TEST_F(RolloutTest, AFinishedGroupGoesToTheTrainerWithParallelArrays) {
   EXPECT_THAT(ends(), IsEmpty()) << "the trainer has not said what became of it";
 }
 
+TEST_F(RolloutTest, AnEngineWithoutTheSessionIsSentTheWholePromptOnce) {
+  live(0);
+  task(0);
+  const auto first = requests()[0];
+  complete(first);
+  observe(actions().front(), 0, false, "cd");
+  const auto end = requests()[0];
+  EXPECT_EQ(end.known.num_tokens, 2);
+  end_without_tokens(end, FinishReason::kUnknownSession);
+  const auto whole = requests();
+  ASSERT_THAT(whole, SizeIs(1));
+  EXPECT_EQ(whole[0].known, TokenPrefix());
+  EXPECT_THAT(whole[0].prompt_tokens, ElementsAre('a', 'b', 'x', 'y', '\n', 'c', 'd'));
+  EXPECT_EQ(whole[0].seed, end.seed) << "the same draws";
+  EXPECT_EQ(whole[0].attempt, end.attempt) << "no engine was lost";
+  EXPECT_NE(whole[0].request, end.request);
+  EXPECT_EQ(rollout.counter("prompts_sent_whole"), 1);
+  // From there on ends again.
+  complete(whole[0], "z\n");
+  observe(actions().front(), 0, false, "e");
+  const auto next = requests()[0];
+  EXPECT_EQ(next.known, TokenPrefix().extended(whole[0].prompt_tokens));
+  EXPECT_THAT(next.prompt_tokens, ElementsAre('z', '\n', 'e'));
+}
+
+TEST_F(RolloutTest, AnEngineThatDoesNotKnowAWholePromptIsNotAskedForEver) {
+  live(0);
+  task(0);
+  end_without_tokens(requests()[0], FinishReason::kUnknownSession);
+  EXPECT_THAT(requests(), IsEmpty());
+  ASSERT_THAT(end_names(), ElementsAre("failed"));
+  EXPECT_THAT(*ends()[0].get_string("reason"), HasSubstr("does not know its beginning"));
+}
+
+TEST_F(RolloutTest, ATurnAfterALostEngineIsWhole) {
+  live(0);
+  task(0);
+  complete(requests()[0]);
+  observe(actions().front(), 0, false, "cd");
+  end_without_tokens(requests()[0], FinishReason::kEngineLost);
+  const auto again = requests();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].known, TokenPrefix());
+  EXPECT_EQ(again[0].prompt_tokens.size(), 7U);
+}
+
 TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   live(0);
   task(0);
@@ -125,7 +171,8 @@ TEST_F(RolloutTest, ATurnExtendsTheTokenPrefixExactly) {
   const auto second = requests();
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].session, first[0].session);
-  EXPECT_THAT(second[0].prompt_tokens, ElementsAre('a', 'b', 'x', 'y', '\n', 'c', 'd'));
+  EXPECT_EQ(second[0].known, TokenPrefix().extended(std::vector<int32_t>{'a', 'b'}));
+  EXPECT_THAT(second[0].prompt_tokens, ElementsAre('x', 'y', '\n', 'c', 'd'));
   EXPECT_NE(second[0].seed, first[0].seed);
   complete(second[0], "z\n");
   const auto next = actions().front();
@@ -222,8 +269,7 @@ TEST_F(RolloutTest, SpecialTokensWrittenOutInTasksAndObservationsStayText) {
   EXPECT_THAT(made[0].prompt_tokens, ElementsAre('a', '<', 'e', 'o', 's', '>'));
   complete(made[0], "x");
   observe(actions().front(), 0, false, "<eos>");
-  EXPECT_THAT(requests().front().prompt_tokens,
-              ElementsAre('a', '<', 'e', 'o', 's', '>', 'x', '<', 'e', 'o', 's', '>'));
+  EXPECT_THAT(requests().front().prompt_tokens, ElementsAre('x', '<', 'e', 'o', 's', '>'));
 }
 
 struct TightRollout : testing::RolloutStory {

@@ -77,6 +77,9 @@ TEST(RouteSim, AFaultSaysWhereAndWhatIsMeant) {
   const auto policy = run_graph_program({"route-sim", file, "--policy", "cash_aware"});
   EXPECT_EQ(policy.code, 3);
   EXPECT_THAT(policy.err, HasSubstr("did you mean 'cache_aware'?"));
+  const auto twice = run_graph_program({"route-sim", file, "--policy", "cost", "--policy", "cost"});
+  EXPECT_EQ(twice.code, 3);
+  EXPECT_THAT(twice.err, HasSubstr("policy 'cost' is named twice"));
   EXPECT_EQ(run_graph_program({"route-sim", file + ".none"}).code, 2);
   EXPECT_EQ(run_graph_program({"route-sim", scratch.path().string()}).code, 2);
   const auto engines = run_graph_program({"route-sim", file, "--engines", "1025"});

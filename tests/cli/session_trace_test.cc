@@ -42,7 +42,7 @@ TEST_F(SessionTraceStory, AFaultHasFileAndLine) {
   EXPECT_THAT(fault(good + good + "{\n"), HasSubstr(file().string() + ":3"));
   EXPECT_THAT(fault(good + "[1]\n"), HasSubstr(file().string() + ":2: a line is an object"));
   EXPECT_THAT(fault(good + good + std::string(kPlain) + ",\"sesion\":2}\n"),
-              HasSubstr(file().string() + ":3: unknown key 'sesion'"));
+              HasSubstr(file().string() + ":3: unknown key \"sesion\""));
 }
 
 TEST_F(SessionTraceStory, AnEmptyFileIsNoTrace) {
@@ -58,13 +58,37 @@ TEST_F(SessionTraceStory, AnotherKindOfTurnIsRefused) {
   EXPECT_THAT(fault(R"({"session":1,"arrival_s":0,"completion_tokens":8})"),
               HasSubstr("either 'prompt', token ids, or 'prompt_tokens'"));
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"prompt":[1]})"), HasSubstr("either 'prompt'"));
-  EXPECT_THAT(fault(std::string(kPlain) + R"(,"completion":[1]})"), HasSubstr("needs 'prompt'"));
+  EXPECT_THAT(fault(std::string(kPlain) + R"(,"completion":[1]})"),
+              HasSubstr("'completion' means nothing beside 'prompt_tokens'"));
   EXPECT_THAT(fault(R"({"session":1,"arrival_s":0,"prompt":[],"completion":[1]})"),
               HasSubstr("'prompt' is empty"));
   EXPECT_THAT(fault(R"({"session":1,"arrival_s":0,"prompt":[1,-1],"completion":[1]})"),
               HasSubstr("holds -1, which is no token id"));
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"blocks":["12","xy"]})"),
               HasSubstr("holds \"xy\", which is no hexadecimal number"));
+}
+
+TEST_F(SessionTraceStory, ATurnThatContradictsItselfIsRefused) {
+  const std::string ids = R"({"session":1,"arrival_s":0,"prompt":[1],"completion":[2])";
+  for (const char* key : {"blocks", "shared", "shared_tokens"})
+    EXPECT_THAT(fault(ids + ",\"" + key + "\":1}"),
+                HasSubstr(fmt::format("'{}' means nothing beside 'prompt'", key)));
+  EXPECT_THAT(fault(ids + R"(,"completion_tokens":1})"), HasSubstr("either 'completion' or"));
+  const std::string named = std::string(kPlain) + R"(,"blocks":["1"])";
+  for (const char* key : {"shared", "shared_tokens"})
+    EXPECT_THAT(fault(named + ",\"" + key + "\":1}"),
+                HasSubstr(fmt::format("'{}' means nothing beside 'blocks'", key)));
+  EXPECT_THAT(fault(named + R"(,"salt":"s"})"), HasSubstr("'salt' means nothing beside 'blocks'"));
+  EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared":"a"})"), HasSubstr("go together"));
+  EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared_tokens":3})"), HasSubstr("go together"));
+}
+
+TEST_F(SessionTraceStory, AKeyOrNumberThatIsNoneIsShownAsItStands) {
+  EXPECT_THAT(fault(std::string(kPlain) + R"(,"a\u001b[31mb":1})"),
+              HasSubstr(R"(unknown key "a\u001b[31mb")"));
+  EXPECT_THAT(fault(R"({"session":18446744073709551615,"arrival_s":0,)"
+                    R"("prompt_tokens":1,"completion_tokens":1})"),
+              HasSubstr("'session' is 18446744073709551615, not in 0 to 9223372036854775807"));
 }
 
 TEST_F(SessionTraceStory, NumbersEndAtTheirLimits) {
@@ -76,7 +100,8 @@ TEST_F(SessionTraceStory, NumbersEndAtTheirLimits) {
   EXPECT_THAT(fault(turn(kTurnTokensMax + 1, 1)), HasSubstr("not in 1 to 1048576"));
   EXPECT_THAT(fault(turn(0, 1)), HasSubstr("'prompt_tokens' is 0"));
   EXPECT_THAT(fault(turn(1, 0)), HasSubstr("'completion_tokens' is 0"));
-  EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared_tokens":65})"), HasSubstr("not in 0 to 64"));
+  EXPECT_THAT(fault(std::string(kPlain) + R"(,"shared":"a","shared_tokens":65})"),
+              HasSubstr("not in 0 to 64"));
   EXPECT_EQ(fault(std::string(kPlain) + R"(,"blocks":["1","2"]})"), "none");
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"blocks":["1","2","3"]})"),
               HasSubstr("at most 2 names for 72 tokens"));

@@ -2,6 +2,7 @@
 
 #include "actors/env/environments/arithmetic_tool.h"
 #include "actors/env/environments/copy.h"
+#include "actors/env/environments/find_in_pages.h"
 #include "actors/env/environments/reverse_text.h"
 #include "graph/base/suggest.h"
 
@@ -38,6 +39,14 @@ OptionSet arithmetic_tool_options() {
              "reward for the right call with a wrong answer");
 }
 
+OptionSet find_in_pages_options() {
+  using O = FindInPagesOptions;
+  return OptionsOf<O>()
+      .field("pages", &O::pages, between(1, kPagesMax) | unit("pages"), "of one task")
+      .field("page_bytes", &O::page_bytes, between(kPageBytesMin, kPageBytesMax) | unit("bytes"),
+             "of each page");
+}
+
 }  // namespace
 
 std::vector<EnvironmentContract> environment_contracts() {
@@ -50,6 +59,9 @@ std::vector<EnvironmentContract> environment_contracts() {
       environment_contract("arithmetic_tool",
                            "several turns: call a calculator, then answer with its result",
                            arithmetic_tool_options(), make_arithmetic_tool),
+      environment_contract("find_in_pages",
+                           "many turns: read pages until one tells the number asked for",
+                           find_in_pages_options(), make_find_in_pages),
   };
 }
 

@@ -1,0 +1,106 @@
+#include "actors/prefill/session_prompts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "graph/base/random.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using Tokens = std::vector<int32_t>;
+
+constexpr SessionName kOne{TenantSlot(0), 1}, kTwo{TenantSlot(0), 2};
+
+TokenPrefix prefix_of(const Tokens& tokens) { return TokenPrefix().extended(tokens); }
+
+TEST(SessionPrompts, ATurnContinuesTheLastPromptOfItsSession) {
+  SessionPrompts prompts;
+  ASSERT_NE(prompts.take(kOne, {}, Tokens{5, 6}, 100), nullptr);
+  const auto* whole = prompts.take(kOne, prefix_of({5, 6}), Tokens{7, 8}, 100);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_THAT(*whole, ElementsAre(5, 6, 7, 8));
+  whole = prompts.take(kOne, prefix_of({5, 6, 7, 8}), Tokens{9}, 100);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_THAT(*whole, ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_EQ(prompts.num_tokens(), 5);
+}
+
+TEST(SessionPrompts, AnotherBeginningIsUnknownAndChangesNothing) {
+  SessionPrompts prompts;
+  prompts.take(kOne, {}, Tokens{5, 6}, 100);
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 7}), Tokens{8}, 100), nullptr) << "another token";
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5}), Tokens{8}, 100), nullptr) << "too short";
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 6, 7}), Tokens{8}, 100), nullptr) << "too long";
+  EXPECT_EQ(prompts.take(kOne, {-2, 0}, Tokens{8}, 100), nullptr);
+  EXPECT_EQ(prompts.take(kTwo, prefix_of({5, 6}), Tokens{8}, 100), nullptr) << "another session";
+  EXPECT_EQ(prompts.take({TenantSlot(1), 1}, prefix_of({5, 6}), Tokens{8}, 100), nullptr);
+  EXPECT_EQ(prompts.num_tokens(), 2);
+  EXPECT_EQ(prompts.num_sessions(), 1U);
+  EXPECT_NE(prompts.take(kOne, prefix_of({5, 6}), Tokens{8}, 100), nullptr);
+}
+
+TEST(SessionPrompts, AWholePromptReplacesWhatWasThere) {
+  SessionPrompts prompts;
+  prompts.take(kOne, {}, Tokens{5, 6}, 100);
+  const auto* whole = prompts.take(kOne, {}, Tokens{9}, 100);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_THAT(*whole, ElementsAre(9));
+  EXPECT_EQ(prompts.num_tokens(), 1);
+}
+
+TEST(SessionPrompts, TheSessionUsedLeastRecentlyIsForgottenAtOnePastTheLimit) {
+  SessionPrompts prompts;
+  prompts.take(kOne, {}, Tokens{1, 2}, 5);
+  prompts.take(kTwo, {}, Tokens{3, 4}, 5);
+  // At the limit both are there.
+  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2}), Tokens{5}, 5), nullptr);
+  EXPECT_EQ(prompts.num_sessions(), 2U);
+  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2, 5}), Tokens{6}, 5), nullptr);
+  EXPECT_EQ(prompts.num_sessions(), 1U);
+  EXPECT_EQ(prompts.take(kTwo, prefix_of({3, 4}), Tokens{7}, 5), nullptr);
+  // A prompt longer than the limit is kept alone.
+  const auto* whole = prompts.take(kTwo, {}, Tokens{1, 2, 3, 4, 5, 6, 7}, 5);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_EQ(whole->size(), 7U);
+  EXPECT_EQ(prompts.num_sessions(), 1U);
+  EXPECT_EQ(prompts.num_tokens(), 7);
+}
+
+// Whatever comes, in whatever order: what is taken is the asker's own prompt, to the token.
+TEST(SessionPrompts, NeverMakeAPromptThatNobodyAskedFor) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomStream random(seed);
+    SessionPrompts prompts;
+    std::map<SessionName, std::pair<Tokens, TokenPrefix>> asked;  // what the asker sent last
+    int64_t num_taken = 0, num_unknown = 0;
+    for (int i = 0; i < 400; ++i) {
+      const SessionName name{TenantSlot(static_cast<uint32_t>(random.below(2))), random.below(6)};
+      auto& [prompt, known] = asked[name];
+      // Now and then the asker has lost count: an older prefix, or no knowledge at all.
+      if (random.below(8) == 0) known = {};
+      const bool is_wrong = random.below(8) == 0 && known.num_tokens > 0;
+      const TokenPrefix said = is_wrong ? TokenPrefix{known.num_tokens, known.digest + 1} : known;
+      for (uint64_t more = 1 + random.below(5); more > 0; --more)
+        prompt.push_back(static_cast<int32_t>(random.below(3)));
+      const std::span<const int32_t> rest(prompt.begin() + known.num_tokens, prompt.end());
+      const auto* whole = prompts.take(name, said, rest, 40);
+      if (whole == nullptr) {
+        ++num_unknown;
+        known = {};
+        continue;
+      }
+      ++num_taken;
+      ASSERT_EQ(*whole, prompt);
+      known = known.extended(rest);
+      ASSERT_TRUE(prompts.num_tokens() <= 40 || prompts.num_sessions() == 1);
+    }
+    EXPECT_GT(num_taken, 100);
+    EXPECT_GT(num_unknown, 10);
+  }
+}
+
+}  // namespace
+}  // namespace primerl
