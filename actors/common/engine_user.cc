@@ -79,6 +79,8 @@ void EngineUser::tell_load(const EngineState& state) {
   load.num_running = state.num_running;
   load.num_free_blocks = state.num_free_blocks;
   load.num_blocks = state.num_blocks;
+  load.num_completed = state.num_completed;
+  load.num_failed = state.num_failed;
   load.applied = applied_;
   fill(load, state);
   if (told_load_ && told_load_->applied == load.applied && !is_news(*told_load_, load)) return;

@@ -130,7 +130,7 @@ struct Completion {
   uint64_t session = 0;
   uint32_t attempt = 0;
   FinishReason end = FinishReason::kRefused;
-  std::string detail;              // why, when refused or lost
+  std::string detail;              // why, when refused, lost or failed
   std::vector<int32_t> tokens;     // [num_new_tokens], with the token that stopped it
   std::vector<float> logprobs;     // [num_new_tokens], of the processed distribution
   std::vector<VersionSpan> spans;  // cover [0, num_new_tokens)

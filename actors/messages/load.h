@@ -19,8 +19,10 @@ struct EngineLoad {
   /// Requests that it queues beyond those received. Of a prefill instance; whoever sent more than
   /// it received holds the difference back.
   int32_t num_room = 0;
-  /// Requests that ended here since the start because the engine failed them (kFailed); what was
-  /// refused, cancelled or had no room is none of them.
+  /// Of the engine, since it was made: sequences that it ended as was asked (kStop, kLength), and
+  /// those that it could not compute (kFailed). What was refused, cancelled or had no room is in
+  /// neither.
+  uint64_t num_completed = 0;
   uint64_t num_failed = 0;
   int32_t num_waiting = 0;
   int32_t num_running = 0;
@@ -34,7 +36,7 @@ struct EngineLoad {
     f("engine", &L::engine)("num_finished", &L::num_finished)("num_received", &L::num_received)(
         "num_room", &L::num_room)("num_waiting", &L::num_waiting)("num_running", &L::num_running)(
         "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)(
-        "num_failed", &L::num_failed)("applied", &L::applied);
+        "num_completed", &L::num_completed)("num_failed", &L::num_failed)("applied", &L::applied);
   }
 };
 

@@ -38,7 +38,7 @@ Contract Rollout::contract() {
       .option("max_inflight", &O::max_inflight, count_from(1) | unit("rollouts"),
               "rollouts at once; at least group_size")
       .option("attempts_max", &O::attempts_max, count_from(0),
-              "times one rollout may lose its engine and go on")
+              "times an engine may be lost, or fail, under one rollout that goes on")
       .option("log_tokens", &O::log_tokens, any(),
               "write token ids and log-probabilities into rollouts.jsonl")
       .in("task", &Rollout::on_task, "something to solve")

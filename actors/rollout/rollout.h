@@ -28,7 +28,7 @@ namespace primerl {
 struct RolloutOptions {
   std::string model;          // whose tokenizer; empty = the only one
   int64_t max_inflight = 64;  // rollouts at once
-  int64_t attempts_max = 3;   // times one rollout may lose its engine
+  int64_t attempts_max = 3;   // times an engine may be lost, or fail, under one rollout
   bool log_tokens = false;    // token ids and log-probabilities into rollouts.jsonl
 };
 

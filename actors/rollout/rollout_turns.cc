@@ -107,6 +107,7 @@ Status Rollout::on_completion(const Completion& completion) {
       take_tokens(place, completion);
       break;
     case FinishReason::kEngineLost:
+    case FinishReason::kFailed:
       issue_again(place, completion.detail);
       break;
     case FinishReason::kUnknownSession:
@@ -114,7 +115,6 @@ Status Rollout::on_completion(const Completion& completion) {
       break;
     case FinishReason::kRefused:
     case FinishReason::kCancelled:
-    case FinishReason::kFailed:
       fail(place, fmt::format("{}: {}", to_string(completion.end), completion.detail));
       break;
   }
@@ -288,7 +288,7 @@ void Rollout::issue_again(Place place, const std::string& why) {
   Member& member = member_at(place);
   const auto num_lost = static_cast<int64_t>(member.attempt - base_attempt_) + 1;
   if (num_lost > options_.attempts_max)
-    return fail(place, fmt::format("engine_lost {} times: {}", num_lost, why));
+    return fail(place, fmt::format("its engine was lost or failed it {} times: {}", num_lost, why));
   ++member.attempt;
   member.known = {};
   services().count("requests_reissued", 1);

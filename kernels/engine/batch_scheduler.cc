@@ -1,6 +1,7 @@
 #include "kernels/engine/batch_scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "graph/base/random.h"
 #include "kernels/engine/kept_sets.h"
@@ -172,6 +173,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   prefill.num_computed = end;
   // Already for this step: all keys of a layer are written before any is read.
   if (prefill.publishes) publish(prefill.blocks, prefill.chain, prefill.first(), end);
+  plan.prefills.push_back(&prefill);
   totals_.num_prefill_tokens += static_cast<uint64_t>(num_rows);
   if (prefill.is_again) totals_.num_recomputed_tokens += static_cast<uint64_t>(num_rows);
   if (!prefill.is_complete()) return;
@@ -186,6 +188,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
   plan.samples.clear();
   plan.scores.clear();
   plan.copies.clear();
+  plan.prefills.clear();
   has_preempted_ = false;
   int32_t budget = options.max_batched_tokens;
   // Whoever is preempted meanwhile is behind, or this one itself.
@@ -221,10 +224,17 @@ bool BatchScheduler::plan(StepPlan& plan) {
 
 void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto index = static_cast<int32_t>(sequence.tokens.size());
+  const PolicyVersion version = versions_.of(sequence.request.key());
+  if (!std::isfinite(logprob)) {
+    return end_early(
+        sequence, FinishReason::kFailed,
+        fmt::format("the logits of its token {} are no distribution, under the weights of "
+                    "version {}: some are not numbers, or are infinite",
+                    index, version));
+  }
   sequence.tokens.push_back(token);
   sequence.logprobs.push_back(logprob);
   if (sequence.processor != nullptr) sequence.processor->take(token);
-  const PolicyVersion version = versions_.of(sequence.request.key());
   if (sequence.spans.empty() || sequence.spans.back().version != version)
     sequence.spans.push_back({version, index, index});
   sequence.spans.back().end = index + 1;
@@ -232,18 +242,43 @@ void BatchScheduler::accept(Sequence& sequence, int32_t token, float logprob) {
   const auto end = sequence.stop.take(token, sequence.request.sampling, limits_.eos_ids);
   sequence.ended = end.has_value();
   sequence.reason = end.value_or(FinishReason::kLength);
-  if (sequence.kept.size() > kKeptBytesMax) refuse(sequence);
+  // What cannot be trained on is not generated to its end.
+  if (sequence.kept.size() > kKeptBytesMax)
+    end_early(
+        sequence, FinishReason::kRefused,
+        fmt::format("the kept sets of {} tokens have {} bytes, at most {} are sent; a smaller "
+                    "top_p or a larger min_p keeps fewer tokens",
+                    sequence.tokens.size(), sequence.kept.size(), kKeptBytesMax));
 }
 
-/// What cannot be trained on is not generated to its end.
-void BatchScheduler::refuse(Sequence& sequence) {
-  sequence.detail = fmt::format(
-      "the kept sets of {} tokens have {} bytes, at most {} are sent; a smaller top_p or a larger "
-      "min_p keeps fewer tokens",
-      sequence.tokens.size(), sequence.kept.size(), kKeptBytesMax);
+void BatchScheduler::end_early(Sequence& sequence, FinishReason reason, std::string detail) {
+  sequence.detail = std::move(detail);
   sequence.ended = true;
-  sequence.reason = FinishReason::kRefused;
+  sequence.reason = reason;
   sequence.kept.clear();
+  sequence.top_logprobs.resize(sequence.tokens.size() *
+                               static_cast<size_t>(sequence.request.sampling.num_top_logprobs));
+  if (reason == FinishReason::kFailed) withdraw(sequence);
+}
+
+void BatchScheduler::withdraw(const Sequence& sequence) {
+  const PrefillTask* prefill = sequence.prefill;
+  for (const int32_t block : prefill == nullptr ? sequence.blocks : prefill->blocks)
+    pool_.withdraw(block);
+}
+
+void BatchScheduler::fail_step(const StepPlan& plan, const std::string& why) {
+  for (const auto& sample : plan.samples)
+    if (sample.sequence->prefill == nullptr)
+      end_early(*sample.sequence, FinishReason::kFailed, why);
+  for (PrefillTask* prefill : plan.prefills) {
+    for (Sequence* sequence : prefill->waiting) end_early(*sequence, FinishReason::kFailed, why);
+    // They are held like those that end with their first token: whoever takes them over answers.
+    prefill->num_computed = prefill->num_tokens;
+    prefill->num_sampled = prefill->waiting.size();
+    prefill->prompt_logprobs.clear();
+  }
+  finish_step();
 }
 
 void BatchScheduler::finish_step() {
@@ -295,6 +330,8 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
 void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string detail) {
   leave(sequence);
   release(sequence.blocks);
+  totals_.num_completed += is_complete(reason) ? 1U : 0U;
+  totals_.num_failed += reason == FinishReason::kFailed ? 1U : 0U;
   FinishEvent event;
   event.id = sequence.request.id;
   event.reason = reason;

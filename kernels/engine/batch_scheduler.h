@@ -82,7 +82,7 @@ struct Sequence {
   std::vector<std::byte> kept;             // kept_sets.h; whoever samples appends
   std::vector<TokenLogprob> top_logprobs;  // likewise
   std::vector<float> prompt_logprobs;
-  std::string detail;  // why, when refused
+  std::string detail;  // why, when refused or failed
 
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request.prompt_tokens.size()); }
   /// Prompt and generated tokens.
@@ -139,7 +139,8 @@ struct StepPlan {
   std::vector<RowCopy> copies;  // in this order
   RowBatch rows;
   std::vector<Sample> samples;
-  std::vector<Score> scores;  // taken in this order
+  std::vector<Score> scores;           // taken in this order
+  std::vector<PrefillTask*> prefills;  // of which there are rows
 };
 
 class BatchScheduler {
@@ -154,17 +155,21 @@ class BatchScheduler {
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return versions_; }
 
-  /// Fills `plan` with the next step; false when there is nothing to do. Names of blocks count on
-  /// the step: an engine whose step failed computes no other.
+  /// Fills `plan` with the next step; false when there is nothing to do. Then either accept() of
+  /// all and finish_step(), or fail_step(): names of blocks count on the step.
   bool plan(StepPlan& plan);
   /// Takes one sampled token of the last plan, whose kept set and top log-probabilities have been
-  /// appended to the sequence. One with more of the former than kKeptBytesMax ends as refused.
+  /// appended to the sequence. One with more of the former than kKeptBytesMax ends as refused, one
+  /// whose log-probability is not finite as failed, without this token.
   void accept(Sequence& sequence, int32_t token, float logprob);
   void accept(const StepPlan::Score& score, float logprob) {
     score.prefill->prompt_logprobs.push_back(logprob);
   }
   /// Moves the sequences of the last plan on: prefilled ones are held, ended ones leave.
   void finish_step();
+  /// The step of `plan`, the last one, was not computed: its sequences end as failed, those whose
+  /// prompt it was in when they are taken over.
+  void fail_step(const StepPlan& plan, const std::string& why);
 
   bool has_work() const;
   std::vector<PrefillEvent> take_prefilled();
@@ -219,7 +224,10 @@ class BatchScheduler {
   void add_samples(StepPlan& plan, PrefillTask& prefill);
 
   void hand_on(PrefillTask& prefill);
-  void refuse(Sequence& sequence);
+  /// It ends with this step, without kept sets.
+  void end_early(Sequence& sequence, FinishReason reason, std::string detail);
+  /// What failed must not be found again: its keys may be what made it fail.
+  void withdraw(const Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason, std::string detail = {});
 
   const SchedulerLimits limits_;

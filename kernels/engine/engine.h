@@ -8,11 +8,13 @@
 ///
 ///                        expire (Prefill), while nobody took it over ------------^
 ///
-/// Every submitted sequence ends in exactly one FinishEvent. A sequence whose prefill is done holds
-/// its KV blocks but is not decoded until take_over(): the KV handle of PrefillDone names it. When
-/// prefill itself already ended the sequence (max_tokens 1), take_over() makes its FinishEvent.
-/// Draws are counter-based, keyed by (seed, index of the new token): batch mates, chunking and
-/// timing never change a sampled token. Shapes: token arrays are [num_tokens] int32.
+/// Every submitted sequence ends in exactly one FinishEvent. Of a step that fails, or of logits
+/// that are no distribution, the sequences concerned end as kFailed; the engine goes on with the
+/// others and finds nothing again of what those had computed. A sequence whose prefill is done
+/// holds its KV blocks but is not decoded until take_over(): the KV handle of PrefillDone names it.
+/// When prefill itself already ended the sequence (max_tokens 1), take_over() makes its
+/// FinishEvent. Draws are counter-based, keyed by (seed, index of the new token): batch mates,
+/// chunking and timing never change a sampled token. Shapes: token arrays are [num_tokens] int32.
 #pragma once
 
 #include <cstdint>
@@ -73,11 +75,12 @@ struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
   /// Its PrefillEvent was taken before: whoever heard of that names the sequence to Decode.
   bool was_prefilled = false;
-  std::string detail;              // why, when refused
+  std::string detail;              // why, when refused or failed
   std::vector<int32_t> tokens;     // [num_new_tokens]
   std::vector<float> logprobs;     // [num_new_tokens], natural log, processed distribution
   std::vector<VersionSpan> spans;  // of the request's key; cover [0, num_new_tokens) exactly
-  Blob kept;                       // kept_sets.h: where has_kept_sets(sampling), one entry a token
+  /// kept_sets.h: where has_kept_sets(sampling), one entry a token; none when refused or failed.
+  Blob kept;
   int32_t num_cached_tokens = 0;
   /// [num_new_tokens, num_top_logprobs]: the likeliest tokens in the place of each sampled one, the
   /// greatest first, of equals the lower id. Where fewer can be drawn the rest are {-1, -infinity}.
@@ -110,6 +113,8 @@ struct EngineState {
   uint64_t num_prefix_queries = 0;     // tokens of prompts that were looked up
   uint64_t num_prefix_hits = 0;        // of them, tokens that were there
   uint64_t num_evicted_blocks = 0;     // findable blocks that were given to others
+  uint64_t num_completed = 0;          // sequences that ended as kStop or kLength
+  uint64_t num_failed = 0;             // sequences that ended as kFailed
   VersionsByKey versions;              // applied last; what was loaded has no version
 
   template <class F>
@@ -121,7 +126,8 @@ struct EngineState {
         "num_decode_tokens", &E::num_decode_tokens)("num_preemptions", &E::num_preemptions)(
         "num_recomputed_tokens", &E::num_recomputed_tokens)(
         "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
-        "num_evicted_blocks", &E::num_evicted_blocks)("versions", &E::versions);
+        "num_evicted_blocks", &E::num_evicted_blocks)("num_completed", &E::num_completed)(
+        "num_failed", &E::num_failed)("versions", &E::versions);
   }
 };
 

@@ -20,6 +20,10 @@ enum class FinishReason : uint8_t {
   kFailed,          // the engine could not compute it, which says nothing against the request
 };
 std::string_view to_string(FinishReason reason);  // "stop", "length", ...
+/// It ended as was asked: its tokens may be used.
+inline bool is_complete(FinishReason reason) {
+  return reason == FinishReason::kStop || reason == FinishReason::kLength;
+}
 
 /// Tokens [begin, end) of a completion were made by `version` of the weights it was asked of.
 struct VersionSpan {

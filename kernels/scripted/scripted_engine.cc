@@ -91,6 +91,7 @@ class ScriptedEngine final : public Engine {
   uint64_t num_submitted_ = 0;
   uint64_t num_prefill_tokens_ = 0;
   uint64_t num_decode_tokens_ = 0;
+  uint64_t num_completed_ = 0;
   VersionsByKey versions_;  // applied last
   Duration cost_;
 };
@@ -222,6 +223,7 @@ void ScriptedEngine::finish(uint64_t id, FinishReason reason) {
   if (sequence.phase == Phase::kHeld)
     std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id.value == id; });
   sequence.end.reason = reason;
+  if (is_complete(reason)) ++num_completed_;
   sequence.end.was_prefilled = sequence.was_told;
   sequence.end.kept = Blob(std::move(sequence.kept));
   finished_.push_back(std::move(sequence.end));
@@ -344,6 +346,7 @@ EngineState ScriptedEngine::state() const {
   state.num_room = options_.max_waiting - static_cast<int32_t>(waiting_.size());
   state.num_prefill_tokens = num_prefill_tokens_;
   state.num_decode_tokens = num_decode_tokens_;
+  state.num_completed = num_completed_;
   state.versions = versions_;
   return state;
 }

@@ -61,7 +61,7 @@ Blob take_long_lists(FinishEvent& event) {
 /// One call and its result; the members of other calls are empty.
 struct EngineAnswer {
   static constexpr std::string_view kName = "EngineAnswer";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;

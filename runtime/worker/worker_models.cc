@@ -142,6 +142,7 @@ Result<std::vector<FinishEvent>> generate_all(Engine& engine, const GenerateArgu
     for (const auto& event : engine.take_prefilled()) RETURN_IF_ERROR(engine.take_over(event.id));
     for (auto& event : engine.take_finished()) {
       if (event.reason == FinishReason::kRefused) return error(Code::kInvalid, "{}", event.detail);
+      if (event.reason == FinishReason::kFailed) return error(Code::kInternal, "{}", event.detail);
       const size_t index = static_cast<size_t>(event.id.value);
       finished[index] = std::move(event);
       ++num_finished;

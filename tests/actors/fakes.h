@@ -119,6 +119,8 @@ class FakeEngine final : public Engine {
     state.num_blocks = state.num_free_blocks = 8;
     state.num_room = static_cast<int32_t>(max_waiting - waiting.size());
     state.num_decode_tokens = num_decode_tokens;
+    state.num_completed = num_completed;
+    state.num_failed = num_failed;
     state.versions = versions;
     return state;
   }
@@ -136,6 +138,8 @@ class FakeEngine final : public Engine {
     held.erase(id);
     running.erase(id);
     std::erase_if(prefilled, [id](const PrefillEvent& event) { return event.id == id; });
+    num_completed += is_complete(reason) ? 1U : 0U;
+    num_failed += reason == FinishReason::kFailed ? 1U : 0U;
     FinishEvent event;
     event.id = id;
     event.reason = reason;
@@ -154,7 +158,7 @@ class FakeEngine final : public Engine {
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
   VersionsByKey versions;
-  uint64_t num_decode_tokens = 0;
+  uint64_t num_decode_tokens = 0, num_completed = 0, num_failed = 0;
   std::string apply_fault;
 };
 

@@ -318,6 +318,29 @@ TEST_F(EngineStory, TheFirstWorkTurnSaysThatTheEngineIsThere) {
   EXPECT_THAT(prefill.sent<EngineLoad>("load"), SizeIs(1));
 }
 
+TEST_F(EngineStory, BothLoadsTellWhatTheEngineAnsweredAndWhatItFailed) {
+  for (uint64_t request = 1; request <= 5; ++request) {
+    ask(request);
+    engine.prefill(id(request));
+  }
+  turn();
+  engine.finish(id(1), FinishReason::kStop, {65});
+  engine.finish(id(2), FinishReason::kLength, {65});
+  engine.finish(id(3), FinishReason::kFailed);
+  engine.finish(id(4), FinishReason::kRefused);
+  engine.finish(id(5), FinishReason::kCancelled);
+  turn();
+  for (const auto& load :
+       {prefill.sent<EngineLoad>("load").back(), decode.sent<EngineLoad>("load").back()}) {
+    EXPECT_EQ(load.num_finished, 5U);
+    EXPECT_EQ(load.num_completed, 2U);
+    EXPECT_EQ(load.num_failed, 1U);
+  }
+  ASSERT_THAT(answers(), SizeIs(5));
+  EXPECT_EQ(answers()[2].end, FinishReason::kFailed);
+  EXPECT_EQ(answers()[2].attempt, 2U);
+}
+
 TEST_F(EngineStory, TheLoadCountsWhatEndedHereOrWasRefused) {
   ask(1);
   ask(2);

@@ -116,13 +116,16 @@ TEST_F(RolloutEndTest, AnObservationThatCannotBeTokenizedFails) {
   EXPECT_THAT(end_names(), ElementsAre("failed"));
 }
 
-TEST_F(RolloutEndTest, ALostEngineMeansAnotherAttemptAndThenTheEnd) {
+/// As often as engines may be lost or fail; `last` ends the first attempt and the last.
+struct LostEngineTest : RolloutEndTest, ::testing::WithParamInterface<FinishReason> {};
+
+TEST_P(LostEngineTest, MeansAnotherAttemptAndThenTheEnd) {
   live(0);
   task(0);
   auto request = requests().front();
   const auto first = request;
   for (uint32_t attempt = 1; attempt <= 3; ++attempt) {
-    end_without_tokens(request, FinishReason::kEngineLost);
+    end_without_tokens(request, attempt == 2 ? FinishReason::kEngineLost : GetParam());
     const auto again = requests();
     ASSERT_THAT(again, SizeIs(1));
     EXPECT_EQ(again[0].attempt, attempt);
@@ -132,11 +135,15 @@ TEST_F(RolloutEndTest, ALostEngineMeansAnotherAttemptAndThenTheEnd) {
     EXPECT_EQ(again[0].prompt_tokens, first.prompt_tokens);
     request = again[0];
   }
-  end_without_tokens(request, FinishReason::kEngineLost);
+  end_without_tokens(request, GetParam());
   EXPECT_THAT(requests(), IsEmpty());
   EXPECT_THAT(end_names(), ElementsAre("failed"));
   EXPECT_EQ(*ends()[0].get_int("attempt"), 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ends, LostEngineTest,
+                         ::testing::Values(FinishReason::kEngineLost, FinishReason::kFailed),
+                         [](const auto& end) { return std::string(to_string(end.param)); });
 
 TEST_F(RolloutEndTest, ALostRouterMeansThatEverythingGoesOutAgain) {
   live(0);

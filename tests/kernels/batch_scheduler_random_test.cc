@@ -1,7 +1,9 @@
 // Thousands of random lives of sequences against a symbolic cache: a row holds a hash of all tokens
 // up to its own, so a block given away too early, a row shared wrongly or a key out of order shows.
+// Some steps fail and leave keys that are wrong, some rows are no distribution.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <set>
 
@@ -30,6 +32,8 @@ class Simulation {
     const auto state = scheduler_.state();
     EXPECT_EQ(state.num_free_blocks, state.num_blocks);
     EXPECT_EQ(state.num_waiting + state.num_held + state.num_running, 0);
+    EXPECT_EQ(state.num_completed, num_completed_);
+    EXPECT_EQ(state.num_failed, num_failed_);
   }
 
  private:
@@ -112,11 +116,23 @@ class Simulation {
     for (const RowCopy& copy : plan.copies)
       std::copy_n(cache_.begin() + copy.from, copy.num_rows, cache_.begin() + copy.to);
     compute(plan.rows);
+    if (random_.below(30) == 0) {
+      for (const int32_t row : plan.rows.cache_rows) cache_[static_cast<size_t>(row)] = kWrong;
+      scheduler_.fail_step(plan, "as the test says");
+      hear();
+      return;
+    }
     for (const auto& sample : plan.samples) {
       expect_history(sample, plan.rows);
-      scheduler_.accept(*sample.sequence, static_cast<int32_t>(1 + random_.below(20)), -1);
+      const bool is_number = random_.below(100) != 0;
+      scheduler_.accept(*sample.sequence, static_cast<int32_t>(1 + random_.below(20)),
+                        is_number ? -1 : std::numeric_limits<float>::quiet_NaN());
     }
     scheduler_.finish_step();
+    hear();
+  }
+
+  void hear() {
     for (const auto& event : scheduler_.take_prefilled()) held_.insert(event.id);
     collect();
   }
@@ -157,8 +173,12 @@ class Simulation {
     for (const auto& event : scheduler_.take_finished()) {
       EXPECT_TRUE(ended_.insert(event.id.value).second);
       EXPECT_EQ(event.tokens.size(), event.logprobs.size());
+      num_completed_ += is_complete(event.reason) ? 1U : 0U;
+      num_failed_ += event.reason == FinishReason::kFailed ? 1U : 0U;
     }
   }
+
+  static constexpr uint64_t kWrong = 13;
 
   RandomStream random_;
   const EngineOptions options_;
@@ -168,6 +188,7 @@ class Simulation {
   uint64_t next_id_ = 0;
   std::set<SequenceId> held_;
   std::set<uint64_t> submitted_, ended_;
+  uint64_t num_completed_ = 0, num_failed_ = 0;
 };
 
 TEST(BatchSchedulerAtRandom, KeepsEveryHistoryWholeAndFreesEverything) {

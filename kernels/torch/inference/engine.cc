@@ -202,14 +202,18 @@ void TorchEngine::draw(float* logits) {
 
 Status TorchEngine::step() {
   if (!scheduler_.plan(plan_)) return ok();
-  return at_boundary("engine step", [&]() -> Status {
+  const Status computed = at_boundary("engine step", [&]() -> Status {
     RETURN_IF_ERROR(forward());
     score();
     sample();
-    scheduler_.finish_step();
-    ++num_steps_;
     return ok();
   });
+  ++num_steps_;
+  if (computed.ok())
+    scheduler_.finish_step();
+  else
+    scheduler_.fail_step(plan_, computed.error().text());
+  return ok();
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {

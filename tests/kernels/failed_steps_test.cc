@@ -1,0 +1,145 @@
+// What cannot be computed: a row that is no distribution ends its sequence, a step that failed ends
+// those it was for, and the scheduler goes on with the others.
+#include <limits>
+
+#include "tests/kernels/scheduler_steps.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// A step in which the log-probabilities of sequence `id` are `logprob`.
+void take_broken_step(BatchScheduler& scheduler, uint64_t id, float logprob = kNan) {
+  StepPlan plan;
+  ASSERT_TRUE(scheduler.plan(plan));
+  for (const auto& sample : plan.samples)
+    scheduler.accept(*sample.sequence, 7, sample.sequence->request.id.value == id ? logprob : -1);
+  scheduler.finish_step();
+}
+
+TEST(FailedSteps, ARowThatIsNoDistributionEndsItsSequenceAlone) {
+  for (const float logprob : {kNan, kInfinity, -kInfinity}) {
+    auto scheduler = make_scheduler({});
+    for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(scheduler.submit(make_request(id, 5, 8)).ok());
+    scheduler.set_version({TenantSlot(0)}, PolicyVersion(42));
+    take_step(scheduler);
+    take_over_all(scheduler);
+    take_broken_step(scheduler, 1, logprob);
+    const auto failed = scheduler.take_finished();
+    ASSERT_THAT(failed, SizeIs(1));
+    EXPECT_EQ(failed[0].id, SequenceId(1));
+    EXPECT_EQ(failed[0].reason, FinishReason::kFailed);
+    EXPECT_THAT(failed[0].tokens, ElementsAre(7)) << "those before";
+    EXPECT_THAT(failed[0].logprobs, SizeIs(1));
+    EXPECT_EQ(failed[0].detail,
+              "the logits of its token 1 are no distribution, under the weights of version 42: "
+              "some are not numbers, or are infinite");
+    const auto ends = run_to_end(scheduler);
+    ASSERT_THAT(ends, SizeIs(1));
+    EXPECT_EQ(ends[0].reason, FinishReason::kLength);
+    EXPECT_EQ(scheduler.state().num_failed, 1U);
+    EXPECT_EQ(scheduler.state().num_completed, 1U);
+    expect_all_free(scheduler);
+  }
+}
+
+TEST(FailedSteps, OneThatFailsWithItsFirstTokenEndsWhenItIsTakenOver) {
+  auto scheduler = make_scheduler({});
+  ASSERT_TRUE(scheduler.submit(make_request(1, 5, 8)).ok());
+  take_broken_step(scheduler, 1);
+  EXPECT_THAT(scheduler.take_finished(), IsEmpty());
+  EXPECT_EQ(scheduler.state().num_failed, 0U) << "it has not ended";
+  take_over_all(scheduler);
+  const auto ends = scheduler.take_finished();
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_EQ(ends[0].reason, FinishReason::kFailed);
+  EXPECT_TRUE(ends[0].was_prefilled);
+  EXPECT_THAT(ends[0].tokens, IsEmpty());
+  EXPECT_EQ(scheduler.state().num_failed, 1U);
+  expect_all_free(scheduler);
+}
+
+TEST(FailedSteps, CancelsRefusalsAndEndedLeasesAreNoFaults) {
+  auto scheduler = make_scheduler({});
+  EXPECT_FALSE(scheduler.submit(make_request(1, 500, 8)).ok());
+  for (uint64_t id = 2; id <= 3; ++id) ASSERT_TRUE(scheduler.submit(make_request(id, 5, 8)).ok());
+  take_step(scheduler);
+  ASSERT_THAT(scheduler.take_prefilled(), SizeIs(2));
+  scheduler.abort(SequenceId(2));
+  scheduler.expire(SequenceId(3));
+  EXPECT_THAT(scheduler.take_finished(), SizeIs(2));
+  EXPECT_EQ(scheduler.state().num_failed, 0U);
+  EXPECT_EQ(scheduler.state().num_completed, 0U);
+}
+
+/// Its keys may be what made it fail: the weights that wrote them were broken, say.
+TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
+  for (const int32_t num_good_tokens : {0, 4}) {
+    auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 4});
+    ASSERT_TRUE(scheduler.submit(make_request(1, 9, 8, "a:3")).ok());
+    for (int i = 0; i < num_good_tokens; ++i) take_step(scheduler), take_over_all(scheduler);
+    take_broken_step(scheduler, 1);
+    take_over_all(scheduler);
+    ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
+    ASSERT_TRUE(scheduler.submit(make_request(2, 9, 1, "a:3")).ok());
+    EXPECT_EQ(take_step(scheduler).rows.num_rows(), 9) << num_good_tokens;
+  }
+}
+
+TEST(FailedSteps, AFailedStepEndsThoseItWasForAndNoOthers) {
+  auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 4, .max_batched_tokens = 6});
+  ASSERT_TRUE(scheduler.submit(make_request(1, 4, 8)).ok());
+  take_step(scheduler);
+  take_over_all(scheduler);
+  ASSERT_TRUE(scheduler.submit(make_request(2, 9, 3)).ok());  // two steps beside the first
+  ASSERT_TRUE(scheduler.submit(make_request(3, 4, 3)).ok());
+  StepPlan plan;
+  ASSERT_TRUE(scheduler.plan(plan));
+  scheduler.fail_step(plan, "no memory");
+  const auto first = scheduler.take_finished();
+  ASSERT_THAT(first, SizeIs(1));
+  EXPECT_EQ(first[0].id, SequenceId(1));
+  EXPECT_EQ(first[0].reason, FinishReason::kFailed);
+  EXPECT_EQ(first[0].detail, "no memory");
+  EXPECT_EQ(scheduler.state().num_waiting, 1) << "the third";
+  take_over_all(scheduler);
+  const auto second = scheduler.take_finished();
+  ASSERT_THAT(second, SizeIs(1));
+  EXPECT_EQ(second[0].id, SequenceId(2));
+  EXPECT_EQ(second[0].reason, FinishReason::kFailed);
+  const auto rest = run_to_end(scheduler);
+  ASSERT_THAT(rest, SizeIs(1));
+  EXPECT_EQ(rest[0].reason, FinishReason::kLength);
+  EXPECT_EQ(scheduler.state().num_failed, 2U);
+  expect_all_free(scheduler);
+}
+
+TEST(FailedSteps, AllOfAGroupFailWithThePromptTheyWaitFor) {
+  auto scheduler = make_scheduler({.max_batched_tokens = 3});
+  for (uint64_t id = 1; id <= 5; ++id)
+    ASSERT_TRUE(scheduler.submit(make_request(id, 4, 2, "one")).ok());
+  take_step(scheduler);
+  StepPlan plan;
+  ASSERT_TRUE(scheduler.plan(plan));
+  const auto num_begun = scheduler.state().num_waiting;
+  scheduler.fail_step(plan, "no memory");
+  EXPECT_LT(scheduler.state().num_waiting, num_begun);
+  const auto ends = [&] {
+    take_over_all(scheduler);
+    return run_to_end(scheduler);
+  }();
+  EXPECT_THAT(ends, SizeIs(5));
+  EXPECT_EQ(scheduler.state().num_failed + scheduler.state().num_completed, 5U);
+  EXPECT_GT(scheduler.state().num_failed, 0U);
+  expect_all_free(scheduler);
+}
+
+}  // namespace
+}  // namespace primerl
