@@ -87,6 +87,7 @@ Status Router::on_generate(const GenerateRequest& request) {
   }
   // Held ones go first: a session's requests keep their order.
   const bool is_first = held_.is_empty();
+  if (is_first) update_in_use();
   if (is_first && route(held)) return ok();
   hold(std::move(held));
   arm(!is_first && release_held());
@@ -151,6 +152,22 @@ bool Router::can_take(InstanceId engine, const EngineRecord& record,
          record.num_room > num_underway && prefill_.room(engine) > 0;
 }
 
+bool Router::is_allowed(const EngineRecord& record) const {
+  const auto state = record.breaker.state(services().now());
+  return state == CircuitBreaker::State::kClosed ||
+         (state == CircuitBreaker::State::kHalfOpen && record.num_sent == record.num_finished);
+}
+
+bool Router::has_sound_engine(const HeldRequest& held) const {
+  const auto in_use = in_use_.find(held.key());
+  if (in_use == in_use_.end()) return false;
+  return std::ranges::any_of(in_use->second, [&](InstanceId engine) {
+    const EngineRecord& record = engines_.at(engine);
+    return record.breaker.state(services().now()) == CircuitBreaker::State::kClosed &&
+           !record.is_down && record.applied.of(held.key()) >= held.request.version;
+  });
+}
+
 bool Router::route(const HeldRequest& held) {
   std::vector<EngineView> views;
   RouteQuestion question = question_of(held);
@@ -163,6 +180,7 @@ bool Router::route(const HeldRequest& held) {
     if (engine == home && record.applied.of(held.key()) < held.request.version)
       record.behind.try_emplace(held.key(), Behind{services().now()});
     if (!can_take(engine, record, held)) continue;
+    if (!is_allowed(record) && has_sound_engine(held)) continue;
     if (session != nullptr && session->engine == engine &&
         session->incarnation == record.incarnation)
       question.sticky = static_cast<int32_t>(views.size());
@@ -181,6 +199,7 @@ bool Router::route(const HeldRequest& held) {
   const InstanceId engine = views[checked(policy_->choose(question, views), views.size())].engine;
   EngineRecord& record = engines_[engine];
   ++record.num_sent;
+  if (record.breaker.half_opens_at()) is_in_use_old_ = true;  // it may have had its one request
   record.prefixes.add(block_names, static_cast<size_t>(options_.prefix_blocks_max));
   remember(held, engine);
   prefill_.send(held.request,
@@ -211,6 +230,7 @@ Status Router::on_load(const EngineLoad& load) {
   record.num_free_blocks = load.num_free_blocks;
   record.num_blocks = load.num_blocks;
   is_in_use_old_ = is_in_use_old_ || is_new || record.is_down || load.applied != record.applied;
+  tell(record.breaker.take(load.num_completed, load.num_failed, services().now()), load);
   record.is_down = false;
   for (const auto& [key, version] : load.applied.list()) {
     if (version <= record.applied.of(key)) continue;
@@ -220,12 +240,30 @@ Status Router::on_load(const EngineLoad& load) {
   return ok();
 }
 
+void Router::tell(CircuitBreaker::Change change, const EngineLoad& load) {
+  if (change == CircuitBreaker::Change::kNone) return;
+  is_in_use_old_ = true;
+  const bool has_opened = change == CircuitBreaker::Change::kOpened;
+  services().count(has_opened ? "breakers_opened" : "breakers_closed", 1);
+  services().log(
+      LogLevel::kWarning,
+      has_opened ? fmt::format("the engine of instance {} has failed {} requests, the last ones "
+                               "one after the other: while others can serve, it gets no new "
+                               "ones for {}",
+                               load.engine, load.num_failed, to_string(CircuitBreaker::kOpenFor))
+                 : fmt::format("the engine of instance {} has answered {} requests in a row: it "
+                               "gets new ones like any other",
+                               load.engine, CircuitBreaker::kGoodEndsToClose));
+}
+
 void Router::update_in_use() {
   const Time now = services().now();
-  for (auto& [engine, record] : engines_)
+  for (auto& [engine, record] : engines_) {
+    if (record.breaker.half_opens_at()) is_in_use_old_ = true;  // time may have changed it
     for (auto& [key, behind] : record.behind)
       if (!behind.is_too_long && now - behind.since >= kLeftBehindAfter)
         behind.is_too_long = is_in_use_old_ = true;
+  }
   if (!std::exchange(is_in_use_old_, false)) return;
   auto in_use = engines_in_use();
   if (in_use == in_use_) return;
@@ -245,6 +283,14 @@ std::map<WeightsKey, std::vector<InstanceId>> Router::engines_in_use() const {
         in_use[key].push_back(engine);
     }
   }
+  const Time now = services().now();
+  for (auto& [key, engines] : in_use) {
+    const bool is_any_closed = std::ranges::any_of(engines, [&](InstanceId engine) {
+      return engines_.at(engine).breaker.state(now) == CircuitBreaker::State::kClosed;
+    });
+    if (is_any_closed)
+      std::erase_if(engines, [&](InstanceId engine) { return !is_allowed(engines_.at(engine)); });
+  }
   return in_use;
 }
 
@@ -256,23 +302,28 @@ bool Router::release_held() {
     is_paused_ = false;
     services().resume("generate");
   }
-  return has_more;
+  return has_more || (is_in_use_old_ && !held_.is_empty());
 }
 
-/// Another turn: at once, when there may be room for refusals again, or when an engine has been
-/// behind for too long.
+/// Another turn: at once, when there may be room for refusals again, when an engine has been behind
+/// for too long, or when a breaker half-opens.
 void Router::arm(bool has_more) {
   std::optional<Duration> delay;
   if (has_more)
     delay = Duration();
   else if (!refusals_.empty())
     delay = kLookForRoomEvery;
-  for (const auto& [engine, record] : engines_)
-    for (const auto& [key, behind] : record.behind) {
-      if (held_.is_empty() || behind.is_too_long) continue;
-      const Duration left = behind.since + kLeftBehindAfter - services().now();
-      if (!delay || left < *delay) delay = std::max(left, Duration());
-    }
+  const auto wake_at = [&](Time at) {
+    const Duration left = at - services().now();
+    if (!delay || left < *delay) delay = std::max(left, Duration());
+  };
+  for (const auto& [engine, record] : engines_) {
+    if (held_.is_empty()) break;
+    if (record.breaker.state(services().now()) == CircuitBreaker::State::kOpen)
+      wake_at(*record.breaker.half_opens_at());
+    for (const auto& [key, behind] : record.behind)
+      if (!behind.is_too_long) wake_at(behind.since + kLeftBehindAfter);
+  }
   if (delay) services().set_timer("release", *delay);
 }
 

@@ -9,8 +9,10 @@
 /// and has room in its queue, and where the policy gives a session one engine, until that one has.
 /// As many wait as all tenants may have in flight; nothing is refused for lack of room. A guard is
 /// taken before the send and released by the engine's own count of requests it has ended: guard =
-/// sent - finished. What an engine owes is known by request: whoever asks tells which ones were
-/// answered, so that an engine's death is answered for the rest alone.
+/// sent - finished. An engine that fails what it gets has an open circuit breaker: while another
+/// can serve, new requests go there, and those it owes stay. What an engine owes is known by
+/// request: whoever asks tells which ones were answered, so that an engine's death is answered for
+/// the rest alone.
 #pragma once
 
 #include <deque>
@@ -22,6 +24,7 @@
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
 #include "actors/messages/load.h"
+#include "actors/router/circuit_breaker.h"
 #include "actors/router/held_requests.h"
 #include "actors/router/policies/policy.h"
 #include "actors/router/prefix_table.h"
@@ -82,6 +85,7 @@ class Router final : public Actor {
     uint64_t incarnation = 0;
     bool is_down = false;
     std::map<WeightsKey, Behind> behind;
+    CircuitBreaker breaker;
     PrefixTable prefixes;  // sent to this incarnation; empty unless the policy wants it
     template <class F>
     static void fields(F& f) {
@@ -90,7 +94,7 @@ class Router final : public Actor {
           "num_finished", &R::num_finished)("applied", &R::applied)("num_room", &R::num_room)(
           "num_free_blocks", &R::num_free_blocks)("num_blocks", &R::num_blocks)(
           "incarnation", &R::incarnation)("is_down", &R::is_down)("behind", &R::behind)(
-          "prefixes", &R::prefixes);
+          "breaker", &R::breaker)("prefixes", &R::prefixes);
     }
   };
   /// An answer from here. Without prompt tokens.
@@ -113,6 +117,12 @@ class Router final : public Actor {
   /// True when an engine took it.
   bool route(const HeldRequest& held);
   bool can_take(InstanceId engine, const EngineRecord& record, const HeldRequest& held) const;
+  /// Whether its breaker allows it another request; half-open it has one at a time.
+  bool is_allowed(const EngineRecord& record) const;
+  /// Whether there is an engine with a closed breaker that could serve the request, with room or
+  /// without. If not, breakers are not heeded: they move work and never stop it.
+  bool has_sound_engine(const HeldRequest& held) const;
+  void tell(CircuitBreaker::Change change, const EngineLoad& load);
   RouteQuestion question_of(const HeldRequest& held) const;
   /// Empty unless the policy wants to know what engines were sent.
   std::vector<uint64_t> block_names_of(const HeldRequest& held);
@@ -122,7 +132,8 @@ class Router final : public Actor {
   size_t checked(size_t index, size_t count);
   HeldLane lane_of(const HeldRequest& held);
   void hold(HeldRequest held);
-  /// Engines that sessions of a tenant may belong to; when they are others than before, what waits
+  /// Engines that sessions of a tenant may belong to, without those whose breakers keep them out;
+  /// when they are others than before, what waits
   /// is sorted anew.
   void update_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;

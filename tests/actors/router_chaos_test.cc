@@ -1,5 +1,6 @@
 // A long random life of a router: requests, cancels, loads that come late, engines that die and
-// come back. Its guards are those of a count kept beside it, at every choice, and 0 at the end.
+// come back, engines that fail for a while what they get. Its guards are those of a count kept
+// beside it, at every choice, and 0 at the end.
 //
 // PRIMERL_ROUTER_REQUESTS=1000000 build/bin/actors_test --gtest_filter='*RouterChaos.*' takes ten
 // seconds.
@@ -71,6 +72,7 @@ class Life {
     while (next_request_ < num_requests) {
       const uint64_t what = draw_.below(1000);
       const auto index = static_cast<uint32_t>(draw_.below(kEngines));
+      if (draw_.below(500) == 0) servers_[index].is_failing = !servers_[index].is_failing;
       if (what < 400)
         submit();
       else if (what < 450)
@@ -82,7 +84,7 @@ class Life {
       else if (what < 995)
         lose(index);
       else
-        advance();
+        advance(draw_.below(2) == 0 ? Duration::seconds(20) : Duration::milliseconds(2));
       take_what_was_sent();
     }
   }
@@ -90,13 +92,15 @@ class Life {
   void end() {
     for (int round = 0; round < 10'000 && !open_.empty(); ++round) {
       for (uint32_t i = 0; i < kEngines; ++i) work(i, 1000), tell(i);
-      advance();
+      advance(Duration::milliseconds(2));
       take_what_was_sent();
     }
-    for (uint32_t i = 0; i < kEngines; ++i) tell(i);
+    for (uint32_t i = 0; i < kEngines; ++i) tell(i, 1);
   }
   size_t num_open() const { return open_.size(); }
   bool idle() { return router_.idle(); }
+  int64_t num_opened() const { return router_.counter("breakers_opened"); }
+  int64_t num_closed() const { return router_.counter("breakers_closed"); }
   /// What every engine owes by the router's count, which the auditor holds to be this one.
   std::vector<uint64_t> guards() {
     submit();
@@ -109,10 +113,10 @@ class Life {
 
  private:
   struct FakeServer {
-    bool is_up = true;
+    bool is_up = true, is_failing = false;
     std::deque<uint64_t> under_way;  // sent, not received
     std::set<uint64_t> here;
-    uint64_t num_received = 0, num_finished = 0;
+    uint64_t num_received = 0, num_finished = 0, num_completed = 0, num_failed = 0;
   };
 
   static InstanceId id(uint32_t index) { return InstanceId(10 + index); }
@@ -152,9 +156,12 @@ class Life {
   void work(uint32_t index, uint64_t most) {
     FakeServer& server = servers_[index];
     receive(server, most);
-    while (!server.here.empty() && draw_.below(most + 1) > 0) finish(server, *server.here.begin());
+    while (!server.here.empty() && draw_.below(most + 1) > 0) {
+      ++(server.is_failing ? server.num_failed : server.num_completed);
+      finish(server, *server.here.begin());
+    }
   }
-  /// Completed, refused by the engine or aborted: the router sees no difference.
+  /// As was asked, as failed, or aborted, which is neither.
   void finish(FakeServer& server, uint64_t request) {
     server.here.erase(request);
     ++server.num_finished;
@@ -164,7 +171,7 @@ class Life {
     // One that a dead engine had answered may be answered again.
     if (open_.erase(request) > 0) answered_[tenant_of(request)].push_back(request);
   }
-  void tell(uint32_t index) {
+  void tell(uint32_t index, int32_t room_min = 0) {
     FakeServer& server = servers_[index];
     if (!server.is_up) {
       EXPECT_TRUE(router_.peer({PeerEvent::Kind::kUp, id(index), 1}).ok());
@@ -175,7 +182,9 @@ class Life {
     load.engine = id(index);
     load.num_received = server.num_received;
     load.num_finished = server.num_finished;
-    load.num_room = static_cast<int32_t>(draw_.below(20));
+    load.num_completed = server.num_completed;
+    load.num_failed = server.num_failed;
+    load.num_room = room_min + static_cast<int32_t>(draw_.below(20));
     for (const uint32_t tenant : {0U, 1U})
       CHECK(load.applied.set({TenantSlot(tenant)}, PolicyVersion(0)), "too many keys");
     books_[id(index)].num_finished = server.num_finished;
@@ -190,7 +199,7 @@ class Life {
     books_[id(index)] = Books();
     EXPECT_TRUE(router_.peer({PeerEvent::Kind::kDown, id(index), 1}).ok());
   }
-  void advance() { EXPECT_TRUE(router_.advance(Duration::milliseconds(2)).ok()); }
+  void advance(Duration duration) { EXPECT_TRUE(router_.advance(duration).ok()); }
 
   void take_what_was_sent() {
     const auto targets = router_.targets_of("prefill");
@@ -229,6 +238,8 @@ TEST_P(RouterChaos, EveryRequestIsAnsweredAndEveryGuardEndsAtZero) {
   life.end();
   EXPECT_EQ(life.num_open(), 0U);
   EXPECT_TRUE(life.idle());
+  EXPECT_GT(life.num_closed(), 0);
+  EXPECT_GE(life.num_opened(), life.num_closed());
   // One more, and that one alone is owed.
   const auto guards = life.guards();
   EXPECT_THAT(guards, ::testing::SizeIs(kEngines));
