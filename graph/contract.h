@@ -125,6 +125,9 @@ struct Contract {
   bool is_one_tenant = false;   // an instance serves one tenant: several need `per_tenant`
   bool is_restartable = false;  // one that failed or is stuck is replaced, with its last state
   bool stops_on_error = false;  // a failed handler ends the run, unless the graph says otherwise
+  /// Of a node with several, all instances but the first hold nothing that anybody needs: a process
+  /// that has only those is restarted alone.
+  bool replicas_are_expendable = false;
   std::vector<TenantDemand> demands;
   /// Whether it takes tasks from its tenant's environment; empty = it does not.
   std::function<bool(const void* options)> takes_tasks;
@@ -353,6 +356,10 @@ class ContractOf {
   }
   ContractOf&& stops_on_error() && {
     contract_.stops_on_error = true;
+    return std::move(*this);
+  }
+  ContractOf&& expendable_replicas() && {
+    contract_.replicas_are_expendable = true;
     return std::move(*this);
   }
   ContractOf&& restartable() && {

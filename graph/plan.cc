@@ -134,6 +134,8 @@ std::string_view to_string(EdgeTransport transport) {
 bool Plan::is_restartable(ProcessId id) const {
   return std::all_of(instances.begin(), instances.end(), [&](const PlanInstance& instance) {
     if (group(instance.group).process != id) return true;
+    const Contract& contract = *node(instance.node).contract;
+    if (contract.replicas_are_expendable && instance.replica > 0) return true;
     return std::any_of(instance.resources.begin(), instance.resources.end(), [&](int32_t used) {
       return used >= 0 && resources[static_cast<size_t>(used)].kind == "engine";
     });

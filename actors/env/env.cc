@@ -42,6 +42,7 @@ Contract Env::contract() {
       .source()
       .own_thread()
       .restartable()
+      .expendable_replicas()  // Rollout tells another one what the actions were
       .one_tenant()
       // What an environment keeps is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {

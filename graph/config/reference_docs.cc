@@ -152,6 +152,7 @@ std::string traits_of(const Contract& actor) {
   if (actor.is_single) traits.push_back("one per graph (or tenant)");
   if (actor.is_one_tenant) traits.push_back("an instance serves one tenant");
   if (actor.is_restartable) traits.push_back("restartable");
+  if (actor.replicas_are_expendable) traits.push_back("replicas beyond the first may be lost");
   if (actor.stops_on_error) traits.push_back("stops the run when a handler fails");
   for (const auto& use : actor.resources) traits.push_back("uses " + use.kind);
   for (const auto& timer : actor.timers)

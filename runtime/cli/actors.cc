@@ -21,6 +21,7 @@ std::string attributes(const Contract& actor) {
   if (actor.is_single) all.push_back("single");
   if (actor.is_one_tenant) all.push_back("one tenant");
   if (actor.is_restartable) all.push_back("restartable");
+  if (actor.replicas_are_expendable) all.push_back("replicas beyond the first may be lost");
   if (actor.stops_on_error) all.push_back("stops the run when a handler fails");
   if (actor.is_source) all.push_back("source");
   return fmt::format("{}", fmt::join(all, ", "));

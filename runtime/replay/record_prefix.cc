@@ -44,7 +44,7 @@ class Search {
 
   ProcessId process_of(uint32_t group) const { return plan_.groups[group].process; }
   bool is_absent(uint32_t group) const { return is_gone_[process_of(group).index()]; }
-  /// An engine's process, which may start anew without the others.
+  /// Of engines, or of environments that only judge: it may start anew without the others.
   bool may_be_absent(ProcessId process) const {
     return plan_.processes.size() > 1 && plan_.is_restartable(process);
   }

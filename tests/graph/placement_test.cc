@@ -139,6 +139,19 @@ TEST(Placement, AProcessOfEnginesAloneIsRestartable) {
     EXPECT_FALSE(mixed.plan().is_restartable(ProcessId(i)));
 }
 
+TEST(Placement, AProcessOfEnvironmentsIsRestartableButTheOneThatGivesTheTasks) {
+  const Loaded loaded(placed("driver = { nodes = [\"rollout\", \"router\"] }\n"
+                             "worlds = { nodes = [\"env\"], replicas = 3 }\n"
+                             "rest = { nodes = [\"prefill\", \"decode\", \"trainer\", "
+                             "\"broadcaster\"] }\n"));
+  const Plan& plan = loaded.plan();
+  ASSERT_EQ(plan.processes.size(), 5U);
+  for (uint32_t i = 0; i < plan.processes.size(); ++i) {
+    const std::string& name = plan.processes[i].name;
+    EXPECT_EQ(plan.is_restartable(ProcessId(i)), name == "worlds#1" || name == "worlds#2") << name;
+  }
+}
+
 TEST(Placement, CpusAreDealtOutAmongReplicas) {
   const Loaded loaded(serving(", replicas = 2, cpus = \"0-2,7,9\""));
   EXPECT_THAT(loaded.plan().processes[1].cpus, ElementsAre(0, 1));
