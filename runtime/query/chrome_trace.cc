@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <tuple>
 
+#include "runtime/query/request_spans.h"
 #include "runtime/query/step_text.h"
 #include "runtime/trace/read/summary.h"
 
 namespace primerl {
 namespace {
 
-// Upper estimate of the JSON of one step: its slice, arrow and counters.
-constexpr uint64_t kBytesPerStep = 600;
+// Upper estimate of the JSON of one step: its slice, arrow and counters, and its part of a request.
+constexpr uint64_t kBytesPerStep = 900;
 constexpr size_t kFlushBytes = size_t{64} << 10;
 
 std::string json_text(std::string_view text) { return Json(text).dump(); }
@@ -31,11 +32,18 @@ class ChromeWriter {
   Status run() {
     out_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     name_tracks();
+    RequestSpans requests(trace_, {.from = options_.from, .to = options_.to},
+                          [this](const auto& event) {
+                            add(event);
+                            flush(kFlushBytes);
+                          });
     trace_.visit(options_.from, options_.to, [&](const TraceStep& step) {
       add_slice(step);
       if (step.kind == StepKind::kMessage) add_arrow(step);
+      requests.see(step);
       return flush(kFlushBytes);
     });
+    requests.finish();
     add_queues();
     add_versions();
     out_ += fmt::format("\n],\"otherData\":{{\"graph\":{},\"complete\":{}}}}}\n",

@@ -1,6 +1,7 @@
 /// export --format chrome: a trace as the JSON that Perfetto and chrome://tracing open: one track
 /// per instance, one slice per handler, arrows from emission to delivery, counters for the messages
-/// each group has waiting and for policy versions. Streamed, never completely in memory.
+/// each group has waiting and for policy versions, spans of requests and rollouts
+/// (request_spans.h). Streamed, never completely in memory.
 #pragma once
 
 #include <functional>

@@ -231,6 +231,7 @@ class Ignore : public FieldWriter {
 
 class JsonWriter final : public FieldWriter {
  public:
+  explicit JsonWriter(bool only_counts) : only_counts_(only_counts) {}
   void kind(const FieldSchema& node) { node_ = &node; }
   void begin_struct(size_t) override { open(Json::object()); }
   void name(std::string_view field) override { places_.back().name = field; }
@@ -249,6 +250,8 @@ class JsonWriter final : public FieldWriter {
   void text(std::string_view value) override { put(value); }
   void bytes(std::span<const std::byte> value) override {
     const FieldSchema& item = node_->children.front();
+    if (only_counts_)
+      return put(static_cast<uint64_t>(value.size()) * 8 / static_cast<uint64_t>(item.width));
     Json::Array list;
     if (item.kind == Kind::kNumber)
       list = numbers<float, double>(value);
@@ -294,6 +297,7 @@ class JsonWriter final : public FieldWriter {
       places_.back().value.as_object().emplace_back(places_.back().name, std::move(value));
   }
 
+  const bool only_counts_;
   const FieldSchema* node_ = nullptr;
   std::vector<Place> places_;
   Json result_;
@@ -348,7 +352,14 @@ Result<FieldSchema> read_schema(std::string_view text) {
 
 Result<Json> body_json(const FieldSchema& schema, std::span<const std::byte> body,
                        std::span<const Blob> blobs) {
-  JsonWriter writer;
+  JsonWriter writer(false);
+  RETURN_IF_ERROR(walk(schema, body, blobs, writer));
+  return writer.take();
+}
+
+Result<Json> body_outline(const FieldSchema& schema, std::span<const std::byte> body,
+                          std::span<const Blob> blobs) {
+  JsonWriter writer(true);
   RETURN_IF_ERROR(walk(schema, body, blobs, writer));
   return writer.take();
 }

@@ -52,6 +52,10 @@ Result<FieldSchema> read_schema(std::string_view text);
 /// kCorrupt, naming the field, when body and schema do not fit.
 Result<Json> body_json(const FieldSchema& schema, std::span<const std::byte> body,
                        std::span<const Blob> blobs);
+/// The same without numbers of lists that are one block of bytes: their count stands there instead,
+/// so that the work does not grow with tokens.
+Result<Json> body_outline(const FieldSchema& schema, std::span<const std::byte> body,
+                          std::span<const Blob> blobs);
 /// The same number as payload_check() of the message.
 Result<uint64_t> body_check(const FieldSchema& schema, uint64_t schema_hash,
                             std::span<const std::byte> body, std::span<const Blob> blobs);

@@ -235,6 +235,10 @@ TEST(Schema, BodiesAreReadWithoutTheirStruct) {
   ASSERT_TRUE(json.ok()) << json.error().text();
   EXPECT_EQ(json->dump(), R"({"ordinal":7,"version":3,"members":[{"trajectory":15,"reward":0.25,)"
                           R"("tokens":[1,-2,3]}],"routing":{"blob_bytes":5}})");
+  const auto outline = body_outline(*schema, encoded->body, encoded->blobs);
+  ASSERT_TRUE(outline.ok()) << outline.error().text();
+  EXPECT_EQ(outline->dump(), R"({"ordinal":7,"version":3,"members":[{"trajectory":15,)"
+                             R"("reward":0.25,"tokens":3}],"routing":{"blob_bytes":5}})");
   EXPECT_THAT(*body_versions(*schema, encoded->body, encoded->blobs), ElementsAre(3));
 }
 
