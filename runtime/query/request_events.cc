@@ -65,6 +65,16 @@ void RequestSpans::write(const Open& open, const Ending& ending) {
   write_turn(open, ending, begin, end);
 }
 
+/// "router to decode" where the record does not have how the request came from one to the other;
+/// else "".
+std::string RequestSpans::gap_after(const TraceStep& last, const TraceStep* completion) const {
+  if (completion == nullptr) return "";
+  const uint32_t holder = catalog_.links[last.link.index()].target;
+  const uint32_t sender = catalog_.links[completion->link.index()].sender;
+  if (sender == holder || !ways_.is_passing_on(InstanceId(holder))) return "";
+  return catalog_.instances[holder].actor + " to " + catalog_.instances[sender].actor;
+}
+
 /// One for each actor that had the request, until the next one was sent it; `answer` until the
 /// rollout took the completion in.
 void RequestSpans::write_phases(const Track& track, const Open& open, const Ending& ending,
@@ -81,16 +91,16 @@ void RequestSpans::write_phases(const Track& track, const Open& open, const Endi
              .set("queue_us", static_cast<double>((taken - sent).to_nanoseconds()) * 1e-3));
     sent = until;
   };
-  const auto& instances = catalog_.instances;
   const auto actor_of = [&](const TraceStep& step) -> std::string_view {
-    return instances[catalog_.links[step.link.index()].target].actor;
+    return catalog_.instances[catalog_.links[step.link.index()].target].actor;
   };
+  const std::string gap = gap_after(open.way.back(), ending.completion);
   for (size_t hop = 0; hop < open.way.size(); ++hop) {
     const bool is_last = hop + 1 == open.way.size();
     const Time until = !is_last                       ? ways_.sent_at(open.way[hop + 1])
                        : ending.completion != nullptr ? ways_.sent_at(*ending.completion)
                                                       : end;
-    phase(open.way[hop], actor_of(open.way[hop]), until);
+    phase(open.way[hop], is_last && !gap.empty() ? gap : actor_of(open.way[hop]), until);
   }
   if (ending.completion != nullptr) phase(*ending.completion, "answer", end);
 }

@@ -150,17 +150,23 @@ void RequestSpans::see_answer(const TraceStep& completion) {
   if (unmatched_.size() < kUnmatchedMax) unmatched_.push_back(completion);
 }
 
+/// Whether nothing says that the way is another request's.
+bool RequestSpans::is_of(const std::vector<TraceStep>& way,
+                         const std::optional<int64_t>& request) const {
+  if (ways_.message_of(way.front()) != RequestMessage::kRequest) return false;
+  if (!request) return true;
+  const auto numbered = number_of(way.front());
+  const auto stored = ways_.facts_of(way.back()).request;
+  return numbered.value_or(*request) == *request && stored.value_or(*request) == *request;
+}
+
 /// Empty when the request is not known (yet): an engine that ended one by itself may name another
 /// cause, and then only the number says which one it was.
 std::vector<TraceStep> RequestSpans::answered_way(const TraceStep& completion,
                                                   const RequestFacts& facts) {
   if (const auto cause = ways_.cause_of(completion)) {
     auto way = ways_.way_to(*cause);
-    if (!way.empty() && ways_.message_of(*cause) == RequestMessage::kPrefilled && facts.request) {
-      const auto other = ways_.facts_of(*cause).request;
-      if (other && *other != *facts.request) way.clear();
-    }
-    if (!way.empty() && ways_.message_of(way.front()) == RequestMessage::kRequest) return way;
+    if (!way.empty() && is_of(way, facts.request)) return way;
   }
   if (!facts.request) return {};
   const auto named = by_request_.find({completion.tenant.value, *facts.request});

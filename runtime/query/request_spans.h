@@ -87,12 +87,14 @@ class RequestSpans {
   void learn(Open& open, const RequestFacts& facts);
   void learn_number(const TraceStep& entry, int64_t request);
   std::optional<int64_t> number_of(const TraceStep& entry) const;
+  bool is_of(const std::vector<TraceStep>& way, const std::optional<int64_t>& request) const;
   std::vector<TraceStep> answered_way(const TraceStep& completion, const RequestFacts& facts);
   std::optional<TraceStep> entry_of_number(const TraceStep& completion, int64_t request) const;
   void answer(const TraceStep& completion, const std::vector<TraceStep>& way,
               const RequestFacts& facts, const RequestEnd& end);
   void close(OpenRequests::iterator found);
   void write(const Open& open, const Ending& ending);
+  std::string gap_after(const TraceStep& last, const TraceStep* completion) const;
   void write_phases(const Track& track, const Open& open, const Ending& ending, Time begin,
                     Time end);
   void write_turn(const Open& open, const Ending& ending, Time begin, Time end);

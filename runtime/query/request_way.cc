@@ -68,7 +68,10 @@ RequestMessage RequestWays::message_of(const TraceStep& step) const {
 std::optional<TraceStep> RequestWays::cause_of(const TraceStep& step) const {
   if (step.cause.is_none()) return std::nullopt;
   const uint32_t group = trace_.catalog().instances[step.cause.instance.index()].group;
-  return trace_.step(GroupId(group), step.cause.step);
+  auto cause = trace_.step(GroupId(group), step.cause.step);
+  const bool is_another =
+      cause && !cause->instance.is_none() && cause->instance != step.cause.instance;
+  return is_another ? std::nullopt : cause;
 }
 
 std::vector<TraceStep> RequestWays::way_to(const TraceStep& step) const {
@@ -119,6 +122,12 @@ RequestFacts RequestWays::facts_of(const TraceStep& step, RequestEnd* end) const
       facts.num_prompt_tokens = number_in(*outline, "prompt_offset").value_or(0) + *following;
   if (end != nullptr) *end = end_in(*outline);
   return facts;
+}
+
+bool RequestWays::is_passing_on(InstanceId instance) const {
+  return std::ranges::any_of(trace_.catalog().links, [&](const auto& link) {
+    return link.sender == instance.value && messages_[link.type] == RequestMessage::kRequest;
+  });
 }
 
 LinkId RequestWays::asking_link(InstanceId asker) const {

@@ -46,7 +46,8 @@ class RequestWays {
   explicit RequestWays(const Trace& trace);
 
   RequestMessage message_of(const TraceStep& step) const;
-  /// The handling of the message that this one answers; none when the record does not have it.
+  /// The handling of the message that this one answers; none when the record does not have it, as
+  /// that of a process which was started again and counted its steps anew.
   std::optional<TraceStep> cause_of(const TraceStep& step) const;
   /// Where the request of a kRequest or kPrefilled was handled, in order; `step` is the last. Empty
   /// for other messages.
@@ -57,6 +58,8 @@ class RequestWays {
   bool has_sender(const TraceStep& step) const;
   /// Nothing when the content was not stored. `end` is filled in of a Completion; may be null.
   RequestFacts facts_of(const TraceStep& step, RequestEnd* end = nullptr) const;
+  /// Whether it passes requests on.
+  bool is_passing_on(InstanceId instance) const;
   /// The only link on which `asker` sends requests; none when it has several, or no one.
   LinkId asking_link(InstanceId asker) const;
 

@@ -238,6 +238,46 @@ TEST_F(RequestTimeline, ACompletionThatNamesAnotherRequestsPrefillDoesNotEndThat
   EXPECT_THAT(shown.facts("request", "router:2", "request"), HasSubstr(R"("end":"failed")"));
 }
 
+// A process that is started again counts its steps anew, and the record keeps only the later ones.
+TEST_F(RequestTimeline, CausesInAReplacedRecordAreNotTakenForWhatStandsThereNow) {
+  const GenerateRequest lost = request_of(0, 7), gone = request_of(1, 8), kept = request_of(2, 9);
+  for (const auto& request : {lost, gone}) {
+    const Sent asked = run.send(kGenerate, request);
+    run.turn(kRollout, 0, 10);
+    run.take(asked, 50, 5);
+  }
+  const Sent kept_sent = route(kept, 100);
+  const StepRef prefilled = run.take(kept_sent, 200);
+  const Sent lost_answer = run.send(kCompletion, completion_of(lost), {InstanceId(kDecode), 900});
+  run.turn(kDecode, 300, 10);
+  const Sent gone_answer =
+      run.send(kPrefillRefused, completion_of(gone, FinishReason::kFailed), prefilled);
+  const Sent done = run.send(kDone, done_of(kept), prefilled);
+  run.turn(kPrefill, 500, 10);
+  const Sent kept_answer = decode(kept, done, 0);
+  run.take(lost_answer, 2000);
+  run.take(gone_answer, 2010);
+  run.take(kept_answer, 2020);
+  const RequestTracks shown = tracks();
+  EXPECT_THAT(shown.faults, IsEmpty());
+  EXPECT_THAT(shown.text(), HasSubstr(R"(request router:1
+  request 10..2000
+    router to decode 10..310
+    answer 310..2000
+request router:2
+  request 10..2010
+    router to prefill 10..510
+    answer 510..2010
+request router:3
+  request 110..2020
+    router 110..155
+    prefill 155..510
+)"));
+  EXPECT_THAT(shown.facts("request", "router:1", "request"), HasSubstr(R"("session":7)"));
+  EXPECT_THAT(shown.facts("request", "router:2", "request"), HasSubstr(R"("session":8)"));
+  EXPECT_THAT(shown.facts("request", "router:3", "request"), HasSubstr(R"("session":9)"));
+}
+
 TEST_F(RequestTimeline, WhatTheEndOfTheRecordCutsOffEndsThereAndSaysSo) {
   act(complete(request_of(0, 7), 0), 1930);
   const Sent acting = act(complete(request_of(1, 8), 2000), 3930);
