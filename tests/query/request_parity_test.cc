@@ -5,7 +5,9 @@
 
 #include <gmock/gmock.h>
 
+#include "graph/base/random.h"
 #include "runtime/query/step_text.h"
+#include "runtime/trace/frames.h"
 #include "tests/query/request_tracks.h"
 #include "tests/replay/replay_run.h"
 
@@ -83,6 +85,28 @@ TEST(RequestParity, EveryRequestOfARunIsShownOnce) {
       EXPECT_LE(shown.num_of("rollout", "environment"), recorded.num_observations);
       EXPECT_GE(shown.num_of("rollout", "environment"), recorded.num_observations - 3);
     }
+}
+
+TEST(RequestParity, WhatIsMissingInARecordBreaksNoSpan) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    DemoCase demo;
+    demo.fault = Fault::kStragglers;
+    demo.max_off_policy_steps = static_cast<int64_t>(seed % 3);
+    RandomStream draw(seed);
+    const Tamper leave_out = [&](std::span<std::byte> head, std::vector<std::byte>&) {
+      const auto kind = reinterpret_cast<const TraceFrameHeader*>(head.data())->kind;
+      const bool is_content = kind == static_cast<uint8_t>(TraceFrameKind::kPayload);
+      const bool is_step = kind == static_cast<uint8_t>(TraceFrameKind::kDelivery);
+      return !(is_content || is_step) || draw.below(10) > 0;
+    };
+    DemoResult run;
+    const auto trace = Trace::open(record_demo(demo, run, leave_out));
+    ASSERT_TRUE(trace.ok()) << trace.error().text();
+    const RequestTracks shown = tracks_of(**trace, {});
+    EXPECT_THAT(shown.faults, IsEmpty());
+    EXPECT_GT(shown.num_of("request", "request"), 10);
+  }
 }
 
 TEST(RequestParity, PythonReadsTheExport) {
