@@ -118,8 +118,11 @@ RequestFacts RequestWays::facts_of(const TraceStep& step, RequestEnd* end) const
   facts.num_prompt_tokens = number_in(*outline, "num_prompt_tokens");
   facts.num_cached_tokens = number_in(*outline, "num_cached_tokens");
   if (message_of(step) == RequestMessage::kRequest)
-    if (const auto following = number_in(*outline, "prompt_tokens"))
-      facts.num_prompt_tokens = number_in(*outline, "prompt_offset").value_or(0) + *following;
+    if (const auto following = number_in(*outline, "prompt_tokens")) {
+      const Json* known = outline->find("known");
+      facts.num_prompt_tokens =
+          *following + (known == nullptr ? 0 : number_in(*known, "num_tokens").value_or(0));
+    }
   if (end != nullptr) *end = end_in(*outline);
   return facts;
 }

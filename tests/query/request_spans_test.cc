@@ -28,7 +28,7 @@ GenerateRequest request_of(uint64_t number, uint64_t session = 7, uint32_t attem
   request.request = number;
   request.session = session;
   request.attempt = attempt;
-  request.prompt_offset = 30;
+  request.known.num_tokens = 30;
   request.prompt_tokens = {1, 2, 3};
   return request;
 }
