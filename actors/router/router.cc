@@ -173,6 +173,9 @@ bool Router::route(const HeldRequest& held) {
   RouteQuestion question = question_of(held);
   const SessionPlace* session = sessions_.find(held.session());
   const InstanceId home = home_of(held);
+  // A later attempt: the engine was lost, or failed the one before. It may fail this one, too.
+  const bool is_again = session != nullptr && held.request.attempt > session->attempt;
+  std::optional<EngineView> last_choice;
   for (const InstanceId engine : prefill_.targets()) {
     const auto found = engines_.find(engine);
     if (found == engines_.end() || (!home.is_none() && engine != home)) continue;
@@ -181,12 +184,18 @@ bool Router::route(const HeldRequest& held) {
       record.behind.try_emplace(held.key(), Behind{services().now()});
     if (!can_take(engine, record, held)) continue;
     if (!is_allowed(record) && has_sound_engine(held)) continue;
-    if (session != nullptr && session->engine == engine &&
-        session->incarnation == record.incarnation)
-      question.sticky = static_cast<int32_t>(views.size());
-    views.push_back(
-        {engine, record.num_sent - record.num_finished, record.num_free_blocks, record.num_blocks});
+    const EngineView view{engine, record.num_sent - record.num_finished, record.num_free_blocks,
+                          record.num_blocks};
+    const bool is_there = session != nullptr && session->engine == engine &&
+                          session->incarnation == record.incarnation;
+    if (is_there && is_again) {
+      last_choice = view;
+      continue;
+    }
+    if (is_there) question.sticky = static_cast<int32_t>(views.size());
+    views.push_back(view);
   }
+  if (views.empty() && last_choice) views.push_back(*last_choice);
   if (views.empty()) return false;
   const auto block_names = block_names_of(held);
   if (namer_)
@@ -209,7 +218,7 @@ bool Router::route(const HeldRequest& held) {
 
 void Router::remember(const HeldRequest& held, InstanceId engine) {
   EngineRecord& record = engines_[engine];
-  sessions_.put(held.session(), {engine, record.incarnation},
+  sessions_.put(held.session(), {engine, record.incarnation, held.request.attempt},
                 static_cast<size_t>(options_.sessions_max));
   requests_[held.name()] = {engine, held.request.session, held.request.attempt, held.cause,
                             held.origin};

@@ -14,9 +14,11 @@ namespace primerl {
 struct SessionPlace {
   InstanceId engine;
   uint64_t incarnation = 0;  // of that engine: a restarted one has no prefix
+  uint32_t attempt = 0;      // of the rollout when it was sent there
   template <class F>
   static void fields(F& f) {
-    f("engine", &SessionPlace::engine)("incarnation", &SessionPlace::incarnation);
+    f("engine", &SessionPlace::engine)("incarnation", &SessionPlace::incarnation)(
+        "attempt", &SessionPlace::attempt);
   }
 };
 

@@ -51,8 +51,9 @@ struct RouterBreakerStory : ::testing::Test {
     loads[engine].num_failed += CircuitBreaker::kFaultsToOpen;
     tell(engine);
   }
-  void ask(uint64_t session) {
+  void ask(uint64_t session, uint32_t attempt = 0) {
     GenerateRequest request;
+    request.attempt = attempt;
     request.request = next_request_++;
     request.session = session;
     request.version = PolicyVersion(0);
@@ -271,6 +272,30 @@ TEST_F(HashedBreakerStory, WhereAllEnginesFailSessionsKeepTheirs) {
   EXPECT_EQ(sessions_of(kA), of_a);
   advance(CircuitBreaker::kOpenFor);
   EXPECT_EQ(sessions_of(kA), of_a);
+}
+
+TEST_F(RouterBreakerStory, ALaterAttemptAvoidsTheEngineOfTheOneBefore) {
+  ready();
+  ask(1);
+  const auto first = sent();
+  ASSERT_THAT(first, SizeIs(1));
+  const InstanceId other = first[0] == kA ? kB : kA;
+  ask(1);
+  EXPECT_EQ(sent(), first) << "the same attempt stays where its session is";
+  ask(1, 1);
+  EXPECT_THAT(sent(), ElementsAre(other)) << "although the first has the session's tokens";
+  ask(1, 1);
+  EXPECT_THAT(sent(), ElementsAre(other));
+  ask(1, 2);
+  EXPECT_EQ(sent(), first);
+}
+
+TEST_F(RouterBreakerStory, ALaterAttemptGoesToTheSameEngineWhereThereIsNoOther) {
+  tell(kA);
+  ask(1);
+  ask(1, 1);
+  ask(1, 2);
+  EXPECT_THAT(sent(), ElementsAre(kA, kA, kA));
 }
 
 }  // namespace
