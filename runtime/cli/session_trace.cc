@@ -114,7 +114,8 @@ class TraceReader {
     for (const auto& [key, value] : line.as_object())
       if (std::ranges::find(kKeys, key) == kKeys.end()) {
         const std::string near = nearest_name(key, kKeys);
-        return error(Code::kInvalid, "unknown key {}", Json(key).dump())
+        const std::string shown = Json(key).dump();  // in quotes, control characters escaped
+        return error(Code::kInvalid, "unknown key '{}'", shown.substr(1, shown.size() - 2))
             .note(near.empty() ? "keys: " + join_names(kKeys)
                                : fmt::format("did you mean '{}'?", near));
       }

@@ -42,7 +42,7 @@ TEST_F(SessionTraceStory, AFaultHasFileAndLine) {
   EXPECT_THAT(fault(good + good + "{\n"), HasSubstr(file().string() + ":3"));
   EXPECT_THAT(fault(good + "[1]\n"), HasSubstr(file().string() + ":2: a line is an object"));
   EXPECT_THAT(fault(good + good + std::string(kPlain) + ",\"sesion\":2}\n"),
-              HasSubstr(file().string() + ":3: unknown key \"sesion\""));
+              HasSubstr(file().string() + ":3: unknown key 'sesion'"));
 }
 
 TEST_F(SessionTraceStory, AnEmptyFileIsNoTrace) {
@@ -85,7 +85,7 @@ TEST_F(SessionTraceStory, ATurnThatContradictsItselfIsRefused) {
 
 TEST_F(SessionTraceStory, AKeyOrNumberThatIsNoneIsShownAsItStands) {
   EXPECT_THAT(fault(std::string(kPlain) + R"(,"a\u001b[31mb":1})"),
-              HasSubstr(R"(unknown key "a\u001b[31mb")"));
+              HasSubstr(R"(unknown key 'a\u001b[31mb')"));
   EXPECT_THAT(fault(R"({"session":18446744073709551615,"arrival_s":0,)"
                     R"("prompt_tokens":1,"completion_tokens":1})"),
               HasSubstr("'session' is 18446744073709551615, not in 0 to 9223372036854775807"));
