@@ -28,10 +28,11 @@ std::string serving(const std::string& more) {
 
 /// Keeps the model's folder as long as the graph.
 struct Loaded {
-  explicit Loaded(const std::string& text, int32_t cores = 2) {
+  explicit Loaded(const std::string& text, int32_t cores = 2,
+                  const Catalog& catalog = test_catalog()) {
     Overrides overrides;
     overrides.cores = cores;
-    graph = load_graph_text(text, "graph.toml", folder.path(), overrides, test_catalog());
+    graph = load_graph_text(text, "graph.toml", folder.path(), overrides, catalog);
   }
   const Plan& plan() const {
     CHECK(graph.plan != nullptr, findings(graph));
@@ -140,10 +141,17 @@ TEST(Placement, AProcessOfEnginesAloneIsRestartable) {
 }
 
 TEST(Placement, AProcessOfEnvironmentsIsRestartableButTheOneThatGivesTheTasks) {
+  Catalog catalog = test_catalog();
+  for (Contract& actor : catalog.actors) {
+    actor.replicas_are_expendable = actor.name == "env";
+    for (OutputPort& output : actor.outputs)
+      if (output.name == "action") output.routing = Routing::kAddressed;
+  }
   const Loaded loaded(placed("driver = { nodes = [\"rollout\", \"router\"] }\n"
                              "worlds = { nodes = [\"env\"], replicas = 3 }\n"
                              "rest = { nodes = [\"prefill\", \"decode\", \"trainer\", "
-                             "\"broadcaster\"] }\n"));
+                             "\"broadcaster\"] }\n"),
+                      2, catalog);
   const Plan& plan = loaded.plan();
   ASSERT_EQ(plan.processes.size(), 5U);
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {

@@ -226,6 +226,30 @@ INSTANTIATE_TEST_SUITE_P(
                 "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
                 "'main' asks for 16 new ones"}));
 
+// Without a model to ask it takes 2,048 tokens.
+TEST(ACheckedGraph, KnowsHowLongSequencesOfAScriptedEngineAre) {
+  std::string text = text_of("long_context/graph.toml");
+  const std::string line =
+      "kv_blocks = 131072                       # of 16 tokens: 16 such rollouts "
+      "at once\nmax_sequence_tokens = 131072\n";
+  ASSERT_NE(text.find(line), std::string::npos);
+  text.replace(text.find(line), line.size(), "kv_blocks = 131072\n");
+  const std::string base = kExamples + "/long_context/model";
+  const auto findings = [&](std::vector<std::string> sets) {
+    sets.push_back("model.policy.path=" + base);
+    const CheckedGraph checked = checked_text(text, std::move(sets));
+    return render(checked.diagnostics, checked.sources);
+  };
+  EXPECT_THAT(findings({}), HasSubstr("error[G078]: 'seq_len' 131072 of tenant 'main' is more than "
+                                      "'max_sequence_tokens' 2048 of resource 'engine'"));
+  EXPECT_THAT(
+      findings({"resource.engine.max_sequence_tokens=0", "tenant.main.sampling.max_tokens=2048"}),
+      HasSubstr("error[G084]: a sequence of engine 'engine' has at most 2048 tokens"));
+  EXPECT_EQ(
+      findings({"resource.engine.max_sequence_tokens=0", "tenant.main.sampling.max_tokens=2047"}),
+      "");
+}
+
 TEST(AValueThatTrains, IsTakenOneBeyondTheRefusedOne) {
   for (const char* set : {"tenant.main.group_size=2", "tenant.main.sampling.temperature=0.001",
                           "tenant.main.sampling.top_k=2", "tenant.main.sampling.top_p=0.00001",
