@@ -107,6 +107,7 @@ Status Rollout::settle() {
   open_held_task();
   send_cancels();
   arm_deadline();
+  num_asked_ = 0;
   return ok();
 }
 
@@ -116,6 +117,12 @@ void Rollout::open_held_task() {
   const GateLimits limits = gate_limits();
   if (ask_gate(limits, counts_, pace_.depth(limits), live_) != GateAnswer::kOpen) {
     services().pause("task");
+    return;
+  }
+  if (num_asked_ > 0) {
+    // A step asks for a group at most: the next one opens it.
+    services().pause("task");
+    services().set_timer("reissue", Duration());
     return;
   }
   const Task task = std::move(*held_task_);

@@ -133,6 +133,7 @@ class Rollout final : public Actor {
   std::optional<Time> armed_;
   std::optional<Task> held_task_;
   uint64_t next_request_ = 0;
+  int64_t num_asked_ = 0;  // requests of this handler
   uint64_t next_trajectory_ = 0;
   std::set<InstanceId> routers_;
   bool is_draining_ = false;

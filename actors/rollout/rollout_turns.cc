@@ -88,6 +88,7 @@ void Rollout::send_request(Place place) {
   request.answered = std::exchange(answered_, {});
   request.time_left = std::max(member.deadline - services().now(), Duration());
   for (const InstanceId router : generate_.targets(tenant_)) routers_.insert(router);
+  ++num_asked_;
   generate_.send(std::move(request), mine());
 }
 
@@ -382,7 +383,8 @@ Status Rollout::on_deadline() {
 Status Rollout::on_peer(const PeerEvent& event) {
   if (event.kind == PeerEvent::Kind::kDown) leave_environment(event.instance);
   if (!to_act_.empty()) services().set_timer("reissue", Duration());
-  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return ok();
+  // Rollouts that waited for that environment alone are in flight no more.
+  if (event.kind != PeerEvent::Kind::kDown || routers_.count(event.instance) == 0) return settle();
   // What the router knew is gone: no answer will come for anything that is out.
   cancelled_.clear();
   answered_.clear();
@@ -405,7 +407,7 @@ Status Rollout::on_reissue() {
     services().set_timer("reissue", Duration());
     return settle();
   }
-  if (to_reissue_.empty()) return ok();
+  if (to_reissue_.empty()) return settle();
   const uint64_t ordinal = to_reissue_.begin()->ordinal;
   while (!to_reissue_.empty() && to_reissue_.begin()->ordinal == ordinal) {
     const Place place = *to_reissue_.begin();

@@ -34,6 +34,9 @@ struct EngineFlight {
 struct EngineFlights {
   std::map<SequenceId, EngineFlight> of;
   VersionsByKey applied;  // weights that the engine has
+  // Of all sequences whose ends were taken, whichever engine ended them: EngineState's totals.
+  uint64_t num_completed = 0;
+  uint64_t num_failed = 0;
 
   void submitted(SequenceRequest request) {
     const SequenceId id = request.id;
@@ -60,12 +63,18 @@ struct EngineFlights {
       if (const auto flight = of.find(event.id); flight != of.end()) flight->second.was_told = true;
   }
   void finished(std::span<const FinishEvent> events) {
-    for (const auto& event : events) of.erase(event.id);
+    for (const auto& event : events) {
+      of.erase(event.id);
+      num_completed += is_complete(event.reason) ? 1U : 0U;
+      num_failed += event.reason == FinishReason::kFailed ? 1U : 0U;
+    }
   }
 
   template <class F>
   static void fields(F& f) {
-    f("of", &EngineFlights::of)("applied", &EngineFlights::applied);
+    using E = EngineFlights;
+    f("of", &E::of)("applied", &E::applied)("num_completed", &E::num_completed)("num_failed",
+                                                                                &E::num_failed);
   }
 };
 

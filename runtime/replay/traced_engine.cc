@@ -279,7 +279,12 @@ EngineState TracedEngine::state() const {
     const auto answer = calls_->take(Call::kState);
     return answer.ok() ? state_of(*answer) : EngineState();
   }
-  const EngineState state = engine_->state();
+  EngineState state = engine_->state();
+  if (calls_->is_recording()) {
+    // An engine that goes on in another's place begins at 0, a replay has one engine throughout.
+    state.num_completed = flights_.num_completed;
+    state.num_failed = flights_.num_failed;
+  }
   EngineAnswer answer;
   PutNumbers put{state, answer.state};
   EngineState::fields(put);

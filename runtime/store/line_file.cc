@@ -31,6 +31,15 @@ Result<int64_t> size_of_whole_lines(int fd, const std::filesystem::path& file) {
 
 }  // namespace
 
+Result<uint64_t> whole_line_bytes(const std::filesystem::path& file) {
+  const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return io_error("opening", file, errno);
+  auto size = size_of_whole_lines(fd, file);
+  ::close(fd);
+  if (!size.ok()) return std::move(size).error();
+  return static_cast<uint64_t>(*size);
+}
+
 Result<std::unique_ptr<LineFile>> LineFile::open(const std::filesystem::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) return io_error("opening", file, errno);

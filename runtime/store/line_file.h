@@ -2,7 +2,7 @@
 ///
 /// Every line goes to the operating system as one write, so a killed process loses no line that it
 /// has appended; a line that did not fit on the disk is removed completely. Opening an existing
-/// file cuts a torn last line. A new file can be read by its owner alone (0600): such files contain
+/// file cuts a torn last line, so only the one process that writes it may do so. A new file can be read by its owner alone (0600): such files contain
 /// prompts and completions. Not thread-safe. After an error every call returns the same error.
 #pragma once
 
@@ -15,6 +15,9 @@
 #include "graph/base/result.h"
 
 namespace primerl {
+
+/// Bytes of the whole lines of a file that somebody else may be appending to: nothing is changed.
+Result<uint64_t> whole_line_bytes(const std::filesystem::path& file);
 
 class LineFile {
  public:

@@ -73,12 +73,11 @@ Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
 /// Sizes of the files whose lines the actors write.
 std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
     const std::filesystem::path& run_folder) {
-  std::error_code none;
-  if (!std::filesystem::exists(run_folder / "rollouts.jsonl", none)) return {};
-  (void)LineFile::open(run_folder / "rollouts.jsonl");  // cuts the torn last line of a crash
-  const auto size = std::filesystem::file_size(run_folder / "rollouts.jsonl", none);
-  if (none) return {};
-  return {{"rollouts.jsonl", size}};
+  // A process that is started again alone finds the file in use: whoever writes it cuts the torn
+  // last line of a crash.
+  const auto size = whole_line_bytes(run_folder / "rollouts.jsonl");
+  if (!size.ok()) return {};
+  return {{"rollouts.jsonl", *size}};
 }
 
 TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {

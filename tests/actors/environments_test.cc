@@ -120,6 +120,65 @@ TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
   EXPECT_THAT(groups(), SizeIs(1));
 }
 
+struct FullRollout : testing::RolloutStory {
+  FullRollout() : RolloutStory(of_five()) {
+    rollout.set_targets("action", {kFirst, kSecond, kThird});
+  }
+  static RolloutOptions of_five() {
+    RolloutOptions options;
+    options.max_inflight = 5;
+    return options;
+  }
+};
+
+// Their places in flight are free at once, not with whatever comes next: that may ask for tokens
+// itself, and one step asks for a group at most.
+TEST_F(FullRollout, TheDeathOfAStuckEnvironmentMakesRoomForAGroup) {
+  live(0);
+  task(0);
+  task(1);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(4));
+  complete(made[0], "x");
+  complete(made[1], "x");
+  ASSERT_THAT(actions(), SizeIs(2));
+  ASSERT_TRUE(rollout.advance(Duration::seconds(31)).ok());
+  EXPECT_THAT(end_names(), ElementsAre("failed", "failed")) << "their environments hang";
+  task(2);
+  EXPECT_THAT(requests(), IsEmpty()) << "the hanging actions count as in flight";
+  EXPECT_TRUE(rollout.is_paused("task"));
+  rollout.set_targets("action", {kThird});
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kFirst, 1}).ok());
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kSecond, 1}).ok());
+  EXPECT_THAT(requests(), SizeIs(2));
+  EXPECT_FALSE(rollout.is_paused("task"));
+}
+
+// What asks again makes room as well when some of it has used up its attempts.
+TEST_F(FullRollout, AStepAsksForAGroupAtMost) {
+  live(0);
+  task(0);
+  task(1);
+  auto made = requests();
+  ASSERT_THAT(made, SizeIs(4));
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    end_without_tokens(made[0], FinishReason::kEngineLost);
+    made[0] = requests()[0];
+  }
+  task(2);
+  EXPECT_THAT(requests(), IsEmpty());
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kRouter, 1}).ok());
+  size_t num_asked = 0;
+  for (int step = 0; step < 8; ++step) {
+    const size_t more = requests().size();
+    EXPECT_LE(more, 2U) << "step " << step;
+    num_asked += more;
+    ASSERT_TRUE(rollout.advance(Duration()).ok());
+  }
+  EXPECT_EQ(end_names(), std::vector<std::string>{"failed"}) << "its fourth engine";
+  EXPECT_EQ(num_asked, 5U) << "three again, and the group that has room now";
+}
+
 TEST_F(ManyEnvironments, WithoutOneTheActionWaitsUntilOneIsBack) {
   live(0);
   task(0);

@@ -73,6 +73,28 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
   }
 }
 
+// A resumed run has another engine, whose own totals begin at 0; its replay has one throughout.
+TEST(TracedEngine, TotalsOfEndsGoOnFromItsSavedState) {
+  auto ending = std::make_unique<EndingEngine>();
+  EndingEngine& engine = *ending;
+  TracedEngine before(std::move(ending), [](std::vector<std::byte>) {});
+  engine.finished = {an_end(1), an_end(2), an_end(3)};
+  engine.finished[1].reason = FinishReason::kFailed;
+  engine.finished[2].reason = FinishReason::kCancelled;
+  EXPECT_EQ(before.state().num_completed, 0U) << "nobody has heard of them";
+  before.take_finished();
+  EXPECT_EQ(before.state().num_completed, 1U);
+  EXPECT_EQ(before.state().num_failed, 1U);
+
+  auto resumed = std::make_unique<EndingEngine>();
+  resumed->finished = {an_end(4)};
+  TracedEngine after(std::move(resumed), [](std::vector<std::byte>) {});
+  ASSERT_TRUE(after.restore_state(before.save_state()).ok());
+  after.take_finished();
+  EXPECT_EQ(after.state().num_completed, 2U);
+  EXPECT_EQ(after.state().num_failed, 1U);
+}
+
 TEST(TracedEngine, ItsSavedStateHasTheOptionsOfWhatIsInFlight) {
   SequenceRequest one;
   one.id = SequenceId(1);

@@ -34,6 +34,21 @@ TEST(LineFile, OpeningCutsATornLastLineAndGoesOn) {
   EXPECT_EQ(*read_text_file(file), "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n");
 }
 
+// A process may ask while another one appends: what it saw as torn may be whole by then.
+TEST(LineFile, AskingForTheWholeLinesChangesNothing) {
+  ScratchFolder scratch;
+  const auto file = scratch.path() / "a.jsonl";
+  EXPECT_FALSE(whole_line_bytes(file).ok());
+  EXPECT_FALSE(std::filesystem::exists(file)) << "it made the file";
+  for (const std::string text : {"", "{}\n", "{\"a\":1}\n{\"a\"", "{\"a\""}) {
+    write_text(file, text);
+    const auto size = whole_line_bytes(file);
+    ASSERT_TRUE(size.ok());
+    EXPECT_EQ(*size, text.find('\n') + 1) << text;
+    EXPECT_EQ(*read_text_file(file), text);
+  }
+}
+
 TEST(LineFile, ATornFileOfOneLongLineBecomesEmpty) {
   ScratchFolder scratch;
   const auto file = scratch.path() / "a.jsonl";
