@@ -66,7 +66,9 @@ TEST_F(SplitEnvironments, TheOneThatGivesTheTasksComesBackWithTheRun) {
 TEST_F(SplitEnvironments, ARunWhoseJudgeDiedIsResumedFromItsRecord) {
   Program run(words({"--max-steps", "1000000000"}), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
-  ::kill(worker_named(run, "worlds#2"), SIGKILL);
+  const pid_t judge = worker_named(run, "worlds#2");
+  ASSERT_GT(judge, 0);
+  ::kill(judge, SIGKILL);
   ASSERT_TRUE(run.wait_until_said("it is started again as incarnation 2"));
   const pid_t driver = worker_named(run, "driver");
   ASSERT_GT(driver, 0);
