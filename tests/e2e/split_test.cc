@@ -410,7 +410,9 @@ TEST_F(SplitRun, AWorkerThatDiesWhileTheyFollowCostsNothingEither) {
   Program run(endless(), variables());
   ASSERT_TRUE(run.wait_until_said("reward"));
   ASSERT_TRUE(takes_steps(run, 20)) << run.wait().err;
-  ::kill(worker_named(run, "training"), SIGKILL);
+  const pid_t trainer = worker_named(run, "training");
+  ASSERT_GT(trainer, 0);
+  ::kill(trainer, SIGKILL);
   ASSERT_TRUE(run.wait_until_said("following the record"));
   const pid_t driver = worker_named(run, "driver");
   ASSERT_GT(driver, 0);

@@ -106,7 +106,9 @@ TEST_F(PackedRun, IsNotMixedWithAnotherFileOfThePlugin) {
   fs::copy_file(kPacker, rebuilt);
   std::ofstream(rebuilt, std::ios::app) << "rebuilt";
   fs::rename(rebuilt, scratch_.path() / "packer.so");
-  ::kill(worker_named(run, "training"), SIGKILL);
+  const pid_t trainer = worker_named(run, "training");
+  ASSERT_GT(trainer, 0);
+  ::kill(trainer, SIGKILL);
   const auto end = run.wait();
   EXPECT_NE(end.code, 0);
   EXPECT_THAT(end.err, HasSubstr("is not the file that the run began with"));
