@@ -2,8 +2,9 @@
 ///
 /// Every line goes to the operating system as one write, so a killed process loses no line that it
 /// has appended; a line that did not fit on the disk is removed completely. Opening an existing
-/// file cuts a torn last line, so only the one process that writes it may do so. A new file can be read by its owner alone (0600): such files contain
-/// prompts and completions. Not thread-safe. After an error every call returns the same error.
+/// file cuts a torn last line, so only the one process that writes it may do so. A new file can be
+/// read by its owner alone (0600): such files contain prompts and completions. Not thread-safe.
+/// After an error every call returns the same error.
 #pragma once
 
 #include <filesystem>

@@ -248,18 +248,6 @@ TEST_F(CacheAwareStory, OtherSessionsFollowAPromptToItsEngine) {
   for (uint64_t i = 20; i < 25; ++i) EXPECT_EQ(engine_of(of_prompt(i, 5000)), other);
 }
 
-TEST_F(CacheAwareStory, ATurnThatBringsItsEndAloneGoesWhereItsSessionIs) {
-  ready();
-  const auto opening = of_prompt(1, 100);
-  const InstanceId first = engine_of(opening);
-  const InstanceId other = engine_of(of_prompt(2, 5000));
-  ASSERT_NE(first, other);
-  auto later = of_prompt(3, 5000);  // these tokens alone would be found at the other
-  later.session = 1;
-  later.known = TokenPrefix().extended(opening.prompt_tokens);
-  EXPECT_EQ(engine_of(later), first);
-}
-
 TEST_F(CacheAwareStory, AnotherSaltOrTenantSharesNothing) {
   router.set_tenants({testing::a_tenant(), testing::a_tenant()});
   ready();

@@ -12,7 +12,8 @@ using ::testing::HasSubstr;
 TEST(EnvironmentCatalog, NamesTheKnownOnesWhenAskedForAnother) {
   const auto made = make_environment({.name = "reverse_txt", .options = nullptr});
   EXPECT_THAT(made.error().text(), HasSubstr("unknown environment 'reverse_txt'"));
-  EXPECT_THAT(made.error().text(), HasSubstr("reverse_text, copy, arithmetic_tool and find_in_pages"));
+  EXPECT_THAT(made.error().text(),
+              HasSubstr("reverse_text, copy, arithmetic_tool and find_in_pages"));
 }
 
 TEST(EnvironmentCatalog, MakesEveryEnvironmentWithItsDefaultsAndItsRewardsStayInRange) {

@@ -26,6 +26,7 @@ class EndingEngine final : public Engine {
   int32_t max_sequence_tokens() const override { return 64; }
   Status step() override { return ok(); }
   bool has_work() const override { return false; }
+  Status restore_state(const Blob&) override { return ok(); }
 
   std::vector<FinishEvent> finished;
 };
