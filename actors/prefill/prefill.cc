@@ -6,6 +6,8 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kDonePerTurn = 64;
+/// Sessions remembered where the graph does not say how many rollouts may be in flight.
+constexpr int64_t kSessionsAtLeast = 64;
 
 SequenceRequest sequence_for(const GenerateRequest& request, const std::vector<int32_t>& prompt,
                              RequestName name) {
@@ -65,6 +67,16 @@ Contract Prefill::contract() {
       });
 }
 
+Status Prefill::start(Resources& resources) {
+  RETURN_IF_ERROR(EngineUser::start(resources));
+  int64_t inflight = 0;
+  for (const TenantSlot slot : services().tenants())
+    inflight += services().tenant(slot).inflight_max;
+  // One that waits for its environment is not pushed out by as many that came and ended meanwhile.
+  sessions_max_ = static_cast<size_t>(std::max(2 * inflight, kSessionsAtLeast));
+  return ok();
+}
+
 Status Prefill::on_request(const GenerateRequest& request) {
   ++num_received_;
   const auto& delivery = services().delivery();
@@ -75,8 +87,9 @@ Status Prefill::on_request(const GenerateRequest& request) {
   }
   if (!is_nameable(name))
     return error(Code::kInvalid, "request {} is not below 2^{}", request.request, kRequestBits);
-  const auto* prompt = sessions_.take({delivery.tenant, request.session}, request.known,
-                                      request.prompt_tokens, options_.session_tokens_max);
+  const auto* prompt =
+      sessions_.take({delivery.tenant, request.session}, request.known, request.prompt_tokens,
+                     options_.session_tokens_max, sessions_max_);
   if (prompt == nullptr) {
     services().count("sessions_unknown", 1);
     answer(request, FinishReason::kUnknownSession, "this engine has another beginning, or none");

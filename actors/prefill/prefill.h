@@ -37,6 +37,7 @@ class Prefill final : public EngineUser {
   static Contract contract();
   explicit Prefill(const PrefillOptions& options) : options_(options) {}
 
+  Status start(Resources& resources) override;
   Result<bool> work() override;
   bool idle() const override;
 
@@ -107,6 +108,7 @@ class Prefill final : public EngineUser {
   bool is_news(const EngineLoad& told, const EngineLoad& now) const override;
 
   const PrefillOptions options_;
+  size_t sessions_max_ = 0;  // constant after start
   // Touched only by handlers.
   std::map<RequestName, Submitted> submitted_;
   std::deque<Done> done_waiting_;  // taken from the engine, not passed on yet

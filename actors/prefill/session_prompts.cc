@@ -4,7 +4,7 @@ namespace primerl {
 
 const std::vector<int32_t>* SessionPrompts::take(SessionName name, const TokenPrefix& known,
                                                  std::span<const int32_t> tokens,
-                                                 int64_t tokens_max) {
+                                                 int64_t tokens_max, size_t sessions_max) {
   auto found = prompts_.find(name);
   if (known.num_tokens == 0) {
     if (found != prompts_.end()) forget(name);
@@ -20,7 +20,8 @@ const std::vector<int32_t>* SessionPrompts::take(SessionName name, const TokenPr
   prompt.last_use = num_uses_++;
   by_age_.emplace(prompt.last_use, name);
   num_tokens_ += static_cast<int64_t>(tokens.size());
-  while (num_tokens_ > tokens_max && prompts_.size() > 1) forget(by_age_.begin()->second);
+  while (prompts_.size() > 1 && (num_tokens_ > tokens_max || prompts_.size() > sessions_max))
+    forget(by_age_.begin()->second);
   return &prompt.tokens;
 }
 

@@ -23,10 +23,11 @@ class SessionPrompts {
   /// `known`, or was forgotten; a turn that knows nothing is whole and always taken. Valid until
   /// the next call.
   ///
-  /// At most `tokens_max` tokens are kept, and the newest prompt whatever its length: those used
-  /// least recently go first.
+  /// At most so many tokens and sessions are kept, and the newest prompt whatever its length: those
+  /// used least recently go first. Nobody tells when a session has ended.
   const std::vector<int32_t>* take(SessionName name, const TokenPrefix& known,
-                                   std::span<const int32_t> tokens, int64_t tokens_max);
+                                   std::span<const int32_t> tokens, int64_t tokens_max,
+                                   size_t sessions_max);
 
   int64_t num_tokens() const { return num_tokens_; }
   size_t num_sessions() const { return prompts_.size(); }

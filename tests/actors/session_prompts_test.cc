@@ -11,17 +11,18 @@ namespace {
 using ::testing::ElementsAre;
 using Tokens = std::vector<int32_t>;
 
+constexpr size_t kMany = 100;
 constexpr SessionName kOne{TenantSlot(0), 1}, kTwo{TenantSlot(0), 2};
 
 TokenPrefix prefix_of(const Tokens& tokens) { return TokenPrefix().extended(tokens); }
 
 TEST(SessionPrompts, ATurnContinuesTheLastPromptOfItsSession) {
   SessionPrompts prompts;
-  ASSERT_NE(prompts.take(kOne, {}, Tokens{5, 6}, 100), nullptr);
-  const auto* whole = prompts.take(kOne, prefix_of({5, 6}), Tokens{7, 8}, 100);
+  ASSERT_NE(prompts.take(kOne, {}, Tokens{5, 6}, 100, kMany), nullptr);
+  const auto* whole = prompts.take(kOne, prefix_of({5, 6}), Tokens{7, 8}, 100, kMany);
   ASSERT_NE(whole, nullptr);
   EXPECT_THAT(*whole, ElementsAre(5, 6, 7, 8));
-  whole = prompts.take(kOne, prefix_of({5, 6, 7, 8}), Tokens{9}, 100);
+  whole = prompts.take(kOne, prefix_of({5, 6, 7, 8}), Tokens{9}, 100, kMany);
   ASSERT_NE(whole, nullptr);
   EXPECT_THAT(*whole, ElementsAre(5, 6, 7, 8, 9));
   EXPECT_EQ(prompts.num_tokens(), 5);
@@ -29,22 +30,24 @@ TEST(SessionPrompts, ATurnContinuesTheLastPromptOfItsSession) {
 
 TEST(SessionPrompts, AnotherBeginningIsUnknownAndChangesNothing) {
   SessionPrompts prompts;
-  prompts.take(kOne, {}, Tokens{5, 6}, 100);
-  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 7}), Tokens{8}, 100), nullptr) << "another token";
-  EXPECT_EQ(prompts.take(kOne, prefix_of({5}), Tokens{8}, 100), nullptr) << "too short";
-  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 6, 7}), Tokens{8}, 100), nullptr) << "too long";
-  EXPECT_EQ(prompts.take(kOne, {-2, 0}, Tokens{8}, 100), nullptr);
-  EXPECT_EQ(prompts.take(kTwo, prefix_of({5, 6}), Tokens{8}, 100), nullptr) << "another session";
-  EXPECT_EQ(prompts.take({TenantSlot(1), 1}, prefix_of({5, 6}), Tokens{8}, 100), nullptr);
+  prompts.take(kOne, {}, Tokens{5, 6}, 100, kMany);
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 7}), Tokens{8}, 100, kMany), nullptr)
+      << "another token";
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5}), Tokens{8}, 100, kMany), nullptr) << "too short";
+  EXPECT_EQ(prompts.take(kOne, prefix_of({5, 6, 7}), Tokens{8}, 100, kMany), nullptr) << "too long";
+  EXPECT_EQ(prompts.take(kOne, {-2, 0}, Tokens{8}, 100, kMany), nullptr);
+  EXPECT_EQ(prompts.take(kTwo, prefix_of({5, 6}), Tokens{8}, 100, kMany), nullptr)
+      << "another session";
+  EXPECT_EQ(prompts.take({TenantSlot(1), 1}, prefix_of({5, 6}), Tokens{8}, 100, kMany), nullptr);
   EXPECT_EQ(prompts.num_tokens(), 2);
   EXPECT_EQ(prompts.num_sessions(), 1U);
-  EXPECT_NE(prompts.take(kOne, prefix_of({5, 6}), Tokens{8}, 100), nullptr);
+  EXPECT_NE(prompts.take(kOne, prefix_of({5, 6}), Tokens{8}, 100, kMany), nullptr);
 }
 
 TEST(SessionPrompts, AWholePromptReplacesWhatWasThere) {
   SessionPrompts prompts;
-  prompts.take(kOne, {}, Tokens{5, 6}, 100);
-  const auto* whole = prompts.take(kOne, {}, Tokens{9}, 100);
+  prompts.take(kOne, {}, Tokens{5, 6}, 100, kMany);
+  const auto* whole = prompts.take(kOne, {}, Tokens{9}, 100, kMany);
   ASSERT_NE(whole, nullptr);
   EXPECT_THAT(*whole, ElementsAre(9));
   EXPECT_EQ(prompts.num_tokens(), 1);
@@ -52,20 +55,32 @@ TEST(SessionPrompts, AWholePromptReplacesWhatWasThere) {
 
 TEST(SessionPrompts, TheSessionUsedLeastRecentlyIsForgottenAtOnePastTheLimit) {
   SessionPrompts prompts;
-  prompts.take(kOne, {}, Tokens{1, 2}, 5);
-  prompts.take(kTwo, {}, Tokens{3, 4}, 5);
+  prompts.take(kOne, {}, Tokens{1, 2}, 5, kMany);
+  prompts.take(kTwo, {}, Tokens{3, 4}, 5, kMany);
   // At the limit both are there.
-  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2}), Tokens{5}, 5), nullptr);
+  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2}), Tokens{5}, 5, kMany), nullptr);
   EXPECT_EQ(prompts.num_sessions(), 2U);
-  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2, 5}), Tokens{6}, 5), nullptr);
+  ASSERT_NE(prompts.take(kOne, prefix_of({1, 2, 5}), Tokens{6}, 5, kMany), nullptr);
   EXPECT_EQ(prompts.num_sessions(), 1U);
-  EXPECT_EQ(prompts.take(kTwo, prefix_of({3, 4}), Tokens{7}, 5), nullptr);
+  EXPECT_EQ(prompts.take(kTwo, prefix_of({3, 4}), Tokens{7}, 5, kMany), nullptr);
   // A prompt longer than the limit is kept alone.
-  const auto* whole = prompts.take(kTwo, {}, Tokens{1, 2, 3, 4, 5, 6, 7}, 5);
+  const auto* whole = prompts.take(kTwo, {}, Tokens{1, 2, 3, 4, 5, 6, 7}, 5, kMany);
   ASSERT_NE(whole, nullptr);
   EXPECT_EQ(whole->size(), 7U);
   EXPECT_EQ(prompts.num_sessions(), 1U);
   EXPECT_EQ(prompts.num_tokens(), 7);
+}
+
+TEST(SessionPrompts, OneSessionMoreThanTheLimitPushesTheOldestOut) {
+  SessionPrompts prompts;
+  prompts.take(kOne, {}, Tokens{1}, 100, 2);
+  prompts.take(kTwo, {}, Tokens{2}, 100, 2);
+  EXPECT_EQ(prompts.num_sessions(), 2U);
+  ASSERT_NE(prompts.take(kOne, prefix_of({1}), Tokens{5}, 100, 2), nullptr);
+  prompts.take({TenantSlot(0), 3}, {}, Tokens{3}, 100, 2);
+  EXPECT_EQ(prompts.num_sessions(), 2U);
+  EXPECT_EQ(prompts.take(kTwo, prefix_of({2}), Tokens{6}, 100, 2), nullptr);
+  EXPECT_NE(prompts.take(kOne, prefix_of({1, 5}), Tokens{6}, 100, 2), nullptr);
 }
 
 // Whatever comes, in whatever order: what is taken is the asker's own prompt, to the token.
@@ -86,7 +101,7 @@ TEST(SessionPrompts, NeverMakeAPromptThatNobodyAskedFor) {
       for (uint64_t more = 1 + random.below(5); more > 0; --more)
         prompt.push_back(static_cast<int32_t>(random.below(3)));
       const std::span<const int32_t> rest(prompt.begin() + known.num_tokens, prompt.end());
-      const auto* whole = prompts.take(name, said, rest, 40);
+      const auto* whole = prompts.take(name, said, rest, 40, kMany);
       if (whole == nullptr) {
         ++num_unknown;
         known = {};
