@@ -133,8 +133,7 @@ class Router final : public Actor {
   HeldLane lane_of(const HeldRequest& held);
   void hold(HeldRequest held);
   /// Engines that sessions of a tenant may belong to, without those whose breakers keep them out;
-  /// when they are others than before, what waits
-  /// is sorted anew.
+  /// when they are others than before, what waits is sorted anew.
   void update_in_use();
   std::map<WeightsKey, std::vector<InstanceId>> engines_in_use() const;
   /// Sends held requests that an engine can take now, at most a handler's burst. True when more
