@@ -201,6 +201,32 @@ TEST(AResumedRun, SaysWhatDoesNotCount) {
   EXPECT_THAT(replaced[1], HasSubstr("'trace.2'"));
 }
 
+TEST(AResumedRun, IsReadToItsEndWhenTheNewestStartDiedBeforeItsFirstStep) {
+  TestFolder folder, reference;
+  ToldInStarts told(folder.path(), 1, {{100, 130}});
+  told.whole().write(reference.path());
+  // Two starts more that died while their processes were made.
+  for (const uint64_t number : {2, 3}) {
+    fs::rename(folder.path() / "trace", folder.path() / fmt::format("trace.{}", number));
+    Story start = told.whole();
+    start.catalog.recovers = fmt::format("trace.{}", number);
+    std::erase_if(start.frames, [](StoryFrame& frame) { return step_of(frame) != 0; });
+    start.write(folder.path(), false);
+  }
+  const auto got = open_trace(folder.path());
+  const auto wanted = open_trace(reference.path());
+  ASSERT_NE(got, nullptr);
+  EXPECT_EQ(got->num_starts(), 2U);
+  expect_same(*got, *wanted, told.whole());
+  const auto report = verify_trace(folder.path());
+  ASSERT_TRUE(report.ok()) << report.error().text();
+  EXPECT_TRUE(report->is_sound());
+  // Asked for by its name, it is what it is.
+  const auto empty = open_trace(folder.path() / "trace");
+  ASSERT_NE(empty, nullptr);
+  EXPECT_EQ(empty->last_step(GroupId(kEnv)), 0U);
+}
+
 TEST(AResumedRun, ItsStartsCanBeReadOneByOne) {
   TestFolder folder;
   ToldInStarts told(folder.path(), 1, {{100, 130}});

@@ -207,23 +207,50 @@ Result<Frame> TraceSegment::frame(uint32_t position, TraceFrameKind kind) const 
   return found;
 }
 
-/// While a start went on from cuts, the one that it followed is read too.
+/// The folder beside `newer` whose record that start followed; empty: none that is still there.
+fs::path followed_by(const fs::path& newer) {
+  const auto files = list_segments(newer);
+  if (!files.ok() || files->empty()) return {};
+  const auto reader = SegmentReader::open(files->front().path);
+  if (!reader.ok()) return {};
+  Status unreadable;
+  const auto catalog = catalog_of(**reader, unreadable);
+  if (!catalog || catalog->recovers.empty()) return {};
+  const fs::path older = newer.parent_path() / fs::path(catalog->recovers).filename();
+  return has_segments(older) ? older : fs::path();
+}
+
+/// Whether anything was recorded but that the processes were there. What cannot be read counts.
+bool has_steps(const fs::path& folder) {
+  const auto files = list_segments(folder);
+  if (!files.ok()) return true;
+  for (const SegmentFile& file : *files) {
+    const auto reader = SegmentReader::open(file.path);
+    if (!reader.ok()) return true;
+    for (auto frame = (*reader)->next(0); frame;
+         frame = (*reader)->next(SegmentReader::next_offset(*frame)))
+      if (frame->kind() == TraceFrameKind::kDelivery) return true;
+    if (!(*reader)->damage().empty()) return true;
+  }
+  return false;
+}
+
+/// While a start went on from cuts, the one that it followed is read too. A newest start that died
+/// before its first step says nothing of the run: the one that it followed is the newest then.
 Result<std::vector<fs::path>> trace_folders(const fs::path& given) {
-  ASSIGN_OR_RETURN(const fs::path newest, find_trace_folder(given));
+  ASSIGN_OR_RETURN(fs::path newest, find_trace_folder(given));
+  if (newest == given) return std::vector<fs::path>{newest};  // the folder of one start
+  std::vector<fs::path> passed;
+  for (fs::path older = followed_by(newest); !older.empty() && !has_steps(newest);
+       older = followed_by(newest)) {
+    passed.push_back(newest);
+    if (std::ranges::find(passed, older) != passed.end()) break;
+    newest = older;
+  }
   std::vector<fs::path> folders{newest};
-  if (newest == given) return folders;  // the folder of one start
   while (has_base(folders.front())) {
-    const auto files = list_segments(folders.front());
-    if (!files.ok() || files->empty()) break;
-    const auto reader = SegmentReader::open(files->front().path);
-    if (!reader.ok()) break;
-    Status unreadable;
-    const auto catalog = catalog_of(**reader, unreadable);
-    if (!catalog || catalog->recovers.empty()) break;
-    const fs::path older = newest.parent_path() / fs::path(catalog->recovers).filename();
-    const auto older_files = list_segments(older);
-    const bool is_there = older_files.ok() && !older_files->empty();
-    if (!is_there || std::ranges::find(folders, older) != folders.end()) break;
+    const fs::path older = followed_by(folders.front());
+    if (older.empty() || std::ranges::find(folders, older) != folders.end()) break;
     folders.insert(folders.begin(), older);
   }
   return folders;
