@@ -28,19 +28,34 @@ if(PRIMERL_SANITIZE)
   target_link_options(primerl_flags INTERFACE -fsanitize=${PRIMERL_SANITIZE})
 endif()
 
+# Sources of a target are compiled eight at a time: headers are read, and what they instantiate is
+# compiled, once for all of them, which halves a first build. So names in anonymous namespaces are
+# unique in a room; where PRIMERL_UNITY is off each file, and so each header, compiles alone.
+function(primerl_unity name)
+  if(PRIMERL_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    # It takes every file of a batch for a header.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+      target_compile_options(${name} PRIVATE -Wno-subobject-linkage)
+    endif()
+  endif()
+endfunction()
+
 # primerl_room(name SOURCES a.cc ... DEPENDS other rooms or packages): a static library.
 function(primerl_room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${ROOM_SOURCES})
   target_link_libraries(${name} PUBLIC primerl_flags ${ROOM_DEPENDS})
+  primerl_unity(${name})
 endfunction()
 
-# primerl_test(name LABEL unit|sim|e2e|device SOURCES ... DEPENDS ...): one GoogleTest program,
-# each TEST a CTest test of its own. Left out, and said so, where a room it needs is not built.
+# primerl_test(name LABEL unit|sim|e2e|device SOURCES ... ALONE ... DEPENDS ...): one GoogleTest
+# program, each TEST a CTest test of its own. Left out, and said so, where a room it needs is not
+# built. ALONE are those of SOURCES with names that others have, too (primerl_unity).
 # Under a sanitizer the whole program is one CTest test, since there to start a program takes longer
 # than most tests; it reports to gtest/NAME.xml, which scripts/judge_tests.py reads.
 function(primerl_test name)
-  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL;TIMEOUT" "SOURCES;ALONE;DEPENDS" ${ARGN})
   if(NOT TEST_LABEL)
     set(TEST_LABEL unit)
   endif()
@@ -54,6 +69,13 @@ function(primerl_test name)
     endif()
   endforeach()
   add_executable(${name} ${TEST_SOURCES})
+  if(TEST_ALONE)
+    set_source_files_properties(${TEST_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+  primerl_unity(${name})
+  if(CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo)  # what tests say runs once: -O2 would cost more
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
   target_link_libraries(${name} PRIVATE primerl_flags ${TEST_DEPENDS} GTest::gmock
                         GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE PRIMERL_SOURCE_DIR="${CMAKE_SOURCE_DIR}"

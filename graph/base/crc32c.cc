@@ -29,7 +29,7 @@ constexpr auto kTable = make_table();
 // A linear map of CRC registers: row i is what bit i becomes.
 using Matrix = std::array<uint32_t, 32>;
 
-constexpr uint32_t apply(const Matrix& matrix, uint32_t value) {
+constexpr uint32_t times(const Matrix& matrix, uint32_t value) {
   uint32_t sum = 0;
   for (int bit = 0; value != 0; value >>= 1, ++bit)
     if ((value & 1) != 0) sum ^= matrix[static_cast<size_t>(bit)];
@@ -51,13 +51,13 @@ constexpr Skip make_skip(int doublings) {
   for (size_t bit = 1; bit < 32; ++bit) matrix[bit] = uint32_t{1} << (bit - 1);
   for (int i = 0; i < doublings; ++i) {
     Matrix squared{};
-    for (size_t bit = 0; bit < 32; ++bit) squared[bit] = apply(matrix, matrix[bit]);
+    for (size_t bit = 0; bit < 32; ++bit) squared[bit] = times(matrix, matrix[bit]);
     matrix = squared;
   }
   Skip skip;
   for (size_t place = 0; place < 4; ++place)
     for (uint32_t byte = 0; byte < 256; ++byte)
-      skip.table[place][byte] = apply(matrix, byte << (8 * place));
+      skip.table[place][byte] = times(matrix, byte << (8 * place));
   return skip;
 }
 

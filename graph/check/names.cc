@@ -35,6 +35,11 @@ void refuse_options(Draft& draft, const Table& table, Span span, const std::stri
   for (const auto& note : fault.notes()) found.note(note);
 }
 
+Span value_span(const NamedTable& spec, std::string_view key) {
+  const Entry* entry = spec.table->find(key);
+  return entry != nullptr ? entry->value.span : spec.name_span;
+}
+
 std::string text_of(const Table& table, std::string_view key) {
   const Entry* entry = table.find(key);
   return entry != nullptr && entry->value.is_string() ? entry->value.as_string() : std::string();

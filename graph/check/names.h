@@ -22,6 +22,9 @@ bool is_told(Draft& draft, const std::string& what, Span span);
 /// Remembers who told it.
 void tell(Draft& draft, const std::string& what, Diagnostic& found);
 
+/// Where the value of `key` stands, or else the name of the table.
+Span value_span(const NamedTable& spec, std::string_view key);
+
 /// The string at `key`; empty where there is none.
 std::string text_of(const Table& table, std::string_view key);
 

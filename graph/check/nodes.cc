@@ -9,11 +9,6 @@
 namespace primerl {
 namespace {
 
-Span value_span(const NamedTable& spec, std::string_view key) {
-  const Entry* entry = spec.table->find(key);
-  return entry != nullptr ? entry->value.span : spec.name_span;
-}
-
 void find_actor(DraftNode& node, Draft& draft) {
   node.contract = draft.catalog.find_actor(node.common.actor);
   if (node.contract != nullptr) return;

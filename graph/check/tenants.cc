@@ -9,11 +9,6 @@
 namespace primerl {
 namespace {
 
-Span value_span(const NamedTable& spec, std::string_view key) {
-  const Entry* entry = spec.table->find(key);
-  return entry != nullptr ? entry->value.span : spec.name_span;
-}
-
 /// The value of an integer option of a node or a resource; empty where there is no such option.
 template <class Drafted>
 std::optional<int64_t> integer_option(const Drafted& drafted, std::string_view name) {

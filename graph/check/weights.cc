@@ -1,6 +1,7 @@
 // Rules about weights on their way: what a learner publishes must fit the engines that take it.
 #include <algorithm>
 
+#include "graph/check/names.h"
 #include "graph/check/rules.h"
 
 namespace primerl {
@@ -13,11 +14,6 @@ bool uses(const DraftResource& resource, int32_t node) {
 bool shares_a_node(const DraftResource& one, const DraftResource& other) {
   return std::any_of(one.users.begin(), one.users.end(),
                      [&](int32_t node) { return uses(other, node); });
-}
-
-Span value_span(const DraftResource& resource, std::string_view key) {
-  const Entry* entry = resource.spec->table->find(key);
-  return entry != nullptr ? entry->value.span : resource.spec->name_span;
 }
 
 const DraftModel* model_of(const Draft& draft, const DraftResource& resource) {
@@ -40,7 +36,7 @@ std::string difference(const ModelFacts& one, const ModelFacts& other) {
 void check_pair(Draft& draft, const DraftResource& learner, const DraftResource& engine) {
   if (learner.contract->needs_model != engine.contract->needs_model) {
     draft.diagnostics
-        .error("G087", value_span(engine, "backend"),
+        .error("G087", value_span(*engine.spec, "backend"),
                "{} '{}' ({}) cannot take the weights of {} '{}' ({})", engine.common.kind,
                engine.spec->name, engine.contract->backend, learner.common.kind, learner.spec->name,
                learner.contract->backend)
@@ -56,7 +52,7 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   const std::string differs = difference(*trained->facts, *loaded->facts);
   if (differs.empty()) return;
   draft.diagnostics
-      .error("G087", value_span(engine, "model"),
+      .error("G087", value_span(*engine.spec, "model"),
              "model '{}' of {} '{}' has another shape than model '{}' of {} '{}'",
              loaded->spec->name, engine.common.kind, engine.spec->name, trained->spec->name,
              learner.common.kind, learner.spec->name)

@@ -12,7 +12,7 @@
 namespace primerl {
 namespace {
 
-constexpr int kTriesMax = 100;  // fetches overtaken by the publisher, one after the other
+constexpr int kFetchesMax = 100;  // fetches overtaken by the publisher, one after the other
 
 Status check_setup(const ChannelSetup& setup) {
   if (setup.versions_max >= 1 && setup.versions_max <= kShmVersionsMax) return ok();
@@ -232,7 +232,7 @@ ShmReceiver::Fetched ShmReceiver::fetch(const KeyedVersion& version, Handshake& 
     if (joined.error().code() != Code::kNotFound) return joined.error();
     return not_in_channel(version, {});
   }
-  for (int i = 0; i < kTriesMax; ++i) {
+  for (int i = 0; i < kFetchesMax; ++i) {
     ASSIGN_OR_RETURN(const ShmTable table, directory_->read());
     forget_others(table);
     const ShmSlotEntry* entry = table.find(version);

@@ -22,7 +22,7 @@ constexpr size_t kFolderBytesMax = 4096;
 constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
 constexpr size_t kEntryWords = 5;
 constexpr size_t kTableWords = kHeadWords + kShmSlotsMax * kEntryWords;
-constexpr int kTriesMax = 1000;
+constexpr int kReadsMax = 1000;
 
 using Word = std::atomic<uint64_t>;
 static_assert(Word::is_always_lock_free, "shared memory needs atomics without a lock");
@@ -90,7 +90,7 @@ std::string directory_name(const std::string& key) { return ShmDirectory::slot_n
 
 /// Takes the presence lock of a segment that is still named; false when somebody is removing it.
 bool be_present(ShmSegment& segment) {
-  for (int i = 0; i < kTriesMax; ++i) {
+  for (int i = 0; i < kReadsMax; ++i) {
     if (segment.lock(kPresence, ShmSegment::Lock::kShared)) return segment.is_named();
     std::this_thread::yield();
   }
@@ -144,7 +144,7 @@ std::string ShmDirectory::slot_name(const std::string& key, uint64_t serial) {
 
 Result<std::unique_ptr<ShmDirectory>> ShmDirectory::claim(const ChannelSetup& setup) {
   const std::string key = key_of(setup);
-  for (int i = 0; i < kTriesMax; ++i) {
+  for (int i = 0; i < kReadsMax; ++i) {
     auto claimed = ShmSegment::claim(directory_name(key), sizeof(Page), kPublisher);
     if (!claimed.ok() && claimed.error().code() == Code::kExists)
       return error(Code::kExists, "weight channel '{}' of '{}' has a publisher already",
@@ -166,7 +166,7 @@ Result<std::unique_ptr<ShmDirectory>> ShmDirectory::claim(const ChannelSetup& se
 
 Result<std::unique_ptr<ShmDirectory>> ShmDirectory::join(const ChannelSetup& setup) {
   const std::string key = key_of(setup);
-  for (int i = 0; i < kTriesMax; ++i) {
+  for (int i = 0; i < kReadsMax; ++i) {
     auto opened = ShmSegment::open(directory_name(key), ShmSegment::Access::kRead);
     if (!opened.ok() && opened.error().code() == Code::kIo) return std::move(opened).error();
     if (!opened.ok() || !has_page(**opened))
@@ -189,7 +189,7 @@ ShmDirectory::~ShmDirectory() {
 
 Result<ShmTable> ShmDirectory::read() const {
   const Page& page = readable_page_of(*segment_);
-  for (int i = 0; i < kTriesMax; ++i) {
+  for (int i = 0; i < kReadsMax; ++i) {
     const uint64_t turn = page.turn.load(std::memory_order_acquire);
     if (turn == 0) return ShmTable();
     const auto& table = page.tables[turn % 2];

@@ -10,7 +10,7 @@ namespace primerl {
 namespace {
 
 constexpr uint64_t kMagic = 0x3274'6f6c'7377'6d70;  // "pmwslot2"
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kSlotAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
 
@@ -22,9 +22,11 @@ struct Header {
   uint64_t record_bytes;
   uint64_t data_bytes;
 };
-static_assert(sizeof(Header) <= kAlignment);
+static_assert(sizeof(Header) <= kSlotAlignment);
 
-uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t aligned(uint64_t offset) {
+  return (offset + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+}
 
 struct Layout {
   uint64_t manifest_begin = 0, record_begin = 0, data_begin = 0, end = 0;
@@ -32,7 +34,7 @@ struct Layout {
 
 Layout layout_of(uint64_t manifest_bytes, uint64_t record_bytes, uint64_t data_bytes) {
   Layout layout;
-  layout.manifest_begin = kAlignment;
+  layout.manifest_begin = kSlotAlignment;
   layout.record_begin = layout.manifest_begin + manifest_bytes;
   layout.data_begin = aligned(layout.record_begin + record_bytes);
   layout.end = layout.data_begin + data_bytes;
@@ -121,7 +123,7 @@ Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
   const auto corrupt = [] {
     return error(Code::kCorrupt, "a slot of shared memory does not hold what its header says");
   };
-  if (bytes.size() < kAlignment) return corrupt();
+  if (bytes.size() < kSlotAlignment) return corrupt();
   const auto* header = reinterpret_cast<const Header*>(bytes.data());
   if (header->magic.load(std::memory_order_acquire) != kMagic) return corrupt();
   const uint64_t size = bytes.size();

@@ -11,7 +11,7 @@ namespace primerl {
 namespace {
 
 constexpr uint8_t kFrameVersion = 2;
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kStreamAlignment = 64;
 constexpr size_t kRecordBytesMax = 40 + kManifestTensorsMax * sizeof(uint32_t);
 
 using Kind = WeightFrameKind;
@@ -286,15 +286,16 @@ Status WeightStreamReceiver::prepare(std::span<const std::byte> record) {
     if (size > bytes_max_ || end > bytes_max_ - size)
       return error(Code::kExhausted, "the offered version needs more than the limit of {} bytes",
                    bytes_max_);
-    end += (size + kAlignment - 1) / kAlignment * kAlignment;
+    end += (size + kStreamAlignment - 1) / kStreamAlignment * kStreamAlignment;
     num_expected_ += size;
   }
-  auto* const data = new (std::align_val_t(kAlignment), std::nothrow) std::byte[end];
+  auto* const data = new (std::align_val_t(kStreamAlignment), std::nothrow) std::byte[end];
   if (data == nullptr)
     return error(Code::kExhausted, "there is no memory for the {} bytes of the offered version",
                  end);
-  data_ = std::shared_ptr<std::byte[]>(
-      data, [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t(kAlignment)); });
+  data_ = std::shared_ptr<std::byte[]>(data, [](std::byte* bytes) {
+    ::operator delete[](bytes, std::align_val_t(kStreamAlignment));
+  });
   ASSIGN_OR_RETURN(record_, decode_version_record(record));
   record_bytes_.assign(record.begin(), record.end());
   return settle();

@@ -23,15 +23,15 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kTick = Duration::milliseconds(100);
-constexpr Duration kRetry = Duration::milliseconds(5);
+constexpr Duration kClientTick = Duration::milliseconds(100);
+constexpr Duration kClientRetry = Duration::milliseconds(5);
 constexpr Duration kGreetEvery = Duration::milliseconds(500);
 constexpr Duration kGrace = Duration::seconds(1);       // for an agent that is just being started
 constexpr Duration kLaunchMax = Duration::seconds(20);  // from the order to the answer
 constexpr Duration kReapMax = Duration::seconds(10);    // from the kill to WorkerExited
 constexpr Duration kLeaveMax = Duration::seconds(5);    // from LeaveRun to RunDropped
-constexpr int kPiecesPerTurn = 16;
-constexpr int kFramesPerTurn = 256;
+constexpr int kClientPiecesPerTurn = 16;
+constexpr int kClientFramesPerTurn = 256;
 
 /// What is known of one worker.
 struct RemoteState {
@@ -205,7 +205,7 @@ Status Client::await(std::unique_lock<std::mutex>& lock, Duration timeout,
     if (fault_) return *fault_;
     if (is_cancelled && is_cancelled()) return error(Code::kCancelled, "interrupted");
     if (steady_now() >= give_up) return late();
-    changed_.wait_for(lock, std::chrono::nanoseconds(kTick.to_nanoseconds()));
+    changed_.wait_for(lock, std::chrono::nanoseconds(kClientTick.to_nanoseconds()));
   }
   return ok();
 }
@@ -352,12 +352,12 @@ void Client::take_commands() {
 
 void Client::greet(Time time) {
   if (has_greeted_ || time < next_greeting_) return;
-  next_greeting_ = time + (dialer_->send(encode_greeting(own_)) ? kGreetEvery : kRetry);
+  next_greeting_ = time + (dialer_->send(encode_greeting(own_)) ? kGreetEvery : kClientRetry);
 }
 
 void Client::receive() {
   std::vector<std::byte> frame;
-  for (int i = 0; i < kFramesPerTurn && dialer_->receive(frame); ++i) {
+  for (int i = 0; i < kClientFramesPerTurn && dialer_->receive(frame); ++i) {
     if (is_lost_) continue;
     if (is_greeting(frame)) {
       if (const Status greeted = handle_greeting(frame); !greeted.ok()) lose(greeted.error());
@@ -435,7 +435,7 @@ void Client::carry() {
   };
   for (auto& [channel, tunnel] : tunnels_)
     tunnel->carry(
-        channel, kPiecesPerTurn, [this] { return outbox_.has_room(); }, send);
+        channel, kClientPiecesPerTurn, [this] { return outbox_.has_room(); }, send);
   std::erase_if(tunnels_, [](const auto& each) { return each.second->is_over(); });
 }
 
@@ -455,9 +455,9 @@ void Client::wait() {
   for (const auto& [channel, tunnel] : tunnels_)
     if (const short events = tunnel->poll_events(outbox_.has_room()); events != 0)
       descriptors.push_back({tunnel->fd(), events, 0});
-  const bool is_greeting_due = !has_greeted_ && next_greeting_ <= steady_now() + kRetry;
+  const bool is_greeting_due = !has_greeted_ && next_greeting_ <= steady_now() + kClientRetry;
   const bool is_waiting = !is_lost_ && (!outbox_.empty() || is_greeting_due);
-  dialer_->wait(descriptors, is_waiting ? kRetry : kTick);
+  dialer_->wait(descriptors, is_waiting ? kClientRetry : kClientTick);
   uint64_t count = 0;
   [[maybe_unused]] const auto num_read = ::read(event_, &count, sizeof count);
 }

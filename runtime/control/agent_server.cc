@@ -12,10 +12,10 @@
 namespace primerl {
 namespace {
 
-constexpr int kFramesPerTurn = 256;
-constexpr Duration kTick = Duration::milliseconds(100);
-constexpr Duration kRetry = Duration::milliseconds(5);  // of what could not be sent
-constexpr int kTriesMax = 400;
+constexpr int kAgentFramesPerTurn = 256;
+constexpr Duration kAgentTick = Duration::milliseconds(100);
+constexpr Duration kAgentRetry = Duration::milliseconds(5);  // of what could not be sent
+constexpr int kAgentTriesMax = 400;
 constexpr Duration kFarewellMax = Duration::seconds(1);
 constexpr Duration kDeadAfterMin = Duration::seconds(1), kDeadAfterMax = Duration::seconds(3600);
 
@@ -70,13 +70,13 @@ void AgentServer::turn() {
   const bool is_waiting = std::any_of(clients_.begin(), clients_.end(), [](const auto& each) {
     return !each.second.outbox.empty() || each.second.check != nullptr;
   });
-  listener_->wait(descriptors, is_waiting ? kRetry : kTick);
+  listener_->wait(descriptors, is_waiting ? kAgentRetry : kAgentTick);
 }
 
 void AgentServer::receive_frames() {
   std::string from;
   std::vector<std::byte> frame;
-  for (int i = 0; i < kFramesPerTurn && !broken_ && listener_->receive(from, frame); ++i) {
+  for (int i = 0; i < kAgentFramesPerTurn && !broken_ && listener_->receive(from, frame); ++i) {
     if (is_greeting(frame)) {
       greet(from, frame);
       continue;
@@ -252,7 +252,7 @@ void AgentServer::end_run(std::string why) {
   leave_by_ = steady_now() + kFarewellMax;
 }
 
-/// A client that has not taken its answers for kTriesMax turns is removed.
+/// A client that has not taken its answers for kAgentTriesMax turns is removed.
 void AgentServer::flush() {
   for (auto each = clients_.begin(); each != clients_.end();) {
     const std::string& to = each->first;
@@ -260,7 +260,7 @@ void AgentServer::flush() {
     client.outbox.flush(
         [&](std::span<const std::byte> frame) { return listener_->send(to, frame); });
     client.num_tries = client.outbox.empty() ? 0 : client.num_tries + 1;
-    const bool is_gone = to != session_ && client.num_tries > kTriesMax;
+    const bool is_gone = to != session_ && client.num_tries > kAgentTriesMax;
     each = is_gone ? clients_.erase(each) : std::next(each);
   }
 }

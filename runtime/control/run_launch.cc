@@ -18,8 +18,6 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kTick = Duration::milliseconds(100);
-
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
@@ -153,7 +151,7 @@ Status RunSession::launch_workers() {
   RETURN_IF_ERROR(note_workers());
   const Time give_up = steady_now() + kHelloMax;
   while (coordinator_->phase() <= RunCoordinator::Phase::kConnecting) {
-    if (const auto event = inbox_->take(kTick)) {
+    if (const auto event = inbox_->take(kSessionTick)) {
       handle(*event);
       if (lifecycle_.has_lost_agent()) return *hosts_->fault();
       const Worker& worker = workers_[event->peer.index()];

@@ -9,11 +9,6 @@
 #include "runtime/control/run_session.h"
 
 namespace primerl {
-namespace {
-
-constexpr Duration kExitMax = Duration::seconds(10);  // from its last message to its exit
-
-}  // namespace
 
 /// A process that keeps state of the run is not restarted alone: all resume from their records.
 bool RunSession::can_restart(ProcessId process) const {

@@ -18,10 +18,8 @@
 namespace primerl {
 namespace {
 
-constexpr Duration kTick = Duration::milliseconds(100);
-constexpr Duration kExitMax = Duration::seconds(10);  // from the last message to the exit
-constexpr Duration kAwayMin = Duration::seconds(1);   // between turns; longer: was stopped
-constexpr uint32_t kLinesShownMax = 50;               // log lines on the terminal
+constexpr Duration kAwayMin = Duration::seconds(1);  // between turns; longer: was stopped
+constexpr uint32_t kLinesShownMax = 50;              // log lines on the terminal
 
 }  // namespace
 
@@ -78,7 +76,7 @@ void RunSession::watch() {
   last_turn_ = steady_now();
   while (!all_closed()) {
     // All waiting events are handled before the terminal is updated again.
-    auto event = inbox_->take(kTick);
+    auto event = inbox_->take(kSessionTick);
     for (int i = 0; event && i < 4096; ++i) {
       handle(*event);
       event = inbox_->take(Duration());

@@ -27,6 +27,11 @@
 
 namespace primerl {
 
+/// How often a session looks at its workers and at the terminal.
+inline constexpr Duration kSessionTick = Duration::milliseconds(100);
+/// How long a worker may take from its last message to its exit.
+inline constexpr Duration kExitMax = Duration::seconds(10);
+
 /// How a start ended, for the summary and run.json.
 struct RunResult {
   RunEnding ending;

@@ -14,8 +14,6 @@ constexpr Duration kQuick = Duration::microseconds(5);  // for those steps toget
 // cost of a turn, short enough that an arrival does not wait.
 constexpr Duration kBurstTime = Duration::microseconds(20);
 
-constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
-
 }  // namespace
 
 GroupCell::GroupCell(GroupSetup setup, bool has_own_thread, CellOwner* owner, const RunClock& clock,

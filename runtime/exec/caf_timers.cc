@@ -4,11 +4,6 @@
 #include <chrono>
 
 namespace primerl {
-namespace {
-
-constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
-
-}  // namespace
 
 CafTimers::CafTimers(const RunClock& clock, size_t num_groups, Duration tick,
                      std::function<void(GroupId)> ring, std::function<void()> look)

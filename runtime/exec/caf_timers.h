@@ -6,6 +6,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <queue>
@@ -16,6 +17,9 @@
 #include "runtime/exec/run_clock.h"
 
 namespace primerl {
+
+/// No alarm has this time.
+inline constexpr Time kNever = Time::from_nanoseconds(INT64_MAX);
 
 class CafTimers {
  public:

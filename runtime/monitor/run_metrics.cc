@@ -10,10 +10,6 @@
 namespace primerl {
 namespace {
 
-constexpr double kNano = 1e-9;
-
-double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
-
 /// One family over many things: its name, its help text, and the value of one thing.
 template <class Thing>
 struct Family {
@@ -131,17 +127,17 @@ void Metrics::groups() {
       {true, "primerl_group_steps_total", "Steps of the group: inputs and work turns.",
        [](const GroupReport& group) { return as_number(group.num_steps); }},
       {true, "primerl_group_busy_seconds_total", "Time of its thread in handlers and work turns.",
-       [](const GroupReport& group) { return as_number(group.busy_ns) * kNano; }},
+       [](const GroupReport& group) { return as_number(group.busy_ns) * kNanosecond; }},
       {false, "primerl_group_waiting_inputs", "Inputs in its inbox: messages, timers, control.",
        [](const GroupReport& group) { return as_number(group.num_waiting); }},
       {false, "primerl_group_oldest_input_age_seconds", "Age of the oldest of those.",
-       [](const GroupReport& group) { return as_number(group.oldest_ns) * kNano; }},
+       [](const GroupReport& group) { return as_number(group.oldest_ns) * kNanosecond; }},
       {false, "primerl_group_handler_age_seconds",
        "How long the handler that runs has run; else 0.",
-       [](const GroupReport& group) { return as_number(group.running_ns) * kNano; }},
+       [](const GroupReport& group) { return as_number(group.running_ns) * kNanosecond; }},
       {false, "primerl_group_handler_silent_seconds",
        "Since the handler that runs began or gave a sign of life; else 0.",
-       [](const GroupReport& group) { return as_number(group.silent_ns) * kNano; }},
+       [](const GroupReport& group) { return as_number(group.silent_ns) * kNanosecond; }},
       {true, "primerl_group_handler_alarms_total", "Handlers that passed handler_alarm_after.",
        [](const GroupReport& group) { return as_number(group.num_alarms); }}};
   for (const auto& family : families) {
@@ -212,7 +208,7 @@ void Metrics::edges() {
        [](const EdgeLoad& load) { return as_number(load.num_held_back); }},
       {true, "primerl_edge_blocked_seconds_total",
        "How long the edge was full, summed over its pairs of instances with a sender here.",
-       [](const EdgeLoad& load) { return as_number(load.blocked_ns) * kNano; }}};
+       [](const EdgeLoad& load) { return as_number(load.blocked_ns) * kNanosecond; }}};
   each(
       loads, [](const Heartbeat& beat) -> const auto& { return beat.loads; });
 }
@@ -292,7 +288,7 @@ void Metrics::engines() {
       {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
        [](const EngineReport& engine) { return as_number(engine.num_applied); }},
       {true, "primerl_engine_apply_seconds_total", "How long it stopped for them.",
-       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNano; }}};
+       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNanosecond; }}};
   if (plan_.tenants.empty()) return;
   for (const auto& family : families) {
     begin(family);

@@ -9,11 +9,8 @@
 namespace primerl {
 namespace {
 
-constexpr double kNano = 1e-9;
 // Heartbeats come a second apart and not all at once: only a longer standstill is shown.
 constexpr Duration kStillFor = Duration::seconds(3);
-
-double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
 
 /// To milliseconds, which is what a person reads.
 double seconds_of(double seconds) {
@@ -51,14 +48,14 @@ Json group_json(const Plan& plan, const Wiring& wiring, const GroupReport& group
   Json one = Json::object();
   one.set("name", plan.groups[group.group].name)
       .set("steps", group.num_steps)
-      .set("busy_seconds", seconds_of(static_cast<double>(group.busy_ns) * kNano))
+      .set("busy_seconds", seconds_of(static_cast<double>(group.busy_ns) * kNanosecond))
       .set("waiting", group.num_waiting);
   if (group.num_waiting > 0)
-    one.set("oldest_seconds", seconds_of(static_cast<double>(group.oldest_ns) * kNano));
+    one.set("oldest_seconds", seconds_of(static_cast<double>(group.oldest_ns) * kNanosecond));
   if (group.is_running) {
     const bool is_known = group.handling < plan.instances.size();
     one.set("handling", is_known ? plan.instances[group.handling].name : "work")
-        .set("handling_seconds", seconds_of(static_cast<double>(group.running_ns) * kNano));
+        .set("handling_seconds", seconds_of(static_cast<double>(group.running_ns) * kNanosecond));
     if (!group.handling_type.empty()) one.set("message", group.handling_type);
   }
   if (!group.full.empty()) one.set("full", names_of_links(plan, group.full, wiring));
@@ -93,8 +90,9 @@ Json alarms_json(const Plan& plan, const Wiring& wiring, const RunSnapshot& pict
               .set("process", plan.processes[i].name)
               .set("group", plan.groups[group.group].name)
               .set("handling", handling_text(plan, wiring, *view))
-              .set("seconds", seconds_of(static_cast<double>(group.running_ns) * kNano))
-              .set("silent_seconds", seconds_of(static_cast<double>(group.silent_ns) * kNano)));
+              .set("seconds", seconds_of(static_cast<double>(group.running_ns) * kNanosecond))
+              .set("silent_seconds",
+                   seconds_of(static_cast<double>(group.silent_ns) * kNanosecond)));
     }
   }
   return alarms;
@@ -108,7 +106,7 @@ Json engine_json(const Plan& plan, const EngineReport& engine) {
       .set("adapter", engine.adapter)
       .set("policy_version", engine.version)
       .set("applied_versions", engine.num_applied)
-      .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNano));
+      .set("apply_seconds", seconds_of(static_cast<double>(engine.apply_ns) * kNanosecond));
 }
 
 Json connection_json(const Plan& plan, const ConnectionReport& connection) {
@@ -213,7 +211,7 @@ Json edge_json(const Plan& plan, const RunSnapshot& picture, size_t index) {
       .set("credit", capacity - std::min(capacity, load.unsettled_max))
       .set("capacity", edge.capacity)
       .set("bound", edge.bound)
-      .set("blocked_seconds", seconds_of(static_cast<double>(load.blocked_ns) * kNano));
+      .set("blocked_seconds", seconds_of(static_cast<double>(load.blocked_ns) * kNanosecond));
 }
 
 }  // namespace

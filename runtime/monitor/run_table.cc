@@ -11,9 +11,9 @@ namespace primerl {
 namespace {
 
 /// Columns as wide as their widest cell; numbers to the right.
-class Table {
+class TextTable {
  public:
-  explicit Table(std::vector<std::string> heads, size_t num_left)
+  explicit TextTable(std::vector<std::string> heads, size_t num_left)
       : num_left_(num_left), rows_{std::move(heads)} {}
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
@@ -106,7 +106,7 @@ std::string weights_of(const Json& process, bool has_tenants) {
 
 std::string alarms_of(const Json& status) {
   if (list_of(status, "alarms").empty()) return "";
-  Table table({"process", "node", "for", "in one handler"}, 4);
+  TextTable table({"process", "node", "for", "in one handler"}, 4);
   for (const Json& alarm : list_of(status, "alarms"))
     table.add({text_of(alarm, "process"), text_of(alarm, "group"), seconds_text(alarm, "seconds"),
                text_of(alarm, "handling")});
@@ -121,7 +121,7 @@ std::string processes_of(const Json& status) {
   std::vector<std::string> heads = {"process",     "state",   "nodes", "pid",
                                     "incarnation", "weights", "steps", "progress"};
   if (has_hosts) heads.insert(heads.begin() + 1, "host");
-  Table table(std::move(heads), has_hosts ? 4 : 3);
+  TextTable table(std::move(heads), has_hosts ? 4 : 3);
   for (const Json& process : processes) {
     std::vector<std::string> cells = {text_of(process, "name"),
                                       text_of(process, "state"),
@@ -139,7 +139,7 @@ std::string processes_of(const Json& status) {
 
 std::string edges_of(const Json& status) {
   if (list_of(status, "edges").empty()) return "";
-  Table table({"edge", "", "sent", "handled", "waiting", "credit", "blocked"}, 2);
+  TextTable table({"edge", "", "sent", "handled", "waiting", "credit", "blocked"}, 2);
   for (const Json& edge : list_of(status, "edges")) {
     const Json* feedback = edge.find("feedback");
     const bool is_feedback = feedback != nullptr && feedback->is_bool() && feedback->as_bool();

@@ -5,6 +5,7 @@
 /// Thread-safe. Reads no clock: the caller passes the time.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +18,10 @@
 #include "runtime/wire/control_messages.h"
 
 namespace primerl {
+
+inline constexpr double kNanosecond = 1e-9;  // in seconds
+/// Seconds from `then` to `now`, at least 0.
+inline double age(Time now, Time then) { return std::max(0.0, (now - then).to_seconds()); }
 
 enum class ProcessState {
   kStarting,  // launched, has not reported yet

@@ -10,9 +10,17 @@ namespace {
 constexpr size_t kPieceBytes = size_t{512} << 10;  // an answer is less than a message
 constexpr size_t kTokensInAnswerMax = size_t{32} << 10;
 
-enum class Call : uint8_t { kSubmit, kTakeOver, kPrefilled, kFinished, kApply, kState, kLongest };
+enum class EngineCall : uint8_t {
+  kSubmit,
+  kTakeOver,
+  kPrefilled,
+  kFinished,
+  kApply,
+  kState,
+  kLongest
+};
 
-std::string_view to_string(Call call) {
+std::string_view to_string(EngineCall call) {
   constexpr std::string_view kNames[] = {
       "submit", "take_over", "take_prefilled",     "take_finished",
       "apply",  "state",     "max_sequence_tokens"};
@@ -119,7 +127,7 @@ EngineState state_of(const EngineAnswer& answer) {
 
 }  // namespace
 
-class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
+class TracedEngine::Calls final : public TracedCalls<EngineAnswer, EngineCall> {
  public:
   using TracedCalls::TracedCalls;
 
@@ -128,23 +136,23 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
   void keep_finished(const std::vector<FinishEvent>& events) const {
     EngineAnswer count;
     count.number = static_cast<int64_t>(events.size());
-    keep(Call::kFinished, std::move(count));
+    keep(EngineCall::kFinished, std::move(count));
     for (const auto& event : events) {
       EngineAnswer answer;
       Finished& finished = answer.finished.emplace_back(Finished{event});
       const Blob lists = take_long_lists(finished);
       finished.num_kept_bytes = event.kept.size();
       finished.num_list_bytes = lists.size();
-      keep(Call::kFinished, std::move(answer));
+      keep(EngineCall::kFinished, std::move(answer));
       keep_pieces(event.kept);
       keep_pieces(lists);
     }
   }
   std::vector<FinishEvent> take_finished() const {
     std::vector<FinishEvent> events;
-    const auto count = take(Call::kFinished);
+    const auto count = take(EngineCall::kFinished);
     for (int64_t i = 0; count.ok() && i < count->number; ++i)
-      if (const auto answer = take(Call::kFinished); answer.ok())
+      if (const auto answer = take(EngineCall::kFinished); answer.ok())
         for (const auto& each : answer->finished) {
           FinishEvent& event = events.emplace_back(each);
           event.kept = take_pieces(each.num_kept_bytes);
@@ -159,7 +167,7 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
     for (size_t begin = 0; begin < blob.size(); begin += kPieceBytes) {
       EngineAnswer answer;
       answer.piece.assign(bytes + begin, bytes + std::min(blob.size(), begin + kPieceBytes));
-      keep(Call::kFinished, std::move(answer));
+      keep(EngineCall::kFinished, std::move(answer));
     }
   }
   void take_lists(uint64_t num_bytes, FinishEvent& event) const {
@@ -177,7 +185,7 @@ class TracedEngine::Calls final : public TracedCalls<EngineAnswer, Call> {
   Blob take_pieces(uint64_t num_bytes) const {
     std::vector<std::byte> bytes;
     while (bytes.size() < num_bytes) {
-      const auto answer = take(Call::kFinished);
+      const auto answer = take(EngineCall::kFinished);
       if (!answer.ok() || answer->piece.empty()) break;
       const auto piece = std::as_bytes(std::span(answer->piece));
       bytes.insert(bytes.end(), piece.begin(), piece.end());
@@ -199,17 +207,17 @@ TracedEngine::~TracedEngine() = default;
 bool TracedEngine::is_replaying() const { return calls_->has_record(); }
 
 Status TracedEngine::submit(SequenceRequest request) {
-  if (is_replaying()) return calls_->take_status(Call::kSubmit);
+  if (is_replaying()) return calls_->take_status(EngineCall::kSubmit);
   if (!calls_->is_recording()) return engine_->submit(std::move(request));
   SequenceRequest flight = request;
-  Status submitted = calls_->keep(Call::kSubmit, engine_->submit(std::move(request)));
+  Status submitted = calls_->keep(EngineCall::kSubmit, engine_->submit(std::move(request)));
   if (submitted.ok()) flights_.submitted(std::move(flight));
   return submitted;
 }
 
 Status TracedEngine::take_over(SequenceId id) {
-  if (is_replaying()) return calls_->take_status(Call::kTakeOver);
-  Status taken = calls_->keep(Call::kTakeOver, engine_->take_over(id));
+  if (is_replaying()) return calls_->take_status(EngineCall::kTakeOver);
+  Status taken = calls_->keep(EngineCall::kTakeOver, engine_->take_over(id));
   if (taken.ok()) flights_.taken_over(id);
   return taken;
 }
@@ -228,14 +236,14 @@ void TracedEngine::expire(SequenceId id) {
 
 std::vector<PrefillEvent> TracedEngine::take_prefilled() {
   if (is_replaying()) {
-    auto recorded = calls_->take(Call::kPrefilled);
+    auto recorded = calls_->take(EngineCall::kPrefilled);
     return recorded.ok() ? std::move(recorded->prefilled) : std::vector<PrefillEvent>();
   }
   auto events = engine_->take_prefilled();
   flights_.prefilled(events);
   EngineAnswer answer;
   answer.prefilled = events;
-  calls_->keep(Call::kPrefilled, std::move(answer));
+  calls_->keep(EngineCall::kPrefilled, std::move(answer));
   return events;
 }
 
@@ -249,13 +257,13 @@ std::vector<FinishEvent> TracedEngine::take_finished() {
 
 Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
   if (is_replaying()) {
-    ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(Call::kApply));
+    ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
     return static_cast<uint64_t>(answer.number);
   }
   auto applied = engine_->apply(snapshot);
   if (applied.ok())
     CHECK(flights_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
-  return calls_->keep(Call::kApply, std::move(applied), [](auto& answer, uint64_t count) {
+  return calls_->keep(EngineCall::kApply, std::move(applied), [](auto& answer, uint64_t count) {
     answer.number = static_cast<int64_t>(count);
   });
 }
@@ -276,7 +284,7 @@ WeightManifest TracedEngine::manifest() const {
 
 EngineState TracedEngine::state() const {
   if (is_replaying()) {
-    const auto answer = calls_->take(Call::kState);
+    const auto answer = calls_->take(EngineCall::kState);
     return answer.ok() ? state_of(*answer) : EngineState();
   }
   EngineState state = engine_->state();
@@ -289,19 +297,19 @@ EngineState TracedEngine::state() const {
   PutNumbers put{state, answer.state};
   EngineState::fields(put);
   answer.versions = state.versions;
-  calls_->keep(Call::kState, std::move(answer));
+  calls_->keep(EngineCall::kState, std::move(answer));
   return state;
 }
 
 int32_t TracedEngine::max_sequence_tokens() const {
   if (is_replaying()) {
-    const auto answer = calls_->take(Call::kLongest);
+    const auto answer = calls_->take(EngineCall::kLongest);
     return answer.ok() ? static_cast<int32_t>(answer->number) : 0;
   }
   EngineAnswer answer;
   answer.number = engine_->max_sequence_tokens();
   const auto longest = static_cast<int32_t>(answer.number);
-  calls_->keep(Call::kLongest, std::move(answer));
+  calls_->keep(EngineCall::kLongest, std::move(answer));
   return longest;
 }
 

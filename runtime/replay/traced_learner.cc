@@ -5,9 +5,9 @@
 namespace primerl {
 namespace {
 
-enum class Call : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits };
+enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits };
 
-std::string_view to_string(Call call) {
+std::string_view to_string(LearnerCall call) {
   constexpr std::string_view kNames[] = {"step", "snapshot", "save", "load", "limits"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
@@ -33,7 +33,7 @@ struct LearnerAnswer : TrainReport, SampleLimits {
 
 }  // namespace
 
-class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, Call> {
+class TracedLearner::Calls final : public TracedCalls<LearnerAnswer, LearnerCall> {
  public:
   using TracedCalls::TracedCalls;
 };
@@ -52,12 +52,12 @@ bool TracedLearner::is_replaying() const { return calls_->has_record(); }
 
 Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopRequested& stop) {
   if (is_replaying()) {
-    ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(Call::kStep));
+    ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(LearnerCall::kStep));
     return TrainReport(std::move(answer));
   }
   auto report = learner_->step(batch, stop);
   progress_.num_steps += report.ok() && !report->skipped ? 1 : 0;
-  return calls_->keep(Call::kStep, std::move(report),
+  return calls_->keep(LearnerCall::kStep, std::move(report),
                       [](TrainReport& answer, const TrainReport& taken) { answer = taken; });
 }
 
@@ -72,13 +72,14 @@ Status TracedLearner::restore_state(const Blob& state) {
 
 Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(PolicyVersion version) {
   if (is_replaying()) {
-    RETURN_IF_ERROR(calls_->take(Call::kSnapshot));
+    RETURN_IF_ERROR(calls_->take(LearnerCall::kSnapshot));
     auto snapshot = std::make_shared<WeightSnapshot>();
     snapshot->version = version;
     return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
   }
   progress_.newest = version;
-  return calls_->keep(Call::kSnapshot, learner_->snapshot(version), [](auto&, const auto&) {});
+  return calls_->keep(LearnerCall::kSnapshot, learner_->snapshot(version),
+                      [](auto&, const auto&) {});
 }
 
 Result<std::vector<float>> TracedLearner::score(const std::vector<int32_t>& tokens) {
@@ -88,8 +89,8 @@ Result<std::vector<float>> TracedLearner::score(const std::vector<int32_t>& toke
 }
 
 Status TracedLearner::save(const std::filesystem::path& folder) {
-  if (is_replaying()) return calls_->take_status(Call::kSave);
-  return calls_->keep(Call::kSave, learner_->save(folder));
+  if (is_replaying()) return calls_->take_status(LearnerCall::kSave);
+  return calls_->keep(LearnerCall::kSave, learner_->save(folder));
 }
 
 Status TracedLearner::load(const std::filesystem::path& folder) {
@@ -100,13 +101,13 @@ Status TracedLearner::load(const std::filesystem::path& folder) {
 /// difference.
 SampleLimits TracedLearner::limits() const {
   if (is_replaying()) {
-    const auto answer = calls_->take(Call::kLimits);
+    const auto answer = calls_->take(LearnerCall::kLimits);
     return answer.ok() ? SampleLimits(*answer) : SampleLimits();
   }
   LearnerAnswer answer;
   static_cast<SampleLimits&>(answer) = learner_->limits();
   const SampleLimits limits = answer;
-  calls_->keep(Call::kLimits, std::move(answer));
+  calls_->keep(LearnerCall::kLimits, std::move(answer));
   return limits;
 }
 
@@ -127,7 +128,7 @@ int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
       const auto payload = decode_message(message_type<LearnerAnswer>(), note.bytes);
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();
-      const bool is_step = answer.call == static_cast<uint8_t>(Call::kStep);
+      const bool is_step = answer.call == static_cast<uint8_t>(LearnerCall::kStep);
       count += is_step && !answer.has_failed && !answer.skipped ? 1 : 0;
     }
   }

@@ -5,7 +5,7 @@
 namespace primerl {
 namespace {
 
-constexpr std::string_view kSchema = "primerl.trace.catalog/1";
+constexpr std::string_view kCatalogSchema = "primerl.trace.catalog/1";
 
 /// Hashes are 16 hexadecimal digits, so that programs that read numbers as doubles can read them.
 Json hex(uint64_t value) { return fmt::format("{:016x}", value); }
@@ -204,7 +204,7 @@ Json TraceCatalog::to_json() const {
   Json bytes_list = Json::object();
   for (const auto& [name, bytes] : bytes_before) bytes_list.set(name, bytes);
   return Json::object()
-      .set("schema", kSchema)
+      .set("schema", kCatalogSchema)
       .set("program_version", program_version)
       .set("graph_text", graph_text)
       .set("resumed_from", Json::list(resumed_from))
@@ -230,9 +230,9 @@ Result<TraceCatalog> TraceCatalog::from_json(const Json& json) {
   Status fault;
   Members members(json, "", fault);
   const std::string schema = members.text("schema");
-  if (fault.ok() && schema != kSchema)
+  if (fault.ok() && schema != kCatalogSchema)
     return error(Code::kCorrupt, "the catalog of a trace is a '{}', this program reads '{}'",
-                 schema, kSchema)
+                 schema, kCatalogSchema)
         .note("read it with the program that wrote it");
   catalog.program_version = members.text("program_version");
   catalog.graph_text = members.text("graph_text");

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "PRMLCUT\n";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kPrefixBytes = 16;
-constexpr std::string_view kSchema = "primerl.cut/1";
+constexpr std::string_view kCutSchema = "primerl.cut/1";
 
 struct Name {
   std::string process;
@@ -46,7 +46,7 @@ std::optional<Name> parse_name(const fs::path& file) {
   return name;
 }
 
-std::string hex(uint64_t number) { return fmt::format("{:016x}", number); }
+std::string hex_text(uint64_t number) { return fmt::format("{:016x}", number); }
 
 Json head_json(const CutHead& head, size_t body_bytes, std::span<const Blob> blobs) {
   Json steps = Json::array(), learners = Json::array(), files = Json::array(),
@@ -59,10 +59,10 @@ Json head_json(const CutHead& head, size_t body_bytes, std::span<const Blob> blo
     files.push_back(Json::object().set("file", file).set("bytes", bytes));
   for (const Blob& blob : blobs) sizes.push_back(Json(static_cast<uint64_t>(blob.size())));
   return Json::object()
-      .set("schema", kSchema)
-      .set("run_id", hex(head.run_id))
+      .set("schema", kCutSchema)
+      .set("run_id", hex_text(head.run_id))
       .set("program_version", head.program_version)
-      .set("state_hash", hex(head.state_hash))
+      .set("state_hash", hex_text(head.state_hash))
       .set("process", head.process)
       .set("incarnation", uint64_t{head.incarnation})
       .set("number", head.number)
@@ -129,7 +129,7 @@ Result<Parts> parse(const MappedFile& mapped) {
   Parts parts;
   CutHead& head = parts.head;
   ASSIGN_OR_RETURN(const std::string schema, json.get_string("schema"));
-  if (schema != kSchema) return corrupt("its schema is '" + schema + "'");
+  if (schema != kCutSchema) return corrupt("its schema is '" + schema + "'");
   ASSIGN_OR_RETURN(head.run_id, get_hex(json, "run_id"));
   ASSIGN_OR_RETURN(head.program_version, json.get_string("program_version"));
   ASSIGN_OR_RETURN(head.state_hash, get_hex(json, "state_hash"));

@@ -13,7 +13,6 @@
 namespace primerl {
 namespace {
 
-constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
 constexpr int kFramesPerTurn = 256;
 
 struct MemoryFrame {

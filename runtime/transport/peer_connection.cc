@@ -14,8 +14,6 @@ Blob body_of(T message) {
   return Blob(std::move(encoded->body));
 }
 
-constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
-
 }  // namespace
 
 PeerConnection::PeerConnection(const TransportIdentity& identity, PeerSpec peer,

@@ -13,8 +13,6 @@ class SimulatedTransport;
 
 namespace {
 
-constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
-
 struct SimulatedFrame {
   ProcessId from;
   std::string from_address;

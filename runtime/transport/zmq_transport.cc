@@ -19,7 +19,6 @@ namespace primerl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
 /// A peer that connects to the plain socket proves nothing; on the other it proves its key.
 enum Security { kPlain, kCurve };
 constexpr Security kSecurities[] = {kPlain, kCurve};

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,7 +25,8 @@ inline constexpr uint16_t kPeerProtocolMagic = 0x4c50;  // "PL"
 inline constexpr uint8_t kPeerProtocolVersion = 5;
 
 enum class Lane : uint8_t { kFrames = 0, kBulk = 1 };
-inline constexpr size_t kNumLanes = 2;
+inline constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
+inline constexpr size_t kNumLanes = std::size(kLanes);
 
 enum class PeerFrameKind : uint8_t {
   kHello = 1,       // a greeting on a new socket connection; answered with a welcome

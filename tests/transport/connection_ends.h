@@ -12,8 +12,6 @@
 
 namespace primerl {
 
-inline constexpr Lane kLanes[] = {Lane::kFrames, Lane::kBulk};
-
 /// Two ends of a connection, and every frame between them in the test's hands.
 class PeerConnectionTest : public ::testing::Test {
  protected:

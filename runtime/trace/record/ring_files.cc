@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kNameBytesMax = 64;  // of a number and suffixes
-constexpr auto kLookAgain = std::chrono::microseconds(50);
+constexpr auto kTryLockAgain = std::chrono::microseconds(50);
 
 /// Where each buffer ends now, once all frames before that are finished. A message that is received
 /// in one of them was sent in an earlier frame, which was finished earlier.
@@ -32,7 +32,7 @@ Result<std::vector<uint64_t>> ends_of(std::span<SegmentBuffer* const> kept, Dura
       if (Clock::now() > deadline)
         return error(Code::kDeadline, "a frame of segment {} was not finished for {}",
                      buffer.header().number, to_string(wait_max));
-      std::this_thread::sleep_for(kLookAgain);
+      std::this_thread::sleep_for(kTryLockAgain);
     }
     return ok();
   };
