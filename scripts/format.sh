@@ -6,4 +6,4 @@ command -v clang-format >/dev/null || {
   echo "format: error: clang-format is missing: apt-get install clang-format" >&2
   exit 1
 }
-git ls-files -co --exclude-standard '*.h' '*.cc' '*.cu' | xargs -r clang-format -i
+git ls-files -co --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format -i

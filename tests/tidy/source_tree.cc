@@ -118,7 +118,7 @@ std::vector<SourceFile> read_tree(const std::vector<std::string>& folders,
 const std::vector<SourceFile>& cpp_files() {
   static const std::vector<SourceFile> files =
       read_tree({"graph", "kernels", "actors", "runtime", "tests", "bench", "fuzz", "examples"},
-                {".h", ".cc", ".cu"});
+                {".h", ".cc", ".cu", ".cuh"});
   return files;
 }
 

@@ -66,7 +66,7 @@ TEST(Files, NoneIsALink) {
 
 TEST(Headers, OpenWithWhatTheyAre) {
   for (const auto& file : cpp_files()) {
-    if (!file.path.ends_with(".h")) continue;
+    if (!file.path.ends_with(".h") && !file.path.ends_with(".cuh")) continue;
     ASSERT_FALSE(file.lines.empty()) << file.path;
     EXPECT_TRUE(file.lines.front().starts_with("/// ") && file.lines.front().size() > 12)
         << file.path << ": the first line says what the header holds, after '///'";

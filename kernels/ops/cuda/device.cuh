@@ -1,0 +1,93 @@
+/// What the kernels share: loads and stores of vectors, sums in one order, launches.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/ops/cuda_ops.h"
+
+namespace primerl::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+__device__ __forceinline__ float to_float(float value) { return value; }
+__device__ __forceinline__ float to_float(Bf16 value) { return __bfloat162float(value); }
+template <class T>
+__device__ __forceinline__ T from_float(float value) {
+  if constexpr (sizeof(T) == sizeof(float))
+    return value;
+  else
+    return __float2bfloat16_rn(value);
+}
+/// What is left of a value that was written as T.
+template <class T>
+__device__ __forceinline__ float rounded(float value) {
+  return to_float(from_float<T>(value));
+}
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
+  T at[kCount];
+};
+/// Elements of 16 bytes.
+template <class T>
+constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+template <class T, int kCount>
+__device__ __forceinline__ void load(const T* from, float (&to)[kCount]) {
+  const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(from);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.at[i]);
+}
+template <class T, int kCount>
+__device__ __forceinline__ void store(T* to, const float (&from)[kCount]) {
+  Pack<T, kCount> pack;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) pack.at[i] = from_float<T>(from[i]);
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+}
+/// Of all threads of a block, to all; `shared` has a float for each warp. Order: lanes, then warps.
+__device__ __forceinline__ float block_sum(float value, float* shared) {
+  value = warp_sum(value);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (unsigned i = 0; i < (blockDim.x + kWarp - 1) / kWarp; ++i) sum += shared[i];
+  return sum;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+
+/// Whether vectors of 16 bytes may be used: all addresses are multiples of that, null too.
+template <class... Pointers>
+bool are_aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline Outcome launched() {
+  const cudaError_t error = cudaGetLastError();
+  return {error == cudaSuccess ? nullptr : cudaGetErrorString(error)};
+}
+
+/// sums[c] += the sum of parts[r, c], rows in one order. Launches on `stream`.
+void add_parts(const float* parts, int64_t rows, int64_t width, int64_t stride, float* sums,
+               Stream stream);
+
+inline constexpr const char* kTooManyRows = "rows must be at most 2^31 - 1";
+constexpr int64_t kRowsMax = 0x7fffffff;
+
+}  // namespace primerl::cuda

@@ -1,0 +1,250 @@
+// Norm of q and k, rotary embedding, writing to the cache: a warp a head of a row, lane i with the
+// channels i, i + 32, ... Partners of a turn meet in shared memory. Backward: a fixed number of
+// blocks walks the rows, each with sums of its own for the weights of the norms.
+#include <algorithm>
+
+#include "kernels/ops/cuda/device.cuh"
+
+namespace primerl::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * kWarp;
+constexpr int64_t kPartsMax = 1024;
+
+/// The channels of a head that lane `lane` has; kSlots * 32 >= head_dim.
+template <class T, int kSlots>
+__device__ __forceinline__ void load_head(const T* from, int head_dim, int lane,
+                                          float (&x)[kSlots]) {
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    x[i] = channel < head_dim ? to_float(from[channel]) : 0.0F;
+  }
+}
+template <class T, int kSlots>
+__device__ __forceinline__ void store_head(T* to, int head_dim, int lane,
+                                           const float (&x)[kSlots]) {
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    if (channel < head_dim) to[channel] = from_float<T>(x[i]);
+  }
+}
+
+template <int kSlots>
+__device__ __forceinline__ float inverse_rms(const float (&x)[kSlots], int head_dim,
+                                             float epsilon) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) squares += x[i] * x[i];
+  return 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(head_dim) + epsilon);
+}
+
+/// Turns the pairs (i, i + rotary_dim / 2); `direction` -1 turns back. `shared` is the warp's.
+template <int kSlots>
+__device__ __forceinline__ void turn(float (&x)[kSlots], const float* cosine, const float* sine,
+                                     int rotary_dim, int lane, float direction, float* shared) {
+  const int half = rotary_dim / 2;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) shared[lane + i * kWarp] = x[i];
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) {
+    const int channel = lane + i * kWarp;
+    if (channel < half)
+      x[i] = x[i] * cosine[channel] - direction * shared[channel + half] * sine[channel];
+    else if (channel < rotary_dim)
+      x[i] =
+          x[i] * cosine[channel - half] + direction * shared[channel - half] * sine[channel - half];
+  }
+}
+
+/// Where the row's key and value go; below 0: nowhere.
+__device__ __forceinline__ int64_t slot_of(const PagedRotaryArgs& args, int64_t row) {
+  if (args.slots != nullptr) return args.slots[row];
+  if (args.block_table == nullptr) return row;
+  const int32_t position = args.positions[row], size = args.cache.block_size;
+  const int64_t block = args.block_table[row * args.table_stride + position / size];
+  return block < 0 ? -1 : block * size + position % size;
+}
+
+template <class T, int kSlots>
+__global__ void __launch_bounds__(kThreads) rotary_kernel(PagedRotaryArgs args) {
+  __shared__ float shared[kWarps][kSlots * kWarp];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  const int num_all = num_heads + 2 * num_kv_heads;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  const int64_t row = at / num_all;
+  if (row >= args.rows) return;
+  const int head = static_cast<int>(at % num_all);
+  float x[kSlots];
+  load_head(static_cast<const T*>(args.qkv) + at * d, d, lane, x);
+  const bool is_query = head < num_heads, is_value = head >= num_heads + num_kv_heads;
+  if (!is_value) {
+    const T* weight = static_cast<const T*>(is_query ? args.q_weight : args.k_weight);
+    if (weight != nullptr) {
+      const float inverse = inverse_rms(x, d, args.epsilon);
+      float w[kSlots];
+      load_head(weight, d, lane, w);
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) x[i] = (x[i] * inverse) * w[i];
+    }
+    const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
+    turn(x, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, 1.0F, shared[warp]);
+  }
+  if (is_query)
+    return store_head(static_cast<T*>(args.q) + (row * num_heads + head) * d, d, lane, x);
+  T* cache = static_cast<T*>(is_value ? args.cache.values : args.cache.keys);
+  if (cache == nullptr) return;
+  const int64_t slot = slot_of(args, row), size = args.cache.block_size;
+  if (slot < 0) return;
+  const int64_t of_kv = head - num_heads - (is_value ? num_kv_heads : 0);
+  cache += slot / size * args.cache.block_stride + slot % size * args.cache.row_stride +
+           of_kv * args.cache.head_stride;
+  store_head(cache, d, lane, x);
+}
+
+/// One head of one row: dx from dout, and dweight += its share.
+template <class T, int kSlots>
+__device__ __forceinline__ void rotate_back(const RotaryBackwardArgs& args, int64_t row,
+                                            const T* from, const T* weight, const T* dout, T* dx,
+                                            float (&dweight)[kSlots], float* shared) {
+  const int lane = threadIdx.x % kWarp, d = args.heads.head_dim;
+  const int64_t angle = static_cast<int64_t>(args.positions[row]) * (args.rotary_dim / 2);
+  float g[kSlots];
+  load_head(dout, d, lane, g);
+  turn(g, args.cosine + angle, args.sine + angle, args.rotary_dim, lane, -1.0F, shared);
+  if (weight != nullptr) {
+    float x[kSlots], w[kSlots];
+    load_head(from, d, lane, x);
+    load_head(weight, d, lane, w);
+    const float inverse = inverse_rms(x, d, args.epsilon);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      x[i] *= inverse;
+      dweight[i] += g[i] * x[i];
+      g[i] *= w[i];
+      sum += g[i] * x[i];
+    }
+    const float mean = warp_sum(sum) / static_cast<float>(d);
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) g[i] = inverse * (g[i] - x[i] * mean);
+  }
+  store_head(dx, d, lane, g);
+}
+
+/// Adds the warps' sums in order and writes them to the block's part.
+template <int kSlots>
+__device__ __forceinline__ void write_part(const float (&sums)[kSlots], int head_dim,
+                                           float (*shared)[kSlots * kWarp], float* part) {
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i)
+    shared[threadIdx.x / kWarp][threadIdx.x % kWarp + i * kWarp] = sums[i];
+  __syncthreads();
+  for (int channel = threadIdx.x; channel < head_dim; channel += kThreads) {
+    float sum = 0;
+    for (int warp = 0; warp < kWarps; ++warp) sum += shared[warp][channel];
+    part[channel] = sum;
+  }
+}
+
+template <class T, int kSlots>
+__global__ void __launch_bounds__(kThreads) rotary_backward_kernel(RotaryBackwardArgs args) {
+  __shared__ float shared[kWarps][kSlots * kWarp];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  const T* q_weight = static_cast<const T*>(args.q_weight);
+  const T* k_weight = static_cast<const T*>(args.k_weight);
+  float dq_weight[kSlots] = {}, dk_weight[kSlots] = {};
+  for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
+    const int64_t begin = row * (num_heads + 2 * num_kv_heads) * d;
+    const T* from = static_cast<const T*>(args.qkv) + begin;
+    T* to = static_cast<T*>(args.dqkv) + begin;
+    const T* dq = static_cast<const T*>(args.dq) + row * num_heads * d;
+    const T* dkeys = static_cast<const T*>(args.dkeys) + row * num_kv_heads * d;
+    const T* dvalues = static_cast<const T*>(args.dvalues) + row * num_kv_heads * d;
+    for (int h = warp; h < num_heads; h += kWarps)
+      rotate_back(args, row, from + h * d, q_weight, dq + h * d, to + h * d, dq_weight,
+                  shared[warp]);
+    from += num_heads * d;
+    to += num_heads * d;
+    for (int h = warp; h < num_kv_heads; h += kWarps)
+      rotate_back(args, row, from + h * d, k_weight, dkeys + h * d, to + h * d, dk_weight,
+                  shared[warp]);
+    to += num_kv_heads * d;
+    for (int h = warp; h < num_kv_heads; h += kWarps) {
+      float x[kSlots];
+      load_head(dvalues + h * d, d, lane, x);
+      store_head(to + h * d, d, lane, x);
+    }
+  }
+  float* part = args.workspace + static_cast<int64_t>(blockIdx.x) * 2 * d;
+  if (q_weight != nullptr) write_part(dq_weight, d, shared, part);
+  if (k_weight != nullptr) write_part(dk_weight, d, shared, part + d);
+}
+
+int64_t num_parts(int64_t rows) { return std::min(rows, kPartsMax); }
+
+template <class T, int kSlots>
+void start(const PagedRotaryArgs& args, Stream stream) {
+  const int64_t heads = args.rows * (args.heads.num_heads + 2 * args.heads.num_kv_heads);
+  const auto blocks = static_cast<unsigned>(divide_up(heads, kWarps));
+  rotary_kernel<T, kSlots><<<blocks, kThreads, 0, stream>>>(args);
+}
+template <class T, int kSlots>
+void start(const RotaryBackwardArgs& args, Stream stream) {
+  const int64_t parts = num_parts(args.rows), d = args.heads.head_dim;
+  rotary_backward_kernel<T, kSlots><<<static_cast<unsigned>(parts), kThreads, 0, stream>>>(args);
+  if (args.q_weight != nullptr) add_parts(args.workspace, parts, d, 2 * d, args.dq_weight, stream);
+  if (args.k_weight != nullptr)
+    add_parts(args.workspace + d, parts, d, 2 * d, args.dk_weight, stream);
+}
+
+template <class T, class Args>
+void with_slots(const Args& args, Stream stream) {
+  if (args.heads.head_dim <= 2 * kWarp)
+    start<T, 2>(args, stream);
+  else if (args.heads.head_dim <= 4 * kWarp)
+    start<T, 4>(args, stream);
+  else
+    start<T, 8>(args, stream);
+}
+
+template <class Args>
+Outcome with_type(const Args& args, Stream stream) {
+  if (args.rows == 0) return {};
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  if (d < 1 || d > kHeadDimMax) return {"head_dim must be from 1 to 256"};
+  if (args.rotary_dim < 0 || args.rotary_dim > d || args.rotary_dim % 2 != 0)
+    return {"rotary_dim must be even, from 0 to head_dim"};
+  if (num_heads < 1 || num_kv_heads < 1 || num_heads % num_kv_heads != 0)
+    return {"num_kv_heads must divide num_heads"};
+  if (args.rows < 0 || args.rows > kRowsMax * kWarps / (num_heads + 2 * num_kv_heads))
+    return {"rows times heads must be at most 2^34"};
+  if (args.type == Type::kFloat32)
+    with_slots<float>(args, stream);
+  else
+    with_slots<Bf16>(args, stream);
+  return launched();
+}
+
+}  // namespace
+
+Outcome rotary(const PagedRotaryArgs& args, Stream stream) {
+  const int32_t size = args.cache.block_size;
+  if (size < 1 || (size & (size - 1)) != 0) return {"block_size must be a power of two"};
+  return with_type(args, stream);
+}
+
+int64_t rotary_workspace(int64_t rows, int32_t head_dim) { return num_parts(rows) * 2 * head_dim; }
+
+Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream) {
+  return with_type(args, stream);
+}
+
+}  // namespace primerl::cuda

@@ -1,0 +1,176 @@
+// Choosing experts: a warp a row, its scores in shared memory.
+#include "kernels/ops/cuda/device.cuh"
+
+namespace primerl::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * kWarp;
+
+struct Choice {
+  float value = -INFINITY;
+  int32_t id = 0x7fffffff;
+};
+/// What is not a number is as good as -infinity; of equals the lower id.
+__device__ __forceinline__ bool is_better(Choice a, Choice b) {
+  return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
+__device__ __forceinline__ Choice best_of_warp(Choice best) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Choice other{__shfl_xor_sync(kAllLanes, best.value, step),
+                       __shfl_xor_sync(kAllLanes, best.id, step)};
+    if (is_better(other, best)) best = other;
+  }
+  return best;
+}
+
+/// Ids of the `wanted` greatest of values[0, count), by falling value. values is overwritten.
+__device__ void take_greatest(float* values, int32_t count, int32_t wanted, int32_t* ids) {
+  const int lane = threadIdx.x % kWarp;
+  const float taken = NAN;  // no more than -infinity, and distinct from it
+  for (int i = lane; i < count; i += kWarp)
+    if (isnan(values[i])) values[i] = -INFINITY;
+  for (int32_t n = 0; n < wanted; ++n) {
+    __syncwarp();
+    Choice best;
+    for (int32_t i = lane; i < count; i += kWarp) {
+      const Choice one{values[i], i};
+      if (!isnan(one.value) && is_better(one, best)) best = one;
+    }
+    best = best_of_warp(best);
+    if (lane == 0) ids[n] = best.id;
+    if (lane == 0) values[best.id] = taken;
+  }
+  __syncwarp();
+}
+
+/// Choices of the groups that are not kept become those of nobody.
+__device__ void keep_groups(const RouterShape& shape, float* choices, float* groups,
+                            int32_t* kept) {
+  const int lane = threadIdx.x % kWarp;
+  const int32_t size = shape.num_experts / shape.num_groups;
+  for (int32_t g = lane; g < shape.num_groups; g += kWarp) {
+    const float* choice = choices + g * size;
+    float first = -INFINITY, second = first;
+    for (int32_t i = 0; i < size; ++i) {
+      if (choice[i] > first) {
+        second = first;
+        first = choice[i];
+      } else if (choice[i] > second) {
+        second = choice[i];
+      }
+    }
+    groups[g] = size > 1 ? first + second : first;
+  }
+  __syncwarp();
+  take_greatest(groups, shape.num_groups, shape.groups_kept, kept);
+  for (int32_t i = lane; i < shape.num_experts; i += kWarp) {
+    bool is_kept = false;
+    for (int32_t g = 0; g < shape.groups_kept; ++g) is_kept = is_kept || kept[g] == i / size;
+    if (!is_kept) choices[i] = -INFINITY;
+  }
+  __syncwarp();
+}
+
+__device__ void score_experts(const RouterShape& shape, const float* logits, float* scores) {
+  const int lane = threadIdx.x % kWarp;
+  if (shape.is_sigmoid) {
+    for (int32_t i = lane; i < shape.num_experts; i += kWarp) scores[i] = sigmoid(logits[i]);
+    return;
+  }
+  float largest = -INFINITY, sum = 0;
+  for (int32_t i = lane; i < shape.num_experts; i += kWarp) largest = fmaxf(largest, logits[i]);
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+  for (int32_t i = lane; i < shape.num_experts; i += kWarp) sum += expf(logits[i] - largest);
+  sum = warp_sum(sum);
+  for (int32_t i = lane; i < shape.num_experts; i += kWarp)
+    scores[i] = expf(logits[i] - largest) / sum;
+}
+
+__global__ void __launch_bounds__(kThreads) route_kernel(RouteArgs args) {
+  __shared__ float choices_of[kWarps][kExpertsMax];
+  __shared__ float groups_of[kWarps][kExpertsMax];
+  __shared__ int32_t kept_of[kWarps][kExpertsMax];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  if (row >= args.rows) return;
+  const RouterShape& shape = args.shape;
+  const int32_t num_experts = shape.num_experts, wanted = shape.experts_per_token;
+  float* choices = choices_of[warp];
+  int32_t* kept = kept_of[warp];
+  float* scores = args.scores + row * num_experts;
+  score_experts(shape, args.logits + row * num_experts, scores);
+  for (int32_t i = lane; i < num_experts; i += kWarp)
+    choices[i] = args.selection_bias == nullptr ? scores[i] : scores[i] + args.selection_bias[i];
+  __syncwarp();
+  if (shape.groups_kept < shape.num_groups) keep_groups(shape, choices, groups_of[warp], kept);
+  take_greatest(choices, num_experts, wanted, kept);
+  float sum = 0;
+  for (int32_t i = 0; i < wanted; ++i) sum += scores[kept[i]];
+  const float divisor = shape.is_normalized ? sum + shape.epsilon : 1.0F;
+  for (int32_t i = lane; i < wanted; i += kWarp) {
+    args.experts[row * wanted + i] = kept[i];
+    args.weights[row * wanted + i] = scores[kept[i]] / divisor * shape.scale;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardArgs args) {
+  const int lane = threadIdx.x % kWarp;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (row >= args.rows) return;
+  const RouterShape& shape = args.shape;
+  const int32_t num_experts = shape.num_experts, wanted = shape.experts_per_token;
+  const float* scores = args.scores + row * num_experts;
+  const int32_t* experts = args.experts + row * wanted;
+  const float* dweights = args.dweights + row * wanted;
+  float* dlogits = args.dlogits + row * num_experts;
+  float sum = shape.epsilon, weighted = 0, total = 0;
+  for (int32_t i = 0; i < wanted; ++i) sum += scores[experts[i]];
+  for (int32_t i = 0; i < wanted; ++i) weighted += dweights[i] * scores[experts[i]] / sum;
+  const auto slope = [&](int32_t i) {
+    return (shape.is_normalized ? (dweights[i] - weighted) / sum : dweights[i]) * shape.scale;
+  };
+  for (int32_t i = 0; i < wanted; ++i) total += slope(i) * scores[experts[i]];
+  for (int32_t i = lane; i < num_experts; i += kWarp) {
+    float d = 0;
+    for (int32_t k = 0; k < wanted; ++k)
+      if (experts[k] == i) d = slope(k);
+    dlogits[i] = shape.is_sigmoid ? d * scores[i] * (1.0F - scores[i]) : (d - total) * scores[i];
+  }
+}
+
+const char* fault_of(const RouterShape& shape, int64_t rows) {
+  if (rows < 0 || rows > kRowsMax) return kTooManyRows;
+  if (shape.num_experts < 1 || shape.num_experts > kExpertsMax)
+    return "num_experts must be from 1 to 1024";
+  if (shape.experts_per_token < 1 || shape.experts_per_token > shape.num_experts)
+    return "experts_per_token must be from 1 to num_experts";
+  if (shape.num_groups < 1 || shape.num_experts % shape.num_groups != 0)
+    return "num_groups must divide num_experts";
+  if (shape.groups_kept < 1 || shape.groups_kept > shape.num_groups)
+    return "groups_kept must be from 1 to num_groups";
+  return nullptr;
+}
+
+}  // namespace
+
+Outcome route(const RouteArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args.shape, args.rows); fault != nullptr) return {fault};
+  const auto blocks = static_cast<unsigned>(divide_up(args.rows, kWarps));
+  route_kernel<<<blocks, kThreads, 0, stream>>>(args);
+  return launched();
+}
+
+Outcome route_backward(const RouteBackwardArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  if (const char* fault = fault_of(args.shape, args.rows); fault != nullptr) return {fault};
+  const auto blocks = static_cast<unsigned>(divide_up(args.rows, kWarps));
+  route_backward_kernel<<<blocks, kThreads, 0, stream>>>(args);
+  return launched();
+}
+
+}  // namespace primerl::cuda

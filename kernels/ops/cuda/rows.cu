@@ -1,0 +1,163 @@
+// Rows by their numbers: gather, combine, dot products, and the gradient of an embedding. A thread
+// has a vector of columns and walks the terms of its row in order.
+#include <algorithm>
+
+#include "kernels/ops/cuda/device.cuh"
+
+namespace primerl::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kAhead = 8;  // rows that are read before they are added
+
+template <class T, int kVec>
+__global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsArgs args) {
+  const int64_t vectors = args.width / kVec;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.rows * vectors) return;
+  const int64_t row = i / vectors, at = i % vectors * kVec;
+  const int64_t source = args.sources[row];
+  float x[kVec] = {};
+  if (source >= 0) load(static_cast<const T*>(args.x) + source * args.width + at, x);
+  if (args.scale != nullptr) {
+    const float scale = args.scale[row];
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) x[j] *= source < 0 ? 0.0F : scale;
+  }
+  store(static_cast<T*>(args.y) + row * args.width + at, x);
+}
+
+template <class T, int kVec>
+__global__ void __launch_bounds__(kThreads) combine_kernel(CombineRowsArgs args) {
+  const int64_t vectors = args.width / kVec;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.rows * vectors) return;
+  const int64_t row = i / vectors, at = i % vectors * kVec;
+  T* y = static_cast<T*>(args.y) + row * args.width + at;
+  float sum[kVec];
+  load(y, sum);
+#pragma unroll 4
+  for (int32_t term = 0; term < args.terms; ++term) {
+    const int64_t place = args.places[row * args.terms + term];
+    if (place < 0) continue;
+    const float weight = args.weights == nullptr ? 1.0F : args.weights[row * args.terms + term];
+    float x[kVec];
+    load(static_cast<const T*>(args.x) + place * args.width + at, x);
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) sum[j] += weight * x[j];
+  }
+  store(y, sum);
+}
+
+/// A warp a dot product.
+template <class T, int kVec>
+__global__ void __launch_bounds__(kThreads) dot_kernel(DotRowsArgs args) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (at >= args.rows * args.terms) return;
+  const int64_t place = args.places[at];
+  float sum = 0;
+  if (place >= 0) {
+    const T* a = static_cast<const T*>(args.a) + at / args.terms * args.width;
+    const T* b = static_cast<const T*>(args.b) + place * args.width;
+    for (int64_t i = threadIdx.x % kWarp * kVec; i < args.width; i += kWarp * kVec) {
+      float x[kVec], y[kVec];
+      load(a + i, x);
+      load(b + i, y);
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) sum += x[j] * y[j];
+    }
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) args.dots[at] = sum;
+}
+
+/// A block an id and kThreads columns; coalesced as it is.
+template <class T>
+__global__ void __launch_bounds__(kThreads) embedding_backward_kernel(EmbeddingBackwardArgs args) {
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  if (column >= args.width) return;
+  const T* dy = static_cast<const T*>(args.dy) + column;
+  const int32_t end = args.offsets[blockIdx.x + 1];
+  float sum = 0;
+  for (int32_t begin = args.offsets[blockIdx.x]; begin < end; begin += kAhead) {
+    float ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      ahead[i] = begin + i < end ? to_float(dy[args.places[begin + i] * args.width]) : 0.0F;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum += ahead[i];
+  }
+  args.dtable[args.ids[blockIdx.x] * args.width + column] += sum;
+}
+
+template <class T, int kVec>
+void start(const GatherRowsArgs& args, Stream stream) {
+  const int64_t blocks = divide_up(args.rows * (args.width / kVec), kThreads);
+  gather_kernel<T, kVec><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+}
+template <class T, int kVec>
+void start(const CombineRowsArgs& args, Stream stream) {
+  const int64_t blocks = divide_up(args.rows * (args.width / kVec), kThreads);
+  combine_kernel<T, kVec><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+}
+template <class T, int kVec>
+void start(const DotRowsArgs& args, Stream stream) {
+  const int64_t blocks = divide_up(args.rows * args.terms, kThreads / kWarp);
+  dot_kernel<T, kVec><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
+}
+
+template <class T, class Args>
+void with_vector(const Args& args, bool is_aligned, Stream stream) {
+  if (is_aligned && args.width % kVector<T> == 0)
+    start<T, kVector<T>>(args, stream);
+  else
+    start<T, 1>(args, stream);
+}
+
+template <class Args>
+Outcome with_type(const Args& args, bool is_aligned, Stream stream) {
+  if (args.width <= 0) return {"the width of rows must be at least 1"};
+  if (args.rows < 0 || args.rows > kRowsMax * kThreads / args.width)
+    return {"rows times width must be at most 2^39"};
+  if (args.type == Type::kFloat32)
+    with_vector<float>(args, is_aligned, stream);
+  else
+    with_vector<Bf16>(args, is_aligned, stream);
+  return launched();
+}
+
+}  // namespace
+
+Outcome gather_rows(const GatherRowsArgs& args, Stream stream) {
+  if (args.rows == 0) return {};
+  return with_type(args, are_aligned(args.x, args.y), stream);
+}
+
+Outcome combine_rows(const CombineRowsArgs& args, Stream stream) {
+  if (args.rows == 0 || args.terms == 0) return {};
+  if (args.terms < 0) return {"terms of a row must be at least 0"};
+  return with_type(args, are_aligned(args.x, args.y), stream);
+}
+
+Outcome dot_rows(const DotRowsArgs& args, Stream stream) {
+  if (args.rows == 0 || args.terms == 0) return {};
+  if (args.terms < 0 || args.rows > kRowsMax / args.terms)
+    return {"rows times terms must be at most 2^31 - 1"};
+  return with_type(args, are_aligned(args.a, args.b), stream);
+}
+
+Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream) {
+  if (args.num_ids == 0) return {};
+  if (args.num_ids < 0 || args.num_ids > kRowsMax) return {kTooManyRows};
+  if (args.width < 1 || args.width > 65535 * kThreads)
+    return {"the width of an embedding must be from 1 to 2^24 - 256"};
+  const dim3 grid(static_cast<unsigned>(args.num_ids),
+                  static_cast<unsigned>(divide_up(args.width, kThreads)));
+  if (args.type == Type::kFloat32)
+    embedding_backward_kernel<float><<<grid, kThreads, 0, stream>>>(args);
+  else
+    embedding_backward_kernel<Bf16><<<grid, kThreads, 0, stream>>>(args);
+  return launched();
+}
+
+}  // namespace primerl::cuda

@@ -1,0 +1,304 @@
+/// The operations of a decoder on one CUDA device; docs/design/cuda.md says how they are held.
+///
+/// Pointers are the caller's and name memory of the stream's device, except where a line says
+/// "host". Matrices are row-major and dense where no stride is given. Activations and model weights
+/// are all of `type`; sums, statistics and gradients of weights are fp32. bf16 is computed in fp32
+/// and rounded once, when it is written. Addresses are aligned to one element; whole rows of 16
+/// bytes at addresses of 16 bytes are read and written fastest.
+///
+/// An op checks its sizes, launches on `stream` and returns: it allocates nothing, never waits for
+/// the device, keeps nothing, and may be captured in a CUDA graph. Any thread may call it; its
+/// device must be the current one. No rows are no work and no fault. Where an op fails it has
+/// launched nothing, or the device has failed before. Contents (labels, tables, lengths) are not
+/// checked: they must be in range.
+///
+/// Same arguments, same bits: no float is added by an atomic. A row of an output depends on its own
+/// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/ops.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace primerl::cuda {
+
+using Stream = CUstream_st*;
+
+enum class Type : uint8_t { kFloat32, kBfloat16 };
+
+/// Why nothing was launched. The text is static, and names what was valid.
+struct [[nodiscard]] Outcome {
+  const char* fault = nullptr;
+  bool is_ok() const { return fault == nullptr; }
+};
+
+/// Widths of a norm: up to the first where a row is no multiple of 16 bytes, else bytes of a row.
+inline constexpr int64_t kNormWidthMax = 4096;
+inline constexpr int64_t kNormBytesMax = 65536;
+
+/// y = s / rms(s) * weight, where s = x + delta as `sum` has it: rounded to `type`.
+struct RmsNormArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  float epsilon = 0;
+  Type type = Type::kFloat32;
+  const void* x = nullptr;       // [rows, width]
+  const void* delta = nullptr;   // [rows, width], or null: s = x
+  const void* weight = nullptr;  // [width]
+  void* sum = nullptr;           // [rows, width] s, may be x or delta; written where there is delta
+  void* y = nullptr;             // [rows, width]
+  float* inverse_rms = nullptr;  // [rows] for backward, or null
+};
+Outcome rms_norm(const RmsNormArgs& args, Stream stream);
+
+struct RmsNormBackwardArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const void* dy = nullptr;            // [rows, width]
+  const void* x = nullptr;             // [rows, width] what was normed: forward's s
+  const void* weight = nullptr;        // [width]
+  const float* inverse_rms = nullptr;  // [rows]
+  const void* dsum = nullptr;          // [rows, width] what reaches s otherwise, or null: 0
+  void* dx = nullptr;                  // [rows, width] dsum + the norm's; may be dsum or dy
+  float* dweight = nullptr;            // [width], added to
+  float* workspace = nullptr;          // [rms_norm_workspace(rows, width)]
+};
+Outcome rms_norm_backward(const RmsNormBackwardArgs& args, Stream stream);
+int64_t rms_norm_workspace(int64_t rows, int64_t width);  // floats
+
+/// Keys and values of one layer in blocks. What belongs to slot s (block s / block_size, place
+/// s % block_size) and head h starts at block * block_stride + place * row_stride + h *
+/// head_stride, in elements. Both orders of heads and places in a block are such strides.
+struct PagedCache {
+  void* keys = nullptr;
+  void* values = nullptr;
+  int32_t block_size = 1;  // slots, a power of two
+  int64_t block_stride = 0;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+
+/// As RotaryArgs of ops.h. Key and value of row r go to slot slots[r]; without `slots`, to the slot
+/// that row r of `block_table` has for positions[r]; without both, to slot r. A negative slot:
+/// nowhere. Without cache.keys, or cache.values, those are not written.
+struct PagedRotaryArgs {
+  int64_t rows = 0;
+  HeadShape heads = {};
+  int32_t rotary_dim = 0;  // even, at most head_dim
+  float epsilon = 0;
+  Type type = Type::kFloat32;
+  const void* qkv = nullptr;             // [rows, (num_heads + 2 num_kv_heads) * head_dim]
+  const void* q_weight = nullptr;        // [head_dim], or null: no norm
+  const void* k_weight = nullptr;        // [head_dim], or null: no norm
+  const int32_t* positions = nullptr;    // [rows]
+  const float* cosine = nullptr;         // [positions, rotary_dim / 2]
+  const float* sine = nullptr;           // [positions, rotary_dim / 2]
+  const int32_t* slots = nullptr;        // [rows], or null
+  const int32_t* block_table = nullptr;  // [rows, table_stride], or null
+  int64_t table_stride = 0;
+  void* q = nullptr;  // [rows, num_heads * head_dim]
+  PagedCache cache = {};
+};
+Outcome rotary(const PagedRotaryArgs& args, Stream stream);
+
+struct RotaryBackwardArgs {
+  int64_t rows = 0;
+  HeadShape heads = {};
+  int32_t rotary_dim = 0;
+  float epsilon = 0;
+  Type type = Type::kFloat32;
+  const void* qkv = nullptr;  // as forward
+  const void* q_weight = nullptr;
+  const void* k_weight = nullptr;
+  const int32_t* positions = nullptr;
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  const void* dq = nullptr;       // [rows, num_heads * head_dim]
+  const void* dkeys = nullptr;    // [rows, num_kv_heads * head_dim]
+  const void* dvalues = nullptr;  // [rows, num_kv_heads * head_dim]
+  void* dqkv = nullptr;           // [rows, (num_heads + 2 num_kv_heads) * head_dim], written
+  float* dq_weight = nullptr;     // [head_dim], added to where there is q_weight
+  float* dk_weight = nullptr;     // [head_dim], added to where there is k_weight
+  float* workspace = nullptr;     // [rotary_workspace(rows, head_dim)], where there is a weight
+};
+Outcome rotary_backward(const RotaryBackwardArgs& args, Stream stream);
+int64_t rotary_workspace(int64_t rows, int32_t head_dim);  // floats
+
+/// activated = silu(gate) * up
+struct SwigluArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const void* gate_up = nullptr;  // [rows, 2 width], gate first
+  void* activated = nullptr;      // [rows, width]
+};
+Outcome swiglu(const SwigluArgs& args, Stream stream);
+
+struct SwigluBackwardArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const void* gate_up = nullptr;     // [rows, 2 width]
+  const void* dactivated = nullptr;  // [rows, width]
+  void* dgate_up = nullptr;          // [rows, 2 width], written; may be gate_up
+};
+Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream);
+
+/// One query a row over the keys that a block table names. Query r, at position lengths[r] - 1,
+/// sees the last `window` of the keys 0 .. lengths[r] - 1. A sink is a logit of its head without a
+/// value: it takes its share of the softmax. A row of length 0 gives zeros.
+struct DecodeAttentionArgs {
+  int64_t rows = 0;
+  HeadShape heads = {};  // head_dim 64, 128 or 256
+  float scale = 0;
+  int32_t window = 0;  // keys, the query's own among them; 0: all
+  Type type = Type::kFloat32;
+  const float* sinks = nullptr;          // [num_heads], or null
+  const void* q = nullptr;               // [rows, num_heads * head_dim]
+  PagedCache cache = {};                 // block_size 16 or more; strides are multiples of 8
+  const int32_t* block_table = nullptr;  // [rows, table_stride]
+  int64_t table_stride = 0;
+  const int32_t* lengths = nullptr;  // [rows]
+  int32_t num_splits = 1;            // of each context, at most kSplitsMax
+  void* out = nullptr;               // [rows, num_heads * head_dim]
+  float* workspace = nullptr;  // [decode_workspace(rows, heads, num_splits)], or null: 1 split
+};
+inline constexpr int32_t kSplitsMax = 64;
+Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
+int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
+/// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
+int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
+                      int32_t num_processors);
+
+/// Of each row's distribution p = softmax(logits * inverse_temperature): log p(label), entropy in
+/// nats, log of the normalizer. With `coefficients` the logits are overwritten by the gradient of
+/// coefficient * log p(label); the loss is -coefficient * log p(label). A negative label: log p is
+/// 0, the gradient is 0. A row that is no distribution gives numbers that are none.
+struct CrossEntropyArgs {
+  int64_t rows = 0;
+  int64_t vocab_size = 0;
+  int64_t row_stride = 0;  // elements, vocab_size or more
+  float inverse_temperature = 1;
+  Type type = Type::kFloat32;
+  void* logits = nullptr;               // [rows, row_stride]
+  const int32_t* labels = nullptr;      // [rows]
+  const float* coefficients = nullptr;  // [rows], or null: logits are only read
+  float* logprobs = nullptr;            // [rows]
+  float* entropies = nullptr;           // [rows], or null
+  float* log_normalizers = nullptr;     // [rows], or null
+};
+Outcome cross_entropy(const CrossEntropyArgs& args, Stream stream);
+
+/// The gradient alone, where the coefficients depend on log p.
+struct CrossEntropyBackwardArgs {
+  int64_t rows = 0;
+  int64_t vocab_size = 0;
+  int64_t row_stride = 0;
+  float inverse_temperature = 1;
+  Type type = Type::kFloat32;
+  const int32_t* labels = nullptr;         // [rows]
+  const float* coefficients = nullptr;     // [rows]
+  const float* log_normalizers = nullptr;  // [rows]
+  void* logits = nullptr;                  // [rows, row_stride], overwritten
+};
+Outcome cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream stream);
+
+/// As ops.h; all pointers are the device's. The gradient is multiplied by gradient_scale and, where
+/// there is one, by the number at `device_scale`.
+struct MasterAdamwArgs {
+  AdamwArgs step = {};
+  const float* device_scale = nullptr;  // [1], or null
+  void* bf16_weights = nullptr;         // [count] the new weights, rounded; or null
+};
+Outcome adamw(const MasterAdamwArgs& args, Stream stream);
+
+/// How one row is sampled; in device memory. Meanings are those of SamplingParams.
+struct SamplingRow {
+  uint64_t seed = 0;
+  double top_p = 1;
+  double min_p = 0;
+  float inverse_temperature = 1;  // 1 / temperature in fp32; 0: the most likely token
+  int32_t top_k = 0;              // 0: all
+};
+
+/// The next token of each row, by the rules of kernels/torch/inference/sampler.h and with its
+/// draws: weights have the bits of its CPU (where that has fused multiply-add), masses are whole
+/// numbers, so that from fp32 logits the same token is drawn, and the same tokens are kept. The
+/// log-probability differs by rounding. A row that is no distribution gives token 0, a
+/// log-probability that is no number, and keeps all.
+struct SampleArgs {
+  int64_t rows = 0;
+  int64_t vocab_size = 0;  // less than 2^24
+  int64_t row_stride = 0;
+  Type type = Type::kFloat32;
+  const void* logits = nullptr;           // [rows, row_stride]
+  const SamplingRow* settings = nullptr;  // [rows]
+  const int32_t* indices = nullptr;       // [rows] tokens the sequence has generated before
+  int32_t* tokens = nullptr;              // [rows]
+  float* logprobs = nullptr;              // [rows] of the processed distribution
+  uint32_t* kept = nullptr;  // [rows, kept_words(vocab_size)] bit i % 32 of word i / 32, or null
+};
+Outcome sample(const SampleArgs& args, Stream stream);
+constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
+/// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
+/// negative source gives a row of zeros.
+struct GatherRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const void* x = nullptr;           // [any, width]
+  const int32_t* sources = nullptr;  // [rows]
+  const float* scale = nullptr;      // [rows], or null: 1
+  void* y = nullptr;                 // [rows, width]
+};
+Outcome gather_rows(const GatherRowsArgs& args, Stream stream);
+
+/// dtable[ids[i]] += the sum of dy[places[j]] for j from offsets[i] to offsets[i + 1], in order.
+/// Whoever knows the tokens groups them: ids must differ, or two groups add to one row at once.
+struct EmbeddingBackwardArgs {
+  int64_t num_ids = 0;
+  int64_t width = 0;
+  Type type = Type::kFloat32;
+  const int32_t* ids = nullptr;      // [num_ids]
+  const int32_t* offsets = nullptr;  // [num_ids + 1]
+  const int32_t* places = nullptr;   // [offsets[num_ids]] rows of dy
+  const void* dy = nullptr;          // [any, width]
+  float* dtable = nullptr;           // [any, width], added to
+};
+Outcome embedding_backward(const EmbeddingBackwardArgs& args, Stream stream);
+
+/// y[i] += sum over j, in order, of weights[i, j] * x[places[i, j]]; a negative place adds nothing.
+struct CombineRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int32_t terms = 0;  // of a row
+  Type type = Type::kFloat32;
+  const void* x = nullptr;          // [any, width]
+  const int32_t* places = nullptr;  // [rows, terms]
+  const float* weights = nullptr;   // [rows, terms], or null: 1
+  void* y = nullptr;                // [rows, width], added to
+};
+Outcome combine_rows(const CombineRowsArgs& args, Stream stream);
+
+/// dots[i, j] = a[i] . b[places[i, j]]; 0 for a negative place.
+struct DotRowsArgs {
+  int64_t rows = 0;
+  int64_t width = 0;
+  int32_t terms = 0;
+  Type type = Type::kFloat32;
+  const void* a = nullptr;          // [rows, width]
+  const void* b = nullptr;          // [any, width]
+  const int32_t* places = nullptr;  // [rows, terms]
+  float* dots = nullptr;            // [rows, terms]
+};
+Outcome dot_rows(const DotRowsArgs& args, Stream stream);
+
+/// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
+Outcome route(const RouteArgs& args, Stream stream);
+Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
+
+}  // namespace primerl::cuda
