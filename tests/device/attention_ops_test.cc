@@ -1,0 +1,244 @@
+// Paged decode attention against the CPU's attention over the rows that it sees.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "graph/base/random.h"
+#include "tests/device/buffer.h"
+
+namespace primerl::cuda {
+namespace {
+
+using cuda_test::Buffer;
+using cuda_test::expect_near;
+using cuda_test::expect_one_answer;
+using cuda_test::Floats;
+using cuda_test::Ints;
+using cuda_test::name_of;
+using cuda_test::random_floats;
+using cuda_test::rounded;
+using cuda_test::tolerance_of;
+using ::testing::HasSubstr;
+
+constexpr Type kTypes[] = {Type::kFloat32, Type::kBfloat16};
+constexpr uint64_t kSeeds = 60;
+
+struct DecodeCase {
+  Type type = Type::kFloat32;
+  uint64_t seed = 0;
+  int64_t rows = 1;
+  HeadShape heads = {};
+  int32_t length_max = 1;
+  int32_t window = 0;
+  bool has_sinks = false;
+  bool are_heads_outside = false;
+  int32_t block_size = 16;
+  int32_t num_splits = 1;
+
+  std::string name() const {
+    return std::string(name_of(type)) + ", seed " + std::to_string(seed) + ", " +
+           std::to_string(rows) + " rows up to " + std::to_string(length_max) + ", " +
+           std::to_string(heads.num_heads) + "/" + std::to_string(heads.num_kv_heads) +
+           " heads of " + std::to_string(heads.head_dim) + ", window " + std::to_string(window) +
+           ", sinks " + std::to_string(has_sinks) + ", blocks of " + std::to_string(block_size) +
+           ", " + std::to_string(num_splits) + " splits";
+  }
+};
+
+template <class T, size_t kCount>
+T one_of(const T (&values)[kCount], RandomStream& random) {
+  return values[random.below(kCount)];
+}
+
+DecodeCase random_case(Type type, uint64_t seed) {
+  RandomStream random(seed);
+  constexpr int64_t rows[] = {1, 2, 7, 20};
+  constexpr int32_t groups[] = {1, 2, 3, 4, 5, 7, 8, 12, 16}, kv_heads[] = {1, 2, 8};
+  constexpr int32_t dims[] = {64, 128, 256}, sizes[] = {16, 32, 64, 256};
+  constexpr int32_t lengths[] = {1, 3, 31, 64, 65, 500, 1100}, windows[] = {0, 0, 1, 5, 64, 129};
+  constexpr int32_t splits[] = {1, 1, 2, 3, 8, 64};
+  DecodeCase one;
+  one.type = type;
+  one.seed = seed;
+  one.rows = one_of(rows, random);
+  one.heads.num_kv_heads = one_of(kv_heads, random);
+  one.heads.num_heads = one.heads.num_kv_heads * one_of(groups, random);
+  one.heads.head_dim = one_of(dims, random);
+  one.length_max = one_of(lengths, random);
+  one.window = one_of(windows, random);
+  one.has_sinks = random.below(3) == 0;
+  one.are_heads_outside = random.below(2) == 0;
+  one.block_size = one_of(sizes, random);
+  one.num_splits = one_of(splits, random);
+  return one;
+}
+
+/// Lengths from 0 to length_max, blocks in random order; slots as the CPU names its rows.
+struct Context {
+  Ints lengths, table;
+  int64_t table_stride = 0;
+  int64_t num_slots = 0;
+
+  explicit Context(const DecodeCase& one) {
+    RandomStream random(mix(one.seed, 1));
+    table_stride = (one.length_max + one.block_size - 1) / one.block_size + 1;
+    const auto blocks = static_cast<size_t>(one.rows * table_stride);
+    table.resize(blocks);
+    std::iota(table.begin(), table.end(), 0);
+    for (size_t i = blocks; i-- > 1;) std::swap(table[i], table[random.below(i + 1)]);
+    for (int64_t row = 0; row < one.rows; ++row)
+      lengths.push_back(static_cast<int32_t>(random.below(one.length_max + 1ULL)));
+    lengths[0] = one.length_max;
+    num_slots = static_cast<int64_t>(blocks) * one.block_size;
+  }
+  int32_t slot(const DecodeCase& one, int64_t row, int32_t key) const {
+    return table[static_cast<size_t>(row * table_stride + key / one.block_size)] * one.block_size +
+           key % one.block_size;
+  }
+};
+
+/// [slots, heads, channels] as the CPU has it, in the order of the cache.
+Floats paged(const DecodeCase& one, const PagedCache& cache, const Floats& dense) {
+  Floats whole(dense.size());
+  const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
+  for (int64_t slot = 0; slot < static_cast<int64_t>(dense.size()) / width; ++slot)
+    for (int64_t h = 0; h < one.heads.num_kv_heads; ++h)
+      std::copy_n(dense.begin() + slot * width + h * d, d,
+                  whole.begin() + slot / one.block_size * cache.block_stride +
+                      slot % one.block_size * cache.row_stride + h * cache.head_stride);
+  return whole;
+}
+
+PagedCache cache_of(const DecodeCase& one) {
+  const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
+  PagedCache cache;
+  cache.block_size = one.block_size;
+  cache.block_stride = width * one.block_size;
+  cache.row_stride = one.are_heads_outside ? d : width;
+  cache.head_stride = one.are_heads_outside ? d * one.block_size : d;
+  return cache;
+}
+
+struct DecodeOperands {
+  Floats q, keys, values, sinks;
+};
+
+/// Row by row, over the keys in the window; a sink takes its share of what the others had.
+Floats cpu_decode(const DecodeCase& one, const Context& context, const DecodeOperands& host,
+                  float scale) {
+  const int64_t heads = one.heads.num_heads, d = one.heads.head_dim;
+  Floats out(host.q.size(), 0), log_sums(static_cast<size_t>(heads));
+  for (int64_t row = 0; row < one.rows; ++row) {
+    const int32_t length = context.lengths[static_cast<size_t>(row)];
+    if (length == 0) continue;
+    Ints seen;
+    for (int32_t key = one.window > 0 ? std::max(0, length - one.window) : 0; key < length; ++key)
+      seen.push_back(context.slot(one, row, key));
+    const AttentionSpan span{0, 1, static_cast<int32_t>(seen.size()) - 1, 0};
+    float* to = out.data() + row * heads * d;
+    cpu_ops().attention({&span, 1, one.heads, 0, one.heads.num_heads, scale, seen.data(),
+                         host.q.data() + row * heads * d, host.keys.data(), host.values.data(), to,
+                         log_sums.data()});
+    if (!one.has_sinks) continue;
+    for (int64_t h = 0; h < heads; ++h) {
+      const auto head = static_cast<size_t>(h);
+      const float share = 1 / (1 + std::exp(host.sinks[head] - log_sums[head]));
+      for (int64_t c = 0; c < d; ++c) to[h * d + c] *= share;
+    }
+  }
+  return out;
+}
+
+void expect_decode(const DecodeCase& one) {
+  SCOPED_TRACE(one.name());
+  const Context context(one);
+  PagedCache cache = cache_of(one);
+  const int64_t d = one.heads.head_dim, width = one.heads.num_kv_heads * d;
+  const int64_t queries = one.rows * one.heads.num_heads * d;
+  DecodeOperands host;
+  host.q = rounded(one.type, random_floats(queries, mix(one.seed, 2), 2));
+  host.keys = rounded(one.type, random_floats(context.num_slots * width, mix(one.seed, 3), 2));
+  host.values = rounded(one.type, random_floats(context.num_slots * width, mix(one.seed, 4)));
+  host.sinks = random_floats(one.heads.num_heads, mix(one.seed, 5), 4);
+  const float scale = 1 / std::sqrt(static_cast<float>(d));
+  const Floats want = cpu_decode(one, context, host, scale);
+
+  const Buffer q(one.type, host.q), keys(one.type, paged(one, cache, host.keys));
+  const Buffer values(one.type, paged(one, cache, host.values)), sinks(host.sinks);
+  const Buffer table(context.table), lengths(context.lengths);
+  const Buffer out(one.type, Floats(want.size(), NAN));
+  const auto workspace = decode_workspace(one.rows, one.heads, one.num_splits);
+  const Buffer work(Floats(static_cast<size_t>(workspace), NAN));
+  cache.keys = keys.get();
+  cache.values = values.get();
+  const DecodeAttentionArgs args{.rows = one.rows,
+                                 .heads = one.heads,
+                                 .scale = scale,
+                                 .window = one.window,
+                                 .type = one.type,
+                                 .sinks = one.has_sinks ? sinks.as<float>() : nullptr,
+                                 .q = q.get(),
+                                 .cache = cache,
+                                 .block_table = table.as<int32_t>(),
+                                 .table_stride = context.table_stride,
+                                 .lengths = lengths.as<int32_t>(),
+                                 .num_splits = one.num_splits,
+                                 .out = out.get(),
+                                 .workspace = work.as<float>()};
+  expect_one_answer([&](Stream stream) { return decode_attention(args, stream); }, {&out});
+  expect_near(out.floats(one.type), want, tolerance_of(one.type, 5e-6), "out");
+}
+
+TEST(CudaDecodeAttention, IsTheCpusOverABlockTable) {
+  for (const Type type : kTypes)
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) expect_decode(random_case(type, seed));
+}
+
+TEST(CudaDecodeAttention, HoldsEveryWidthGroupAndSplit) {
+  for (const Type type : kTypes)
+    for (const int32_t head_dim : {64, 128, 256})
+      for (const int32_t group : {1, 2, 4, 8})
+        for (const int32_t num_splits : {1, 5}) {
+          DecodeCase one;
+          one.type = type;
+          one.seed = 1000;
+          one.rows = 3;
+          one.heads = {2 * group, 2, head_dim};
+          one.length_max = 700;
+          one.num_splits = num_splits;
+          expect_decode(one);
+        }
+}
+
+TEST(CudaDecodeAttention, SplitsFillTheDeviceAndLeaveEnoughKeysToEach) {
+  const HeadShape heads{16, 8, 128};
+  EXPECT_EQ(decode_splits(256, heads, 100'000, 132), 1) << "rows fill it";
+  EXPECT_EQ(decode_splits(1, heads, 100'000, 132), 64) << "the most";
+  EXPECT_EQ(decode_splits(1, heads, 1024, 132), 4) << "256 keys each";
+  EXPECT_EQ(decode_splits(1, heads, 5, 132), 1);
+  EXPECT_EQ(decode_splits(0, heads, 0, 132), 1);
+}
+
+TEST(CudaDecodeAttention, RefusesWhatItCannotHold) {
+  DecodeAttentionArgs args{.rows = 1, .heads = {2, 1, 64}};
+  args.cache.block_size = 16;
+  EXPECT_TRUE(decode_attention({}, nullptr).is_ok()) << "no rows are no work";
+  const auto fault = [&](auto change) {
+    DecodeAttentionArgs changed = args;
+    change(changed);
+    return decode_attention(changed, nullptr).fault;
+  };
+  EXPECT_THAT(fault([](auto& a) { a.heads.head_dim = 96; }), HasSubstr("64, 128 or 256"));
+  EXPECT_THAT(fault([](auto& a) { a.heads.num_heads = 0; }), HasSubstr("must divide"));
+  EXPECT_THAT(fault([](auto& a) { a.cache.block_size = 8; }), HasSubstr("16 or more"));
+  EXPECT_THAT(fault([](auto& a) { a.cache.block_size = 48; }), HasSubstr("power of two"));
+  EXPECT_THAT(fault([](auto& a) { a.cache.row_stride = 4; }), HasSubstr("multiples of 8"));
+  EXPECT_THAT(fault([](auto& a) { a.num_splits = 65; }), HasSubstr("1 to 64"));
+  EXPECT_THAT(fault([](auto& a) { a.num_splits = 2; }), HasSubstr("workspace"));
+}
+
+}  // namespace
+}  // namespace primerl::cuda
