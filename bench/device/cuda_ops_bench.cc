@@ -1,0 +1,277 @@
+// Bound: every op here reads its operands once and writes its answer once, so its time is at least
+// those bytes over 4.2 TB/s (a copy on an H200), and 2 us for a launch. Sizes are those of a 0.6B
+// model: 16,384 tokens of training, 64 and 256 sequences of decoding. What a pass reads a second
+// time (cross-entropy, the sampler) should come from the L2 cache. Expected of it: 0.7 and more
+// where a row is wide, 0.5 for attention with short contexts, less for the sampler, which works.
+//
+// Prints, for each op: microseconds, bytes, and the bound over the time.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "graph/base/random.h"
+#include "tests/device/buffer.h"
+
+namespace primerl::cuda {
+namespace {
+
+using cuda_test::Buffer;
+using cuda_test::Floats;
+using cuda_test::Ints;
+using cuda_test::milliseconds_of;
+using cuda_test::random_floats;
+
+constexpr double kBytesPerSecond = 4.2e12;
+constexpr int kLaunches = 50;
+constexpr Type kType = Type::kBfloat16;
+constexpr double kElement = 2;  // bytes
+constexpr int64_t kTokens = 16384, kWidth = 1024, kInner = 3072, kVocab = 151936;
+constexpr HeadShape kHeads{16, 8, 128};
+constexpr int32_t kProcessors = 132;
+
+void report(const std::string& name, double bytes, const std::function<Outcome(Stream)>& launch) {
+  const double ms = milliseconds_of(launch, kLaunches);
+  const double bound = bytes / kBytesPerSecond * 1e3;
+  fmt::print("{:<44} {:>10.1f} us {:>10.1f} MB {:>6.2f} of the bound\n", name, ms * 1e3,
+             bytes * 1e-6, bound / ms);
+}
+
+/// Random numbers of the bench's type: a few, repeated, since making them takes longer than all.
+Buffer numbers(int64_t count, double scale = 1) {
+  const Floats some = random_floats(1 << 16, 1, scale);
+  Floats all(static_cast<size_t>(count));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = some[i % some.size()];
+  return Buffer(kType, all);
+}
+Buffer zeros(int64_t count) { return Buffer(Floats(static_cast<size_t>(count), 0)); }
+Ints rising(int64_t count) {
+  Ints all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void norms() {
+  const int64_t size = kTokens * kWidth;
+  const Buffer x = numbers(size), delta = numbers(size), y = numbers(size), w = numbers(kWidth);
+  const Buffer inverse = zeros(kTokens), dw = zeros(kWidth);
+  const Buffer work = zeros(rms_norm_workspace(kTokens, kWidth));
+  const auto bytes = static_cast<double>(size) * kElement;
+  report("rms_norm + residual, 16384 x 1024", 4 * bytes, [&](Stream stream) {
+    return rms_norm({kTokens, kWidth, 1e-6F, kType, x.get(), delta.get(), w.get(), x.get(), y.get(),
+                     inverse.as<float>()},
+                    stream);
+  });
+  report("rms_norm backward + residual", 4 * bytes, [&](Stream stream) {
+    return rms_norm_backward(
+        {kTokens, kWidth, kType, y.get(), x.get(), w.get(), inverse.as<float>(), delta.get(),
+         delta.get(), dw.as<float>(), work.as<float>()},
+        stream);
+  });
+  report("rms_norm + residual, 64 x 1024", 4 * 64.0 * kWidth * kElement, [&](Stream stream) {
+    return rms_norm(
+        {64, kWidth, 1e-6F, kType, x.get(), delta.get(), w.get(), x.get(), y.get(), nullptr},
+        stream);
+  });
+}
+
+void rotaries() {
+  const int64_t d = kHeads.head_dim, q_width = kHeads.num_heads * d;
+  const int64_t kv_width = kHeads.num_kv_heads * d, width = q_width + 2 * kv_width;
+  const Buffer qkv = numbers(kTokens * width), q = numbers(kTokens * q_width);
+  const Buffer keys = numbers(kTokens * kv_width), values = numbers(kTokens * kv_width);
+  const Buffer dqkv = numbers(kTokens * width), w = numbers(d), positions(rising(kTokens));
+  const Buffer cosine = zeros(kTokens * d / 2), sine = zeros(kTokens * d / 2), dw = zeros(d);
+  const Buffer work = zeros(rotary_workspace(kTokens, kHeads.head_dim));
+  const auto rows = static_cast<double>(kTokens * width) * kElement;
+  const auto angles = static_cast<double>(kTokens * d) * sizeof(float);
+  PagedRotaryArgs args{.rows = kTokens,
+                       .heads = kHeads,
+                       .rotary_dim = kHeads.head_dim,
+                       .epsilon = 1e-6F,
+                       .type = kType,
+                       .qkv = qkv.get(),
+                       .q_weight = w.get(),
+                       .k_weight = w.get(),
+                       .positions = positions.as<int32_t>(),
+                       .cosine = cosine.as<float>(),
+                       .sine = sine.as<float>(),
+                       .q = q.get()};
+  args.cache = {keys.get(), values.get(), 1, kv_width, kv_width, d};
+  report("qk norm + rotary + write, 16384 tokens", 2 * rows + angles,
+         [&](Stream stream) { return rotary(args, stream); });
+  report("qk norm + rotary backward", 3 * rows + angles, [&](Stream stream) {
+    return rotary_backward(
+        {kTokens, kHeads, kHeads.head_dim, 1e-6F, kType, qkv.get(), w.get(), w.get(),
+         positions.as<int32_t>(), cosine.as<float>(), sine.as<float>(), q.get(), keys.get(),
+         values.get(), dqkv.get(), dw.as<float>(), dw.as<float>(), work.as<float>()},
+        stream);
+  });
+}
+
+void swiglus() {
+  const int64_t size = kTokens * kInner;
+  const Buffer gate_up = numbers(2 * size), out = numbers(size), d = numbers(2 * size);
+  const auto bytes = static_cast<double>(size) * kElement;
+  report("swiglu, 16384 x 3072", 3 * bytes, [&](Stream stream) {
+    return swiglu({kTokens, kInner, kType, gate_up.get(), out.get()}, stream);
+  });
+  report("swiglu backward", 5 * bytes, [&](Stream stream) {
+    return swiglu_backward({kTokens, kInner, kType, gate_up.get(), out.get(), d.get()}, stream);
+  });
+}
+
+void attention(int64_t rows, int32_t length) {
+  const int64_t d = kHeads.head_dim, kv_width = kHeads.num_kv_heads * d;
+  constexpr int32_t kBlock = 16;
+  const int64_t blocks = (length + kBlock - 1) / kBlock;
+  const int64_t slots = rows * blocks * kBlock;
+  const Buffer keys = numbers(slots * kv_width), values = numbers(slots * kv_width);
+  Ints order = rising(rows * blocks);
+  RandomStream random(3);
+  for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
+  const Buffer table(order), lengths(Ints(static_cast<size_t>(rows), length));
+  const Buffer q = numbers(rows * kHeads.num_heads * d), out = numbers(rows * kHeads.num_heads * d);
+  const int32_t splits = decode_splits(rows, kHeads, length, kProcessors);
+  const Buffer work = zeros(decode_workspace(rows, kHeads, splits));
+  DecodeAttentionArgs args{.rows = rows,
+                           .heads = kHeads,
+                           .scale = 0.088F,
+                           .type = kType,
+                           .q = q.get(),
+                           .block_table = table.as<int32_t>(),
+                           .table_stride = blocks,
+                           .lengths = lengths.as<int32_t>(),
+                           .num_splits = splits,
+                           .out = out.get(),
+                           .workspace = work.as<float>()};
+  args.cache = {keys.get(), values.get(), kBlock, kBlock * kv_width, d, kBlock * d};
+  const double bytes = 2.0 * kElement * static_cast<double>(rows * kv_width) * length;
+  report(fmt::format("attention, {} x {} keys, {} splits", rows, length, splits), bytes,
+         [&](Stream stream) { return decode_attention(args, stream); });
+}
+
+void cross_entropies() {
+  constexpr int64_t kRows = 2048;
+  const Buffer logits = numbers(kRows * kVocab, 5), labels(Ints(kRows, 7));
+  const Buffer by(Floats(kRows, 1e-6F)), logprobs = zeros(kRows);
+  // Read twice and written: the second time 300 KB a row may be in the L2 cache.
+  const double bytes = 2 * kElement * static_cast<double>(kRows * kVocab);
+  report("cross_entropy in place, 2048 x 151936", bytes, [&](Stream stream) {
+    return cross_entropy({.rows = kRows,
+                          .vocab_size = kVocab,
+                          .row_stride = kVocab,
+                          .type = kType,
+                          .logits = logits.get(),
+                          .labels = labels.as<int32_t>(),
+                          .coefficients = by.as<float>(),
+                          .logprobs = logprobs.as<float>()},
+                         stream);
+  });
+}
+
+void samples(int64_t rows, const std::string& name, const SamplingRow& setting) {
+  const Buffer logits = numbers(rows * kVocab, 5);
+  const Buffer settings(std::vector<SamplingRow>(static_cast<size_t>(rows), setting));
+  const Buffer indices(Ints(static_cast<size_t>(rows), 3)), tokens(indices.ints());
+  const Buffer logprobs = zeros(rows);
+  const double bytes = kElement * static_cast<double>(rows * kVocab);
+  report(fmt::format("sample {}, {} rows", name, rows), bytes, [&](Stream stream) {
+    return sample({.rows = rows,
+                   .vocab_size = kVocab,
+                   .row_stride = kVocab,
+                   .type = kType,
+                   .logits = logits.get(),
+                   .settings = settings.as<SamplingRow>(),
+                   .indices = indices.as<int32_t>(),
+                   .tokens = tokens.as<int32_t>(),
+                   .logprobs = logprobs.as<float>()},
+                  stream);
+  });
+}
+
+void optimizer() {
+  constexpr int64_t kCount = 100'000'000;
+  const Buffer w = zeros(kCount), g = zeros(kCount), m = zeros(kCount), v = zeros(kCount);
+  const Buffer low(std::vector<uint16_t>(static_cast<size_t>(kCount)));
+  MasterAdamwArgs args;
+  args.step = {kCount, w.as<float>(), g.as<float>(), m.as<float>(), v.as<float>(), 1,   1e-3F,
+               0.1F,   0.9F,          0.95F,         1e-8F,         0.1F,          0.1F};
+  args.bf16_weights = low.get();
+  report("adamw with bf16, 1e8 parameters", 30.0 * kCount,
+         [&](Stream stream) { return adamw(args, stream); });
+}
+
+void rows_by_number() {
+  const int64_t size = kTokens * kWidth;
+  const Buffer x = numbers(size), y = numbers(8 * size), sums = numbers(size);
+  Ints order = rising(8 * kTokens);
+  for (int32_t& at : order) at %= static_cast<int32_t>(kTokens);
+  const Buffer sources(order), places(rising(8 * kTokens)), dots = zeros(8 * kTokens);
+  const Buffer weights(Floats(static_cast<size_t>(8 * kTokens), 0.1F));
+  const auto bytes = static_cast<double>(size) * kElement;
+  report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
+    return gather_rows(
+        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, y.get()}, stream);
+  });
+  report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
+    return combine_rows(
+        {kTokens, kWidth, 8, kType, y.get(), places.as<int32_t>(), weights.as<float>(), sums.get()},
+        stream);
+  });
+  report("dot_rows, 8 experts", 9 * bytes, [&](Stream stream) {
+    return dot_rows(
+        {kTokens, kWidth, 8, kType, x.get(), y.get(), places.as<int32_t>(), dots.as<float>()},
+        stream);
+  });
+  const Buffer ids(rising(kTokens)), offsets(rising(kTokens + 1)), table = zeros(size);
+  report(
+      "embedding_backward, 16384 ids", bytes + 8.0 * static_cast<double>(size), [&](Stream stream) {
+        return embedding_backward({kTokens, kWidth, kType, ids.as<int32_t>(), offsets.as<int32_t>(),
+                                   ids.as<int32_t>(), x.get(), table.as<float>()},
+                                  stream);
+      });
+  constexpr RouterShape kRouter{.num_experts = 128, .experts_per_token = 8, .is_normalized = true};
+  const Buffer logits(random_floats(kTokens * 128, 5, 3)), scores = zeros(kTokens * 128);
+  const Buffer experts(rising(kTokens * 8)), chosen = zeros(kTokens * 8);
+  report("route, 16384 x 128 experts", 8.0 * kTokens * 128, [&](Stream stream) {
+    return route({kTokens, kRouter, nullptr, logits.as<float>(), scores.as<float>(),
+                  experts.as<int32_t>(), chosen.as<float>()},
+                 stream);
+  });
+}
+
+void all() {
+  norms();
+  rotaries();
+  swiglus();
+  attention(1, 4096);
+  attention(1, 32768);
+  attention(64, 192);
+  attention(64, 4096);
+  attention(256, 192);
+  cross_entropies();
+  samples(64, "plain", {.seed = 1});
+  samples(64, "greedy", {.seed = 1, .inverse_temperature = 0});
+  samples(64, "top_p 0.95", {.seed = 1, .top_p = 0.95});
+  samples(64, "top_k 50", {.seed = 1, .top_k = 50});
+  optimizer();
+  rows_by_number();
+}
+
+}  // namespace
+}  // namespace primerl::cuda
+
+int main() {
+  try {
+    primerl::cuda::all();
+  } catch (const std::exception& fault) {
+    fmt::print(stderr, "cuda_ops_bench: {}\n", fault.what());
+    return 1;
+  }
+  return 0;
+}
