@@ -70,6 +70,12 @@ __device__ __forceinline__ float block_sum(float value, float* shared) {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
+/// a / b of numbers that are not negative; division of 64 bits takes as long as loading 16 bytes.
+__device__ __forceinline__ int64_t quotient(int64_t a, int64_t b) {
+  if ((a | b) >> 32 != 0) return a / b;
+  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+}
+
 /// Whether vectors of 16 bytes may be used: all addresses are multiples of that, null too.
 template <class... Pointers>
 bool are_aligned(const Pointers*... pointers) {

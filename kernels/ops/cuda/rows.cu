@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsArgs args) {
   const int64_t vectors = args.width / kVec;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
-  const int64_t row = i / vectors, at = i % vectors * kVec;
+  const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
   const int64_t source = args.sources[row];
   float x[kVec] = {};
   if (source >= 0) load(static_cast<const T*>(args.x) + source * args.width + at, x);
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineRowsArgs args)
   const int64_t vectors = args.width / kVec;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
-  const int64_t row = i / vectors, at = i % vectors * kVec;
+  const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
   T* y = static_cast<T*>(args.y) + row * args.width + at;
   float sum[kVec];
   load(y, sum);

@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(SwigluArgs args) {
   const int64_t vectors = args.width / kVec;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
-  const int64_t row = i / vectors, at = i % vectors * kVec;
+  const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
   const T* gates = static_cast<const T*>(args.gate_up) + row * 2 * args.width + at;
   float gate[kVec], up[kVec];
   load(gates, gate);
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
   const int64_t vectors = args.width / kVec;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.rows * vectors) return;
-  const int64_t row = i / vectors, at = i % vectors * kVec, begin = row * 2 * args.width + at;
+  const int64_t row = quotient(i, vectors), at = (i - row * vectors) * kVec;
+  const int64_t begin = row * 2 * args.width + at;
   const T* gates = static_cast<const T*>(args.gate_up) + begin;
   float gate[kVec], up[kVec], d[kVec];
   load(gates, gate);
