@@ -111,7 +111,8 @@ void expect_cross_entropy(const LogitsCase& one) {
   EXPECT_EQ(logits.floats(one.type), want.logits) << "without coefficients they are only read";
 
   args.coefficients = by.as<float>();
-  const auto tolerance = tolerance_of(one.type, 2e-6);
+  // A probability near 1 is some 1e-6 off where its logit is large, and coefficients reach 4.
+  const auto tolerance = tolerance_of(one.type, 5e-6);
   expect_one_answer([&](Stream stream) { return cross_entropy(args, stream); }, all);
   expect_stats();
   expect_near(logits.floats(one.type), want.gradients, tolerance, "gradients");
