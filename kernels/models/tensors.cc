@@ -296,6 +296,13 @@ TensorTable::TensorTable(const ModelConfig& config)
   builder.place();
 }
 
+TensorTable::TensorTable(const std::vector<Parameter>& parameters) {
+  TensorTableBuilder builder(*this);
+  for (const auto& one : parameters)
+    builder.one(one.name, one.kind, one.shape, one.name, one.is_trained);
+  builder.place();
+}
+
 const Parameter* TensorTable::find(std::string_view name) const {
   for (const auto& parameter : parameters_)
     if (parameter.name == name) return &parameter;
@@ -328,7 +335,7 @@ Result<TensorMatch> match_tensors(const TensorTable& table,
     } else if (is_unused(tensor.name, table.unused_layers())) {
       match.unused.push_back(&tensor);
       continue;
-    } else if (tensor.name == kHeadName) {
+    } else if (tensor.name == kHeadName && table.find("embedding") != nullptr) {
       continue;  // of a tied model
     } else {
       faults.add(error(Code::kInvalid, "tensor '{}' of shape {} is not part of the model",

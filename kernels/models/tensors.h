@@ -55,6 +55,8 @@ struct TensorSlice {
 class TensorTable {
  public:
   explicit TensorTable(const ModelConfig& config);
+  /// Of other tensors than a model's: each parameter is one tensor, of its own name and shape.
+  explicit TensorTable(const std::vector<Parameter>& parameters);
 
   std::span<const Parameter> parameters() const { return parameters_; }
   /// As they are written, sorted by name.

@@ -1,0 +1,213 @@
+#include "kernels/models/adapter_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "graph/base/files.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kConfigFile = "adapter_config.json";
+constexpr std::string_view kTensorFile = "adapter_model.safetensors";
+constexpr size_t kConfigBytesMax = size_t{1} << 20;
+
+/// Fields that are read below, or that change nothing of what a finished adapter computes.
+constexpr std::array<std::string_view, 19> kTakenFields = {"peft_type",
+                                                           "base_model_name_or_path",
+                                                           "r",
+                                                           "target_modules",
+                                                           "lora_alpha",
+                                                           "use_rslora",
+                                                           "bias",
+                                                           "init_lora_weights",
+                                                           "task_type",
+                                                           "auto_mapping",
+                                                           "peft_version",
+                                                           "revision",
+                                                           "inference_mode",
+                                                           "megatron_core",
+                                                           "qalora_group_size",
+                                                           "runtime_config",
+                                                           "layers_pattern",
+                                                           "ensure_weight_tying",
+                                                           "lora_dropout"};
+
+/// What peft writes where an option is not used.
+bool is_off(const Json& value) {
+  if (value.is_null()) return true;
+  if (value.is_bool()) return !value.as_bool();
+  if (value.is_number()) return value.as_double() == 0;
+  if (value.is_object()) return value.as_object().empty();
+  return value.is_array() && value.as_array().empty();
+}
+
+Status check_fields(const Json& json) {
+  for (const auto& [key, value] : json.as_object()) {
+    const bool is_taken =
+        std::find(kTakenFields.begin(), kTakenFields.end(), key) != kTakenFields.end();
+    if (is_taken || is_off(value)) continue;
+    return error(Code::kInvalid, "'{}' is {}: nothing here computes that", key, value.dump())
+        .note("make the adapter without it");
+  }
+  const Json* type = json.find("peft_type");
+  if (type == nullptr || !type->is_string() || type->as_string() != "LORA")
+    return error(Code::kInvalid, "'peft_type' is {}, only \"LORA\" is known",
+                 type == nullptr ? "missing" : type->dump());
+  const Json* bias = json.find("bias");
+  if (bias != nullptr && *bias != Json("none"))
+    return error(Code::kInvalid, "'bias' is {}: adapters train no biases here", bias->dump())
+        .note("known values: \"none\"");
+  // The others change the weights of the base (pissa, olora, loftq ...).
+  const Json* init = json.find("init_lora_weights");
+  if (init != nullptr && !init->is_null() && !init->is_bool() && *init != Json("gaussian"))
+    return error(Code::kInvalid, "'init_lora_weights' is {}: it may change the base", init->dump())
+        .note("known values: true, false, \"gaussian\"");
+  // Of training alone, and training here has none: refused, so that nobody believes it does.
+  const Json* dropout = json.find("lora_dropout");
+  if (dropout != nullptr && !is_off(*dropout))
+    return error(Code::kInvalid, "'lora_dropout' is {}: nothing here drops anything out",
+                 dropout->dump())
+        .note("set it to 0 in adapter_config.json");
+  return ok();
+}
+
+Result<std::vector<std::string>> targets_of(const Json& json) {
+  const Json* targets = json.find("target_modules");
+  if (targets != nullptr && *targets == Json(kAllLinear))
+    return std::vector{std::string(kAllLinear)};
+  std::vector<std::string> names;
+  if (targets != nullptr && targets->is_array()) {
+    for (const auto& target : targets->as_array())
+      if (target.is_string()) names.push_back(target.as_string());
+    if (names.size() == targets->as_array().size()) return names;
+  }
+  return error(Code::kInvalid, "'target_modules' is {}, it must be a list of names or \"{}\"",
+               targets == nullptr ? "missing" : targets->dump(), kAllLinear);
+}
+
+Result<AdapterConfig> config_of(const Json& json) {
+  if (!json.is_object()) return error(Code::kInvalid, "it is no JSON object");
+  RETURN_IF_ERROR(check_fields(json));
+  ASSIGN_OR_RETURN(const int64_t rank, json.get_int("r"));
+  AdapterConfig config;
+  config.rank = static_cast<int32_t>(std::clamp<int64_t>(rank, 0, kAdapterRankMax + 1));
+  ASSIGN_OR_RETURN(config.alpha, json.get_double("lora_alpha"));
+  ASSIGN_OR_RETURN(config.targets, targets_of(json));
+  if (json.find("use_rslora") != nullptr) {
+    ASSIGN_OR_RETURN(config.is_rank_stabilized, json.get_bool("use_rslora"));
+  }
+  RETURN_IF_ERROR(validate(config));
+  return config;
+}
+
+/// What of a config.json says which model it is, and not how its weights are written.
+Json essence_of(const ModelConfig& config) {
+  Json json = config.source;
+  std::erase_if(json.as_object(), [](const Json::Member& member) {
+    return member.first == "dtype" || member.first == "torch_dtype" ||
+           member.first == "transformers_version" || member.first == "_name_or_path";
+  });
+  std::sort(json.as_object().begin(), json.as_object().end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  return json;
+}
+
+/// A base that is not on this machine is known by the shapes of the tensors alone.
+Status check_base(const std::string& base, const ModelConfig& model) {
+  std::error_code fault;
+  if (base.empty() || !std::filesystem::exists(std::filesystem::path(base) / "config.json", fault))
+    return ok();
+  ASSIGN_OR_RETURN(const auto config, read_model_config(base));
+  if (essence_of(config) == essence_of(model)) return ok();
+  return error(Code::kInvalid, "it was trained on '{}', whose config.json describes another model",
+               base)
+      .note("put an adapter on the model that it was trained on");
+}
+
+Result<std::vector<WeightTensor>> tensors_of(const std::filesystem::path& file,
+                                             const ModelConfig& model,
+                                             const AdapterConfig& config) {
+  ASSIGN_OR_RETURN(auto tensors, read_safetensors(file));
+  for (const auto& tensor : tensors)
+    if (tensor.name == kAdapterScaling)
+      return error(Code::kInvalid, "tensor '{}' is not part of an adapter's file", tensor.name);
+  const auto scaling = static_cast<float>(scaling_of(config));
+  std::vector<std::byte> bytes(sizeof(scaling));
+  std::memcpy(bytes.data(), &scaling, sizeof(scaling));
+  tensors.push_back({std::string(kAdapterScaling), DataType::kF32, {1}, Blob(std::move(bytes))});
+  const AdapterTable table(TensorTable(model), config);
+  const auto match = match_tensors(table.tensors(), tensors);
+  if (!match.ok())
+    return Error(match.error())
+        .note(fmt::format("{} says rank {} and targets {}", kConfigFile, config.rank,
+                          fmt::join(config.targets, ", ")));
+  return tensors;
+}
+
+}  // namespace
+
+Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
+                                          const ModelConfig& model) {
+  const auto file = folder / kConfigFile;
+  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
+  AdapterFolder read;
+  auto config = config_of(json);
+  if (!config.ok()) return Error(config.error()).while_doing(file.string());
+  read.config = std::move(config).value();
+  const Json* base = json.find("base_model_name_or_path");
+  if (base != nullptr && base->is_string()) read.base = base->as_string();
+  Status known = check_base(read.base, model);
+  if (!known.ok()) return Error(known.error()).while_doing(file.string());
+  auto tensors = tensors_of(folder / kTensorFile, model, read.config);
+  if (!tensors.ok()) return Error(tensors.error()).while_doing((folder / kTensorFile).string());
+  read.tensors = std::move(tensors).value();
+  return read;
+}
+
+Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& found) {
+  if (found.rank != wanted.rank)
+    return error(Code::kInvalid, "the adapter there has rank {}, this one {}", found.rank,
+                 wanted.rank);
+  if (scaling_of(found) != scaling_of(wanted))
+    return error(Code::kInvalid, "the adapter there is scaled by {} (alpha {}), this one by {}",
+                 scaling_of(found), found.alpha, scaling_of(wanted));
+  if (named_targets(found) != named_targets(wanted))
+    return error(Code::kInvalid, "the adapter there is put on {}, this one on {}",
+                 fmt::join(found.targets, ", "), fmt::join(wanted.targets, ", "));
+  return ok();
+}
+
+Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
+                            const std::string& base, const float* buffer) {
+  std::error_code fault;
+  std::filesystem::create_directories(folder, fault);
+  if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
+  const AdapterConfig& config = table.config();
+  Json json = Json::object();
+  json.set("peft_type", "LORA").set("task_type", "CAUSAL_LM");
+  json.set("base_model_name_or_path", base).set("inference_mode", true);
+  json.set("r", config.rank).set("lora_alpha", config.alpha).set("lora_dropout", 0.0);
+  json.set("use_rslora", config.is_rank_stabilized).set("bias", "none");
+  // peft's "all-linear" takes routers as well, where they are linears to it: names are exact.
+  json.set("target_modules", Json::list(named_targets(config)));
+  const std::string text = json.dump(2) + "\n";
+  const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
+  RETURN_IF_ERROR(write_file_synced(folder / kConfigFile, parts));
+  auto tensors = copy_parameters(table.tensors(), buffer);
+  std::erase_if(tensors, [](const auto& tensor) { return tensor.name == kAdapterScaling; });
+  RETURN_IF_ERROR(write_safetensors(folder / kTensorFile, tensors));
+  return system_files().sync(folder);
+}
+
+}  // namespace primerl

@@ -1,0 +1,37 @@
+/// A PEFT folder: adapter_config.json and adapter_model.safetensors, as `peft` reads and writes
+/// them.
+///
+/// Reading is strict: an option of peft that changes what an adapter computes and that nothing here
+/// does is an error that names it, and so are all missing, unknown and misshapen tensors. Plain
+/// functions, any thread.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kernels/models/adapter.h"
+#include "kernels/models/config.h"
+
+namespace primerl {
+
+struct AdapterFolder {
+  AdapterConfig config;
+  std::string base;                   // base_model_name_or_path; may be empty
+  std::vector<WeightTensor> tensors;  // as AdapterTable(model, config).tensors() wants them
+};
+
+/// `model` is what the adapter is put on. Where its base is a folder of this machine whose
+/// config.json describes another model, that is an error, too.
+Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
+                                          const ModelConfig& model);
+
+/// Why an adapter of `found` is not one of `wanted`; ok if only the seeds differ.
+Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& found);
+
+/// Writes both files of the adapter in `buffer` into `folder`, which it makes, and syncs them.
+/// `base` is the folder of the model that it was trained on.
+Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
+                            const std::string& base, const float* buffer);
+
+}  // namespace primerl
