@@ -32,7 +32,7 @@ void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
     if (prefill->is_again && prefill->first().request.key() == key) prefill->publishes = false;
 }
 
-Status BatchScheduler::submit(SequenceRequest request) {
+Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
   const auto& options = limits_.options;
   RETURN_IF_ERROR(validate(request.sampling));
   RETURN_IF_ERROR(check_salt(request.salt));
@@ -69,6 +69,7 @@ Status BatchScheduler::submit(SequenceRequest request) {
   sequence->prompt_hash = prompt_hash(request);
   sequence->request = std::move(request);
   sequence->arrival = num_arrived_++;
+  sequence->adapter = adapter;
   enqueue(*sequence);
   const uint64_t id = sequence->request.id.value;
   sequences_.emplace(id, std::move(sequence));
@@ -139,7 +140,7 @@ void BatchScheduler::add_span(RowBatch& rows, const std::vector<int32_t>& blocks
                               int32_t end, const Sequence& sequence) const {
   const int32_t size = limits_.options.block_size;
   rows.spans.push_back({static_cast<int32_t>(rows.num_rows()), end - begin, begin,
-                        static_cast<int32_t>(rows.kv_blocks.size())});
+                        static_cast<int32_t>(rows.kv_blocks.size()), sequence.adapter});
   rows.kv_blocks.insert(rows.kv_blocks.end(), blocks.begin(), blocks.begin() + blocks_for(end));
   for (int32_t i = begin; i < end; ++i) {
     rows.tokens.push_back(sequence.token(i));
@@ -154,7 +155,8 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   const int32_t last = sequence.size() - 1;
   plan.samples.push_back({row, &sequence});
   // The same as add_span(), for one row, which lies in the last block.
-  rows.spans.push_back({row, 1, last, static_cast<int32_t>(rows.kv_blocks.size())});
+  rows.spans.push_back(
+      {row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()), sequence.adapter});
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   rows.tokens.push_back(sequence.tokens.back());
   rows.positions.push_back(last);

@@ -60,7 +60,8 @@ struct Sequence {
   enum class State : uint8_t { kWaiting, kPrefilling, kHeld, kRunning };
   SequenceRequest request;
   uint64_t prompt_hash = 0;
-  uint64_t arrival = 0;  // unique; rises
+  uint64_t arrival = 0;          // unique; rises
+  int32_t adapter = kNoAdapter;  // slot of the adapter that makes its tokens
   State state = State::kWaiting;
   StopRule stop;
   std::unique_ptr<LogitsProcessor> processor;  // null: its logits are as the model gives them
@@ -147,7 +148,8 @@ class BatchScheduler {
  public:
   explicit BatchScheduler(SchedulerLimits limits);
 
-  Status submit(SequenceRequest request);
+  /// `adapter` is the slot that its rows get (row_batch.h).
+  Status submit(SequenceRequest request, int32_t adapter = kNoAdapter);
   Status take_over(SequenceId id);
   void abort(SequenceId id);
   void expire(SequenceId id);

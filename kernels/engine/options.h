@@ -23,6 +23,8 @@ struct EngineOptions {
   int32_t max_sequence_tokens = 0;     // 0 = what the model's config says
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string numerics = "invariant";  // or "fast"
+  int32_t adapter_slots = 0;           // adapters held on frozen weights; 0 = whole weights change
+  int32_t max_adapter_rank = 64;       // where there are slots
   EngineDebugOptions debug = {};
   std::string device = "cpu";  // of its process, which the plan decides
 };

@@ -13,11 +13,15 @@
 
 namespace primerl {
 
+/// The slot of rows that no adapter adds to.
+inline constexpr int32_t kNoAdapter = -1;
+
 struct RowSpan {
   int32_t query_begin = 0;
   int32_t num_queries = 0;
   int32_t num_cached = 0;  // keys before the first query's own
   int32_t kv_offset = 0;
+  int32_t adapter = kNoAdapter;  // slot of the adapter of its rows
 
   int32_t num_keys() const { return num_cached + num_queries; }
 };

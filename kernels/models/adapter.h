@@ -58,8 +58,8 @@ class AdapterTable {
   AdapterTable(const TensorTable& model, AdapterConfig config);
 
   const AdapterConfig& config() const { return config_; }
-  /// A and B of every linear, named as peft names them, and behind what is trained the tensor
-  /// kAdapterScaling, so that a snapshot says all that an engine needs.
+  /// A and B of every linear, named as peft names them. Its last parameter, which is not trained,
+  /// is kAdapterScaling, so that a snapshot says all that an engine needs.
   const TensorTable& tensors() const { return tensors_; }
   /// Sorted by parameter, group and column.
   std::span<const AdapterLinear> linears() const { return linears_; }

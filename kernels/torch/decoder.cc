@@ -11,8 +11,9 @@ namespace primerl {
 Decoder::Decoder(const ModelConfig& config, const DecoderWeights& weights)
     : config_(config),
       products_(weights.numerics()),
-      tools_{cpu_ops(), products_, room_, config.hidden_size,
-             static_cast<float>(config.rms_norm_epsilon)},
+      adapters_(products_),
+      tools_{cpu_ops(), products_,          adapters_,
+             room_,     config.hidden_size, static_cast<float>(config.rms_norm_epsilon)},
       embedding_(weights.vector("embedding")),
       final_norm_{weights.vector("final_norm"), nullptr},
       weights_(weights),
@@ -36,6 +37,7 @@ void Decoder::bind_gradients(float* flat) {
 }
 
 StepInput Decoder::begin(const RowBatch& batch) {
+  adapters_.begin(batch);
   prepare_positions(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
   spans_.clear();
   kv_rows_.clear();
@@ -95,6 +97,7 @@ void Decoder::embed(const RowBatch& batch, float* hidden) const {
 
 /// Rows of one token add to the same place, in order: threads take some columns of all rows.
 void Decoder::embed_backward(const RowBatch& batch, const float* dhidden) const {
+  if (dembedding_ == nullptr) return;
   const int64_t width = config_.hidden_size;
   share(
       width, batch.num_rows() * width,

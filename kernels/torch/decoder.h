@@ -24,10 +24,13 @@ class Decoder {
 
   const ModelConfig& config() const { return config_; }
   StageTools& tools() { return tools_; }
+  /// Adapters that add to it; none until they are set.
+  AdapterProducts& adapters() { return adapters_; }
   size_t num_layers() const { return layers_.size(); }
   const std::vector<std::unique_ptr<Stage>>& layer(size_t index) const { return layers_[index]; }
   const Norm& final_norm() const { return final_norm_; }
   const Linear& head() const { return head_; }
+  /// Without it backward makes gradients of adapters alone.
   void bind_gradients(float* flat);
 
   /// What every stage of a step needs; angles are made for all its positions. Valid until the next
@@ -35,7 +38,7 @@ class Decoder {
   StepInput begin(const RowBatch& batch);
   /// hidden [rows, hidden]
   void embed(const RowBatch& batch, float* hidden) const;
-  /// Adds the gradient of the embedding.
+  /// Adds the gradient of the embedding, if one is bound.
   void embed_backward(const RowBatch& batch, const float* dhidden) const;
 
  private:
@@ -43,6 +46,7 @@ class Decoder {
 
   const ModelConfig& config_;
   Products products_;
+  AdapterProducts adapters_;
   std::vector<float> room_;
   StageTools tools_;
   const float* embedding_;  // [vocab_size, hidden]

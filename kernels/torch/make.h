@@ -7,10 +7,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 
@@ -23,5 +25,12 @@ Result<std::unique_ptr<Engine>> make_torch_engine(
 
 Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
                                                     const std::filesystem::path& model_folder);
+
+/// Trains adapters alone, of up to kAdaptersOfLearnerMax different tenants: a batch is stepped by
+/// the adapter of its tenant. The folder's weights stay as they are. Loss, optimizer and schedule
+/// of `options` do not count: each adapter has its own.
+Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
+    const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+    const std::filesystem::path& model_folder);
 
 }  // namespace primerl

@@ -7,6 +7,8 @@
 
 #include <new>
 
+#include "kernels/models/adapter.h"
+
 namespace primerl {
 namespace {
 
@@ -26,7 +28,12 @@ double bytes_needed_to_generate(const EngineOptions& options, const ModelConfig&
   const double cache = 2.0 * config.num_layers() * static_cast<double>(options.kv_blocks) *
                        options.block_size * config.attention.num_kv_heads *
                        config.attention.head_dim;
-  return sizeof(float) * (static_cast<double>(table.count()) + cache);
+  double adapters = 0;
+  if (options.adapter_slots > 0)
+    adapters = static_cast<double>(options.adapter_slots) *
+               static_cast<double>(
+                   AdapterTable(table, {.rank = options.max_adapter_rank}).tensors().count());
+  return sizeof(float) * (static_cast<double>(table.count()) + adapters + cache);
 }
 
 double bytes_needed_to_train(const TensorTable& table) {

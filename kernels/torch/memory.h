@@ -14,7 +14,8 @@
 
 namespace primerl {
 
-/// Bytes of weights and of the KV cache: what an engine takes for sure.
+/// Bytes of weights, of all adapter slots at their largest and of the KV cache: what an engine
+/// takes for sure.
 double bytes_needed_to_generate(const EngineOptions& options, const ModelConfig& config,
                                 const TensorTable& table);
 /// Bytes of weights, gradients and both moments.

@@ -48,7 +48,8 @@ void share_tasks(int64_t count, int64_t work, Body&& body) {
 inline constexpr int64_t kRowsOfSum = 256;
 
 /// sums[0, width) += the sums over parts of kRowsOfSum rows, in order; body(begin, end, to)
-/// adds rows [begin, end) to `to`, which is 0 before. `room`: scratch, grown as needed.
+/// adds rows [begin, end) to `to`, which is 0 before. `sums` may be null: nobody wants them.
+/// `room`: scratch, grown as needed.
 template <class Room, class Body>
 void share_sums(int64_t rows, int64_t width, int64_t work, Room& room, float* sums, Body&& body) {
   const int64_t parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
@@ -57,7 +58,7 @@ void share_sums(int64_t rows, int64_t width, int64_t work, Room& room, float* su
     for (int64_t part = begin; part < end; ++part)
       body(part * kRowsOfSum, std::min(rows, (part + 1) * kRowsOfSum), room.data() + part * width);
   });
-  for (int64_t part = 0; part < parts; ++part) {
+  for (int64_t part = 0; part < parts && sums != nullptr; ++part) {
     const float* from = room.data() + part * width;
     for (int64_t i = 0; i < width; ++i) sums[i] += from[i];
   }

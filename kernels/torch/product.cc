@@ -41,60 +41,6 @@ void cut(const LinearRowsArgs& args, int64_t wanted, std::vector<LinearRowsArgs>
   }
 }
 
-/// y = x * weight' of group `group`.
-LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, int64_t group,
-                            float* y) {
-  LinearRowsArgs args;
-  args.rows = rows;
-  args.columns = weight.columns;
-  args.terms = weight.terms;
-  args.panel_end = linear_panels_of(weight.columns);
-  args.x = x;
-  args.x_stride = weight.terms;
-  if (weight.packed != nullptr)
-    args.packed = weight.packed + group * packed_linear_floats(weight.columns, weight.terms);
-  else
-    args.weights = {weight.plain + group * weight.columns * weight.terms, weight.terms, 1};
-  args.y = y;
-  args.y_stride = weight.columns;
-  return args;
-}
-
-/// dx = dy * weight of group `group`: its columns are the weight's terms.
-LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, int64_t group,
-                          float* dx) {
-  LinearRowsArgs args;
-  args.rows = rows;
-  args.columns = weight.terms;
-  args.terms = weight.columns;
-  args.panel_end = linear_panels_of(weight.terms);
-  args.x = dy;
-  args.x_stride = weight.columns;
-  args.weights = {weight.plain + group * weight.columns * weight.terms, 1, weight.terms};
-  args.y = dx;
-  args.y_stride = weight.terms;
-  return args;
-}
-
-/// dweight += dy' * x: its rows are the weight's columns, its terms the rows of the batch.
-LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
-                           float* dweight) {
-  LinearRowsArgs args;
-  args.rows = weight.columns;
-  args.columns = weight.terms;
-  args.terms = rows;
-  args.panel_end = linear_panels_of(weight.terms);
-  args.x = dy;
-  args.x_stride = 1;
-  args.x_term_stride = weight.columns;
-  args.weights = {x, 1, weight.terms};
-  args.residual = dweight;
-  args.residual_stride = weight.terms;
-  args.y = dweight;
-  args.y_stride = weight.terms;
-  return args;
-}
-
 at::Tensor view(const float* data, int64_t rows, int64_t columns) {
   return at::from_blob(const_cast<float*>(data), {rows, columns}, at::kFloat);
 }
@@ -113,18 +59,69 @@ at::Tensor weight_view(const Matrix& weight, int64_t group) {
 
 }  // namespace
 
-void Products::run() {
+LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, int64_t group,
+                            float* y) {
+  LinearRowsArgs args;
+  args.rows = rows;
+  args.columns = weight.columns;
+  args.terms = weight.terms;
+  args.panel_end = linear_panels_of(weight.columns);
+  args.x = x;
+  args.x_stride = weight.terms;
+  if (weight.packed != nullptr)
+    args.packed = weight.packed + group * packed_linear_floats(weight.columns, weight.terms);
+  else
+    args.weights = {weight.plain + group * weight.columns * weight.terms, weight.terms, 1};
+  args.y = y;
+  args.y_stride = weight.columns;
+  return args;
+}
+
+LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, int64_t group,
+                          float* dx) {
+  LinearRowsArgs args;
+  args.rows = rows;
+  args.columns = weight.terms;
+  args.terms = weight.columns;
+  args.panel_end = linear_panels_of(weight.terms);
+  args.x = dy;
+  args.x_stride = weight.columns;
+  args.weights = {weight.plain + group * weight.columns * weight.terms, 1, weight.terms};
+  args.y = dx;
+  args.y_stride = weight.terms;
+  return args;
+}
+
+LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                           float* dweight) {
+  LinearRowsArgs args;
+  args.rows = weight.columns;
+  args.columns = weight.terms;
+  args.terms = rows;
+  args.panel_end = linear_panels_of(weight.terms);
+  args.x = dy;
+  args.x_stride = 1;
+  args.x_term_stride = weight.columns;
+  args.weights = {x, 1, weight.terms};
+  args.residual = dweight;
+  args.residual_stride = weight.terms;
+  args.y = dweight;
+  args.y_stride = weight.terms;
+  return args;
+}
+
+void Products::run(const std::vector<LinearRowsArgs>& tasks) {
   int64_t work = 0;
-  for (const auto& task : tasks_) work += work_of(task);
+  for (const auto& task : tasks) work += work_of(task);
   const int64_t num_threads = threads_for(work, work);
   if (num_threads < 2) {
-    for (const auto& task : tasks_) ops_.linear_rows(task);
+    for (const auto& task : tasks) ops_.linear_rows(task);
     return;
   }
   parts_.clear();
   // With several products the parts differ in size: a few more of them even that out.
-  const int64_t wanted = tasks_.size() > 1 ? 4 * num_threads : num_threads;
-  for (const auto& task : tasks_) cut(task, (work_of(task) * wanted + work / 2) / work, parts_);
+  const int64_t wanted = tasks.size() > 1 ? 4 * num_threads : num_threads;
+  for (const auto& task : tasks) cut(task, (work_of(task) * wanted + work / 2) / work, parts_);
   share_tasks(static_cast<int64_t>(parts_.size()), work,
               [&](int64_t i) { ops_.linear_rows(parts_[static_cast<size_t>(i)]); });
 }
@@ -146,7 +143,7 @@ void Products::linear(int64_t rows, const float* x, const Matrix& weight, const 
   args.residual = residual;
   args.residual_stride = weight.columns;
   tasks_.assign(1, args);
-  run();
+  run(tasks_);
 }
 
 void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, float* y) {
@@ -161,7 +158,7 @@ void Products::grouped(GroupEnds ends, const float* x, const Matrix& weight, flo
     }
     tasks_.push_back(forward_args(rows, from, weight, group, to));
   });
-  run();
+  run(tasks_);
 }
 
 void Products::input_gradient(int64_t rows, const float* dy, const Matrix& weight, float* dx,
@@ -181,7 +178,7 @@ void Products::input_gradient(int64_t rows, const float* dy, const Matrix& weigh
     args.residual_stride = weight.terms;
   }
   tasks_.assign(1, args);
-  run();
+  run(tasks_);
 }
 
 void Products::grouped_input_gradient(GroupEnds ends, const float* dy, const Matrix& weight,
@@ -197,7 +194,7 @@ void Products::grouped_input_gradient(GroupEnds ends, const float* dy, const Mat
     }
     tasks_.push_back(input_args(rows, from, weight, group, to));
   });
-  run();
+  run(tasks_);
 }
 
 void Products::weight_gradient(int64_t rows, const float* dy, const float* x, const Matrix& weight,
@@ -220,7 +217,7 @@ void Products::grouped_weight_gradient(GroupEnds ends, const float* dy, const fl
     }
     tasks_.push_back(weight_args(rows, gradient, input, weight, to));
   });
-  run();
+  run(tasks_);
 }
 
 void Products::bias_gradient(int64_t rows, int64_t columns, const float* dy, float* dbias) {

@@ -18,11 +18,24 @@ namespace primerl {
 /// Rows of x by group: group g has rows [ends[g - 1], ends[g]). One group: a dense product.
 using GroupEnds = std::span<const int64_t>;
 
+/// One product as linear_rows takes it; all its panels. y = x * weight' of group `group`.
+LinearRowsArgs forward_args(int64_t rows, const float* x, const Matrix& weight, int64_t group,
+                            float* y);
+/// dx = dy * weight of group `group`: its columns are the weight's terms.
+LinearRowsArgs input_args(int64_t rows, const float* dy, const Matrix& weight, int64_t group,
+                          float* dx);
+/// dweight += dy' * x: its rows are the weight's columns, its terms the rows of the batch.
+LinearRowsArgs weight_args(int64_t rows, const float* dy, const float* x, const Matrix& weight,
+                           float* dweight);
+
 class Products {
  public:
   explicit Products(Numerics numerics) : ops_(cpu_ops()), numerics_(numerics) {}
 
   Numerics numerics() const { return numerics_; }
+
+  /// Computes all of `tasks`, which write apart from each other.
+  void run(const std::vector<LinearRowsArgs>& tasks);
 
   /// y = residual + bias + x * weight'; `bias` and `residual` may be null, `y` may be `residual`.
   void linear(int64_t rows, const float* x, const Matrix& weight, const float* bias,
@@ -46,9 +59,6 @@ class Products {
   bool is_vendors(const Matrix& weight) const {
     return numerics_ == Numerics::kFast && weight.packed == nullptr;
   }
-  /// Computes all products of tasks_.
-  void run();
-
   const CpuOps& ops_;
   const Numerics numerics_;
   // Scratch.

@@ -85,19 +85,25 @@ DecoderWeights::DecoderWeights(const TensorTable& table, Numerics numerics, Use 
 Matrix DecoderWeights::matrix(std::string_view name) const {
   const Parameter* parameter = table_.find(name);
   if (parameter == nullptr) return {};
-  const auto index = static_cast<size_t>(parameter - table_.parameters().data());
-  const MatrixShape shape = shape_of(*parameter);
-  Matrix matrix{shape.groups, shape.columns, shape.terms, vector(name), nullptr};
-  if (packed_[index].defined()) matrix.packed = packed_[index].const_data_ptr<float>();
+  return matrix(static_cast<size_t>(parameter - table_.parameters().data()));
+}
+
+Matrix DecoderWeights::matrix(size_t parameter) const {
+  const MatrixShape shape = shape_of(table_.parameters()[parameter]);
+  Matrix matrix{parameter, shape.groups, shape.columns, shape.terms, vector(parameter), nullptr};
+  if (packed_[parameter].defined()) matrix.packed = packed_[parameter].const_data_ptr<float>();
   return matrix;
 }
 
 const float* DecoderWeights::vector(std::string_view name) const {
   const Parameter* parameter = table_.find(name);
   if (parameter == nullptr) return nullptr;
-  const auto index = static_cast<size_t>(parameter - table_.parameters().data());
-  if (flat_.defined()) return flat_.const_data_ptr<float>() + parameter->offset;
-  return plain_[index].defined() ? plain_[index].const_data_ptr<float>() : nullptr;
+  return vector(static_cast<size_t>(parameter - table_.parameters().data()));
+}
+
+const float* DecoderWeights::vector(size_t parameter) const {
+  if (flat_.defined()) return flat_.const_data_ptr<float>() + table_.parameters()[parameter].offset;
+  return plain_[parameter].defined() ? plain_[parameter].const_data_ptr<float>() : nullptr;
 }
 
 Status DecoderWeights::load(const std::vector<WeightTensor>& tensors) {

@@ -27,6 +27,7 @@ Numerics numerics_of(std::string_view name);
 
 /// One weight matrix, or one of each expert: [groups, columns, terms].
 struct Matrix {
+  size_t parameter = 0;  // of its table, index
   int64_t groups = 1;
   int64_t columns = 0;
   int64_t terms = 0;
@@ -46,8 +47,10 @@ class DecoderWeights {
   Numerics numerics() const { return numerics_; }
   const TensorTable& table() const { return table_; }
   Matrix matrix(std::string_view name) const;
+  Matrix matrix(size_t parameter) const;
   /// Null: the model has none of that name.
   const float* vector(std::string_view name) const;
+  const float* vector(size_t parameter) const;
 
   /// Takes what a folder or a snapshot has; all or nothing (tensors.h).
   Status load(const std::vector<WeightTensor>& tensors);

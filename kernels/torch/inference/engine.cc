@@ -82,23 +82,58 @@ Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_.load(tensors);
 }
 
+Result<int32_t> TorchEngine::slot_of(WeightsKey key) const {
+  if (!takes_adapters()) return kNoAdapter;
+  for (size_t i = 0; i < adapters_.size(); ++i)
+    if (adapters_[i].key == key) return static_cast<int32_t>(i);
+  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
+      .note("its first version must be applied before it is asked for tokens");
+}
+
+/// The version before stays until all of the new one is known to fit.
+Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
+  ASSIGN_OR_RETURN(const auto config, adapter_config_of(table_, snapshot.tensors));
+  if (config.rank > options_.max_adapter_rank)
+    return error(Code::kInvalid, "the adapter of {} has rank {}, this engine takes up to {}",
+                 snapshot.key, config.rank, options_.max_adapter_rank)
+        .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
+  const auto known = slot_of(snapshot.key);
+  if (known.ok()) {
+    AdapterWeights& held = *adapters_[static_cast<size_t>(*known)].adapter;
+    if (held.table().config() == config) return held.load(snapshot.tensors);
+  } else if (std::ssize(adapters_) >= options_.adapter_slots) {
+    return error(Code::kExhausted, "the {} adapter slots of this engine are taken, {} has none",
+                 options_.adapter_slots, snapshot.key)
+        .note("give the engine more 'adapter_slots'");
+  }
+  auto adapter =
+      std::make_unique<AdapterWeights>(AdapterTable(table_, config), DecoderWeights::Use::kEngine);
+  RETURN_IF_ERROR(adapter->load(snapshot.tensors));
+  const int32_t slot = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
+  if (!known.ok()) adapters_.push_back({snapshot.key, nullptr});
+  decoder_.adapters().set(slot, adapter.get());
+  adapters_[static_cast<size_t>(slot)].adapter = std::move(adapter);
+  return ok();
+}
+
 /// It has memory for one set of whole weights.
 Status TorchEngine::check_key(WeightsKey key) const {
   if (!key.is_whole())
     return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
-        .note("adapters come in a later release");
+        .note("give the engine 'adapter_slots'");
   const auto& held = scheduler_.versions().list();
   if (held.empty() || held.front().key == key) return ok();
   return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
                held.front().key, key)
       .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own")
-      .note("tenants that share an engine by adapters come in a later release");
+          "it has memory for the whole weights of one tenant; give each tenant engines of its own, "
+          "or the engine 'adapter_slots'");
 }
 
 Status TorchEngine::submit(SequenceRequest request) {
-  RETURN_IF_ERROR(check_key(request.key()));
-  return scheduler_.submit(std::move(request));
+  if (!takes_adapters()) RETURN_IF_ERROR(check_key(request.key()));
+  ASSIGN_OR_RETURN(const int32_t adapter, slot_of(request.key()));
+  return scheduler_.submit(std::move(request), adapter);
 }
 
 /// Keys and values of rows that two sequences have in common so far.
@@ -217,15 +252,16 @@ Status TorchEngine::step() {
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
-  RETURN_IF_ERROR(check_key(snapshot.key));
+  if (!takes_adapters()) RETURN_IF_ERROR(check_key(snapshot.key));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  RETURN_IF_ERROR(load(snapshot.tensors));
+  RETURN_IF_ERROR(takes_adapters() ? apply_adapter(snapshot) : load(snapshot.tensors));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
 
 WeightManifest TorchEngine::manifest() const {
   WeightManifest manifest;
+  if (takes_adapters()) return manifest;
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -251,6 +287,13 @@ Status check_options(const EngineOptions& options) {
   RETURN_IF_ERROR(positive("max_running", options.max_running));
   RETURN_IF_ERROR(positive("max_waiting", options.max_waiting));
   RETURN_IF_ERROR(positive("max_batched_tokens", options.max_batched_tokens));
+  constexpr auto kSlotsMax = static_cast<int32_t>(kWeightsKeysMax);
+  if (options.adapter_slots < 0 || options.adapter_slots > kSlotsMax)
+    return error(Code::kInvalid, "adapter_slots is {}, it must be 0 to {}", options.adapter_slots,
+                 kSlotsMax);
+  if (options.max_adapter_rank < 1 || options.max_adapter_rank > kAdapterRankMax)
+    return error(Code::kInvalid, "max_adapter_rank is {}, it must be 1 to {}",
+                 options.max_adapter_rank, kAdapterRankMax);
   if (options.max_sequence_tokens < 0 || options.threads < 0 || options.max_prefill_tokens < 0)
     return error(Code::kInvalid,
                  "max_sequence_tokens {}, max_prefill_tokens {} and threads {} must be 0 or above",

@@ -1,6 +1,8 @@
 /// The Engine on libtorch: BatchScheduler decides, Decoder computes, Sampler draws.
 ///
-/// Its weights are the whole ones of one tenant: those of a second one are refused. KV memory is
+/// Its weights are the whole ones of one tenant: those of a second one are refused. With
+/// `adapter_slots` they are the folder's and stay, and each key that is applied has an adapter on
+/// them: a step computes rows of all of them together, and each as if it were alone. KV memory is
 /// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
 #pragma once
 
@@ -37,13 +39,24 @@ class TorchEngine final : public Engine {
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// As a TorchLearner publishes them, in fp32.
+  /// As a TorchLearner publishes them, in fp32. Empty where adapters are applied: each may have a
+  /// rank and targets of its own.
   WeightManifest manifest() const override;
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
+  /// One adapter on the frozen weights, of the key that was applied first.
+  struct AdapterSlot {
+    WeightsKey key;
+    std::unique_ptr<AdapterWeights> adapter;
+  };
+
+  bool takes_adapters() const { return options_.adapter_slots > 0; }
   Status check_key(WeightsKey key) const;
+  /// kNoAdapter where whole weights change.
+  Result<int32_t> slot_of(WeightsKey key) const;
+  Status apply_adapter(const WeightSnapshot& snapshot);
   void copy_rows();
   Status forward();
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
@@ -60,6 +73,7 @@ class TorchEngine final : public Engine {
   const TensorTable table_;
   DecoderWeights weights_;
   Decoder decoder_;
+  std::vector<AdapterSlot> adapters_;  // at most adapter_slots
   // The step.
   BatchScheduler scheduler_;
   StepPlan plan_;

@@ -180,7 +180,7 @@ class AttentionGqa final : public Stage {
                                       .dq_weight = sums,
                                       .dk_weight = sums + d});
         });
-    if (q_norm_ == nullptr) return;
+    if (dq_norm_ == nullptr) return;
     for (int64_t i = 0; i < d; ++i) {
       dq_norm_[i] += dnorms_[static_cast<size_t>(i)];
       dk_norm_[i] += dnorms_[static_cast<size_t>(d + i)];

@@ -1,9 +1,9 @@
 // A mixture of experts: norm, router, each row's few experts as products grouped by expert, the
 // weighted sum of what they give, and the shared expert beside them.
 //
-// A row goes to `experts_per_token` places among the rows sorted by expert; equal experts keep the
-// order of the rows. The sum takes a row's experts in the router's order, so that no other row
-// changes a bit.
+// A row goes to `experts_per_token` places among the rows sorted by expert, and by adapter within
+// an expert; equal ones keep the order of the rows. The sum takes a row's experts in the router's
+// order, so that no other row changes a bit.
 #include <algorithm>
 
 #include "kernels/torch/parallel.h"
@@ -81,8 +81,10 @@ class Moe final : public Stage {
     sort(num_rows, rows);
     gather(num_places, normed, rows.integers(kSources), nullptr, rows.floats(kGathered));
     tools_.products.grouped(ends_, rows.floats(kGathered), gate_up_, rows.floats(kGateUp));
+    tools_.adapters.forward(gate_up_, runs_, rows.floats(kGathered), rows.floats(kGateUp));
     swiglu(tools_, num_places, spec_.width, rows.floats(kGateUp), rows.floats(kActivated));
     tools_.products.grouped(ends_, rows.floats(kActivated), down_, rows.floats(kExpertOutputs));
+    tools_.adapters.forward(down_, runs_, rows.floats(kActivated), rows.floats(kExpertOutputs));
     if (spec_.shared_width > 0)
       shared_.forward(tools_, num_rows, normed, rows.floats(kSharedGateUp),
                       rows.floats(kSharedActivated), input, output);
@@ -103,15 +105,21 @@ class Moe final : public Stage {
     // The experts' outputs had these gradients: each row's, times the expert's weight.
     float* doutputs = slopes.floats(kGatheredSlope);
     gather(num_places, residual, rows.integers(kSources), slopes.floats(kSortedWeights), doutputs);
-    tools_.products.grouped_weight_gradient(ends_, doutputs, rows.floats(kActivated), down_,
-                                            ddown_);
+    if (ddown_ != nullptr)
+      tools_.products.grouped_weight_gradient(ends_, doutputs, rows.floats(kActivated), down_,
+                                              ddown_);
     tools_.products.grouped_input_gradient(ends_, doutputs, down_, slopes.floats(kActivatedSlope));
+    tools_.adapters.backward(down_, runs_, rows.floats(kActivated), doutputs,
+                             slopes.floats(kActivatedSlope));
     swiglu_backward(tools_, num_places, spec_.width, rows.floats(kGateUp),
                     slopes.floats(kActivatedSlope), slopes.floats(kGateUpSlope));
-    tools_.products.grouped_weight_gradient(ends_, slopes.floats(kGateUpSlope),
-                                            rows.floats(kGathered), gate_up_, dgate_up_);
+    if (dgate_up_ != nullptr)
+      tools_.products.grouped_weight_gradient(ends_, slopes.floats(kGateUpSlope),
+                                              rows.floats(kGathered), gate_up_, dgate_up_);
     tools_.products.grouped_input_gradient(ends_, slopes.floats(kGateUpSlope), gate_up_,
                                            slopes.floats(kGatheredSlope));
+    tools_.adapters.backward(gate_up_, runs_, rows.floats(kGathered), slopes.floats(kGateUpSlope),
+                             slopes.floats(kGatheredSlope));
     router_.backward(tools_, num_rows, normed, slopes.floats(kLogitsSlope), dnormed);
     combine(num_rows, slopes.floats(kGatheredSlope), rows, nullptr, dnormed);
     if (spec_.shared_width > 0)
@@ -170,27 +178,46 @@ class Moe final : public Stage {
     });
   }
 
-  /// Fills ends_: the rows of each expert.
-  void count(int64_t num_rows, const Buffers& rows) {
-    std::fill(ends_.begin(), ends_.end(), 0);
-    const int32_t* experts = rows.integers(kExperts);
-    for (int64_t i = 0; i < num_rows * spec_.experts_per_token; ++i)
-      ++ends_[static_cast<size_t>(experts[i])];
-    for (size_t e = 1; e < ends_.size(); ++e) ends_[e] += ends_[e - 1];
+  /// Where pair i belongs in the order of the places: its expert, then its row's adapter.
+  size_t class_of(const int32_t* experts, int64_t i) const {
+    const AdapterProducts& adapters = tools_.adapters;
+    const int64_t kind = adapters.kind_of(i / spec_.experts_per_token);
+    return static_cast<size_t>(experts[i] * adapters.num_kinds() + kind);
   }
 
-  /// places[i]: where pair i (row * experts_per_token + choice) is among the rows sorted by expert;
-  /// sources: the row of each place.
+  /// Fills class_ends_, ends_ and runs_: the places of each class, of each expert, and of each
+  /// expert's adapters.
+  void count(int64_t num_rows, const Buffers& rows) {
+    const int64_t kinds = tools_.adapters.num_kinds();
+    class_ends_.assign(static_cast<size_t>(spec_.num_experts * kinds), 0);
+    runs_.clear();
+    const int32_t* experts = rows.integers(kExperts);
+    for (int64_t i = 0; i < num_rows * spec_.experts_per_token; ++i)
+      ++class_ends_[class_of(experts, i)];
+    int64_t end = 0;
+    for (int64_t expert = 0; expert < spec_.num_experts; ++expert) {
+      for (int64_t kind = 0; kind < kinds; ++kind) {
+        int64_t& count = class_ends_[static_cast<size_t>(expert * kinds + kind)];
+        if (kind > 0 && count > 0)
+          runs_.push_back({static_cast<int32_t>(kind - 1), expert, end, count});
+        count = end += count;
+      }
+      ends_[static_cast<size_t>(expert)] = end;
+    }
+  }
+
+  /// places[i]: where pair i (row * experts_per_token + choice) is among the sorted rows; sources:
+  /// the row of each place.
   void sort(int64_t num_rows, const Buffers& rows) {
     count(num_rows, rows);
-    next_.assign(ends_.size(), 0);
-    for (size_t e = 1; e < ends_.size(); ++e) next_[e] = ends_[e - 1];
+    next_.assign(class_ends_.size(), 0);
+    for (size_t c = 1; c < next_.size(); ++c) next_[c] = class_ends_[c - 1];
     const int32_t* experts = rows.integers(kExperts);
     int32_t* places = rows.integers(kPlaces);
     int32_t* sources = rows.integers(kSources);
     const int64_t k = spec_.experts_per_token;
     for (int64_t i = 0; i < num_rows * k; ++i) {
-      const int64_t place = next_[static_cast<size_t>(experts[i])]++;
+      const int64_t place = next_[class_of(experts, i)]++;
       places[i] = static_cast<int32_t>(place);
       sources[place] = static_cast<int32_t>(i / k);
     }
@@ -263,8 +290,10 @@ class Moe final : public Stage {
   float* dgate_up_ = nullptr;
   float* ddown_ = nullptr;
   // Scratch.
-  std::vector<int64_t> ends_;  // of each expert's places
+  std::vector<int64_t> ends_;        // of each expert's places
+  std::vector<int64_t> class_ends_;  // of each expert's and adapter's
   std::vector<int64_t> next_;
+  std::vector<AdapterRun> runs_;
 };
 
 }  // namespace

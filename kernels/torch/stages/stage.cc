@@ -67,13 +67,15 @@ void Linear::bind(const Parameters& parameters, const std::string& name, float* 
 void Linear::forward(const StageTools& tools, int64_t rows, const float* x, const float* residual,
                      float* y) const {
   tools.products.linear(rows, x, weight, bias, residual, y);
+  tools.adapters.forward(weight, tools.adapters.runs(), x, y);
 }
 
 void Linear::backward(const StageTools& tools, int64_t rows, const float* x, const float* dy,
                       float* dx, bool adds) const {
-  tools.products.weight_gradient(rows, dy, x, weight, dweight);
+  if (dweight != nullptr) tools.products.weight_gradient(rows, dy, x, weight, dweight);
   if (dbias != nullptr) tools.products.bias_gradient(rows, weight.columns, dy, dbias);
   tools.products.input_gradient(rows, dy, weight, dx, adds);
+  tools.adapters.backward(weight, tools.adapters.runs(), x, dy, dx);
 }
 
 void swiglu(const StageTools& tools, int64_t rows, int64_t width, const float* gate_up,

@@ -21,6 +21,7 @@
 #include "kernels/engine/row_batch.h"
 #include "kernels/models/config.h"
 #include "kernels/ops/ops.h"
+#include "kernels/torch/adapters.h"
 #include "kernels/torch/product.h"
 #include "kernels/torch/weights.h"
 
@@ -85,6 +86,7 @@ class SharedBuffers {
 struct StageTools {
   const CpuOps& ops;
   Products& products;
+  AdapterProducts& adapters;
   std::vector<float>& room;  // scratch
   int64_t hidden_size = 0;
   float epsilon = 0;  // of RMS norms
@@ -106,7 +108,8 @@ class Stage {
   /// `residual`: the gradient of the output; becomes that of the input.
   virtual void backward(const StepInput& step, const Buffers& rows, const Buffers& slopes,
                         const float* input, float* residual) = 0;
-  /// The flat buffer that gradients are added to, in the layout of the table.
+  /// The flat buffer that gradients are added to, in the layout of the table. Never called: the
+  /// weights are frozen, and backward makes no gradients of them.
   virtual void bind_gradients(float* flat) = 0;
 };
 
@@ -147,7 +150,7 @@ struct Norm {
                 const float* dy, float* dx) const;
 };
 
-/// A product and its bias.
+/// A product and its bias, and what the adapters of the step's rows add.
 struct Linear {
   Matrix weight;
   const float* bias = nullptr;

@@ -18,9 +18,6 @@ void grow(std::vector<float>& values, int64_t count) {
 
 }  // namespace
 
-TrainingHead::TrainingHead(Decoder& decoder, const LossOptions& options)
-    : decoder_(decoder), options_(options) {}
-
 int64_t TrainingHead::chunk_rows() const {
   return std::max<int64_t>(kChunkRowsMin, kLogitsMax / decoder_.config().vocab_size);
 }
@@ -41,8 +38,8 @@ float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const flo
 }
 
 TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float* logits,
-                                                LossKind loss, double per_token,
-                                                KeptLogits& kept) const {
+                                                LossKind loss, const LossOptions& options,
+                                                double per_token, KeptLogits& kept) const {
   const int64_t vocab = decoder_.config().vocab_size;
   const CpuOps& ops = decoder_.tools().ops;
   const float scale = target.inverse_temperature;
@@ -64,7 +61,7 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
   const float log_pi = row[label] * scale - stats.log_normalizer;
   const TokenLoss token = loss == LossKind::kCrossEntropy
                               ? cross_entropy_loss(log_pi)
-                              : dppo_loss(log_pi, target.logprob, target.advantage, options_);
+                              : dppo_loss(log_pi, target.logprob, target.advantage, options);
   ops.softmax_backward({.vocab_size = size,
                         .inverse_temperature = scale,
                         .log_normalizer = stats.log_normalizer,
@@ -79,7 +76,8 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
 }
 
 void TrainingHead::learn(std::span<const TrainTarget> targets, const float* normed, LossKind loss,
-                         double per_token, float* dnormed, LossSums& sums) {
+                         const LossOptions& options, double per_token, float* dnormed,
+                         LossSums& sums) {
   const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
   kept_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
   while (!targets.empty()) {
@@ -91,7 +89,8 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, const float* norm
       KeptLogits& kept = kept_[static_cast<size_t>(at::get_thread_num())];
       for (int64_t i = begin; i < end; ++i) {
         const auto index = static_cast<size_t>(i);
-        learned_[index] = learn_token(chunk[index], logits + i * vocab, loss, per_token, kept);
+        learned_[index] =
+            learn_token(chunk[index], logits + i * vocab, loss, options, per_token, kept);
       }
     });
     for (const auto& [token, entropy] : learned_) {

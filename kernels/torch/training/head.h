@@ -28,13 +28,13 @@ struct LossSums {
 
 class TrainingHead {
  public:
-  TrainingHead(Decoder& decoder, const LossOptions& options);
+  explicit TrainingHead(Decoder& decoder) : decoder_(decoder) {}
 
-  /// Adds the losses of `targets` to `sums`, the gradient of the head's weights to their buffer,
-  /// and that of the rows of `normed` [rows, hidden] to `dnormed`. `per_token`: 1 / loss tokens of
-  /// the step.
+  /// Adds the losses of `targets` to `sums`, the gradient of the head's weights to their buffer, if
+  /// one is bound, and that of the rows of `normed` [rows, hidden] to `dnormed`. `per_token`: 1 /
+  /// loss tokens of the step.
   void learn(std::span<const TrainTarget> targets, const float* normed, LossKind loss,
-             double per_token, float* dnormed, LossSums& sums);
+             const LossOptions& options, double per_token, float* dnormed, LossSums& sums);
   /// The log-probability of each target's label at temperature 1, appended.
   void score(std::span<const TrainTarget> targets, const float* normed,
              std::vector<float>& logprobs);
@@ -53,11 +53,10 @@ class TrainingHead {
   /// Gathers the rows of `targets` and makes their logits.
   float* make_logits(std::span<const TrainTarget> targets, const float* normed);
   /// The loss of a token; its row of logits becomes their gradient.
-  Learned learn_token(const TrainTarget& target, float* logits, LossKind loss, double per_token,
-                      KeptLogits& kept) const;
+  Learned learn_token(const TrainTarget& target, float* logits, LossKind loss,
+                      const LossOptions& options, double per_token, KeptLogits& kept) const;
 
   Decoder& decoder_;
-  const LossOptions options_;
   // Scratch.
   std::vector<float> picked_;   // [chunk rows, hidden]
   std::vector<float> dpicked_;  // [chunk rows, hidden]

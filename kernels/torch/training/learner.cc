@@ -5,20 +5,17 @@
 #include <cstdio>
 
 #include "graph/base/files.h"
+#include "kernels/models/adapter_folder.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/memory.h"
-#include "kernels/torch/parallel.h"
-#include "kernels/torch/training/optimizer_state.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
 namespace {
-
-constexpr int64_t kPartOfSquares = int64_t{1} << 16;  // their sums are added in order
 
 int64_t count_loss_tokens(const TrainBatch& batch) {
   int64_t count = 0;
@@ -35,20 +32,54 @@ Recompute recompute_of(std::string_view name) {
 }  // namespace
 
 TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
+    : TorchLearner(options, std::move(model), {}, {}) {
+  trained_.push_back({{},
+                      {options.loss, options.optimizer, options.schedule, options.max_steps},
+                      nullptr,
+                      TrainedTensors(table_, weights_.flat())});
+  decoder_.bind_gradients(trained_.front().tensors.gradients());
+}
+
+TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+                           std::span<const AdapterTraining> adapters)
     : options_(options),
       model_(std::move(model)),
+      base_(std::move(base)),
       table_(model_.config),
       kept_batches_(options.debug.batch_folder, static_cast<size_t>(options.debug.batches_max)),
       weights_(table_, numerics_of(options.numerics), DecoderWeights::Use::kLearner),
-      gradients_(zero_floats(table_.count())),
-      first_moments_(zero_floats(table_.count())),
-      second_moments_(zero_floats(table_.count())),
       decoder_(model_.config, weights_),
       pass_(decoder_, recompute_of(options.recompute)),
-      head_(decoder_, options.loss) {
-  decoder_.bind_gradients(gradients_.mutable_data_ptr<float>());
+      head_(decoder_) {
+  for (const auto& [tenant, config, rules] : adapters) {
+    auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, config),
+                                                    DecoderWeights::Use::kLearner);
+    initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
+    TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
+    adapter->bind_gradients(tensors.gradients());
+    decoder_.adapters().set(static_cast<int32_t>(trained_.size()), adapter.get());
+    trained_.push_back({tenant, rules, std::move(adapter), std::move(tensors)});
+  }
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
+}
+
+Result<TorchLearner::Trained*> TorchLearner::trained_of(TenantSlot tenant) {
+  for (auto& trained : trained_)
+    if (trained.adapter == nullptr || trained.tenant == tenant) return &trained;
+  return error(Code::kNotFound, "this learner has no adapter of tenant {}", tenant)
+      .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
+}
+
+Result<TenantSlot> TorchLearner::only_tenant() const {
+  if (trained_.size() == 1) return trained_.front().tenant;
+  return error(Code::kInvalid, "this learner trains adapters of {} tenants", trained_.size())
+      .note("say whose is meant");
+}
+
+int32_t TorchLearner::slot_of(const Trained& trained) const {
+  if (trained.adapter == nullptr) return kNoAdapter;
+  return static_cast<int32_t>(&trained - trained_.data());
 }
 
 void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
@@ -60,28 +91,19 @@ void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
 }
 
 /// A debug file that cannot be written is no reason to train otherwise than without it.
-void TorchLearner::keep_batch(const TrainBatch& batch) {
-  const Status kept = kept_batches_.keep(num_steps_ + 1, batch);
+void TorchLearner::keep_batch(const TrainBatch& batch, int64_t step) {
+  const Status kept = kept_batches_.keep(step, batch);
   if (kept.ok() || std::exchange(has_warned_, true)) return;
-  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", num_steps_ + 1,
+  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", step,
              kept.error().text());
 }
 
-Status TorchLearner::dump() {
-  auto all = gradients();
+Status TorchLearner::dump(const Trained& trained) {
+  auto all = trained.tensors.copy_gradients();
   std::reverse(all.begin(), all.end());
   dump_.add("gradient", all);
-  dump_.add("weight", copy_parameters(table_, weights_.flat().const_data_ptr<float>()));
+  dump_.add("weight", trained.tensors.copy_weights());
   return dump_.write(options_.debug.dump_folder);
-}
-
-std::string TorchLearner::broken_gradient() {
-  const float* gradients = gradients_.const_data_ptr<float>();
-  for (const auto& slice : table_.slices())
-    for (int64_t i = 0; i < slice.count; ++i)
-      if (!std::isfinite(gradients[slice.offset + i]))
-        return fmt::format("'{}' ({} at element {})", slice.name, gradients[slice.offset + i], i);
-  return "none of the tensors";
 }
 
 Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
@@ -97,122 +119,100 @@ void TorchLearner::randomize(uint64_t seed) {
                        weights_.flat().mutable_data_ptr<float>());
 }
 
-void TorchLearner::accumulate(const MicroBatch& batch, LossKind loss, double per_token,
+Status TorchLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
+  if (trained->adapter == nullptr)
+    return error(Code::kInvalid, "this learner trains whole weights, no adapter");
+  return trained->adapter->load(tensors);
+}
+
+void TorchLearner::accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,
                               LossSums& sums) {
+  for (auto& span : batch.rows.spans) span.adapter = slot_of(trained);
   const float* normed = pass_.forward(batch.rows);
   dnormed_.assign(static_cast<size_t>(batch.rows.num_rows() * model_.config.hidden_size), 0.0F);
-  head_.learn(batch.targets, normed, loss, per_token, dnormed_.data(), sums);
+  head_.learn(batch.targets, normed, loss, trained.rules.loss, per_token, dnormed_.data(), sums);
   pass_.backward(batch.rows, dnormed_.data());
-}
-
-double TorchLearner::gradient_norm() {
-  const float* gradients = gradients_.const_data_ptr<float>();
-  const int64_t count = table_.trained_count();
-  const int64_t parts = (count + kPartOfSquares - 1) / kPartOfSquares;
-  squares_.resize(static_cast<size_t>(parts));
-  share(parts, count, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      squares_[static_cast<size_t>(i)] = cpu_ops().sum_of_squares(
-          gradients + i * kPartOfSquares, std::min(kPartOfSquares, count - i * kPartOfSquares));
-  });
-  double sum = 0;
-  for (const double part : squares_) sum += part;
-  return std::sqrt(sum);
-}
-
-void TorchLearner::update(TrainReport& report) {
-  const OptimizerOptions& optimizer = options_.optimizer;
-  report.grad_norm = gradient_norm();
-  if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
-    report.skipped = true;
-    report.skip_reason = fmt::format("the gradient is not finite (norm {}, loss {}), first in {}",
-                                     report.grad_norm, report.loss, broken_gradient());
-    return;
-  }
-  ++num_steps_;
-  const double max_norm = optimizer.max_norm;
-  const bool clip = max_norm > 0 && report.grad_norm > max_norm;
-  const auto steps = static_cast<double>(num_steps_);
-  share(
-      table_.trained_count(), 8 * table_.trained_count(),
-      [&](int64_t begin, int64_t end) {
-        cpu_ops().adamw(
-            {.count = end - begin,
-             .weights = weights_.flat().mutable_data_ptr<float>() + begin,
-             .gradients = gradients_.const_data_ptr<float>() + begin,
-             .first_moments = first_moments_.mutable_data_ptr<float>() + begin,
-             .second_moments = second_moments_.mutable_data_ptr<float>() + begin,
-             .gradient_scale = clip ? static_cast<float>(max_norm / report.grad_norm) : 1.0F,
-             .lr = static_cast<float>(report.learning_rate),
-             .weight_decay = static_cast<float>(optimizer.weight_decay),
-             .beta1 = static_cast<float>(optimizer.beta1),
-             .beta2 = static_cast<float>(optimizer.beta2),
-             .epsilon = static_cast<float>(optimizer.epsilon),
-             .correction1 = static_cast<float>(1 - std::pow(optimizer.beta1, steps)),
-             .correction2 = static_cast<float>(1 - std::pow(optimizer.beta2, steps))});
-      },
-      64);
 }
 
 Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
                                        const StopRequested& stop_requested) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
   RETURN_IF_ERROR(check_samples(batch, limits()));
-  if (!options_.debug.batch_folder.empty()) keep_batch(batch);
+  if (!options_.debug.batch_folder.empty()) keep_batch(batch, trained->tensors.num_steps() + 1);
   broken_.clear();
   dump_ = {};
   // An older dump must not be taken for that of a step that fails.
   if (!options_.debug.dump_folder.empty())
     RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
   micro_batch_ = 0;
-  return at_boundary("training step", [&]() -> Result<TrainReport> {
-    TrainReport report;
-    for (const auto& sample : batch.samples)
-      report.num_tokens += static_cast<int64_t>(sample.tokens.size());
-    report.num_loss_tokens = count_loss_tokens(batch);
-    report.learning_rate =
-        learning_rate(options_.schedule, options_.optimizer.lr, options_.max_steps, num_steps_ + 1);
-    if (report.num_loss_tokens == 0) {
-      report.skipped = true;
-      report.skip_reason = "no token of the batch has a loss";
-      return report;
-    }
-    const auto batches = pack(batch.samples, options_.micro_batch_tokens);
-    const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
-    LossSums sums;
-    gradients_.zero_();
-    for (const auto& micro_batch : batches) {
-      if (stop_requested && stop_requested())
-        return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches",
-                     report.num_micro_batches, batches.size());
-      accumulate(micro_batch, batch.loss, per_token, sums);
-      ++report.num_micro_batches;
-      ++micro_batch_;
-      if (broken_.empty()) continue;
-      report.skipped = true;
-      report.skip_reason = fmt::format("{} (step {})", broken_, num_steps_ + 1);
-      if (!options_.debug.dump_folder.empty())
-        RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
-      return report;
-    }
-    report.loss = sums.loss * per_token;
-    report.entropy_mean = sums.entropy * per_token;
-    report.mismatch_kl_mean = sums.mismatch_kl * per_token;
-    report.mismatch_kl_max = sums.mismatch_kl_max;
-    report.masked_fraction = static_cast<double>(sums.masked) * per_token;
-    update(report);
-    if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump());
+  return at_boundary("training step", [&] { return run_step(batch, *trained, stop_requested); });
+}
+
+Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& trained,
+                                           const StopRequested& stop_requested) {
+  const TrainingRules& rules = trained.rules;
+  const int64_t step = trained.tensors.num_steps() + 1;
+  TrainReport report;
+  for (const auto& sample : batch.samples)
+    report.num_tokens += static_cast<int64_t>(sample.tokens.size());
+  report.num_loss_tokens = count_loss_tokens(batch);
+  report.learning_rate = learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, step);
+  if (report.num_loss_tokens == 0) {
+    report.skipped = true;
+    report.skip_reason = "no token of the batch has a loss";
     return report;
-  });
+  }
+  auto batches = pack(batch.samples, options_.micro_batch_tokens);
+  const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
+  LossSums sums;
+  trained.tensors.clear_gradients();
+  for (auto& micro_batch : batches) {
+    if (stop_requested && stop_requested())
+      return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches",
+                   report.num_micro_batches, batches.size());
+    accumulate(micro_batch, trained, batch.loss, per_token, sums);
+    ++report.num_micro_batches;
+    ++micro_batch_;
+    if (broken_.empty()) continue;
+    report.skipped = true;
+    report.skip_reason = fmt::format("{} (step {})", broken_, step);
+    if (!options_.debug.dump_folder.empty())
+      RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
+    return report;
+  }
+  report.loss = sums.loss * per_token;
+  report.entropy_mean = sums.entropy * per_token;
+  report.mismatch_kl_mean = sums.mismatch_kl * per_token;
+  report.mismatch_kl_max = sums.mismatch_kl_max;
+  report.masked_fraction = static_cast<double>(sums.masked) * per_token;
+  trained.tensors.update(rules.optimizer, report);
+  if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
+  return report;
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(PolicyVersion version) {
+  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
+  return snapshot(tenant, version);
+}
+
+Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(TenantSlot tenant,
+                                                                     PolicyVersion version) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   auto taken = std::make_shared<WeightSnapshot>();
   taken->version = version;
-  taken->tensors = copy_parameters(table_, weights_.flat().const_data_ptr<float>());
+  taken->tensors = trained->tensors.copy_weights();
   return std::shared_ptr<const WeightSnapshot>(std::move(taken));
 }
 
 Result<std::vector<float>> TorchLearner::score(const std::vector<int32_t>& tokens) {
+  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
+  return score(tenant, tokens);
+}
+
+Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
+                                               const std::vector<int32_t>& tokens) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   TrainBatch batch;
   batch.loss = LossKind::kCrossEntropy;
   TrainSample& sample = batch.samples.emplace_back();
@@ -222,8 +222,9 @@ Result<std::vector<float>> TorchLearner::score(const std::vector<int32_t>& token
   if (!checked.ok()) return Error(checked.error());
   return at_boundary("scoring", [&]() -> Result<std::vector<float>> {
     std::vector<float> logprobs;
-    const auto batches = pack(batch.samples, static_cast<int32_t>(tokens.size()));
+    auto batches = pack(batch.samples, static_cast<int32_t>(tokens.size()));
     if (batches.empty()) return logprobs;
+    for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
     const float* normed = pass_.forward(batches.front().rows);
     head_.score(batches.front().targets, normed, logprobs);
     return logprobs;
@@ -231,55 +232,71 @@ Result<std::vector<float>> TorchLearner::score(const std::vector<int32_t>& token
 }
 
 Status TorchLearner::save(const std::filesystem::path& folder) {
-  auto tensors = copy_parameters(table_, weights_.flat().const_data_ptr<float>());
-  tensors.insert(tensors.end(), unused_.begin(), unused_.end());
-  RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
-  const OptimizerState state{num_steps_, first_moments_.const_data_ptr<float>(),
-                             second_moments_.const_data_ptr<float>()};
-  RETURN_IF_ERROR(write_optimizer_state(folder / "learner", table_, state));
+  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
+  return save(tenant, folder);
+}
+
+Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
+  if (trained->adapter != nullptr) {
+    RETURN_IF_ERROR(write_adapter_folder(folder / "weights", trained->adapter->table(), base_,
+                                         trained->tensors.weights()));
+  } else {
+    auto tensors = trained->tensors.copy_weights();
+    tensors.insert(tensors.end(), unused_.begin(), unused_.end());
+    RETURN_IF_ERROR(write_model_folder(folder / "weights", model_, tensors));
+  }
+  RETURN_IF_ERROR(trained->tensors.save(folder / "learner"));
   return system_files().sync(folder);
 }
 
 Status TorchLearner::load(const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
+  return load(tenant, folder);
+}
+
+Status TorchLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
+  const auto weights = folder / "weights";
   return at_boundary("loading a learner", [&]() -> Status {
-    const at::Tensor weights = zero_floats(table_.count());
-    const at::Tensor first = zero_floats(table_.count());
-    const at::Tensor second = zero_floats(table_.count());
-    ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(folder / "weights"));
-    Status filled = fill_parameters(table_, tensors, weights.mutable_data_ptr<float>());
-    if (!filled.ok()) return Error(filled.error()).while_doing((folder / "weights").string());
-    ASSIGN_OR_RETURN(
-        const int64_t num_steps,
-        read_optimizer_state(folder / "learner", table_, first.mutable_data_ptr<float>(),
-                             second.mutable_data_ptr<float>()));
-    weights_.flat().copy_(weights);
-    first_moments_.copy_(first);
-    second_moments_.copy_(second);
-    num_steps_ = num_steps;
+    std::vector<WeightTensor> tensors;
+    if (trained->adapter != nullptr) {
+      ASSIGN_OR_RETURN(auto read, read_adapter_folder(weights, model_.config));
+      Status same = check_same_adapter(trained->adapter->table().config(), read.config);
+      if (!same.ok()) return Error(same.error()).while_doing(weights.string());
+      tensors = std::move(read.tensors);
+    } else {
+      ASSIGN_OR_RETURN(tensors, read_model_tensors(weights));
+    }
+    Status loaded = trained->tensors.load(tensors, folder / "learner");
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(folder.string());
     return ok();
   });
 }
 
 std::string TorchLearner::describe() const {
-  return fmt::format("{} optimizer steps, {} parameters", num_steps_, table_.num_parameters());
+  if (trained_.front().adapter == nullptr)
+    return fmt::format("{} optimizer steps, {} parameters", trained_.front().tensors.num_steps(),
+                       table_.num_parameters());
+  int64_t num_steps = 0, num_parameters = 0;
+  for (const auto& trained : trained_) {
+    num_steps += trained.tensors.num_steps();
+    num_parameters += trained.tensors.table().num_parameters();
+  }
+  return fmt::format("{} optimizer steps, {} adapters of {} parameters on {} that are frozen",
+                     num_steps, trained_.size(), num_parameters, table_.num_parameters());
 }
 
-std::vector<WeightTensor> TorchLearner::gradients() {
-  auto all = copy_parameters(table_, gradients_.const_data_ptr<float>());
-  std::erase_if(all, [&](const WeightTensor& tensor) {
-    for (const auto& slice : table_.slices())
-      if (slice.name == tensor.name) return !table_.parameters()[slice.parameter].is_trained;
-    return true;
-  });
-  return all;
+std::vector<WeightTensor> TorchLearner::gradients(TenantSlot tenant) {
+  return trained_of(tenant).value()->tensors.copy_gradients();
 }
 
 namespace {
 
-Status check_options(const LearnerOptions& options) {
-  RETURN_IF_ERROR(validate(options.loss));
-  RETURN_IF_ERROR(validate(options.schedule, options.optimizer.lr, options.max_steps));
-  const OptimizerOptions& optimizer = options.optimizer;
+Status check_rules(const TrainingRules& rules) {
+  RETURN_IF_ERROR(validate(rules.loss));
+  RETURN_IF_ERROR(validate(rules.schedule, rules.optimizer.lr, rules.max_steps));
+  const OptimizerOptions& optimizer = rules.optimizer;
   if (optimizer.kind != "adamw")
     return error(Code::kInvalid, "unknown optimizer '{}'", optimizer.kind)
         .note("known optimizers: adamw");
@@ -291,19 +308,48 @@ Status check_options(const LearnerOptions& options) {
     return error(Code::kInvalid,
                  "epsilon {} must be above 0, weight_decay {} and max_norm {} 0 or above",
                  optimizer.epsilon, optimizer.weight_decay, optimizer.max_norm);
+  return ok();
+}
+
+Status check_options(const LearnerOptions& options) {
+  if (const std::string why = why_not_on(options.device); !why.empty())
+    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   if (options.micro_batch_tokens < 1 || options.threads < 0)
     return error(Code::kInvalid, "micro_batch_tokens {} must be at least 1, threads {} 0 or above",
                  options.micro_batch_tokens, options.threads);
   return ok();
 }
 
-}  // namespace
+Status check_adapters(std::span<const AdapterTraining> adapters) {
+  if (adapters.empty() || adapters.size() > kAdaptersOfLearnerMax)
+    return error(Code::kInvalid, "a learner of {} adapters: it may have 1 to {}", adapters.size(),
+                 kAdaptersOfLearnerMax);
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    const auto& [tenant, adapter, rules] = adapters[i];
+    for (const auto& other : adapters.first(i))
+      if (other.tenant == tenant)
+        return error(Code::kInvalid, "tenant {} has two adapters in one learner", tenant)
+            .note("a tenant trains one adapter");
+    Status valid = validate(adapter);
+    if (valid.ok()) valid = check_rules(rules);
+    if (!valid.ok()) return Error(valid.error()).while_doing(fmt::format("tenant {}", tenant));
+  }
+  return ok();
+}
 
-Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
-                                                    const std::filesystem::path& model_folder) {
-  if (const std::string why = why_not_on(options.device); !why.empty())
-    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
-  RETURN_IF_ERROR(check_options(options));
+double bytes_needed(const ModelConfig& config, std::span<const AdapterTraining> adapters) {
+  const TensorTable table(config);
+  if (adapters.empty()) return bytes_needed_to_train(table);
+  double bytes = sizeof(float) * static_cast<double>(table.count());
+  for (const auto& training : adapters)
+    bytes += bytes_needed_to_train(AdapterTable(table, training.adapter).tensors());
+  return bytes;
+}
+
+/// Of the whole weights without `adapters`.
+Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
+                                              const std::filesystem::path& model_folder,
+                                              std::span<const AdapterTraining> adapters) {
   ASSIGN_OR_RETURN(auto model, read_model_folder(model_folder));
   Status supported = check_is_supported(model.config);
   if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
@@ -312,14 +358,17 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
     RETURN_IF_ERROR(
         KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
   RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
-                               bytes_needed_to_train(TensorTable(model.config))));
+                               bytes_needed(model.config, adapters)));
   const auto tensors = read_model_tensors(model_folder);
   const bool random =
       !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
   if (!tensors.ok() && !random) return Error(tensors.error());
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
-    auto learner = std::make_unique<TorchLearner>(options, std::move(model));
+    auto learner = adapters.empty()
+                       ? std::make_unique<TorchLearner>(options, std::move(model))
+                       : std::make_unique<TorchLearner>(options, std::move(model),
+                                                        model_folder.string(), adapters);
     if (random) {
       learner->randomize(static_cast<uint64_t>(options.init_seed));
       return std::unique_ptr<Learner>(std::move(learner));
@@ -328,6 +377,24 @@ Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& option
     if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
     return std::unique_ptr<Learner>(std::move(learner));
   });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Learner>> make_torch_learner(const LearnerOptions& options,
+                                                    const std::filesystem::path& model_folder) {
+  RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(
+      check_rules({options.loss, options.optimizer, options.schedule, options.max_steps}));
+  return make_learner(options, model_folder, {});
+}
+
+Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
+    const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+    const std::filesystem::path& model_folder) {
+  RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(check_adapters(adapters));
+  return make_learner(options, model_folder, adapters);
 }
 
 }  // namespace primerl

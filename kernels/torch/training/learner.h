@@ -1,19 +1,26 @@
-/// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32.
+/// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32. It trains
+/// the whole weights, or adapters of several tenants on weights that are frozen.
 ///
 /// A step is one pass over micro-batches that add to one flat gradient, then clip and update; until
-/// the update nothing but scratch memory changes, so leaving early needs no undoing. With invariant
+/// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
+/// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
+/// clip and count of steps: a step of one tenant touches nothing of another. With invariant
 /// numerics a step is equal to the bit on any number of compute threads. One thread: the one that
 /// made it.
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/models/folder.h"
 #include "kernels/torch/training/head.h"
 #include "kernels/torch/training/step_dump.h"
+#include "kernels/torch/training/trained_tensors.h"
 #include "kernels/torch/training/training_pass.h"
+#include "kernels/train/adapter_training.h"
 #include "kernels/train/kept_batches.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
@@ -23,66 +30,91 @@ namespace primerl {
 
 class TorchLearner final : public Learner {
  public:
+  /// Trains the whole weights; a batch may be of any tenant.
   TorchLearner(const LearnerOptions& options, ModelFolder model);
+  /// Trains an adapter for each of `adapters`, which are valid and of different tenants. Loss,
+  /// optimizer and schedule are theirs, not those of `options`. `base` is the folder of `model`.
+  TorchLearner(const LearnerOptions& options, ModelFolder model, std::string base,
+               std::span<const AdapterTraining> adapters);
 
-  /// Fills the weights; the optimizer starts anew.
+  /// Fills the weights, which adapters leave as they are; the optimizer starts anew.
   Status fill(const std::vector<WeightTensor>& tensors);
+  /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
+  Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
 
   /// Random weights of a seed, as the model's config wants them.
   void randomize(uint64_t seed);
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override;
-  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
-  Status save(const std::filesystem::path& folder) override;
-  Status load(const std::filesystem::path& folder) override;
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
   std::string describe() const override;
 
+  /// Of the whole weights, or of the only adapter there is: with several the calls below say whose.
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override;
+  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
+  Status save(const std::filesystem::path& folder) override;
+  Status load(const std::filesystem::path& folder) override;
+
+  /// Adapter tensors alone (adapter.h) with the default key; whole weights are any tenant's.
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant, PolicyVersion version);
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens);
+  /// `weights/` is a PEFT folder where an adapter is trained.
+  Status save(TenantSlot tenant, const std::filesystem::path& folder);
+  Status load(TenantSlot tenant, const std::filesystem::path& folder);
+
   /// Shows the activations of every forward pass from now on.
   void visit(ActivationVisitor visitor) { pass_.visit(std::move(visitor)); }
 
   /// The gradient of the last step before the clip, of what is trained: for tests.
-  std::vector<WeightTensor> gradients();
+  std::vector<WeightTensor> gradients(TenantSlot tenant = TenantSlot(0));
 
  private:
-  void accumulate(const MicroBatch& batch, LossKind loss, double per_token, LossSums& sums);
+  /// What one optimizer trains, of one tenant.
+  struct Trained {
+    TenantSlot tenant;
+    TrainingRules rules;
+    std::unique_ptr<AdapterWeights> adapter;  // null: the whole weights, of any tenant
+    TrainedTensors tensors;
+  };
+
+  /// That of `tenant`.
+  Result<Trained*> trained_of(TenantSlot tenant);
+  /// That of the only tenant.
+  Result<TenantSlot> only_tenant() const;
+  /// Its adapter's slot in the decoder.
+  int32_t slot_of(const Trained& trained) const;
+  void accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,
+                  LossSums& sums);
+  Result<TrainReport> run_step(const TrainBatch& batch, Trained& trained,
+                               const StopRequested& stop_requested);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
-  void keep_batch(const TrainBatch& batch);
-  Status dump();
-  /// The first tensor whose gradient is not finite, as "NAME (NaN at ...)".
-  std::string broken_gradient();
-  double gradient_norm();
-  void update(TrainReport& report);
+  void keep_batch(const TrainBatch& batch, int64_t step);
+  Status dump(const Trained& trained);
 
   // Constant after construction.
   const LearnerOptions options_;
   const ModelFolder model_;
+  const std::string base_;  // its folder, where adapters are trained
   const TensorTable table_;
   KeptBatches kept_batches_;
   bool has_warned_ = false;  // that one was not kept
-  // The model and its optimizer: [table.count()] each.
   DecoderWeights weights_;
-  at::Tensor gradients_;
-  at::Tensor first_moments_;
-  at::Tensor second_moments_;
-  int64_t num_steps_ = 0;  // optimizer steps done
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
   Decoder decoder_;
   TrainingPass pass_;
   TrainingHead head_;
+  std::vector<Trained> trained_;  // an adapter's index is its slot in the decoder
   // Of a step that is looked at.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
   // Scratch.
   std::vector<float> dnormed_;  // [rows, hidden]
-  std::vector<double> squares_;
 };
 
 }  // namespace primerl

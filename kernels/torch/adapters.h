@@ -1,0 +1,121 @@
+/// Adapters at work: what they add to the products of a decoder, forward and backward.
+///
+/// AdapterWeights is one adapter as products read it; AdapterProducts adds those of a step's rows.
+/// Each row has the adapter of its span's slot, or none, and its result depends on that adapter and
+/// that row alone: each adapter's products are linear_rows (ops.h) of its own rank, in fast
+/// numerics as well. What a base product gave comes first, then the adapter's part is added to it:
+/// y = (residual + bias + x W') + (scaling * x A') B'. One thread, which shares work out over its
+/// compute threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/engine/row_batch.h"
+#include "kernels/models/adapter.h"
+#include "kernels/torch/product.h"
+#include "kernels/torch/weights.h"
+
+namespace primerl {
+
+class AdapterWeights {
+ public:
+  /// One targeted linear: columns [column, column + b.columns) of a matrix of the model.
+  struct Part {
+    int64_t column = 0;
+    Matrix a;             // [rank, inputs]
+    Matrix b;             // [outputs, rank]
+    float* da = nullptr;  // their gradients, of a learner
+    float* db = nullptr;
+  };
+
+  /// All numbers are 0: it adds nothing.
+  AdapterWeights(AdapterTable table, DecoderWeights::Use use);
+  AdapterWeights(const AdapterWeights&) = delete;
+  AdapterWeights& operator=(const AdapterWeights&) = delete;
+
+  const AdapterTable& table() const { return table_; }
+  float scaling() const {
+    return *weights_.vector(table_.tensors().parameters().size() - 1);  // the last
+  }
+  /// Of group `group` of the model's parameter of index `parameter`; none where it has no target.
+  std::span<const Part> parts(size_t parameter, int64_t group) const;
+
+  /// Takes what a folder or a snapshot has; all or nothing.
+  Status load(const std::vector<WeightTensor>& tensors) { return weights_.load(tensors); }
+  /// The flat buffer that gradients are added to, in the layout of table().tensors().
+  void bind_gradients(float* flat);
+  /// [table().tensors().count()]: of a learner.
+  at::Tensor& flat() { return weights_.flat(); }
+
+ private:
+  struct Range {
+    size_t first = 0, per_group = 0;
+  };
+
+  const AdapterTable table_;
+  DecoderWeights weights_;
+  std::vector<Part> parts_;    // as table_.linears()
+  std::vector<Range> ranges_;  // by parameter of the model
+};
+
+/// Rows [first, first + rows) of one group of a product, with one adapter.
+struct AdapterRun {
+  int32_t slot = 0;
+  int64_t group = 0;
+  int64_t first = 0;
+  int64_t rows = 0;
+};
+
+class AdapterProducts {
+ public:
+  explicit AdapterProducts(Products& products) : products_(products) {}
+
+  /// The adapter of a slot from the next begin() on, which outlives its use; null: none.
+  void set(int32_t slot, const AdapterWeights* adapter);
+  /// Which rows of the step have which adapter.
+  void begin(const RowBatch& batch);
+  std::span<const AdapterRun> runs() const { return runs_; }
+
+  /// A row's kind is 0 without an adapter, else 1 + its slot: for who sorts rows.
+  int64_t num_kinds() const { return runs_.empty() ? 1 : 1 + std::ssize(slots_); }
+  int64_t kind_of(int64_t row) const {
+    return runs_.empty() ? 0 : kinds_[static_cast<size_t>(row)];
+  }
+
+  /// y += what the adapters of `runs` add to x * weight'.
+  void forward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x, float* y);
+  /// Adds the gradients of A and B, and that of x to `dx`. The rows of one adapter and group are
+  /// one run.
+  void backward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
+                const float* dy, float* dx);
+
+ private:
+  using Part = AdapterWeights::Part;
+  /// One part of one run.
+  struct Job {
+    AdapterRun run;
+    const Part* part = nullptr;
+    float scaling = 0;
+    size_t index = 0;    // of the part in its run
+    float* u = nullptr;  // [rows, rank]
+    float* du = nullptr;
+  };
+
+  /// Fills jobs_; those of a run follow each other.
+  void list_jobs(const Matrix& weight, std::span<const AdapterRun> runs, bool is_backward);
+  void scale(bool is_backward);
+
+  Products& products_;
+  std::vector<const AdapterWeights*> slots_;
+  // Of the step.
+  std::vector<AdapterRun> runs_;
+  std::vector<int32_t> kinds_;  // by row, where there is a run
+  // Scratch.
+  std::vector<Job> jobs_;
+  std::vector<LinearRowsArgs> tasks_;
+  std::vector<float> room_;
+};
+
+}  // namespace primerl
