@@ -12,6 +12,7 @@ namespace primerl::testing {
 namespace {
 
 const std::string kScript = "tests/torch/make_models.py";
+const std::string kAdapterScript = "tests/torch/make_adapters.py";
 
 std::string read_text(const std::filesystem::path& file) {
   std::ostringstream text;
@@ -19,9 +20,9 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
-Json printed_by_script(const std::string& words) {
+Json printed_by_script(const std::string& words, const std::string& script = kScript) {
   const std::string command =
-      std::string(PRIMERL_PYTHON) + " '" PRIMERL_SOURCE_DIR "/" + kScript + "' " + words;
+      std::string(PRIMERL_PYTHON) + " '" PRIMERL_SOURCE_DIR "/" + script + "' " + words;
   std::FILE* pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
   CHECK(pipe != nullptr, "cannot start " + command);
   std::string text;
@@ -30,6 +31,20 @@ Json printed_by_script(const std::string& words) {
     text.append(part.data(), got);
   CHECK(::pclose(pipe) == 0, command + " failed");
   return parse_json(text, command).value();
+}
+
+const Json& read(const std::filesystem::path& folder, const std::string& name) {
+  static std::map<std::string, Json> known;
+  const std::string file = (folder / (name + ".json")).string();
+  const auto found = known.find(file);
+  if (found != known.end()) return found->second;
+  return known.emplace(file, parse_json(read_text(file), file).value()).first->second;
+}
+
+std::vector<double> doubles_of(const Json& values) {
+  std::vector<double> numbers;
+  for (const auto& value : values.as_array()) numbers.push_back(value.as_double());
+  return numbers;
 }
 
 }  // namespace
@@ -41,22 +56,31 @@ std::filesystem::path reference_models() {
   return *folder;
 }
 
-const Json& reference(const std::string& name) {
-  static std::map<std::string, Json> known;
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  const auto file = reference_models() / (name + ".json");
-  return known.emplace(name, parse_json(read_text(file), file.string()).value()).first->second;
+std::filesystem::path reference_adapters() {
+  reference_models();  // which they are put on
+  const auto folder = made_by_python(PRIMERL_PYTHON, "peft", kAdapterScript, "reference_adapters");
+  CHECK(folder.has_value(),
+        "there is no package 'peft' in " PRIMERL_PYTHON ": `scripts/setup.sh --tests` installs it");
+  return *folder;
 }
+
+const Json& reference(const std::string& name) { return read(reference_models(), name); }
+
+const Json& adapter_reference(const std::string& name) { return read(reference_adapters(), name); }
 
 std::vector<double> transformers_logprobs(const std::filesystem::path& folder,
                                           const std::vector<int32_t>& ids) {
   std::string words;
   for (const int32_t id : ids) words += " " + std::to_string(id);
-  const Json values = printed_by_script("--logprobs '" + folder.string() + "'" + words);
-  std::vector<double> logprobs;
-  for (const auto& value : values.as_array()) logprobs.push_back(value.as_double());
-  return logprobs;
+  return doubles_of(printed_by_script("--logprobs '" + folder.string() + "'" + words));
+}
+
+std::vector<double> peft_logprobs(const std::string& how, const std::filesystem::path& base,
+                                  const std::filesystem::path& adapter,
+                                  const std::vector<int32_t>& ids) {
+  std::string words = "--" + how + " '" + base.string() + "' '" + adapter.string() + "'";
+  for (const int32_t id : ids) words += " " + std::to_string(id);
+  return doubles_of(printed_by_script(words, kAdapterScript));
 }
 
 Json transformers_processed(const std::filesystem::path& folder, const Json& wanted) {

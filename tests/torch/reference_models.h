@@ -1,4 +1,5 @@
-/// Folders and numbers that transformers made (make_models.py): the other side of the parity tests.
+/// Folders and numbers that transformers (make_models.py) and peft (make_adapters.py) made: the
+/// other side of the parity tests.
 #pragma once
 
 #include <filesystem>
@@ -10,6 +11,18 @@ namespace primerl::testing {
 
 /// The folder with all models; made on first use, by whichever test process comes first.
 std::filesystem::path reference_models();
+
+/// The folder with adapters on some of them, of the same names.
+std::filesystem::path reference_adapters();
+
+/// What peft says about an adapter.
+const Json& adapter_reference(const std::string& name);
+
+/// The log-probabilities of `ids` with an adapter: `how` is "logprobs", by peft, or "merged", by
+/// transformers with the adapter added to the weights.
+std::vector<double> peft_logprobs(const std::string& how, const std::filesystem::path& base,
+                                  const std::filesystem::path& adapter,
+                                  const std::vector<int32_t>& ids);
 
 /// What transformers says about a model.
 const Json& reference(const std::string& name);
