@@ -183,6 +183,29 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   add_samples(plan, prefill);
 }
 
+void BatchScheduler::group_by_adapter(StepPlan& plan) {
+  RowBatch& rows = plan.rows;
+  if (std::ranges::is_sorted(rows.spans, {}, &RowSpan::adapter)) return;
+  std::ranges::stable_sort(rows.spans, {}, &RowSpan::adapter);
+  grouped_.clear();
+  new_rows_.resize(rows.tokens.size());
+  for (auto& span : rows.spans) {
+    const auto begin = static_cast<size_t>(span.query_begin);
+    span.query_begin = static_cast<int32_t>(grouped_.num_rows());
+    for (size_t row = begin; row < begin + static_cast<size_t>(span.num_queries); ++row) {
+      new_rows_[row] = static_cast<int32_t>(grouped_.num_rows());
+      grouped_.tokens.push_back(rows.tokens[row]);
+      grouped_.positions.push_back(rows.positions[row]);
+      grouped_.cache_rows.push_back(rows.cache_rows[row]);
+    }
+  }
+  rows.tokens.swap(grouped_.tokens);
+  rows.positions.swap(grouped_.positions);
+  rows.cache_rows.swap(grouped_.cache_rows);
+  for (auto& sample : plan.samples) sample.row = new_rows_[static_cast<size_t>(sample.row)];
+  for (auto& score : plan.scores) score.row = new_rows_[static_cast<size_t>(score.row)];
+}
+
 bool BatchScheduler::plan(StepPlan& plan) {
   const EngineOptions& options = limits_.options;
   plan.rows.clear();
@@ -220,6 +243,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     budget -= chunk;
   }
   if (plan.rows.num_rows() == 0) return false;
+  group_by_adapter(plan);
   plan.copies = std::exchange(copies_, {});
   return true;
 }

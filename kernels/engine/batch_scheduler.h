@@ -25,6 +25,8 @@
 /// Sequences with equal key, salt and prompt that wait together compute it once, to its last token,
 /// and copy what lies behind the last full block. A prompt whose log-probabilities are asked for is
 /// computed from its first token; those who wait for it with it share them.
+///
+/// Rows of one adapter lie together in a plan, so that a step reads each adapter once.
 #pragma once
 
 #include <deque>
@@ -224,6 +226,7 @@ class BatchScheduler {
                 const Sequence& sequence) const;
   /// Samples for those who wait for the complete `prefill`, as many as the step still may.
   void add_samples(StepPlan& plan, PrefillTask& prefill);
+  void group_by_adapter(StepPlan& plan);
 
   void hand_on(PrefillTask& prefill);
   /// It ends with this step, without kept sets.
@@ -235,6 +238,8 @@ class BatchScheduler {
   const SchedulerLimits limits_;
   mutable BlockHasher hasher_;           // its scratch changes
   mutable std::vector<int32_t> tokens_;  // scratch: of a block
+  RowBatch grouped_;                     // scratch: rows in another order
+  std::vector<int32_t> new_rows_;        // scratch: where each row went
   BlockPool pool_;
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;

@@ -74,7 +74,7 @@ class AdapterProducts {
 
   /// The adapter of a slot from the next begin() on, which outlives its use; null: none.
   void set(int32_t slot, const AdapterWeights* adapter);
-  /// Which rows of the step have which adapter.
+  /// Which rows of the step have which adapter; the fewer runs, the faster.
   void begin(const RowBatch& batch);
   std::span<const AdapterRun> runs() const { return runs_; }
 

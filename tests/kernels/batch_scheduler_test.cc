@@ -217,5 +217,35 @@ TEST(BatchScheduler, ThePromptLivesAsLongAsItsLastMember) {
   EXPECT_FALSE(scheduler.has_work());
 }
 
+TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
+  auto scheduler = make_scheduler({});
+  // Prompts of unequal length, so that a position names its sequence.
+  const std::vector<int32_t> adapters = {2, kNoAdapter, 0, 2, 0, kNoAdapter};
+  for (size_t i = 0; i < adapters.size(); ++i)
+    ASSERT_TRUE(
+        scheduler.submit(make_request(i, static_cast<int32_t>(3 + 2 * i), 9), adapters[i]).ok());
+  for (int step = 0; step < 4; ++step) {
+    const auto plan = take_step(scheduler);
+    take_over_all(scheduler);
+    std::vector<int32_t> order;
+    int32_t next_row = 0;
+    for (const auto& span : plan.rows.spans) {
+      order.push_back(span.adapter);
+      EXPECT_EQ(span.query_begin, next_row) << "they cover the rows in order";
+      next_row += span.num_queries;
+    }
+    EXPECT_EQ(next_row, plan.rows.num_rows());
+    EXPECT_THAT(order, ::testing::ElementsAre(kNoAdapter, kNoAdapter, 0, 0, 2, 2));
+    ASSERT_EQ(plan.samples.size(), adapters.size());
+    for (const auto& sample : plan.samples) {
+      const auto row = static_cast<size_t>(sample.row);
+      const int32_t position = sample.sequence->size() - 2;  // one was sampled since
+      EXPECT_EQ(plan.rows.positions[row], position);
+      EXPECT_EQ(plan.rows.tokens[row], sample.sequence->token(position));
+      EXPECT_EQ(plan.rows.cache_rows[row] % 16, position % 16);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace primerl
