@@ -122,15 +122,18 @@ TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
 
 TEST_P(AdapterLearner, BeginsAsTheBaseToTheBit) {
   const auto base = folder();
-  const std::vector<AdapterTraining> adapters = {{kFirst, {.rank = 4}, at_rate(0.01)}};
-  auto learner = make_torch_adapter_learner({}, adapters, base).value();
+  const std::vector<AdapterTraining> adapters = {{kFirst, {.rank = 4}, at_rate(0.01)},
+                                                 {kSecond, {.rank = 8}, at_rate(0.01)}};
+  auto made = make_torch_adapter_learner({}, adapters, base).value();
+  auto& learner = dynamic_cast<TorchLearner&>(*made);
   auto whole = make_torch_learner({}, base).value();
   const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17, 60, 2, 33};
   const auto before = whole->score(tokens).value();
-  EXPECT_EQ(learner->score(tokens).value(), before);
-  const auto report = learner->step(batch(kFirst), never).value();
+  EXPECT_EQ(learner.score(kFirst, tokens).value(), before);
+  const auto report = learner.step(batch(kFirst), never).value();
   EXPECT_FALSE(report.skipped) << report.skip_reason;
-  EXPECT_NE(learner->score(tokens).value(), before);
+  EXPECT_NE(learner.score(kFirst, tokens).value(), before);
+  EXPECT_EQ(learner.score(kSecond, tokens).value(), before) << "the base is frozen";
 }
 
 TEST_P(AdapterLearner, LearnsWhatItIsShown) {
@@ -208,6 +211,33 @@ TEST_P(AdapterLearner, ThreadsAndRecomputationLeaveStepsEqualToTheBit) {
   for (const int threads : {2, 4}) EXPECT_TRUE(trained(threads, "none") == one) << threads;
   EXPECT_TRUE(trained(2, "full") == one);
   EXPECT_TRUE(trained(2, "keep_attention") == one);
+}
+
+/// Fast numerics are another order of additions, not another model.
+TEST_P(AdapterLearner, FastNumericsStayNearInvariantOnes) {
+  const auto base = make_folder({.model_type = GetParam(), .deviation = 0.1});
+  const auto report_of = [&](const char* numerics) {
+    LearnerOptions options;
+    options.numerics = numerics;
+    auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5}, at_rate(0)}}, options);
+    return learner->step(batch(kFirst), never).value();
+  };
+  const auto invariant = report_of("invariant"), fast = report_of("fast");
+  EXPECT_NEAR(fast.loss, invariant.loss, 1e-5);
+  EXPECT_NEAR(fast.grad_norm, invariant.grad_norm, 1e-4 * invariant.grad_norm);
+}
+
+TEST_P(AdapterLearner, ABatchThatDoesNotCountLeavesEverything) {
+  auto learner = make_adapter_learner(folder(), {{kFirst, {.rank = 4}, at_rate(0.01)}});
+  const auto before = adapter_bytes(*learner, kFirst);
+  auto silent = batch(kFirst);
+  for (auto& sample : silent.samples) sample.loss_mask.assign(sample.tokens.size(), 0);
+  EXPECT_TRUE(learner->step(silent, never)->skipped);
+  const auto stopped = learner->step(batch(kFirst), [] { return true; });
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code(), Code::kCancelled);
+  EXPECT_TRUE(adapter_bytes(*learner, kFirst) == before);
+  EXPECT_THAT(learner->describe(), HasSubstr("0 optimizer steps, 1 adapters of "));
 }
 
 TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
