@@ -90,7 +90,7 @@ Matrix DecoderWeights::matrix(std::string_view name) const {
 
 Matrix DecoderWeights::matrix(size_t parameter) const {
   const MatrixShape shape = shape_of(table_.parameters()[parameter]);
-  Matrix matrix{parameter, shape.groups, shape.columns, shape.terms, vector(parameter), nullptr};
+  Matrix matrix{shape.groups, shape.columns, shape.terms, vector(parameter), nullptr, parameter};
   if (packed_[parameter].defined()) matrix.packed = packed_[parameter].const_data_ptr<float>();
   return matrix;
 }

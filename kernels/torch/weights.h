@@ -27,12 +27,12 @@ Numerics numerics_of(std::string_view name);
 
 /// One weight matrix, or one of each expert: [groups, columns, terms].
 struct Matrix {
-  size_t parameter = 0;  // of its table, index
   int64_t groups = 1;
   int64_t columns = 0;
   int64_t terms = 0;
   const float* plain = nullptr;   // row-major, or null
   const float* packed = nullptr;  // [groups] panels of linear_rows, or null
+  size_t parameter = 0;           // of its table, index
 
   bool is_there() const { return plain != nullptr || packed != nullptr; }
 };
