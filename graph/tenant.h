@@ -43,6 +43,17 @@ struct TenantReward {
   const RewardContract* contract = nullptr;  // null: the built-in one of this name
 };
 
+/// `[tenant.x.adapter]`: the tenant trains a LoRA adapter on the learner's model, whose weights
+/// stay as they are. The meaning is AdapterConfig's (kernels/models/adapter.h).
+struct TenantAdapter {
+  int64_t rank = 0;    // 0 = no adapter: the whole weights train
+  double alpha = 0.0;  // 0 = twice the rank
+  std::vector<std::string> targets = {"all-linear"};
+  bool rslora = false;
+
+  bool is_there() const { return rank > 0; }
+};
+
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
   bool zero_advantage = true;  // drop groups whose rewards are all equal
@@ -55,6 +66,7 @@ struct Tenant {
   TenantReward reward;
   TenantSampling sampling;
   TenantFilters filters;
+  TenantAdapter adapter;
   int64_t group_size = 8;            // rollouts of one task
   int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
   int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/rollout/gate.h"
+#include "kernels/train/adapter_training.h"
 
 namespace primerl {
 namespace {
@@ -49,6 +50,14 @@ std::string fault_of_min_p(const TrainerOptions& options, const Tenant& tenant) 
   return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.min_p, kAlike);
 }
 
+std::string fault_of_targets(const TrainerOptions&, const Tenant& tenant) {
+  if (!tenant.adapter.is_there()) return {};
+  AdapterConfig config;
+  config.targets = tenant.adapter.targets;
+  const Status valid = validate(config);
+  return valid.ok() ? std::string() : "cannot be used: " + valid.error().message();
+}
+
 }  // namespace
 
 Contract Trainer::contract() {
@@ -75,6 +84,9 @@ Contract Trainer::contract() {
       .demands("sampling.top_k", &fault_of_top_k, "write top_k = 2 or more, or 0 to keep all")
       .demands("sampling.top_p", &fault_of_top_p, "write a larger top_p; 1.0 keeps all")
       .demands("sampling.min_p", &fault_of_min_p, "write a smaller min_p; 0.0 keeps all")
+      .demands("adapter.targets", &fault_of_targets,
+               "name some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
+               "write [\"all-linear\"]")
       .works()
       .stops_on_error()
       .single()

@@ -263,7 +263,8 @@ constexpr ErrorCode kCodes[] = {
     {"G087", "weights that do not fit",
      "A learner and an engine that share a weight channel must have tensors of the same names and "
      "shapes: both scripted, or both of models whose config.json states the same numbers. Any "
-     "other engine would refuse the first version, and no group would ever open."},
+     "other engine would refuse the first version, and no group would ever open. Where a tenant "
+     "trains an adapter, only the adapter travels: both must name the same model."},
     {"G088", "a plugin that cannot be used",
      "`[graph] plugins` lists shared libraries with actors, environments, rewards and routing "
      "policies of one's own. This one is missing, is no plugin, was built against another version "

@@ -49,6 +49,16 @@ void check_pair(Draft& draft, const DraftResource& learner, const DraftResource&
   const DraftModel* trained = model_of(draft, learner);
   const DraftModel* loaded = model_of(draft, engine);
   if (trained == nullptr || loaded == nullptr || trained == loaded) return;
+  const auto adapts = [](const DraftTenant& tenant) { return tenant.tenant.adapter.is_there(); };
+  if (std::any_of(draft.tenants.begin(), draft.tenants.end(), adapts)) {
+    draft.diagnostics
+        .error("G087", value_span(*engine.spec, "model"),
+               "an adapter that is trained on model '{}' would be put on model '{}'",
+               trained->spec->name, loaded->spec->name)
+        .note("with an adapter the weights of the model itself do not travel")
+        .suggest(fmt::format("write model = \"{}\"", trained->spec->name));
+    return;
+  }
   const std::string differs = difference(*trained->facts, *loaded->facts);
   if (differs.empty()) return;
   draft.diagnostics

@@ -29,6 +29,20 @@ OptionSet filter_options() {
       .take();
 }
 
+OptionSet adapter_options() {
+  using A = TenantAdapter;
+  return OptionsOf<A>()
+      .field("rank", &A::rank, between(0, 512) | required(),
+             "columns of A and rows of B; 0 trains the whole weights")
+      .field("alpha", &A::alpha, between(0, 1 << 20),
+             "what it adds is scaled by alpha / rank; 0 is twice the rank")
+      .field("targets", &A::targets, between(1, 16) | unit("linears"),
+             "the linears that get one, by their Hugging Face names: [\"q_proj\", \"v_proj\"]; "
+             "[\"all-linear\"] is all of the layers but routers")
+      .field("rslora", &A::rslora, any(), "scaled by alpha / sqrt(rank) instead")
+      .take();
+}
+
 OptionSet make_tenant_options() {
   using T = Tenant;
   auto options =
@@ -59,6 +73,8 @@ OptionSet make_tenant_options() {
   return std::move(options)
       .table("sampling", &T::sampling, sampling_options(), "how tokens are drawn")
       .table("filters", &T::filters, filter_options(), "which groups train")
+      .table("adapter", &T::adapter, adapter_options(),
+             "a LoRA adapter trains instead of the learner's whole weights")
       .take();
 }
 

@@ -4,6 +4,7 @@
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
+#include "graph/base/random.h"
 #include "graph/base/suggest.h"
 #include "graph/weight_backend.h"
 #include "kernels/scripted/scripted_engine.h"
@@ -151,17 +152,51 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
+AdapterConfig adapter_of(const Plan& plan, const Tenant& tenant) {
+  AdapterConfig config;
+  config.rank = static_cast<int32_t>(tenant.adapter.rank);
+  config.alpha = tenant.adapter.alpha > 0 ? tenant.adapter.alpha : 2.0 * config.rank;
+  config.targets = tenant.adapter.targets;
+  config.is_rank_stabilized = tenant.adapter.rslora;
+  config.init_seed = mix(static_cast<uint64_t>(plan.settings.seed), tenant.slot.value);
+  return config;
+}
+
+/// One for each tenant that trains one.
+std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions& options) {
+  std::vector<AdapterTraining> adapters;
+  for (const Tenant& tenant : plan.tenants)
+    if (tenant.adapter.is_there())
+      adapters.push_back({.tenant = tenant.slot,
+                          .adapter = adapter_of(plan, tenant),
+                          .rules = {.loss = options.loss,
+                                    .optimizer = options.optimizer,
+                                    .schedule = options.schedule,
+                                    .max_steps = static_cast<int32_t>(
+                                        std::min<int64_t>(tenant.max_steps, INT32_MAX))}});
+  return adapters;
+}
+
 Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-  return as_resource(torch_backends()->make_engine(options_of<EngineOptions>(plan, resource),
-                                                   model_folder(plan, resource),
-                                                   std::move(tokenizer)));
+  auto options = options_of<EngineOptions>(plan, resource);
+  for (const Tenant& tenant : plan.tenants) {
+    if (!tenant.adapter.is_there()) continue;
+    options.max_adapter_rank = std::max(options.adapter_slots == 0 ? 1 : options.max_adapter_rank,
+                                        static_cast<int32_t>(tenant.adapter.rank));
+    ++options.adapter_slots;
+  }
+  return as_resource(
+      torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
 }
 
 Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   auto options = options_of<LearnerOptions>(plan, resource);
   // A replay writes no files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
+  if (const auto adapters = adapters_of(plan, options); !adapters.empty())
+    return as_resource(
+        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
   return as_resource(torch_backends()->make_learner(options, model_folder(plan, resource)));
 }
 

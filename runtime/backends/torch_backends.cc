@@ -16,6 +16,11 @@ const TorchBackends* torch_backends() {
           [](const LearnerOptions& options, const std::string& model_folder) {
             return make_torch_learner(options, model_folder);
           },
+      .make_adapter_learner =
+          [](const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+             const std::string& model_folder) {
+            return make_torch_adapter_learner(options, adapters, model_folder);
+          },
       .why_not_on = [](const std::string& device) { return why_not_on(device); }};
   return &all;
 }

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "graph/base/result.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
 #include "kernels/text/tokenizer.h"
+#include "kernels/train/adapter_training.h"
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 
@@ -21,6 +23,10 @@ struct TorchBackends {
                                                  std::shared_ptr<const Tokenizer> tokenizer);
   Result<std::unique_ptr<Learner>> (*make_learner)(const LearnerOptions& options,
                                                    const std::string& model_folder);
+  /// Its weights stay as they are; it trains `adapters` on them (make_torch_adapter_learner()).
+  Result<std::unique_ptr<Learner>> (*make_adapter_learner)(
+      const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+      const std::string& model_folder);
   /// "" when it can compute on `device`.
   std::string (*why_not_on)(const std::string& device);
 };
