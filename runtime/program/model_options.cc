@@ -34,6 +34,8 @@ std::string exact(double value) { return fmt::format("{}", value); }
 
 void GenerateArguments::declare(Arguments& arguments) {
   declare_model(arguments, model, threads, json);
+  arguments.text(adapter, "--adapter", "DIR",
+                 "a PEFT folder to put on the model, such as weights/ of a checkpoint");
   arguments.text(prompt, "--prompt", "TEXT", "what to continue");
   arguments.text(prompt_ids, "--prompt-ids", "1,2,3", "what to continue, as token ids");
   arguments.integer(max_tokens, "--max-tokens", "N", "new tokens", 1, kTokensMax);
@@ -98,6 +100,7 @@ Status GenerateArguments::validate() const {
 
 std::vector<std::string> GenerateArguments::words() const {
   std::vector<std::string> all{"generate", "--model=" + model};
+  if (!adapter.empty()) all.push_back("--adapter=" + adapter);
   all.push_back(prompt_ids.empty() ? "--prompt=" + prompt : "--prompt-ids=" + prompt_ids);
   all.push_back(fmt::format("--max-tokens={}", max_tokens));
   all.push_back("--temperature=" + exact(temperature));

@@ -14,6 +14,7 @@ namespace primerl {
 
 struct GenerateArguments {
   std::string model;
+  std::string adapter;  // a PEFT folder to put on it; "" = none
   std::string prompt;
   std::string prompt_ids;
   int64_t max_tokens = 64;

@@ -12,6 +12,8 @@
 #include "graph/base/random.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/options.h"
+#include "kernels/models/adapter_folder.h"
+#include "kernels/models/folder.h"
 #include "kernels/text/tokenizer.h"
 #include "kernels/train/batch_file.h"
 #include "kernels/train/learner.h"
@@ -201,10 +203,27 @@ void print_completion(const FinishEvent& event, const Prompt& prompt,
   print_text(json.dump() + "\n");
 }
 
+/// An engine of the model, with the adapter on it where one is asked for.
+Result<std::unique_ptr<Engine>> make_engine(const GenerateArguments& arguments,
+                                            const Prompt& prompt) {
+  EngineOptions options = engine_options(arguments, prompt.ids.size());
+  if (arguments.adapter.empty()) return load_engine(options, arguments.model, prompt.tokenizer);
+  ASSIGN_OR_RETURN(const ModelFolder model, read_model_folder(arguments.model));
+  ASSIGN_OR_RETURN(AdapterFolder adapter, read_adapter_folder(arguments.adapter, model.config));
+  options.adapter_slots = 1;
+  options.max_adapter_rank = adapter.config.rank;
+  ASSIGN_OR_RETURN(auto engine, load_engine(options, arguments.model, prompt.tokenizer));
+  WeightSnapshot snapshot;
+  snapshot.key = SequenceRequest().key();
+  snapshot.version = PolicyVersion(0);
+  snapshot.tensors = std::move(adapter.tensors);
+  RETURN_IF_ERROR(engine->apply(snapshot));
+  return engine;
+}
+
 Status generate(const GenerateArguments& arguments) {
   ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(arguments));
-  ASSIGN_OR_RETURN(auto engine, load_engine(engine_options(arguments, prompt.ids.size()),
-                                            arguments.model, prompt.tokenizer));
+  ASSIGN_OR_RETURN(auto engine, make_engine(arguments, prompt));
   ASSIGN_OR_RETURN(const auto finished, generate_all(*engine, arguments, prompt.ids));
   for (const auto& event : finished) print_completion(event, prompt, arguments);
   return ok();

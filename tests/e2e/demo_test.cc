@@ -121,6 +121,56 @@ TEST_F(Demo, AnEngineOfAnotherShapeIsRefusedBeforeTheRun) {
   EXPECT_THAT(end.err, HasSubstr("hidden_size is 128 and 64"));
 }
 
+std::vector<std::string> with_adapter(std::vector<std::string> words) {
+  words.insert(words.end(), {"--set", "tenant.main.adapter.rank=16", "--set",
+                             "resource.learner.optimizer.lr=2e-3"});
+  return words;
+}
+
+TEST_F(Demo, AnAdapterLearnsOnWeightsThatStay) {
+  const auto end = run(with_adapter({"--max-steps", "60"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_GT(reward(50, 60), reward(0, 5) + 0.1);
+  const fs::path weights = folder() / "checkpoints/step_60/weights";
+  EXPECT_TRUE(fs::exists(weights / "adapter_config.json"));
+  EXPECT_TRUE(fs::exists(weights / "adapter_model.safetensors"));
+  EXPECT_FALSE(fs::exists(weights / "model.safetensors"));
+}
+
+TEST_F(Demo, AnAdapterIsTheSameToEngineAndLearnerAndToAReplay) {
+  auto words = with_adapter(first_step());
+  words[1] = "4";  // the first version adds nothing yet
+  const auto end = run(words);
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& step : lines_of(folder() / "metrics.jsonl"))
+    EXPECT_EQ(*step.get_double("mismatch_kl/all/max"), 0);
+  const auto replayed = run_graph_program({"replay", folder().string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.err;
+  EXPECT_THAT(replayed.out, HasSubstr("identical"));
+  // From the checkpoint the adapter goes on, with its optimizer.
+  const auto more = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});
+  EXPECT_EQ(more.code, 0) << more.err;
+  EXPECT_EQ(lines_of(folder() / "metrics.jsonl").size(), 6U);
+}
+
+TEST_F(Demo, ACheckpointsAdapterGeneratesOnItsModelAlone) {
+  ASSERT_EQ(run(with_adapter({"--max-steps", "2"})).code, 0);
+  const std::string adapter = (folder() / "checkpoints/step_2/weights").string();
+  const auto generate = [](const std::string& model, std::vector<std::string> more) {
+    std::vector<std::string> words{"generate", "--model", source_path(model), "--prompt-ids",
+                                   "5,6,7",    "--json",  "--temperature",    "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_graph_program(words);
+  };
+  const auto base = generate("examples/reverse_text/model", {});
+  const auto adapted = generate("examples/reverse_text/model", {"--adapter", adapter});
+  ASSERT_EQ(adapted.code, 0) << adapted.err;
+  EXPECT_NE(adapted.out, base.out);
+  const auto other = generate("examples/arithmetic_tool/model", {"--adapter", adapter});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("adapter"));
+}
+
 TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {
   ASSERT_EQ(run({"--max-steps", "4"}).code, 0);
   const auto end = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});

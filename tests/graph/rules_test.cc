@@ -117,7 +117,8 @@ TEST(Rules, WeightsFitTheEnginesThatTakeThem) {
 }
 
 TEST(Rules, ModelsOfOneShapeMayBeTwo) {
-  const auto with_layers = [](const std::string& learner, const std::string& engine) {
+  const auto with_layers = [](const std::string& learner, const std::string& engine,
+                              std::vector<std::string> sets = {}) {
     const Folder folder;
     std::filesystem::create_directory(folder.path() + "/other");
     folder.write("model/config.json",
@@ -128,9 +129,14 @@ TEST(Rules, ModelsOfOneShapeMayBeTwo) {
         replaced(text, "[resource.weights]", "[model.other]\npath = \"other\"\n[resource.weights]");
     text = replaced(text, "model = \"policy\"\nkv_blocks", "model = \"other\"\nkv_blocks");
     text = replaced(text, "max_inflight = 64", "max_inflight = 64\nmodel = \"policy\"");
-    return findings(load_graph(folder.write("graph.toml", text), {}, test_catalog()));
+    Overrides overrides;
+    overrides.sets = std::move(sets);
+    return findings(load_graph(folder.write("graph.toml", text), overrides, test_catalog()));
   };
   EXPECT_THAT(with_layers("2", ", \"num_hidden_layers\": 2"), IsEmpty());
+  EXPECT_THAT(with_layers("2", ", \"num_hidden_layers\": 2", {"tenant.main.adapter.rank=4"}),
+              HasSubstr("error[G087]: an adapter that is trained on model 'policy' would be put on "
+                        "model 'other'"));
   EXPECT_THAT(with_layers("2", ""), IsEmpty()) << "what is not stated differs from nothing";
   const std::string seen = with_layers("2", ", \"num_hidden_layers\": 3");
   EXPECT_THAT(seen, HasSubstr("error[G087]: model 'other' of engine 'engine' has another shape"));

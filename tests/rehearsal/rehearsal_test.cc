@@ -214,6 +214,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"tenant.main.sampling.min_p=0.9999999999",
                 "error[G083]: 'sampling.min_p' of tenant 'main' is"},
         Refused{"tenant.main.sampling.temperature=1e-30", "error[G023]: 'temperature' of"},
+        Refused{"tenant.main.adapter.rank=513", "error[G023]: 'rank' of 'adapter' of tenant"},
+        Refused{"tenant.main.adapter.alpha=8",
+                "error[G025]: 'adapter' of tenant 'main' needs 'rank'"},
         Refused{"resource.learner.loss.clip_low=inf", "error[G023]: 'clip_low' of"},
         Refused{"tenant.main.environment.length_min=9",
                 "error[G085]: environment 'reverse_text' refuses its options: 'length_min' 9"},
@@ -225,6 +228,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"resource.engine.kv_blocks=1",
                 "error[G084]: a sequence of engine 'engine' has at most 16 tokens, but tenant "
                 "'main' asks for 16 new ones"}));
+
+TEST(AnAdapter, IsPutOnLinearsThatThereAre) {
+  const auto with_targets = [](const std::string& targets) {
+    const CheckedGraph checked =
+        checked_demo({"tenant.main.adapter.rank=512", "tenant.main.adapter.targets=" + targets});
+    return render(checked.diagnostics, checked.sources);
+  };
+  EXPECT_EQ(with_targets(R"(["q_proj", "down_proj"])"), "");
+  EXPECT_EQ(with_targets(R"(["all-linear"])"), "");
+  EXPECT_THAT(with_targets(R"(["q_proj", "qproj"])"),
+              HasSubstr("error[G083]: 'adapter.targets' of tenant 'main' cannot be used"));
+  EXPECT_THAT(with_targets(R"(["all-linear", "q_proj"])"), HasSubstr("error[G083]"));
+}
 
 // Without a model to ask it takes 2,048 tokens.
 TEST(ACheckedGraph, KnowsHowLongSequencesOfAScriptedEngineAre) {
