@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kConfigFile = "adapter_config.json";
 constexpr std::string_view kTensorFile = "adapter_model.safetensors";
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
+constexpr size_t kAdapterConfigBytesMax = size_t{1} << 20;
 
 /// Fields that are read below, or that change nothing of what a finished adapter computes.
 constexpr std::array<std::string_view, 19> kTakenFields = {"peft_type",
@@ -159,7 +159,7 @@ Result<std::vector<WeightTensor>> tensors_of(const std::filesystem::path& file,
 Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
                                           const ModelConfig& model) {
   const auto file = folder / kConfigFile;
-  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kAdapterConfigBytesMax));
   ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
   AdapterFolder read;
   auto config = config_of(json);

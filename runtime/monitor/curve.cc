@@ -62,16 +62,16 @@ class Dots {
 
 void draw(const std::vector<std::optional<double>>& columns, double low, double high, int num_rows,
           Dots& dots) {
-  std::optional<int> before;
+  int before = -1;  // the row of the column to the left; -1: it has no value
   for (size_t i = 0; i < columns.size(); ++i) {
     if (!columns[i]) {
-      before.reset();
+      before = -1;
       continue;
     }
     const double share = (*columns[i] - low) / (high - low);
     const int y = static_cast<int>(std::lround((1 - share) * (num_rows - 1)));
     // Neighbours are joined, so that a steep rise reads as one line.
-    const int from = before ? *before + (y > *before ? 1 : y < *before ? -1 : 0) : y;
+    const int from = before < 0 ? y : before + (y > before ? 1 : y < before ? -1 : 0);
     for (int row = std::min(from, y); row <= std::max(from, y); ++row)
       dots.set(static_cast<int>(i), row);
     before = y;
