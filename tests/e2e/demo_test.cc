@@ -123,15 +123,15 @@ TEST_F(Demo, AnEngineOfAnotherShapeIsRefusedBeforeTheRun) {
 
 std::vector<std::string> with_adapter(std::vector<std::string> words) {
   words.insert(words.end(), {"--set", "tenant.main.adapter.rank=16", "--set",
-                             "resource.learner.optimizer.lr=2e-3"});
+                             "resource.learner.optimizer.lr=1e-3"});
   return words;
 }
 
 TEST_F(Demo, AnAdapterLearnsOnWeightsThatStay) {
-  const auto end = run(with_adapter({"--max-steps", "60"}));
+  const auto end = run(with_adapter({"--max-steps", "100"}));
   ASSERT_EQ(end.code, 0) << end.err;
-  EXPECT_GT(reward(50, 60), reward(0, 5) + 0.1);
-  const fs::path weights = folder() / "checkpoints/step_60/weights";
+  EXPECT_GT(reward(90, 100), reward(0, 5) + 0.1);
+  const fs::path weights = folder() / "checkpoints/step_100/weights";
   EXPECT_TRUE(fs::exists(weights / "adapter_config.json"));
   EXPECT_TRUE(fs::exists(weights / "adapter_model.safetensors"));
   EXPECT_FALSE(fs::exists(weights / "model.safetensors"));
