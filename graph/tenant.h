@@ -50,6 +50,7 @@ struct TenantAdapter {
   double alpha = 0.0;  // 0 = twice the rank
   std::vector<std::string> targets = {"all-linear"};
   bool rslora = false;
+  std::string path;  // absolute: the PEFT folder it starts from; "" = it adds nothing at first
 
   bool is_there() const { return rank > 0; }
 };

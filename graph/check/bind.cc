@@ -146,6 +146,23 @@ void bind_models(Draft& draft) {
   }
 }
 
+/// Relative to the file that says it, and there.
+void bind_adapter_path(const NamedTable& tenant, TenantAdapter& adapter, Draft& draft) {
+  const Entry* table = tenant.table->find("adapter");
+  const Entry* entry =
+      table != nullptr && table->value.is_table() ? table->value.as_table().find("path") : nullptr;
+  if (entry == nullptr || adapter.path.empty()) return;
+  const Value& path = entry->value;
+  adapter.path = absolute_path(draft.file, path);
+  std::error_code fault;
+  if (fs::is_directory(adapter.path, fault)) return;
+  draft.diagnostics
+      .error("G044", path.span, "the adapter of tenant '{}' cannot be used: it is no folder",
+             tenant.name)
+      .note(fmt::format("looked at '{}'", adapter.path))
+      .suggest("name a PEFT folder, such as weights/ of a checkpoint");
+}
+
 void bind_tenants(Draft& draft) {
   for (const auto& spec : draft.spec.tenants) {
     DraftTenant tenant;
@@ -154,6 +171,7 @@ void bind_tenants(Draft& draft) {
     const std::string what = fmt::format("tenant '{}'", spec.name);
     tenant_options().bind(*spec.table, what, {"environment", "reward"}, &tenant.tenant,
                           draft.diagnostics);
+    bind_adapter_path(spec, tenant.tenant.adapter, draft);
     tenant.seq_len_is_written = spec.table->find("seq_len") != nullptr;
     if (Entry* environment = spec.table->find("environment"))
       bind_choice(*environment, spec,

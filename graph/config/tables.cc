@@ -40,6 +40,9 @@ OptionSet adapter_options() {
              "the linears that get one, by their Hugging Face names: [\"q_proj\", \"v_proj\"]; "
              "[\"all-linear\"] is all of the layers but routers")
       .field("rslora", &A::rslora, any(), "scaled by alpha / sqrt(rank) instead")
+      .field("path", &A::path, any(),
+             "a PEFT folder that it starts from, relative to this file; unwritten, it adds nothing "
+             "at first")
       .take();
 }
 

@@ -1,6 +1,8 @@
 /// What a tenant trains on a base that others share, and how. Plain values.
 #pragma once
 
+#include <string>
+
 #include "graph/base/ids.h"
 #include "kernels/models/adapter.h"
 #include "kernels/train/options.h"
@@ -19,6 +21,7 @@ struct AdapterTraining {
   TenantSlot tenant{0};
   AdapterConfig adapter = {};
   TrainingRules rules = {};
+  std::string start = {};  // a PEFT folder of the same rank and targets; "" = a new adapter
 };
 
 /// Adapters that one learner trains at most.

@@ -173,7 +173,8 @@ std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions&
                                     .optimizer = options.optimizer,
                                     .schedule = options.schedule,
                                     .max_steps = static_cast<int32_t>(
-                                        std::min<int64_t>(tenant.max_steps, INT32_MAX))}});
+                                        std::min<int64_t>(tenant.max_steps, INT32_MAX))},
+                          .start = tenant.adapter.path});
   return adapters;
 }
 

@@ -171,6 +171,28 @@ TEST_F(Demo, ACheckpointsAdapterGeneratesOnItsModelAlone) {
   EXPECT_THAT(other.err, HasSubstr("adapter"));
 }
 
+TEST_F(Demo, AnAdapterMayStartFromAFolder) {
+  ASSERT_EQ(run(with_adapter({"--max-steps", "2"})).code, 0);
+  const fs::path first = folder() / "checkpoints/step_2/weights";
+  const auto start = [&](const std::string& rank) {
+    return run_graph_program({"run", source_path(kGraph), "--out", (folder() / "more").string(),
+                              "--max-steps", "1", "--set", "resource.learner.optimizer.lr=0",
+                              "--set", "tenant.main.adapter.rank=" + rank, "--set",
+                              "tenant.main.adapter.path=" + first.string()});
+  };
+  const auto end = start("16");
+  ASSERT_EQ(end.code, 0) << end.err;
+  const auto adapter = [](const fs::path& weights) {
+    return *read_text_file(weights / "adapter_model.safetensors");
+  };
+  EXPECT_EQ(adapter(folder() / "more/checkpoints/step_1/weights"), adapter(first))
+      << "a learning rate of 0 changes nothing";
+  fs::remove_all(folder() / "more");
+  const auto other = start("8");
+  EXPECT_NE(other.code, 0);
+  EXPECT_THAT(other.err, HasSubstr("rank"));
+}
+
 TEST_F(Demo, AResumedRunGoesOnFromTheSameWeights) {
   ASSERT_EQ(run({"--max-steps", "4"}).code, 0);
   const auto end = run_graph_program({"run", "--resume", folder().string(), "--max-steps", "6"});

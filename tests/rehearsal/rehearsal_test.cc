@@ -214,6 +214,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"tenant.main.sampling.min_p=0.9999999999",
                 "error[G083]: 'sampling.min_p' of tenant 'main' is"},
         Refused{"tenant.main.sampling.temperature=1e-30", "error[G023]: 'temperature' of"},
+        Refused{"tenant.main.adapter={rank=4,path=\"/nowhere\"}",
+                "error[G044]: the adapter of tenant 'main' cannot be used"},
         Refused{"tenant.main.adapter.rank=513", "error[G023]: 'rank' of 'adapter' of tenant"},
         Refused{"tenant.main.adapter.alpha=8",
                 "error[G025]: 'adapter' of tenant 'main' needs 'rank'"},

@@ -126,6 +126,12 @@ Status TorchLearner::fill_adapter(TenantSlot tenant, const std::vector<WeightTen
   return trained->adapter->load(tensors);
 }
 
+Status TorchLearner::start_from(const AdapterTraining& training) {
+  ASSIGN_OR_RETURN(const auto found, read_adapter_folder(training.start, model_.config));
+  RETURN_IF_ERROR(check_same_adapter(training.adapter, found.config));
+  return fill_adapter(training.tenant, found.tensors);
+}
+
 void TorchLearner::accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,
                               LossSums& sums) {
   for (auto& span : batch.rows.spans) span.adapter = slot_of(trained);
@@ -371,10 +377,15 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
                                                         model_folder.string(), adapters);
     if (random) {
       learner->randomize(static_cast<uint64_t>(options.init_seed));
-      return std::unique_ptr<Learner>(std::move(learner));
+    } else {
+      Status filled = learner->fill(*tensors);
+      if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
     }
-    Status filled = learner->fill(*tensors);
-    if (!filled.ok()) return Error(filled.error()).while_doing(model_folder.string());
+    for (const auto& training : adapters) {
+      if (training.start.empty()) continue;
+      Status started = learner->start_from(training);
+      if (!started.ok()) return Error(started.error()).while_doing(training.start);
+    }
     return std::unique_ptr<Learner>(std::move(learner));
   });
 }

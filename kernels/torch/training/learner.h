@@ -42,6 +42,9 @@ class TorchLearner final : public Learner {
   /// Fills the adapter of `tenant` (adapter.h); its optimizer goes on.
   Status fill_adapter(TenantSlot tenant, const std::vector<WeightTensor>& tensors);
 
+  /// Fills the adapter of its tenant from the folder that it starts from.
+  Status start_from(const AdapterTraining& training);
+
   /// Random weights of a seed, as the model's config wants them.
   void randomize(uint64_t seed);
 
