@@ -158,7 +158,8 @@ AdapterConfig adapter_of(const Plan& plan, const Tenant& tenant) {
   config.alpha = tenant.adapter.alpha > 0 ? tenant.adapter.alpha : 2.0 * config.rank;
   config.targets = tenant.adapter.targets;
   config.is_rank_stabilized = tenant.adapter.rslora;
-  config.init_seed = mix(static_cast<uint64_t>(plan.settings.seed), tenant.slot.value);
+  // By name: a tenant is the same alone and beside others.
+  config.init_seed = stable_hash(tenant.name, static_cast<uint64_t>(plan.settings.seed));
   return config;
 }
 
