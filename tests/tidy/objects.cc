@@ -60,15 +60,21 @@ std::vector<Symbol> symbols_of(const std::string& object) {
   return symbols;
 }
 
+/// Where sources are compiled in batches an object is that of a batch, which CMake writes; older
+/// objects may be left over. So what counts is what the build knows.
 std::vector<std::string> objects_below(const std::string& folder) {
+  const std::string root = PRIMERL_BINARY_DIR "/";
+  std::ifstream stream(root + "compile_commands.json");
+  const std::string commands{std::istreambuf_iterator<char>(stream), {}};
+  constexpr std::string_view kOutput = " -o ";
   std::vector<std::string> objects;
-  std::error_code fault;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, fault)) {
-    const std::string object = entry.path().string();
-    if (entry.path().extension() != ".o") continue;
-    // Of a source that is no longer there an object may be left over.
-    const fs::path source = fs::path(source_of(object)).lexically_relative(PRIMERL_BINARY_DIR);
-    if (fs::exists(fs::path(PRIMERL_SOURCE_DIR) / source, fault)) objects.push_back(object);
+  for (size_t at = commands.find(kOutput); at != std::string::npos;
+       at = commands.find(kOutput, at + 1)) {
+    const size_t begin = at + kOutput.size();
+    std::string object = root + commands.substr(begin, commands.find(' ', begin) - begin);
+    std::error_code fault;
+    if (object.starts_with(folder + "/") && fs::exists(object, fault))
+      objects.push_back(std::move(object));
   }
   std::sort(objects.begin(), objects.end());
   return objects;
@@ -78,7 +84,8 @@ std::string source_of(const std::string& object) {
   constexpr std::string_view kTargets = "CMakeFiles/";
   const size_t targets = object.find(kTargets);
   const size_t target_end = object.find(".dir/", targets);
-  if (targets == std::string::npos || target_end == std::string::npos) return object;
+  const bool is_batch = object.find("/Unity/") != std::string::npos;  // of its target alone
+  if (targets == std::string::npos || target_end == std::string::npos || is_batch) return object;
   std::string source = object.substr(0, targets) + object.substr(target_end + 5);
   return source.ends_with(".o") ? source.substr(0, source.size() - 2) : source;
 }

@@ -18,7 +18,7 @@ struct Symbol {
 /// What an object defines for others. Empty, when it is no ELF file of 64 bits.
 std::vector<Symbol> symbols_of(const std::string& object);
 
-/// Every object below a folder of the build whose source is in the tree, sorted.
+/// Every object below a folder of the build that its compile_commands.json names, sorted.
 std::vector<std::string> objects_below(const std::string& folder);
 
 /// "graph/options.cc" of "graph/CMakeFiles/primerl_graph.dir/options.cc.o": one source may be
