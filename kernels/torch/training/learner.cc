@@ -51,14 +51,14 @@ TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model, std
       decoder_(model_.config, weights_),
       pass_(decoder_, recompute_of(options.recompute)),
       head_(decoder_) {
-  for (const auto& [tenant, config, rules] : adapters) {
-    auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, config),
+  for (const auto& training : adapters) {
+    auto adapter = std::make_unique<AdapterWeights>(AdapterTable(table_, training.adapter),
                                                     DecoderWeights::Use::kLearner);
     initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
     TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
     adapter->bind_gradients(tensors.gradients());
     decoder_.adapters().set(static_cast<int32_t>(trained_.size()), adapter.get());
-    trained_.push_back({tenant, rules, std::move(adapter), std::move(tensors)});
+    trained_.push_back({training.tenant, training.rules, std::move(adapter), std::move(tensors)});
   }
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
     pass_.visit([this](const std::string& name, const at::Tensor& rows) { look(name, rows); });
@@ -331,7 +331,7 @@ Status check_adapters(std::span<const AdapterTraining> adapters) {
     return error(Code::kInvalid, "a learner of {} adapters: it may have 1 to {}", adapters.size(),
                  kAdaptersOfLearnerMax);
   for (size_t i = 0; i < adapters.size(); ++i) {
-    const auto& [tenant, adapter, rules] = adapters[i];
+    const auto& [tenant, adapter, rules, start] = adapters[i];
     for (const auto& other : adapters.first(i))
       if (other.tenant == tenant)
         return error(Code::kInvalid, "tenant {} has two adapters in one learner", tenant)
