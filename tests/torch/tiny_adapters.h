@@ -30,8 +30,9 @@ inline std::unique_ptr<TorchLearner> make_adapter_learner(const std::filesystem:
   CHECK(made.ok(), made.error().text());
   std::unique_ptr<TorchLearner> learner(dynamic_cast<TorchLearner*>(made->release()));
   const TensorTable model(read_model_config(folder).value());
-  for (const auto& [tenant, adapter, rules] : adapters) {
-    const AdapterTable table(model, adapter);
+  for (const auto& training : adapters) {
+    const AdapterTable table(model, training.adapter);
+    const TenantSlot tenant = training.tenant;
     CHECK(learner->fill_adapter(tenant, random_adapter(table, tenant.value + 1)).ok(), "no fill");
   }
   return learner;
