@@ -18,12 +18,21 @@ uint64_t prompt_hash(const SequenceRequest& request) {
 
 bool was_taken_over(const Sequence* sequence) { return sequence->was_taken_over; }
 
+/// Room for all of one step: a row fills one block at most, and what is removed was there before or
+/// was stored in this step.
+std::unique_ptr<KvEventLog> make_events(const EngineOptions& options) {
+  if (options.kv_events_bytes_max == 0) return nullptr;
+  return std::make_unique<KvEventLog>(static_cast<size_t>(options.kv_blocks) +
+                                      2 * static_cast<size_t>(options.max_batched_tokens) + 2);
+}
+
 }  // namespace
 
 BatchScheduler::BatchScheduler(SchedulerLimits limits)
     : limits_(std::move(limits)),
       hasher_(limits_.fingerprint, "f32", limits_.options.block_size),
-      pool_(limits_.options.kv_blocks) {}
+      events_(make_events(limits_.options)),
+      pool_(limits_.options.kv_blocks, events_.get()) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
@@ -108,6 +117,10 @@ void BatchScheduler::expire(SequenceId id) {
       !found->second->was_told)
     return;
   finish(*found->second, FinishReason::kRefused, std::string(kLeaseEnded));
+}
+
+KvEvents BatchScheduler::take_kv_events() {
+  return events_ == nullptr ? KvEvents() : events_->take();
 }
 
 std::vector<PrefillEvent> BatchScheduler::take_prefilled() {

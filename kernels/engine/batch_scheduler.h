@@ -178,6 +178,10 @@ class BatchScheduler {
   bool has_work() const;
   std::vector<PrefillEvent> take_prefilled();
   std::vector<FinishEvent> take_finished() { return std::exchange(finished_, {}); }
+  /// Of the blocks that can be found; none where options.kv_events_bytes_max is 0. Taken once a
+  /// step, none is dropped.
+  KvEvents take_kv_events();
+  const BlockPool& blocks() const { return pool_; }
   EngineState state() const;
 
  private:
@@ -240,6 +244,7 @@ class BatchScheduler {
   mutable std::vector<int32_t> tokens_;  // scratch: of a block
   RowBatch grouped_;                     // scratch: rows in another order
   std::vector<int32_t> new_rows_;        // scratch: where each row went
+  std::unique_ptr<KvEventLog> events_;   // null: nobody asked for any
   BlockPool pool_;
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;

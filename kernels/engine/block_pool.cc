@@ -4,8 +4,9 @@
 
 namespace primerl {
 
-BlockPool::BlockPool(int32_t num_blocks)
-    : blocks_(static_cast<size_t>(num_blocks) + 1),
+BlockPool::BlockPool(int32_t num_blocks, KvEventLog* events)
+    : events_(events),
+      blocks_(static_cast<size_t>(num_blocks) + 1),
       buckets_(std::bit_ceil(2 * static_cast<size_t>(num_blocks) + 1), kNone) {
   const int32_t head = num_blocks;
   blocks_.back().next_free = blocks_.back().previous_free = head;
@@ -62,6 +63,11 @@ void BlockPool::release(int32_t block) {
   link_free(block, released.is_named ? blocks_.back().previous_free : head);
 }
 
+std::optional<BlockName> BlockPool::name_of(int32_t block) const {
+  const Block& one = blocks_[index(block)];
+  return one.is_named ? std::optional(one.name) : std::nullopt;
+}
+
 int32_t BlockPool::find(const BlockName& name) const {
   int32_t block = buckets_[name.low & (buckets_.size() - 1)];
   while (block != kNone && !(blocks_[static_cast<size_t>(block)].name == name))
@@ -99,6 +105,7 @@ void BlockPool::forget(int32_t block) {
         named.previous_in_bucket;
   named.is_named = false;
   --num_named_;
+  if (events_ != nullptr && find(named.name) == kNone) events_->removed(named.name);
 }
 
 }  // namespace primerl

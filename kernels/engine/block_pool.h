@@ -4,13 +4,16 @@
 /// the few blocks of one bucket. A block has a count of holders. At 0 it is free, and stays
 /// findable under its name until take() hands it out again: take() prefers free blocks without a
 /// name, then the one that was freed longest ago. So who frees a sequence's blocks frees the last
-/// one first. Several blocks may have one name; find() gives the one published last. One thread.
+/// one first. Several blocks may have one name; find() gives the one published last. Names that are
+/// no longer found are told to a log of events, where there is one. One thread.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "kernels/engine/block_hash.h"
+#include "kernels/engine/kv_events.h"
 
 namespace primerl {
 
@@ -18,7 +21,8 @@ class BlockPool {
  public:
   static constexpr int32_t kNone = -1;
 
-  explicit BlockPool(int32_t num_blocks);
+  /// `events`, which may be null, outlives the pool.
+  explicit BlockPool(int32_t num_blocks, KvEventLog* events = nullptr);
 
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()) - 1; }
   /// Held by nobody, named or not.
@@ -34,6 +38,8 @@ class BlockPool {
   /// One holder less.
   void release(int32_t block);
 
+  /// None: it has no name.
+  std::optional<BlockName> name_of(int32_t block) const;
   /// The block of that name; kNone.
   int32_t find(const BlockName& name) const;
   /// Names a held block that has no name yet.
@@ -57,6 +63,7 @@ class BlockPool {
   void unlink_free(int32_t block);
   void forget(int32_t block);
 
+  KvEventLog* const events_;
   std::vector<Block> blocks_;
   std::vector<int32_t> buckets_;  // first block, or kNone
   int32_t num_free_ = 0;

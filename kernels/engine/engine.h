@@ -27,6 +27,7 @@
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
 #include "kernels/engine/finish.h"
+#include "kernels/engine/kv_events.h"
 #include "kernels/engine/sampling_params.h"
 #include "kernels/weights/manifest.h"
 #include "kernels/weights/weights_key.h"
@@ -165,6 +166,10 @@ class Engine : public Resource {
   /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before
   /// it looks.
   virtual WeightManifest manifest() const { return {}; }
+
+  /// What happened to the blocks that can be found since the last call; nothing where the engine
+  /// makes no such events.
+  virtual KvEvents take_kv_events() { return {}; }
 
   virtual EngineState state() const = 0;
   /// Longest prompt + completion it can hold.

@@ -23,6 +23,7 @@ class EngineWrapper : public Engine {
     return engine_->apply(snapshot);
   }
   WeightManifest manifest() const override { return engine_->manifest(); }
+  KvEvents take_kv_events() override { return engine_->take_kv_events(); }
   EngineState state() const override { return engine_->state(); }
   int32_t max_sequence_tokens() const override { return engine_->max_sequence_tokens(); }
   Status step() override { return engine_->step(); }

@@ -25,6 +25,7 @@ struct EngineOptions {
   std::string numerics = "invariant";  // or "fast"
   int32_t adapter_slots = 0;           // adapters held on frozen weights; 0 = whole weights change
   int32_t max_adapter_rank = 64;       // where there are slots
+  int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
   EngineDebugOptions debug = {};
   std::string device = "cpu";  // of its process, which the plan decides
 };

@@ -46,8 +46,14 @@ void BatchScheduler::publish(const std::vector<int32_t>& blocks, BlockChain& cha
                              const Sequence& sequence, int32_t num_computed) {
   while ((chain.num_blocks + 1) * limits_.options.block_size <= num_computed) {
     const int32_t block = blocks[static_cast<size_t>(chain.num_blocks)];
+    const bool is_first = chain.num_blocks == 0;
+    const BlockName parent = chain.name();
     chain = next_chain(chain, sequence);
-    pool_.publish(block, chain.name());
+    const BlockName name = chain.name();
+    if (events_ != nullptr && pool_.find(name) == BlockPool::kNone)
+      events_->stored(name, is_first ? std::nullopt : std::optional(parent), tokens_,
+                      sequence.request.key());
+    pool_.publish(block, name);
   }
 }
 

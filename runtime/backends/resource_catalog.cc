@@ -109,6 +109,10 @@ OptionsOf<EngineOptions> torch_engine_options() {
       .field("prefix_cache", &EngineOptions::prefix_cache, any(),
              "blocks are found again by what they hold, so that prompts which begin alike are "
              "computed once")
+      .field("kv_events_bytes_max", &EngineOptions::kv_events_bytes_max,
+             at_least(0) | unit("bytes"),
+             "most that kv_events/ in the run folder may hold of what this engine's prefix cache "
+             "holds; 0 = no events are made")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
 }

@@ -338,7 +338,13 @@ void Metrics::engine_uses() {
        [](const EngineUse& engine) { return as_number(engine.num_prefix_hits); }},
       {true, "primerl_engine_prefix_cache_evicted_blocks_total",
        "Blocks that could be found and were given to others.",
-       [](const EngineUse& engine) { return as_number(engine.num_evicted_blocks); }}};
+       [](const EngineUse& engine) { return as_number(engine.num_evicted_blocks); }},
+      {true, "primerl_engine_kv_events_total",
+       "Events of the prefix cache written to the run folder.",
+       [](const EngineUse& engine) { return as_number(engine.num_kv_events); }},
+      {true, "primerl_engine_kv_events_dropped_total",
+       "Events of the prefix cache that are not there, for lack of room.",
+       [](const EngineUse& engine) { return as_number(engine.num_kv_events_dropped); }}};
   for (const auto& family : families) {
     begin(family);
     for (const Said& one : said_)

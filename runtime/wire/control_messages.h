@@ -23,7 +23,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 10;
+inline constexpr uint32_t kControlVersion = 11;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
@@ -254,7 +254,7 @@ struct StopRun {
 /// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 7;
+  static constexpr uint32_t kVersion = 8;
 
   uint64_t num_steps = 0;
   bool is_draining = false;

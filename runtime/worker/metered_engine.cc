@@ -5,7 +5,10 @@
 #include <unordered_map>
 
 #include "kernels/engine/engine_wrapper.h"
+#include "kernels/engine/options.h"
 #include "runtime/backends/backends.h"
+#include "runtime/backends/devices.h"
+#include "runtime/worker/kv_event_file.h"
 
 namespace primerl {
 namespace {
@@ -13,11 +16,12 @@ namespace {
 class MeteredEngine final : public EngineWrapper {
  public:
   MeteredEngine(std::unique_ptr<Engine> engine, std::shared_ptr<EngineBoard> board,
-                uint32_t resource, uint32_t group)
+                uint32_t resource, uint32_t group, std::optional<KvEventFileSetup> kv_events)
       : EngineWrapper(std::move(engine)),
         board_(std::move(board)),
         resource_(resource),
         group_(group) {
+    if (kv_events) kv_events_.emplace(*std::move(kv_events));
     board_->add(resource_, group_);
   }
 
@@ -64,6 +68,11 @@ class MeteredEngine final : public EngineWrapper {
   Status step() override {
     Status stepped = EngineWrapper::step();
     board_->stepped(resource_, group_, EngineWrapper::state());
+    if (kv_events_) {
+      kv_events_->write(EngineWrapper::take_kv_events(), wall_seconds());
+      board_->told_kv_events(resource_, group_, kv_events_->num_written(),
+                             kv_events_->num_dropped());
+    }
     return stepped;
   }
 
@@ -76,9 +85,27 @@ class MeteredEngine final : public EngineWrapper {
 
   const std::shared_ptr<EngineBoard> board_;
   const uint32_t resource_, group_;
+  std::optional<KvEventFile> kv_events_;           // none: its options ask for no events
   std::unordered_map<uint64_t, Started> started_;  // by SequenceId: those the engine has
   std::vector<RequestTimes> ended_;                // scratch
 };
+
+/// Nothing where the options of the engine ask for no events.
+std::optional<KvEventFileSetup> kv_events_of(const Plan& plan, int32_t index,
+                                             const std::filesystem::path& run_folder) {
+  const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+  // Those of a plugin's engine are its own; every other's begin with EngineOptions.
+  if (resource.backend != "torch" || resource.options == nullptr) return std::nullopt;
+  const auto& options = *static_cast<const EngineOptions*>(resource.options.get());
+  if (options.kv_events_bytes_max == 0) return std::nullopt;
+  KvEventFileSetup setup;
+  setup.file = run_folder / "kv_events" /
+               fmt::format("{}.{}.jsonl", resource.name, plan.group(owner_of(plan, index)).name);
+  setup.bytes_max = options.kv_events_bytes_max;
+  setup.medium = device_of(plan, index);
+  for (const Tenant& tenant : plan.tenants) setup.tenants.push_back(tenant.name);
+  return setup;
+}
 
 }  // namespace
 
@@ -163,15 +190,25 @@ std::vector<EngineReport> EngineBoard::reports() const {
   return reports_;
 }
 
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board) {
-  return [make = std::move(make), board = std::move(board)](
+void EngineBoard::told_kv_events(uint32_t resource, uint32_t group, uint64_t written,
+                                 uint64_t dropped) {
+  const std::lock_guard lock(mutex_);
+  EngineUse& use = use_of(resource, group);
+  use.num_kv_events = written;
+  use.num_kv_events_dropped = dropped;
+}
+
+ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board,
+                                 std::filesystem::path run_folder) {
+  return [make = std::move(make), board = std::move(board), run_folder = std::move(run_folder)](
              const Plan& plan, int32_t index) -> Result<std::unique_ptr<Resource>> {
     auto made = make(plan, index);
     if (!made.ok()) return made;
     auto engine = take_as<Engine>(*made);
     if (engine == nullptr) return made;
     return std::unique_ptr<Resource>(std::make_unique<MeteredEngine>(
-        std::move(engine), board, static_cast<uint32_t>(index), owner_of(plan, index).value));
+        std::move(engine), board, static_cast<uint32_t>(index), owner_of(plan, index).value,
+        kv_events_of(plan, index, run_folder)));
   };
 }
 

@@ -1,8 +1,10 @@
 /// What the engines of a process hold and do: an engine that notes which versions it applied, how
-/// busy it is at the end of a step and how long each request took, for /metrics and `ps`. The only
-/// source of versions is Engine::apply(): one that it refused is not noted.
+/// busy it is at the end of a step and how long each request took, for /metrics and `ps`, and
+/// writes the events of its prefix cache into the run folder. The only source of versions is
+/// Engine::apply(): one that it refused is not noted.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -38,6 +40,8 @@ class EngineBoard {
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
+  /// Events of the prefix cache, in all: those in the file, those that are not.
+  void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
   void ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests);
   std::vector<EngineReport> reports() const;
   std::vector<EngineUse> uses() const;
@@ -51,7 +55,9 @@ class EngineBoard {
   std::vector<EngineUse> uses_;
 };
 
-/// Wraps `make`: its engines report to `board` what they applied.
-ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board);
+/// Wraps `make`: its engines report to `board` what they applied, and write the events of their
+/// prefix caches to kv_events/ENGINE.GROUP.jsonl of `run_folder`, where their options ask for any.
+ResourceFactory watching_factory(ResourceFactory make, std::shared_ptr<EngineBoard> board,
+                                 std::filesystem::path run_folder);
 
 }  // namespace primerl

@@ -313,7 +313,8 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
       connections_->streams_ready();
     };
   }
-  setup.factory = watching_factory(resource_factory(std::move(backends).value()), engines_);
+  setup.factory =
+      watching_factory(resource_factory(std::move(backends).value()), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());

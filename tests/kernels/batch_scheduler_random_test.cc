@@ -9,6 +9,7 @@
 
 #include "graph/base/random.h"
 #include "kernels/engine/batch_scheduler.h"
+#include "tests/kernels/kv_follower.h"
 
 namespace primerl {
 namespace {
@@ -23,10 +24,14 @@ class Simulation {
   }
 
   void run() {
-    for (int i = 0; i < kSteps; ++i) turn();
+    for (int i = 0; i < kSteps; ++i) {
+      turn();
+      follow_blocks();
+    }
     for (int i = 0; i < 10000 && (scheduler_.has_work() || !held_.empty()); ++i) {
       take_over(held_.size());
       step();
+      follow_blocks();
     }
     EXPECT_EQ(ended_, submitted_) << "every sequence ends once";
     const auto state = scheduler_.state();
@@ -47,6 +52,7 @@ class Simulation {
     options.max_waiting = 10;
     options.max_prefill_tokens = static_cast<int32_t>(random_.below(4));
     options.prefix_cache = random_.below(4) != 0;
+    options.kv_events_bytes_max = 1;
     return options;
   }
 
@@ -178,6 +184,14 @@ class Simulation {
     }
   }
 
+  /// Who replays the events knows the names that the pool knows, no more and no fewer.
+  void follow_blocks() {
+    const KvEvents taken = scheduler_.take_kv_events();
+    EXPECT_EQ(taken.num_dropped, 0U);
+    follower_.take(taken);
+    EXPECT_EQ(follower_.names(), names_in(scheduler_.blocks()));
+  }
+
   static constexpr uint64_t kWrong = 13;
 
   RandomStream random_;
@@ -189,6 +203,7 @@ class Simulation {
   std::set<SequenceId> held_;
   std::set<uint64_t> submitted_, ended_;
   uint64_t num_completed_ = 0, num_failed_ = 0;
+  KvFollower follower_{options_.block_size, {"a", "b"}};
 };
 
 TEST(BatchSchedulerAtRandom, KeepsEveryHistoryWholeAndFreesEverything) {

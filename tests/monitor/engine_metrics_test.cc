@@ -37,6 +37,7 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
   use.resource = beat.engines.front().resource;
   use.group = beat.engines.front().group;
   std::tie(use.num_running, use.num_blocks, use.num_free_blocks) = std::tuple(3, 512, 384);
+  std::tie(use.num_kv_events, use.num_kv_events_dropped) = std::tuple(90, 7);
   board.say("inference#1", beat);
   const std::string labels =
       "{process=\"inference#1\",group=\"prefill#1+decode#1\",engine=\"engine\"}";
@@ -44,6 +45,8 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
               AllOf(HasSubstr("primerl_engine_num_requests_running" + labels + " 3\n"),
                     HasSubstr("primerl_engine_kv_cache_usage_ratio" + labels + " 0.25\n"),
                     HasSubstr("primerl_engine_prefix_cache_hits_total" + labels + " 0\n"),
+                    HasSubstr("primerl_engine_kv_events_total" + labels + " 90\n"),
+                    HasSubstr("primerl_engine_kv_events_dropped_total" + labels + " 7\n"),
                     HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n")));
   EXPECT_EQ(promtool_says(board.metrics()), "");
 }

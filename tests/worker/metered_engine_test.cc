@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "kernels/engine/engine.h"
+#include "kernels/engine/options.h"
+#include "tests/store/scratch_folder.h"
 
 namespace primerl {
 namespace {
@@ -41,9 +43,11 @@ class ToldEngine final : public Engine {
   std::vector<PrefillEvent> take_prefilled() override { return std::exchange(prefilled, {}); }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
   Result<uint64_t> apply(const WeightSnapshot&) override { return uint64_t{0}; }
+  KvEvents take_kv_events() override { return std::exchange(kv_events, {}); }
   EngineState state() const override { return {}; }
   int32_t max_sequence_tokens() const override { return 1; }
 
+  KvEvents kv_events;
   std::vector<PrefillEvent> prefilled;
   std::vector<FinishEvent> finished;
 };
@@ -64,7 +68,7 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
       [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
         return std::unique_ptr<Resource>(std::make_unique<PickyEngine>());
       },
-      board);
+      board, "");
   auto made = make(plan_of_one_group(), 1);
   ASSERT_TRUE(made.ok());
   auto& engine = dynamic_cast<Engine&>(**made);
@@ -105,7 +109,7 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
         told = engine.get();
         return std::unique_ptr<Resource>(std::move(engine));
       },
-      board);
+      board, "");
   auto made = make(plan_of_one_group(), 1);
   ASSERT_TRUE(made.ok());
   auto& engine = dynamic_cast<Engine&>(**made);
@@ -151,6 +155,42 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
     EXPECT_EQ(std::accumulate(one.counts.begin(), one.counts.end(), uint64_t{0}), 1U);
 }
 
+/// A step of an engine that has one event to tell, under the options `kv_events_bytes_max`.
+EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem::path& run_folder) {
+  auto board = std::make_shared<EngineBoard>();
+  const auto make = watching_factory(
+      [](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+        auto engine = std::make_unique<ToldEngine>();
+        engine->kv_events.events.emplace_back().number = 1;
+        return std::unique_ptr<Resource>(std::move(engine));
+      },
+      board, run_folder);
+  Plan plan = plan_of_one_group();
+  plan.groups[0].name = "prefill+decode";
+  plan.groups[0].process = ProcessId(0);
+  plan.processes.resize(1);
+  EngineOptions options;
+  options.kv_events_bytes_max = kv_events_bytes_max;
+  plan.resources[1].name = "engine";
+  plan.resources[1].backend = "torch";
+  plan.resources[1].options = std::make_shared<EngineOptions>(options);
+  const auto made = make(plan, 1);
+  EXPECT_TRUE(made.ok());
+  EXPECT_TRUE((*made)->step().ok());
+  return board->uses().at(0);
+}
+
+TEST(MeteredEngine, WritesTheEventsOfItsCacheWhereOptionsAskForThem) {
+  const ScratchFolder folder;
+  EXPECT_EQ(use_after_an_event(0, folder.path()).num_kv_events, 0U);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_EQ(use_after_an_event(1 << 20, folder.path()).num_kv_events, 1U);
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "kv_events" / "engine.prefill+decode.jsonl"));
+  const EngineUse full = use_after_an_event(8, folder.path());
+  EXPECT_EQ(full.num_kv_events, 0U);
+  EXPECT_EQ(full.num_kv_events_dropped, 1U);
+}
+
 TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
   auto board = std::make_shared<EngineBoard>();
   const auto make = watching_factory(
@@ -158,7 +198,7 @@ TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
         if (index == 1) return error(Code::kUnavailable, "none");
         return std::unique_ptr<Resource>(std::make_unique<OtherResource>());
       },
-      board);
+      board, "");
   const auto made = make(plan_of_one_group(), 0);
   ASSERT_TRUE(made.ok());
   EXPECT_NE(dynamic_cast<OtherResource*>(made->get()), nullptr);

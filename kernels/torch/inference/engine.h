@@ -42,6 +42,7 @@ class TorchEngine final : public Engine {
   /// As a TorchLearner publishes them, in fp32. Empty where adapters are applied: each may have a
   /// rank and targets of its own.
   WeightManifest manifest() const override;
+  KvEvents take_kv_events() override { return scheduler_.take_kv_events(); }
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 

@@ -1,0 +1,74 @@
+#include "runtime/worker/kv_event_file.h"
+
+#include <fmt/format.h>
+
+#include "graph/base/json.h"
+
+namespace primerl {
+namespace {
+
+constexpr std::string_view kEnd = R"({"end":"kv_events_bytes_max"})";
+
+/// The bytes of the hash, in their order.
+std::string hex(const BlockName& name) {
+  std::string text;
+  for (const uint64_t half : {name.low, name.high})
+    for (int byte = 0; byte < 8; ++byte) text += fmt::format("{:02x}", (half >> (8 * byte)) & 0xff);
+  return text;
+}
+
+}  // namespace
+
+std::string KvEventFile::line_of(const KvEvents& taken, double time) const {
+  Json events = Json::array();
+  for (const KvEvent& event : taken.events) {
+    Json one = Json::object().set("event", event.number).set("type", to_string(event.kind));
+    if (event.kind != KvEventKind::kAllBlocksCleared)
+      one.set("block_hashes", Json::list(std::vector<std::string>{hex(event.name)}));
+    if (event.kind == KvEventKind::kBlockStored) {
+      const size_t slot = event.key.tenant.index();
+      const uint32_t adapter = event.key.adapter.value;
+      one.set("parent_block_hash", event.parent ? Json(hex(*event.parent)) : Json())
+          .set("token_ids", Json::list(event.tokens))
+          .set("block_size", static_cast<int64_t>(event.tokens.size()))
+          .set("tenant", slot < setup_.tenants.size() ? Json(setup_.tenants[slot]) : Json())
+          .set("lora_id", adapter == 0 ? Json() : Json(adapter));
+    }
+    if (event.kind != KvEventKind::kAllBlocksCleared) one.set("medium", setup_.medium);
+    events.push_back(std::move(one));
+  }
+  return Json::object().set("time", time).set("events", std::move(events)).dump();
+}
+
+Status KvEventFile::open() {
+  std::error_code fault;
+  std::filesystem::create_directories(setup_.file.parent_path(), fault);
+  ASSIGN_OR_RETURN(lines_, LineFile::open(setup_.file));
+  const auto size = std::filesystem::file_size(setup_.file, fault);
+  num_bytes_ = fault ? 0 : static_cast<int64_t>(size);
+  return ok();
+}
+
+void KvEventFile::write(const KvEvents& taken, double time) {
+  num_dropped_by_engine_ = taken.num_dropped;
+  if (taken.events.empty()) return;
+  if (!has_ended_ && lines_ == nullptr) has_ended_ = !open().ok();
+  if (!has_ended_) {
+    const std::string line = line_of(taken, time);
+    // Room is kept for the line that says why the file ends.
+    const auto bytes = static_cast<int64_t>(line.size()) + 1;
+    const auto end_bytes = static_cast<int64_t>(kEnd.size()) + 1;
+    if (num_bytes_ + bytes + end_bytes <= setup_.bytes_max && lines_->append(line).ok()) {
+      num_bytes_ += bytes;
+      num_written_ += taken.events.size();
+      return;
+    }
+    // Where the disk failed this fails again, and the file ends without its reason.
+    if (num_bytes_ + end_bytes <= setup_.bytes_max) static_cast<void>(lines_->append(kEnd));
+    has_ended_ = true;
+    lines_.reset();
+  }
+  num_dropped_ += taken.events.size();
+}
+
+}  // namespace primerl
