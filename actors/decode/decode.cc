@@ -141,7 +141,7 @@ void Decode::answer(const FinishEvent& event, RequestName name, const Known& kno
   completion.spans = event.spans;
   completion.kept = event.kept;
   completion.num_cached_tokens = event.num_cached_tokens;
-  services().count("decode_tokens", static_cast<int64_t>(event.tokens.size()));
+  services().count("generation_tokens", static_cast<int64_t>(event.tokens.size()));
   completion_.send(std::move(completion),
                    for_tenant(name.tenant).answering(known.cause).to_origin_of(known.origin));
 }

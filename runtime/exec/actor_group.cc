@@ -30,6 +30,7 @@ std::shared_ptr<GroupCommon> make_common(GroupSetup setup) {
   auto common = std::make_shared<GroupCommon>();
   common->flow =
       std::make_shared<Flow>(*setup.plan, *setup.wiring, setup.group, setup.step_source != nullptr);
+  common->counters = std::vector<InstanceCounters>(setup.plan->group(setup.group).instances.size());
   common->setup = std::move(setup);
   return common;
 }
@@ -257,9 +258,11 @@ void ActorGroup::destroy() { body_->destroy(); }
 
 std::vector<std::pair<std::string, int64_t>> ActorGroup::counters() const {
   std::vector<std::pair<std::string, int64_t>> all;
-  for (const auto& slot : body_->slots_)
-    for (const auto& [name, value] : slot.running->counters)
-      all.emplace_back(fmt::format("{}.{}", slot.running->self_name(), name), value);
+  const auto& instances = body_->planned_.instances;
+  for (size_t i = 0; i < instances.size(); ++i)
+    for (const auto& [name, value] : body_->common_->counters[i].values())
+      all.emplace_back(fmt::format("{}.{}", body_->setup().plan->instance(instances[i]).name, name),
+                       value);
   for (const auto& in : body_->inbox_.links) {
     const auto& edge = body_->setup().plan->edge(in.link->edge).name;
     const uint64_t refused = in.num_refused_duplicates.get() + in.num_refused_incarnations.get();

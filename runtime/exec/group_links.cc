@@ -370,7 +370,12 @@ void ActorGroup::Body::add_load(std::span<EdgeLoad> edges, std::vector<InstanceL
     edge.blocked_ns += out.blocked_until(now);
   }
   const size_t first = instances.size();
-  for (const InstanceId instance : planned_.instances) instances.push_back({instance.value});
+  for (size_t i = 0; i < planned_.instances.size(); ++i) {
+    InstanceLoad& load = instances.emplace_back();
+    load.instance = planned_.instances[i].value;
+    for (const auto& [name, value] : common_->counters[i].values())
+      load.counts.push_back({name, value});
+  }
   for (const InLink& in : inbox_.links) {
     const uint64_t waiting = in.num_waiting.get();
     edges[in.link->edge.index()].num_waiting += waiting;

@@ -220,7 +220,8 @@ GroupState ActorGroup::Body::state() const {
     const Running& running = *slot.running;
     SavedActor& saved = state.actors.emplace_back();
     saved.state = save_actor(running.contract(), running.actor());
-    saved.counters.insert(running.counters.begin(), running.counters.end());
+    const auto counters = common_->counters[state.actors.size() - 1].values();
+    saved.counters.insert(counters.begin(), counters.end());
     saved.timer_generations = slot.timer_generations;
     saved.restarts = slot.restarts;
     saved.has_drained = slot.has_drained;
@@ -383,7 +384,7 @@ Status ActorGroup::Body::restore_actors(const GroupState& state) {
     Running& running = *slot.running;
     const SavedActor& saved = state.actors[i];
     RETURN_IF_ERROR(restore_actor(running.contract(), saved.state, running.actor()));
-    running.counters = {saved.counters.begin(), saved.counters.end()};
+    common_->counters[i].restore(saved.counters);
     running.go_on(saved.stops_on_error, saved.is_draining);
     slot.timer_generations = saved.timer_generations;
     slot.restarts = saved.restarts;

@@ -269,8 +269,6 @@ Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {
                  contract.name);
   cancel_timers(actor);
   auto fresh = std::make_shared<Running>(common_, actor);
-  // An abandoned handler may still change its counters; an actor that failed has returned.
-  if (!slot.running->is_abandoned()) fresh->counters = slot.running->counters;
   for (uint32_t port = 0; port < contract.inputs.size(); ++port) inbox_.pause(actor, port, false);
   // Until the new one has been made the slot keeps the old one: it is never without an actor.
   RETURN_IF_ERROR(fresh->start(now));

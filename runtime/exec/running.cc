@@ -186,11 +186,7 @@ void Running::publish_metrics(TenantSlot tenant, int64_t step, const MetricValue
 }
 
 void Running::count(std::string_view name, int64_t amount) {
-  const auto found = counters.find(name);
-  if (found != counters.end())
-    found->second += amount;
-  else
-    counters.emplace(std::string(name), amount);
+  if (!is_abandoned()) common_->counters[index_].add(name, amount);
 }
 
 void Running::log(LogLevel level, std::string_view text) {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "runtime/exec/actor_group.h"
 #include "runtime/exec/flow.h"
 #include "runtime/exec/inbox.h"
+#include "runtime/exec/instance_counters.h"
 
 namespace primerl {
 
@@ -24,6 +24,7 @@ struct GroupCommon {
   GroupSetup setup;
   std::shared_ptr<Flow> flow;
   std::vector<std::unique_ptr<Resource>> owned;  // parallel to PlanGroup::resources
+  std::vector<InstanceCounters> counters;        // by actor; their number never changes
   std::atomic<bool> stop_requested{false};
   std::atomic<uint64_t> num_progress{0};  // progress() calls: a watchdog compares them
   size_t num_replayed_answers = 0;  // of the step_source's room_answers that this step has used
@@ -88,7 +89,6 @@ class Running final : public Services, public OutputSink, public Resources {
   // Answers of this step that only the moment determines; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
-  std::map<std::string, int64_t, std::less<>> counters;
 
   // Services
   Time now() const override { return now_; }

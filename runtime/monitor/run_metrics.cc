@@ -55,6 +55,7 @@ class Metrics {
   void processes();
   void groups();
   void instances();
+  void counts();
   void edges();
   void edge_totals();
   void connections();
@@ -169,6 +170,35 @@ void Metrics::instances() {
                      {"instance", instance.name}},
                     family.value(load));
       }
+  }
+}
+
+/// What actors count. A name is the actor's own, so two names may become one family: their sums.
+void Metrics::counts() {
+  struct Of {
+    std::string_view process;
+    const PlanInstance* instance;
+    auto operator<=>(const Of&) const = default;
+  };
+  std::map<std::string, std::map<Of, uint64_t>> families;
+  for (const Said& one : said_)
+    for (const InstanceLoad& load : one.beat->instances) {
+      if (load.instance >= plan_.instances.size()) continue;
+      for (const NamedCount& count : load.counts)
+        families[prometheus_name("primerl_actor_", count.name) + "_total"]
+                [{one.planned->name, &plan_.instances[load.instance]}] +=
+            static_cast<uint64_t>(std::max<int64_t>(count.value, 0));
+    }
+  for (const auto& [name, values] : families) {
+    out_.counter(name, "Counted by the actor itself.");
+    for (const auto& [of, value] : values) {
+      const TenantSlot tenant = of.instance->tenant;
+      PrometheusLabels labels = {{"process", of.process},
+                                 {"node", plan_.node(of.instance->node).name},
+                                 {"instance", of.instance->name}};
+      if (!tenant.is_none()) labels.emplace_back("tenant", plan_.tenants[tenant.index()].name);
+      out_.sample(labels, value);
+    }
   }
 }
 
@@ -422,6 +452,7 @@ std::string metrics_text(const Plan& plan, const RunFacts& facts, const RunSnaps
   metrics.processes();
   metrics.groups();
   metrics.instances();
+  metrics.counts();
   metrics.edges();
   metrics.edge_totals();
   metrics.connections();

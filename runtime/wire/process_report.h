@@ -50,18 +50,30 @@ struct EdgeLoad {
   }
 };
 
-/// One instance of a node: the messages it was given.
+/// A sum that an actor keeps with services().count().
+struct NamedCount {
+  std::string name;
+  int64_t value = 0;
+
+  template <class F>
+  static void fields(F& f) {
+    f("name", &NamedCount::name)("value", &NamedCount::value);
+  }
+};
+
+/// One instance of a node: the messages it was given, and what it counted of them.
 struct InstanceLoad {
   uint32_t instance = 0;  // InstanceId
   uint64_t num_handled = 0;
-  uint64_t num_failed = 0;   // of those
-  uint64_t num_waiting = 0;  // in its inbox
+  uint64_t num_failed = 0;              // of those
+  uint64_t num_waiting = 0;             // in its inbox
+  std::vector<NamedCount> counts = {};  // by name, at most InstanceCounters::kNamesMax + 1
 
   template <class F>
   static void fields(F& f) {
     using I = InstanceLoad;
     f("instance", &I::instance)("num_handled", &I::num_handled)("num_failed", &I::num_failed)(
-        "num_waiting", &I::num_waiting);
+        "num_waiting", &I::num_waiting)("counts", &I::counts);
   }
 };
 

@@ -54,8 +54,13 @@ TEST(Flow, StopsASourceExactlyAtCapacity) {
 TEST(Flow, SaysWhatAnEdgeCarriesAndHowLongItWasFull) {
   std::vector<int64_t> taken;
   SmallGraph graph;
+  Strings sink = a_closed_sink(&taken);
+  sink.on_in = [take = sink.on_in](Puppet& puppet, const Number& number) {
+    puppet.world().count("taken", 1);
+    return take(puppet, number);
+  };
   graph.node("source", {.strings = {.on_work = counts_to(100)}, .contract = make_source})
-      .node("sink", {.strings = a_closed_sink(&taken)})  // opens after 10 seconds
+      .node("sink", {.strings = sink})  // opens after 10 seconds
       .edge("source.out", "sink.in", {.capacity = 4});
   SmallRun run(graph);
   std::vector<InstanceLoad> instances;
@@ -84,6 +89,10 @@ TEST(Flow, SaysWhatAnEdgeCarriesAndHowLongItWasFull) {
   ASSERT_EQ(instances.size(), 2u);
   EXPECT_EQ(instances[0].num_handled, 0u);
   EXPECT_EQ(instances[1].num_handled, 100u);
+  ASSERT_EQ(instances[1].counts.size(), 1u) << "what the actor counted comes with it";
+  EXPECT_EQ(instances[1].counts[0].name, "taken");
+  EXPECT_EQ(instances[1].counts[0].value, 100);
+  EXPECT_TRUE(instances[0].counts.empty());
 }
 
 TEST(Flow, CapacityOneAlternates) {

@@ -51,6 +51,35 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
   EXPECT_EQ(promtool_says(board.metrics()), "");
 }
 
+InstanceLoad& load_of(Heartbeat& beat, const Plan& plan, const std::string& instance) {
+  for (InstanceLoad& load : beat.instances)
+    if (plan.instances[load.instance].name == instance) return load;
+  ADD_FAILURE() << "no instance " << instance;
+  return beat.instances.front();
+}
+
+TEST(RunMetrics, TellWhatActorsCount) {
+  Board board;
+  Heartbeat driver = board.beat_of("driver");
+  load_of(driver, board.plan(), "router").counts = {{"requests_held", 5}, {"went down", -1}};
+  load_of(driver, board.plan(), "rollout.main").counts = {{"groups_opened", 12}};
+  board.say("driver", driver);
+  Heartbeat inference = board.beat_of("inference#1");
+  load_of(inference, board.plan(), "decode#1").counts = {{"x_total", 1}, {"x.total", 2}};
+  board.say("inference#1", inference);
+  const std::string of_router = "{process=\"driver\",node=\"router\",instance=\"router\"}";
+  const std::string of_decode = "{process=\"inference#1\",node=\"decode\",instance=\"decode#1\"}";
+  EXPECT_THAT(
+      board.metrics(),
+      AllOf(HasSubstr("# TYPE primerl_actor_requests_held_total counter\n"),
+            HasSubstr("primerl_actor_requests_held_total" + of_router + " 5\n"),
+            HasSubstr("primerl_actor_went_down_total" + of_router + " 0\n"),
+            HasSubstr("primerl_actor_groups_opened_total{process=\"driver\",node=\"rollout\","
+                      "instance=\"rollout.main\",tenant=\"main\"} 12\n"),
+            HasSubstr("primerl_actor_x_total_value_total" + of_decode + " 3\n")));
+  EXPECT_EQ(promtool_says(board.metrics()), "");
+}
+
 TEST(RunMetrics, CountRequestsBySizeAndTime) {
   Board board;
   Heartbeat beat = with_engine(board, "inference#1", 11);
