@@ -164,6 +164,7 @@ uint32_t RunCoordinator::process_died(ProcessId process) {
   const uint32_t incarnation = member.incarnation;
   member = Member();
   member.incarnation = incarnation + 1;
+  quiet_steps_.reset();  // what it had not answered is asked again
   tell_neighbours(process, Payload::of(PeerDown{process.value, incarnation}));
   return member.incarnation;
 }

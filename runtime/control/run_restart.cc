@@ -10,11 +10,14 @@
 
 namespace primerl {
 
-/// A process that keeps state of the run is not restarted alone: all resume from their records.
+/// A process that keeps state of the run is not restarted alone: all resume from their records. A
+/// run that drains needs the others too: what is in flight may be theirs to answer.
 bool RunSession::can_restart(ProcessId process) const {
   if (plan_.processes.size() < 2 || lifecycle_.is_stopping() || lifecycle_.is_following())
     return false;
-  if (coordinator_->phase() != RunCoordinator::Phase::kRunning) return false;
+  const auto phase = coordinator_->phase();
+  if (phase != RunCoordinator::Phase::kRunning && phase != RunCoordinator::Phase::kDraining)
+    return false;
   return plan_.is_restartable(process);
 }
 
@@ -58,6 +61,18 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
   std::vector<std::string> checkpoints;
   for (const auto& point : points_) checkpoints.push_back(point.folder.string());
   return checkpoints;
+}
+
+/// After the last count a process that keeps no state of the run has nothing more to do or to say:
+/// without it the run ends as it would have ended.
+bool RunSession::is_needed(ProcessId process) {
+  if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping() ||
+      !plan_.is_restartable(process))
+    return true;
+  workers_[process.index()].died_at_end = true;
+  say(fmt::format("warning: process '{}' died when the run had ended",
+                  plan_.process(process).name));
+  return false;
 }
 
 /// When an agent is lost, its processes count as lost: only the agent can say whether they are

@@ -102,7 +102,7 @@ void RunSession::handle(const ControlEvent& event) {
     watch_agents();  // a channel that ends with its agent says nothing about the process
     worker.is_closed = true;
     worker.closed = event.closed;
-    if (!worker.ended && !plan_restart(event.peer)) lose(event.peer);
+    if (!worker.ended && !plan_restart(event.peer) && is_needed(event.peer)) lose(event.peer);
     tell_watchers(event);
     return;
   }
@@ -295,11 +295,13 @@ std::string RunResult::end() const {
   return "failed";
 }
 
-/// A run that drained has lost nothing: the counts of all its processes must balance.
+/// A run that drained has lost nothing: the counts of all its processes must balance. Those of one
+/// that died before it told its last ones are not known.
 Status RunSession::check_end() const {
   if (coordinator_ == nullptr || plan_.processes.size() < 2) return ok();
   if (coordinator_->phase() != RunCoordinator::Phase::kEnding || lifecycle_.is_stopping())
     return ok();
+  if (std::ranges::any_of(workers_, [](const Worker& one) { return one.died_at_end; })) return ok();
   return check_ledger(plan_, coordinator_->total_edges());
 }
 
@@ -320,6 +322,7 @@ RunResult RunSession::result() {
     if (!lifecycle_.cannot_write()) worker.steps->remove();
     const auto end = worker.ended ? static_cast<RunEnd>(worker.ended->end) : RunEnd::kFailed;
     if (worker.ended && (end == RunEnd::kFinished || end == RunEnd::kInterrupted)) continue;
+    if (worker.died_at_end) continue;
     is_stalled = is_stalled || end == RunEnd::kStalled;
     if (lifecycle_.is_forced()) continue;
     if (worker.ended && (why.empty() || has_died)) {

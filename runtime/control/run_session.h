@@ -66,8 +66,9 @@ class RunSession {
     bool is_closed = false;
     Status closed;
     Time heard_at;
-    bool has_spoken = false;  // this incarnation
-    bool was_silent = false;  // for too long, and was killed
+    bool has_spoken = false;   // this incarnation
+    bool was_silent = false;   // for too long, and was killed
+    bool died_at_end = false;  // when it was needed no more
     uint32_t incarnation = 1;
     std::optional<StepReader> steps;
     std::optional<RestartBudget> restarts;
@@ -83,6 +84,7 @@ class RunSession {
   std::vector<std::string> checkpoints_for(const Worker& worker) const;
   bool can_restart(ProcessId process) const;
   bool plan_restart(ProcessId process);
+  bool is_needed(ProcessId process);
   void restart_due();
   Error died_early(Worker& worker, const ControlEvent& event);
   void lose(ProcessId process);

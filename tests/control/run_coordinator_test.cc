@@ -352,6 +352,29 @@ TEST(RunCoordinator, DoesNotEndADrainWhileAProcessIsBeingBroughtBack) {
   EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kEnding);
 }
 
+TEST(RunCoordinator, ADrainBeginsToCountAnewWhenAProcessDies) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.coordinator_->drain("asked", 1));
+  const auto all_quiet = [&](uint64_t round) {
+    ASSERT_TRUE(stage.say(0, stage.counted(round, 5, true, 0)).ok());
+    ASSERT_TRUE(stage.say(1, stage.counted(round, 0, true, 0)).ok());
+  };
+  all_quiet(1);  // once more and it is over
+  const uint32_t incarnation = stage.coordinator_->process_died(ProcessId(1));
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
+  WorkerHello hello = stage.hello(1);
+  hello.incarnation = incarnation;
+  ASSERT_TRUE(stage.say(1, hello).ok());
+  ASSERT_TRUE(stage.say(1, PeersConnected{}).ok());
+  ASSERT_TRUE(stage.say(1, GroupsReady{}).ok());
+  const auto round = stage.newest_.as<CountGroups>().round;
+  all_quiet(round);  // the same numbers as before it died
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kDraining);
+  all_quiet(round + 1);
+  EXPECT_EQ(stage.coordinator_->phase(), RunCoordinator::Phase::kEnding);
+}
+
 TEST(RunCoordinator, AddsTheLedgersOfAllProcessesUp) {
   Stage stage(2);
   stage.bring_up();

@@ -62,6 +62,22 @@ TEST_F(SplitEnvironments, TheOneThatGivesTheTasksComesBackWithTheRun) {
   expect_steps_and_rollouts_once(folder_);
 }
 
+// What is in flight may be theirs to judge: the drain waits for those that come in their place.
+TEST_F(SplitEnvironments, ADrainThatLosesAllItsJudgesEndsAsAnyOther) {
+  Program run(words({"--max-steps", "1000000000"}), variables());
+  ASSERT_TRUE(run.wait_until_said("reward"));
+  const pid_t judges[] = {worker_named(run, "worlds#1"), worker_named(run, "worlds#2")};
+  for (const pid_t judge : judges) ASSERT_GT(judge, 0);
+  ::kill(run.pid(), SIGINT);
+  ASSERT_TRUE(run.wait_until_said("draining:"));
+  for (const pid_t judge : judges) ::kill(judge, SIGKILL);  // or it has ended by now
+  const auto end = run.wait();
+  EXPECT_EQ(end.code, 130) << end.err;
+  EXPECT_THAT(end.err, Not(HasSubstr("error")));
+  EXPECT_EQ(run_end(folder_), "interrupted");
+  expect_steps_and_rollouts_once(folder_);
+}
+
 // The death of a judge is in the record; a later death of the driver brings all back.
 TEST_F(SplitEnvironments, ARunWhoseJudgeDiedIsResumedFromItsRecord) {
   Program run(words({"--max-steps", "1000000000"}), variables());
