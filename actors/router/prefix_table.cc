@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace primerl {
+namespace {
+
+// Names whose slots are on their way from memory while one is looked up.
+constexpr size_t kLookAhead = 8;
+
+}  // namespace
 
 std::vector<uint64_t> RouteBlockNamer::names_of(std::span<const int32_t> tokens,
                                                 const BlockScope& scope) {
@@ -18,14 +24,19 @@ std::vector<uint64_t> RouteBlockNamer::names_of(std::span<const int32_t> tokens,
 }
 
 size_t PrefixTable::num_known(std::span<const uint64_t> names) const {
+  for (size_t i = 0; i < std::min(names.size(), kLookAhead); ++i) blocks_.expect(names[i]);
   size_t count = 0;
-  while (count < names.size() && blocks_.find(names[count]) != nullptr) ++count;
+  while (count < names.size() && blocks_.find(names[count]) != nullptr) {
+    if (count + kLookAhead < names.size()) blocks_.expect(names[count + kLookAhead]);
+    ++count;
+  }
   return count;
 }
 
 void PrefixTable::add(std::span<const uint64_t> names, size_t blocks_max) {
   // A block counts only with all before it, so the first ones must be forgotten last.
   const size_t count = std::min(names.size(), blocks_max);
+  blocks_.expect_all(names.first(count), blocks_max);
   for (size_t i = count; i-- > 0;) blocks_.put(names[i], {}, blocks_max);
 }
 

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,7 @@ class RecentTable {
   const Value* find(const Name& name) const {
     if (entries_.empty()) return nullptr;
     index();
-    const uint32_t place = slots_[slot_of(name)];
+    const uint32_t place = slots_[slot_of(name)].place;
     return place == kNone ? nullptr : &entries_[place].value;
   }
 
@@ -28,7 +29,7 @@ class RecentTable {
   /// for longest is forgotten.
   void put(const Name& name, Value value, size_t entries_max) {
     index();
-    uint32_t place = slots_[slot_of(name)];
+    uint32_t place = slots_[slot_of(name)].place;
     if (place != kNone) {
       unlink(place);
     } else if (entries_.size() < entries_max) {
@@ -41,10 +42,29 @@ class RecentTable {
       unlink(place);
       empty_slot(slot_of(entries_[place].name));
       entries_[place].name = name;
-      slots_[slot_of(name)] = place;
+      slots_[slot_of(name)] = {place, mark_of(name)};
     }
     entries_[place].value = std::move(value);
     link_newest(place);
+  }
+
+  /// find() and put() of `name` come soon: its slot is fetched meanwhile. Changes nothing:
+  /// gcc would leave out a call that is not inlined, as one without effect.
+  [[gnu::always_inline]] void expect(const Name& name) const {
+    if (!slots_.empty()) __builtin_prefetch(&slots_[home_of(mark_of(name))], 1);
+  }
+  /// put() of all `names` comes next. What it will read and write lies all over memory: it is
+  /// fetched at once here, instead of one after the other there. Inlined for the same reason.
+  [[gnu::always_inline]] void expect_all(std::span<const Name> names, size_t entries_max) const {
+    for (const Name& name : names) expect(name);
+    // The slots of those that may be forgotten for them.
+    uint32_t place = entries_.size() < entries_max ? kNone : oldest_;
+    for (size_t i = 0; i < names.size() && place != kNone; ++i, place = entries_[place].newer)
+      expect(entries_[place].name);
+    for (const Name& name : names)
+      if (const uint32_t at = slots_.empty() ? kNone : slots_[home_of(mark_of(name))].place;
+          at != kNone)
+        __builtin_prefetch(&entries_[at], 1);
   }
 
   size_t size() const { return entries_.size(); }
@@ -68,6 +88,12 @@ class RecentTable {
     }
   };
 
+  /// With the mark no entry is read for a name that is not the one looked for.
+  struct Slot {
+    uint32_t place = kNone;  // of an entry
+    uint32_t mark = 0;       // of its name
+  };
+
   void unlink(uint32_t place) {
     const Entry& entry = entries_[place];
     (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
@@ -79,45 +105,51 @@ class RecentTable {
     (newest_ == kNone ? oldest_ : entries_[newest_].newer) = place;
     newest_ = place;
   }
-  size_t home_of(const Name& name) const {
-    // Names may differ in a few bits only: the product spreads them over its highest ones.
+  /// Half of a name's hash. Names may differ in a few bits only: the product spreads them.
+  static uint32_t mark_of(const Name& name) {
     constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
-    return (uint64_t{Hash()(name)} * kSpread) >> (64 - std::countr_zero(slots_.size()));
+    return static_cast<uint32_t>((uint64_t{Hash()(name)} * kSpread) >> 32);
   }
+  size_t home_of(uint32_t mark) const { return mark >> (32 - std::countr_zero(slots_.size())); }
   /// Where the name is, or would be. A slot in two is empty, so it is found soon.
   size_t slot_of(const Name& name) const {
-    size_t slot = home_of(name);
-    while (slots_[slot] != kNone && !(entries_[slots_[slot]].name == name)) slot = after(slot);
+    const uint32_t mark = mark_of(name);
+    size_t slot = home_of(mark);
+    while (slots_[slot].place != kNone &&
+           !(slots_[slot].mark == mark && entries_[slots_[slot].place].name == name))
+      slot = after(slot);
     return slot;
   }
   size_t after(size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
   /// Those behind it that would not be found over the gap move into it.
   void empty_slot(size_t gap) {
     const size_t mask = slots_.size() - 1;
-    for (size_t slot = after(gap); slots_[slot] != kNone; slot = after(slot)) {
-      const size_t home = home_of(entries_[slots_[slot]].name);
+    for (size_t slot = after(gap); slots_[slot].place != kNone; slot = after(slot)) {
+      const size_t home = home_of(slots_[slot].mark);
       if (((slot - home) & mask) < ((slot - gap) & mask)) continue;
       slots_[gap] = slots_[slot];
       gap = slot;
     }
-    slots_[gap] = kNone;
+    slots_[gap] = {};
   }
   /// Takes in the entries that have no slot yet: a new one, or all of a table read from a cut.
   void index() const {
     if (num_indexed_ == entries_.size() && !slots_.empty()) return;
     if (slots_.size() < 2 * entries_.size() || slots_.empty()) {
-      slots_.assign(std::bit_ceil(4 * entries_.size() + kSlotsMin), kNone);
+      slots_.assign(std::bit_ceil(4 * entries_.size() + kSlotsMin), Slot());
       num_indexed_ = 0;
     }
-    for (; num_indexed_ < entries_.size(); ++num_indexed_)
-      slots_[slot_of(entries_[num_indexed_].name)] = static_cast<uint32_t>(num_indexed_);
+    for (; num_indexed_ < entries_.size(); ++num_indexed_) {
+      const Name& name = entries_[num_indexed_].name;
+      slots_[slot_of(name)] = {static_cast<uint32_t>(num_indexed_), mark_of(name)};
+    }
   }
 
   std::vector<Entry> entries_;
   uint32_t oldest_ = kNone, newest_ = kNone;
   // Follows from entries_, so it is not saved; made when it is needed.
   static constexpr size_t kSlotsMin = 16;
-  mutable std::vector<uint32_t> slots_;  // places; a power of two
+  mutable std::vector<Slot> slots_;  // a power of two
   mutable size_t num_indexed_ = 0;
 };
 
