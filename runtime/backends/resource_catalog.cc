@@ -110,6 +110,9 @@ OptionsOf<EngineOptions> torch_engine_options() {
              "blocks are found again by what they hold, so that prompts which begin alike are "
              "computed once")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
+      .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
+             "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
+             "bfloat16 on a CUDA device")
       .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
 }
 
