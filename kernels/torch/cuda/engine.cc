@@ -9,6 +9,7 @@
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/finite.h"
+#include "kernels/torch/inference/engine.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -365,6 +366,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
     return error(Code::kUnavailable, "adapter_slots is {}: engines on a CUDA device have none yet",
                  options.adapter_slots)
         .note("place the engine on \"cpu\", or train whole weights");
+  RETURN_IF_ERROR(check_cache_rows(options));
   const double needed = bytes_on_card(options, config);
   if (needed <= card.free_bytes) return ok();
   return error(Code::kExhausted,

@@ -273,6 +273,14 @@ std::string TorchEngine::describe() const {
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()));
 }
 
+Status check_cache_rows(const EngineOptions& options) {
+  if (int64_t{options.kv_blocks} * options.block_size <= std::numeric_limits<int32_t>::max())
+    return ok();
+  return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
+               options.kv_blocks, options.block_size)
+      .note("lower 'kv_blocks' or 'block_size' of the engine");
+}
+
 Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
                                                 const ModelConfig& config,
                                                 const std::filesystem::path& model_folder,
@@ -281,6 +289,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
     return error(Code::kInvalid, "dtype is \"bfloat16\", an engine on the CPU computes in float32")
         .note("leave 'dtype' out, or place the engine on a CUDA device");
   if (cache_bytes(options, config) > kCacheBytesMax) return no_memory(options, config);
+  RETURN_IF_ERROR(check_cache_rows(options));
   const double bytes = bytes_needed_to_generate(options, config, TensorTable(config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));

@@ -1,6 +1,4 @@
 // The engine of a folder: what every engine of libtorch refuses, then the one of its device.
-#include <limits>
-
 #include "kernels/torch/device.h"
 #include "kernels/torch/inference/engine.h"
 #include "kernels/torch/make.h"
@@ -55,10 +53,6 @@ Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
   Status supported = check_is_supported(config);
   if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
   ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
-  if (int64_t{resolved.kv_blocks} * resolved.block_size > std::numeric_limits<int32_t>::max())
-    return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
-                 resolved.kv_blocks, resolved.block_size)
-        .note("lower 'kv_blocks' or 'block_size' of the engine");
 #ifdef PRIMERL_CUDA_ENGINE
   if (resolved.device != "cpu")
     return make_cuda_engine(resolved, config, model_folder, std::move(tokenizer));
