@@ -22,7 +22,8 @@ struct EngineOptions {
   bool prefix_cache = true;            // blocks are found again by what they hold
   int32_t max_sequence_tokens = 0;     // 0 = what the model's config says
   int32_t threads = 0;                 // 0 = decided by the plan
-  std::string numerics = "invariant";  // or "fast"
+  std::string numerics = "invariant";  // or "fast", which a CUDA device needs
+  std::string dtype = "auto";          // of weights and KV: "float32", "bfloat16"
   int32_t adapter_slots = 0;           // adapters held on frozen weights; 0 = whole weights change
   int32_t max_adapter_rank = 64;       // where there are slots
   int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events

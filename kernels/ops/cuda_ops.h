@@ -240,9 +240,28 @@ struct SampleArgs {
   int32_t* tokens = nullptr;              // [rows]
   float* logprobs = nullptr;              // [rows] of the processed distribution
   uint32_t* kept = nullptr;  // [rows, kept_words(vocab_size)] bit i % 32 of word i / 32, or null
+  /// [sample_workspace(rows)] bytes at an address of 8: rows that nothing is cut from are shared
+  /// out over several blocks, which changes no token. Null: each row has one block.
+  void* workspace = nullptr;
 };
 Outcome sample(const SampleArgs& args, Stream stream);
+int64_t sample_workspace(int64_t rows);  // bytes
 constexpr int64_t kept_words(int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
+/// y = x * weight' + bias of a few rows: what a vendor's library, made for many, leaves bandwidth
+/// over. A row's result depends on that row alone.
+struct FewRowsArgs {
+  int64_t rows = 0;   // up to kFewRowsMax
+  int64_t terms = 0;  // a multiple of 8; x and weight at addresses of 16 bytes
+  int64_t columns = 0;
+  const void* x = nullptr;       // [rows, terms] bf16
+  const void* weight = nullptr;  // [columns, terms] bf16
+  const void* bias = nullptr;    // [columns] bf16, or null
+  void* y = nullptr;             // [rows, columns] of `type`
+  Type type = Type::kBfloat16;   // of y
+};
+inline constexpr int64_t kFewRowsMax = 4;
+Outcome few_rows_product(const FewRowsArgs& args, Stream stream);
 
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
 /// negative source gives a row of zeros.

@@ -1,13 +1,23 @@
 #include "kernels/torch/device.h"
 
+#ifdef PRIMERL_CUDA_ENGINE
+#include "kernels/torch/cuda/card.h"
+#endif
+
 namespace primerl {
 
-std::string why_not_on(std::string_view device) {
+std::string why_not_on(std::string_view device, DeviceUse use) {
   if (device == "cpu") return {};
-#ifdef PRIMERL_LIBTORCH_CUDA
-  return "the engines and learners of this release cannot use: they compute on the CPU";
-#else
+#if !defined(PRIMERL_LIBTORCH_CUDA)
+  static_cast<void>(use);
   return "this build of libtorch has not: built for CPU";
+#elif !defined(PRIMERL_CUDA_ENGINE)
+  static_cast<void>(use);
+  return "this build cannot use: the CUDA operations are not in it, since there was no nvcc";
+#else
+  if (use == DeviceUse::kLearner)
+    return "the learners of this release cannot use: they compute on the CPU";
+  return why_no_card(device);
 #endif
 }
 

@@ -2,12 +2,16 @@
 /// any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace primerl {
 
-/// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can.
-std::string why_not_on(std::string_view device);
+enum class DeviceUse : uint8_t { kEngine, kLearner };
+
+/// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can. Whether a
+/// model fits the device is asked when it is made.
+std::string why_not_on(std::string_view device, DeviceUse use = DeviceUse::kLearner);
 
 }  // namespace primerl

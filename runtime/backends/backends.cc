@@ -284,8 +284,8 @@ std::unique_ptr<WeightChannel> memory_channel(size_t versions_max) {
   return std::make_unique<OwnedChannel>(make_memory_channel(versions_max));
 }
 
-std::string why_no_torch_on(const std::string& device) {
-  if (torch_backends() != nullptr) return torch_backends()->why_not_on(device);
+std::string why_no_torch_on(const std::string& device, const std::string& kind) {
+  if (torch_backends() != nullptr) return torch_backends()->why_not_on(device, kind);
   return fmt::format("this worker cannot use: it was built without libtorch{}",
                      device == "cpu" ? ", even for the CPU" : "");
 }

@@ -52,7 +52,7 @@ int32_t schedule_steps(const Plan& plan);
 std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
 /// The WhyNotOn of this build, for check_devices().
-std::string why_no_torch_on(const std::string& device);
+std::string why_no_torch_on(const std::string& device, const std::string& kind);
 
 /// "engine torch", "engine scripted", ...
 std::vector<std::string> backend_names();

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "runtime/backends/backends.h"
 #include "runtime/program/programs.h"
@@ -11,11 +12,12 @@
 namespace primerl {
 namespace {
 
-/// What `primerl-worker device NAME` says; an error when it cannot be asked.
-Result<std::string> ask_worker(const std::string& device) {
+/// What `primerl-worker device` says; an error when it cannot be asked.
+Result<std::string> ask_worker(const std::string& device, const std::string& kind) {
   ASSIGN_OR_RETURN(const auto program, worker_program());
-  // A device's name is letters, digits and a colon (G052).
-  const std::string command = fmt::format("'{}' device --name '{}' 2>&1", program.string(), device);
+  // A device's name is letters, digits and a colon (G052); a kind is letters.
+  const std::string command =
+      fmt::format("'{}' device --name '{}' --for '{}' 2>&1", program.string(), device, kind);
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return error(Code::kIo, "'{}' cannot be started", program.string());
   std::string text;
@@ -44,7 +46,7 @@ Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_no
     for (const int32_t index : plan.group(group).resources) {
       const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
       if (resource.backend != "torch") continue;
-      const std::string why = why_not(planned.device);
+      const std::string why = why_not(planned.device, resource.kind);
       if (why.empty()) continue;
       return error(Code::kInvalid, "resource '{}' of process '{}' is placed on '{}', which {}",
                    resource.name, planned.name, planned.device, why)
@@ -54,14 +56,14 @@ Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_no
 }
 
 Status check_devices_here(const Plan& plan) {
-  std::map<std::string, std::string> known;
+  std::map<std::pair<std::string, std::string>, std::string> known;
   Status asked;
-  const WhyNotOn why_not = [&](const std::string& device) {
-    const auto found = known.find(device);
+  const WhyNotOn why_not = [&](const std::string& device, const std::string& kind) {
+    const auto found = known.find({device, kind});
     if (found != known.end()) return found->second;
-    auto said = ask_worker(device);
+    auto said = ask_worker(device, kind);
     if (!said.ok() && asked.ok()) asked = said.error();
-    return known[device] = said.ok() ? *said : std::string();
+    return known[{device, kind}] = said.ok() ? *said : std::string();
   };
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     if (!plan.processes[i].machine.empty()) continue;  // its own machine checks it

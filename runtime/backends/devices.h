@@ -9,9 +9,9 @@
 
 namespace primerl {
 
-/// Why a backend of libtorch cannot compute on a device, as the end of a sentence after "which";
-/// "": it can.
-using WhyNotOn = std::function<std::string(const std::string& device)>;
+/// Why a resource of a kind ("engine", "learner") cannot compute on a device with libtorch, as the
+/// end of a sentence after "which"; "": it can.
+using WhyNotOn = std::function<std::string(const std::string& device, const std::string& kind)>;
 
 /// The device of the process that owns the resource; "cpu" where none does.
 const std::string& device_of(const Plan& plan, int32_t resource);

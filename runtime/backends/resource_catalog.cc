@@ -114,6 +114,9 @@ OptionsOf<EngineOptions> torch_engine_options() {
              "most that kv_events/ in the run folder may hold of what this engine's prefix cache "
              "holds; 0 = no events are made")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
+      .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
+             "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
+             "bfloat16 on a CUDA device")
       .table("debug", &EngineOptions::debug, debug, "for who looks for a broken number");
 }
 

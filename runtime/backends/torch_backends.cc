@@ -21,7 +21,10 @@ const TorchBackends* torch_backends() {
              const std::string& model_folder) {
             return make_torch_adapter_learner(options, adapters, model_folder);
           },
-      .why_not_on = [](const std::string& device) { return why_not_on(device); }};
+      .why_not_on =
+          [](const std::string& device, const std::string& kind) {
+            return why_not_on(device, kind == "engine" ? DeviceUse::kEngine : DeviceUse::kLearner);
+          }};
   return &all;
 }
 

@@ -27,8 +27,8 @@ struct TorchBackends {
   Result<std::unique_ptr<Learner>> (*make_adapter_learner)(
       const LearnerOptions& options, std::span<const AdapterTraining> adapters,
       const std::string& model_folder);
-  /// "" when it can compute on `device`.
-  std::string (*why_not_on)(const std::string& device);
+  /// "" when an "engine" or a "learner" can compute on `device`.
+  std::string (*why_not_on)(const std::string& device, const std::string& kind);
 };
 
 /// Null in a program without libtorch.

@@ -70,8 +70,12 @@ Finding find_torch() {
   finding.is_ok = backends.exit_code == 0 && backends.text.find("torch") != std::string::npos;
   finding.text = finding.is_ok ? backends.text : "this worker was built without libtorch";
   if (!finding.is_ok) return finding;
-  const Output cuda = output_of("'" + program->string() + "' device --name cuda:0");
-  finding.text += cuda.text.empty() ? "; on cpu and cuda" : "; on cpu (cuda " + cuda.text + ")";
+  for (const char* kind : {"engine", "learner"}) {
+    const Output cuda =
+        output_of("'" + program->string() + "' device --name cuda:0 --for " + std::string(kind));
+    finding.text += cuda.text.empty() ? fmt::format("; {}s on cpu and cuda", kind)
+                                      : fmt::format("; {}s on cpu (cuda:0 {})", kind, cuda.text);
+  }
   return finding;
 }
 

@@ -361,11 +361,15 @@ Command worker_train_step_command() {
 
 Command device_command() {
   auto name = std::make_shared<std::string>("cpu");
+  auto kind = std::make_shared<std::string>("engine");
   return {"device", "says why models cannot compute on a device, or nothing where they can",
-          "primerl-worker device --name cuda:0",
-          [name](Arguments& flags) { flags.text(*name, "--name", "DEVICE", "cpu, cuda:0, ..."); },
-          [name] {
-            const std::string why = why_no_torch_on(*name);
+          "primerl-worker device --name cuda:0 --for engine",
+          [name, kind](Arguments& flags) {
+            flags.text(*name, "--name", "DEVICE", "cpu, cuda:0, ...");
+            flags.text(*kind, "--for", "KIND", "engine or learner");
+          },
+          [name, kind] {
+            const std::string why = why_no_torch_on(*name, *kind);
             if (!why.empty()) print_text(why + "\n");
             return static_cast<int>(kExitDone);
           }};

@@ -26,14 +26,17 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
   for (const char* name : {"engine", "engine", "learner"}) {
     PlanResource resource;
     resource.name = name;
+    resource.kind = name;
     resource.backend = backend;
     plan.resources.push_back(std::move(resource));
   }
   return plan;
 }
 
-std::string first_gpu_alone(const std::string& device) {
-  return device == "cpu" || device == "cuda:0" ? "" : "this build of libtorch has not: built so";
+/// Engines on the first card, learners on none.
+std::string first_gpu_alone(const std::string& device, const std::string& kind) {
+  const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");
+  return is_usable ? "" : "this build of libtorch has not: built so";
 }
 
 std::string fault_of(const Plan& plan, uint32_t process) {
@@ -57,6 +60,13 @@ TEST(Devices, OneThatTheBackendCannotUseIsNamedWithResourceAndProcess) {
               HasSubstr("resource 'engine' of process 'inference#1' is placed on 'cuda:1', which "
                         "this build of libtorch has not: built so"));
   EXPECT_EQ(fault_of(plan, 3), "");
+}
+
+TEST(Devices, AreAskedForTheKindThatIsThere) {
+  const Plan plan = plan_of("torch", {"cpu", "cuda:0", "cpu", "cuda:0"});
+  EXPECT_EQ(fault_of(plan, 1), "");
+  EXPECT_THAT(fault_of(plan, 3),
+              HasSubstr("resource 'learner' of process 'training' is placed on"));
 }
 
 TEST(Devices, AreNothingToScriptedResources) {

@@ -166,9 +166,10 @@ TEST_P(EngineLogits, ThePromptHasTheLogprobsThatItsTokensWereDrawnWith) {
   one.sampling.temperature = 0.5;
   const auto scored = run_one(*engine, one).prompt_logprobs;
   ASSERT_EQ(scored.size(), num_prompt_tokens - 1 + drawn.tokens.size());
-  EXPECT_EQ(std::vector<float>(scored.begin() + static_cast<std::ptrdiff_t>(num_prompt_tokens) - 1,
-                               scored.end()),
-            drawn.logprobs);
+  expect_same(
+      std::vector<float>(scored.begin() + static_cast<std::ptrdiff_t>(num_prompt_tokens) - 1,
+                         scored.end()),
+      drawn.logprobs);
 }
 
 TEST_P(EngineLogits, AGroupSharesThePromptAndEachMemberHasItsOwnOptions) {
@@ -192,8 +193,8 @@ TEST_P(EngineLogits, AGroupSharesThePromptAndEachMemberHasItsOwnOptions) {
   EXPECT_EQ(engine->state().num_prefill_tokens - before, request(9).prompt_tokens.size());
   for (uint64_t id = 1; id <= 4; ++id) {
     EXPECT_EQ(ends.at(id).tokens, alone[id - 1].tokens);
-    EXPECT_EQ(ends.at(id).top_logprobs, alone[id - 1].top_logprobs);
-    EXPECT_EQ(ends.at(id).prompt_logprobs, alone[0].prompt_logprobs);
+    expect_same(ends.at(id).top_logprobs, alone[id - 1].top_logprobs);
+    expect_same(ends.at(id).prompt_logprobs, alone[0].prompt_logprobs);
   }
 }
 

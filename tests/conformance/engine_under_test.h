@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,6 +27,9 @@ struct EngineUnderTest {
   std::function<std::shared_ptr<const WeightSnapshot>(PolicyVersion)> snapshot;
   size_t tenants_max = 1;  // whose whole weights it holds
   bool has_logits = true;  // or it makes its tokens up
+  /// Of one token's log-probability computed in batches of other sizes, or by another way; 0: equal
+  /// to the bit.
+  double logprob_tolerance = 0;
 };
 
 /// Every token is two or three letters of five, so that texts overlap and repeat.
@@ -126,6 +130,24 @@ class EngineConformance : public ::testing::TestWithParam<EngineUnderTest> {
     EXPECT_EQ(state.num_running, 0);
     EXPECT_EQ(state.num_free_blocks, state.num_blocks);
     EXPECT_FALSE(engine.has_work());
+  }
+
+  static void expect_same(const std::vector<float>& got, const std::vector<float>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], GetParam().logprob_tolerance) << "number " << i;
+  }
+  static void expect_same(const std::vector<TokenLogprob>& got,
+                          const std::vector<TokenLogprob>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].token, want[i].token) << "number " << i;
+      if (std::isfinite(want[i].logprob))
+        EXPECT_NEAR(got[i].logprob, want[i].logprob, GetParam().logprob_tolerance)
+            << "number " << i;
+      else
+        EXPECT_EQ(got[i].logprob, want[i].logprob) << "number " << i;
+    }
   }
 
   static void expect_whole(const FinishEvent& end) {

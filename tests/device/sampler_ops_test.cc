@@ -82,11 +82,16 @@ SampleAnswer cpu_answer(const SampleCase& one) {
   return answer;
 }
 
-SampleAnswer device_answer(Type type, const SampleCase& one) {
+enum class Shared { kNo, kInParts };
+constexpr Shared kShared[] = {Shared::kNo, Shared::kInParts};
+
+SampleAnswer device_answer(Type type, const SampleCase& one, Shared shared) {
   const auto words = static_cast<size_t>(kept_words(one.vocab_size));
   const Buffer logits(type, one.logits), settings(one.settings()), indices(one.indices);
   const Buffer tokens(Ints(one.rows(), -1)), logprobs(Floats(one.rows(), 7));
   const Buffer kept(Ints(one.rows() * words, 0x5555));
+  const auto room = static_cast<size_t>(sample_workspace(static_cast<int64_t>(one.rows())));
+  const Buffer workspace(Ints(room / sizeof(int32_t), 0x5555));
   expect_one_answer(
       [&](Stream stream) {
         return sample({.rows = static_cast<int64_t>(one.rows()),
@@ -98,7 +103,8 @@ SampleAnswer device_answer(Type type, const SampleCase& one) {
                        .indices = indices.as<int32_t>(),
                        .tokens = tokens.as<int32_t>(),
                        .logprobs = logprobs.as<float>(),
-                       .kept = kept.as<uint32_t>()},
+                       .kept = kept.as<uint32_t>(),
+                       .workspace = shared == Shared::kInParts ? workspace.get() : nullptr},
                       stream);
       },
       {&tokens, &logprobs, &kept});
@@ -115,15 +121,16 @@ SampleAnswer device_answer(Type type, const SampleCase& one) {
   return answer;
 }
 
-void expect_the_same(Type type, SampleCase one) {
+void expect_the_same(Type type, Shared shared, SampleCase one) {
   one.logits = rounded(type, one.logits);
-  const SampleAnswer want = cpu_answer(one), got = device_answer(type, one);
+  const SampleAnswer want = cpu_answer(one), got = device_answer(type, one, shared);
   for (size_t i = 0; i < one.rows(); ++i) {
     const SamplingParams& params = one.params[i];
     SCOPED_TRACE(testing::Message()
-                 << name_of(type) << ", vocabulary " << one.vocab_size << ", row " << i
-                 << ": temperature " << params.temperature << ", top_k " << params.top_k
-                 << ", top_p " << params.top_p << ", min_p " << params.min_p);
+                 << name_of(type) << (shared == Shared::kNo ? "" : ", in parts") << ", vocabulary "
+                 << one.vocab_size << ", row " << i << ": temperature " << params.temperature
+                 << ", top_k " << params.top_k << ", top_p " << params.top_p << ", min_p "
+                 << params.min_p);
     EXPECT_EQ(got.tokens[i], want.tokens[i]);
     EXPECT_EQ(got.kept[i].size(), want.kept[i].size());
     EXPECT_TRUE(got.kept[i] == want.kept[i]) << "the kept sets differ";
@@ -158,9 +165,12 @@ TEST(CudaSampler, DrawsTheTokensOfTheCpuAndKeepsItsSets) {
         SampleCase one{
             .vocab_size = vocab_size, .logits = {}, .params = {}, .seeds = {}, .indices = {}};
         RandomStream random(mix(static_cast<uint64_t>(vocab_size), 9));
-        for (uint64_t i = 0; i < 24; ++i)
-          one.add(random_floats(vocab_size, mix(i, 4), scale), random_params(random, vocab_size));
-        expect_the_same(type, one);
+        for (uint64_t i = 0; i < 24; ++i) {
+          const SamplingParams plain{.temperature = i % 12 == 0 ? 1 : 0.7};
+          one.add(random_floats(vocab_size, mix(i, 4), scale),
+                  i % 4 == 0 ? plain : random_params(random, vocab_size));
+        }
+        for (const Shared shared : kShared) expect_the_same(type, shared, one);
       }
 }
 
@@ -175,7 +185,8 @@ TEST(CudaSampler, CutsEqualsAtTheLowerId) {
     one.add(row, {.top_k = 3333, .top_p = 0.5});
     one.add(row, {.temperature = 0});
   }
-  for (const Type type : kTypes) expect_the_same(type, one);
+  for (const Type type : kTypes)
+    for (const Shared shared : kShared) expect_the_same(type, shared, one);
 }
 
 TEST(CudaSampler, ReportsRowsThatAreNoDistribution) {
@@ -189,15 +200,17 @@ TEST(CudaSampler, ReportsRowsThatAreNoDistribution) {
     for (const SamplingParams& params :
          {SamplingParams{}, SamplingParams{.top_k = 3}, SamplingParams{.temperature = 0}})
       one.add(row, params);
-  const SampleAnswer got = device_answer(Type::kFloat32, one);
-  for (size_t i = 0; i < one.rows(); ++i) {
-    SCOPED_TRACE(i);
-    const bool is_good = i / 3 == 2;
-    EXPECT_EQ(std::isnan(got.logprobs[i]), !is_good);
-    if (is_good)
-      EXPECT_THAT(got.tokens[i], testing::AnyOf(11, 35));
-    else
-      EXPECT_EQ(got.tokens[i], 0);
+  for (const Shared shared : kShared) {
+    const SampleAnswer got = device_answer(Type::kFloat32, one, shared);
+    for (size_t i = 0; i < one.rows(); ++i) {
+      SCOPED_TRACE(i);
+      const bool is_good = i / 3 == 2;
+      EXPECT_EQ(std::isnan(got.logprobs[i]), !is_good);
+      if (is_good)
+        EXPECT_THAT(got.tokens[i], testing::AnyOf(11, 35));
+      else
+        EXPECT_EQ(got.tokens[i], 0);
+    }
   }
 }
 

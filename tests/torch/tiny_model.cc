@@ -20,7 +20,7 @@ std::filesystem::path write_config(const TinyModel& model, const std::filesystem
   config.set("model_type", model.model_type).set("vocab_size", model.vocab_size);
   config.set("hidden_size", model.hidden_size).set("intermediate_size", 2 * model.hidden_size);
   config.set("num_hidden_layers", model.num_layers).set("num_attention_heads", 4);
-  config.set("num_key_value_heads", 2).set("head_dim", 16);
+  config.set("num_key_value_heads", 2).set("head_dim", model.head_dim);
   const bool is_mixture = model.model_type.ends_with("_moe");
   if (is_mixture) {
     config.set(model.model_type == "glm4_moe" ? "n_routed_experts" : "num_experts", 8);

@@ -14,6 +14,7 @@ struct TinyModel {
   int32_t vocab_size = 61;
   int32_t hidden_size = 32;
   int32_t num_layers = 2;
+  int32_t head_dim = 16;  // of 4 heads, 2 of keys and values
   int32_t max_positions = 256;
   int32_t eos_id = 1;
   int64_t seed = 1;

@@ -6,59 +6,17 @@
 // A warp has a range of ids of its own, so that what rises by id is found by counting warps first.
 #include <climits>
 
-#include "kernels/ops/cuda/device.cuh"
+#include "kernels/ops/cuda/sampler.cuh"
 
 namespace primerl::cuda {
 namespace {
 
-using Mass = unsigned long long;
-
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarp;
-constexpr float kMassUnit = 0x1p40F;
 constexpr int kDigitBits = 10;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kTopShift = 20;
 static_assert(kDigits == kThreads && kWarps == kWarp);
-
-/// e^x as kernels/ops/lanes.h has it where there is fused multiply-add, to the bit.
-__device__ __forceinline__ float exp_of(float x) {
-  if (x < -87.0F) return 0;
-  x = x > 88.0F ? 88.0F : x;
-  const float scaled = __fmul_rn(x, 1.44269504088896341F);
-  const int whole = __float2int_rz(__fadd_rn(scaled, scaled < 0 ? -0.5F : 0.5F));
-  const float n = __int2float_rn(whole);
-  const float r = __fmaf_rn(-n, -2.12194440e-4F, __fmaf_rn(-n, 0.693359375F, x));
-  float p = __fmaf_rn(1.9875691500e-4F, r, 1.3981999507e-3F);
-  p = __fmaf_rn(p, r, 8.3334519073e-3F);
-  p = __fmaf_rn(p, r, 4.1665795894e-2F);
-  p = __fmaf_rn(p, r, 1.6666665459e-1F);
-  p = __fmaf_rn(p, r, 5.0000001201e-1F);
-  p = __fadd_rn(__fmaf_rn(p, __fmul_rn(r, r), r), 1.0F);
-  return __fmul_rn(p, __int_as_float((whole + 127) << 23));
-}
-
-__device__ __forceinline__ Mass mass_of(float weight) {
-  return static_cast<Mass>(__float2ll_rz(__fmul_rn(weight, kMassUnit)));
-}
-
-/// sampling_uniform() of graph/base/random.h: Philox 4x32-10, 53 bits.
-__device__ double uniform_of(uint64_t seed, uint64_t index) {
-  uint32_t c[4] = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0};
-  uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = 0xD2511F53ULL * c[0], b = 0xCD9E8D57ULL * c[2];
-    const uint32_t second = c[1], fourth = c[3];
-    c[0] = static_cast<uint32_t>(b >> 32) ^ second ^ key[0];
-    c[1] = static_cast<uint32_t>(b);
-    c[2] = static_cast<uint32_t>(a >> 32) ^ fourth ^ key[1];
-    c[3] = static_cast<uint32_t>(a);
-    key[0] += 0x9E3779B9U;
-    key[1] += 0xBB67AE85U;
-  }
-  const uint64_t bits = static_cast<uint64_t>(c[0]) | static_cast<uint64_t>(c[1]) << 32;
-  return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
-}
 
 struct Scratch {
   Mass digits[kDigits];
@@ -349,6 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   __shared__ Scratch scratch;
   const int64_t at = blockIdx.x;
   const SamplingRow settings = args.settings[at];
+  if (args.workspace != nullptr && !is_cut(settings)) return;  // the kernels of parts have drawn
   const bool is_greedy = settings.inverse_temperature == 0;
   const float inverse = is_greedy ? 1.0F : settings.inverse_temperature;
   RowView<T> row{static_cast<const T*>(args.logits) + at * args.row_stride,
@@ -389,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleArgs args) {
   }
 
   RowSampler<T> sampler(row, scratch);
-  const bool is_truncated = settings.top_k > 0 || settings.top_p < 1 || settings.min_p > 0;
+  const bool is_truncated = is_cut(settings);
   if (is_truncated) sampler.select(settings, greatest, total);
   sampler.measure(kept);
   const bool keeps_all = !is_truncated || sampler.num_kept() == row.size;
@@ -407,6 +366,10 @@ Outcome sample(const SampleArgs& args, Stream stream) {
   if (args.rows < 0 || args.rows > kRowsMax) return {kTooManyRows};
   if (args.vocab_size < 1 || args.vocab_size >= 1 << 24 || args.row_stride < args.vocab_size)
     return {"vocab_size must be from 1 to 2^24 - 1, row_stride at least vocab_size"};
+  if (args.workspace != nullptr) {
+    if (args.rows > 65535) return {"rows of a sample in parts must be at most 65535"};
+    sample_in_parts(args, stream);
+  }
   const auto rows = static_cast<unsigned>(args.rows);
   if (args.type == Type::kFloat32)
     sample_kernel<float><<<rows, kThreads, 0, stream>>>(args);

@@ -12,9 +12,7 @@
 #include <limits>
 
 #include "kernels/torch/boundary.h"
-#include "kernels/torch/device.h"
 #include "kernels/torch/finite.h"
-#include "kernels/torch/make.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
 #include "kernels/weights/safetensors.h"
@@ -275,64 +273,30 @@ std::string TorchEngine::describe() const {
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()));
 }
 
-namespace {
-
-Status check_options(const EngineOptions& options) {
-  const auto positive = [](std::string_view name, int32_t value) -> Status {
-    if (value >= 1) return ok();
-    return error(Code::kInvalid, "{} is {}, it must be at least 1", name, value);
-  };
-  RETURN_IF_ERROR(positive("kv_blocks", options.kv_blocks));
-  RETURN_IF_ERROR(positive("block_size", options.block_size));
-  RETURN_IF_ERROR(positive("max_running", options.max_running));
-  RETURN_IF_ERROR(positive("max_waiting", options.max_waiting));
-  RETURN_IF_ERROR(positive("max_batched_tokens", options.max_batched_tokens));
-  constexpr auto kSlotsMax = static_cast<int32_t>(kWeightsKeysMax);
-  if (options.adapter_slots < 0 || options.adapter_slots > kSlotsMax)
-    return error(Code::kInvalid, "adapter_slots is {}, it must be 0 to {}", options.adapter_slots,
-                 kSlotsMax);
-  if (options.max_adapter_rank < 1 || options.max_adapter_rank > kAdapterRankMax)
-    return error(Code::kInvalid, "max_adapter_rank is {}, it must be 1 to {}",
-                 options.max_adapter_rank, kAdapterRankMax);
-  if (options.max_sequence_tokens < 0 || options.threads < 0 || options.max_prefill_tokens < 0)
-    return error(Code::kInvalid,
-                 "max_sequence_tokens {}, max_prefill_tokens {} and threads {} must be 0 or above",
-                 options.max_sequence_tokens, options.max_prefill_tokens, options.threads);
-  return ok();
+Status check_cache_rows(const EngineOptions& options) {
+  if (int64_t{options.kv_blocks} * options.block_size <= std::numeric_limits<int32_t>::max())
+    return ok();
+  return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
+               options.kv_blocks, options.block_size)
+      .note("lower 'kv_blocks' or 'block_size' of the engine");
 }
 
-Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
-  RETURN_IF_ERROR(check_options(options));
-  if (options.max_sequence_tokens > config.max_positions)
-    return error(Code::kInvalid, "max_sequence_tokens {} is beyond the {} positions of the model",
-                 options.max_sequence_tokens, config.max_positions);
-  if (options.max_sequence_tokens == 0) options.max_sequence_tokens = config.max_positions;
-  return options;
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
-                                                  const std::filesystem::path& model_folder,
-                                                  std::shared_ptr<const Tokenizer> tokenizer) {
-  if (const std::string why = why_not_on(options.device); !why.empty())
-    return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
-  ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
-  Status supported = check_is_supported(config);
-  if (!supported.ok()) return Error(supported.error()).while_doing(model_folder.string());
-  ASSIGN_OR_RETURN(const auto resolved, resolve(options, config));
-  if (cache_bytes(resolved, config) > kCacheBytesMax) return no_memory(resolved, config);
-  if (int64_t{resolved.kv_blocks} * resolved.block_size > std::numeric_limits<int32_t>::max())
-    return error(Code::kInvalid, "{} KV blocks of {} tokens are more than 2147483647 tokens",
-                 resolved.kv_blocks, resolved.block_size)
-        .note("lower 'kv_blocks' or 'block_size' of the engine");
-  const double bytes = bytes_needed_to_generate(resolved, config, TensorTable(config));
+Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
+                                                const ModelConfig& config,
+                                                const std::filesystem::path& model_folder,
+                                                std::shared_ptr<const Tokenizer> tokenizer) {
+  if (options.dtype == "bfloat16")
+    return error(Code::kInvalid, "dtype is \"bfloat16\", an engine on the CPU computes in float32")
+        .note("leave 'dtype' out, or place the engine on a CUDA device");
+  if (cache_bytes(options, config) > kCacheBytesMax) return no_memory(options, config);
+  RETURN_IF_ERROR(check_cache_rows(options));
+  const double bytes = bytes_needed_to_generate(options, config, TensorTable(config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
   return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
-    use_threads(resolved.threads);
-    auto engine = std::make_unique<TorchEngine>(resolved, config, std::move(tokenizer));
+    use_threads(options.threads);
+    auto engine = std::make_unique<TorchEngine>(options, config, std::move(tokenizer));
     if (Status made = engine->make_cache(); !made.ok()) return std::move(made).error();
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());

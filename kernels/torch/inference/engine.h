@@ -6,6 +6,7 @@
 /// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -90,5 +91,14 @@ class TorchEngine final : public Engine {
   at::Tensor sampled_;                      // [max_running rows, hidden]
   at::Tensor logits_;                       // [max_running rows, vocab_size]
 };
+
+/// Refuses more cache rows than their numbers can name.
+Status check_cache_rows(const EngineOptions& options);
+
+/// The one of a folder, which was read as `config`; `options` are resolved.
+Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
+                                                const ModelConfig& config,
+                                                const std::filesystem::path& model_folder,
+                                                std::shared_ptr<const Tokenizer> tokenizer);
 
 }  // namespace primerl

@@ -1,0 +1,67 @@
+/// Attention of a step's rows over the paged cache of a CUDA device.
+///
+/// The first rows, one query a sequence each, go through the decode operation, where it takes the
+/// model's heads and the cache's blocks. The keys of all others are gathered from the cache, in
+/// groups of bounded size: bf16 goes through libtorch's flash attention, fp32, which that has not,
+/// through products and a softmax. One thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "kernels/engine/row_batch.h"
+#include "kernels/torch/cuda/decoder.h"
+
+namespace primerl {
+
+/// Whether decode_attention() takes the heads of a model over blocks of that many tokens.
+bool has_decode_attention(const AttentionSpec& spec, int32_t block_size);
+
+/// The decode operation's part of a step; device memory.
+struct DecodeRows {
+  int64_t count = 0;
+  const int32_t* block_table = nullptr;  // [count, table_stride]
+  int64_t table_stride = 0;
+  const int32_t* lengths = nullptr;  // [count]
+  int32_t num_splits = 1;
+  float* workspace = nullptr;
+};
+
+class CardAttention {
+ public:
+  /// All outlive it.
+  CardAttention(const AttentionSpec& spec, const CardStream& stream)
+      : spec_(spec), stream_(stream) {}
+
+  Status decode(const DecodeRows& rows, const CardCache& cache, size_t layer, cuda::Type type,
+                const at::Tensor& queries, const at::Tensor& attended) const;
+
+  /// Prepares attend() for all spans of `batch` but the first `num_decoded`.
+  void begin(const RowBatch& batch, size_t num_decoded);
+  void attend(const CardCache& cache, size_t layer, const at::Tensor& queries,
+              const at::Tensor& attended) const;
+
+ private:
+  struct SpanGroup {
+    std::vector<RowSpan> spans;
+    int64_t first_row = 0, num_rows = 0, num_keys = 0;
+    int64_t queries_max = 0, keys_max = 0;
+    int64_t first_slot = -1;  // where the keys follow each other in the cache
+    at::Tensor slots;         // [num_keys] else
+    at::Tensor query_ends;    // [spans + 1] on the device
+    at::Tensor key_ends;
+  };
+
+  void finish(SpanGroup group, const std::vector<int32_t>& slots);
+  at::Tensor gathered(const SpanGroup& group, const at::Tensor& layer) const;
+  void attend_exactly(const SpanGroup& group, const at::Tensor& queries, const at::Tensor& keys,
+                      const at::Tensor& values, const at::Tensor& attended) const;
+  float scale() const;
+
+  const AttentionSpec& spec_;
+  const CardStream& stream_;
+  std::vector<SpanGroup> groups_;  // of the step
+};
+
+}  // namespace primerl

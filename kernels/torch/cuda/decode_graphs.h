@@ -1,0 +1,49 @@
+/// CUDA graphs of decode steps, one for each number of rows, number of parts of the context, and
+/// whether kept sets are made.
+///
+/// A step of a kind is launched as it is the first time, which is also what makes libtorch's
+/// workspaces, and then captured; from then on it is replayed. Memory that a graph needs for itself
+/// is of one pool, since no two of them run at once. One thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/cuda/CUDAGraph.h>
+
+#include <compare>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "graph/base/result.h"
+
+namespace primerl {
+
+/// More kinds than this are launched as they are.
+inline constexpr size_t kDecodeGraphsMax = 128;
+
+class DecodeGraphs {
+ public:
+  struct Kind {
+    int64_t rows = 0;
+    int32_t num_splits = 1;
+    bool has_kept = false;
+
+    friend auto operator<=>(const Kind&, const Kind&) = default;
+  };
+
+  /// `launch` always launches the same for a kind.
+  Status run(const Kind& kind, const std::function<Status()>& launch);
+
+  size_t size() const { return graphs_.size(); }
+
+ private:
+  Status capture(at::cuda::CUDAGraph& graph, const std::function<Status()>& launch);
+
+  std::map<Kind, std::unique_ptr<at::cuda::CUDAGraph>> graphs_;
+  decltype(at::cuda::graph_pool_handle()) pool_ = at::cuda::graph_pool_handle();
+};
+
+/// The rows of the graph that takes a batch of `rows`: powers of two to 16, then multiples of 8 to
+/// 64 and of 32, at most `rows_max`.
+int64_t graph_rows(int64_t rows, int64_t rows_max);
+
+}  // namespace primerl

@@ -1,0 +1,111 @@
+/// The decoder of dense families on a CUDA device: rows in, logits out.
+///
+/// Owns the rows of activations, not the weights and not the cache. Work is launched on the
+/// engine's stream and nothing waits for it, so that rows of a fixed number can be captured in a
+/// CUDA graph. The residual stream is kept in two parts, `stream` and what the last stage adds to
+/// it: the next norm adds them. One thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/models/config.h"
+#include "kernels/torch/cuda/weights.h"
+
+namespace primerl {
+
+/// Why the decoder cannot compute a model on a device; ok if it can.
+Status check_card_model(const ModelConfig& config);
+
+/// What a forward pass reads; device memory.
+struct CardRows {
+  int64_t count = 0;
+  const int32_t* tokens = nullptr;     // [count]
+  const int32_t* positions = nullptr;  // [count]
+  const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
+};
+
+/// Keys and values of all layers, device memory.
+struct CardCache {
+  at::Tensor keys;  // [layers, cache rows, num_kv_heads * head_dim]
+  at::Tensor values;
+  int32_t block_size = 1;
+
+  /// A layer's in blocks of `size` rows.
+  cuda::PagedCache paged(size_t layer, int32_t size, int32_t head_dim) const;
+};
+
+class CardDecoder {
+ public:
+  /// Attention of a layer: from queries() to attended(), both of the rows of the pass.
+  using Attend = std::function<Status(size_t layer)>;
+  /// After a stage of a layer; for who looks for a broken number.
+  using Watch = std::function<Status(size_t layer, size_t stage)>;
+
+  /// All outlive it. `rows_max` of a pass, of which `samples_max` are drawn from at a time;
+  /// positions are less than `positions_max`.
+  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardStream& stream,
+              int64_t rows_max, int64_t samples_max, int64_t positions_max);
+
+  cuda::Type type() const;
+  int64_t samples_max() const { return logits_.size(0); }
+
+  /// Writes keys and values of all rows, layer by layer, before `attend` is called for it.
+  Status forward(const CardRows& rows, const CardCache& cache, const Attend& attend,
+                 const Watch& watch = {});
+  /// Logits of all `count` rows of the last pass, or of the rows that `picked` names ([count] on
+  /// the device).
+  Status head(int64_t count, const int32_t* picked);
+
+  at::Tensor queries() const { return q_; }          // [rows_max, num_heads * head_dim]
+  at::Tensor attended() const { return attended_; }  // likewise
+  at::Tensor logits() const { return logits_; }      // [samples_max, vocab_size] fp32
+  /// The residual stream after the last stage: [count, hidden], in fp32 on the host.
+  at::Tensor hidden(int64_t count) const;
+
+  /// Bytes that it allocates beside weights and cache.
+  static double bytes_needed(const ModelConfig& config, int64_t element_size, int64_t rows_max,
+                             int64_t samples_max, int64_t positions_max);
+
+ private:
+  struct Layer {
+    const void* attention_norm = nullptr;
+    const void* mlp_norm = nullptr;
+    const void* q_norm = nullptr;
+    const void* k_norm = nullptr;
+    CardLinear qkv, out, gate_up, down;
+  };
+
+  Status norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
+              at::Tensor& delta, at::Tensor& to) const;
+  /// y = x * weight' + bias; y is of the type of x, or fp32.
+  Status product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
+                 const at::Tensor& y) const;
+  void make_angles(int64_t positions_max);
+
+  const ModelConfig& config_;
+  const CardStream& stream_;
+  const at::ScalarType type_;
+  std::vector<Layer> layers_;
+  const void* embedding_;
+  const void* final_norm_;
+  CardLinear head_;
+  at::Tensor cosine_, sine_;  // [positions, rotary_dim / 2] fp32
+  // Rows.
+  at::Tensor x_;         // the residual stream without the last addend
+  at::Tensor addend_;    // what the last stage adds
+  at::Tensor normed_;    // [rows_max, hidden]
+  at::Tensor qkv_;       // [rows_max, (num_heads + 2 num_kv_heads) * head_dim]
+  at::Tensor q_;         //
+  at::Tensor attended_;  //
+  at::Tensor gate_up_;   // [rows_max, 2 width]
+  at::Tensor activated_;
+  at::Tensor picked_x_, picked_addend_, picked_normed_;  // [samples_max, hidden]
+  at::Tensor logits_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,400 @@
+#include "kernels/torch/cuda/engine.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/engine/kept_sets.h"
+#include "kernels/torch/boundary.h"
+#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/finite.h"
+#include "kernels/torch/inference/engine.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl {
+namespace {
+
+SchedulerLimits limits_on_card(const EngineOptions& options, const ModelConfig& config,
+                               std::shared_ptr<const Tokenizer> tokenizer) {
+  return {options, config.vocab_size, config.eos_ids, std::move(tokenizer), fingerprint(config)};
+}
+
+at::ScalarType type_on_card(const EngineOptions& options) {
+  return options.dtype == "float32" ? at::kFloat : at::kBFloat16;
+}
+
+/// Blocks of the longest sequence.
+int64_t blocks_of_row(const EngineOptions& options) {
+  return (int64_t{options.max_sequence_tokens} + options.block_size - 1) / options.block_size;
+}
+
+HeadShape heads_on_card(const ModelConfig& config) {
+  const AttentionSpec& spec = config.attention;
+  return {spec.num_heads, spec.num_kv_heads, spec.head_dim};
+}
+
+/// A power of two, so that there are few kinds of steps.
+int32_t num_splits_of(const ModelConfig& config, int64_t rows, int64_t keys_max,
+                      int32_t num_processors) {
+  const int32_t most = cuda::decode_splits(rows, heads_on_card(config), keys_max, num_processors);
+  return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(most)));
+}
+
+/// Floats of decode attention for any number of rows.
+int64_t workspace_of(const EngineOptions& options, const ModelConfig& config,
+                     int32_t num_processors) {
+  int64_t most = 1;
+  for (int64_t rows = 1; rows <= options.max_running; ++rows) {
+    const int32_t splits = num_splits_of(config, rows, options.max_sequence_tokens, num_processors);
+    most = std::max(most, cuda::decode_workspace(rows, heads_on_card(config), splits));
+  }
+  return most;
+}
+
+bool is_drawn_on_host(const Sequence& sequence) {
+  return sequence.processor != nullptr || sequence.request.sampling.num_top_logprobs > 0;
+}
+
+}  // namespace
+
+CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
+                       const CardStream& stream, int32_t num_processors,
+                       std::shared_ptr<const Tokenizer> tokenizer)
+    : options_(options),
+      config_(config),
+      table_(config_),
+      num_processors_(num_processors),
+      has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
+      stream_(stream),
+      weights_(table_, type_on_card(options), stream_),
+      decoder_(config_, weights_, stream_,
+               std::max(options.max_batched_tokens, options.max_running), options.max_running,
+               options.max_sequence_tokens),
+      attention_(config_.attention, stream_),
+      memory_(options.max_running, blocks_of_row(options), config_.vocab_size, stream_),
+      scheduler_(limits_on_card(options, config_, std::move(tokenizer))) {
+  const AttentionSpec& spec = config_.attention;
+  const std::vector<int64_t> shape = {config_.num_layers(),
+                                      int64_t{options.kv_blocks} * options.block_size,
+                                      int64_t{spec.num_kv_heads} * spec.head_dim};
+  const auto on_card = at::TensorOptions(stream_.device());
+  cache_ = {at::zeros(shape, on_card.dtype(weights_.type())),
+            at::zeros(shape, on_card.dtype(weights_.type())), options.block_size};
+  workspace_ =
+      at::zeros({workspace_of(options, config_, num_processors)}, on_card.dtype(at::kFloat));
+}
+
+/// What is freed may still be read by what was launched.
+CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
+
+Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
+  const CardStream::Use use(stream_);
+  return weights_.load(tensors);
+}
+
+/// It has memory for one set of whole weights.
+Status CudaEngine::check_key(WeightsKey key) const {
+  if (!key.is_whole())
+    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
+        .note("engines on the CPU take adapters; those on a CUDA device do not yet");
+  const auto& held = scheduler_.versions().list();
+  if (held.empty() || held.front().key == key) return ok();
+  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
+               held.front().key, key)
+      .note(
+          "it has memory for the whole weights of one tenant; give each tenant engines of its own");
+}
+
+Status CudaEngine::submit(SequenceRequest request) {
+  RETURN_IF_ERROR(check_key(request.key()));
+  return scheduler_.submit(std::move(request));
+}
+
+Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
+  RETURN_IF_ERROR(check_key(snapshot.key));
+  if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
+  RETURN_IF_ERROR(at_boundary("new weights", [&] { return load(snapshot.tensors); }));
+  scheduler_.set_version(snapshot.key, snapshot.version);
+  return static_cast<uint64_t>(snapshot.tensors.size());
+}
+
+WeightManifest CudaEngine::manifest() const {
+  WeightManifest manifest;
+  for (const auto& slice : table_.slices())
+    manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
+  return manifest;
+}
+
+std::string CudaEngine::describe() const {
+  const EngineState now = scheduler_.state();
+  return fmt::format(
+      "{} running, {} held, {} waiting, {} of {} blocks free, {} on {}, {} graphs", now.num_running,
+      now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
+      now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
+      options_.device, graphs_.size());
+}
+
+Status CudaEngine::step() {
+  if (!scheduler_.plan(plan_)) return ok();
+  const Status computed = at_boundary("engine step", [this] { return compute(); });
+  ++num_steps_;
+  if (computed.ok())
+    scheduler_.finish_step();
+  else
+    scheduler_.fail_step(plan_, computed.error().text());
+  return ok();
+}
+
+Status CudaEngine::compute() {
+  const CardStream::Use use(stream_);
+  copy_rows();
+  return is_decode_step() ? decode_step() : mixed_step();
+}
+
+/// Keys and values of rows that two sequences have in common so far.
+void CudaEngine::copy_rows() {
+  for (const RowCopy& copy : plan_.copies)
+    for (at::Tensor* cache : {&cache_.keys, &cache_.values})
+      cache->narrow(1, copy.to, copy.num_rows).copy_(cache->narrow(1, copy.from, copy.num_rows));
+}
+
+/// Every row is the only one of its sequence, and is sampled from.
+bool CudaEngine::is_decode_step() const {
+  const int64_t rows = plan_.rows.num_rows();
+  if (!has_decode_attention_ || options_.debug.check_finite || !plan_.scores.empty() ||
+      std::ssize(plan_.samples) != rows || std::ssize(plan_.rows.spans) != rows ||
+      rows > memory_.rows_max())
+    return false;
+  for (int64_t i = 0; i < rows; ++i)
+    if (plan_.samples[static_cast<size_t>(i)].row != i) return false;
+  return true;
+}
+
+DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
+  const int32_t splits = num_splits_of(config_, count, keys_max, num_processors_);
+  return {count,
+          memory_.block_table(),
+          memory_.table_stride(),
+          memory_.device().lengths,
+          splits,
+          workspace_.mutable_data_ptr<float>()};
+}
+
+Status CudaEngine::decode_step() {
+  const int64_t count = plan_.rows.num_rows();
+  const int64_t padded = graph_rows(count, memory_.rows_max());
+  bool has_kept = false;
+  int64_t keys_max = 0;
+  for (int64_t row = 0; row < count; ++row) {
+    const auto i = static_cast<size_t>(row);
+    const Sequence& sequence = *plan_.samples[i].sequence;
+    memory_.decode(row, plan_.rows, plan_.rows.spans[i]);
+    memory_.sample(row, sequence);
+    has_kept = has_kept || has_kept_sets(sequence.request.sampling);
+    keys_max = std::max<int64_t>(keys_max, plan_.rows.spans[i].num_keys());
+  }
+  for (int64_t row = count; row < padded; ++row) memory_.clear(row);
+  RETURN_IF_ERROR(memory_.upload(count));
+  const StepArrays& arrays = memory_.device();
+  const CardRows rows{padded, arrays.tokens, arrays.positions, arrays.slots};
+  const DecodeRows decoded = decode_rows(padded, keys_max);
+  const auto attend = [&](size_t layer) {
+    return attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
+                             decoder_.attended());
+  };
+  const auto launch = [&]() -> Status {
+    RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
+    RETURN_IF_ERROR(decoder_.head(padded, nullptr));
+    return memory_.draw(padded, decoder_.logits(), has_kept);
+  };
+  RETURN_IF_ERROR(graphs_.run({padded, decoded.num_splits, has_kept}, launch));
+  RETURN_IF_ERROR(memory_.download(count, has_kept));
+  return accept(plan_.samples, has_kept);
+}
+
+/// Of the first spans, those of one query; a prompt's last token may be among them.
+size_t CudaEngine::num_decoded_spans() const {
+  const auto& spans = plan_.rows.spans;
+  if (!has_decode_attention_) return 0;
+  const size_t most = std::min(spans.size(), static_cast<size_t>(memory_.rows_max()));
+  size_t count = 0;
+  while (count < most && spans[count].num_queries == 1) ++count;
+  return count;
+}
+
+Status CudaEngine::mixed_step() {
+  const RowBatch& batch = plan_.rows;
+  const int64_t count = batch.num_rows();
+  std::vector<int32_t> all = batch.tokens;
+  all.insert(all.end(), batch.positions.begin(), batch.positions.end());
+  all.insert(all.end(), batch.cache_rows.begin(), batch.cache_rows.end());
+  const at::Tensor uploaded = stream_.ints(all);
+  const auto* first = uploaded.const_data_ptr<int32_t>();
+  const CardRows rows{count, first, first + count, first + 2 * count};
+
+  const size_t num_decoded = num_decoded_spans();
+  int64_t keys_max = 0;
+  for (size_t i = 0; i < num_decoded; ++i) {
+    memory_.decode(static_cast<int64_t>(i), batch, batch.spans[i]);
+    keys_max = std::max<int64_t>(keys_max, batch.spans[i].num_keys());
+  }
+  const auto num_rows = static_cast<int64_t>(num_decoded);
+  if (num_decoded > 0) RETURN_IF_ERROR(memory_.upload(num_rows));
+  const DecodeRows decoded = decode_rows(std::max<int64_t>(num_rows, 1), keys_max);
+  attention_.begin(batch, num_decoded);
+  CardDecoder::Watch watch;
+  if (options_.debug.check_finite)
+    watch = [&](size_t layer, size_t stage) { return check_finite(layer, stage, count); };
+  const auto attend = [&](size_t layer) -> Status {
+    if (num_decoded > 0)
+      RETURN_IF_ERROR(attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
+                                        decoder_.attended()));
+    attention_.attend(cache_, layer, decoder_.queries(), decoder_.attended());
+    return ok();
+  };
+  RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend, watch));
+  // What the copies above read is used again.
+  RETURN_IF_ERROR(stream_.wait());
+  RETURN_IF_ERROR(score());
+  return sample_mixed();
+}
+
+Status CudaEngine::check_finite(size_t layer, size_t stage, int64_t num_rows) const {
+  const std::string where = first_not_finite(decoder_.hidden(num_rows));
+  if (where.empty()) return ok();
+  return error(Code::kInternal, "activation 'layers.{}.{}.output' is {} (engine step {}, {})",
+               layer, stage_name(config_.layers[layer].stages[stage]), where, num_steps_ + 1,
+               describe());
+}
+
+/// Rows of prompts may be more than the head has room for.
+Status CudaEngine::score() {
+  std::span<const StepPlan::Score> left(plan_.scores);
+  while (!left.empty()) {
+    const auto some = left.first(std::min(left.size(), static_cast<size_t>(memory_.rows_max())));
+    const auto count = std::ssize(some);
+    for (size_t i = 0; i < some.size(); ++i) {
+      memory_.host().picked[i] = some[i].row;
+      memory_.host().labels[i] = some[i].token;
+    }
+    RETURN_IF_ERROR(memory_.upload(0));
+    RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
+    RETURN_IF_ERROR(memory_.score(count, decoder_.logits()));
+    RETURN_IF_ERROR(memory_.download(count, false));
+    for (size_t i = 0; i < some.size(); ++i) scheduler_.accept(some[i], memory_.logprobs()[i]);
+    left = left.subspan(some.size());
+  }
+  return ok();
+}
+
+Status CudaEngine::sample_mixed() {
+  std::span<const StepPlan::Sample> left(plan_.samples);
+  while (!left.empty()) {
+    const auto some = left.first(std::min(left.size(), static_cast<size_t>(memory_.rows_max())));
+    const auto count = std::ssize(some);
+    bool has_kept = false;
+    for (size_t i = 0; i < some.size(); ++i) {
+      memory_.sample(static_cast<int64_t>(i), *some[i].sequence);
+      memory_.host().picked[i] = some[i].row;
+      has_kept = has_kept || has_kept_sets(some[i].sequence->request.sampling);
+    }
+    RETURN_IF_ERROR(memory_.upload(0));
+    RETURN_IF_ERROR(decoder_.head(count, memory_.device().picked));
+    RETURN_IF_ERROR(memory_.draw(count, decoder_.logits(), has_kept));
+    RETURN_IF_ERROR(memory_.download(count, has_kept));
+    RETURN_IF_ERROR(accept(some, has_kept));
+    left = left.subspan(some.size());
+  }
+  return ok();
+}
+
+Status CudaEngine::accept(std::span<const StepPlan::Sample> samples, bool has_kept) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sequence& sequence = *samples[i].sequence;
+    const SamplingParams& sampling = sequence.request.sampling;
+    SampledToken drawn{memory_.tokens()[i], memory_.logprobs()[i]};
+    if (is_drawn_on_host(sequence)) {
+      const at::Tensor row = decoder_.logits().select(0, static_cast<int64_t>(i)).cpu();
+      const std::span<float> logits(row.mutable_data_ptr<float>(),
+                                    static_cast<size_t>(config_.vocab_size));
+      if (sequence.processor != nullptr) sequence.processor->apply(logits);
+      drawn = sampler_.sample(logits, sampling, sequence.request.seed,
+                              static_cast<int32_t>(sequence.tokens.size()), &sequence.kept,
+                              &sequence.top_logprobs);
+    } else if (has_kept && has_kept_sets(sampling)) {
+      keep(memory_.kept(static_cast<int64_t>(i)), sequence);
+    }
+    scheduler_.accept(sequence, drawn.token, drawn.logprob);
+  }
+  return ok();
+}
+
+void CudaEngine::keep(std::span<const uint32_t> words, Sequence& sequence) {
+  ids_.clear();
+  for (size_t i = 0; i < words.size(); ++i)
+    for (uint32_t bits = words[i]; bits != 0; bits &= bits - 1)
+      ids_.push_back(static_cast<int32_t>(32 * i) + std::countr_zero(bits));
+  append_kept(ids_, config_.vocab_size, sequence.kept);
+}
+
+namespace {
+
+constexpr double kReserveBytes = 1.5e9;  // of libtorch's workspaces, graphs and gathered keys
+constexpr double kGigabytes = 1e9;
+
+double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
+  const auto size = static_cast<int64_t>(at::elementSize(type_on_card(options)));
+  const AttentionSpec& spec = config.attention;
+  const double weights = static_cast<double>(TensorTable(config).count());
+  const double cache = 2.0 * config.num_layers() * static_cast<double>(options.kv_blocks) *
+                       options.block_size * spec.num_kv_heads * spec.head_dim;
+  const double rows = CardDecoder::bytes_needed(
+      config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
+      options.max_sequence_tokens);
+  return (weights + cache) * static_cast<double>(size) + rows + kReserveBytes;
+}
+
+Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config,
+                         const CardFacts& card) {
+  RETURN_IF_ERROR(check_card_model(config));
+  if (options.numerics != "fast")
+    return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
+                 options.device)
+        .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
+  if (options.adapter_slots > 0)
+    return error(Code::kUnavailable, "adapter_slots is {}: engines on a CUDA device have none yet",
+                 options.adapter_slots)
+        .note("place the engine on \"cpu\", or train whole weights");
+  RETURN_IF_ERROR(check_cache_rows(options));
+  const double needed = bytes_on_card(options, config);
+  if (needed <= card.free_bytes) return ok();
+  return error(Code::kExhausted,
+               "the engine needs {:.1f} GB of {}, which has {:.1f} of {:.1f} GB free",
+               needed / kGigabytes, options.device, card.free_bytes / kGigabytes,
+               card.total_bytes / kGigabytes)
+      .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
+                                                 const ModelConfig& config,
+                                                 const std::filesystem::path& model_folder,
+                                                 std::shared_ptr<const Tokenizer> tokenizer) {
+  ASSIGN_OR_RETURN(const CardFacts card, card_facts(card_index(options.device)));
+  RETURN_IF_ERROR(check_cuda_engine(options, config, card));
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));
+  return at_boundary("engine", [&]() -> Result<std::unique_ptr<Engine>> {
+    use_threads(options.threads);
+    const CardStream stream(card_index(options.device));
+    const CardStream::Use use(stream);
+    auto engine = std::make_unique<CudaEngine>(options, config, stream, card.num_processors,
+                                               std::move(tokenizer));
+    Status loaded = engine->load(tensors);
+    if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());
+    return std::unique_ptr<Engine>(std::move(engine));
+  });
+}
+
+}  // namespace primerl

@@ -1,0 +1,48 @@
+#include "kernels/torch/cuda/stream.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include "graph/base/real_clock.h"
+
+namespace primerl {
+
+Status launched(cuda::Outcome outcome, std::string_view what) {
+  if (outcome.is_ok()) return ok();
+  return error(Code::kInternal, "CUDA operation '{}': {}", what, outcome.fault);
+}
+
+Status done(cudaError_t code, std::string_view what) {
+  if (code == cudaSuccess) return ok();
+  static_cast<void>(cudaGetLastError());
+  return error(Code::kInternal, "{}: {}", what, cudaGetErrorString(code));
+}
+
+at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {
+  auto* data = const_cast<int32_t*>(values.data());  // only read
+  return at::from_blob(data, {std::ssize(values)}, at::kInt).to(device());
+}
+
+Status CardStream::copy(void* to, const void* from, size_t bytes) const {
+  return done(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, raw()), "a copy to the device");
+}
+
+Status CardStream::copy_rows(void* to, const void* from, size_t stride, size_t width,
+                             size_t rows) const {
+  return done(cudaMemcpy2DAsync(to, stride, from, stride, width, rows, cudaMemcpyDefault, raw()),
+              "a copy of rows to the device");
+}
+
+/// Asks again and again: a wait that sleeps would add its waking time to every token.
+Status CardStream::wait() const {
+  const auto deadline = deadline_after(kCardWaitMax);
+  for (;;) {
+    const cudaError_t code = cudaStreamQuery(raw());
+    if (code == cudaSuccess) return ok();
+    if (code != cudaErrorNotReady) return done(code, "the device failed");
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    return error(Code::kDeadline, "the device has been busy with one step for {} s",
+                 kCardWaitMax.to_seconds());
+  }
+}
+
+}  // namespace primerl

@@ -1,0 +1,60 @@
+/// CardStream: the order in which one engine's work is done on its device.
+///
+/// Owns a stream of libtorch's pool. What an engine does to its device it does under a Use, on the
+/// engine's thread: libtorch's operations and those of cuda_ops.h then go to this stream, one after
+/// the other. Copies wait for what was launched before them, and the host waits for both in wait().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "graph/base/clock.h"
+#include "graph/base/result.h"
+#include "kernels/ops/cuda_ops.h"
+
+namespace primerl {
+
+/// The longest that one step may keep a device busy.
+inline constexpr Duration kCardWaitMax = Duration::seconds(300);
+
+/// What an operation or a call of the runtime says; `what` names it.
+Status launched(cuda::Outcome outcome, std::string_view what);
+Status done(cudaError_t code, std::string_view what);
+
+class CardStream {
+ public:
+  explicit CardStream(int32_t card)
+      : stream_(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(card))) {}
+
+  /// Makes the device and the stream the calling thread's, until it dies.
+  class Use {
+   public:
+    explicit Use(const CardStream& stream) : guard_(stream.stream_) {}
+
+   private:
+    const c10::cuda::CUDAStreamGuard guard_;
+  };
+
+  c10::Device device() const { return stream_.device(); }
+  cuda::Stream raw() const { return stream_.stream(); }
+
+  /// A copy of `values` on the device; has read them when it returns.
+  at::Tensor ints(const std::vector<int32_t>& values) const;
+  /// Bytes to the device, or from it; the host's memory is pinned and stays until wait().
+  Status copy(void* to, const void* from, size_t bytes) const;
+  /// `rows` rows of `width` bytes, `stride` apart in both.
+  Status copy_rows(void* to, const void* from, size_t stride, size_t width, size_t rows) const;
+
+  /// Until all that was launched is done; kDeadline after kCardWaitMax.
+  Status wait() const;
+
+ private:
+  const c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,292 @@
+// The engine on a CUDA device beside the CPU's, on the same weights: in fp32 the same tokens and,
+// but for rounding, the same log-probabilities. Heads of 64 channels go through the decode
+// operation and its graphs, heads of 16 through gathered keys.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "kernels/torch/make.h"
+#include "tests/conformance/engine_conformance.h"
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TinyModel;
+using Ends = std::map<uint64_t, FinishEvent>;
+
+// What products in another order leave of log-probabilities of fp32, by |logit| of about 10.
+constexpr double kLogprobTolerance = 2e-4;
+
+TinyModel model_of(int32_t head_dim) { return {.head_dim = head_dim}; }
+
+EngineOptions options_on(const std::string& device) {
+  EngineOptions options;
+  options.device = device;
+  if (device != "cpu") options.numerics = "fast";
+  options.dtype = "float32";
+  options.max_sequence_tokens = 200;
+  return options;
+}
+
+std::unique_ptr<Engine> made(const EngineOptions& options, const std::filesystem::path& folder) {
+  auto engine = make_torch_engine(options, folder);
+  CHECK(engine.ok(), engine.error().text());
+  return std::move(engine).value();
+}
+
+std::string refusal(const EngineOptions& options, const std::filesystem::path& folder) {
+  auto engine = make_torch_engine(options, folder);
+  return engine.ok() ? "" : engine.error().text();
+}
+
+SequenceRequest request_of(uint64_t id, int32_t num_prompt, int32_t max_tokens,
+                           double temperature) {
+  SequenceRequest made;
+  made.id = SequenceId(id);
+  made.tenant = TenantSlot(0);
+  for (int32_t i = 0; i < num_prompt; ++i)
+    made.prompt_tokens.push_back(
+        static_cast<int32_t>((id * 7 + static_cast<uint64_t>(i) * 3) % 61));
+  made.sampling.max_tokens = max_tokens;
+  made.sampling.temperature = temperature;
+  made.sampling.ignore_eos = true;
+  made.seed = 100 + id;
+  made.salt = "main:1";
+  return made;
+}
+
+/// 19 sequences, some of which arrive while others decode: batches of 1 to 19 rows.
+std::vector<SequenceRequest> many_requests(double temperature) {
+  std::vector<SequenceRequest> all;
+  for (uint64_t id = 1; id <= 19; ++id) {
+    const auto number = static_cast<int32_t>(id);
+    all.push_back(request_of(id, 1 + 5 * (number % 9), 20 + number % 13, temperature));
+  }
+  return all;
+}
+
+Ends run_all(Engine& engine, const std::vector<SequenceRequest>& requests) {
+  Ends ends;
+  size_t next = 0;
+  for (int step = 0; step < 10000 && (next < requests.size() || engine.has_work()); ++step) {
+    for (int i = 0; i < 3 && next < requests.size(); ++i) {
+      const Status submitted = engine.submit(requests[next++]);
+      EXPECT_TRUE(submitted.ok()) << submitted.error().text();
+    }
+    EXPECT_TRUE(engine.step().ok());
+    for (const auto& event : engine.take_prefilled()) EXPECT_TRUE(engine.take_over(event.id).ok());
+    for (auto& event : engine.take_finished()) ends[event.id.value] = std::move(event);
+  }
+  EXPECT_EQ(ends.size(), requests.size());
+  return ends;
+}
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, double tolerance,
+                 const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], want[i], tolerance) << what << ", number " << i;
+}
+
+void expect_alike(const Ends& got, const Ends& want) {
+  for (const auto& [id, wanted] : want) {
+    ASSERT_TRUE(got.contains(id));
+    const FinishEvent& end = got.at(id);
+    const std::string what = fmt::format("sequence {}", id);
+    EXPECT_EQ(end.reason, wanted.reason) << what << ": " << end.detail;
+    EXPECT_EQ(end.tokens, wanted.tokens) << what;
+    expect_near(end.logprobs, wanted.logprobs, kLogprobTolerance, what);
+    expect_near(end.prompt_logprobs, wanted.prompt_logprobs, kLogprobTolerance, what + ", prompt");
+    EXPECT_EQ(std::vector(end.kept.bytes().begin(), end.kept.bytes().end()),
+              std::vector(wanted.kept.bytes().begin(), wanted.kept.bytes().end()))
+        << what;
+    ASSERT_EQ(end.top_logprobs.size(), wanted.top_logprobs.size()) << what;
+    for (size_t i = 0; i < end.top_logprobs.size(); ++i)
+      EXPECT_NEAR(end.top_logprobs[i].logprob, wanted.top_logprobs[i].logprob, kLogprobTolerance)
+          << what << ", top " << i;
+  }
+}
+
+class CudaEngineTest : public ::testing::TestWithParam<int32_t> {
+ protected:
+  CudaEngineTest() : folder_(testing::make_folder(model_of(GetParam()))) {}
+
+  /// Both engines on the same requests.
+  void compare(const std::vector<SequenceRequest>& requests, EngineOptions options) {
+    auto card = made(options, folder_);
+    const Ends got = run_all(*card, requests);
+    options.device = "cpu";
+    options.numerics = "invariant";
+    auto cpu = made(options, folder_);
+    expect_alike(got, run_all(*cpu, requests));
+  }
+
+  const std::filesystem::path folder_;
+};
+
+TEST_P(CudaEngineTest, GreedyTokensAreTheCpus) { compare(many_requests(0), options_on("cuda:0")); }
+
+TEST_P(CudaEngineTest, SoAreSampledOnes) { compare(many_requests(1), options_on("cuda:0")); }
+
+TEST_P(CudaEngineTest, AndKeptSets) {
+  auto requests = many_requests(0.8);
+  for (auto& one : requests) {
+    one.sampling.top_p = one.id.value % 3 == 0 ? 0.9 : 1;
+    one.sampling.top_k = one.id.value % 3 == 1 ? 7 : 0;
+  }
+  compare(requests, options_on("cuda:0"));
+}
+
+TEST_P(CudaEngineTest, AndWhatTheDevicesSamplerHasNot) {
+  auto requests = many_requests(1);
+  for (auto& one : requests) {
+    if (one.id.value % 2 == 0) continue;  // drawn on the device, in the same step
+    one.sampling.repetition_penalty = 1.3;
+    one.sampling.frequency_penalty = 0.5;
+    one.sampling.logit_bias = {{5, -1.5}, {11, 1}};
+    one.sampling.num_top_logprobs = 4;
+    one.sampling.prompt_logprobs = true;
+  }
+  compare(requests, options_on("cuda:0"));
+}
+
+TEST_P(CudaEngineTest, PreemptionAndChunksChangeNoToken) {
+  EngineOptions options = options_on("cuda:0");
+  options.kv_blocks = 13;  // of the longest sequence alone
+  options.max_batched_tokens = 17;
+  options.max_prefill_tokens = 11;
+  compare(many_requests(0), options);
+}
+
+TEST_P(CudaEngineTest, BlocksOfOtherSizesAreWellToo) {
+  for (const int32_t block_size : {1, 3, 32}) {
+    SCOPED_TRACE(block_size);
+    EngineOptions options = options_on("cuda:0");
+    options.block_size = block_size;
+    options.kv_blocks = 2000 / block_size;
+    compare(many_requests(0), options);
+  }
+}
+
+TEST_P(CudaEngineTest, NewWeightsCountFromTheNextStepOn) {
+  TinyModel other = model_of(GetParam());
+  other.seed = 2;
+  const auto snapshot = testing::make_snapshot(other, PolicyVersion(1));
+  auto requests = many_requests(0);
+  auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
+  for (Engine* engine : {card.get(), cpu.get()}) {
+    run_all(*engine, requests);  // graphs are there, and read the new weights
+    const auto applied = engine->apply(*snapshot);
+    ASSERT_TRUE(applied.ok()) << applied.error().text();
+    EXPECT_EQ(*applied, snapshot->tensors.size());
+    EXPECT_EQ(engine->apply(*snapshot).value(), 0U);
+  }
+  for (auto& one : requests) one.salt = "main:2";
+  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+}
+
+TEST_P(CudaEngineTest, Bf16IsNearTheCpusFp32) {
+  std::vector<SequenceRequest> requests;
+  for (uint64_t id = 1; id <= 8; ++id) {
+    requests.push_back(request_of(id, 60, 1, 0));
+    requests.back().sampling.prompt_logprobs = true;
+  }
+  EngineOptions options = options_on("cuda:0");
+  options.dtype = "bfloat16";
+  auto card = made(options, folder_), cpu = made(options_on("cpu"), folder_);
+  const Ends got = run_all(*card, requests), want = run_all(*cpu, requests);
+  double squares = 0, spread = 0, count = 0;
+  for (const auto& [id, end] : want)
+    for (size_t i = 0; i < end.prompt_logprobs.size(); ++i) {
+      const double off = got.at(id).prompt_logprobs.at(i) - end.prompt_logprobs[i];
+      squares += off * off;
+      spread += end.prompt_logprobs[i] * end.prompt_logprobs[i];
+      ++count;
+    }
+  // bf16 has 8 bits: a rounding of 1/512 of each of some ten numbers on the way to a logit.
+  EXPECT_LT(std::sqrt(squares / count), 0.02 * std::sqrt(spread / count));
+  EXPECT_GT(squares, 0);
+}
+
+TEST_P(CudaEngineTest, ABrokenNumberIsNamed) {
+  TinyModel other = model_of(GetParam());
+  const auto snapshot = testing::make_snapshot(other, PolicyVersion(1));
+  auto broken = *snapshot;
+  for (auto& tensor : broken.tensors)
+    if (tensor.name == "model.layers.1.mlp.down_proj.weight") {
+      std::vector<std::byte> bytes(tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
+      const float nan = std::nanf("");
+      std::memcpy(bytes.data(), &nan, sizeof nan);
+      tensor.bytes = Blob(std::move(bytes));
+    }
+  EngineOptions options = options_on("cuda:0");
+  options.debug.check_finite = true;
+  auto engine = made(options, folder_);
+  ASSERT_TRUE(engine->apply(broken).ok());
+  const Ends ends = run_all(*engine, {request_of(1, 5, 4, 0)});
+  EXPECT_EQ(ends.at(1).reason, FinishReason::kFailed);
+  EXPECT_THAT(ends.at(1).detail, HasSubstr("'layers.1.mlp.output' is nan at row 0, column 0"));
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadDim, CudaEngineTest, ::testing::Values(64, 16),
+                         [](const auto& one) { return std::to_string(one.param); });
+
+TEST(CudaEngineRefuses, WhatItCannotDoByName) {
+  const auto folder = testing::make_folder(model_of(64));
+  EngineOptions options = options_on("cuda:0");
+  options.numerics = "invariant";
+  EXPECT_THAT(refusal(options, folder), HasSubstr("say numerics = \"fast\""));
+  options = options_on("cuda:0");
+  options.adapter_slots = 1;
+  EXPECT_THAT(refusal(options, folder), HasSubstr("adapter_slots is 1"));
+  options = options_on("cuda:0");
+  options.kv_blocks = 100'000'000;
+  EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));
+  options = options_on("cuda:99");
+  EXPECT_THAT(refusal(options, folder), HasSubstr("which this machine has not: it has "));
+  options = options_on("cpu");
+  options.dtype = "bfloat16";
+  EXPECT_THAT(refusal(options, folder), HasSubstr("computes in float32"));
+  const auto mixture = testing::make_folder({.model_type = "qwen3_moe"}, "mixture");
+  EXPECT_THAT(refusal(options_on("cuda:0"), mixture), HasSubstr("a mixture of experts"));
+}
+
+EngineUnderTest card_engine(const std::string& model_type) {
+  const TinyModel model{.model_type = model_type, .head_dim = 64};
+  return {model_type + "_on_a_card",
+          model.vocab_size,
+          [model](EngineOptions options, std::shared_ptr<const Tokenizer> tokenizer) {
+            options.device = "cuda:0";
+            options.numerics = "fast";
+            options.dtype = "float32";
+            auto engine =
+                make_torch_engine(options, testing::make_folder(model), std::move(tokenizer));
+            CHECK(engine.ok(), engine.error().text());
+            return std::move(engine).value();
+          },
+          [model](PolicyVersion version) {
+            TinyModel other = model;
+            other.seed = 2;
+            return testing::make_snapshot(other, version);
+          },
+          1,
+          true,
+          kLogprobTolerance};
+}
+
+}  // namespace
+
+// Its tests want equal bits in batches of other sizes, which no engine of fast numerics has.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineCache);
+INSTANTIATE_TEST_SUITE_P(Card, EngineConformance,
+                         ::testing::Values(card_engine("qwen3"), card_engine("llama")),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Card, EngineLogits, ::testing::Values(card_engine("qwen3")),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace primerl
