@@ -55,6 +55,23 @@ struct TenantAdapter {
   bool is_there() const { return rank > 0; }
 };
 
+/// `[tenant.x] optimizer = { ... }`: what differs from the learner's optimizer. A number below 0 is
+/// the learner's.
+struct TenantOptimizer {
+  double lr = -1;
+  double weight_decay = -1;
+  double max_norm = -1;
+};
+
+/// `[tenant.x] schedule = { ... }`: what differs from the learner's schedule; likewise, and an
+/// empty kind.
+struct TenantSchedule {
+  std::string kind;
+  int64_t warmup_steps = -1;
+  int64_t decay_steps = -1;
+  double min_lr = -1;
+};
+
 /// Which groups train. A filtered group ends as `filtered` and is replaced by a new one.
 struct TenantFilters {
   bool zero_advantage = true;  // drop groups whose rewards are all equal
@@ -68,6 +85,8 @@ struct Tenant {
   TenantSampling sampling;
   TenantFilters filters;
   TenantAdapter adapter;
+  TenantOptimizer optimizer;
+  TenantSchedule schedule;
   int64_t group_size = 8;            // rollouts of one task
   int64_t batch_size = 64;           // rollouts of one step; a multiple of group_size
   int64_t max_off_policy_steps = 8;  // staleness limit; 0 = strictly on-policy
@@ -77,7 +96,8 @@ struct Tenant {
   int64_t checkpoint_every = 0;      // steps; 0 = only at the end
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
   int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
-  // Not a key: rollouts at once, the sum of `max_inflight` over the nodes that open them.
+  int64_t inflight = 0;              // rollouts at once; 0 = `max_inflight` of the node alone
+  // Not a key: most rollouts at once, the sum over the nodes that open them.
   int64_t inflight_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward
   Duration environment_timeout = Duration::seconds(30);  // of one environment call

@@ -71,7 +71,8 @@ Contract Rollout::contract() {
             "answered", &R::answered_)("to_reissue", &R::to_reissue_)("deadlines", &R::deadlines_)(
             "armed", &R::armed_)("held_task", &R::held_task_)("next_request", &R::next_request_)(
             "next_trajectory", &R::next_trajectory_)("routers", &R::routers_)(
-            "is_draining", &R::is_draining_)("told_file_fault", &R::told_file_fault_);
+            "has_ended", &R::has_ended_)("is_draining", &R::is_draining_)("told_file_fault",
+                                                                          &R::told_file_fault_);
       });
 }
 
@@ -113,6 +114,10 @@ Status Rollout::settle() {
 
 void Rollout::open_held_task() {
   if (!held_task_) return;
+  if (has_ended_) {
+    services().pause("task");
+    return;
+  }
   counts_.inflight = inflight();
   const GateLimits limits = gate_limits();
   if (ask_gate(limits, counts_, pace_.depth(limits), live_) != GateAnswer::kOpen) {
@@ -209,6 +214,9 @@ Status Rollout::on_ended(const GroupEnded& ended) {
   if (!is_trained) ++counts_.lost;
   groups_.erase(found);
   if (is_trained) learn_made(batch);
+  // The trainer takes no more groups: other tenants may go on for long.
+  if (ended.end == RolloutEnd::kCancelled && !std::exchange(has_ended_, true))
+    drop_open(ended.reason);
   return settle();
 }
 
@@ -267,8 +275,11 @@ void Rollout::write_end(Group& group, size_t index, const RolloutEnded& ended) {
 }
 
 GateLimits Rollout::gate_limits() const {
+  const int64_t inflight = tenant().inflight == 0
+                               ? options_.max_inflight
+                               : std::min(tenant().inflight, options_.max_inflight);
   return {tenant().groups_per_batch(), tenant().max_off_policy_steps, tenant().group_size,
-          options_.max_inflight};
+          inflight};
 }
 
 int64_t Rollout::inflight() const {
@@ -282,11 +293,15 @@ Status Rollout::drain() {
   is_draining_ = true;
   held_task_.reset();
   services().resume("task");
+  drop_open("the run ends");
+  return settle();
+}
+
+void Rollout::drop_open(const std::string& reason) {
   std::vector<uint64_t> open;
   for (const auto& [ordinal, group] : groups_)
     if (!group.is_delivered) open.push_back(ordinal);
-  for (const uint64_t ordinal : open) drop(ordinal, RolloutEnd::kCancelled, "the run ends");
-  return settle();
+  for (const uint64_t ordinal : open) drop(ordinal, RolloutEnd::kCancelled, reason);
 }
 
 bool Rollout::idle() const { return groups_.empty() && cancelled_.empty(); }

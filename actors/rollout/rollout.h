@@ -73,6 +73,8 @@ class Rollout final : public Actor {
   void learn_made(PolicyVersion version);
   /// Drops every group in flight that no batch can take any more.
   void drop_stale();
+  /// Ends all groups that are not delivered as cancelled.
+  void drop_open(const std::string& reason);
   void drop(uint64_t ordinal, RolloutEnd end, const std::string& reason);
   void write_end(Group& group, size_t member, const RolloutEnded& ended);
   int64_t inflight() const;
@@ -136,6 +138,7 @@ class Rollout final : public Actor {
   int64_t num_asked_ = 0;  // requests of this handler
   uint64_t next_trajectory_ = 0;
   std::set<InstanceId> routers_;
+  bool has_ended_ = false;  // the trainer takes no more groups
   bool is_draining_ = false;
   bool told_file_fault_ = false;
   Out<GenerateRequest> generate_;

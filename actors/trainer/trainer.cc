@@ -118,7 +118,7 @@ Status Trainer::start(Resources& resources) {
 }
 
 Status Trainer::resume(const ResumePoint& point) {
-  RETURN_IF_ERROR(learner_->load(point.folder));
+  RETURN_IF_ERROR(learner_->load(tenant_, point.folder));
   const Json* consumed = point.manifest.find("consumed");
   if (consumed == nullptr)
     return error(Code::kCorrupt, "manifest of '{}' has no 'consumed'", point.folder.string());
@@ -252,7 +252,7 @@ Status Trainer::train() {
 }
 
 Status Trainer::publish(bool is_last) {
-  ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(version_));
+  ASSIGN_OR_RETURN(const auto snapshot, learner_->snapshot(tenant_, version_));
   RETURN_IF_ERROR(weights_->publish(with_key(*snapshot, {tenant_})));
   is_published_ = true;
   weights_out_.send({.version = version_, .is_last = is_last}, for_tenant(tenant_));
@@ -353,7 +353,7 @@ void Trainer::tell_taken() {
 
 Status Trainer::checkpoint() {
   ASSIGN_OR_RETURN(const auto folder, services().files().begin_checkpoint(tenant_, version_.value));
-  RETURN_IF_ERROR(learner_->save(folder));
+  RETURN_IF_ERROR(learner_->save(tenant_, folder));
   Json manifest = Json::object();
   manifest.set("tenant", tenant().name)
       .set("step", version_.value)

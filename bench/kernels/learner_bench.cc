@@ -80,7 +80,7 @@ void take_snapshot(benchmark::State& state, const Shape& shape) {
   auto engine = make_torch_engine({}, make_folder(shape)).value();
   int64_t version = 0;
   for (auto _ : state) {
-    const auto snapshot = learner->snapshot(PolicyVersion(++version)).value();
+    const auto snapshot = learner->snapshot(TenantSlot(0), PolicyVersion(++version)).value();
     CHECK(engine->apply(*snapshot).ok(), "not applied");
   }
 }

@@ -69,7 +69,7 @@ inline std::filesystem::path make_config(const Shape& shape, const std::string& 
 /// The same with random weights.
 inline std::filesystem::path make_folder(const Shape& shape) {
   const auto folder = make_config(shape);
-  CHECK(make_learner(folder)->save(folder).ok(), "cannot save the model");
+  CHECK(make_learner(folder)->save(TenantSlot(0), folder).ok(), "cannot save the model");
   return folder / "weights";
 }
 

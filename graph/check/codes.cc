@@ -149,11 +149,10 @@ constexpr ErrorCode kCodes[] = {
      "A warning. Compute pools that share cores slow each other down far more than in proportion: "
      "two pools of 2 threads on 2 cores were measured 14 times slower. Leave `threads` out and the "
      "cores are shared evenly."},
-    {"G048", "tenants share a learner",
-     "A learner trains the weights of one tenant. The instances of a per_tenant node would all "
-     "step "
-     "the same one, and their tenants would train one model together. Until a learner keeps an "
-     "adapter for each tenant, give each tenant a graph of its own."},
+    {"G048", "tenants share the weights of a learner",
+     "A learner has the weights of its model once. Several tenants share it where each trains an "
+     "adapter, `[tenant.<name>.adapter]`; a tenant that trains the whole weights is alone in its "
+     "graph."},
     {"G050", "placed twice", "A node runs in one process. Take it out of one of the places."},
     {"G051", "not placed",
      "With a [place] table every node is in one of its places. Without the table all nodes run in "

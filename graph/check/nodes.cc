@@ -161,20 +161,11 @@ void check_one_tenant(Draft& draft) {
   for (const auto& node : draft.nodes) {
     if (node.contract == nullptr || !node.contract->is_one_tenant || node.common.per_tenant)
       continue;
-    // Of a learner there is one, so `per_tenant` would only move the fault (G048).
-    const bool has_one_learner =
-        std::any_of(node.uses.begin(), node.uses.end(), [&, i = size_t{0}](int32_t use) mutable {
-          if (node.contract->resources[i++].kind == kTokenizerKind || use < 0) return false;
-          const auto* contract = draft.resources[static_cast<size_t>(use)].contract;
-          return contract != nullptr && contract->one_per_graph;
-        });
     draft.diagnostics
         .error("G067", node.spec->name_span, "{} tenants share node '{}', but one '{}' serves one",
                tenants.size(), node.spec->name, node.contract->name)
         .note(fmt::format("tenants: {}", join_names(tenants)))
-        .suggest(has_one_learner
-                     ? "train each tenant with a graph of its own"
-                     : fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
+        .suggest(fmt::format("write per_tenant = true in [node.{}]", node.spec->name));
   }
 }
 

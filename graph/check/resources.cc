@@ -197,6 +197,10 @@ void check_resource_copies(Draft& draft) {
 
 void check_shared_learners(Draft& draft) {
   if (draft.tenants.size() < 2) return;
+  std::vector<std::string> whole;  // tenants that train all weights
+  for (const DraftTenant& each : draft.tenants)
+    if (!each.tenant.adapter.is_there()) whole.push_back(each.tenant.name);
+  if (whole.empty()) return;
   for (const auto& resource : draft.resources) {
     if (resource.contract == nullptr || !resource.contract->one_per_graph) continue;
     std::vector<std::string> users;
@@ -206,10 +210,14 @@ void check_shared_learners(Draft& draft) {
     }
     if (users.empty()) continue;
     draft.diagnostics
-        .error("G048", resource.spec->name_span, "{} tenants share {} '{}', but it trains one",
-               draft.tenants.size(), resource.common.kind, resource.spec->name)
+        .error("G048", resource.spec->name_span,
+               "{} tenants share {} '{}', but {} would train all its weights", draft.tenants.size(),
+               resource.common.kind, resource.spec->name, join_names(whole))
         .note(fmt::format("per_tenant nodes that use it: {}", join_names(users)))
-        .suggest("train each tenant with a graph of its own");
+        .note("the weights of the model are one for all; an adapter is a tenant's own")
+        .suggest(fmt::format("add [tenant.{}.adapter] with a rank, or train it with a graph of "
+                             "its own",
+                             whole.front()));
   }
 }
 

@@ -135,7 +135,12 @@ void check_batches(Draft& draft) {
 void count_inflight(Draft& draft) {
   int64_t sum = 0;
   for (const auto& node : draft.nodes) sum += max_inflight_of(node).value_or(0);
-  for (auto& tenant : draft.tenants) tenant.tenant.inflight_max = sum;
+  int64_t num_nodes = 0;  // that open rollouts
+  for (const auto& node : draft.nodes) num_nodes += max_inflight_of(node) ? 1 : 0;
+  for (auto& each : draft.tenants) {
+    Tenant& tenant = each.tenant;
+    tenant.inflight_max = tenant.inflight == 0 ? sum : std::min(sum, num_nodes * tenant.inflight);
+  }
 }
 
 void check_inflight(Draft& draft) {
@@ -153,6 +158,16 @@ void check_inflight(Draft& draft) {
                *inflight, node.spec->name, largest->tenant.group_size, largest->spec->name)
         .note("a group starts only when all its rollouts fit")
         .suggest(fmt::format("write max_inflight = {}", largest->tenant.group_size));
+  }
+  for (const auto& tenant : draft.tenants) {
+    const auto [inflight, group_size] = std::pair(tenant.tenant.inflight, tenant.tenant.group_size);
+    if (inflight == 0 || inflight >= group_size) continue;
+    draft.diagnostics
+        .error("G062", value_span(*tenant.spec, "inflight"),
+               "'inflight' {} of tenant '{}' is smaller than its 'group_size' {}", inflight,
+               tenant.spec->name, group_size)
+        .note("a group starts only when all its rollouts fit")
+        .suggest(fmt::format("write inflight = {}", group_size));
   }
 }
 

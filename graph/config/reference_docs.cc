@@ -188,7 +188,8 @@ std::string resources_page(const Catalog& catalog) {
     text +=
         fmt::format("\n## {}, {}\n\n{}", resource.kind, resource.backend, sentence(resource.doc));
     if (resource.needs_model) text += " Needs a model.";
-    if (resource.one_per_graph) text += " One copy in a graph, and it trains one tenant.";
+    if (resource.one_per_graph)
+      text += " One copy in a graph; several tenants share it where each trains an adapter.";
     text += "\n\n" + options_table(resource.options, resource_options().names());
   }
   return text;

@@ -46,6 +46,29 @@ OptionSet adapter_options() {
       .take();
 }
 
+OptionSet optimizer_options() {
+  using O = TenantOptimizer;
+  return OptionsOf<O>()
+      .field("lr", &O::lr, at_least(-1), "learning rate after the warm-up; -1 = the learner's")
+      .field("weight_decay", &O::weight_decay, at_least(-1), "decoupled decay; -1 = the learner's")
+      .field("max_norm", &O::max_norm, at_least(-1),
+             "gradients are clipped to this L2 norm; 0 = off, -1 = the learner's")
+      .take();
+}
+
+OptionSet schedule_options() {
+  using S = TenantSchedule;
+  return OptionsOf<S>()
+      .field("kind", &S::kind, one_of({"", "constant", "linear", "cosine"}),
+             "how the learning rate falls; \"\" = the learner's")
+      .field("warmup_steps", &S::warmup_steps, between(-1, INT32_MAX) | unit("steps"),
+             "first steps, rising to lr; -1 = the learner's")
+      .field("decay_steps", &S::decay_steps, between(-1, INT32_MAX) | unit("steps"),
+             "last steps of max_steps, falling to min_lr; -1 = the learner's")
+      .field("min_lr", &S::min_lr, at_least(-1), "where the decay ends; -1 = the learner's")
+      .take();
+}
+
 OptionSet make_tenant_options() {
   using T = Tenant;
   auto options =
@@ -69,6 +92,8 @@ OptionSet make_tenant_options() {
                  "checkpoints kept; 0 keeps all")
           .field("straggler_wait_ms", &T::straggler_wait_ms, count_from(0) | unit("ms"),
                  "how long a batch waits for an older group")
+          .field("inflight", &T::inflight, count_from(0) | unit("rollouts"),
+                 "rollouts at once; 0 is max_inflight of the rollout node")
           .field("rollout_timeout", &T::rollout_timeout, above(0),
                  "from the start of a rollout to its reward")
           .field("environment_timeout", &T::environment_timeout, above(0),
@@ -78,6 +103,10 @@ OptionSet make_tenant_options() {
       .table("filters", &T::filters, filter_options(), "which groups train")
       .table("adapter", &T::adapter, adapter_options(),
              "a LoRA adapter trains instead of the learner's whole weights")
+      .table("optimizer", &T::optimizer, optimizer_options(),
+             "where the optimizer differs from the learner's")
+      .table("schedule", &T::schedule, schedule_options(),
+             "where the schedule differs from the learner's")
       .take();
 }
 

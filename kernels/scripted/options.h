@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "graph/base/clock.h"
 #include "kernels/engine/options.h"
-#include "kernels/train/options.h"
+#include "kernels/train/adapter_training.h"
 
 namespace primerl {
 
@@ -44,7 +45,9 @@ struct ScriptedLearnerOptions : LearnerOptions {
   Duration step_cost = Duration::milliseconds(5);         // of a step, whatever its size
   Duration token_cost = Duration::microseconds(20);       // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
-  bool writes_files = true;  // no key of a graph; false: save() leaves the disk alone
+  // No keys of a graph:
+  std::vector<TrainingRules> rules_of_tenant;  // by slot; a tenant beyond has the options above
+  bool writes_files = true;                    // false: save() leaves the disk alone
 };
 
 }  // namespace primerl

@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "graph/base/files.h"
@@ -59,35 +60,54 @@ void add_sample(const TrainSample& sample, LossKind loss, uint64_t history, Sums
 
 class ScriptedLearner final : public Learner {
  public:
-  explicit ScriptedLearner(const ScriptedLearnerOptions& options)
-      : options_(options), history_(mix(options.seed, 0)) {}
+  explicit ScriptedLearner(const ScriptedLearnerOptions& options) : options_(options) {}
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override {
     cost_ += options_.snapshot_cost;
-    return scripted_snapshot(version, history_);
+    return scripted_snapshot(version, trained_of(tenant).history);
   }
-  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
-  Status save(const fs::path& folder) override;
-  Status load(const fs::path& folder) override;
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Status save(TenantSlot tenant, const fs::path& folder) override;
+  Status load(TenantSlot tenant, const fs::path& folder) override;
   SampleLimits limits() const override {
     return {options_.max_sequence_tokens, options_.vocab_size};
   }
   Duration take_cost() override { return std::exchange(cost_, Duration()); }
-  std::string describe() const override { return fmt::format("{} steps taken", num_steps_); }
+  std::string describe() const override {
+    int64_t num_steps = 0;
+    for (const auto& [tenant, trained] : trained_) num_steps += trained.num_steps;
+    return fmt::format("{} steps taken", num_steps);
+  }
 
  private:
+  /// What is trained for one tenant.
+  struct Trained {
+    uint64_t history = 0;   // hash of the seed and all its steps: the weights
+    int64_t num_steps = 0;  // that changed the weights
+  };
+
+  /// All tenants begin with the same weights, whatever their slots.
+  Trained& trained_of(TenantSlot tenant) {
+    return trained_.try_emplace(tenant, Trained{mix(options_.seed, 0), 0}).first->second;
+  }
+  TrainingRules rules_of(TenantSlot tenant) const {
+    const auto& of = options_.rules_of_tenant;
+    if (tenant.index() < of.size()) return of[tenant.index()];
+    return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
+  }
   /// Adds all samples up, asking between micro-batches; the number of micro-batches.
-  Result<int32_t> add_up(const TrainBatch& batch, const StopRequested& stop_requested, Sums& sums);
+  Result<int32_t> add_up(const TrainBatch& batch, uint64_t history,
+                         const StopRequested& stop_requested, Sums& sums);
 
   const ScriptedLearnerOptions options_;
-  uint64_t history_;       // hash of the seed and all steps: the weights
-  int64_t num_steps_ = 0;  // that changed the weights
+  std::map<TenantSlot, Trained> trained_;  // of those that were asked for, at most all tenants
   Duration cost_;
 };
 
-Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch,
+Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch, uint64_t history,
                                         const StopRequested& stop_requested, Sums& sums) {
   int32_t num_micro_batches = 1;
   size_t in_this = 0;  // tokens of the micro-batch
@@ -102,7 +122,7 @@ Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch,
     }
     in_this += size;
     cost_ += options_.token_cost * static_cast<int64_t>(size);
-    add_sample(sample, batch.loss, history_, sums);
+    add_sample(sample, batch.loss, history, sums);
   }
   return num_micro_batches;
 }
@@ -122,8 +142,9 @@ Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
     return report;
   }
   Sums sums;
+  Trained& trained = trained_of(batch.tenant);
   cost_ += options_.step_cost;
-  ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, stop_requested, sums));
+  ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, trained.history, stop_requested, sums));
   const auto count = static_cast<double>(sums.num_loss_tokens);
   report.loss = sums.loss / count;
   report.entropy_mean = sums.entropy / count;
@@ -132,15 +153,17 @@ Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
   report.masked_fraction = static_cast<double>(sums.num_masked) / count;
   report.num_tokens = sums.num_tokens;
   report.num_loss_tokens = sums.num_loss_tokens;
-  ++num_steps_;
-  history_ = mix(history_, sums.digest);
-  report.grad_norm = 0.1 + unit_of(history_);
+  ++trained.num_steps;
+  trained.history = mix(trained.history, sums.digest);
+  report.grad_norm = 0.1 + unit_of(trained.history);
+  const TrainingRules rules = rules_of(batch.tenant);
   report.learning_rate =
-      learning_rate(options_.schedule, options_.optimizer.lr, options_.max_steps, num_steps_);
+      learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, trained.num_steps);
   return report;
 }
 
-Result<std::vector<float>> ScriptedLearner::score(const std::vector<int32_t>& tokens) {
+Result<std::vector<float>> ScriptedLearner::score(TenantSlot tenant,
+                                                  const std::vector<int32_t>& tokens) {
   if (tokens.empty()) return error(Code::kInvalid, "there is no token to score");
   if (tokens.size() > static_cast<size_t>(options_.max_sequence_tokens))
     return error(Code::kInvalid, "{} tokens are more than the {} of a sample", tokens.size(),
@@ -149,7 +172,7 @@ Result<std::vector<float>> ScriptedLearner::score(const std::vector<int32_t>& to
     if (token < 0 || token >= options_.vocab_size)
       return error(Code::kInvalid, "token {} is not in [0, {})", token, options_.vocab_size);
   std::vector<float> logprobs;
-  uint64_t prefix = mix(history_, static_cast<uint64_t>(tokens[0]));
+  uint64_t prefix = mix(trained_of(tenant).history, static_cast<uint64_t>(tokens[0]));
   for (size_t i = 1; i < tokens.size(); ++i) {
     prefix = mix(prefix, static_cast<uint64_t>(tokens[i]));
     logprobs.push_back(static_cast<float>(-0.01 - 3 * unit_of(prefix)));
@@ -158,7 +181,7 @@ Result<std::vector<float>> ScriptedLearner::score(const std::vector<int32_t>& to
   return logprobs;
 }
 
-Status ScriptedLearner::save(const fs::path& folder) {
+Status ScriptedLearner::save(TenantSlot tenant, const fs::path& folder) {
   if (!options_.writes_files) return ok();
   std::error_code fault;
   for (const char* part : {"weights", "learner"}) {
@@ -170,20 +193,21 @@ Status ScriptedLearner::save(const fs::path& folder) {
     const std::span<const std::byte> part = std::as_bytes(std::span(text));
     return write_file_synced(file, {&part, 1});
   };
+  const Trained& trained = trained_of(tenant);
   Json config = Json::object(), state = Json::object();
   config.set("model_type", "scripted").set("vocab_size", options_.vocab_size);
   config.set("max_position_embeddings", options_.max_sequence_tokens);
   // 64 bits as text: other readers of JSON keep 53.
-  state.set("history", fmt::format("{:016x}", history_)).set("num_steps", num_steps_);
+  state.set("history", fmt::format("{:016x}", trained.history)).set("num_steps", trained.num_steps);
   RETURN_IF_ERROR(write(folder / "weights" / "config.json", config));
   RETURN_IF_ERROR(write_safetensors(folder / "weights" / "model.safetensors",
-                                    scripted_snapshot(PolicyVersion(0), history_)->tensors));
+                                    scripted_snapshot(PolicyVersion(0), trained.history)->tensors));
   RETURN_IF_ERROR(write(folder / "learner" / "state.json", state));
   RETURN_IF_ERROR(system_files().sync(folder / "weights"));
   return system_files().sync(folder / "learner");
 }
 
-Status ScriptedLearner::load(const fs::path& folder) {
+Status ScriptedLearner::load(TenantSlot tenant, const fs::path& folder) {
   const fs::path file = folder / "learner" / "state.json";
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kStateBytesMax));
   ASSIGN_OR_RETURN(const Json state, parse_json(text, file.string()));
@@ -202,8 +226,7 @@ Status ScriptedLearner::load(const fs::path& folder) {
   RETURN_IF_ERROR(check_scripted_tensors(tensors));
   if (!(tensors[0].bytes == scripted_snapshot(PolicyVersion(0), history)->tensors[0].bytes))
     return error(Code::kCorrupt, "'{}' is not of the weights beside it", file.string());
-  history_ = history;
-  num_steps_ = *num_steps;
+  trained_of(tenant) = {history, *num_steps};
   return ok();
 }
 

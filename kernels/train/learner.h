@@ -2,7 +2,9 @@
 ///
 /// Lives on its actor group's one thread; not thread-safe. Order: construct (weights loaded,
 /// version 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps. Arrays of
-/// a TrainSample are parallel, all [num_tokens].
+/// a TrainSample are parallel, all [num_tokens]. One learner may train several tenants, each with
+/// its own adapter: every call names whose weights it means, and no call of one changes a bit of
+/// another's.
 #pragma once
 
 #include <cstdint>
@@ -92,16 +94,20 @@ class Learner : public Resource {
   /// check_sample() refuses makes an error of the whole batch: whoever forms batches asks first.
   virtual Result<TrainReport> step(const TrainBatch& batch,
                                    const StopRequested& stop_requested) = 0;
-  /// The weights as they are now, named `version`: an immutable copy. It has the default key; whose
-  /// weights they are is known to who asks.
-  virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) = 0;
+  /// The weights of `tenant` as they are now, named `version`: an immutable copy. It has the
+  /// default key; whose weights they are is known to who asks. Adapter tensors alone (adapter.h)
+  /// where an adapter is trained.
+  virtual Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                                 PolicyVersion version) = 0;
   /// Log-probability of tokens[i] given tokens[0, i), i >= 1, at temperature 1: [num_tokens - 1].
-  virtual Result<std::vector<float>> score(const std::vector<int32_t>& tokens) = 0;
-  /// Writes `weights/` (a Hugging Face folder) and `learner/` (optimizer, schedule, random state)
-  /// below `folder`, which exists. Files are synced; the caller commits the folder.
-  virtual Status save(const std::filesystem::path& folder) = 0;
-  /// Restores what save() wrote; all or nothing.
-  virtual Status load(const std::filesystem::path& folder) = 0;
+  virtual Result<std::vector<float>> score(TenantSlot tenant,
+                                           const std::vector<int32_t>& tokens) = 0;
+  /// Writes `weights/` (a Hugging Face folder; a PEFT folder where an adapter is trained) and
+  /// `learner/` (optimizer, schedule, random state) below `folder`, which exists. Files are synced;
+  /// the caller commits the folder.
+  virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
+  /// Restores what save() wrote, of whatever tenant; all or nothing.
+  virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
   /// What every sample must keep within; the same for as long as the learner lives.
   virtual SampleLimits limits() const = 0;
 };

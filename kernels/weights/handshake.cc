@@ -5,8 +5,8 @@
 namespace primerl {
 
 Status Handshake::offer(const WeightManifest& manifest, const KeyedVersion& version) {
-  if (!offered_) offered_ = manifest;
-  Status same = check_offered(*offered_, manifest);
+  const auto& first = offered_.try_emplace(version.key, manifest).first->second;
+  Status same = check_offered(first, manifest);
   if (same.ok()) return ok();
   return Error(same.error())
       .while_doing(fmt::format("{} has other tensors than the versions before", version));

@@ -3,6 +3,7 @@
 /// Not thread-safe: the channel's lock guards it.
 #pragma once
 
+#include <map>
 #include <optional>
 
 #include "kernels/weights/manifest.h"
@@ -11,8 +12,8 @@ namespace primerl {
 
 class Handshake {
  public:
-  /// Publisher: the tensors of a version to publish. The first version's stand for good, for all
-  /// keys.
+  /// Publisher: the tensors of a version to publish. Those of the first version of a key stand for
+  /// good; adapters of other ranks are other keys.
   Status offer(const WeightManifest& manifest, const KeyedVersion& version);
   /// Receiver: what its engine holds; an empty manifest says nothing.
   Status expect(const WeightManifest& wanted);
@@ -20,7 +21,7 @@ class Handshake {
   Status accept(const WeightManifest& offered, uint64_t offered_hash);
 
  private:
-  std::optional<WeightManifest> offered_;  // by this end
+  std::map<WeightsKey, WeightManifest> offered_;  // by this end
   std::optional<WeightManifest> wanted_;
   std::optional<uint64_t> accepted_;  // hash of the manifest that was compared and is good
 };

@@ -1,11 +1,11 @@
 /// WeightManifest: what a policy's weights are before any byte of them, and VersionRecord: what one
 /// version of them must hash to.
 ///
-/// Every weight channel that leaves a process works by them. The publisher's manifest is made from
-/// its first version and never changes; a receiver says with WeightChannel::expect() what its
-/// engine holds. The two are compared once, at the first version: unknown, missing and misshapen
-/// tensors are found before a byte of data is read, and named with both shapes. Buffers are tensors
-/// like parameters. Values, no threads; decoders trust nothing.
+/// Every weight channel that leaves a process works by them. The publisher's manifest of a key is
+/// made from its first version and never changes; a receiver says with WeightChannel::expect() what
+/// its engine holds. The two are compared once, at the first version: unknown, missing and
+/// misshapen tensors are found before a byte of data is read, and named with both shapes. Buffers
+/// are tensors like parameters. Values, no threads; decoders trust nothing.
 #pragma once
 
 #include <cstdint>

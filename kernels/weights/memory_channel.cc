@@ -20,9 +20,9 @@ class MemoryChannel final : public WeightChannel {
     RETURN_IF_ERROR(check_rises(newest_, snapshot->name()));
     ASSIGN_OR_RETURN(auto manifest, manifest_of(*snapshot));
     RETURN_IF_ERROR(handshake_.offer(manifest, snapshot->name()));
-    if (newest_.empty()) {
-      manifest_hash_ = manifest.hash();
-      manifest_ = std::move(manifest);
+    if (auto& offered = offered_[snapshot->key]; offered.manifest.empty()) {
+      offered.hash = manifest.hash();
+      offered.manifest = std::move(manifest);
     }
     CHECK(newest_.set(snapshot->key, snapshot->version), "a key more than was checked");
     auto& versions = versions_[snapshot->key];
@@ -39,7 +39,8 @@ class MemoryChannel final : public WeightChannel {
       for (const auto& snapshot : found->second) {
         held.push_back(snapshot->version);
         if (snapshot->version != version) continue;
-        RETURN_IF_ERROR(handshake_.accept(manifest_, manifest_hash_));
+        const auto& [manifest, hash] = offered_.at(key);
+        RETURN_IF_ERROR(handshake_.accept(manifest, hash));
         return snapshot;
       }
     return not_in_channel({key, version}, held);
@@ -66,8 +67,11 @@ class MemoryChannel final : public WeightChannel {
   std::map<WeightsKey, std::deque<std::shared_ptr<const WeightSnapshot>>> versions_;  // by age
   VersionsByKey newest_;
   Handshake handshake_;
-  WeightManifest manifest_;  // of all versions
-  uint64_t manifest_hash_ = 0;
+  struct Offered {
+    WeightManifest manifest;  // of all versions of a key
+    uint64_t hash = 0;
+  };
+  std::map<WeightsKey, Offered> offered_;
 };
 
 }  // namespace

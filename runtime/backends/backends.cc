@@ -152,6 +152,26 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
+int32_t steps_of(const Tenant& tenant) {
+  return static_cast<int32_t>(std::min<int64_t>(tenant.max_steps, INT32_MAX));
+}
+
+/// The learner's, with what the tenant wrote itself.
+TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options) {
+  TrainingRules rules{options.loss, options.optimizer, options.schedule, steps_of(tenant)};
+  const auto take = [](auto written, auto& value) {
+    if (written >= 0) value = static_cast<std::remove_reference_t<decltype(value)>>(written);
+  };
+  take(tenant.optimizer.lr, rules.optimizer.lr);
+  take(tenant.optimizer.weight_decay, rules.optimizer.weight_decay);
+  take(tenant.optimizer.max_norm, rules.optimizer.max_norm);
+  if (!tenant.schedule.kind.empty()) rules.schedule.kind = tenant.schedule.kind;
+  take(tenant.schedule.warmup_steps, rules.schedule.warmup_steps);
+  take(tenant.schedule.decay_steps, rules.schedule.decay_steps);
+  take(tenant.schedule.min_lr, rules.schedule.min_lr);
+  return rules;
+}
+
 AdapterConfig adapter_of(const Plan& plan, const Tenant& tenant) {
   AdapterConfig config;
   config.rank = static_cast<int32_t>(tenant.adapter.rank);
@@ -170,11 +190,7 @@ std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions&
     if (tenant.adapter.is_there())
       adapters.push_back({.tenant = tenant.slot,
                           .adapter = adapter_of(plan, tenant),
-                          .rules = {.loss = options.loss,
-                                    .optimizer = options.optimizer,
-                                    .schedule = options.schedule,
-                                    .max_steps = static_cast<int32_t>(
-                                        std::min<int64_t>(tenant.max_steps, INT32_MAX))},
+                          .rules = rules_of(tenant, options),
                           .start = tenant.adapter.path});
   return adapters;
 }
@@ -199,6 +215,10 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   if (const auto adapters = adapters_of(plan, options); !adapters.empty())
     return as_resource(
         torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
+  // The whole weights are those of the only tenant.
+  const TrainingRules rules = rules_of(plan.tenants.front(), options);
+  options.optimizer = rules.optimizer;
+  options.schedule = rules.schedule;
   return as_resource(torch_backends()->make_learner(options, model_folder(plan, resource)));
 }
 
@@ -212,8 +232,10 @@ std::vector<Backend> make_backends() {
        }},
       {"learner", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {
-         return as_resource(
-             make_scripted_learner(options_of<ScriptedLearnerOptions>(plan, resource)));
+         auto options = options_of<ScriptedLearnerOptions>(plan, resource);
+         for (const Tenant& tenant : plan.tenants)
+           options.rules_of_tenant.push_back(rules_of(tenant, options));
+         return as_resource(make_scripted_learner(options));
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {

@@ -74,7 +74,8 @@ std::string summary_text(const Plan& plan, const RunFolder& folder, const Metric
     for (const auto& tenant : plan.tenants)
       text += tenant_text(plan, tenant, folder, *metrics, terminal);
   const std::string where = shown(folder.path());
-  text += fmt::format("  files       {}/ (metrics.jsonl, rollouts.jsonl, logs/, tb/)\n", where);
+  text += fmt::format("  files       {}/ (metrics.jsonl, {}, logs/, tb/)\n", where,
+                      plan.tenants.size() > 1 ? "rollouts/" : "rollouts.jsonl");
   text += fmt::format("  tensorboard --logdir {}/tb\n", where);
   return text;
 }

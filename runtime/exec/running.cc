@@ -130,7 +130,8 @@ void Running::refuse(const Error& error) {
 }
 
 RandomStream Running::random(TenantSlot tenant, std::string_view purpose, uint64_t index) const {
-  const uint64_t key = stable_hash(purpose, mix(random_key_, tenant.value));
+  // By name: a tenant draws the same alone and beside others.
+  const uint64_t key = stable_hash(purpose, stable_hash(this->tenant(tenant).name, random_key_));
   return RandomStream(mix(key, index));
 }
 

@@ -9,6 +9,8 @@ void ReplayArguments::declare(Arguments& arguments) {
   arguments.choice(depth, "--depth", {"full", "learner", "control"},
                    "what is computed: all; all but completions; nothing but control");
   arguments.text(node, "--node", "NAME", "replays this node's actor group alone");
+  arguments.text(tenant, "--tenant", "NAME",
+                 "replays this tenant's actors alone, and her training steps");
   arguments.texts(sets, "--set", "K=V", "an option to change: shows what would have changed first");
   arguments.integer(threads, "--threads", "N", "threads for groups without compute resources", 1,
                     256);
@@ -29,6 +31,10 @@ Status ReplayArguments::validate() const {
   if (!from.empty() && depth != "control")
     return error(Code::kInvalid,
                  "--from needs --depth control: the saved state has no weights and no caches");
+  if (!tenant.empty() && !node.empty())
+    return error(Code::kInvalid, "--tenant or --node: one says what is replayed");
+  if (!tenant.empty() && !fixture.empty())
+    return error(Code::kInvalid, "a fixture is of a node: leave --tenant out");
   if (!from.empty() && !fixture.empty())
     return error(Code::kInvalid, "a fixture begins with the first step: leave --from out");
   if (is_stepped && !fixture.empty())
@@ -47,6 +53,7 @@ std::vector<std::string> ReplayArguments::words() const {
     words.push_back(value);
   };
   add("--node", node);
+  add("--tenant", tenant);
   add("--from", from);
   for (const auto& set : sets) add("--set", set);
   if (stop_at > 0) add("--stop-at", fmt::format("{}", stop_at));

@@ -14,6 +14,7 @@ struct ReplayArguments {
   std::string run;
   std::string depth = "full";
   std::string node;
+  std::string tenant;
   std::vector<std::string> sets;
   int64_t threads = 1;
   std::string from;     // a training step or NODE:STEP; empty = the first step

@@ -60,13 +60,11 @@ class Recovery final : public ReplaySource, public DeliveryObserver, public Repl
   // ReplayedAnswers
   const std::vector<std::byte>* take(GroupId group) override;
   bool is_parallel() const override { return true; }
+  void diverged(GroupId group, std::string what) override;
 
   const RunCuts& cuts() const { return cuts_; }
   const Trace& trace() const { return *prefix_.trace; }
   bool is_live() const { return is_live_.load(std::memory_order_acquire); }
-  /// The result of a resource differs from the record: its group stops here. On the group's thread,
-  /// within its step.
-  void diverged(GroupId group, std::string what);
   uint64_t num_steps() const;              // of the record, by the groups that follow it here
   uint64_t num_messages_compared() const;  // once live
 

@@ -80,6 +80,9 @@ class ReplayedAnswers {
   virtual const std::vector<std::byte>* take(GroupId group) = 0;
   /// Groups with resources run on their own threads: one may wait for what another publishes.
   virtual bool is_parallel() const = 0;
+  /// What a resource computed differs from the record: its group stops here. On the group's thread,
+  /// within its step.
+  virtual void diverged(GroupId group, std::string what) = 0;
 };
 
 class PublishedVersions;  // replayed_channel.h

@@ -51,6 +51,9 @@ class Player final : public Replay, private GroupExecutor, private ReplayedAnswe
     return parts_[group.index()]->cursor->take_answer();
   }
   bool is_parallel() const override { return num_workers_ > 1; }
+  void diverged(GroupId group, std::string what) override {
+    parts_[group.index()]->cursor->diverged(std::move(what));
+  }
 
   bool is_real(GroupId group) const {
     return setup_.options.is_real.empty() || setup_.options.is_real[group.index()];

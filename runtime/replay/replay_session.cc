@@ -59,6 +59,35 @@ Result<std::vector<bool>> choose_groups(const ReplaySession& session, const std:
   return is_real;
 }
 
+/// Those of the tenant's actors; what is shared comes from the record, but for the learner.
+Result<TenantSlot> choose_tenant(ReplaySession& session, const ReplayRequest& request) {
+  const Plan& plan = *session.plan;
+  std::vector<std::string> names;
+  for (const Tenant& tenant : plan.tenants) names.push_back(tenant.name);
+  const auto found = std::find(names.begin(), names.end(), request.tenant);
+  if (found == names.end())
+    return error(Code::kNotFound, "--tenant '{}' is not in the recorded graph", request.tenant)
+        .note("its tenants: " + join_names(names));
+  const TenantSlot slot(static_cast<uint32_t>(found - names.begin()));
+  bool has_one = false;
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const auto& instances = plan.groups[i].instances;
+    const bool is_hers = std::any_of(instances.begin(), instances.end(), [&](InstanceId instance) {
+      return plan.instance(instance).tenant == slot;
+    });
+    session.is_real[i] = session.is_real[i] && is_hers;
+    has_one = has_one || session.is_real[i];
+  }
+  if (!has_one)
+    return error(Code::kInvalid, "no actor of the graph serves tenant '{}' alone", request.tenant)
+        .note("write per_tenant = true in its env, rollout and trainer nodes, and record again");
+  if (session.depth == ReplayDepth::kFull) session.depth = ReplayDepth::kLearner;
+  session.reasons.push_back(
+      fmt::format("tenant '{}' alone: {} and what is shared come from the record", request.tenant,
+                  plan.tenants.size() == 1 ? "engines" : "the other tenants"));
+  return slot;
+}
+
 /// `--from`: a training step, or a step of a node's actor group.
 Result<RunMoment> moment_of(const ReplaySession& session, const std::string& from) {
   RunMoment moment;
@@ -99,11 +128,10 @@ Result<std::vector<ResumePoint>> read_points(const Trace& trace) {
 
 /// The actor group that trains the first tenant; none: no node does.
 GroupId learner_group(const Plan& plan) {
-  for (size_t i = 0; i < plan.resources.size(); ++i) {
-    if (plan.resources[i].kind != Learner::kResourceKind) continue;
-    const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
-    const TenantSlot tenant = plan.instance(plan.group(owner).instances.front()).tenant;
-    if (tenant.is_none() || tenant.index() == 0) return owner;
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    const auto trained = tenants_trained_by(plan, GroupId(i));
+    if (std::find(trained.begin(), trained.end(), TenantSlot(0)) != trained.end())
+      return GroupId(i);
   }
   return GroupId::none();
 }
@@ -128,7 +156,7 @@ Status check_training_step(const ReplaySession& session, const SavedStates& save
         .note("name a node's step, as in --from env:412");
   const auto [at, taken] =
       saved.newest_of_learner(learner).value_or(std::pair(uint64_t{0}, begun_steps(session)));
-  const int64_t last = taken + num_recorded_steps(*session.trace, learner, at + 1);
+  const int64_t last = taken + num_recorded_steps(*session.trace, learner, at + 1)[TenantSlot(0)];
   if (step > last)
     return error(Code::kInvalid, "--from {} is beyond the record, which ends with training step {}",
                  request.from, last);
@@ -337,6 +365,9 @@ Result<ReplaySession> open_replay(const ReplayRequest& request) {
   session.depth = depth == "control"   ? ReplayDepth::kControl
                   : depth == "learner" ? ReplayDepth::kLearner
                                        : ReplayDepth::kFull;
+  if (!request.tenant.empty()) {
+    ASSIGN_OR_RETURN(session.only, choose_tenant(session, request));
+  }
   if (!excerpt)
     for (std::string& reason : close_over(plan, *session.trace, session.depth == ReplayDepth::kFull,
                                           session.is_absent, session.is_real))
@@ -367,7 +398,7 @@ ReplaySetup ReplaySession::setup(uint32_t num_threads) const {
   ReplaySetup setup;
   setup.plan = plan;
   setup.trace = trace;
-  use_resources(setup, resource_factory(), depth);
+  use_resources(setup, resource_factory(), depth, only);
   setup.host_services = host_services.get();
   setup.cuts = cuts;
   setup.options.is_real = is_real;

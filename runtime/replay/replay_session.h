@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -69,6 +70,7 @@ struct ReplaySession {
   std::vector<bool> is_real;         // by group
   std::vector<std::string> reasons;  // why more is replayed than was chosen, and what may differ
   ReplayDepth depth = ReplayDepth::kFull;
+  std::optional<TenantSlot> only;  // the tenant that is played; none: all
   std::unique_ptr<ReplayHostServices> host_services;
 
   ReplaySetup setup(uint32_t num_threads) const;
@@ -78,7 +80,8 @@ struct ReplaySession {
 struct ReplayRequest {
   std::string run;
   std::string depth = "full";
-  std::string node = {};  // empty: the whole graph
+  std::string node = {};    // empty: the whole graph
+  std::string tenant = {};  // empty: all
   std::vector<std::string> sets = {};
   std::string out = {};   // empty: what actors write is not kept
   std::string from = {};  // a training step or NODE:STEP; empty: the first step

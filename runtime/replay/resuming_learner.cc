@@ -53,73 +53,107 @@ class ResumingLearner final : public TracedLearner {
   explicit ResumingLearner(ResumingLearnerSetup setup)
       : TracedLearner(std::move(setup.learner), std::move(setup.next)),
         setup_(std::move(setup)),
-        is_real_(setup_.checkpoint.empty()) {}
+        tenants_(setup_.points.size()) {
+    for (size_t i = 0; i < tenants_.size(); ++i)
+      tenants_[i].is_real = setup_.points[i].checkpoint.empty();
+  }
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
-    if (!is_real_) {
+    Followed& followed = of(batch.tenant);
+    if (!followed.is_real) {
       auto report = TracedLearner::step(batch, stop);
-      if (!report.ok() || report->skipped || ++num_taken_ < setup_.num_steps) return report;
-      RETURN_IF_ERROR(load_checkpoint());
+      if (!report.ok() || report->skipped) return report;
+      if (++followed.num_taken == point_of(batch.tenant).num_steps)
+        RETURN_IF_ERROR(load_checkpoint(batch.tenant));
       return report;
     }
-    if (!is_replaying()) return TracedLearner::step(batch, stop);
+    if (!is_replaying(batch.tenant)) return TracedLearner::step(batch, stop);
     const auto then = TracedLearner::step(batch, stop);
     auto now = learner().step(batch, stop);
     const bool counts = now.ok() && !now->skipped;
-    num_taken_ += counts ? 1 : 0;
+    followed.num_taken += counts ? 1 : 0;
     if (const std::string what = difference(then, now); !what.empty())
-      setup_.on_divergence(fmt::format(
-          "training step {} of this start came out otherwise than recorded: {}", num_taken_, what));
+      setup_.on_divergence(
+          fmt::format("training step {}{} of this start came out otherwise than recorded: {}",
+                      followed.num_taken, name_of(batch.tenant), what));
     return now;
   }
 
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
-    auto snapshot = TracedLearner::snapshot(version);
-    return snapshot.ok() && is_real_ && is_replaying() ? learner().snapshot(version) : snapshot;
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override {
+    auto snapshot = TracedLearner::snapshot(tenant, version);
+    const bool is_again = of(tenant).is_real && is_replaying(tenant);
+    return snapshot.ok() && is_again ? learner().snapshot(tenant, version) : snapshot;
   }
-  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override {
-    return is_real_ ? learner().score(tokens) : TracedLearner::score(tokens);
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override {
+    return of(tenant).is_real ? learner().score(tenant, tokens)
+                              : TracedLearner::score(tenant, tokens);
   }
   /// Files saved before the checkpoint existed once and may be removed by now.
-  Status save(const std::filesystem::path& folder) override {
-    if (is_replaying()) RETURN_IF_ERROR(TracedLearner::save(folder));
-    if (!is_real_ || folder == setup_.checkpoint) return ok();
-    return learner().save(folder);
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override {
+    if (is_replaying(tenant)) RETURN_IF_ERROR(TracedLearner::save(tenant, folder));
+    if (!of(tenant).is_real || folder == point_of(tenant).checkpoint) return ok();
+    return learner().save(tenant, folder);
   }
   /// The recorded start was itself resumed from `folder`.
-  Status load(const std::filesystem::path& folder) override {
-    if (folder == setup_.checkpoint) return load_checkpoint();
-    return is_real_ ? learner().load(folder) : ok();
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override {
+    if (folder == point_of(tenant).checkpoint) return load_checkpoint(tenant);
+    return of(tenant).is_real ? learner().load(tenant, folder) : ok();
   }
-  /// Of a cut, which must not be newer than the checkpoint.
+  /// Of a cut, which must not be newer than the checkpoints.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(const LearnerProgress progress, read_state<LearnerProgress>(state));
-    num_taken_ = progress.num_steps;
-    if (num_taken_ > setup_.num_steps)
-      return error(Code::kInvalid,
-                   "a learner that had taken {} steps has no newer checkpoint than "
-                   "that of step {}",
-                   num_taken_, setup_.num_steps);
-    if (num_taken_ == setup_.num_steps && !is_real_) RETURN_IF_ERROR(load_checkpoint());
-    if (!is_real_ || progress.newest.is_none()) return ok();
-    ASSIGN_OR_RETURN(const auto weights, learner().snapshot(progress.newest));
-    return setup_.publish(*weights);
+    for (const auto& [tenant, then] : progress.tenants) RETURN_IF_ERROR(restore(tenant, then));
+    return ok();
   }
-  Duration take_cost() override { return is_real_ ? learner().take_cost() : Duration(); }
+  /// Calls of tenants that are followed cost nothing, and the others' are of the real learner.
+  Duration take_cost() override { return learner().take_cost(); }
 
  protected:
-  bool is_replaying() const override { return !is_real_ || !setup_.is_live(); }
+  bool is_replaying(TenantSlot tenant) const override {
+    return !tenants_[tenant.index()].is_real || !setup_.is_live();
+  }
+  bool is_replaying() const override { return !setup_.is_live(); }
 
  private:
-  Status load_checkpoint() {
-    RETURN_IF_ERROR(learner().load(setup_.checkpoint));
-    is_real_ = true;
+  struct Followed {
+    bool is_real = false;  // its newest checkpoint is loaded, or it has none
+    int64_t num_taken = 0;
+  };
+
+  Followed& of(TenantSlot tenant) { return tenants_[tenant.index()]; }
+  const RecoveryPoint& point_of(TenantSlot tenant) const { return setup_.points[tenant.index()]; }
+  std::string name_of(TenantSlot tenant) const {
+    return tenants_.size() == 1 ? std::string() : fmt::format(" of tenant {}", tenant);
+  }
+
+  Status load_checkpoint(TenantSlot tenant) {
+    RETURN_IF_ERROR(learner().load(tenant, point_of(tenant).checkpoint));
+    of(tenant).is_real = true;
     return ok();
   }
 
+  Status restore(TenantSlot tenant, const TenantProgress& then) {
+    if (tenant.index() >= tenants_.size())
+      return error(Code::kCorrupt, "a learner's state names tenant {} of {}", tenant,
+                   tenants_.size());
+    Followed& followed = of(tenant);
+    const int64_t reached = point_of(tenant).num_steps;
+    followed.num_taken = then.num_steps;
+    if (followed.num_taken > reached)
+      return error(Code::kInvalid,
+                   "a learner that had taken {} steps{} has no newer checkpoint than "
+                   "that of step {}",
+                   followed.num_taken, name_of(tenant), reached);
+    if (followed.num_taken == reached && !followed.is_real)
+      RETURN_IF_ERROR(load_checkpoint(tenant));
+    if (!followed.is_real || then.newest.is_none()) return ok();
+    ASSIGN_OR_RETURN(const auto weights, learner().snapshot(tenant, then.newest));
+    return setup_.publish(tenant, *weights);
+  }
+
   const ResumingLearnerSetup setup_;
-  bool is_real_;
-  int64_t num_taken_ = 0;
+  std::vector<Followed> tenants_;  // by slot
 };
 
 }  // namespace

@@ -16,16 +16,18 @@ std::string_view to_string(LearnerCall call) {
 /// One call and its result: of a step the TrainReport, of limits the SampleLimits.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
   std::string text;
+  TenantSlot tenant;  // whose step it was; none: of another call
 
   template <class F>
   static void fields(F& f) {
     f("call", &LearnerAnswer::call)("has_failed", &LearnerAnswer::has_failed)(
-        "code", &LearnerAnswer::code)("text", &LearnerAnswer::text);
+        "code", &LearnerAnswer::code)("text", &LearnerAnswer::text)("tenant",
+                                                                    &LearnerAnswer::tenant);
     TrainReport::fields(f);
     SampleLimits::fields(f);
   }
@@ -49,16 +51,24 @@ TracedLearner::TracedLearner(std::unique_ptr<Learner> learner, NextAnswer next)
 TracedLearner::~TracedLearner() = default;
 
 bool TracedLearner::is_replaying() const { return calls_->has_record(); }
+bool TracedLearner::is_replaying(TenantSlot) const { return calls_->has_record(); }
 
 Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopRequested& stop) {
-  if (is_replaying()) {
+  if (is_replaying(batch.tenant)) {
     ASSIGN_OR_RETURN(LearnerAnswer answer, calls_->take(LearnerCall::kStep));
+    if (answer.tenant != batch.tenant)
+      return error(Code::kCorrupt,
+                   "the learner was asked for a step of tenant {}, in the recorded run of {}",
+                   batch.tenant, answer.tenant);
     return TrainReport(std::move(answer));
   }
   auto report = learner_->step(batch, stop);
-  progress_.num_steps += report.ok() && !report->skipped ? 1 : 0;
+  progress_.tenants[batch.tenant].num_steps += report.ok() && !report->skipped ? 1 : 0;
   return calls_->keep(LearnerCall::kStep, std::move(report),
-                      [](TrainReport& answer, const TrainReport& taken) { answer = taken; });
+                      [&batch](LearnerAnswer& answer, const TrainReport& taken) {
+                        static_cast<TrainReport&>(answer) = taken;
+                        answer.tenant = batch.tenant;
+                      });
 }
 
 Blob TracedLearner::save_state() const {
@@ -70,31 +80,33 @@ Status TracedLearner::restore_state(const Blob& state) {
   return learner_ == nullptr ? ok() : learner_->restore_state(state);
 }
 
-Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(PolicyVersion version) {
-  if (is_replaying()) {
+Result<std::shared_ptr<const WeightSnapshot>> TracedLearner::snapshot(TenantSlot tenant,
+                                                                      PolicyVersion version) {
+  if (is_replaying(tenant)) {
     RETURN_IF_ERROR(calls_->take(LearnerCall::kSnapshot));
     auto snapshot = std::make_shared<WeightSnapshot>();
     snapshot->version = version;
     return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
   }
-  progress_.newest = version;
-  return calls_->keep(LearnerCall::kSnapshot, learner_->snapshot(version),
+  progress_.tenants[tenant].newest = version;
+  return calls_->keep(LearnerCall::kSnapshot, learner_->snapshot(tenant, version),
                       [](auto&, const auto&) {});
 }
 
-Result<std::vector<float>> TracedLearner::score(const std::vector<int32_t>& tokens) {
-  if (is_replaying())
+Result<std::vector<float>> TracedLearner::score(TenantSlot tenant,
+                                                const std::vector<int32_t>& tokens) {
+  if (is_replaying(tenant))
     return error(Code::kUnavailable, "a learner played from the record has no weights");
-  return learner_->score(tokens);
+  return learner_->score(tenant, tokens);
 }
 
-Status TracedLearner::save(const std::filesystem::path& folder) {
-  if (is_replaying()) return calls_->take_status(LearnerCall::kSave);
-  return calls_->keep(LearnerCall::kSave, learner_->save(folder));
+Status TracedLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
+  if (is_replaying(tenant)) return calls_->take_status(LearnerCall::kSave);
+  return calls_->keep(LearnerCall::kSave, learner_->save(tenant, folder));
 }
 
-Status TracedLearner::load(const std::filesystem::path& folder) {
-  return is_replaying() ? ok() : learner_->load(folder);
+Status TracedLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {
+  return is_replaying(tenant) ? ok() : learner_->load(tenant, folder);
 }
 
 /// Without an answer every sample is refused; the end of its group of rollouts then shows the
@@ -118,8 +130,8 @@ std::string TracedLearner::describe() const {
   return learner_ == nullptr ? "" : learner_->describe();
 }
 
-int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
-  int64_t count = 0;
+std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
+  std::map<TenantSlot, int64_t> counts;
   for (uint64_t step = std::max(from, trace.first_step(group));
        step != 0 && step <= trace.last_step(group); ++step) {
     for (const NondeterministicInput& note : trace.notes(group, step)) {
@@ -129,10 +141,10 @@ int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from) {
       if (!payload.ok()) continue;
       const auto& answer = payload->as<LearnerAnswer>();
       const bool is_step = answer.call == static_cast<uint8_t>(LearnerCall::kStep);
-      count += is_step && !answer.has_failed && !answer.skipped ? 1 : 0;
+      if (is_step && !answer.has_failed && !answer.skipped) ++counts[answer.tenant];
     }
   }
-  return count;
+  return counts;
 }
 
 }  // namespace primerl

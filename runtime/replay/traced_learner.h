@@ -1,13 +1,15 @@
 /// TracedLearner: a Learner that records its answers, or repeats those of a record.
 ///
 /// With the answers in the trace, the Trainer can be replayed without computing a gradient (`replay
-/// --depth control`). Of a step only the TrainReport is recorded; the snapshots of a recorded
+/// --depth control`). An answer names the tenant that it is for. Of a step only the TrainReport is
+/// recorded; the snapshots of a recorded
 /// learner have a version but no tensors, which are not needed at that depth. This is the one place
 /// that knows what a record holds of a learner: a new method of Learner is one more method here.
 ///
 /// Threads: those of the learner that it replaces.
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "kernels/train/learner.h"
@@ -16,14 +18,24 @@
 
 namespace primerl {
 
-/// What a cut holds of a learner; its weights are in checkpoints.
-struct LearnerProgress {
+/// Of one tenant.
+struct TenantProgress {
   int64_t num_steps = 0;  // taken since the recorded start, without skipped ones
   PolicyVersion newest;   // of which a snapshot was taken
 
   template <class F>
   static void fields(F& f) {
-    f("num_steps", &LearnerProgress::num_steps)("newest", &LearnerProgress::newest);
+    f("num_steps", &TenantProgress::num_steps)("newest", &TenantProgress::newest);
+  }
+};
+
+/// What a cut holds of a learner; its weights are in checkpoints.
+struct LearnerProgress {
+  std::map<TenantSlot, TenantProgress> tenants;  // of those that asked it for anything
+
+  template <class F>
+  static void fields(F& f) {
+    f("tenants", &LearnerProgress::tenants);
   }
 };
 
@@ -36,10 +48,11 @@ class TracedLearner : public Learner {
   ~TracedLearner() override;
 
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override;
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override;
-  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
-  Status save(const std::filesystem::path& folder) override;
-  Status load(const std::filesystem::path& folder) override;
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override;
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
   SampleLimits limits() const override;
   Status step() override;
   bool has_work() const override;
@@ -50,6 +63,9 @@ class TracedLearner : public Learner {
   Status restore_state(const Blob& state) override;
 
  protected:
+  /// Whether what `tenant` asks for comes from the record.
+  virtual bool is_replaying(TenantSlot tenant) const;
+  /// Whether what is of no tenant does.
   virtual bool is_replaying() const;
   Learner& learner() const { return *learner_; }
 
@@ -60,7 +76,9 @@ class TracedLearner : public Learner {
   LearnerProgress progress_;  // of one that records
 };
 
-/// Number of training steps in a group's record, without skipped ones, from its step `from` on.
-int64_t num_recorded_steps(const Trace& trace, GroupId group, uint64_t from = 0);
+/// Number of training steps of each tenant in a group's record, without skipped ones, from its step
+/// `from` on.
+std::map<TenantSlot, int64_t> num_recorded_steps(const Trace& trace, GroupId group,
+                                                 uint64_t from = 0);
 
 }  // namespace primerl

@@ -97,34 +97,37 @@ std::unique_ptr<Resource> recovered_channel(std::unique_ptr<WeightChannel> chann
 
 }  // namespace
 
-Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state) {
+std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group) {
+  const auto& owned = plan.group(group).resources;
+  if (std::none_of(owned.begin(), owned.end(), [&](int32_t resource) {
+        return kind_of(plan, resource) == Learner::kResourceKind;
+      }))
+    return {};
+  std::vector<TenantSlot> tenants;
+  for (const InstanceId instance : plan.group(group).instances) {
+    const TenantSlot named = plan.instance(instance).tenant;
+    const TenantSlot tenant = named.is_none() ? TenantSlot(0) : named;
+    if (std::find(tenants.begin(), tenants.end(), tenant) == tenants.end())
+      tenants.push_back(tenant);
+  }
+  return tenants;
+}
+
+Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state) {
   const PlanGroup& group = plan.group(state.group);
+  std::map<TenantSlot, int64_t> steps;
   for (size_t i = 0; i < group.resources.size() && i < state.resources.size(); ++i) {
     if (kind_of(plan, group.resources[i]) != Learner::kResourceKind) continue;
     ASSIGN_OR_RETURN(const auto progress, read_state<LearnerProgress>(state.resources[i]));
-    return progress.num_steps;
+    for (const auto& [tenant, taken] : progress.tenants) {
+      if (tenant.is_none() || tenant.index() >= plan.tenants.size())
+        return error(Code::kCorrupt, "the state of a learner names tenant {} of {}", tenant,
+                     plan.tenants.size());
+      steps[tenant] = taken.num_steps;
+    }
   }
-  return 0;
+  return steps;
 }
-
-namespace {
-
-/// Of the learner of `owner`.
-Result<int64_t> learner_steps_in(const Plan& plan, const Trace& trace, const RunCuts& cuts,
-                                 GroupId owner) {
-  int64_t taken = 0;
-  if (const GroupState* state = cuts.state_of(owner)) {
-    ASSIGN_OR_RETURN(taken, learner_steps_of(plan, *state));
-  }
-  return taken + num_recorded_steps(trace, owner, cuts.first_step(owner));
-}
-
-TenantSlot tenant_of(const Plan& plan, GroupId group) {
-  const TenantSlot tenant = plan.instance(plan.group(group).instances.front()).tenant;
-  return tenant.is_none() ? TenantSlot(0) : tenant;
-}
-
-}  // namespace
 
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts) {
@@ -132,11 +135,25 @@ Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& tra
   for (size_t i = 0; i < plan.resources.size(); ++i) {
     if (plan.resources[i].kind != Learner::kResourceKind) continue;
     const GroupId owner = owner_of(plan, static_cast<int32_t>(i));
-    ASSIGN_OR_RETURN(steps[tenant_of(plan, owner).index()],
-                     learner_steps_in(plan, trace, cuts, owner));
+    if (const GroupState* state = cuts.state_of(owner)) {
+      ASSIGN_OR_RETURN(const auto before, learner_steps_of(plan, *state));
+      for (const auto& [tenant, taken] : before) steps[tenant.index()] += taken;
+    }
+    for (const auto& [tenant, taken] : num_recorded_steps(trace, owner, cuts.first_step(owner)))
+      if (!tenant.is_none() && tenant.index() < steps.size()) steps[tenant.index()] += taken;
   }
   return steps;
 }
+
+namespace {
+
+/// " of tenant 'a'" where there are several.
+std::string of_tenant(const Plan& plan, TenantSlot tenant) {
+  if (plan.tenants.size() == 1) return {};
+  return fmt::format(" of tenant '{}'", plan.tenants[tenant.index()].name);
+}
+
+}  // namespace
 
 ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
                                  std::vector<RecoveryPoint> points) {
@@ -164,23 +181,21 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
       return std::unique_ptr<Resource>(make_resuming_engine(std::move(setup)));
     }
     if (auto learner = take_as<Learner>(*made)) {
-      const auto& point = points[tenant_of(plan, owner).index()];
-      ASSIGN_OR_RETURN(const int64_t taken,
-                       learner_steps_in(plan, recovery.trace(), recovery.cuts(), owner));
-      if (taken < point.num_steps)
-        return error(Code::kInvalid,
-                     "its record ends after {} training steps, checkpoint '{}' "
-                     "was made after {}",
-                     taken, point.checkpoint.string(), point.num_steps);
+      ASSIGN_OR_RETURN(const auto taken, learner_steps_in(plan, recovery.trace(), recovery.cuts()));
+      for (const TenantSlot tenant : tenants_trained_by(plan, owner))
+        if (const auto& point = points[tenant.index()]; taken[tenant.index()] < point.num_steps)
+          return error(Code::kInvalid,
+                       "its record ends after {} training steps{}, checkpoint '{}' "
+                       "was made after {}",
+                       taken[tenant.index()], of_tenant(plan, tenant), point.checkpoint.string(),
+                       point.num_steps);
       ResumingLearnerSetup setup;
       setup.learner = std::move(learner);
       setup.next = next;
       setup.is_live = is_live;
-      setup.checkpoint = point.checkpoint;
-      setup.num_steps = point.num_steps;
-      const WeightsKey key{tenant_of(plan, owner)};
-      setup.publish = [channel_of, key](const WeightSnapshot& weights) {
-        return (*channel_of)->publish(with_key(weights, key));
+      setup.points = points;
+      setup.publish = [channel_of](TenantSlot tenant, const WeightSnapshot& weights) {
+        return (*channel_of)->publish(with_key(weights, WeightsKey{tenant}));
       };
       setup.on_divergence = [&recovery, owner](std::string what) {
         recovery.diverged(owner, std::move(what));
@@ -191,11 +206,33 @@ ResourceFactory recovery_factory(ResourceFactory make, Recovery& recovery,
   };
 }
 
-void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth) {
+namespace {
+
+/// Of one tenant's steps; the others' answers are recorded ones.
+std::unique_ptr<Resource> learner_of(TenantSlot tenant, std::unique_ptr<Learner> made,
+                                     const Plan& plan, GroupId owner, ReplayedAnswers& answers) {
+  ResumingLearnerSetup setup;
+  setup.learner = std::move(made);
+  setup.next = [&answers, owner] { return answers.take(owner); };
+  setup.is_live = [] { return false; };
+  // A checkpoint that is never reached: such a tenant is followed to the end.
+  setup.points.assign(plan.tenants.size(), {"never", INT64_MAX});
+  setup.points[tenant.index()] = {};
+  setup.publish = [](TenantSlot, const WeightSnapshot&) { return ok(); };
+  setup.on_divergence = [&answers, owner](std::string what) {
+    answers.diverged(owner, std::move(what));
+  };
+  return make_resuming_learner(std::move(setup));
+}
+
+}  // namespace
+
+void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
+                   std::optional<TenantSlot> only) {
   std::shared_ptr<PublishedVersions> published;
   if (depth == ReplayDepth::kFull) published = std::make_shared<PublishedVersions>(*setup.plan);
   setup.published = published;
-  setup.factory = [make = std::move(make), depth, published](
+  setup.factory = [make = std::move(make), depth, published, only](
                       const Plan& plan, int32_t index,
                       ReplayedAnswers& answers) -> Result<std::unique_ptr<Resource>> {
     const GroupId owner = owner_of(plan, index);
@@ -219,6 +256,9 @@ void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth) 
       return std::unique_ptr<Resource>(std::make_unique<TracedEngine>(nullptr, next));
     auto made = make(plan, index);
     if (!made.ok()) return made;
+    if (only)
+      if (auto learner = take_as<Learner>(*made))
+        return learner_of(*only, std::move(learner), plan, owner, answers);
     // Skip the recorded answers of a real resource, or a channel would take them for its own.
     const KeepAnswer skip = [&answers, owner](std::vector<std::byte>) { answers.take(owner); };
     return traced(std::move(*made), skip);

@@ -2,9 +2,14 @@
 /// players of recorded answers.
 #pragma once
 
+#include <map>
+#include <optional>
+#include <vector>
+
 #include "runtime/exec/executor.h"
 #include "runtime/replay/recovery.h"
 #include "runtime/replay/replay.h"
+#include "runtime/replay/resuming_learner.h"
 #include "runtime/trace/record/recorder.h"
 
 namespace primerl {
@@ -13,13 +18,10 @@ namespace primerl {
 /// them) records their answers.
 ResourceFactory recording_factory(ResourceFactory make, Recorder& recorder);
 
-/// Where the learner of a tenant resumes a run that was cut off.
-struct RecoveryPoint {
-  std::filesystem::path checkpoint;  // empty: none, its steps are computed again from the first
-  int64_t num_steps = 0;             // recorded steps before it
-};
-/// How many steps the learner of a group had taken when the group was cut; 0 without a learner.
-Result<int64_t> learner_steps_of(const Plan& plan, const GroupState& state);
+/// The tenants whose trainers a group has: each has steps of its own. None: it has no learner.
+std::vector<TenantSlot> tenants_trained_by(const Plan& plan, GroupId group);
+/// How many steps each tenant of the group's learner had taken when the group was cut.
+Result<std::map<TenantSlot, int64_t>> learner_steps_of(const Plan& plan, const GroupState& state);
 /// How many training steps a start had taken at the end of its record, by tenant slot.
 Result<std::vector<int64_t>> learner_steps_in(const Plan& plan, const Trace& trace,
                                               const RunCuts& cuts);
@@ -37,7 +39,10 @@ enum class ReplayDepth {
 };
 
 /// Makes `factory`, and `published` where weights are computed again, of `setup`, whose plan is
-/// set: the resources of `make`, or players of the record.
-void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth);
+/// set: the resources of `make`, or players of the record. With `only` a learner computes the steps
+/// of that tenant alone, each of which must come out as recorded; those of others come from the
+/// record.
+void use_resources(ReplaySetup& setup, ResourceFactory make, ReplayDepth depth,
+                   std::optional<TenantSlot> only = std::nullopt);
 
 }  // namespace primerl

@@ -193,6 +193,10 @@ fs::path checkpoints_folder(const fs::path& run_folder, const std::string& tenan
   return num_tenants > 1 ? all / folder_name(tenant) : all;
 }
 
+std::string rollouts_file_name(const std::string& tenant, size_t num_tenants) {
+  return num_tenants > 1 ? fmt::format("rollouts/{}.jsonl", folder_name(tenant)) : "rollouts.jsonl";
+}
+
 std::string folder_name(const std::string& name) {
   std::string safe;
   for (const char c : name) {

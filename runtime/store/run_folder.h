@@ -4,6 +4,8 @@
 ///   graph.resolved.toml  run.json  metrics.jsonl  rollouts.jsonl  logs/  tb/  trace/
 ///   checkpoints/step_N/
 ///
+/// With several tenants there are rollouts/<tenant>.jsonl and checkpoints/<tenant>/step_N/ instead.
+///
 /// Only the owner can read the folder (0700) and every file below it that may contain prompts or
 /// completions (0600), wherever it is moved to; weights contain none.
 ///
@@ -39,7 +41,6 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path graph_file() const { return path_ / "graph.resolved.toml"; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
-  std::filesystem::path rollouts_file() const { return path_ / "rollouts.jsonl"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tb"; }
   std::filesystem::path logs_folder() const { return path_ / "logs"; }
   std::filesystem::path trace_folder() const { return path_ / "trace"; }
@@ -71,6 +72,10 @@ class RunFolder {
 /// `checkpoints/` of a tenant: the tenant's name is a level of its own only when there are several.
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder,
                                          const std::string& tenant, size_t num_tenants);
+
+/// "rollouts.jsonl"; of one of several tenants "rollouts/<tenant>.jsonl": the lines of a file come
+/// from one actor group, in the order of its steps.
+std::string rollouts_file_name(const std::string& tenant, size_t num_tenants);
 
 /// "reverse-text" of any graph name: letters, digits, '-', '_' and '.' stay, the rest becomes '-'.
 std::string folder_name(const std::string& name);

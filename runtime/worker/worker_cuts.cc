@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "graph/base/files.h"
-#include "kernels/train/learner.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/step_lines.h"
 #include "runtime/trace/segment_files.h"
@@ -26,11 +25,7 @@ void remove_cuts_of_earlier(const std::filesystem::path& folder, const CutHead& 
 std::vector<TenantSlot> tenants_trained_by(const Plan& plan, ProcessId process) {
   std::vector<TenantSlot> tenants;
   for (const GroupId group : plan.process(process).groups)
-    for (const int32_t resource : plan.group(group).resources) {
-      if (plan.resources[static_cast<size_t>(resource)].kind != Learner::kResourceKind) continue;
-      const TenantSlot tenant = plan.instance(plan.group(group).instances.front()).tenant;
-      tenants.push_back(tenant.is_none() ? TenantSlot(0) : tenant);
-    }
+    for (const TenantSlot tenant : tenants_trained_by(plan, group)) tenants.push_back(tenant);
   return tenants;
 }
 
@@ -121,11 +116,10 @@ void WorkerCuts::made(ProcessCut&& cut) {
     head.steps.emplace_back(state.group.value, state.num_steps);
     head.at = std::max(head.at, state.at);
     const auto taken = learner_steps_of(*setup_.plan, state);
-    if (!taken.ok() || *taken == 0) continue;
-    const InstanceId first = setup_.plan->group(state.group).instances.front();
-    const TenantSlot tenant = setup_.plan->instance(first).tenant;
-    const uint32_t slot = tenant.is_none() ? 0 : tenant.value;
-    head.learner_steps.emplace_back(slot, setup_.begun_steps[slot] + *taken);
+    if (!taken.ok()) continue;
+    for (const auto& [tenant, steps] : *taken)
+      if (steps > 0)
+        head.learner_steps.emplace_back(tenant.value, setup_.begun_steps[tenant.index()] + steps);
   }
   const std::lock_guard lock(mutex_);
   if (head.number != number_) return;  // the next one began meanwhile: segment_ is its own

@@ -15,14 +15,24 @@ WorkerFiles::WorkerFiles(const Plan& plan, std::filesystem::path run_folder,
     checkpoints_.push_back(std::make_unique<CheckpointStore>(
         system_files(), checkpoints_folder(run_folder_, tenant.name, plan.tenants.size()),
         tenant.name, tenant.keep_last));
+  for (const auto& group : plan.groups) {
+    const TenantSlot tenant = plan.instance(group.instances.front()).tenant;
+    const auto& name = plan.tenants[tenant.is_none() ? 0 : tenant.index()].name;
+    rollouts_.push_back(rollouts_file_name(name, plan.tenants.size()));
+  }
   for (size_t slot = 0; slot < begun_from.size() && slot < checkpoints_.size(); ++slot)
     checkpoints_[slot]->keep(begun_from[slot].step);
 }
 
 Status WorkerFiles::append_line(std::string_view file, std::string_view line) {
-  Status appended = append(file, line);
+  Status appended = append(name_of(file), line);
   if (!appended.ok()) tell(appended.error());
   return appended;
+}
+
+std::string WorkerFiles::name_of(std::string_view file) const {
+  const GroupId here = ActorGroup::running_here();
+  return file != "rollouts.jsonl" || here.is_none() ? std::string(file) : rollouts_[here.index()];
 }
 
 void WorkerFiles::follow(std::vector<std::pair<std::string, uint64_t>> bytes_before,
@@ -86,10 +96,10 @@ bool WorkerFiles::shares_files() {
   return shares_files_;
 }
 
-Status WorkerFiles::append(std::string_view file, std::string_view line) {
+Status WorkerFiles::append(const std::string& file, std::string_view line) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto writer = writers_.find(file);
-  if (writer == writers_.end()) writer = writers_.emplace(std::string(file), GroupId()).first;
+  if (writer == writers_.end()) writer = writers_.emplace(file, GroupId()).first;
   if (writer->second.is_none()) writer->second = ActorGroup::running_here();
   if (writer->second != ActorGroup::running_here() || writer->second.is_none())
     shares_files_ = true;
@@ -97,8 +107,13 @@ Status WorkerFiles::append(std::string_view file, std::string_view line) {
   if (is_there) return ok();
   auto found = lines_.find(file);
   if (found == lines_.end()) {
-    ASSIGN_OR_RETURN(auto opened, LineFile::open(run_folder_ / file));
-    found = lines_.emplace(std::string(file), std::move(opened)).first;
+    const auto path = run_folder_ / file;
+    std::error_code fault;
+    std::filesystem::create_directories(path.parent_path(), fault);
+    if (fault)
+      return error(Code::kIo, "making '{}': {}", path.parent_path().string(), fault.message());
+    ASSIGN_OR_RETURN(auto opened, LineFile::open(path));
+    found = lines_.emplace(file, std::move(opened)).first;
   }
   return found->second->append(line);
 }

@@ -52,7 +52,9 @@ class WorkerFiles final : public RunFiles {
   Status commit_checkpoint(TenantSlot tenant, int64_t step, const Json& manifest) override;
 
  private:
-  Status append(std::string_view file, std::string_view line);
+  /// What a file that actors name is called below the run folder.
+  std::string name_of(std::string_view file) const;
+  Status append(const std::string& file, std::string_view line);
   Result<bool> was_there(std::string_view file, std::string_view line);
   const ResumePoint* written_before(TenantSlot tenant, int64_t step) const;
   void tell(const Error& fault);
@@ -60,6 +62,7 @@ class WorkerFiles final : public RunFiles {
   const std::filesystem::path run_folder_;
   const std::function<void(TenantSlot, int64_t)> on_checkpoint_;
   const std::function<void(const Error&)> on_fault_;
+  std::vector<std::string> rollouts_;                          // file names, by actor group
   std::vector<std::unique_ptr<CheckpointStore>> checkpoints_;  // index = tenant slot
   std::vector<ResumePoint> newest_;                            // likewise; empty: nothing to follow
   std::vector<int64_t> last_steps_;                            // likewise: of checkpoints followed

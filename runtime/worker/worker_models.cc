@@ -257,7 +257,7 @@ Status score(const ScoreArguments& arguments) {
   options.threads = thread_count(arguments.threads);
   ASSIGN_OR_RETURN(auto learner, load_learner(options, arguments.model));
   for (size_t i = 0; i < sequences.size(); ++i) {
-    auto logprobs = learner->score(sequences[i]);
+    auto logprobs = learner->score(TenantSlot(0), sequences[i]);
     if (!logprobs.ok())
       return std::move(logprobs).error().while_doing(fmt::format("sequence {}", i + 1));
     Json list = list_of(*logprobs);
@@ -289,7 +289,8 @@ Status train_step(const TrainStepArguments& arguments) {
   options.debug.check_finite = arguments.check_finite;
   options.debug.dump_folder = arguments.dump;
   ASSIGN_OR_RETURN(auto learner, load_learner(options, arguments.model));
-  if (!arguments.checkpoint.empty()) RETURN_IF_ERROR(learner->load(arguments.checkpoint));
+  if (!arguments.checkpoint.empty())
+    RETURN_IF_ERROR(learner->load(batch.tenant, arguments.checkpoint));
   ASSIGN_OR_RETURN(const TrainReport report, learner->step(batch, nullptr));
   if (arguments.json) {
     print_text(Json::object()

@@ -146,6 +146,7 @@ int run_replay(const ReplayArguments& arguments) {
   auto opened = open_replay({.run = arguments.run,
                              .depth = arguments.depth,
                              .node = arguments.node,
+                             .tenant = arguments.tenant,
                              .sets = arguments.sets,
                              .out = arguments.out,
                              .from = arguments.from});

@@ -72,12 +72,16 @@ Result<uint64_t> run_id_of(const std::filesystem::path& run_folder) {
 
 /// Sizes of the files whose lines the actors write.
 std::vector<std::pair<std::string, uint64_t>> sizes_of_line_files(
-    const std::filesystem::path& run_folder) {
+    const Plan& plan, const std::filesystem::path& run_folder) {
   // A process that is started again alone finds the file in use: whoever writes it cuts the torn
   // last line of a crash.
-  const auto size = whole_line_bytes(run_folder / "rollouts.jsonl");
-  if (!size.ok()) return {};
-  return {{"rollouts.jsonl", *size}};
+  std::vector<std::pair<std::string, uint64_t>> sizes;
+  for (const Tenant& tenant : plan.tenants) {
+    const std::string name = rollouts_file_name(tenant.name, plan.tenants.size());
+    if (const auto size = whole_line_bytes(run_folder / name); size.ok())
+      sizes.emplace_back(name, *size);
+  }
+  return sizes;
 }
 
 TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
@@ -87,7 +91,7 @@ TraceCatalog catalog_of(const WorkerTrace::Setup& setup, uint64_t run_id) {
   catalog.resumed_from = setup.resumed_from;
   catalog.recovers = setup.recovers;
   catalog.bytes_before =
-      setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(setup.run_folder);
+      setup.bytes_before ? *setup.bytes_before : sizes_of_line_files(*setup.plan, setup.run_folder);
   // began_ns is of the steady clock: these two values map it to wall-clock time.
   catalog.zero_ns = setup.zero ? setup.zero->first : steady_now().to_nanoseconds();
   catalog.wall_zero_seconds = setup.zero ? setup.zero->second : wall_seconds();

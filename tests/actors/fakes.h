@@ -181,19 +181,20 @@ class FakeLearner final : public Learner {
     }
     return report;
   }
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override {
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot,
+                                                         PolicyVersion version) override {
     auto snapshot = std::make_shared<WeightSnapshot>();
     snapshot->version = version;
     return std::shared_ptr<const WeightSnapshot>(std::move(snapshot));
   }
-  Result<std::vector<float>> score(const std::vector<int32_t>&) override {
+  Result<std::vector<float>> score(TenantSlot, const std::vector<int32_t>&) override {
     return std::vector<float>{};
   }
-  Status save(const std::filesystem::path& folder) override {
+  Status save(TenantSlot, const std::filesystem::path& folder) override {
     saved.push_back(folder);
     return ok();
   }
-  Status load(const std::filesystem::path& folder) override {
+  Status load(TenantSlot, const std::filesystem::path& folder) override {
     loaded = folder;
     return ok();
   }

@@ -35,6 +35,23 @@ TEST_F(RolloutEndTest, TrainedSaysStepRewardAndStaleness) {
   EXPECT_TRUE(rollout.idle());
 }
 
+/// Its trainer has taken the last step; other tenants go on, and the engine is theirs.
+TEST_F(RolloutEndTest, AfterACancelledGroupNoOtherIsOpened) {
+  live(0);
+  task(4);
+  task(5);
+  const auto made = requests();
+  ASSERT_THAT(made, SizeIs(4));
+  play({made[0], made[1]});
+  end(groups().front(), RolloutEnd::kCancelled);
+  EXPECT_THAT(end_names(), ElementsAre("cancelled", "cancelled", "cancelled", "cancelled"));
+  EXPECT_EQ(*ends()[3].get_string("reason"), "why");
+  EXPECT_THAT(rollout.take<Cancel>("cancel"), SizeIs(1)) << "of the group under way";
+  task(6);
+  EXPECT_THAT(requests(), IsEmpty());
+  EXPECT_TRUE(rollout.is_paused("task"));
+}
+
 struct TokenLog : testing::RolloutStory {
   TokenLog() : RolloutStory({.model = "", .log_tokens = true}) {}
 };

@@ -64,7 +64,7 @@ class LearnerConformance : public ::testing::TestWithParam<LearnerUnderTest> {
   }
 
   std::shared_ptr<const WeightSnapshot> weights(Learner& learner) {
-    auto taken = learner.snapshot(PolicyVersion(7));
+    auto taken = learner.snapshot(TenantSlot(0), PolicyVersion(7));
     EXPECT_TRUE(taken.ok()) << (taken.ok() ? "" : taken.error().text());
     return *taken;
   }
@@ -282,15 +282,15 @@ TEST_P(LearnerConformance, TrainsOnPlainTextWithCrossEntropy) {
 
 TEST_P(LearnerConformance, ScoresEveryTokenAfterTheFirst) {
   auto learner = make();
-  const auto scored = learner->score({1, 2, 3, 4, 5});
+  const auto scored = learner->score(TenantSlot(0), {1, 2, 3, 4, 5});
   ASSERT_TRUE(scored.ok()) << scored.error().text();
   ASSERT_EQ(scored->size(), 4U);
   for (const float logprob : *scored) EXPECT_LE(logprob, 0.0F);
-  const auto one = learner->score({1});
+  const auto one = learner->score(TenantSlot(0), {1});
   ASSERT_TRUE(one.ok()) << one.error().text();
   EXPECT_TRUE(one->empty());
-  EXPECT_FALSE(learner->score({}).ok());
-  EXPECT_FALSE(learner->score({1, GetParam().vocab_size}).ok());
+  EXPECT_FALSE(learner->score(TenantSlot(0), {}).ok());
+  EXPECT_FALSE(learner->score(TenantSlot(0), {1, GetParam().vocab_size}).ok());
 }
 
 TEST_P(LearnerConformance, ARestoredLearnerGoesOnAsIfNothingHappened) {
@@ -300,9 +300,9 @@ TEST_P(LearnerConformance, ARestoredLearnerGoesOnAsIfNothingHappened) {
   auto straight = make(options), restored = make(options);
   must_step(*straight, batch());
   must_step(*straight, batch());
-  const Status saved = straight->save(folder);
+  const Status saved = straight->save(TenantSlot(0), folder);
   ASSERT_TRUE(saved.ok()) << saved.error().text();
-  const Status loaded = restored->load(folder);
+  const Status loaded = restored->load(TenantSlot(0), folder);
   ASSERT_TRUE(loaded.ok()) << loaded.error().text();
   EXPECT_TRUE(equal(*weights(*straight), *weights(*restored)));
   const auto expected = must_step(*straight, batch(3));
@@ -317,7 +317,7 @@ TEST_P(LearnerConformance, AFolderThatCannotBeReadLeavesTheLearnerAsItWas) {
   auto learner = make(), other = make();
   must_step(*learner, batch());
   must_step(*other, batch());
-  EXPECT_FALSE(learner->load(folder).ok());
+  EXPECT_FALSE(learner->load(TenantSlot(0), folder).ok());
   must_step(*learner, batch());
   must_step(*other, batch());
   EXPECT_TRUE(equal(*weights(*learner), *weights(*other)));

@@ -203,6 +203,8 @@ class Uninterrupted {
     explicit Cutter(Uninterrupted& run)
         : run_(run),
           collector_(run.plan_, make_wiring(*run.plan_), ProcessId(0), [this](ProcessCut&& cut) {
+            // Of a run that drains no state is kept: its record is not followed.
+            if (std::ranges::any_of(cut.groups, &GroupState::is_draining)) return;
             // By way of its bytes, as a file would have it.
             const auto bytes = written_state_of(cut);
             run_.cuts_.push_back({read_cut(bytes), run_.steps_.size(), lines_of_rollout_});
@@ -244,8 +246,10 @@ class Uninterrupted {
     for (const Cut& each : cuts_) {
       if (each.complete > num_steps) break;
       int64_t taken = 0;
-      for (const GroupState& state : each.cut.groups)
-        taken += learner_steps_of(*plan_, state).value();
+      for (const GroupState& state : each.cut.groups) {
+        const auto steps_of = learner_steps_of(*plan_, state).value();
+        for (const auto& [tenant, steps] : steps_of) taken += steps;
+      }
       if (taken <= newest_checkpoint) found = &each;
     }
     return found;

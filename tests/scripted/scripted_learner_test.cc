@@ -23,7 +23,9 @@ TrainBatch batch(int32_t first_token = 3) {
   return made;
 }
 
-Blob weights(Learner& learner) { return (*learner.snapshot(PolicyVersion(1)))->tensors[0].bytes; }
+Blob weights(Learner& learner) {
+  return (*learner.snapshot(TenantSlot(0), PolicyVersion(1)))->tensors[0].bytes;
+}
 
 TEST(ScriptedLearner, RefusesOptionsThatMakeNoLearner) {
   ScriptedLearnerOptions options;
@@ -74,14 +76,14 @@ TEST(ScriptedLearner, SaysWhatAStepWouldHaveCost) {
 TEST(ScriptedLearner, RefusesAStateThatIsNotOfItsWeights) {
   const auto folder = new_scratch_folder();
   auto learner = *make_scripted_learner({});
-  ASSERT_TRUE(learner->save(folder).ok());
-  ASSERT_TRUE(learner->load(folder).ok());
+  ASSERT_TRUE(learner->save(TenantSlot(0), folder).ok());
+  ASSERT_TRUE(learner->load(TenantSlot(0), folder).ok());
   const auto state = folder / "learner" / "state.json";
   for (const char* text :
        {"{", "{}", R"({"history": "xyz", "num_steps": 0})", R"({"history": "00", "num_steps": -1})",
         R"({"history": "00", "num_steps": 1})"}) {
     std::ofstream(state) << text;
-    EXPECT_FALSE(learner->load(folder).ok()) << text;
+    EXPECT_FALSE(learner->load(TenantSlot(0), folder).ok()) << text;
   }
 }
 

@@ -161,8 +161,8 @@ TEST_P(AdapterEngine, AnAdapterThatAddsNothingIsTheBaseToTheBit) {
   const auto base = folder();
   const auto training = trainings().front();
   auto learner = make_torch_adapter_learner({}, std::vector{training}, base).value();
-  const auto with =
-      generate(base, with_slots(1), {learner->snapshot(PolicyVersion(0)).value()}, {0});
+  const auto with = generate(base, with_slots(1),
+                             {learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()}, {0});
   const auto without = generate(base, with_slots(0), {}, {0});
   ASSERT_EQ(with.size(), 3U);
   for (const auto& [id, end] : with) expect_equal(end, without.at(id));

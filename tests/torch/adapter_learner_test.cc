@@ -88,7 +88,7 @@ class AdapterLearner : public ::testing::TestWithParam<std::string> {
 TEST_P(AdapterLearner, EveryGradientIsTheSlopeOfTheLoss) {
   const auto base = make_folder({.model_type = GetParam(), .deviation = 0.1});
   auto learner = make_adapter_learner(base, {{kFirst, {.rank = 5, .alpha = 4}, at_rate(0)}});
-  const auto start = learner->snapshot(PolicyVersion(0)).value()->tensors;
+  const auto start = learner->snapshot(kFirst, PolicyVersion(0)).value()->tensors;
   const auto data = batch(kFirst, LossKind::kCrossEntropy);
   std::vector<int32_t> experts;  // that the routers chose
   learner->visit([&](const std::string& name, const at::Tensor& rows) {
@@ -128,7 +128,7 @@ TEST_P(AdapterLearner, BeginsAsTheBaseToTheBit) {
   auto& learner = dynamic_cast<TorchLearner&>(*made);
   auto whole = make_torch_learner({}, base).value();
   const std::vector<int32_t> tokens = {3, 9, 40, 22, 5, 17, 60, 2, 33};
-  const auto before = whole->score(tokens).value();
+  const auto before = whole->score(TenantSlot(0), tokens).value();
   EXPECT_EQ(learner.score(kFirst, tokens).value(), before);
   const auto report = learner.step(batch(kFirst), never).value();
   EXPECT_FALSE(report.skipped) << report.skip_reason;
@@ -251,7 +251,7 @@ TEST_P(AdapterLearner, GoesOnFromWhatItSaved) {
   ASSERT_TRUE(written.ok()) << written.error().text();
   // Into another slot of another learner.
   auto other = make_adapter_learner(base, {both[1]});
-  const Status read = other->load(saved);
+  const Status read = other->load(kSecond, saved);
   ASSERT_TRUE(read.ok()) << read.error().text();
   EXPECT_EQ(other->step(batch(kSecond), never)->grad_norm,
             learner->step(batch(kSecond), never)->grad_norm);
@@ -286,14 +286,15 @@ TEST(AdapterLearnerOptions, TellWhatIsWrong) {
   EXPECT_THAT(fault({{kSecond, {}, at_rate(-1)}}), HasSubstr("tenant 1: "));
 }
 
-TEST(AdapterLearnerOptions, SeveralTenantsMustBeNamed) {
+TEST(AdapterLearnerOptions, ATenantThatItDoesNotTrainIsNamed) {
   const auto base = make_folder({});
   auto learner = make_adapter_learner(base, {{kFirst}, {kSecond}});
   const auto text = [](const auto& result) { return result.ok() ? "" : result.error().text(); };
-  EXPECT_THAT(text(learner->snapshot(PolicyVersion(1))), HasSubstr("adapters of 2 tenants"));
-  EXPECT_THAT(text(learner->score({1, 2})), HasSubstr("say whose is meant"));
-  EXPECT_THAT(text(learner->save(base)), HasSubstr("say whose is meant"));
-  EXPECT_THAT(text(learner->load(base)), HasSubstr("say whose is meant"));
+  EXPECT_THAT(text(learner->snapshot(kThird, PolicyVersion(1))),
+              HasSubstr("no adapter of tenant 2"));
+  EXPECT_THAT(text(learner->score(kThird, {1, 2})), HasSubstr("trains adapters of 2 tenants"));
+  EXPECT_THAT(text(learner->save(kThird, base)), HasSubstr("no adapter of tenant 2"));
+  EXPECT_THAT(text(learner->load(kThird, base)), HasSubstr("no adapter of tenant 2"));
   EXPECT_THAT(text(learner->step(batch(kThird), never)), HasSubstr("no adapter of tenant 2"));
   EXPECT_EQ(text(learner->score(kSecond, {1, 2})), "");
 }
@@ -301,7 +302,7 @@ TEST(AdapterLearnerOptions, SeveralTenantsMustBeNamed) {
 TEST(AdapterLearnerOptions, ASnapshotHasTheAdapterAlone) {
   const auto base = make_folder({});
   auto learner = make_adapter_learner(base, {{kFirst, {.rank = 2, .targets = {"q_proj"}}}});
-  const auto snapshot = learner->snapshot(PolicyVersion(3)).value();
+  const auto snapshot = learner->snapshot(kFirst, PolicyVersion(3)).value();
   EXPECT_EQ(snapshot->version, PolicyVersion(3));
   ASSERT_EQ(snapshot->tensors.size(), 5U);
   EXPECT_EQ(snapshot->tensors[0].name,

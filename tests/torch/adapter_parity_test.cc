@@ -63,8 +63,9 @@ TEST_P(AdapterParity, AFolderOfPeftScoresAsInPeft) {
   for (const auto& sequence : adapter_reference(GetParam()).find("sequences")->as_array()) {
     const auto ids = ids_of(*sequence.find("ids"));
     const auto expected = doubles_of(*sequence.find("logprobs"));
-    worst = std::max(worst, worst_difference(learner->score(ids).value(), expected));
-    EXPECT_GT(worst_difference(plain->score(ids).value(), expected), 0.01) << "the adapter counts";
+    worst = std::max(worst, worst_difference(learner->score(TenantSlot(0), ids).value(), expected));
+    EXPECT_GT(worst_difference(plain->score(TenantSlot(0), ids).value(), expected), 0.01)
+        << "the adapter counts";
   }
   std::cout << "largest difference of a log-probability: " << worst << "\n";
   EXPECT_LE(worst, 1e-5);
@@ -111,7 +112,7 @@ TEST_P(AdapterParity, GradientsOfOneStepAreThoseOfAutogradThroughPeft) {
 TEST_P(AdapterParity, AFolderOfOursIsTheSameToPeft) {
   auto learner = make_learner(GetParam());
   const auto folder = new_scratch_folder();
-  const Status saved = learner->save(folder);
+  const Status saved = learner->save(TenantSlot(0), folder);
   ASSERT_TRUE(saved.ok()) << saved.error().text();
   const auto& sequence = adapter_reference(GetParam()).find("sequences")->as_array().back();
   const auto again = testing::peft_logprobs("logprobs", reference_models() / GetParam(),
@@ -127,15 +128,15 @@ TEST_P(AdapterParity, AnAdapterOfAllLinearsIsItsProductsAddedToTheWeights) {
   const AdapterTable table(model, {.rank = 6, .alpha = 3});
   ASSERT_TRUE(learner->fill_adapter(kTenant, testing::random_adapter(table, 5, 0.06)).ok());
   const auto folder = new_scratch_folder();
-  ASSERT_TRUE(learner->save(folder).ok());
+  ASSERT_TRUE(learner->save(TenantSlot(0), folder).ok());
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 40; ++i) ids.push_back(2 + (i * i * 7 + 3 * i) % 120);
   const auto theirs = testing::peft_logprobs("merged", base, folder / "weights", ids);
-  const double worst = worst_difference(learner->score(ids).value(), theirs);
+  const double worst = worst_difference(learner->score(TenantSlot(0), ids).value(), theirs);
   std::cout << "largest difference of a log-probability: " << worst << "\n";
   EXPECT_LE(worst, 1e-5);
   auto plain = make_torch_learner({}, base).value();
-  EXPECT_GT(worst_difference(plain->score(ids).value(), theirs), 0.01);
+  EXPECT_GT(worst_difference(plain->score(TenantSlot(0), ids).value(), theirs), 0.01);
 }
 
 INSTANTIATE_TEST_SUITE_P(Torch, AdapterParity,

@@ -46,7 +46,7 @@ TrainBatch batch() {
 
 /// A model with a weight that is not a number, in a layer that everything passes.
 void break_weight(TorchLearner& learner, const std::string& name) {
-  auto tensors = learner.snapshot(PolicyVersion(1)).value()->tensors;
+  auto tensors = learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
   for (auto& tensor : tensors) {
     if (tensor.name != name) continue;
     std::vector<std::byte> bytes(tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());

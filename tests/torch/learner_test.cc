@@ -91,7 +91,7 @@ TEST(TorchLearner, TheLossIsTheSumOfItsTokensByTheReference) {
   double loss = 0, mismatch = 0, worst = 0, count = 0, masked = 0;
   for (auto& one : data.samples) {
     one.temperature = 1;
-    const auto log_pi = learner->score(one.tokens).value();
+    const auto log_pi = learner->score(TenantSlot(0), one.tokens).value();
     for (size_t i = 4; i < one.tokens.size(); ++i) {
       const auto token =
           dppo_loss(log_pi[i - 1], one.logprobs[i], one.advantages[i], frozen().loss);
@@ -224,7 +224,7 @@ TEST(TorchLearner, TheLossOfTruncatedTokensIsThatOfTheReferenceOverTheirKeptSets
         std::vector<int32_t> tokens(one.tokens.begin(),
                                     one.tokens.begin() + static_cast<std::ptrdiff_t>(i));
         tokens.push_back(token);
-        logits.push_back(learner->score(tokens)->back());
+        logits.push_back(learner->score(TenantSlot(0), tokens)->back());
       }
       std::vector<int32_t> ids;
       reader.next()->list(ids);
@@ -262,7 +262,7 @@ TEST(TorchLearner, StepOneHasNoMismatchThoughTheEngineWasLoadedFromAnotherFolder
   const auto folder = make_folder({});
   auto learner = make_learner(folder, frozen());
   auto engine = make_torch_engine({}, make_folder({.seed = 2}, "other")).value();
-  ASSERT_GT(engine->apply(*learner->snapshot(PolicyVersion(0)).value()).value(), 0U);
+  ASSERT_GT(engine->apply(*learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()).value(), 0U);
   SequenceRequest request;
   request.id = SequenceId(1);
   request.prompt_tokens = {3, 7, 9};
@@ -295,7 +295,7 @@ TEST(TorchLearner, AStepIsAdamw) {
   options.optimizer.weight_decay = 0.1;
   options.optimizer.max_norm = 0.05;
   auto learner = make_learner(folder, options);
-  auto weights = values(learner->snapshot(PolicyVersion(0)).value()->tensors);
+  auto weights = values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors);
   std::vector<double> w(weights.begin(), weights.end()), m(w.size(), 0), v(w.size(), 0);
   for (int step = 1; step <= 3; ++step) {
     const auto report = learner->step(batch(), never).value();
@@ -308,7 +308,7 @@ TEST(TorchLearner, AStepIsAdamw) {
       const double root = std::sqrt(v[i] / (1 - std::pow(0.999, step))) + 1e-8;
       w[i] -= 0.01 * (0.1 * w[i] + m[i] / (1 - std::pow(0.9, step)) / root);
     }
-    const auto now = values(learner->snapshot(PolicyVersion(step)).value()->tensors);
+    const auto now = values(learner->snapshot(TenantSlot(0), PolicyVersion(step)).value()->tensors);
     double worst = 0;
     for (size_t i = 0; i < w.size(); ++i) worst = std::max(worst, std::abs(now[i] - w[i]));
     EXPECT_LE(worst, 2e-5) << step;
@@ -337,7 +337,7 @@ TEST(TorchLearner, WorksBesideAnEngineOnAnotherThread) {
     options.threads = 1;
     auto learner = make_torch_learner(options, folder).value();
     for (int i = 0; i < 20; ++i) CHECK(learner->step(batch(), never).ok(), "a step failed");
-    return values(learner->snapshot(PolicyVersion(1)).value()->tensors);
+    return values(learner->snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors);
   };
   const auto generate = [&] {
     auto engine = make_torch_engine({.threads = 1}, folder).value();
@@ -419,12 +419,12 @@ TEST(TorchLearner, ACheckpointOfAnotherModelIsRefusedWhole) {
   auto learner = make_learner(make_folder({}));
   auto other = make_learner(make_folder({.num_layers = 1}, "other"));
   const auto folder = testing::scratch_folder("checkpoint");
-  ASSERT_TRUE(other->save(folder).ok());
-  const auto before = values(learner->snapshot(PolicyVersion(0)).value()->tensors);
-  const Status loaded = learner->load(folder);
+  ASSERT_TRUE(other->save(TenantSlot(0), folder).ok());
+  const auto before = values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors);
+  const Status loaded = learner->load(TenantSlot(0), folder);
   ASSERT_FALSE(loaded.ok());
   EXPECT_THAT(loaded.error().text(), HasSubstr("model.layers.1"));
-  EXPECT_EQ(values(learner->snapshot(PolicyVersion(0)).value()->tensors), before);
+  EXPECT_EQ(values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors), before);
 }
 
 TEST(TorchLearner, ACheckpointWithABrokenOptimizerIsRefusedWhole) {
@@ -432,17 +432,17 @@ TEST(TorchLearner, ACheckpointWithABrokenOptimizerIsRefusedWhole) {
   options.optimizer.lr = 0.1;
   auto learner = make_learner(make_folder({}), options);
   const auto folder = testing::scratch_folder("checkpoint");
-  ASSERT_TRUE(learner->save(folder).ok());
+  ASSERT_TRUE(learner->save(TenantSlot(0), folder).ok());
   ASSERT_TRUE(learner->step(batch(), never).ok());
-  const auto before = values(learner->snapshot(PolicyVersion(0)).value()->tensors);
+  const auto before = values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors);
   std::ofstream(folder / "learner/state.json") << "{\"format\":1,\"num_steps\":-1}";
-  EXPECT_FALSE(learner->load(folder).ok());
+  EXPECT_FALSE(learner->load(TenantSlot(0), folder).ok());
   std::ofstream(folder / "learner/state.json") << "{\"format\":1,\"num_steps\":0}";
   std::filesystem::resize_file(folder / "learner/optimizer.safetensors", 100);
-  const Status loaded = learner->load(folder);
+  const Status loaded = learner->load(TenantSlot(0), folder);
   ASSERT_FALSE(loaded.ok());
   EXPECT_THAT(loaded.error().text(), HasSubstr("optimizer.safetensors"));
-  EXPECT_EQ(values(learner->snapshot(PolicyVersion(0)).value()->tensors), before);
+  EXPECT_EQ(values(learner->snapshot(TenantSlot(0), PolicyVersion(0)).value()->tensors), before);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST_P(Parity, ScoresLikeTransformers) {
   auto learner = make_learner(GetParam());
   double worst = 0;
   for (const auto& sequence : reference(GetParam()).find("sequences")->as_array()) {
-    const auto scored = learner->score(ids_of(*sequence.find("ids")));
+    const auto scored = learner->score(TenantSlot(0), ids_of(*sequence.find("ids")));
     ASSERT_TRUE(scored.ok()) << scored.error().text();
     const auto& expected = sequence.find("logprobs")->as_array();
     ASSERT_EQ(scored->size(), expected.size());
@@ -110,7 +110,7 @@ TEST_P(Parity, EngineAndLearnerAgreeOnEveryLogprobBitForBit) {
     auto tokens = requests[i].prompt_tokens;
     const size_t prompt = tokens.size();
     tokens.insert(tokens.end(), ends[i].tokens.begin(), ends[i].tokens.end());
-    const auto scored = learner->score(tokens).value();
+    const auto scored = learner->score(TenantSlot(0), tokens).value();
     for (size_t t = 0; t < ends[i].tokens.size(); ++t)
       worst = std::max(worst, std::abs(scored[prompt - 1 + t] - ends[i].logprobs[t]));
   }
@@ -135,7 +135,8 @@ TEST_P(Parity, PromptLogprobsAreTheLearnersScoresBitForBit) {
     const auto ends = run(*engine);
     ASSERT_EQ(ends.size(), sequences.size());
     for (size_t i = 0; i < ends.size(); ++i)
-      EXPECT_EQ(ends[i].prompt_logprobs, learner->score(ids_of(*sequences[i].find("ids"))).value());
+      EXPECT_EQ(ends[i].prompt_logprobs,
+                learner->score(TenantSlot(0), ids_of(*sequences[i].find("ids"))).value());
   }
 }
 
@@ -269,7 +270,7 @@ TEST_P(Parity, TokensGoToTheExpertsOfTransformers) {
     }
   });
   const auto& longest = reference(GetParam()).find("sequences")->as_array().back();
-  ASSERT_TRUE(learner.score(ids_of(*longest.find("ids"))).ok());
+  ASSERT_TRUE(learner.score(TenantSlot(0), ids_of(*longest.find("ids"))).ok());
   EXPECT_EQ(chosen.size(), layers->as_object().size());
   for (const auto& [layer, expected] : layers->as_object()) {
     const auto& ours = chosen.at("layers." + layer + ".moe.experts");
@@ -283,7 +284,7 @@ TEST_P(Parity, TokensGoToTheExpertsOfTransformers) {
 TEST_P(Parity, ASavedModelIsTheSameToTransformers) {
   auto learner = make_learner(GetParam());
   const auto folder = new_scratch_folder();
-  const Status saved = learner->save(folder);
+  const Status saved = learner->save(TenantSlot(0), folder);
   ASSERT_TRUE(saved.ok()) << saved.error().text();
   const auto original = read_model_tensors(reference_models() / GetParam()).value();
   const auto written = read_model_tensors(folder / "weights").value();
@@ -309,13 +310,13 @@ INSTANTIATE_TEST_SUITE_P(Torch, SamplingParity, ::testing::Values("qwen3", "llam
 TEST(FusedParity, ExpertsThatAreFusedInTheFileAreTheSame) {
   auto apart = make_learner("qwen3_moe"), fused = make_learner("qwen3_moe_fused");
   const std::vector<int32_t> ids = {5, 9, 33, 80, 2, 14, 77, 3};
-  EXPECT_EQ(apart->score(ids).value(), fused->score(ids).value());
+  EXPECT_EQ(apart->score(TenantSlot(0), ids).value(), fused->score(TenantSlot(0), ids).value());
 }
 
 TEST(ShardedParity, ABfloat16FolderOfShardsScoresLikeTransformers) {
   auto learner = make_learner("qwen3_sharded_bf16");
   const std::vector<int32_t> ids = {5, 9, 33, 80, 2, 14, 77, 3};
-  const auto scored = learner->score(ids).value();
+  const auto scored = learner->score(TenantSlot(0), ids).value();
   const auto expected =
       testing::transformers_logprobs(reference_models() / "qwen3_sharded_bf16", ids);
   ASSERT_EQ(scored.size(), expected.size());
@@ -331,7 +332,7 @@ TEST(ShardedParity, ABfloat16FolderOfShardsScoresLikeTransformers) {
   ASSERT_EQ(ends.size(), 1U);
   auto tokens = ids;
   tokens.insert(tokens.end(), ends[0].tokens.begin(), ends[0].tokens.end());
-  const auto again = learner->score(tokens).value();
+  const auto again = learner->score(TenantSlot(0), tokens).value();
   EXPECT_EQ(
       std::vector<float>(again.begin() + static_cast<std::ptrdiff_t>(ids.size()) - 1, again.end()),
       ends[0].logprobs);

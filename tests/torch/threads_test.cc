@@ -73,7 +73,8 @@ Logprobs score(const std::filesystem::path& folder, int threads, const Generated
     options.threads = threads;
     auto learner = make_torch_learner(options, folder).value();
     for (const auto& [id, tokens] : generated.tokens) {
-      const auto whole = learner->score(tokens).value();  // of each token but the first
+      const auto whole =
+          learner->score(TenantSlot(0), tokens).value();  // of each token but the first
       all[id].assign(whole.end() - static_cast<std::ptrdiff_t>(tokens.size() - kPrompt),
                      whole.end());
     }
@@ -153,7 +154,7 @@ Trained train(const std::filesystem::path& folder, const LearnerOptions& options
       for (const auto& tensor : tensors)
         to.insert(to.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
     };
-    add(learner.snapshot(PolicyVersion(1)).value()->tensors, trained.weights);
+    add(learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors, trained.weights);
     add(learner.gradients(), trained.gradients);
   }).join();
   return trained;

@@ -41,7 +41,7 @@ std::filesystem::path make_folder(const TinyModel& model, const std::string& nam
   options.init_seed = model.seed;
   auto learner = make_torch_learner(options, folder);
   CHECK(learner.ok(), learner.error().text());
-  const Status saved = learner.value()->save(folder);
+  const Status saved = learner.value()->save(TenantSlot(0), folder);
   CHECK(saved.ok(), saved.error().text());
   return folder / "weights";
 }
@@ -52,7 +52,7 @@ std::shared_ptr<const WeightSnapshot> make_snapshot(TinyModel model, PolicyVersi
   options.init_seed = model.seed;
   auto learner = make_torch_learner(options, folder);
   CHECK(learner.ok(), learner.error().text());
-  return learner.value()->snapshot(version).value();
+  return learner.value()->snapshot(TenantSlot(0), version).value();
 }
 
 }  // namespace primerl::testing

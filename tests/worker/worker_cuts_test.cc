@@ -51,7 +51,7 @@ class Cutting {
       GroupState state;
       state.group = GroupId(0);
       LearnerProgress progress;
-      progress.num_steps = learner_steps;
+      progress.tenants[TenantSlot(0)].num_steps = learner_steps;
       if (has_learner_()) state.resources.push_back(written_state(progress));
       cuts->add_part(number, std::move(state));
     });

@@ -71,12 +71,6 @@ Result<TorchLearner::Trained*> TorchLearner::trained_of(TenantSlot tenant) {
       .note(fmt::format("it trains adapters of {} tenants", trained_.size()));
 }
 
-Result<TenantSlot> TorchLearner::only_tenant() const {
-  if (trained_.size() == 1) return trained_.front().tenant;
-  return error(Code::kInvalid, "this learner trains adapters of {} tenants", trained_.size())
-      .note("say whose is meant");
-}
-
 int32_t TorchLearner::slot_of(const Trained& trained) const {
   if (trained.adapter == nullptr) return kNoAdapter;
   return static_cast<int32_t>(&trained - trained_.data());
@@ -197,11 +191,6 @@ Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& tra
   return report;
 }
 
-Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(PolicyVersion version) {
-  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
-  return snapshot(tenant, version);
-}
-
 Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(TenantSlot tenant,
                                                                      PolicyVersion version) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
@@ -209,11 +198,6 @@ Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(TenantSlot 
   taken->version = version;
   taken->tensors = trained->tensors.copy_weights();
   return std::shared_ptr<const WeightSnapshot>(std::move(taken));
-}
-
-Result<std::vector<float>> TorchLearner::score(const std::vector<int32_t>& tokens) {
-  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
-  return score(tenant, tokens);
 }
 
 Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
@@ -237,11 +221,6 @@ Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
   });
 }
 
-Status TorchLearner::save(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
-  return save(tenant, folder);
-}
-
 Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(Trained* const trained, trained_of(tenant));
   if (trained->adapter != nullptr) {
@@ -254,11 +233,6 @@ Status TorchLearner::save(TenantSlot tenant, const std::filesystem::path& folder
   }
   RETURN_IF_ERROR(trained->tensors.save(folder / "learner"));
   return system_files().sync(folder);
-}
-
-Status TorchLearner::load(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const TenantSlot tenant, only_tenant());
-  return load(tenant, folder);
 }
 
 Status TorchLearner::load(TenantSlot tenant, const std::filesystem::path& folder) {

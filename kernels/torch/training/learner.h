@@ -55,18 +55,12 @@ class TorchLearner final : public Learner {
   }
   std::string describe() const override;
 
-  /// Of the whole weights, or of the only adapter there is: with several the calls below say whose.
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(PolicyVersion version) override;
-  Result<std::vector<float>> score(const std::vector<int32_t>& tokens) override;
-  Status save(const std::filesystem::path& folder) override;
-  Status load(const std::filesystem::path& folder) override;
-
-  /// Adapter tensors alone (adapter.h) with the default key; whole weights are any tenant's.
-  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant, PolicyVersion version);
-  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens);
-  /// `weights/` is a PEFT folder where an adapter is trained.
-  Status save(TenantSlot tenant, const std::filesystem::path& folder);
-  Status load(TenantSlot tenant, const std::filesystem::path& folder);
+  /// Whole weights are any tenant's.
+  Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
+                                                         PolicyVersion version) override;
+  Result<std::vector<float>> score(TenantSlot tenant, const std::vector<int32_t>& tokens) override;
+  Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
+  Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
 
   /// Shows the activations of every forward pass from now on.
   void visit(ActivationVisitor visitor) { pass_.visit(std::move(visitor)); }
@@ -85,8 +79,6 @@ class TorchLearner final : public Learner {
 
   /// That of `tenant`.
   Result<Trained*> trained_of(TenantSlot tenant);
-  /// That of the only tenant.
-  Result<TenantSlot> only_tenant() const;
   /// Its adapter's slot in the decoder.
   int32_t slot_of(const Trained& trained) const;
   void accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,

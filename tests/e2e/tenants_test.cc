@@ -1,0 +1,182 @@
+// Two tenants on one model as a person runs them: examples/two_tenants with its real model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr const char* kExample = "examples/two_tenants/graph.toml";
+const std::vector<std::string> kTenants = {"arithmetic", "reverse"};
+
+class TwoTenants : public ::testing::Test {
+ protected:
+  std::vector<std::string> words(const std::string& graph, const fs::path& folder,
+                                 std::vector<std::string> more) const {
+    std::vector<std::string> words{
+        "run",   graph,
+        "--out", folder.string(),
+        "--set", "model.policy.path=\"" + source_path("examples/arithmetic_tool/model") + "\""};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  /// The example with one of its tenants.
+  std::string alone(const std::string& tenant) const {
+    const std::string text = read_text_file(source_path(kExample)).value();
+    const size_t reverse = text.find("[tenant.reverse]");
+    const size_t arithmetic = text.find("[tenant.arithmetic]"), end = text.find("[model.");
+    const std::string table = tenant == "reverse" ? text.substr(reverse, arithmetic - reverse)
+                                                  : text.substr(arithmetic, end - arithmetic);
+    const fs::path file = folder("alone.toml");
+    std::ofstream(file) << text.substr(0, reverse) << table << text.substr(end);
+    return file.string();
+  }
+  fs::path folder(const std::string& name) const { return scratch_.path() / name; }
+
+  /// The lines of one tenant's steps, without what is of time.
+  static std::vector<std::string> steps(const fs::path& run, const std::string& tenant) {
+    std::vector<std::string> steps;
+    for (const Json& line : lines_of(run / "metrics.jsonl")) {
+      if (*line.get_string("tenant") != tenant) continue;
+      std::string text;
+      for (const auto& [name, value] : line.as_object())
+        if (name != "time" && !name.starts_with("time/") && !name.starts_with("perf/"))
+          text += name + "=" + value.dump() + " ";
+      steps.push_back(std::move(text));
+    }
+    return steps;
+  }
+  static std::vector<std::string> trained(const fs::path& file) {
+    std::vector<std::string> lines;
+    for (const Json& line : lines_of(file))
+      if (*line.get_string("end") == "trained") lines.push_back(line.dump());
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+  static std::string bytes(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
+  const fs::path run = folder("run");
+  const auto end = run_graph_program(words(source_path(kExample), run, {"--max-steps", "5"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& tenant : kTenants) {
+    EXPECT_EQ(steps(run, tenant).size(), 5U) << tenant;
+    EXPECT_FALSE(trained(run / "rollouts" / (tenant + ".jsonl")).empty()) << tenant;
+    const Json adapter =
+        json_file(run / "checkpoints" / tenant / "step_5" / "weights" / "adapter_config.json");
+    EXPECT_EQ(*adapter.get_int("r"), tenant == "reverse" ? 8 : 16);
+  }
+  const auto whole = run_graph_program({"replay", run.string()});
+  EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
+  for (const auto& tenant : kTenants) {
+    const auto hers = run_graph_program({"replay", run.string(), "--tenant", tenant});
+    EXPECT_EQ(hers.code, 0) << hers.out << hers.err;
+    EXPECT_THAT(hers.out, HasSubstr("identical"));
+    EXPECT_THAT(hers.out, HasSubstr(fmt::format("tenant '{}' alone", tenant)));
+  }
+  const auto unknown = run_graph_program({"replay", run.string(), "--tenant", "nobody"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse"));
+}
+
+/// Another learning rate changes her own steps and is told; her neighbour's replay is as recorded.
+TEST_F(TwoTenants, AReplayOfOneComputesHerStepsAndNotTheOthers) {
+  const fs::path run = folder("run");
+  ASSERT_EQ(run_graph_program(words(source_path(kExample), run, {"--max-steps", "3"})).code, 0);
+  const std::string change = "tenant.arithmetic.optimizer.lr=0.004";
+  const auto hers =
+      run_graph_program({"replay", run.string(), "--tenant", "arithmetic", "--set", change});
+  EXPECT_EQ(hers.code, 4) << hers.out << hers.err;
+  EXPECT_THAT(hers.out, HasSubstr("learning_rate: recorded 0.002, now 0.004"));
+  const auto other =
+      run_graph_program({"replay", run.string(), "--tenant", "reverse", "--set", change});
+  EXPECT_EQ(other.code, 0) << other.out << other.err;
+}
+
+TEST_F(TwoTenants, OnPolicyEachTrainsAsItWouldAlone) {
+  const std::vector<std::string> exact = {"--max-steps", "3",
+                                          "--set",       "resource.learner.threads=1",
+                                          "--set",       "resource.engine.threads=1"};
+  const auto on_policy = [&](std::vector<std::string> tenants) {
+    auto more = exact;
+    for (const auto& tenant : tenants)
+      more.insert(more.end(), {"--set", fmt::format("tenant.{}.max_off_policy_steps=0", tenant)});
+    return more;
+  };
+  const fs::path both = folder("both");
+  const auto end = run_graph_program(words(source_path(kExample), both, on_policy(kTenants)));
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& tenant : kTenants) {
+    const fs::path own = folder(tenant);
+    const auto single = run_graph_program(words(alone(tenant), own, on_policy({tenant})));
+    ASSERT_EQ(single.code, 0) << single.err;
+    EXPECT_EQ(steps(both, tenant), steps(own, tenant));
+    EXPECT_EQ(trained(both / "rollouts" / (tenant + ".jsonl")), trained(own / "rollouts.jsonl"));
+    const fs::path weights = fs::path("step_3") / "weights" / "adapter_model.safetensors";
+    EXPECT_TRUE(bytes(both / "checkpoints" / tenant / weights) ==
+                bytes(own / "checkpoints" / weights))
+        << "the adapter of " << tenant;
+  }
+}
+
+/// Each goes on from its own newest checkpoint; what both had done is repeated from the record.
+TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
+  const fs::path run = folder("run");
+  auto words_of_run =
+      words(source_path(kExample), run,
+            {"--max-steps", "100000", "--set", "graph.restarts_max=0", "--set",
+             "tenant.reverse.checkpoint_every=4", "--set", "tenant.arithmetic.checkpoint_every=5"});
+  words_of_run.insert(words_of_run.begin(), "primerl-graph");
+  Program killed(words_of_run);
+  while (num_lines(run / "metrics.jsonl") < 26) ASSERT_TRUE(killed.is_running());
+  ::kill(worker_of(killed), SIGKILL);
+  ASSERT_EQ(killed.wait().code, 1);
+  int64_t last = 0;
+  for (const Json& line : lines_of(run / "metrics.jsonl"))
+    last = std::max(last, *line.get_int("step"));
+  const std::string most = std::to_string(last + 3);
+  const auto end = run_graph_program({"run", "--resume", run.string(), "--max-steps", most});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
+  for (const auto& tenant : kTenants) {
+    int64_t step = 0;
+    for (const Json& line : lines_of(run / "metrics.jsonl")) {
+      if (*line.get_string("tenant") != tenant) continue;
+      EXPECT_EQ(*line.get_int("step"), ++step) << tenant;
+    }
+    EXPECT_EQ(step, last + 3) << tenant;
+    std::set<std::string> seen;
+    for (const Json& line : lines_of(run / "rollouts" / (tenant + ".jsonl")))
+      EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
+  }
+}
+
+/// Who has taken the last step leaves the engine to the others.
+TEST_F(TwoTenants, OneThatIsDoneGeneratesNoMore) {
+  const fs::path run = folder("run");
+  const auto end = run_graph_program(
+      words(source_path(kExample), run,
+            {"--set", "tenant.reverse.max_steps=1", "--set", "tenant.arithmetic.max_steps=12",
+             "--set", "tenant.reverse.filters={ zero_advantage = false }"}));
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_EQ(steps(run, "arithmetic").size(), 12U);
+  // A batch of 64, and what was under way when it was trained: at most all that may be live.
+  EXPECT_LE(lines_of(run / "rollouts" / "reverse.jsonl").size(), 64U * 5U);
+}
+
+}  // namespace
+}  // namespace primerl

@@ -1,0 +1,198 @@
+// Several tenants on one model, on the virtual clock: none can tell that the others are there.
+//
+// PRIMERL_SEED runs one seed, PRIMERL_SIM_SEEDS=20 is a quicker look.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/base/files.h"
+#include "graph/base/json.h"
+#include "graph/base/random.h"
+#include "runtime/backends/backends.h"
+#include "runtime/backends/resource_catalog.h"
+#include "runtime/exec/virtual_executor.h"
+#include "tests/sim/demo_run.h"
+
+namespace primerl::sim {
+namespace {
+
+/// What a tenant is follows from her name: the same alone and beside others.
+std::string table_of(const std::string& name, int64_t max_off_policy_steps) {
+  const uint64_t draw = stable_hash(name);
+  const uint64_t group_size = 2 + draw % 2, num_groups = 1 + draw / 8 % 2;
+  return fmt::format(
+      "[tenant.{0}]\n"
+      "environment = {{ name = \"{1}\" }}\n"
+      "group_size = {2}\nbatch_size = {3}\nmax_steps = {4}\nmax_off_policy_steps = {5}\n"
+      "filters = {{ zero_advantage = false }}\nsampling = {{ max_tokens = {6} }}\n"
+      "optimizer = {{ lr = {7} }}\nschedule = {{ kind = \"linear\", decay_steps = 2 }}\n"
+      "[tenant.{0}.adapter]\nrank = {8}\n\n",
+      name, draw / 16 % 2 == 0 ? "reverse_text" : "copy", group_size, group_size * num_groups,
+      2 + draw / 32 % 3, max_off_policy_steps, 4 + draw / 128 % 8, 0.001 + 0.001 * (draw % 5),
+      2 + draw / 1024 % 14);
+}
+
+/// The graph of examples/two_tenants with these tenants instead.
+CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_policy_steps) {
+  const std::string example = std::string(PRIMERL_SOURCE_DIR) + "/examples/two_tenants/graph.toml";
+  const std::string text = read_text_file(example, 1 << 20).value();
+  const size_t begin = text.find("[tenant."), end = text.find("[model.");
+  std::string tables;
+  for (const auto& name : tenants) tables += table_of(name, max_off_policy_steps);
+  const auto file = scratch_folder() / "tenants.toml";
+  std::ofstream(file) << text.substr(0, begin) << tables << text.substr(end);
+  Overrides overrides;
+  overrides.sets = {
+      fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
+      "resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
+      "node.rollout.max_inflight=8"};
+  overrides.cores = 2;
+  return load_graph(file.string(), overrides, full_catalog());
+}
+
+/// What a tenant's run left, without anything of time.
+struct Left {
+  std::vector<std::string> rollouts;  // sorted
+  std::vector<std::string> metrics;   // a line a step
+  friend bool operator==(const Left&, const Left&) = default;
+};
+
+class KeepingServices final : public HostServices, public RunFiles {
+ public:
+  explicit KeepingServices(const Plan& plan) : plan_(plan) {}
+  RunFiles& files() override { return *this; }
+  void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
+    std::string line = fmt::format("{}", step);
+    for (const auto& [name, value] : values)
+      if (!name.starts_with("time/") && !name.starts_with("perf/"))
+        line += fmt::format(" {}={}", name, value);
+    left[plan_.tenants[tenant.index()].name].metrics.push_back(std::move(line));
+  }
+  void log(LogLevel, std::string_view, std::string_view) override {}
+  const ResumePoint* resume_point(TenantSlot) const override { return nullptr; }
+  Status append_line(std::string_view file, std::string_view line) override {
+    if (file != "rollouts.jsonl") return ok();
+    const auto tenant = parse_json(std::string(line), "a line").value().get_string("tenant");
+    left[*tenant].rollouts.emplace_back(line);
+    return ok();
+  }
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
+    return scratch_folder();
+  }
+  Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
+
+  std::map<std::string, Left> left;
+
+ private:
+  const Plan& plan_;
+};
+
+struct Ended {
+  RunOutcome outcome;
+  std::map<std::string, Left> left;
+  std::string fault;  // of the check
+};
+
+Ended run(const CheckedGraph& graph, uint64_t seed) {
+  Ended ended;
+  if (graph.plan == nullptr) {
+    for (const auto& found : graph.diagnostics.all())
+      ended.fault += fmt::format("{}: {}\n", found.code, found.message);
+    return ended;
+  }
+  auto plan = std::make_shared<Plan>(*graph.plan);
+  plan->settings.seed = static_cast<int64_t>(seed);
+  KeepingServices services(*plan);
+  VirtualExecutor executor(plan, resource_factory(), services,
+                           {.seed = seed, .events_max = 2'000'000, .repeat_with = {}});
+  if (const Status started = executor.start(); !started.ok()) {
+    ended.fault = started.error().text();
+    return ended;
+  }
+  ended.outcome = executor.wait();
+  for (auto& [name, left] : services.left) std::sort(left.rollouts.begin(), left.rollouts.end());
+  ended.left = std::move(services.left);
+  return ended;
+}
+
+/// Rollouts that trained: which others were under way when the last step was taken is of time.
+Left trained(Left left) {
+  std::erase_if(left.rollouts, [](const std::string& line) {
+    return line.find("\"end\":\"trained\"") == std::string::npos;
+  });
+  return left;
+}
+
+const std::vector<std::string> kNames = {"ada", "bo", "cy", "di", "ed", "fay", "gus", "hal"};
+
+std::pair<uint64_t, uint64_t> seeds(uint64_t most) {
+  const char* one = std::getenv("PRIMERL_SEED");
+  if (one != nullptr) return {std::strtoull(one, nullptr, 10), std::strtoull(one, nullptr, 10)};
+  const char* few = std::getenv("PRIMERL_SIM_SEEDS");
+  return {1, few == nullptr ? most : std::min<uint64_t>(most, std::strtoull(few, nullptr, 10))};
+}
+
+/// On policy: her rollouts, her metrics and so her adapter are those of a run of her own, with two
+/// to eight neighbours, whatever her place among them and whatever the schedule.
+TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {
+  std::map<std::pair<std::string, uint64_t>, Left> alone;
+  const auto [first, last] = seeds(100);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    std::vector<std::string> names = kNames;
+    RandomStream random(mix(seed, 15));
+    for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random.below(i)]);
+    names.resize(2 + random.below(names.size() - 1));
+    const Ended together = run(graph_of(names, 0), seed);
+    ASSERT_EQ(together.fault, "");
+    ASSERT_EQ(together.outcome.end, RunEnd::kFinished) << "PRIMERL_SEED=" << seed;
+    for (const auto& name : names) {
+      const Ended own = run(graph_of({name}, 0), seed);
+      ASSERT_EQ(own.outcome.end, RunEnd::kFinished);
+      ASSERT_FALSE(own.left.at(name).metrics.empty());
+      ASSERT_EQ(trained(together.left.at(name)).rollouts, trained(own.left.at(name)).rollouts)
+          << name << " among " << names.size() << ", PRIMERL_SEED=" << seed;
+      ASSERT_EQ(together.left.at(name).metrics, own.left.at(name).metrics)
+          << name << " among " << names.size() << ", PRIMERL_SEED=" << seed;
+    }
+  }
+}
+
+/// At any limit, with two to eight tenants: the run finishes, each takes her steps, no message is
+/// left on any edge, no rollout ends twice.
+TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
+  const auto [first, last] = seeds(1000);
+  std::map<std::pair<size_t, int64_t>, CheckedGraph> graphs;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    const size_t count = 2 + seed % 7;
+    const auto limit = static_cast<int64_t>(seed % 3);
+    const std::vector<std::string> names(kNames.begin(),
+                                         kNames.begin() + static_cast<ptrdiff_t>(count));
+    auto found = graphs.find({count, limit});
+    if (found == graphs.end())
+      found = graphs.emplace(std::pair(count, limit), graph_of(names, limit)).first;
+    const Ended ended = run(found->second, seed);
+    ASSERT_EQ(ended.fault, "");
+    ASSERT_EQ(ended.outcome.end, RunEnd::kFinished) << "PRIMERL_SEED=" << seed;
+    for (const auto& edge : ended.outcome.ledger) {
+      ASSERT_TRUE(edge.balances()) << "PRIMERL_SEED=" << seed;
+      ASSERT_EQ(edge.in_flight, 0U) << "PRIMERL_SEED=" << seed;
+    }
+    for (const Tenant& tenant : found->second.plan->tenants) {
+      const Left& left = ended.left.at(tenant.name);
+      ASSERT_EQ(left.metrics.size(), static_cast<size_t>(tenant.max_steps))
+          << tenant.name << " PRIMERL_SEED=" << seed;
+      std::vector<std::string> rollouts;
+      for (const auto& line : left.rollouts) rollouts.push_back(line.substr(0, line.find(',')));
+      ASSERT_EQ(std::adjacent_find(rollouts.begin(), rollouts.end()), rollouts.end())
+          << "PRIMERL_SEED=" << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primerl::sim
