@@ -11,25 +11,11 @@
 #include "kernels/torch/finite.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/memory.h"
+#include "kernels/torch/training/step_report.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
-namespace {
-
-int64_t count_loss_tokens(const TrainBatch& batch) {
-  int64_t count = 0;
-  for (const auto& sample : batch.samples)
-    for (size_t i = 1; i < sample.loss_mask.size(); ++i) count += sample.loss_mask[i] != 0;
-  return count;
-}
-
-Recompute recompute_of(std::string_view name) {
-  if (name == "full") return Recompute::kFull;
-  return name == "keep_attention" ? Recompute::kAttention : Recompute::kNone;
-}
-
-}  // namespace
 
 TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
     : TorchLearner(options, std::move(model), {}, {}) {
@@ -153,16 +139,8 @@ Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& tra
                                            const StopRequested& stop_requested) {
   const TrainingRules& rules = trained.rules;
   const int64_t step = trained.tensors.num_steps() + 1;
-  TrainReport report;
-  for (const auto& sample : batch.samples)
-    report.num_tokens += static_cast<int64_t>(sample.tokens.size());
-  report.num_loss_tokens = count_loss_tokens(batch);
-  report.learning_rate = learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, step);
-  if (report.num_loss_tokens == 0) {
-    report.skipped = true;
-    report.skip_reason = "no token of the batch has a loss";
-    return report;
-  }
+  TrainReport report = begin_report(batch, rules, step);
+  if (report.skipped) return report;
   auto batches = pack(batch.samples, options_.micro_batch_tokens);
   const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
   LossSums sums;
@@ -181,11 +159,7 @@ Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& tra
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;
   }
-  report.loss = sums.loss * per_token;
-  report.entropy_mean = sums.entropy * per_token;
-  report.mismatch_kl_mean = sums.mismatch_kl * per_token;
-  report.mismatch_kl_max = sums.mismatch_kl_max;
-  report.masked_fraction = static_cast<double>(sums.masked) * per_token;
+  add_means(sums, report);
   trained.tensors.update(rules.optimizer, report);
   if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
