@@ -15,6 +15,10 @@
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 
+#ifdef PRIMERL_CUDA_ENGINE
+#include "kernels/torch/cuda/learner.h"
+#endif
+
 namespace primerl {
 
 TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
@@ -268,6 +272,9 @@ Status check_rules(const TrainingRules& rules) {
 Status check_options(const LearnerOptions& options) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
+  if (options.device == "cpu" && options.dtype == "bfloat16")
+    return error(Code::kInvalid, "dtype is \"bfloat16\", a learner on the CPU computes in float32")
+        .note("leave 'dtype' out, or place the learner on a CUDA device");
   if (options.micro_batch_tokens < 1 || options.threads < 0)
     return error(Code::kInvalid, "micro_batch_tokens {} must be at least 1, threads {} 0 or above",
                  options.micro_batch_tokens, options.threads);
@@ -311,12 +318,20 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   if (!debug.batch_folder.empty())
     RETURN_IF_ERROR(
         KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
-  RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
-                               bytes_needed(model.config, adapters)));
+  if (options.device == "cpu")
+    RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
+                                 bytes_needed(model.config, adapters)));
   const auto tensors = read_model_tensors(model_folder);
   const bool random =
       !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
   if (!tensors.ok() && !random) return Error(tensors.error());
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu") {
+    auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors);
+    if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
+    return made;
+  }
+#endif
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     auto learner = adapters.empty()
@@ -352,6 +367,10 @@ Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
+  if (options.device != "cpu")
+    return error(Code::kUnavailable, "learners of adapters cannot compute on {} yet",
+                 options.device)
+        .note("place the learner on \"cpu\", or train whole weights");
   RETURN_IF_ERROR(check_adapters(adapters));
   return make_learner(options, model_folder, adapters);
 }
