@@ -202,7 +202,8 @@ struct CrossEntropyBackwardArgs {
   const int32_t* labels = nullptr;         // [rows]
   const float* coefficients = nullptr;     // [rows]
   const float* log_normalizers = nullptr;  // [rows]
-  void* logits = nullptr;                  // [rows, row_stride], overwritten
+  void* logits = nullptr;       // [rows, row_stride], overwritten where there are no bf16_slopes
+  void* bf16_slopes = nullptr;  // [rows, row_stride] the gradient, rounded, or null: in place
 };
 Outcome cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream stream);
 

@@ -6,17 +6,13 @@
 
 namespace primerl {
 
-std::string why_not_on(std::string_view device, DeviceUse use) {
+std::string why_not_on(std::string_view device) {
   if (device == "cpu") return {};
 #if !defined(PRIMERL_LIBTORCH_CUDA)
-  static_cast<void>(use);
   return "this build of libtorch has not: built for CPU";
 #elif !defined(PRIMERL_CUDA_ENGINE)
-  static_cast<void>(use);
   return "this build cannot use: the CUDA operations are not in it, since there was no nvcc";
 #else
-  if (use == DeviceUse::kLearner)
-    return "the learners of this release cannot use: they compute on the CPU";
   return why_no_card(device);
 #endif
 }

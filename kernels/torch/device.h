@@ -2,16 +2,13 @@
 /// any thread.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace primerl {
 
-enum class DeviceUse : uint8_t { kEngine, kLearner };
-
 /// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can. Whether a
 /// model fits the device is asked when it is made.
-std::string why_not_on(std::string_view device, DeviceUse use = DeviceUse::kLearner);
+std::string why_not_on(std::string_view device);
 
 }  // namespace primerl

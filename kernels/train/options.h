@@ -48,6 +48,7 @@ struct LearnerOptions {
   int32_t micro_batch_tokens = 4096;   // tokens packed into one forward and backward
   std::string recompute = "none";      // or "keep_attention" or "full"
   std::string numerics = "invariant";  // or "fast"
+  std::string dtype = "auto";          // of what is computed: "float32", "bfloat16"
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string device = "cpu";          // of its process, which the plan decides
   int32_t max_steps = 0;               // of the tenant, for the schedule; 0 = unknown

@@ -137,6 +137,10 @@ OptionsOf<LearnerOptions> torch_learner_options() {
       .field("recompute", &L::recompute, one_of({"none", "keep_attention", "full"}),
              "what backward computes again instead of keeping it: less memory, more time")
       .field("numerics", &L::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
+      .field(
+          "dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
+          "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
+          "the CPU, which has no other, bfloat16 on a CUDA device")
       .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
       .field("init_seed", &L::init_seed, at_least(-1),
              "a folder without weights starts from random ones of this seed; -1 = is refused");

@@ -21,10 +21,8 @@ const TorchBackends* torch_backends() {
              const std::string& model_folder) {
             return make_torch_adapter_learner(options, adapters, model_folder);
           },
-      .why_not_on =
-          [](const std::string& device, const std::string& kind) {
-            return why_not_on(device, kind == "engine" ? DeviceUse::kEngine : DeviceUse::kLearner);
-          }};
+      .why_not_on = [](const std::string& device,
+                       const std::string&) { return why_not_on(device); }};
   return &all;
 }
 

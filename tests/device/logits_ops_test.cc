@@ -126,6 +126,22 @@ void expect_cross_entropy(const LogitsCase& one) {
       },
       {&logits});
   expect_near(logits.floats(one.type), want.gradients, tolerance, "gradients in a second step");
+  logits.reset();
+  Floats before = want.gradients;  // between two rows nothing is written
+  for (size_t i = 0; i < before.size(); ++i)
+    if (static_cast<int64_t>(i) % one.stride() < one.vocab_size) before[i] = 7;
+  const Buffer slopes(Type::kBfloat16, before);
+  expect_one_answer(
+      [&](Stream stream) {
+        return cross_entropy_backward(
+            {one.rows, one.vocab_size, one.stride(), one.inverse_temperature, one.type,
+             labels.as<int32_t>(), by.as<float>(), normalizers.as<float>(), logits.get(),
+             slopes.get()},
+            stream);
+      },
+      {&slopes});
+  expect_near(slopes.floats(Type::kBfloat16), want.gradients,
+              tolerance_of(Type::kBfloat16, tolerance.absolute), "gradients in bf16");
 }
 
 TEST(CudaCrossEntropy, IsTheCpusSoftmaxAndItsGradientInPlace) {

@@ -57,6 +57,16 @@ void break_weight(TorchLearner& learner, const std::string& name) {
   CHECK(learner.fill(tensors).ok(), "cannot fill");
 }
 
+TEST(TorchLearner, HasNoBf16OnTheCpu) {
+  LearnerOptions options = frozen();
+  options.dtype = "float32";
+  EXPECT_TRUE(make_torch_learner(options, make_folder({})).ok());
+  options.dtype = "bfloat16";
+  const auto learner = make_torch_learner(options, make_folder({}));
+  ASSERT_FALSE(learner.ok());
+  EXPECT_THAT(learner.error().text(), HasSubstr("a learner on the CPU computes in float32"));
+}
+
 TEST(TorchLearner, NamesTheFirstActivationThatIsNotANumber) {
   LearnerOptions options = frozen();
   options.debug.check_finite = true;

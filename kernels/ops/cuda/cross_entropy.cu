@@ -82,9 +82,9 @@ __device__ __forceinline__ RunningSum sum_row(const T* logits, int64_t size, flo
   return all;
 }
 
-/// logits := coefficient * scale * (1[label] - p)
-template <class T, int kVec>
-__device__ __forceinline__ void write_gradient(T* logits, int64_t size, float scale,
+/// to := coefficient * scale * (1[label] - p); `to` may be `logits`.
+template <class T, int kVec, class To>
+__device__ __forceinline__ void write_gradient(const T* logits, To* to, int64_t size, float scale,
                                                float log_normalizer, float coefficient,
                                                int32_t label) {
   const float factor = label < 0 ? 0.0F : coefficient * scale;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void write_gradient(T* logits, int64_t size, float sc
       // Nothing of a row without a label, even where it is no distribution.
       z[j] = factor == 0 ? 0.0F : factor * ((at + j == label ? 1.0F : 0.0F) - p);
     }
-    store(logits + at, z);
+    store(to + at, z);
   }
 }
 
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArg
     if (args.log_normalizers != nullptr) args.log_normalizers[row] = log_normalizer;
   }
   if (args.coefficients != nullptr)
-    write_gradient<T, kVec>(logits, args.vocab_size, scale, log_normalizer, args.coefficients[row],
-                            label);
+    write_gradient<T, kVec>(logits, logits, args.vocab_size, scale, log_normalizer,
+                            args.coefficients[row], label);
 }
 
 template <class T, int kVec>
@@ -125,8 +125,14 @@ __global__ void __launch_bounds__(kThreads)
     cross_entropy_backward_kernel(CrossEntropyBackwardArgs args) {
   const int64_t row = blockIdx.x;
   T* logits = static_cast<T*>(args.logits) + row * args.row_stride;
-  write_gradient<T, kVec>(logits, args.vocab_size, args.inverse_temperature,
-                          args.log_normalizers[row], args.coefficients[row], args.labels[row]);
+  const auto write = [&](auto* to) {
+    write_gradient<T, kVec>(logits, to, args.vocab_size, args.inverse_temperature,
+                            args.log_normalizers[row], args.coefficients[row], args.labels[row]);
+  };
+  if (args.bf16_slopes != nullptr)
+    write(static_cast<Bf16*>(args.bf16_slopes) + row * args.row_stride);
+  else
+    write(logits);
 }
 
 template <class T, int kVec>
@@ -140,9 +146,13 @@ void start(const CrossEntropyBackwardArgs& args, Stream stream) {
   cross_entropy_backward_kernel<T, kVec><<<rows, kThreads, 0, stream>>>(args);
 }
 
+const void* slopes_of(const CrossEntropyArgs&) { return nullptr; }
+const void* slopes_of(const CrossEntropyBackwardArgs& args) { return args.bf16_slopes; }
+
 template <class T, class Args>
 void with_vector(const Args& args, Stream stream) {
   const bool is_aligned = are_aligned(static_cast<const std::byte*>(args.logits)) &&
+                          are_aligned(static_cast<const std::byte*>(slopes_of(args))) &&
                           args.row_stride % kVector<T> == 0 && args.vocab_size % kVector<T> == 0;
   if (is_aligned)
     start<T, kVector<T>>(args, stream);

@@ -47,7 +47,7 @@ Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) 
 Result<std::unique_ptr<Engine>> make_torch_engine(const EngineOptions& options,
                                                   const std::filesystem::path& model_folder,
                                                   std::shared_ptr<const Tokenizer> tokenizer) {
-  if (const std::string why = why_not_on(options.device, DeviceUse::kEngine); !why.empty())
+  if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
   ASSIGN_OR_RETURN(const auto config, read_model_config(model_folder));
   Status supported = check_is_supported(config);

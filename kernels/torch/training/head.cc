@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/torch/parallel.h"
+#include "kernels/torch/training/step_report.h"
 
 namespace primerl {
 namespace {
@@ -59,9 +60,7 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
   const SoftmaxStats stats = ops.softmax(
       {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
   const float log_pi = row[label] * scale - stats.log_normalizer;
-  const TokenLoss token = loss == LossKind::kCrossEntropy
-                              ? cross_entropy_loss(log_pi)
-                              : dppo_loss(log_pi, target.logprob, target.advantage, options);
+  const TokenLoss token = token_loss(target, log_pi, loss, options);
   ops.softmax_backward({.vocab_size = size,
                         .inverse_temperature = scale,
                         .log_normalizer = stats.log_normalizer,
@@ -93,13 +92,7 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, const float* norm
             learn_token(chunk[index], logits + i * vocab, loss, options, per_token, kept);
       }
     });
-    for (const auto& [token, entropy] : learned_) {
-      sums.loss += token.loss;
-      sums.entropy += entropy;
-      sums.mismatch_kl += token.mismatch_kl;
-      sums.mismatch_kl_max = std::max(sums.mismatch_kl_max, token.mismatch_kl);
-      sums.masked += token.masked ? 1 : 0;
-    }
+    for (const auto& [token, entropy] : learned_) add_token(token, entropy, sums);
     decoder_.head().backward(decoder_.tools(), count, picked_.data(), logits, dpicked_.data());
     const float* from = dpicked_.data();
     for (const auto& target : chunk) {

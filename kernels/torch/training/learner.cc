@@ -11,25 +11,15 @@
 #include "kernels/torch/finite.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/memory.h"
+#include "kernels/torch/training/step_report.h"
 #include "kernels/train/schedule.h"
 #include "kernels/weights/safetensors.h"
 
+#ifdef PRIMERL_CUDA_ENGINE
+#include "kernels/torch/cuda/learner.h"
+#endif
+
 namespace primerl {
-namespace {
-
-int64_t count_loss_tokens(const TrainBatch& batch) {
-  int64_t count = 0;
-  for (const auto& sample : batch.samples)
-    for (size_t i = 1; i < sample.loss_mask.size(); ++i) count += sample.loss_mask[i] != 0;
-  return count;
-}
-
-Recompute recompute_of(std::string_view name) {
-  if (name == "full") return Recompute::kFull;
-  return name == "keep_attention" ? Recompute::kAttention : Recompute::kNone;
-}
-
-}  // namespace
 
 TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model)
     : TorchLearner(options, std::move(model), {}, {}) {
@@ -153,16 +143,8 @@ Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& tra
                                            const StopRequested& stop_requested) {
   const TrainingRules& rules = trained.rules;
   const int64_t step = trained.tensors.num_steps() + 1;
-  TrainReport report;
-  for (const auto& sample : batch.samples)
-    report.num_tokens += static_cast<int64_t>(sample.tokens.size());
-  report.num_loss_tokens = count_loss_tokens(batch);
-  report.learning_rate = learning_rate(rules.schedule, rules.optimizer.lr, rules.max_steps, step);
-  if (report.num_loss_tokens == 0) {
-    report.skipped = true;
-    report.skip_reason = "no token of the batch has a loss";
-    return report;
-  }
+  TrainReport report = begin_report(batch, rules, step);
+  if (report.skipped) return report;
   auto batches = pack(batch.samples, options_.micro_batch_tokens);
   const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
   LossSums sums;
@@ -181,11 +163,7 @@ Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& tra
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;
   }
-  report.loss = sums.loss * per_token;
-  report.entropy_mean = sums.entropy * per_token;
-  report.mismatch_kl_mean = sums.mismatch_kl * per_token;
-  report.mismatch_kl_max = sums.mismatch_kl_max;
-  report.masked_fraction = static_cast<double>(sums.masked) * per_token;
+  add_means(sums, report);
   trained.tensors.update(rules.optimizer, report);
   if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
@@ -294,6 +272,9 @@ Status check_rules(const TrainingRules& rules) {
 Status check_options(const LearnerOptions& options) {
   if (const std::string why = why_not_on(options.device); !why.empty())
     return error(Code::kUnavailable, "it is placed on '{}', which {}", options.device, why);
+  if (options.device == "cpu" && options.dtype == "bfloat16")
+    return error(Code::kInvalid, "dtype is \"bfloat16\", a learner on the CPU computes in float32")
+        .note("leave 'dtype' out, or place the learner on a CUDA device");
   if (options.micro_batch_tokens < 1 || options.threads < 0)
     return error(Code::kInvalid, "micro_batch_tokens {} must be at least 1, threads {} 0 or above",
                  options.micro_batch_tokens, options.threads);
@@ -337,12 +318,20 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   if (!debug.batch_folder.empty())
     RETURN_IF_ERROR(
         KeptBatches(debug.batch_folder, static_cast<size_t>(debug.batches_max)).prepare());
-  RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
-                               bytes_needed(model.config, adapters)));
+  if (options.device == "cpu")
+    RETURN_IF_ERROR(check_memory("the learner (weights, gradients and two moments in fp32)",
+                                 bytes_needed(model.config, adapters)));
   const auto tensors = read_model_tensors(model_folder);
   const bool random =
       !tensors.ok() && tensors.error().code() == Code::kNotFound && options.init_seed >= 0;
   if (!tensors.ok() && !random) return Error(tensors.error());
+#ifdef PRIMERL_CUDA_ENGINE
+  if (options.device != "cpu") {
+    auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors);
+    if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
+    return made;
+  }
+#endif
   return at_boundary("learner", [&]() -> Result<std::unique_ptr<Learner>> {
     use_threads(options.threads);
     auto learner = adapters.empty()
@@ -378,6 +367,10 @@ Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
+  if (options.device != "cpu")
+    return error(Code::kUnavailable, "learners of adapters cannot compute on {} yet",
+                 options.device)
+        .note("place the learner on \"cpu\", or train whole weights");
   RETURN_IF_ERROR(check_adapters(adapters));
   return make_learner(options, model_folder, adapters);
 }

@@ -11,6 +11,7 @@
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
 #include "kernels/torch/training/optimizer_state.h"
+#include "kernels/torch/training/step_report.h"
 
 namespace primerl {
 namespace {
@@ -59,26 +60,17 @@ void TrainedTensors::update(const OptimizerOptions& options, TrainReport& report
     return;
   }
   ++num_steps_;
-  const double max_norm = options.max_norm;
-  const bool clip = max_norm > 0 && report.grad_norm > max_norm;
-  const auto steps = static_cast<double>(num_steps_);
+  const AdamwArgs step = adamw_args(options, report, num_steps_);
   share(
       table_.trained_count(), 8 * table_.trained_count(),
       [&](int64_t begin, int64_t end) {
-        cpu_ops().adamw(
-            {.count = end - begin,
-             .weights = weights_.mutable_data_ptr<float>() + begin,
-             .gradients = gradients_.const_data_ptr<float>() + begin,
-             .first_moments = first_moments_.mutable_data_ptr<float>() + begin,
-             .second_moments = second_moments_.mutable_data_ptr<float>() + begin,
-             .gradient_scale = clip ? static_cast<float>(max_norm / report.grad_norm) : 1.0F,
-             .lr = static_cast<float>(report.learning_rate),
-             .weight_decay = static_cast<float>(options.weight_decay),
-             .beta1 = static_cast<float>(options.beta1),
-             .beta2 = static_cast<float>(options.beta2),
-             .epsilon = static_cast<float>(options.epsilon),
-             .correction1 = static_cast<float>(1 - std::pow(options.beta1, steps)),
-             .correction2 = static_cast<float>(1 - std::pow(options.beta2, steps))});
+        AdamwArgs part = step;
+        part.count = end - begin;
+        part.weights = weights_.mutable_data_ptr<float>() + begin;
+        part.gradients = gradients_.const_data_ptr<float>() + begin;
+        part.first_moments = first_moments_.mutable_data_ptr<float>() + begin;
+        part.second_moments = second_moments_.mutable_data_ptr<float>() + begin;
+        cpu_ops().adamw(part);
       },
       64);
 }

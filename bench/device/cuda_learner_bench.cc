@@ -1,0 +1,168 @@
+// The learner on a CUDA device, through the Learner interface, of the Qwen3 0.6B shape in bf16.
+//
+//   cuda_learner_bench FOLDER      FOLDER: gets the model's config.json; its weights are random
+//
+// Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): products of 16k tokens, forward,
+// again and backward, are 71 TFLOP: 90 ms; causal attention of one row of 16k forward and backward
+// 108 TFLOP, of which cuDNN makes 0.6 PFLOP/s: 180 ms; of 65k 16 times that; the update 18 GB: 4
+// ms. A step is all of Learner::step(): packing, losses on the host, clip and update. Beside it
+// hf_learner.py trains the same shape with transformers. Medians, [least, most].
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "graph/base/random.h"
+#include "kernels/models/tensors.h"
+#include "kernels/torch/make.h"
+#include "kernels/weights/safetensors.h"
+
+namespace primerl::bench {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kDeviation = 0.02;
+constexpr size_t kRandoms = size_t{1} << 22;
+constexpr uint16_t kOneInBf16 = 0x3F80;
+constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
+
+void write_shape(const fs::path& folder) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json")
+      << R"({"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151936,)"
+         R"("hidden_size":1024,"intermediate_size":3072,"num_hidden_layers":28,)"
+         R"("num_attention_heads":16,"num_key_value_heads":8,"head_dim":128,)"
+         R"("max_position_embeddings":131072,"tie_word_embeddings":true,"rms_norm_eps":1e-6,)"
+         R"("rope_theta":1000000,"hidden_act":"silu","attention_bias":false,)"
+         R"("initializer_range":0.02,"eos_token_id":151645,"dtype":"bfloat16"})";
+}
+
+/// Matrices of deviation 0.02, norms 1: 4M numbers, which each tensor repeats from another place.
+std::vector<WeightTensor> random_weights(const TensorTable& table) {
+  std::vector<uint16_t> randoms(kRandoms);
+  for (size_t i = 0; i < kRandoms; ++i) {
+    const double wide = 3.46 * kDeviation * (sampling_uniform(1, i) - 0.5);
+    randoms[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(wide)) >> 16U);
+  }
+  std::vector<WeightTensor> tensors;
+  for (const auto& slice : table.slices()) {
+    const auto count = static_cast<size_t>(slice.count);
+    std::vector<std::byte> bytes(2 * count);
+    auto* to = reinterpret_cast<uint16_t*>(bytes.data());
+    if (slice.shape.size() == 1) std::fill_n(to, count, kOneInBf16);
+    for (size_t i = 0; i < count && slice.shape.size() > 1;) {
+      const size_t from = mix(tensors.size(), i) % kRandoms;
+      const size_t some = std::min(count - i, kRandoms - from);
+      std::copy_n(randoms.begin() + static_cast<std::ptrdiff_t>(from), some, to + i);
+      i += some;
+    }
+    tensors.push_back({slice.name, DataType::kBF16, slice.shape, Blob(std::move(bytes))});
+  }
+  return tensors;
+}
+
+TrainBatch random_rows(int32_t count, int32_t length) {
+  TrainBatch batch;
+  for (int32_t i = 0; i < count; ++i) {
+    TrainSample& sample = batch.samples.emplace_back();
+    // The last token is predicted and never fed.
+    for (int32_t t = 0; t <= length; ++t) {
+      const auto place = static_cast<uint64_t>(i) * 1000003 + static_cast<uint64_t>(t);
+      sample.tokens.push_back(static_cast<int32_t>(mix(3, place) % 151000));
+      sample.loss_mask.push_back(t > 0 ? 1 : 0);
+      sample.logprobs.push_back(t > 0 ? -12.0F : 0.0F);
+      sample.advantages.push_back(t > 0 ? (i % 2 == 0 ? 0.5F : -0.5F) : 0.0F);
+    }
+  }
+  return batch;
+}
+
+double seconds_of(const std::function<void()>& body) {
+  const auto begin = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string spread(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  return fmt::format("{:.1f} ms [{:.1f}, {:.1f}]", 1e3 * seconds[seconds.size() / 2],
+                     1e3 * seconds.front(), 1e3 * seconds.back());
+}
+
+std::unique_ptr<Learner> make(const fs::path& folder, const std::string& recompute) {
+  LearnerOptions options;
+  options.device = "cuda:0";
+  options.numerics = "fast";
+  options.micro_batch_tokens = 16384;  // a longer sample is a micro-batch of its own
+  options.recompute = recompute;
+  auto learner = make_torch_learner(options, folder);
+  CHECK(learner.ok(), learner.error().text());
+  return std::move(learner).value();
+}
+
+void measure(Learner& learner, const std::string& recompute, int32_t count, int32_t length,
+             int steps) {
+  const TrainBatch batch = random_rows(count, length);
+  std::vector<double> seconds;
+  double warm_up = 0;
+  for (int i = 0; i <= steps; ++i) {
+    if (i == 1) c10::cuda::CUDACachingAllocator::resetPeakStats(0);
+    const double one = seconds_of([&] {
+      const auto report = learner.step(batch, [] { return false; });
+      CHECK(report.ok(), report.error().text());
+      CHECK(!report->skipped, report->skip_reason);
+    });
+    (i == 0 ? warm_up : seconds.emplace_back()) = one;
+  }
+  const auto memory = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  fmt::print(
+      "{:>2} x {:<6} {:<15} {:>8.0f} tok/s  {}  peak {:.1f} GiB (held {:.1f}), first {:.1f} s\n",
+      count, length, recompute, double{1} * count * length / sorted[sorted.size() / 2],
+      spread(seconds), static_cast<double>(memory.allocated_bytes[0].peak) / kGibibyte,
+      static_cast<double>(memory.reserved_bytes[0].peak) / kGibibyte, warm_up);
+  std::fflush(stdout);
+}
+
+int run(const fs::path& folder) {
+  write_shape(folder);
+  const TensorTable table(read_model_config(folder).value());
+  if (!fs::exists(folder / "model.safetensors"))
+    CHECK(write_safetensors(folder / "model.safetensors", random_weights(table)).ok(), "no disk");
+  {
+    auto learner = make(folder, "keep_attention");
+    measure(*learner, "keep_attention", 16, 1024, 7);
+    measure(*learner, "keep_attention", 1, 16384, 7);
+    measure(*learner, "keep_attention", 1, 65536, 3);
+    std::vector<double> seconds;
+    for (int i = 0; i < 3; ++i)
+      seconds.push_back(seconds_of(
+          [&] { CHECK(learner->snapshot(TenantSlot(0), PolicyVersion(i)).ok(), "no snapshot"); }));
+    fmt::print("weights to the host: {}\n", spread(seconds));
+  }
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  auto learner = make(folder, "none");
+  measure(*learner, "none", 16, 1024, 7);
+  measure(*learner, "none", 1, 16384, 7);
+  return 0;
+}
+
+}  // namespace
+}  // namespace primerl::bench
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: cuda_learner_bench FOLDER\n");
+    return 2;
+  }
+  return primerl::bench::run(argv[1]);
+}

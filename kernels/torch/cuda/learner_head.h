@@ -1,0 +1,77 @@
+/// The head of a training step on a CUDA device: log-probabilities, losses and their gradients, of
+/// the tokens that have a loss alone.
+///
+/// In chunks, so that [loss tokens, vocab_size] never exists. Logits and softmax are fp32, as the
+/// engine's. The losses themselves are the CPU's (loss.h): each chunk's log-probabilities come to
+/// the host, one number a token goes back. Of a token with a kept set all other logits are taken
+/// out first. One thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+#include "kernels/torch/cuda/learner_weights.h"
+#include "kernels/torch/training/head.h"
+
+namespace primerl {
+
+class CardTrainingHead {
+ public:
+  /// All outlive it.
+  CardTrainingHead(const ModelConfig& config, const CardTrained& weights, const CardStream& stream);
+
+  /// Bytes of a chunk.
+  static double bytes_needed(const ModelConfig& config, at::ScalarType type);
+
+  /// What a batch's targets are on the device; waits for what was launched. They are sorted by
+  /// temperature, since a chunk has one.
+  void begin(std::span<const TrainTarget> targets);
+  /// Of the last begin(). As TrainingHead::learn(); `dnormed` [rows, hidden] is fp32. `scratch`,
+  /// bytes or undefined, is used where a chunk's logits fit into it.
+  Status learn(const at::Tensor& normed, LossKind loss, const LossOptions& options,
+               double per_token, const at::Tensor& dnormed, const at::Tensor& scratch,
+               LossSums& sums);
+  /// Of the last begin(), whose targets are of one temperature. As TrainingHead::score().
+  Status score(const at::Tensor& normed, std::vector<float>& logprobs);
+
+ private:
+  /// Targets [first, first + count), and where begin() put what they are.
+  struct Chunk {
+    int64_t first = 0, count = 0;
+    int64_t rows = 0, labels = 0;   // [count] each
+    int64_t sums = 0, num_ids = 0;  // EmbeddingBackwardArgs of the rows
+  };
+  /// A chunk's numbers on the device.
+  struct Logits {
+    at::Tensor picked;   // [count, hidden]
+    at::Tensor logits;   // [count, vocab_size] fp32
+    at::Tensor numbers;  // [3, count]: log-probabilities, entropies, log normalizers
+  };
+
+  std::span<const TrainTarget> targets_of(const Chunk& chunk) const {
+    return std::span(targets_).subspan(static_cast<size_t>(chunk.first),
+                                       static_cast<size_t>(chunk.count));
+  }
+  const int32_t* ints(int64_t place) const { return ints_.const_data_ptr<int32_t>() + place; }
+  Result<Logits> logits_of(const Chunk& chunk, const at::Tensor& normed,
+                           const at::Tensor& scratch) const;
+  /// Takes out what was not kept.
+  void cut(const Chunk& chunk, const at::Tensor& logits) const;
+  Status softmax(const Chunk& chunk, const Logits& made) const;
+  /// Slopes of the logits, by `coefficients_`, reach the head's weights and `dnormed`.
+  Status backward(const Chunk& chunk, const Logits& made, const at::Tensor& dnormed) const;
+
+  const ModelConfig& config_;
+  const CardStream& stream_;
+  const at::ScalarType type_;
+  CardParameter head_;
+  // Of the batch.
+  std::vector<TrainTarget> targets_;
+  std::vector<Chunk> chunks_;
+  at::Tensor ints_;
+  at::Tensor coefficients_;  // of a chunk, pinned; read when the next chunk's numbers are there
+};
+
+}  // namespace primerl

@@ -1,0 +1,451 @@
+#include "kernels/torch/cuda/learner_pass.h"
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "kernels/models/rope.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kBlockAlignment = 256;  // bytes, as libtorch aligns
+
+HeadShape heads_of_layer(const ModelConfig& config) {
+  const AttentionSpec& attention = config.attention;
+  return {attention.num_heads, attention.num_kv_heads, attention.head_dim};
+}
+
+int64_t query_columns(const ModelConfig& config) {
+  return int64_t{config.attention.num_heads} * config.attention.head_dim;
+}
+
+int64_t key_columns(const ModelConfig& config) {
+  return int64_t{config.attention.num_kv_heads} * config.attention.head_dim;
+}
+
+}  // namespace
+
+CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardTrained& weights,
+                                   const CardStream& stream, Recompute recompute,
+                                   bool is_repeatable)
+    : config_(config),
+      stream_(stream),
+      type_(weights.type()),
+      recompute_(recompute),
+      attention_(config.attention, stream, is_repeatable),
+      embedding_(weights.parameter("embedding")),
+      final_norm_(weights.parameter("final_norm")) {
+  for (int32_t i = 0; i < config.num_layers(); ++i) {
+    const auto of_attention = [&](std::string_view name) {
+      return weights.parameter(fmt::format("layers.{}.attention.{}", i, name));
+    };
+    const auto of_mlp = [&](std::string_view name) {
+      return weights.parameter(fmt::format("layers.{}.mlp.{}", i, name));
+    };
+    layers_.push_back({.attention_norm = of_attention("norm"),
+                       .mlp_norm = of_mlp("norm"),
+                       .q_norm = of_attention("q_norm"),
+                       .k_norm = of_attention("k_norm"),
+                       .qkv = of_attention("qkv"),
+                       .qkv_bias = of_attention("qkv_bias"),
+                       .out = of_attention("out"),
+                       .out_bias = of_attention("out_bias"),
+                       .gate_up = of_mlp("gate_up"),
+                       .gate_up_bias = of_mlp("gate_up_bias"),
+                       .down = of_mlp("down"),
+                       .down_bias = of_mlp("down_bias")});
+  }
+}
+
+double CardTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType type,
+                                      Recompute recompute, int64_t rows) {
+  const double hidden = config.hidden_size, width = config.mlp.width, layers = config.num_layers();
+  const auto q = static_cast<double>(query_columns(config));
+  const auto kv = static_cast<double>(key_columns(config));
+  const double of_layer = 3 * hidden + 3 * q + 3 * kv + 3 * width;  // Rows
+  // Slopes of a stage: those of attention, whose library holds its own beside ours.
+  const double slopes = std::max(3 * hidden + 4 * width, 3 * hidden + 5 * q + 7 * kv);
+  double numbers = (layers + 4) * hidden + slopes;
+  numbers += of_layer * (recompute == Recompute::kNone ? layers : 1.0);
+  if (recompute == Recompute::kAttention) numbers += layers * q;
+  const double size = type == at::kFloat ? 4 : 2;
+  // The gradient of the rows before the head is fp32.
+  return static_cast<double>(rows) * (numbers * size + 4 * hidden);
+}
+
+void CardTrainingPass::release() {
+  rows_.clear();
+  for (at::Tensor* tensor : {&shared_, &addend_, &last_, &last_inverse_rms_, &normed_, &workspace_})
+    tensor->reset();
+  capacity_ = 0;
+}
+
+at::Tensor CardTrainingPass::block(int64_t width) const {
+  return at::empty({capacity_, width}, at::TensorOptions(stream_.device()).dtype(type_));
+}
+
+at::Tensor CardTrainingPass::floats() const {
+  return at::empty({capacity_}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
+}
+
+CardTrainingPass::Rows CardTrainingPass::make_rows() const {
+  Rows rows;
+  for (const auto& [tensor, width] : widths_of(rows, config_)) *tensor = block(width);
+  rows.inverse_rms = floats();
+  rows.mlp_inverse_rms = floats();
+  return rows;
+}
+
+int64_t CardTrainingPass::shared_bytes() const {
+  Rows rows;
+  int64_t bytes = 0;
+  for (const auto& [tensor, width] : widths_of(rows, config_)) bytes += bytes_of_block(width);
+  return bytes;
+}
+
+CardTrainingPass::Rows CardTrainingPass::make_rows_in(const at::Tensor& bytes) const {
+  Rows rows;
+  int64_t begin = 0;
+  for (const auto& [tensor, width] : widths_of(rows, config_)) {
+    const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
+    *tensor = bytes.narrow(0, begin, size).view(type_).view({capacity_, width});
+    begin += bytes_of_block(width);
+  }
+  rows.inverse_rms = floats();
+  rows.mlp_inverse_rms = floats();
+  return rows;
+}
+
+int64_t CardTrainingPass::bytes_of_block(int64_t width) const {
+  const int64_t size = capacity_ * width * static_cast<int64_t>(at::elementSize(type_));
+  return (size + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+
+std::vector<std::pair<at::Tensor*, int64_t>> CardTrainingPass::widths_of(
+    Rows& rows, const ModelConfig& config) {
+  const int64_t hidden = config.hidden_size, q = query_columns(config);
+  const int64_t kv = key_columns(config), width = config.mlp.width;
+  return {{&rows.normed, hidden},     {&rows.qkv, q + 2 * kv}, {&rows.q, q},
+          {&rows.keys, kv},           {&rows.between, hidden}, {&rows.mlp_normed, hidden},
+          {&rows.gate_up, 2 * width}, {&rows.activated, width}};
+}
+
+void CardTrainingPass::grow(int64_t rows) {
+  if (rows <= capacity_) return;
+  release();
+  capacity_ = rows;
+  const int64_t hidden = config_.hidden_size;
+  Rows shared;
+  if (recompute_ != Recompute::kNone) {
+    shared_ = at::empty({shared_bytes()}, at::TensorOptions(stream_.device()).dtype(at::kByte));
+    shared = make_rows_in(shared_);
+  }
+  at::Tensor attended;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    LayerRows& layer = rows_.emplace_back();
+    layer.input = block(hidden);
+    layer.rows = recompute_ == Recompute::kNone ? make_rows() : shared;
+    if (i == 0 || recompute_ != Recompute::kFull) attended = block(query_columns(config_));
+    layer.rows.attended = attended;
+  }
+  addend_ = block(hidden);
+  last_ = block(hidden);
+  last_inverse_rms_ = floats();
+  normed_ = block(hidden);
+  const int64_t room = std::max(cuda::rms_norm_workspace(rows, hidden),
+                                cuda::rotary_workspace(rows, config_.attention.head_dim));
+  workspace_ = at::empty({room}, at::TensorOptions(stream_.device()).dtype(at::kFloat));
+}
+
+/// The CPU's angles (kernels/torch/decoder.cc).
+void CardTrainingPass::make_angles(int64_t positions) {
+  if (cosine_.defined() && positions <= cosine_.size(0)) return;
+  const auto count = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(positions)));
+  const auto frequencies = rope_frequencies(config_.rope, config_.attention.rotary_dim);
+  const auto half = static_cast<int64_t>(frequencies.size());
+  const at::Tensor cosine = at::empty({count, half}, at::kFloat);
+  const at::Tensor sine = at::empty({count, half}, at::kFloat);
+  float* to_cosine = cosine.mutable_data_ptr<float>();
+  float* to_sine = sine.mutable_data_ptr<float>();
+  const double factor = config_.rope.attention_factor;
+  for (int64_t position = 0; position < count; ++position)
+    for (const float frequency : frequencies) {
+      const auto angle = static_cast<double>(static_cast<float>(position) * frequency);
+      *to_cosine++ = static_cast<float>(factor * std::cos(angle));
+      *to_sine++ = static_cast<float>(factor * std::sin(angle));
+    }
+  cosine_ = cosine.to(stream_.device());
+  sine_ = sine.to(stream_.device());
+}
+
+cuda::Type CardTrainingPass::type() const {
+  return type_ == at::kFloat ? cuda::Type::kFloat32 : cuda::Type::kBfloat16;
+}
+
+Status CardTrainingPass::begin(const RowBatch& batch) {
+  num_rows_ = batch.num_rows();
+  grow(num_rows_);
+  make_angles(1 + *std::max_element(batch.positions.begin(), batch.positions.end()));
+  tokens_ = stream_.ints(batch.tokens);
+  positions_ = stream_.ints(batch.positions);
+  attention_.begin(batch, type_);
+  return launched(cuda::gather_rows({.rows = num_rows_,
+                                     .width = config_.hidden_size,
+                                     .type = type(),
+                                     .x = embedding_.data(),
+                                     .sources = tokens_.const_data_ptr<int32_t>(),
+                                     .y = rows_.front().input.mutable_data_ptr()},
+                                    stream_.raw()),
+                  "embedding");
+}
+
+void CardTrainingPass::show(const std::string& name, const at::Tensor& rows) const {
+  if (visitor_) visitor_(name, some(rows));
+}
+
+Status CardTrainingPass::norm(const at::Tensor& x, const at::Tensor& delta,
+                              const CardParameter& weight, const at::Tensor& sum,
+                              const at::Tensor& y, const at::Tensor& inverse_rms) const {
+  const bool has_delta = delta.defined();
+  return launched(cuda::rms_norm({.rows = num_rows_,
+                                  .width = config_.hidden_size,
+                                  .epsilon = static_cast<float>(config_.rms_norm_epsilon),
+                                  .type = type(),
+                                  .x = x.const_data_ptr(),
+                                  .delta = has_delta ? delta.const_data_ptr() : nullptr,
+                                  .weight = weight.data(),
+                                  .sum = has_delta ? sum.mutable_data_ptr() : nullptr,
+                                  .y = y.mutable_data_ptr(),
+                                  .inverse_rms = inverse_rms.mutable_data_ptr<float>()},
+                                 stream_.raw()),
+                  "rms_norm");
+}
+
+Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                       const CardParameter& weight, const at::Tensor& inverse_rms,
+                                       const at::Tensor& slope, bool adds) const {
+  return launched(cuda::rms_norm_backward({.rows = num_rows_,
+                                           .width = config_.hidden_size,
+                                           .type = type(),
+                                           .dy = dy.const_data_ptr(),
+                                           .x = x.const_data_ptr(),
+                                           .weight = weight.data(),
+                                           .inverse_rms = inverse_rms.const_data_ptr<float>(),
+                                           .dsum = adds ? slope.const_data_ptr() : nullptr,
+                                           .dx = slope.mutable_data_ptr(),
+                                           .dweight = weight.slope(),
+                                           .workspace = workspace_.mutable_data_ptr<float>()},
+                                          stream_.raw()),
+                  "rms_norm_backward");
+}
+
+void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
+                               const CardParameter& bias, const at::Tensor& y) const {
+  at::Tensor to = some(y);
+  if (bias.weight.defined())
+    at::addmm_out(to, bias.weight, some(x), weight.weight.t());
+  else
+    at::mm_out(to, some(x), weight.weight.t());
+}
+
+/// The products of bf16 add to the fp32 gradients themselves.
+void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& dy,
+                                        const CardParameter& weight, const CardParameter& bias,
+                                        const at::Tensor& dx) const {
+  const at::Tensor slope = some(dy);
+  at::Tensor gradient = weight.gradient, to = some(dx);
+  if (type_ == at::kFloat)
+    at::addmm_out(gradient, gradient, slope.t(), some(x));
+  else
+    at::addmm_out(gradient, gradient, slope.t(), some(x), at::kFloat);
+  if (bias.gradient.defined()) {
+    at::Tensor of_bias = bias.gradient;
+    of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
+  }
+  at::mm_out(to, slope, weight.weight);
+}
+
+Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
+  const int32_t d = config_.attention.head_dim;
+  const int64_t kv = key_columns(config_);
+  return launched(cuda::rotary({.rows = num_rows_,
+                                .heads = heads_of_layer(config_),
+                                .rotary_dim = config_.attention.rotary_dim,
+                                .epsilon = static_cast<float>(config_.rms_norm_epsilon),
+                                .type = type(),
+                                .qkv = rows.qkv.const_data_ptr(),
+                                .q_weight = layer.q_norm.data(),
+                                .k_weight = layer.k_norm.data(),
+                                .positions = positions_.const_data_ptr<int32_t>(),
+                                .cosine = cosine_.const_data_ptr<float>(),
+                                .sine = sine_.const_data_ptr<float>(),
+                                .q = rows.q.mutable_data_ptr(),
+                                // Values are read where the product wrote them.
+                                .cache = {.keys = rows.keys.mutable_data_ptr(),
+                                          .values = nullptr,
+                                          .block_size = 1,
+                                          .block_stride = kv,
+                                          .row_stride = kv,
+                                          .head_stride = d}},
+                               stream_.raw()),
+                  "rotary");
+}
+
+AttentionRows CardTrainingPass::attention_rows(const Rows& rows) const {
+  const int64_t q = query_columns(config_), kv = key_columns(config_);
+  return {some(rows.q), some(rows.keys), some(rows.qkv).narrow(1, q + kv, kv)};
+}
+
+Status CardTrainingPass::attention_stage(size_t index, Run run) {
+  LayerRows& layer = rows_[index];
+  const Rows& rows = layer.rows;
+  const Layer& weights = layers_[index];
+  const bool continues = run == Run::kForward && index > 0;
+  RETURN_IF_ERROR(norm(continues ? rows_[index - 1].rows.between : layer.input,
+                       continues ? addend_ : at::Tensor(), weights.attention_norm, layer.input,
+                       rows.normed, rows.inverse_rms));
+  product(rows.normed, weights.qkv, weights.qkv_bias, rows.qkv);
+  RETURN_IF_ERROR(rotate(weights, rows));
+  if (run != Run::kAgainWithoutAttention)
+    layer.kept = attention_.forward(attention_rows(rows), some(rows.attended));
+  if (run == Run::kForward && recompute_ == Recompute::kFull) layer.kept.clear();
+  product(rows.attended, weights.out, weights.out_bias, addend_);
+  return ok();
+}
+
+Status CardTrainingPass::mlp_stage(size_t index, Run run) {
+  LayerRows& layer = rows_[index];
+  const Rows& rows = layer.rows;
+  const Layer& weights = layers_[index];
+  RETURN_IF_ERROR(norm(layer.input, addend_, weights.mlp_norm, rows.between, rows.mlp_normed,
+                       rows.mlp_inverse_rms));
+  product(rows.mlp_normed, weights.gate_up, weights.gate_up_bias, rows.gate_up);
+  RETURN_IF_ERROR(launched(cuda::swiglu({.rows = num_rows_,
+                                         .width = config_.mlp.width,
+                                         .type = type(),
+                                         .gate_up = rows.gate_up.const_data_ptr(),
+                                         .activated = rows.activated.mutable_data_ptr()},
+                                        stream_.raw()),
+                           "swiglu"));
+  if (run == Run::kForward) product(rows.activated, weights.down, weights.down_bias, addend_);
+  return ok();
+}
+
+Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
+  RETURN_IF_ERROR(begin(batch));
+  show("embedding.output", rows_.front().input);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Rows& rows = rows_[i].rows;
+    const std::string attention = fmt::format("layers.{}.attention.", i);
+    const std::string mlp = fmt::format("layers.{}.mlp.", i);
+    RETURN_IF_ERROR(attention_stage(i, Run::kForward));
+    show(attention + "normed", rows.normed);
+    show(attention + "qkv", rows.qkv);
+    show(attention + "q", rows.q);
+    show(attention + "attended", rows.attended);
+    RETURN_IF_ERROR(mlp_stage(i, Run::kForward));
+    show(attention + "output", rows.between);
+    show(mlp + "normed", rows.mlp_normed);
+    show(mlp + "gate_up", rows.gate_up);
+    show(mlp + "activated", rows.activated);
+    if (visitor_) show(mlp + "output", at::add(rows.between, addend_));
+  }
+  RETURN_IF_ERROR(
+      norm(rows_.back().rows.between, addend_, final_norm_, last_, normed_, last_inverse_rms_));
+  show("final_norm.output", normed_);
+  // While the device computes.
+  const GroupedPlaces grouped = group_places(batch.tokens);
+  num_ids_ = grouped.num_ids;
+  tokens_by_id_ = stream_.ints(grouped.all);
+  return some(normed_);
+}
+
+/// `slope` [rows, hidden]: of the stage's output; becomes that of its input.
+Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) const {
+  const Rows& rows = rows_[index].rows;
+  const Layer& weights = layers_[index];
+  const at::Tensor dactivated = block(config_.mlp.width), dnormed = block(config_.hidden_size);
+  product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
+  const at::Tensor& dgate_up = rows.gate_up;
+  RETURN_IF_ERROR(launched(cuda::swiglu_backward({.rows = num_rows_,
+                                                  .width = config_.mlp.width,
+                                                  .type = type(),
+                                                  .gate_up = rows.gate_up.const_data_ptr(),
+                                                  .dactivated = dactivated.const_data_ptr(),
+                                                  .dgate_up = dgate_up.mutable_data_ptr()},
+                                                 stream_.raw()),
+                           "swiglu_backward"));
+  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, dnormed);
+  return norm_backward(dnormed, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
+}
+
+Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slope) const {
+  const Rows& rows = rows_[index].rows;
+  const Layer& weights = layers_[index];
+  const int64_t q = query_columns(config_), kv = key_columns(config_);
+  const at::Tensor dattended = block(q);
+  product_backward(rows.attended, slope, weights.out, weights.out_bias, dattended);
+  const at::Tensor dq = block(q), dkeys = block(kv), dvalues = block(kv);
+  RETURN_IF_ERROR(attention_.backward(attention_rows(rows), some(rows.attended), rows_[index].kept,
+                                      some(dattended), {some(dq), some(dkeys), some(dvalues)}));
+  const at::Tensor dqkv = block(q + 2 * kv), dnormed = block(config_.hidden_size);
+  RETURN_IF_ERROR(
+      launched(cuda::rotary_backward({.rows = num_rows_,
+                                      .heads = heads_of_layer(config_),
+                                      .rotary_dim = config_.attention.rotary_dim,
+                                      .epsilon = static_cast<float>(config_.rms_norm_epsilon),
+                                      .type = type(),
+                                      .qkv = rows.qkv.const_data_ptr(),
+                                      .q_weight = weights.q_norm.data(),
+                                      .k_weight = weights.k_norm.data(),
+                                      .positions = positions_.const_data_ptr<int32_t>(),
+                                      .cosine = cosine_.const_data_ptr<float>(),
+                                      .sine = sine_.const_data_ptr<float>(),
+                                      .dq = dq.const_data_ptr(),
+                                      .dkeys = dkeys.const_data_ptr(),
+                                      .dvalues = dvalues.const_data_ptr(),
+                                      .dqkv = dqkv.mutable_data_ptr(),
+                                      .dq_weight = weights.q_norm.slope(),
+                                      .dk_weight = weights.k_norm.slope(),
+                                      .workspace = workspace_.mutable_data_ptr<float>()},
+                                     stream_.raw()),
+               "rotary_backward"));
+  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, dnormed);
+  return norm_backward(dnormed, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
+                       true);
+}
+
+Status CardTrainingPass::backward(const at::Tensor& dnormed) {
+  const at::Tensor slope = block(config_.hidden_size);
+  RETURN_IF_ERROR(norm_backward(dnormed, last_, final_norm_, last_inverse_rms_, slope, false));
+  const Run run = recompute_ == Recompute::kFull ? Run::kAgain : Run::kAgainWithoutAttention;
+  for (size_t i = layers_.size(); i-- > 0;) {
+    if (recompute_ != Recompute::kNone) {
+      RETURN_IF_ERROR(attention_stage(i, run));
+      RETURN_IF_ERROR(mlp_stage(i, run));
+    }
+    RETURN_IF_ERROR(mlp_backward(i, slope));
+    RETURN_IF_ERROR(attention_backward(i, slope));
+    rows_[i].kept.clear();
+  }
+  const auto* ids = tokens_by_id_.const_data_ptr<int32_t>();
+  return launched(cuda::embedding_backward({.num_ids = num_ids_,
+                                            .width = config_.hidden_size,
+                                            .type = type(),
+                                            .ids = ids,
+                                            .offsets = ids + num_ids_,
+                                            .places = ids + 2 * num_ids_ + 1,
+                                            .dy = slope.const_data_ptr(),
+                                            .dtable = embedding_.slope()},
+                                           stream_.raw()),
+                  "embedding_backward");
+}
+
+}  // namespace primerl

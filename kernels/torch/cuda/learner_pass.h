@@ -1,0 +1,123 @@
+/// Forward and backward of a dense decoder over one micro-batch on a CUDA device: an explicit layer
+/// executor, no autograd graph.
+///
+/// Keeps each layer's input, and of its activations what `recompute` says (training_pass.h). Rows
+/// are allocated for the largest micro-batch seen, slopes while they are needed. What is computed
+/// again is equal to the bit. One thread, under a CardStream::Use; nothing waits for the device but
+/// copies of a batch to it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/torch/cuda/learner_attention.h"
+#include "kernels/torch/cuda/learner_weights.h"
+#include "kernels/torch/training/training_pass.h"
+
+namespace primerl {
+
+class CardTrainingPass {
+ public:
+  /// All outlive it.
+  CardTrainingPass(const ModelConfig& config, const CardTrained& weights, const CardStream& stream,
+                   Recompute recompute, bool is_repeatable);
+
+  /// Bytes of `rows` rows, slopes and what attention allocates.
+  static double bytes_needed(const ModelConfig& config, at::ScalarType type, Recompute recompute,
+                             int64_t rows);
+
+  /// Is called with tensors of the device in every forward() from now on; null: nobody looks.
+  void visit(ActivationVisitor visitor) { visitor_ = std::move(visitor); }
+
+  /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
+  Result<at::Tensor> forward(const RowBatch& batch);
+  /// Adds the gradients of the batch of the last forward(). `dnormed` [rows, hidden] is the
+  /// gradient of its result, of its type.
+  Status backward(const at::Tensor& dnormed);
+
+  /// Bytes that nobody needs from forward() until backward(); undefined: there are none.
+  at::Tensor scratch() const { return shared_; }
+
+  /// Gives back all rows: after a failure, and before a larger batch.
+  void release();
+
+ private:
+  struct Layer {
+    CardParameter attention_norm, mlp_norm, q_norm, k_norm;
+    CardParameter qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias;
+  };
+  /// Of one layer; shared between layers where they are computed again.
+  struct Rows {
+    at::Tensor normed, inverse_rms, qkv, q, keys, attended;
+    at::Tensor between, mlp_normed, mlp_inverse_rms, gate_up, activated;
+  };
+  struct LayerRows {
+    at::Tensor input;  // [rows, hidden]
+    Rows rows;
+    TrainingAttention::KeptParts kept;
+  };
+  enum class Run : uint8_t { kForward, kAgain, kAgainWithoutAttention };
+
+  void grow(int64_t rows);
+  at::Tensor block(int64_t width) const;
+  at::Tensor floats() const;
+  /// Rows in memory of their own, or one after the other in `bytes`, without what attention gives.
+  Rows make_rows() const;
+  Rows make_rows_in(const at::Tensor& bytes) const;
+  int64_t shared_bytes() const;
+  int64_t bytes_of_block(int64_t width) const;
+  /// The rows of both and their widths, but for what attention gives and the norms' numbers.
+  static std::vector<std::pair<at::Tensor*, int64_t>> widths_of(Rows& rows,
+                                                                const ModelConfig& config);
+  Status begin(const RowBatch& batch);
+  void make_angles(int64_t positions);
+  cuda::Type type() const;
+  at::Tensor some(const at::Tensor& rows) const { return rows.narrow(0, 0, num_rows_); }
+
+  /// sum = x + delta; y = norm(sum). Without `delta` the sum is x.
+  Status norm(const at::Tensor& x, const at::Tensor& delta, const CardParameter& weight,
+              const at::Tensor& sum, const at::Tensor& y, const at::Tensor& inverse_rms) const;
+  /// slope += the norm's slope of what was normed.
+  Status norm_backward(const at::Tensor& dy, const at::Tensor& x, const CardParameter& weight,
+                       const at::Tensor& inverse_rms, const at::Tensor& slope, bool adds) const;
+  void product(const at::Tensor& x, const CardParameter& weight, const CardParameter& bias,
+               const at::Tensor& y) const;
+  /// dx = dy * weight; adds the gradients of weight and bias.
+  void product_backward(const at::Tensor& x, const at::Tensor& dy, const CardParameter& weight,
+                        const CardParameter& bias, const at::Tensor& dx) const;
+  Status rotate(const Layer& layer, const Rows& rows) const;
+  AttentionRows attention_rows(const Rows& rows) const;
+  /// From `x` (+ addend_ in kForward) to rows.between and addend_.
+  Status attention_stage(size_t index, Run run);
+  Status mlp_stage(size_t index, Run run);
+  Status mlp_backward(size_t index, const at::Tensor& slope) const;
+  Status attention_backward(size_t index, const at::Tensor& slope) const;
+  void show(const std::string& name, const at::Tensor& rows) const;
+
+  const ModelConfig& config_;
+  const CardStream& stream_;
+  const at::ScalarType type_;
+  const Recompute recompute_;
+  TrainingAttention attention_;
+  CardParameter embedding_, final_norm_;
+  std::vector<Layer> layers_;
+  ActivationVisitor visitor_;
+  at::Tensor cosine_, sine_;  // [positions, rotary_dim / 2] fp32
+  // Rows.
+  int64_t capacity_ = 0;
+  std::vector<LayerRows> rows_;
+  at::Tensor shared_;  // [bytes] of rows that are computed again
+  at::Tensor addend_;  // what the last stage adds
+  at::Tensor last_, last_inverse_rms_, normed_;
+  at::Tensor workspace_;  // of sums over rows
+  // Of the batch.
+  int64_t num_rows_ = 0;
+  at::Tensor tokens_, positions_;
+  int64_t num_ids_ = 0;
+  at::Tensor tokens_by_id_;  // ids, offsets, places (EmbeddingBackwardArgs)
+};
+
+}  // namespace primerl

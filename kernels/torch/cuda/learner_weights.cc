@@ -1,0 +1,172 @@
+#include "kernels/torch/cuda/learner_weights.h"
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "kernels/torch/memory.h"
+#include "kernels/torch/training/optimizer_state.h"
+#include "kernels/torch/training/step_report.h"
+
+namespace primerl {
+namespace {
+
+constexpr int64_t kPartOfNorm = int64_t{1} << 22;  // summed in fp32; the parts in double, in order
+
+at::Tensor zeros_on(const CardStream& stream, int64_t count, at::ScalarType type) {
+  return at::zeros({count}, at::TensorOptions(stream.device()).dtype(type));
+}
+
+}  // namespace
+
+CardTrained::CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream)
+    : table_(table),
+      type_(type),
+      stream_(stream),
+      masters_(zeros_on(stream, table.count(), at::kFloat)),
+      weights_(type == at::kFloat ? masters_ : zeros_on(stream, table.count(), type)),
+      gradients_(zeros_on(stream, table.count(), at::kFloat)),
+      first_moments_(zeros_on(stream, table.count(), at::kFloat)),
+      second_moments_(zeros_on(stream, table.count(), at::kFloat)),
+      norms_(
+          zeros_on(stream, (table.trained_count() + kPartOfNorm - 1) / kPartOfNorm, at::kFloat)) {}
+
+double CardTrained::bytes_of_parameter(at::ScalarType type) {
+  return 4.0 * sizeof(float) + (type == at::kFloat ? 0.0 : 2.0);
+}
+
+CardParameter CardTrained::parameter(std::string_view name) const {
+  const Parameter* found = table_.find(name);
+  if (found == nullptr) return {};
+  const auto view = [&](const at::Tensor& flat) {
+    return flat.narrow(0, found->offset, found->count).view(found->shape);
+  };
+  return {view(weights_), view(gradients_)};
+}
+
+void CardTrained::take_weights(const at::Tensor& host) {
+  masters_.copy_(host);
+  if (type_ != at::kFloat) weights_.copy_(masters_);
+}
+
+Status CardTrained::fill(const std::vector<WeightTensor>& tensors) {
+  const at::Tensor host = zero_floats(table_.count());
+  RETURN_IF_ERROR(fill_parameters(table_, tensors, host.mutable_data_ptr<float>()));
+  take_weights(host);
+  return stream_.wait();
+}
+
+void CardTrained::randomize(uint64_t seed, double deviation) {
+  const at::Tensor host = zero_floats(table_.count());
+  randomize_parameters(table_, seed, deviation, host.mutable_data_ptr<float>());
+  take_weights(host);
+}
+
+void CardTrained::clear_gradients() { gradients_.zero_(); }
+
+double CardTrained::gradient_norm() {
+  const int64_t count = table_.trained_count();
+  for (int64_t i = 0; i < norms_.numel(); ++i) {
+    at::Tensor to = norms_.select(0, i);
+    const int64_t begin = i * kPartOfNorm;
+    at::linalg_vector_norm_out(
+        to, gradients_.narrow(0, begin, std::min(kPartOfNorm, count - begin)), 2);
+  }
+  const at::Tensor norms = norms_.cpu();
+  double sum = 0;
+  for (int64_t i = 0; i < norms.numel(); ++i) {
+    const double norm = norms.const_data_ptr<float>()[i];
+    sum += norm * norm;
+  }
+  return std::sqrt(sum);
+}
+
+std::string CardTrained::broken_gradient() const {
+  for (const auto& slice : table_.slices()) {
+    const at::Tensor values = gradients_.narrow(0, slice.offset, slice.count);
+    if (at::isfinite(values).all().item<bool>()) continue;
+    const at::Tensor host = values.cpu();
+    const float* data = host.const_data_ptr<float>();
+    int64_t at = 0;
+    while (std::isfinite(data[at])) ++at;
+    return fmt::format("'{}' ({} at element {})", slice.name, data[at], at);
+  }
+  return "none of the tensors";
+}
+
+Status CardTrained::update(const OptimizerOptions& options, TrainReport& report) {
+  report.grad_norm = gradient_norm();
+  if (!std::isfinite(report.grad_norm) || !std::isfinite(report.loss)) {
+    report.skipped = true;
+    report.skip_reason = fmt::format("the gradient is not finite (norm {}, loss {}), first in {}",
+                                     report.grad_norm, report.loss, broken_gradient());
+    return ok();
+  }
+  cuda::MasterAdamwArgs args;
+  args.step = adamw_args(options, report, num_steps_ + 1);
+  args.step.count = table_.trained_count();
+  args.step.weights = masters_.mutable_data_ptr<float>();
+  args.step.gradients = gradients_.const_data_ptr<float>();
+  args.step.first_moments = first_moments_.mutable_data_ptr<float>();
+  args.step.second_moments = second_moments_.mutable_data_ptr<float>();
+  if (type_ != at::kFloat) args.bf16_weights = weights_.mutable_data_ptr();
+  RETURN_IF_ERROR(launched(cuda::adamw(args, stream_.raw()), "adamw"));
+  ++num_steps_;
+  return stream_.wait();
+}
+
+at::Tensor CardTrained::on_host(const at::Tensor& flat) const {
+  at::Tensor host = zero_floats(table_.count());
+  host.copy_(flat);
+  return host;
+}
+
+std::vector<WeightTensor> CardTrained::copies_of(const at::Tensor& flat) const {
+  const auto host = std::make_shared<const at::Tensor>(on_host(flat));
+  const float* data = host->const_data_ptr<float>();
+  std::vector<WeightTensor> tensors;
+  tensors.reserve(table_.slices().size());
+  for (const auto& slice : table_.slices()) {
+    const std::span values(data + slice.offset, static_cast<size_t>(slice.count));
+    tensors.push_back({slice.name, DataType::kF32, slice.shape, Blob(host, std::as_bytes(values))});
+  }
+  return tensors;
+}
+
+std::vector<WeightTensor> CardTrained::copy_gradients() const {
+  auto all = copies_of(gradients_);
+  // One tensor a slice, in their order.
+  size_t next = 0;
+  std::erase_if(all, [&](const WeightTensor&) {
+    return !table_.parameters()[table_.slices()[next++].parameter].is_trained;
+  });
+  return all;
+}
+
+Status CardTrained::save(const std::filesystem::path& folder) const {
+  const at::Tensor first = on_host(first_moments_), second = on_host(second_moments_);
+  return write_optimizer_state(
+      folder, table_, {num_steps_, first.const_data_ptr<float>(), second.const_data_ptr<float>()});
+}
+
+Status CardTrained::load(const std::vector<WeightTensor>& tensors,
+                         const std::filesystem::path& folder) {
+  const at::Tensor weights = zero_floats(table_.count());
+  const at::Tensor first = zero_floats(table_.count());
+  const at::Tensor second = zero_floats(table_.count());
+  RETURN_IF_ERROR(fill_parameters(table_, tensors, weights.mutable_data_ptr<float>()));
+  ASSIGN_OR_RETURN(const int64_t num_steps,
+                   read_optimizer_state(folder, table_, first.mutable_data_ptr<float>(),
+                                        second.mutable_data_ptr<float>()));
+  take_weights(weights);
+  first_moments_.copy_(first);
+  second_moments_.copy_(second);
+  num_steps_ = num_steps;
+  return stream_.wait();
+}
+
+}  // namespace primerl

@@ -1,0 +1,82 @@
+/// What a learner on a CUDA device trains: fp32 masters, gradients and AdamW moments, and the copy
+/// of the weights that products read; flat buffers of the table's layout.
+///
+/// Computing in bf16 there is such a copy, which each update writes; in fp32 the masters are it.
+/// Tensors come to the host whole: files and snapshots are those of a learner on the CPU. One
+/// thread, under a CardStream::Use.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/models/tensors.h"
+#include "kernels/torch/cuda/stream.h"
+#include "kernels/train/learner.h"
+#include "kernels/train/options.h"
+
+namespace primerl {
+
+/// A weight as products read it, and the fp32 gradient that is added to; undefined: the model has
+/// none of that name.
+struct CardParameter {
+  at::Tensor weight;
+  at::Tensor gradient;
+
+  const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
+  float* slope() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
+};
+
+class CardTrained {
+ public:
+  /// `table` and `stream` outlive it; `type` is kFloat or kBFloat16. All weights are 0.
+  CardTrained(const TensorTable& table, at::ScalarType type, const CardStream& stream);
+
+  /// Bytes a parameter.
+  static double bytes_of_parameter(at::ScalarType type);
+
+  at::ScalarType type() const { return type_; }
+  int64_t num_steps() const { return num_steps_; }
+  /// Views of the parameter's shape.
+  CardParameter parameter(std::string_view name) const;
+
+  /// Takes `tensors` (tensors.h) as the weights; all or nothing.
+  Status fill(const std::vector<WeightTensor>& tensors);
+  void randomize(uint64_t seed, double deviation);
+
+  void clear_gradients();
+  /// As TrainedTensors::update(); waits for the device.
+  Status update(const OptimizerOptions& options, TrainReport& report);
+
+  /// Copies on the host.
+  std::vector<WeightTensor> copy_weights() const { return copies_of(masters_); }
+  std::vector<WeightTensor> copy_gradients() const;
+  /// The files of TrainedTensors; load() is all or nothing.
+  Status save(const std::filesystem::path& folder) const;
+  Status load(const std::vector<WeightTensor>& tensors, const std::filesystem::path& folder);
+
+ private:
+  at::Tensor on_host(const at::Tensor& flat) const;
+  std::vector<WeightTensor> copies_of(const at::Tensor& flat) const;
+  void take_weights(const at::Tensor& host);
+  double gradient_norm();
+  /// The first tensor whose gradient is not finite, as "NAME (NaN at ...)".
+  std::string broken_gradient() const;
+
+  const TensorTable& table_;
+  const at::ScalarType type_;
+  const CardStream& stream_;
+  // [table.count()] each, on the device.
+  at::Tensor masters_;
+  at::Tensor weights_;  // those that products read
+  at::Tensor gradients_;
+  at::Tensor first_moments_;
+  at::Tensor second_moments_;
+  at::Tensor norms_;  // of parts of the gradient
+  int64_t num_steps_ = 0;
+};
+
+}  // namespace primerl

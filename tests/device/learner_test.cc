@@ -1,0 +1,408 @@
+// The learner on a CUDA device beside the CPU's, on the same weights and batches: in fp32 the same
+// losses, gradients and weights but for rounding, in bf16 within its digits. Gradients of bf16
+// flash attention repeat to the bit only where the environment asks libtorch for it, as this
+// program does.
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/learner.h"
+#include "kernels/torch/make.h"
+#include "kernels/torch/training/learner.h"
+#include "kernels/weights/safetensors.h"
+#include "tests/conformance/learner_conformance.h"
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_folder;
+using testing::TinyModel;
+
+const int kIsAskedToRepeat = ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+
+bool never() { return false; }
+
+LearnerOptions options_of(const std::string& dtype) {
+  LearnerOptions options;
+  options.device = "cuda:0";
+  options.numerics = "fast";
+  options.dtype = dtype;
+  options.optimizer.lr = 1e-3;
+  options.loss.kl_weight = 0.05;
+  return options;
+}
+
+std::unique_ptr<CudaLearner> on_card(const std::filesystem::path& folder,
+                                     const LearnerOptions& options) {
+  const CardStream stream(0);
+  const CardStream::Use use(stream);
+  auto learner = std::make_unique<CudaLearner>(options, read_model_folder(folder).value(), stream);
+  CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
+  return learner;
+}
+
+std::unique_ptr<TorchLearner> on_cpu(const std::filesystem::path& folder, LearnerOptions options) {
+  options.device = "cpu";
+  options.dtype = "auto";
+  auto learner = std::make_unique<TorchLearner>(options, read_model_folder(folder).value());
+  CHECK(learner->fill(read_model_tensors(folder).value()).ok(), "cannot fill");
+  return learner;
+}
+
+/// Tokens [0, prompt) depend on `prompt_key` alone.
+TrainSample sample_of(int32_t number, int32_t prompt_key, int32_t prompt, int32_t length,
+                      float temperature) {
+  TrainSample made;
+  made.temperature = temperature;
+  for (int32_t i = 0; i < length; ++i) {
+    const bool sampled = i >= prompt;
+    made.tokens.push_back((sampled ? number * 13 + i * i : prompt_key * 31 + i * 7) % 60);
+    made.loss_mask.push_back(sampled && i % 7 != 3 ? 1 : 0);
+    const bool counts = made.loss_mask.back() != 0;
+    made.logprobs.push_back(counts ? -3.0F - 0.2F * static_cast<float>(i % 4) : 0.0F);
+    made.advantages.push_back(counts ? static_cast<float>(number % 3) - 0.8F : 0.0F);
+  }
+  return made;
+}
+
+/// Three groups of shared prompts, two temperatures, one sample with kept sets.
+TrainBatch mixed_batch() {
+  TrainBatch made;
+  for (int32_t i = 0; i < 12; ++i)
+    made.samples.push_back(
+        sample_of(i, i / 4, 9 + i / 4, 14 + 3 * (i % 5), i % 2 == 0 ? 1.0F : 0.7F));
+  TrainSample& cut = made.samples[5];
+  std::vector<std::byte> kept;
+  for (size_t i = 0; i < cut.tokens.size(); ++i) {
+    if (cut.loss_mask[i] == 0) continue;
+    std::vector<int32_t> ids = {cut.tokens[i]};
+    for (const int32_t id : {3, 17, 40, 58})
+      if (id != cut.tokens[i]) ids.push_back(id);
+    std::ranges::sort(ids);
+    append_kept(ids, 61, kept);
+  }
+  cut.kept = Blob(std::move(kept));
+  return made;
+}
+
+std::vector<float> floats_of(const WeightTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.bytes.bytes().data(), tensor.bytes.size());
+  return values;
+}
+
+/// |got - want| / |want| of each tensor is at most `tolerance`.
+void expect_close(const std::vector<WeightTensor>& got, const std::vector<WeightTensor>& want,
+                  double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  double size = 0;
+  for (const auto& tensor : want)
+    for (const float value : floats_of(tensor)) size += double{value} * value;
+  for (size_t t = 0; t < want.size(); ++t) {
+    ASSERT_EQ(got[t].name, want[t].name);
+    const auto a = floats_of(got[t]), b = floats_of(want[t]);
+    ASSERT_EQ(a.size(), b.size());
+    double off = 0, all = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      off += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+      all += double{b[i]} * b[i];
+    }
+    // A tensor that has next to nothing of the whole is measured by the whole.
+    EXPECT_LE(std::sqrt(off), tolerance * (std::sqrt(all) + 0.01 * std::sqrt(size)))
+        << want[t].name << ": " << std::sqrt(off) << " of " << std::sqrt(all);
+  }
+}
+
+bool are_equal(const std::vector<WeightTensor>& a, const std::vector<WeightTensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    if (!(a[i].bytes == b[i].bytes)) return false;
+  return a.size() == b.size();
+}
+
+std::vector<WeightTensor> weights_of(Learner& learner) {
+  return learner.snapshot(TenantSlot(0), PolicyVersion(1)).value()->tensors;
+}
+
+TrainReport must_step(Learner& learner, const TrainBatch& batch) {
+  auto report = learner.step(batch, never);
+  EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().text());
+  return report.ok() ? *report : TrainReport();
+}
+
+void expect_like(const TrainReport& got, const TrainReport& want, double tolerance) {
+  EXPECT_NEAR(got.loss, want.loss, tolerance * (1 + std::abs(want.loss)));
+  EXPECT_NEAR(got.entropy_mean, want.entropy_mean, tolerance * (1 + want.entropy_mean));
+  EXPECT_NEAR(got.mismatch_kl_mean, want.mismatch_kl_mean, tolerance * (1 + want.mismatch_kl_mean));
+  EXPECT_NEAR(got.grad_norm, want.grad_norm, tolerance * want.grad_norm);
+  EXPECT_EQ(got.num_tokens, want.num_tokens);
+  EXPECT_EQ(got.num_loss_tokens, want.num_loss_tokens);
+  EXPECT_EQ(got.num_micro_batches, want.num_micro_batches);
+}
+
+/// One step here and there.
+void compare_steps(const TinyModel& model, const TrainBatch& batch, const LearnerOptions& options,
+                   double tolerance) {
+  const auto folder = make_folder(model);
+  auto card = on_card(folder, options);
+  auto cpu = on_cpu(folder, options);
+  const TrainReport got = must_step(*card, batch), want = must_step(*cpu, batch);
+  expect_like(got, want, tolerance);
+  expect_close(card->gradients(), cpu->gradients(), tolerance);
+}
+
+TEST(CudaLearner, ComputesTheCpusGradientsInFp32) {
+  for (const char* type : {"qwen3", "llama", "qwen2"})
+    for (const int32_t head_dim : {16, 64})
+      for (const char* recompute : {"none", "keep_attention", "full"}) {
+        SCOPED_TRACE(fmt::format("{}, {}, {}", type, head_dim, recompute));
+        LearnerOptions options = options_of("float32");
+        options.recompute = recompute;
+        compare_steps({.model_type = type, .head_dim = head_dim}, mixed_batch(), options, 1e-4);
+      }
+}
+
+TEST(CudaLearner, AndThoseOfManyMicroBatches) {
+  LearnerOptions options = options_of("float32");
+  options.micro_batch_tokens = 40;
+  compare_steps({}, mixed_batch(), options, 1e-4);
+}
+
+TEST(CudaLearner, AndThoseOfCrossEntropy) {
+  TrainBatch batch = mixed_batch();
+  batch.loss = LossKind::kCrossEntropy;
+  compare_steps({}, batch, options_of("float32"), 1e-4);
+}
+
+// bf16 has 8 bits; gradients of a few tokens do not average its roundings out.
+TEST(CudaLearner, ComputesThemInBf16WithinItsDigits) {
+  for (const char* recompute : {"none", "keep_attention", "full"}) {
+    SCOPED_TRACE(recompute);
+    LearnerOptions options = options_of("bfloat16");
+    options.recompute = recompute;
+    compare_steps({.head_dim = 64, .deviation = 0.1}, mixed_batch(), options, 0.05);
+  }
+}
+
+TEST(CudaLearner, RecomputationChangesNoBit) {
+  const auto folder = make_folder({.head_dim = 64});
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    LearnerOptions options = options_of(dtype);
+    auto keeps_all = on_card(folder, options);
+    must_step(*keeps_all, mixed_batch());
+    for (const char* recompute : {"keep_attention", "full"}) {
+      options.recompute = recompute;
+      auto learner = on_card(folder, options);
+      must_step(*learner, mixed_batch());
+      EXPECT_TRUE(are_equal(learner->gradients(), keeps_all->gradients())) << recompute;
+    }
+  }
+}
+
+TEST(CudaLearner, PadsToFewLengthsAndGroupsPlacesInOrder) {
+  EXPECT_EQ(dense_length(1), 1);
+  EXPECT_EQ(dense_length(4096), 4096);
+  EXPECT_EQ(dense_length(4097), 4608);
+  EXPECT_EQ(dense_length(8191), 8192);
+  EXPECT_EQ(dense_length(65537), 73728);
+  const GroupedPlaces grouped = group_places({5, 2, 5});
+  EXPECT_EQ(grouped.num_ids, 2);
+  EXPECT_EQ(grouped.all, (std::vector<int32_t>{2, 5, 0, 1, 3, 1, 0, 2}));
+}
+
+/// Of 5,000 tokens, which cuDNN takes padded, one of 4,200 that is a shared prompt, and short ones.
+TrainBatch long_batch() {
+  TrainBatch made;
+  made.samples.push_back(sample_of(1, 1, 8, 5000, 1));
+  for (int32_t i = 2; i < 5; ++i) made.samples.push_back(sample_of(i, 2, 4200, 4250 + 20 * i, 1));
+  for (int32_t i = 5; i < 9; ++i) made.samples.push_back(sample_of(i, i, 5, 300 + 17 * i, 1));
+  return made;
+}
+
+TEST(CudaLearner, LongDocumentsGiveTheSameOnEveryWay) {
+  const TinyModel model{.head_dim = 64, .max_positions = 8192, .deviation = 0.1};
+  const auto folder = make_folder(model);
+  LearnerOptions options = options_of("float32");
+  options.micro_batch_tokens = 16384;
+  auto exact = on_card(folder, options);
+  const TrainReport want = must_step(*exact, long_batch());
+  options.dtype = "bfloat16";
+  options.recompute = "keep_attention";
+  for (const bool is_repeatable : {true, false}) {
+    SCOPED_TRACE(is_repeatable ? "flash attention" : "cuDNN");
+    if (!is_repeatable) {
+      ::unsetenv("CUBLAS_WORKSPACE_CONFIG");
+      at::globalContext().setDeterministicAlgorithms(false, false);
+    }
+    auto learner = on_card(folder, options);
+    expect_like(must_step(*learner, long_batch()), want, 0.02);
+    expect_close(learner->gradients(), exact->gradients(), 0.05);
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+  }
+}
+
+TEST(CudaLearner, TheSameStepHasTheSameBitsTwice) {
+  const auto folder = make_folder({.head_dim = 64, .max_positions = 8192});
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    LearnerOptions options = options_of(dtype);
+    options.micro_batch_tokens = 8192;
+    auto one = on_card(folder, options), two = on_card(folder, options);
+    for (int i = 0; i < 2; ++i)
+      for (CudaLearner* learner : {one.get(), two.get()}) must_step(*learner, long_batch());
+    EXPECT_TRUE(are_equal(one->gradients(), two->gradients()));
+    EXPECT_TRUE(are_equal(weights_of(*one), weights_of(*two)));
+  }
+}
+
+TEST(CudaLearner, ScoresAreTheCpus) {
+  const auto folder = make_folder({.head_dim = 64});
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 200; ++i) tokens.push_back(i * i % 61);
+  auto cpu = on_cpu(folder, options_of("float32"));
+  const auto want = cpu->score(TenantSlot(0), tokens).value();
+  for (const auto& [dtype, tolerance] : {std::pair("float32", 2e-4), std::pair("bfloat16", 0.5)}) {
+    auto card = on_card(folder, options_of(dtype));
+    const auto got = card->score(TenantSlot(0), tokens).value();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << dtype;
+  }
+}
+
+TEST(CudaLearner, StepsGoTheCpusWay) {
+  const auto folder = make_folder({});
+  LearnerOptions options = options_of("float32");
+  options.optimizer.max_norm = 0.1;
+  auto card = on_card(folder, options);
+  auto cpu = on_cpu(folder, options);
+  for (int i = 0; i < 4; ++i) {
+    const TrainReport got = must_step(*card, mixed_batch()), want = must_step(*cpu, mixed_batch());
+    expect_like(got, want, 1e-3);
+    EXPECT_EQ(got.learning_rate, want.learning_rate);
+  }
+  expect_close(weights_of(*card), weights_of(*cpu), 1e-3);
+}
+
+TEST(CudaLearner, CheckpointsGoOnHereAndThere) {
+  const auto folder = make_folder({});
+  const LearnerOptions options = options_of("float32");
+  auto card = on_card(folder, options);
+  auto cpu = on_cpu(folder, options);
+  const auto kept = testing::scratch_folder("kept"), again = testing::scratch_folder("again");
+  for (int i = 0; i < 3; ++i) must_step(*cpu, mixed_batch());
+  ASSERT_TRUE(cpu->save(TenantSlot(0), kept).ok());
+  const Status loaded = card->load(TenantSlot(0), kept);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().text();
+  EXPECT_TRUE(are_equal(weights_of(*card), weights_of(*cpu)));
+  ASSERT_TRUE(card->save(TenantSlot(0), again).ok());
+  auto other = on_cpu(folder, options);
+  ASSERT_TRUE(other->load(TenantSlot(0), again).ok());
+  must_step(*other, mixed_batch());
+  must_step(*cpu, mixed_batch());
+  must_step(*card, mixed_batch());
+  EXPECT_TRUE(are_equal(weights_of(*other), weights_of(*cpu)));
+  expect_close(weights_of(*card), weights_of(*cpu), 1e-4);
+}
+
+TEST(CudaLearner, TooLittleMemoryIsOneErrorAndChangesNothing) {
+  const auto folder =
+      make_folder({.hidden_size = 512, .num_layers = 8, .head_dim = 64, .max_positions = 8192});
+  LearnerOptions options = options_of("bfloat16");
+  options.micro_batch_tokens = 8192;
+  auto learner = on_card(folder, options), other = on_card(folder, options);
+  const auto before = weights_of(*learner);
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const double total = card_facts(0).value().total_bytes;
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(0.9e9 / total, 0);
+  const auto report = learner->step(long_batch(), never);
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, 0);
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.error().code(), Code::kExhausted);
+  EXPECT_THAT(report.error().text(), HasSubstr("GB of cuda:0 for micro-batches of "));
+  EXPECT_THAT(report.error().text(), HasSubstr("lower 'micro_batch_tokens'"));
+  EXPECT_TRUE(are_equal(weights_of(*learner), before));
+  must_step(*learner, mixed_batch());
+  must_step(*other, mixed_batch());
+  EXPECT_TRUE(are_equal(weights_of(*learner), weights_of(*other)));
+}
+
+TEST(CudaLearner, ABrokenNumberIsNamed) {
+  const auto folder = make_folder({});
+  LearnerOptions options = options_of("float32");
+  auto tensors = weights_of(*on_card(folder, options));
+  for (auto& tensor : tensors) {
+    if (tensor.name != "model.layers.1.mlp.down_proj.weight") continue;
+    std::vector<std::byte> bytes(tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
+    const float none = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(bytes.data(), &none, sizeof none);
+    tensor.bytes = Blob(std::move(bytes));
+  }
+  for (const bool looks : {true, false}) {
+    options.debug.check_finite = looks;
+    auto learner = on_card(folder, options);
+    ASSERT_TRUE(learner->fill(tensors).ok());
+    const TrainReport report = must_step(*learner, mixed_batch());
+    EXPECT_TRUE(report.skipped);
+    EXPECT_THAT(report.skip_reason,
+                HasSubstr(looks ? "activation 'layers.1.mlp.output' is nan at row 0, column 0 of "
+                                  "micro-batch 0 (step 1)"
+                                : "the gradient is not finite"));
+    EXPECT_TRUE(are_equal(weights_of(*learner), tensors));
+  }
+}
+
+std::string refusal_of(const LearnerOptions& options, const std::filesystem::path& folder) {
+  auto learner = make_torch_learner(options, folder);
+  return learner.ok() ? "" : learner.error().text();
+}
+
+TEST(CudaLearnerRefuses, WhatItCannotDoByName) {
+  const auto folder = make_folder({.head_dim = 64});
+  LearnerOptions options = options_of("auto");
+  options.numerics = "invariant";
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("say numerics = \"fast\""));
+  options = options_of("auto");
+  options.micro_batch_tokens = 1 << 30;
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("for micro-batches of 1073741824 tokens"));
+  options = options_of("auto");
+  options.device = "cuda:99";
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("which this machine has not: it has "));
+  options = options_of("bfloat16");
+  options.device = "cpu";
+  EXPECT_THAT(refusal_of(options, folder), HasSubstr("computes in float32"));
+  const auto mixture = make_folder({.model_type = "qwen3_moe"}, "mixture");
+  EXPECT_THAT(refusal_of(options_of("auto"), mixture), HasSubstr("a mixture of experts"));
+  const AdapterTraining training;
+  auto adapters = make_torch_adapter_learner(options_of("auto"), std::span(&training, 1), folder);
+  ASSERT_FALSE(adapters.ok());
+  EXPECT_THAT(adapters.error().text(), HasSubstr("learners of adapters cannot compute on cuda:0"));
+}
+
+LearnerUnderTest card_learner(const std::string& model_type) {
+  const TinyModel model{.model_type = model_type, .head_dim = 64};
+  return {model_type + "_on_a_card", model.vocab_size, [model](LearnerOptions options) {
+            options.device = "cuda:0";
+            options.numerics = "fast";
+            options.dtype = "float32";
+            auto learner = make_torch_learner(options, make_folder(model));
+            CHECK(learner.ok(), learner.error().text());
+            return std::move(learner).value();
+          }};
+}
+
+}  // namespace
+
+INSTANTIATE_TEST_SUITE_P(Card, LearnerConformance,
+                         ::testing::Values(card_learner("qwen3"), card_learner("llama")),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace primerl
