@@ -1,5 +1,8 @@
 #include "actors/decode/decode.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace primerl {
 namespace {
 
@@ -15,6 +18,8 @@ Contract Decode::contract() {
       .in("request", &Decode::on_request, "a prompt whose KV is complete", handles_of("engine"))
       .in("abort", &Decode::on_abort, "a request that nobody wants any more", optional_port())
       .in("update", &Decode::on_update, "a new policy version", optional_port(), latest_wins())
+      .in("hold", &Decode::on_hold, "somebody wants the engine to stand still, or to go on",
+          optional_port())
       .out("completion", &Decode::completion_, "the one answer to a request", recorded(),
            work_burst(kAnswersPerTurn))
       .out("applied", &Decode::applied_out_, "the weights are in place", optional_port(),
@@ -22,14 +27,15 @@ Contract Decode::contract() {
       .out("load", &Decode::load_, "how busy the engine is", optional_port(), recorded(),
            work_burst(1))
       .timer("weights", &Decode::take_weights, "new weights were still on their way")
+      .timer("hold", &Decode::on_hold_end, "a lease on the standing engine may have ended")
       .works()
       .state([](auto& f) {
         using D = Decode;
         engine_fields(f);
         f("running", &D::running_)("aborted", &D::aborted_)("aborted_order", &D::aborted_order_)(
-            "ended_early", &D::ended_early_)("finished", &D::finished_)(
-            "last_cause", &D::last_cause_)("num_finished", &D::num_finished_)(
-            "has_told_first_token", &D::has_told_first_token_);
+            "ended_early", &D::ended_early_)("finished", &D::finished_)("holds", &D::holds_)(
+            "held_since", &D::held_since_)("last_cause", &D::last_cause_)(
+            "num_finished", &D::num_finished_)("has_told_first_token", &D::has_told_first_token_);
       });
 }
 
@@ -93,7 +99,56 @@ Status Decode::on_abort(const Abort& abort) {
   return ok();
 }
 
+Status Decode::on_hold(const EngineHold& hold) {
+  if (hold.lease == Duration())
+    holds_.let_go(hold.owner);
+  else
+    RETURN_IF_ERROR(holds_.hold(hold.owner, hold.lease, services().now()));
+  obey_holds();
+  return ok();
+}
+
+Status Decode::on_hold_end() {
+  for (const auto& owner : holds_.expire(services().now())) {
+    services().count("holds_expired", 1);
+    services().log(LogLevel::kWarning,
+                   fmt::format("the lease of '{}' on the engine has ended by itself", owner));
+  }
+  obey_holds();
+  return ok();
+}
+
+/// What is asked to end must be able to.
+Status Decode::drain() {
+  holds_.clear();
+  obey_holds();
+  return EngineUser::drain();
+}
+
+void Decode::obey_holds() {
+  const Time now = services().now();
+  if (const auto end = holds_.next_end())
+    services().set_timer("hold", std::max(*end - now, Duration()));
+  else
+    services().cancel_timer("hold");
+  engine_->set_paused(holds_.is_held());
+  if (holds_.is_held() == held_since_.has_value()) return;
+  if (holds_.is_held()) {
+    held_since_ = now;
+    services().count("engine_pauses", 1);
+    services().log(LogLevel::kInfo,
+                   fmt::format("the engine stands still for '{}'", holds_.owners()));
+    return;
+  }
+  const Duration paused = now - *std::exchange(held_since_, std::nullopt);
+  services().count("engine_paused_ms", paused.to_milliseconds());
+  services().log(LogLevel::kInfo,
+                 fmt::format("the engine goes on after {:.3f} s", paused.to_seconds()));
+}
+
 Result<bool> Decode::work() {
+  // Of an actor that goes on from saved state the engine may be a fresh one.
+  engine_->set_paused(holds_.is_held());
   tell_first_token();
   take_finished();
   for (int64_t i = 0; i < kAnswersPerTurn && !finished_.empty(); ++i) {

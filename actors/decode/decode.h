@@ -2,6 +2,7 @@
 ///
 ///   request ->  [ decode ]
 ///   abort  ~~~>            ~~~> completion
+///   hold   ~~~>
 ///   update ~~~>            ~~~> applied, load
 ///
 /// Threads: the engine's. State: where answers go, per request. Order: completions follow the
@@ -11,6 +12,9 @@
 ///   Decode does not know of such a one (session, attempt) is 0, the request number names it;
 /// * from then on the PrefillDone is: taken over, answered with the FinishEvent that came before
 ///   it (an abort, an ended lease), or refused, when this engine knows nothing of the sequence.
+///
+/// `hold` makes the engine stand still for an owner with a lease. A timer ends the lease, so that a
+/// replay repeats it; a drain ends them all.
 #pragma once
 
 #include <deque>
@@ -18,6 +22,7 @@
 #include <optional>
 #include <string_view>
 
+#include "actors/common/engine_holds.h"
 #include "actors/common/engine_user.h"
 #include "actors/common/request_name.h"
 #include "actors/messages/generation.h"
@@ -40,6 +45,7 @@ class Decode final : public EngineUser {
   explicit Decode(const DecodeOptions& options) : options_(options) {}
 
   Result<bool> work() override;
+  Status drain() override;
   bool idle() const override;
 
  private:
@@ -70,6 +76,10 @@ class Decode final : public EngineUser {
   Status check_handle(const KvHandle& kv, RequestName name) const;
   FinishEvent refusal_of(const Error& why);
   Status on_abort(const Abort& abort);
+  Status on_hold(const EngineHold& hold);
+  Status on_hold_end();
+  /// Makes the engine do what the book says, and arms the timer for the next end.
+  void obey_holds();
 
   void take_finished();
   void answer(const FinishEvent& event);
@@ -87,6 +97,8 @@ class Decode final : public EngineUser {
   /// edge holds.
   std::map<SequenceId, Finished> ended_early_;
   std::deque<Finished> finished_;  // taken from the engine, not answered yet
+  EngineHolds holds_;
+  std::optional<Time> held_since_;  // the engine stands still
   StepRef last_cause_;
   uint64_t num_finished_ = 0;
   bool has_told_first_token_ = false;

@@ -9,14 +9,14 @@ namespace primerl {
 
 std::vector<const MessageType*> message_catalog() {
   return {
-      &message_type<Abort>(),         &message_type<Action>(),
-      &message_type<Cancel>(),        &message_type<Completion>(),
-      &message_type<EngineLoad>(),    &message_type<GenerateRequest>(),
-      &message_type<GroupEnded>(),    &message_type<Observation>(),
-      &message_type<PolicyApplied>(), &message_type<PolicyLive>(),
-      &message_type<PolicyUpdate>(),  &message_type<PrefillDone>(),
-      &message_type<Task>(),          &message_type<TrajectoryGroup>(),
-      &message_type<WeightsReady>(),
+      &message_type<Abort>(),           &message_type<Action>(),
+      &message_type<Cancel>(),          &message_type<Completion>(),
+      &message_type<EngineHold>(),      &message_type<EngineLoad>(),
+      &message_type<GenerateRequest>(), &message_type<GroupEnded>(),
+      &message_type<Observation>(),     &message_type<PolicyApplied>(),
+      &message_type<PolicyLive>(),      &message_type<PolicyUpdate>(),
+      &message_type<PrefillDone>(),     &message_type<Task>(),
+      &message_type<TrajectoryGroup>(), &message_type<WeightsReady>(),
   };
 }
 

@@ -1,7 +1,8 @@
-/// What an engine tells the router about itself: running totals and a snapshot. Newest wins.
+/// What an engine tells the router about itself, and how it is made to stand still.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "graph/message.h"
@@ -9,6 +10,7 @@
 
 namespace primerl {
 
+/// Running totals and a snapshot. Newest wins.
 struct EngineLoad {
   static constexpr std::string_view kName = "EngineLoad";
   static constexpr uint32_t kVersion = 4;
@@ -37,6 +39,22 @@ struct EngineLoad {
         "num_room", &L::num_room)("num_waiting", &L::num_waiting)("num_running", &L::num_running)(
         "num_free_blocks", &L::num_free_blocks)("num_blocks", &L::num_blocks)(
         "num_completed", &L::num_completed)("num_failed", &L::num_failed)("applied", &L::applied);
+  }
+};
+
+/// Holds an engine still for `owner`, or lets it go: its sequences keep their KV and make no token
+/// until no owner holds it. Each owner has one lease, which the next message of that name replaces;
+/// one that is not renewed ends by itself.
+struct EngineHold {
+  static constexpr std::string_view kName = "EngineHold";
+  static constexpr uint32_t kVersion = 1;
+
+  std::string owner;
+  Duration lease;  // from its arrival; 0: the owner lets go
+
+  template <class F>
+  static void fields(F& f) {
+    f("owner", &EngineHold::owner)("lease", &EngineHold::lease);
   }
 };
 

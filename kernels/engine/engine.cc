@@ -1,5 +1,7 @@
 #include "kernels/engine/engine.h"
 
+#include "graph/base/assert.h"
+
 namespace primerl {
 
 std::string_view to_string(FinishReason reason) {
@@ -20,6 +22,10 @@ std::string_view to_string(FinishReason reason) {
       return "failed";
   }
   return "refused";
+}
+
+void Engine::set_paused(bool is_paused) {
+  CHECK(!is_paused, "an engine that was not made pausable was asked to stand still");
 }
 
 }  // namespace primerl

@@ -163,6 +163,12 @@ class Engine : public Resource {
   /// room; no engine has it for more than kWeightsKeysMax.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
 
+  /// From now on it stands still, or goes on: while it is paused step() makes no step and
+  /// has_work() is false, running sequences keep their KV, and every other call works. Saying the
+  /// same again changes nothing. The engines of actors can (pausable_engine.h); any other must not
+  /// be asked to stand still.
+  virtual void set_paused(bool is_paused);
+
   /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before
   /// it looks.
   virtual WeightManifest manifest() const { return {}; }

@@ -7,6 +7,7 @@
 #include "graph/base/random.h"
 #include "graph/base/suggest.h"
 #include "graph/weight_backend.h"
+#include "kernels/engine/pausable_engine.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "kernels/text/tokenizer.h"
@@ -68,6 +69,11 @@ template <class T>
 Made as_resource(Result<std::unique_ptr<T>> made) {
   if (!made.ok()) return std::move(made).error();
   return std::unique_ptr<Resource>(std::move(made).value());
+}
+
+Made as_engine(Result<std::unique_ptr<Engine>> made) {
+  if (!made.ok()) return std::move(made).error();
+  return std::unique_ptr<Resource>(std::make_unique<PausableEngine>(std::move(made).value()));
 }
 
 std::string model_folder(const Plan& plan, const PlanResource& resource) {
@@ -204,7 +210,7 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
                                         static_cast<int32_t>(tenant.adapter.rank));
     ++options.adapter_slots;
   }
-  return as_resource(
+  return as_engine(
       torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
 }
 
@@ -227,8 +233,8 @@ std::vector<Backend> make_backends() {
       {"engine", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) -> Made {
          ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-         return as_resource(make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource),
-                                                 std::move(tokenizer)));
+         return as_engine(make_scripted_engine(options_of<ScriptedEngineOptions>(plan, resource),
+                                               std::move(tokenizer)));
        }},
       {"learner", "scripted",
        [](const Plan& plan, const PlanResource& resource, const BackendSetup&) {

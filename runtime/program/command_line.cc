@@ -181,6 +181,16 @@ void add_parsers(CLI::App& parent, const std::vector<Command>& commands,
   }
 }
 
+/// CLI11 takes the next word for the value of "--name=", and what that word said is lost.
+void refuse_empty_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return;
+    if (word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1)
+      throw CLI::ArgumentMismatch(fmt::format("'{}' has no value", word));
+  }
+}
+
 const Command* find_command(const std::vector<Command>& commands, const std::string& name) {
   for (const auto& command : commands)
     if (command.name == name) return &command;
@@ -202,6 +212,7 @@ int run_command_line(const std::string& program, const std::string& doc,
   const std::string second_word = argc > 2 ? argv[2] : "";
   const Command* chosen = find_command(commands, first_word);
   try {
+    refuse_empty_values(argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::Success& asked_for_help) {
     return app.exit(asked_for_help);

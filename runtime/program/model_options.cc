@@ -76,13 +76,18 @@ void GenerateArguments::declare_logits(Arguments& arguments) {
 Status GenerateArguments::validate() const {
   RETURN_IF_ERROR(validate_model(model));
   if (prompt.empty() == prompt_ids.empty())
-    return error(Code::kInvalid, "exactly one of --prompt and --prompt-ids is needed");
+    return error(Code::kInvalid,
+                 "exactly one of --prompt and --prompt-ids is needed, and not an empty one");
   if (special_tokens && prompt.empty())
     return error(Code::kInvalid, "--special-tokens is about --prompt, and there is none");
   if (!prompt_ids.empty()) {
     auto ids = parse_token_ids(prompt_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--prompt-ids");
   }
+  // words() could not hand an empty one on either: it would take the word behind it.
+  if (std::find(stop.begin(), stop.end(), "") != stop.end())
+    return error(Code::kInvalid, "a text of --stop is empty")
+        .note("leave --stop out where no text ends a completion");
   if (!stop_ids.empty()) {
     auto ids = parse_token_ids(stop_ids);
     if (!ids.ok()) return std::move(ids).error().while_doing("--stop-ids");

@@ -91,6 +91,11 @@ class ResumingEngine final : public TracedEngine {
     return applied;
   }
 
+  void set_paused(bool is_paused) override {
+    is_paused_ = is_paused;
+    if (look().ok()) TracedEngine::set_paused(is_paused);
+  }
+
   /// Of a cut, before the first recorded call after it.
   Status restore_state(const Blob& state) override {
     ASSIGN_OR_RETURN(flights_, read_state<EngineFlights>(state));
@@ -114,7 +119,9 @@ class ResumingEngine final : public TracedEngine {
   /// At the end of the record there is work: the sequences in flight.
   bool has_work() const override {
     if (!is_live_) return setup_.is_live();
-    return !fault_.ok() || has_news() || !backlog_.empty() || TracedEngine::has_work();
+    // One that is paused makes no room for what waits.
+    const bool can_submit = !backlog_.empty() && !is_paused_;
+    return !fault_.ok() || has_news() || can_submit || TracedEngine::has_work();
   }
 
  protected:
@@ -134,6 +141,7 @@ class ResumingEngine final : public TracedEngine {
   Status look() {
     if (is_live_ || !setup_.is_live()) return fault_;
     is_live_ = true;
+    TracedEngine::set_paused(is_paused_);
     fault_ = take_weights();
     if (!fault_.ok()) return fault_;
     std::vector<std::pair<SequenceId, FinishReason>> ended;
@@ -211,6 +219,7 @@ class ResumingEngine final : public TracedEngine {
 
   const ResumingEngineSetup setup_;
   bool is_live_ = false;
+  bool is_paused_ = false;
   Status fault_;                                  // of switching to the real engine, or of that one
   EngineFlights flights_;                         // resumed: prompts not complete again
   std::map<WeightsKey, WeightSnapshot> applied_;  // not live: what the engine is to have

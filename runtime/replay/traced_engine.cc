@@ -277,6 +277,10 @@ Status TracedEngine::restore_state(const Blob& state) {
   return engine_ == nullptr ? ok() : engine_->restore_state(state);
 }
 
+void TracedEngine::set_paused(bool is_paused) {
+  if (!is_replaying()) engine_->set_paused(is_paused);
+}
+
 /// It does not change during a run: nothing to record.
 WeightManifest TracedEngine::manifest() const {
   return engine_ == nullptr ? WeightManifest() : engine_->manifest();

@@ -29,6 +29,8 @@ class TracedEngine : public Engine {
   std::vector<PrefillEvent> take_prefilled() override;
   std::vector<FinishEvent> take_finished() override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  /// Not in the record: actors say it again, whoever generates.
+  void set_paused(bool is_paused) override;
   WeightManifest manifest() const override;
   EngineState state() const override;
   int32_t max_sequence_tokens() const override;

@@ -54,6 +54,23 @@ TEST(Commands, EveryOneRefusesAnUnknownFlagWithCode3) {
   }
 }
 
+TEST(Commands, AnEmptyValueDoesNotTakeTheWordBehindIt) {
+  const std::string graph = source_path("examples/reverse_text/graph.toml");
+  for (const auto& words : {std::vector<std::string>{"check", "--set=", graph},
+                            std::vector<std::string>{"generate", "--stop=", "--seed=5"}}) {
+    const auto end = run_graph_program(words);
+    EXPECT_EQ(end.code, 3) << end.out;
+    EXPECT_THAT(end.err, StartsWith("error: '" + words[1] + "' has no value")) << end.err;
+  }
+  const auto spaced =
+      run_graph_program({"generate", "--model", "m", "--prompt", "a", "--stop", "", "--seed", "5"});
+  EXPECT_EQ(spaced.code, 3) << spaced.out;
+  EXPECT_THAT(spaced.err, HasSubstr("a text of --stop is empty"));
+  const auto prompt = run_graph_program({"generate", "--model", "m", "--prompt", ""});
+  EXPECT_EQ(prompt.code, 3) << prompt.out;
+  EXPECT_THAT(prompt.err, HasSubstr("and not an empty one"));
+}
+
 TEST(Commands, ModelSaysWhatAFolderHoldsAndNeeds) {
   const std::string folder = source_path("examples/reverse_text/model");
   const auto end = run_graph_program({"model", folder});

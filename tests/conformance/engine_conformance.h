@@ -9,6 +9,7 @@
 #include "kernels/engine/kept_sets.h"
 #include "tests/conformance/engine_cache_conformance.h"
 #include "tests/conformance/engine_ends_conformance.h"
+#include "tests/conformance/engine_pause_conformance.h"
 #include "tests/conformance/engine_sampling_conformance.h"
 #include "tests/conformance/engine_under_test.h"
 

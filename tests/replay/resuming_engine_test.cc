@@ -55,7 +55,8 @@ class FakeEngine final : public Engine {
     calls.push_back("step");
     return ok();
   }
-  bool has_work() const override { return !waiting.empty(); }
+  bool has_work() const override { return !is_paused && !waiting.empty(); }
+  void set_paused(bool paused) override { is_paused = paused; }
 
   /// The prompt of a waiting sequence is complete.
   void complete(uint64_t id) {
@@ -70,6 +71,7 @@ class FakeEngine final : public Engine {
   }
 
   std::vector<uint64_t> waiting;
+  bool is_paused = false;
   size_t room = 100;
   std::set<uint64_t> refused;
   Status apply_fault, take_over_fault;
@@ -259,6 +261,21 @@ TEST_F(ResumingEngine, KeepsWhatTheQueueOfTheRealOneHasNoRoomFor) {
   EXPECT_THAT(real_->calls,
               ElementsAre("submit 1", "submit 2", "submit 3", "step", "submit 4", "step"));
   EXPECT_EQ(engine_->state().num_waiting, 1);
+}
+
+TEST_F(ResumingEngine, PausedInTheRecordStandsStillWhenItGoesLive) {
+  put_four_in_flight();
+  real_->room = 3;
+  in_both([](Engine& engine, FakeEngine*) { engine.set_paused(true); });
+  EXPECT_TRUE(original_->is_paused);
+  EXPECT_FALSE(real_->is_paused) << "it has nothing to do with the record";
+  resume();
+  EXPECT_TRUE(engine_->step().ok());
+  EXPECT_TRUE(real_->is_paused);
+  EXPECT_FALSE(engine_->has_work()) << "what waits here would wait in a busy loop";
+  engine_->set_paused(false);
+  EXPECT_FALSE(real_->is_paused);
+  EXPECT_TRUE(engine_->has_work());
 }
 
 TEST_F(ResumingEngine, WithJustEnoughRoomKeepsNothing) {
