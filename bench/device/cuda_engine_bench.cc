@@ -1,12 +1,16 @@
 // The engine on a CUDA device, through the Engine interface, with random bf16 weights.
 //
-//   cuda_engine_bench SHAPE FOLDER   SHAPE: 0.6b or 8b, of Qwen3; FOLDER: gets the model
+//   cuda_engine_bench SHAPE FOLDER [PART]
+//
+// SHAPE: 0.6b or 8b, of Qwen3; FOLDER: gets the model; PART: decode-1, decode-64, decode-256,
+// prefill or weights, else all.
 //
 // Bounds of one H200 (4.27 TB/s of copies, 0.8 PFLOP/s of bf16): a decode step of the 0.6B shape
 // reads 1.19 GB of weights and 22 MB of keys and values a sequence at 192 tokens: 0.28 ms alone,
 // 0.61 ms of 64, 1.6 ms of 256. Prefill of 16k tokens: 14 TFLOP of products and 31 TFLOP of causal
-// attention, of which flash attention makes 0.33 PFLOP/s: 18 and 93 ms. Beside it hf_engine.py runs
-// transformers on the same folder. Medians, [least, most].
+// attention, of which flash attention makes 0.33 PFLOP/s: 18 and 93 ms. New weights that were
+// prepared: 1.19 GB read and written, 0.56 ms. Beside it hf_engine.py runs transformers on the same
+// folder. Medians, [least, most].
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -153,12 +157,18 @@ void decode(const fs::path& folder, int32_t batch) {
   auto engine = make_on_card(folder, std::max(batch, 8), 16384, 24 * batch + 64);
   std::vector<double> seconds;
   for (int round = 0; round < 3; ++round) {
+    std::vector<double> of_round;
     for (int32_t i = 0; i < batch; ++i) submit(*engine, 128, 128);
     while (engine->state().num_running < batch) step(*engine);
     for (int i = 0; i < 100; ++i) {
       const double one = seconds_of([&] { step(*engine); });
-      if (round > 0 && i >= 4) seconds.push_back(one);
+      if (i >= 4) of_round.push_back(one);
     }
+    fmt::print("  round {}: {:.3f} ms, first ten {:.3f}, last ten {:.3f}\n", round,
+               1e3 * spread_of(of_round).median,
+               1e3 * spread_of({of_round.begin(), of_round.begin() + 10}).median,
+               1e3 * spread_of({of_round.end() - 10, of_round.end()}).median);
+    if (round > 0) seconds.insert(seconds.end(), of_round.begin(), of_round.end());
     finish(*engine, static_cast<size_t>(batch));
   }
   report(fmt::format("decode, batch {}", batch), batch, seconds);
@@ -176,33 +186,60 @@ void prefill(const fs::path& folder, int32_t count, int32_t num_prompt) {
          seconds);
 }
 
-/// How long new weights stop the engine, as a learner publishes them (fp32) and as they are held.
-void apply_weights(const fs::path& folder, const TensorTable& table, bool is_small) {
-  auto engine = make_on_card(folder, 8, 1024, 256);
+/// New versions of `tensors`, of which every other one is prepared while 64 sequences decode: how
+/// long apply() stops the engine, how long it takes to prepare, and what that costs the steps.
+void apply_weights(Engine& engine, std::vector<WeightTensor> tensors, const std::string& type) {
+  WeightSnapshot snapshot{{}, engine.state().versions.of({}), std::move(tensors)};
+  double bytes = 0;
+  for (const auto& tensor : snapshot.tensors) bytes += static_cast<double>(tensor.bytes.size());
+  std::vector<double> stopped, stopped_prepared, preparing, steps;
+  for (int round = 0; round < 10; ++round) {
+    snapshot.version = PolicyVersion(snapshot.version.is_none() ? 0 : snapshot.version.value + 1);
+    const auto version = std::make_shared<const WeightSnapshot>(snapshot);
+    const bool is_prepared = round % 2 == 1;
+    if (is_prepared) {
+      for (int32_t i = 0; i < 64; ++i) submit(engine, 128, 20000);
+      while (engine.state().num_running < 64) step(engine);
+      for (int i = 0; i < 8; ++i) step(engine);
+      preparing.push_back(seconds_of([&] {
+        while (!engine.prepare(version)) steps.push_back(seconds_of([&] { step(engine); }));
+      }));
+    }
+    (is_prepared ? stopped_prepared : stopped).push_back(seconds_of([&] {
+      CHECK(engine.apply(*version).ok(), "refused");
+    }));
+    step(engine);
+    for (uint64_t id = last_id; is_prepared && id > last_id - 64; --id)
+      engine.abort(SequenceId(id));
+    while (engine.has_work()) step(engine);
+    static_cast<void>(engine.take_finished());
+  }
+  const auto print = [](const std::string& what, const std::vector<double>& values) {
+    const Spread spread = spread_of(values);
+    fmt::print("  {:<32} {:.3f} ms [{:.3f}, {:.3f}]\n", what, 1e3 * spread.median,
+               1e3 * spread.least, 1e3 * spread.most);
+  };
+  fmt::print("new weights from {}, {:.2f} GB; {}\n", type, 1e-9 * bytes, engine.describe());
+  print("stop, not prepared", stopped);
+  print("stop, prepared", stopped_prepared);
+  print("to prepare, 64 decode", preparing);
+  if (!steps.empty()) print("a step meanwhile", steps);
+  std::fflush(stdout);
+}
+
+/// As a learner publishes them, in fp32, and as they are held.
+void new_weights(const fs::path& folder, const TensorTable& table, bool is_small) {
+  auto engine = make_on_card(folder, 64, 16384, 64 * 128);
   auto tensors = read_model_tensors(folder).value();
   if (is_small) {
     std::vector<float> flat(static_cast<size_t>(table.count()));
     CHECK(fill_parameters(table, tensors, flat.data()).ok(), "not the model's");
-    WeightSnapshot snapshot{{}, PolicyVersion(0), copy_parameters(table, flat.data())};
-    std::vector<double> seconds;
-    for (int64_t version = 1; version <= 5; ++version) {
-      snapshot.version = PolicyVersion(version);
-      seconds.push_back(seconds_of([&] { CHECK(engine->apply(snapshot).ok(), "refused"); }));
-    }
-    fmt::print("new weights from fp32: {:.1f} ms, {:.2f} GB\n", 1e3 * spread_of(seconds).median,
-               4e-9 * static_cast<double>(table.num_parameters()));
+    apply_weights(*engine, copy_parameters(table, flat.data()), "fp32");
   }
-  WeightSnapshot snapshot{{}, PolicyVersion(10), tensors};
-  std::vector<double> seconds;
-  for (int64_t version = 10; version < 15; ++version) {
-    snapshot.version = PolicyVersion(version);
-    seconds.push_back(seconds_of([&] { CHECK(engine->apply(snapshot).ok(), "refused"); }));
-  }
-  fmt::print("new weights from bf16: {:.1f} ms, {:.2f} GB\n", 1e3 * spread_of(seconds).median,
-             2e-9 * static_cast<double>(table.num_parameters()));
+  apply_weights(*engine, std::move(tensors), "bf16");
 }
 
-int run(const std::string& name, const fs::path& folder) {
+int run(const std::string& name, const fs::path& folder, const std::string& part) {
   fs::create_directories(folder);
   const QwenShape shape = shape_of(name);
   write_qwen_config(shape, folder);
@@ -212,10 +249,13 @@ int run(const std::string& name, const fs::path& folder) {
     CHECK(write_safetensors(folder / "model.safetensors", random_tensors(table)).ok(), "no disk");
   fmt::print("Qwen3 {} shape, {:.3f} G parameters, bf16, cuda:0\n", name,
              1e-9 * static_cast<double>(table.num_parameters()));
-  for (const int32_t batch : {1, 64, 256}) decode(folder, batch);
-  prefill(folder, 1, 16384);
-  prefill(folder, 16, 1024);
-  apply_weights(folder, table, name == "0.6b");
+  for (const int32_t batch : {1, 64, 256})
+    if (part.empty() || part == fmt::format("decode-{}", batch)) decode(folder, batch);
+  if (part.empty() || part == "prefill") {
+    prefill(folder, 1, 16384);
+    prefill(folder, 16, 1024);
+  }
+  if (part.empty() || part == "weights") new_weights(folder, table, name == "0.6b");
   return 0;
 }
 
@@ -223,10 +263,10 @@ int run(const std::string& name, const fs::path& folder) {
 }  // namespace primerl::bench
 
 int main(int argc, char** argv) {
-  const std::string shape = argc == 3 ? argv[1] : "";
+  const std::string shape = argc == 3 || argc == 4 ? argv[1] : "";
   if (shape != "0.6b" && shape != "8b") {
-    fmt::print(stderr, "usage: cuda_engine_bench 0.6b|8b FOLDER\n");
+    fmt::print(stderr, "usage: cuda_engine_bench 0.6b|8b FOLDER [PART]\n");
     return 2;
   }
-  return primerl::bench::run(shape, argv[2]);
+  return primerl::bench::run(shape, argv[2], argc == 4 ? argv[3] : "");
 }

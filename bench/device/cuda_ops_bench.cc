@@ -125,7 +125,14 @@ void swiglus() {
   });
 }
 
-void attention(int64_t rows, int32_t length) {
+/// How the blocks of a cache lie: heads within places, as a row of the cache is written, or places
+/// within heads; and in the order of the sequences, or in any.
+struct CacheOrder {
+  bool is_by_head = true;
+  bool is_scattered = true;
+};
+
+void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
   const int64_t d = kHeads.head_dim, kv_width = kHeads.num_kv_heads * d;
   constexpr int32_t kBlock = 16;
   const int64_t blocks = (length + kBlock - 1) / kBlock;
@@ -133,7 +140,8 @@ void attention(int64_t rows, int32_t length) {
   const Buffer keys = numbers(slots * kv_width), values = numbers(slots * kv_width);
   Ints order = rising(rows * blocks);
   RandomStream random(3);
-  for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
+  if (by.is_scattered)
+    for (size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
   const Buffer table(order), lengths(Ints(static_cast<size_t>(rows), length));
   const Buffer q = numbers(rows * kHeads.num_heads * d), out = numbers(rows * kHeads.num_heads * d);
   const int32_t splits = decode_splits(rows, kHeads, length, kProcessors);
@@ -149,10 +157,16 @@ void attention(int64_t rows, int32_t length) {
                            .num_splits = splits,
                            .out = out.get(),
                            .workspace = work.as<float>()};
-  args.cache = {keys.get(), values.get(), kBlock, kBlock * kv_width, d, kBlock * d};
+  args.cache = {keys.get(),
+                values.get(),
+                kBlock,
+                kBlock * kv_width,
+                by.is_by_head ? d : kv_width,
+                by.is_by_head ? kBlock * d : d};
   const double bytes = 2.0 * kElement * static_cast<double>(rows * kv_width) * length;
-  report(fmt::format("attention, {} x {} keys, {} splits", rows, length, splits), bytes,
-         [&](Stream stream) { return decode_attention(args, stream); });
+  report(fmt::format("attention, {} x {} keys, {} splits, by {}{}", rows, length, splits,
+                     by.is_by_head ? "head" : "place", by.is_scattered ? "" : ", in order"),
+         bytes, [&](Stream stream) { return decode_attention(args, stream); });
 }
 
 void cross_entropies() {
@@ -254,6 +268,8 @@ void all() {
   attention(64, 192);
   attention(64, 4096);
   attention(256, 192);
+  for (const bool is_by_head : {true, false})
+    for (const bool is_scattered : {true, false}) attention(64, 1024, {is_by_head, is_scattered});
   cross_entropies();
   samples(64, "plain", {.seed = 1});
   samples(64, "greedy", {.seed = 1, .inverse_temperature = 0});

@@ -155,6 +155,15 @@ class Engine : public Resource {
   virtual std::vector<PrefillEvent> take_prefilled() = 0;
   virtual std::vector<FinishEvent> take_finished() = 0;
 
+  /// Begins to bring `snapshot` to where apply() of the same memory stops the engine for the
+  /// shortest; steps go on meanwhile. Whether there is nothing left to do: else ask again, or
+  /// apply(), which waits for the rest. One at a time: another takes its place. It changes no
+  /// token and is never needed; what is wrong with a snapshot is apply()'s to say. By default
+  /// there is nothing to do.
+  virtual bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+    (void)snapshot;
+    return true;
+  }
   /// Replaces all weights of the snapshot's key between two steps; those of other keys stay.
   /// Sequences in flight keep their KV and go on. Applying the version that the key has already
   /// does nothing; an engine as made has none applied, so that a tenant's first tokens may be asked

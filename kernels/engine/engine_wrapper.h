@@ -19,6 +19,9 @@ class EngineWrapper : public Engine {
   void expire(SequenceId id) override { engine_->expire(id); }
   std::vector<PrefillEvent> take_prefilled() override { return engine_->take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return engine_->take_finished(); }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    return engine_->prepare(snapshot);
+  }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     return engine_->apply(snapshot);
   }

@@ -190,6 +190,44 @@ TEST_P(CudaEngineTest, NewWeightsCountFromTheNextStepOn) {
   expect_alike(run_all(*card, requests), run_all(*cpu, requests));
 }
 
+TEST_P(CudaEngineTest, WeightsThatWerePreparedAreTheSame) {
+  const auto snapshot_of = [](int64_t seed, int64_t version, int32_t head_dim) {
+    TinyModel other = model_of(head_dim);
+    other.seed = seed;
+    return testing::make_snapshot(other, PolicyVersion(version));
+  };
+  const auto second = snapshot_of(2, 1, GetParam()), third = snapshot_of(3, 2, GetParam());
+  auto requests = many_requests(0);
+  auto card = made(options_on("cuda:0"), folder_), cpu = made(options_on("cpu"), folder_);
+  // Steps go on with the old weights, also once the new ones are there.
+  while (!card->prepare(second)) ASSERT_TRUE(card->step().ok());
+  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+
+  const auto apply = [&](const WeightSnapshot& snapshot, const std::string& salt) {
+    for (Engine* engine : {card.get(), cpu.get()}) {
+      const auto applied = engine->apply(snapshot);
+      ASSERT_TRUE(applied.ok()) << applied.error().text();
+    }
+    EXPECT_TRUE(card->prepare(std::make_shared<const WeightSnapshot>(snapshot)));  // it has them
+    for (auto& one : requests) one.salt = salt;
+    expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+  };
+  apply(*second, "main:2");
+  // Another takes its place before it may be there; what is not waited for is applied all the same.
+  card->prepare(snapshot_of(4, 5, GetParam()));
+  card->prepare(third);
+  apply(*third, "main:3");
+  // What was prepared is not what is applied.
+  card->prepare(third);
+  card->prepare(snapshot_of(5, 6, GetParam()));
+  apply(*snapshot_of(6, 4, GetParam()), "main:4");
+  // Tensors of another model are refused when they are applied, and the weights stay.
+  const auto misfit = snapshot_of(7, 8, GetParam() == 64 ? 16 : 64);
+  EXPECT_TRUE(card->prepare(misfit));
+  EXPECT_FALSE(card->apply(*misfit).ok());
+  expect_alike(run_all(*card, requests), run_all(*cpu, requests));
+}
+
 TEST_P(CudaEngineTest, Bf16IsNearTheCpusFp32) {
   std::vector<SequenceRequest> requests;
   for (uint64_t id = 1; id <= 8; ++id) {

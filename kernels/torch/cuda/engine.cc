@@ -59,15 +59,15 @@ bool is_drawn_on_host(const Sequence& sequence) {
 }  // namespace
 
 CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
-                       const CardStream& stream, int32_t num_processors,
+                       const CardStream& stream, const CardFacts& card, bool has_second_set,
                        std::shared_ptr<const Tokenizer> tokenizer)
     : options_(options),
       config_(config),
       table_(config_),
-      num_processors_(num_processors),
+      num_processors_(card.num_processors),
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
-      weights_(table_, type_on_card(options), stream_),
+      weights_(table_, type_on_card(options), stream_, has_second_set),
       decoder_(config_, weights_, stream_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
@@ -82,7 +82,7 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
   cache_ = {at::zeros(shape, on_card.dtype(weights_.type())),
             at::zeros(shape, on_card.dtype(weights_.type())), options.block_size};
   workspace_ =
-      at::zeros({workspace_of(options, config_, num_processors)}, on_card.dtype(at::kFloat));
+      at::zeros({workspace_of(options, config_, num_processors_)}, on_card.dtype(at::kFloat));
 }
 
 /// What is freed may still be read by what was launched.
@@ -111,10 +111,20 @@ Status CudaEngine::submit(SequenceRequest request) {
   return scheduler_.submit(std::move(request));
 }
 
+/// What is not to be applied is not prepared either.
+bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (!check_key(snapshot->key).ok()) return true;
+  if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
+  return weights_.prepare(snapshot);
+}
+
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(check_key(snapshot.key));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  RETURN_IF_ERROR(at_boundary("new weights", [&] { return load(snapshot.tensors); }));
+  RETURN_IF_ERROR(at_boundary("new weights", [&] {
+    const CardStream::Use use(stream_);
+    return weights_.apply(snapshot);
+  }));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }
@@ -129,10 +139,11 @@ WeightManifest CudaEngine::manifest() const {
 std::string CudaEngine::describe() const {
   const EngineState now = scheduler_.state();
   return fmt::format(
-      "{} running, {} held, {} waiting, {} of {} blocks free, {} on {}, {} graphs", now.num_running,
-      now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
+      "{} running, {} held, {} waiting, {} of {} blocks free, {} on {}, {} graphs{}",
+      now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
-      options_.device, graphs_.size());
+      options_.device, graphs_.size(),
+      weights_.has_second_set() ? "" : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
@@ -343,16 +354,22 @@ namespace {
 constexpr double kReserveBytes = 1.5e9;  // of libtorch's workspaces, graphs and gathered keys
 constexpr double kGigabytes = 1e9;
 
+double weight_bytes(const EngineOptions& options, const ModelConfig& config) {
+  return static_cast<double>(TensorTable(config).count()) *
+         static_cast<double>(at::elementSize(type_on_card(options)));
+}
+
+/// With one set of weights.
 double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const auto size = static_cast<int64_t>(at::elementSize(type_on_card(options)));
   const AttentionSpec& spec = config.attention;
-  const double weights = static_cast<double>(TensorTable(config).count());
   const double cache = 2.0 * config.num_layers() * static_cast<double>(options.kv_blocks) *
                        options.block_size * spec.num_kv_heads * spec.head_dim;
   const double rows = CardDecoder::bytes_needed(
       config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
       options.max_sequence_tokens);
-  return (weights + cache) * static_cast<double>(size) + rows + kReserveBytes;
+  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows +
+         WeightUpload::bytes_needed() + kReserveBytes;
 }
 
 Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config,
@@ -389,7 +406,9 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
     use_threads(options.threads);
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
-    auto engine = std::make_unique<CudaEngine>(options, config, stream, card.num_processors,
+    const bool has_second_set =
+        bytes_on_card(options, config) + weight_bytes(options, config) <= card.free_bytes;
+    auto engine = std::make_unique<CudaEngine>(options, config, stream, card, has_second_set,
                                                std::move(tokenizer));
     Status loaded = engine->load(tensors);
     if (!loaded.ok()) return Error(loaded.error()).while_doing(model_folder.string());

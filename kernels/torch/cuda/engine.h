@@ -17,6 +17,7 @@
 
 #include "kernels/engine/batch_scheduler.h"
 #include "kernels/torch/cuda/attention.h"
+#include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decode_graphs.h"
 #include "kernels/torch/cuda/step_memory.h"
 #include "kernels/torch/inference/sampler.h"
@@ -25,10 +26,11 @@ namespace primerl {
 
 class CudaEngine final : public Engine {
  public:
-  /// As make_cuda_engine() does it: `options` are resolved and were checked. Under a Use of
-  /// `stream`, of which it keeps a copy.
+  /// As make_cuda_engine() does it, which knows whether a second set of weights fits: `options` are
+  /// resolved and were checked. Under a Use of `stream`, of which it keeps a copy.
   CudaEngine(const EngineOptions& options, const ModelConfig& config, const CardStream& stream,
-             int32_t num_processors, std::shared_ptr<const Tokenizer> tokenizer);
+             const CardFacts& card, bool has_second_set,
+             std::shared_ptr<const Tokenizer> tokenizer);
   ~CudaEngine() override;
 
   /// Fills the weights with what a folder has: they are of no version until one is applied.
@@ -44,6 +46,7 @@ class CudaEngine final : public Engine {
   void expire(SequenceId id) override { scheduler_.expire(id); }
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   /// As a TorchLearner publishes them, in fp32.
   WeightManifest manifest() const override;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -28,8 +29,12 @@ Status done(cudaError_t code, std::string_view what);
 
 class CardStream {
  public:
-  explicit CardStream(int32_t card)
-      : stream_(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(card))) {}
+  /// Work of a low one waits where the device has not room for both.
+  enum class Urgency { kHigh, kLow };
+
+  explicit CardStream(int32_t card, Urgency urgency = Urgency::kHigh)
+      : stream_(c10::cuda::getStreamFromPool(urgency == Urgency::kHigh,
+                                             static_cast<c10::DeviceIndex>(card))) {}
 
   /// Makes the device and the stream the calling thread's, until it dies.
   class Use {
@@ -50,6 +55,8 @@ class CardStream {
   /// `rows` rows of `width` bytes, `stride` apart in both.
   Status copy_rows(void* to, const void* from, size_t stride, size_t width, size_t rows) const;
 
+  /// `event` happens when what was launched so far is done.
+  void record(c10::Event& event) const { event.record(stream_.unwrap()); }
   /// Until all that was launched is done; kDeadline after kCardWaitMax.
   Status wait() const;
 

@@ -1,17 +1,20 @@
 /// The weights of an engine on a CUDA device: all parameters in one flat buffer of one type, laid
 /// out as the table says (models/tensors.h).
 ///
-/// Addresses are fixed for life, so that captured graphs see new weights. What is loaded is
-/// converted on the device, in parts of bounded size. One thread.
+/// Addresses are fixed for life, so that captured graphs see new weights. Where there is room for a
+/// second set, prepare() fills that one while steps go on, and load() is one copy within the
+/// device. One thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "kernels/models/tensors.h"
-#include "kernels/torch/cuda/stream.h"
+#include "kernels/torch/cuda/weight_stage.h"
 
 namespace primerl {
 
@@ -24,7 +27,8 @@ struct CardLinear {
 class CardWeights {
  public:
   /// `table` and `stream` outlive it; `type` is kFloat or kBFloat16. All weights are 0.
-  CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream);
+  CardWeights(const TensorTable& table, at::ScalarType type, const CardStream& stream,
+              bool has_second_set);
 
   at::ScalarType type() const { return type_; }
   /// [of the parameter's shape], a view; undefined: the model has none of that name.
@@ -33,18 +37,21 @@ class CardWeights {
   const void* data(std::string_view name) const;
   CardLinear linear(std::string_view name) const;
 
-  /// Takes what a folder or a snapshot has; all or nothing (tensors.h). Has read all of it when it
-  /// returns.
+  bool has_second_set() const { return stage_.has_value(); }
+  /// Takes what a folder has; all or nothing (tensors.h). Has read all of it when it returns.
   Status load(const std::vector<WeightTensor>& tensors);
+  /// Begins to fill the second set; whether there is nothing to wait for.
+  bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
+  /// As load(), from the second set if that has been prepared from the same memory.
+  Status apply(const WeightSnapshot& snapshot);
 
  private:
-  void copy(const WeightTensor& tensor, const TensorSlice& slice);
-
   const TensorTable& table_;
   const at::ScalarType type_;
   const CardStream& stream_;
-  at::Tensor flat_;   // [table.count()]
-  at::Tensor stage_;  // [bytes] of what comes in another type
+  at::Tensor flat_;  // [table.count()]
+  WeightUpload upload_;
+  std::optional<WeightStage> stage_;  // after what it uses
 };
 
 }  // namespace primerl

@@ -1,0 +1,49 @@
+/// A second set of an engine's weights, which is filled while steps go on.
+///
+/// Owns the buffer and the thread that fills it; begin(), holds() and wait() are the engine's
+/// thread's. What was begun keeps its snapshot, so that the same bytes are known by their address.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "kernels/torch/cuda/weight_upload.h"
+
+namespace primerl {
+
+class WeightStage {
+ public:
+  /// `table` and `upload` outlive it; nobody else uses `upload` between begin() and wait() or
+  /// stop().
+  WeightStage(const TensorTable& table, const at::Tensor& like, WeightUpload& upload);
+  ~WeightStage() { stop(); }
+
+  /// Fills the buffer with `snapshot`, on another thread; what was begun before is given up.
+  /// Tensors that are not the model's: nothing is begun.
+  Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
+  /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
+  bool holds(const WeightSnapshot& snapshot) const;
+  /// Whether wait() would not wait.
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  /// Until the buffer is filled; what came of it. It holds nothing if that failed.
+  Status wait();
+  /// Gives up what was begun; it holds nothing.
+  void stop();
+
+  const at::Tensor& flat() const { return flat_; }
+
+ private:
+  const TensorTable& table_;
+  WeightUpload& upload_;
+  const at::Tensor flat_;
+  std::shared_ptr<const WeightSnapshot> snapshot_;
+  TensorMatch match_;
+  std::atomic<bool> is_done_ = true;
+  Status outcome_;  // of the thread, once it is done
+  std::jthread thread_;
+};
+
+}  // namespace primerl

@@ -1,0 +1,49 @@
+/// Brings weights from the host's memory into a flat buffer of a CUDA device.
+///
+/// Owns a stream and two pinned parts: while one is copied to the device the host fills the other,
+/// so that pageable memory is read at the speed of the host and nothing waits for a copy of it.
+/// What comes in another type is converted on the device. One thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <array>
+#include <stop_token>
+
+#include "kernels/models/tensors.h"
+#include "kernels/torch/cuda/stream.h"
+
+namespace primerl {
+
+class WeightUpload {
+ public:
+  /// Into buffers of `type` (kFloat or kBFloat16) on `device`.
+  WeightUpload(at::ScalarType type, c10::Device device);
+
+  /// Fills `flat`, which nobody uses meanwhile; all of it is there when this returns ok. Gives up
+  /// between two parts when `stop` asks for it (kUnavailable). Uses the calling thread's device.
+  Status run(const TensorMatch& match, const at::Tensor& flat, const std::stop_token& stop);
+
+  /// Bytes that it allocates on the device.
+  static double bytes_needed();
+
+ private:
+  struct Part {
+    at::Tensor host, device;  // [bytes], the host's pinned
+    c10::Event is_read{c10::DeviceType::CUDA};
+  };
+
+  Status copy(const TensorMatch::Source& source, const at::Tensor& flat,
+              const std::stop_token& stop);
+  /// Until what `part` held has been read.
+  Status await(Part& part) const;
+
+  const at::ScalarType type_;
+  const CardStream stream_;
+  std::array<Part, 2> parts_;
+  size_t now_ = 0;    // the part that is filled
+  int64_t used_ = 0;  // bytes of it
+};
+
+}  // namespace primerl
