@@ -97,6 +97,9 @@ struct Tenant {
   int64_t keep_last = 2;             // checkpoints kept; 0 = all
   int64_t straggler_wait_ms = 0;     // how long a batch waits for an older group
   int64_t inflight = 0;              // rollouts at once; 0 = `max_inflight` of the node alone
+  /// Of engines and learner, in tokens, while others want them too. 0 in a file: an equal part of
+  /// what the other tenants leave; here the part itself, above 0.
+  double share = 0;
   // Not a key: most rollouts at once, the sum over the nodes that open them.
   int64_t inflight_max = 0;
   Duration rollout_timeout = Duration::seconds(120);     // from dispatch to reward

@@ -91,7 +91,6 @@ Contract Trainer::contract() {
       .stops_on_error()
       .single()
       .one_tenant()
-      // Without fault_: the turn after the one that sets it ends the run.
       .state([](auto& f) {
         using T = Trainer;
         f("num_resumes", &T::num_resumes_)("limits", &T::limits_)("version", &T::version_)(
@@ -101,7 +100,8 @@ Contract Trainer::contract() {
             "num_stale_tokens", &T::num_stale_tokens_)("num_skipped", &T::num_skipped_)(
             "num_lost", &T::num_lost_)("why_lost", &T::why_lost_)(
             "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
-            "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_);
+            "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
+            "fault", &T::fault_)("is_in_line", &T::is_in_line_);
       });
 }
 
@@ -172,10 +172,14 @@ Status Trainer::on_straggler() {
 
 Result<bool> Trainer::work() {
   tell_taken();
-  if (fault_) return *fault_;
+  if (fault_ && std::exchange(fault_->is_told, true)) return false;
+  if (fault_) return fault_->error();
   if (!is_published_) {
     const Status published = publish(version_.value >= tenant().max_steps);
-    if (!published.ok()) return give_up(published.error()).error();
+    if (!published.ok()) {
+      give_up(published.error());
+      return true;
+    }
     last_end_ = services().now();
     return true;
   }
@@ -185,24 +189,36 @@ Result<bool> Trainer::work() {
   if (is_due && checkpointed_ != version_.value && !is_done_) {
     // A turn of its own: when the disk is full, what the step said has already left.
     const Status saved = checkpoint();
-    if (!saved.ok()) return give_up(saved.error()).error();
+    if (!saved.ok()) give_up(saved.error());
     return true;
   }
   if (is_last && !is_done_) {
     is_done_ = true;
     end_all(pool_.take_all(), RolloutEnd::kCancelled, "the last step is taken");
     update_flow();
+    (void)take_turn(false);
     services().finish(tenant_);
     return false;
   }
-  if (is_done_ || !batch_is_ready()) return false;
+  const bool is_ready = !is_done_ && batch_is_ready();
+  if (!take_turn(is_ready)) return is_ready;
   RETURN_IF_ERROR(train());
   update_flow();
   return true;
 }
 
+/// Other tenants may have a batch for the same learner.
+bool Trainer::take_turn(bool is_ready) {
+  if (tenant().share <= 0 || tenant().share >= 1) return is_ready;
+  if (!is_ready && !is_in_line_) return false;
+  is_in_line_ = is_ready;
+  const int64_t num_tokens =
+      is_ready ? std::max<int64_t>(pool_.num_tokens_of_oldest(num_groups()), 1) : 0;
+  return learner_->take_turn(tenant_, num_tokens, services().delivery().ref.step);
+}
+
 bool Trainer::batch_is_ready() {
-  const auto count = static_cast<size_t>(tenant().groups_per_batch());
+  const size_t count = num_groups();
   if (pool_.size() < count) return false;
   if (waited_ || tenant().straggler_wait_ms == 0) return true;
   const bool has_straggler =
@@ -217,7 +233,7 @@ bool Trainer::batch_is_ready() {
 }
 
 Status Trainer::train() {
-  const auto groups = pool_.take_oldest(static_cast<size_t>(tenant().groups_per_batch()));
+  const auto groups = pool_.take_oldest(num_groups());
   if (is_waiting_) services().cancel_timer("straggler");
   is_waiting_ = waited_ = false;
   const Time began = services().now();
@@ -246,8 +262,7 @@ Status Trainer::train() {
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("overtaken: version {} is made", version_));
   const Status published = publish(version_.value >= tenant().max_steps);
-  // What the step said must leave: the fault is returned by the next turn.
-  if (!published.ok()) fault_ = give_up(published.error()).error();
+  if (!published.ok()) give_up(published.error());
   return ok();
 }
 
@@ -265,9 +280,8 @@ void Trainer::end_skipped(const std::vector<PooledGroup>& groups, const std::str
   services().count("steps_skipped", 1);
   end_all(groups, RolloutEnd::kFailed, "the step was skipped: " + reason);
   if (++num_skipped_ < options_.skipped_max) return;
-  fault_ = give_up(error(Code::kInvalid, "{} steps in a row were skipped, the last because: {}",
-                         num_skipped_, reason))
-               .error();
+  give_up(error(Code::kInvalid, "{} steps in a row were skipped, the last because: {}",
+                num_skipped_, reason));
 }
 
 void Trainer::end_group(const PooledGroup& pooled, RolloutEnd end, const std::string& reason) {
@@ -301,21 +315,25 @@ void Trainer::end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std
 
 Status Trainer::fail_when_nothing_trains() {
   if (num_lost_ < options_.lost_batches_max * tenant().groups_per_batch() || fault_) return ok();
-  fault_ = give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on, {}",
-                         num_lost_, why_lost_.most_frequent())
-                       .note("rollouts.jsonl says why each one did"))
-               .error();
+  give_up(error(Code::kInvalid, "{} groups in a row ended without being trained on, {}", num_lost_,
+                why_lost_.most_frequent())
+              .note("rollouts.jsonl says why each one did"));
   return ok();
 }
 
-/// Nothing more is trained, and the run ends as failed: the caller, or the next turn, returns it.
-Status Trainer::give_up(Error fault) {
+Error Trainer::Fault::error() const {
+  Error error(static_cast<Code>(code), message);
+  for (const auto& note : notes) (void)std::move(error).note(note);
+  return error;
+}
+
+void Trainer::give_up(Error fault) {
   is_done_ = true;
-  fault_ = fault;
+  if (checkpointed_ > 0)
+    (void)std::move(fault).note(fmt::format("the newest checkpoint is of step {}", checkpointed_));
+  fault_ = Fault{static_cast<uint8_t>(fault.code()), fault.message(), fault.notes(), false};
   services().log(LogLevel::kError, fault.text());
   services().stop_on_error();
-  services().finish(tenant_);
-  return fault;
 }
 
 void Trainer::tell_taken() {
@@ -377,10 +395,10 @@ void Trainer::update_flow() {
 Status Trainer::drain() {
   tell_taken();
   is_done_ = true;
+  (void)take_turn(false);
   end_all(pool_.take_all(), RolloutEnd::kCancelled, "the run ends");
   update_flow();
-  if (fault_) return *fault_;
-  if (!is_published_ || checkpointed_ == version_.value) return ok();
+  if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
   return checkpoint();
 }
 

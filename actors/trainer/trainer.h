@@ -11,6 +11,8 @@
 /// Members are judged one by one as their group comes, by the learner's limits: one that cannot
 /// train fails alone, and the group goes on with the others while two are left (supervised: one).
 ///
+/// Where several tenants share the learner, a complete batch waits for its turn (learner_turns.h).
+///
 /// A step that the learner skips (a gradient that is not finite) ends its groups as failed and
 /// makes no version: the groups count as lost, so the gate lets as many new ones open under the
 /// live version and the batch is collected again. After `skipped_max` of them in a row the node
@@ -60,12 +62,29 @@ class Trainer final : public Actor {
     }
   };
 
+  /// Why the tenant cannot go on: what a handler said before it has left when work() returns it.
+  struct Fault {
+    uint8_t code = 0;  // Code
+    std::string message;
+    std::vector<std::string> notes;
+    bool is_told = false;
+
+    Error error() const;
+    template <class F>
+    static void fields(F& f) {
+      f("code", &Fault::code)("message", &Fault::message)("notes", &Fault::notes)("is_told",
+                                                                                  &Fault::is_told);
+    }
+  };
+
   Status on_group(const TrajectoryGroup& group);
   Status on_straggler();
 
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);
   bool batch_is_ready();
+  bool take_turn(bool is_ready);
+  size_t num_groups() const { return static_cast<size_t>(tenant().groups_per_batch()); }
   Status train();
   void end_skipped(const std::vector<PooledGroup>& groups, const std::string& reason);
   void end_group(const PooledGroup& group, RolloutEnd end, const std::string& reason);
@@ -75,7 +94,9 @@ class Trainer final : public Actor {
   void tell_taken();
   Status checkpoint();
   void update_flow();
-  Status give_up(Error fault);
+  /// Nothing more is trained. work() returns the fault: the run ends as failed, or goes on for the
+  /// other tenants.
+  void give_up(Error fault);
   const Tenant& tenant() const { return services().tenant(tenant_); }
 
   const TrainerOptions options_;
@@ -102,8 +123,9 @@ class Trainer final : public Actor {
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler, timer armed
   bool waited_ = false;      // the next batch waits no more
+  bool is_in_line_ = false;  // of the learner, with others
   bool is_done_ = false;
-  std::optional<Error> fault_;
+  std::optional<Fault> fault_;
   Out<WeightsReady> weights_out_;
   Out<GroupEnded> ended_;
 };

@@ -13,6 +13,7 @@ void check_graph(Draft& draft) {
   bind_nodes(draft);
   bind_places(draft);
   count_inflight(draft);
+  share_out(draft);
   resolve_edges(draft);
   for (const auto rule : {check_nodes_exist,     check_tenants_exist, check_drain,
                           check_batches,         check_inflight,      check_sequence_lengths,

@@ -186,6 +186,10 @@ constexpr ErrorCode kCodes[] = {
      "A group starts only when all its rollouts may be in flight, so with max_inflight smaller "
      "than "
      "group_size no group would ever start."},
+    {"G063", "more is promised than there is",
+     "A tenant's share is its part of engines and learner while others want them too. The shares "
+     "of all tenants are 1 together at most, and tenants without one divide what is left, so that "
+     "must be more than nothing."},
     {"G064", "longer than the model",
      "seq_len is the longest trajectory in tokens, and the model's positions end before that. Left "
      "out, seq_len is the smaller of 2048 and the model's limit."},

@@ -143,6 +143,30 @@ void count_inflight(Draft& draft) {
   }
 }
 
+void share_out(Draft& draft) {
+  constexpr double kSlack = 1e-9;  // ten times 0.1 is not exactly 1
+  double given = 0;
+  int64_t num_open = 0;
+  const DraftTenant* last = nullptr;
+  for (const auto& each : draft.tenants) {
+    given += each.tenant.share;
+    num_open += each.tenant.share == 0 ? 1 : 0;
+    if (each.tenant.share > 0) last = &each;
+  }
+  const double rest = 1 - given;
+  if (rest < (num_open > 0 ? kSlack : -kSlack) && last != nullptr)
+    draft.diagnostics
+        .error("G063", value_span(*last->spec, "share"), "the shares of the tenants are {:.6g}{}",
+               given,
+               num_open == 0 ? std::string(" together")
+                             : fmt::format(", so nothing is left for {} without one", num_open))
+        .note("a share is a part of 1")
+        .suggest("write smaller shares, or leave them all out: then all tenants are alike");
+  for (auto& each : draft.tenants)
+    if (each.tenant.share == 0)
+      each.tenant.share = std::max(rest, kSlack) / static_cast<double>(num_open);
+}
+
 void check_inflight(Draft& draft) {
   const DraftTenant* largest = nullptr;
   for (const auto& tenant : draft.tenants)

@@ -94,6 +94,9 @@ OptionSet make_tenant_options() {
                  "how long a batch waits for an older group")
           .field("inflight", &T::inflight, count_from(0) | unit("rollouts"),
                  "rollouts at once; 0 is max_inflight of the rollout node")
+          .field("share", &T::share, zero_or(above_up_to(0, 1)),
+                 "part of engines and learner while other tenants want them too; 0 is an equal "
+                 "part of what the others leave")
           .field("rollout_timeout", &T::rollout_timeout, above(0),
                  "from the start of a rollout to its reward")
           .field("environment_timeout", &T::environment_timeout, above(0),

@@ -18,6 +18,13 @@ uint64_t prompt_hash(const SequenceRequest& request) {
 
 bool was_taken_over(const Sequence* sequence) { return sequence->was_taken_over; }
 
+template <class Condition>
+int32_t count_of(const WaitingQueue& waiting, const Condition& condition) {
+  int32_t count = 0;
+  waiting.visit([&](const Sequence& one) { count += condition(&one) ? 1 : 0; });
+  return count;
+}
+
 /// Room for all of one step: a row fills one block at most, and what is removed was there before or
 /// was stored in this step.
 std::unique_ptr<KvEventLog> make_events(const EngineOptions& options) {
@@ -32,11 +39,12 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
     : limits_(std::move(limits)),
       hasher_(limits_.fingerprint, "f32", limits_.options.block_size),
       events_(make_events(limits_.options)),
-      pool_(limits_.options.kv_blocks, events_.get()) {}
+      pool_(limits_.options.kv_blocks, events_.get()),
+      waiting_(limits_.options.shares) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
   CHECK(versions_.set(key, version), "an engine of more keys than it may hold");
-  for (Sequence* sequence : waiting_) sequence->chains.clear();
+  waiting_.visit([](Sequence& sequence) { sequence.chains.clear(); });
   for (const auto& prefill : prefilling_)
     if (prefill->is_again && prefill->first().request.key() == key) prefill->publishes = false;
 }
@@ -79,6 +87,7 @@ Status BatchScheduler::submit(SequenceRequest request, int32_t adapter) {
   sequence->request = std::move(request);
   sequence->arrival = num_arrived_++;
   sequence->adapter = adapter;
+  waiting_.enter(sequence->request.tenant);
   enqueue(*sequence);
   const uint64_t id = sequence->request.id.value;
   sequences_.emplace(id, std::move(sequence));
@@ -170,6 +179,7 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   // The same as add_span(), for one row, which lies in the last block.
   rows.spans.push_back(
       {row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()), sequence.adapter});
+  waiting_.charge(sequence.request.tenant, 1);
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   rows.tokens.push_back(sequence.tokens.back());
   rows.positions.push_back(last);
@@ -189,6 +199,7 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   // Already for this step: all keys of a layer are written before any is read.
   if (prefill.publishes) publish(prefill.blocks, prefill.chain, prefill.first(), end);
   plan.prefills.push_back(&prefill);
+  waiting_.charge(prefill.first().request.tenant, num_rows);
   totals_.num_prefill_tokens += static_cast<uint64_t>(num_rows);
   if (prefill.is_again) totals_.num_recomputed_tokens += static_cast<uint64_t>(num_rows);
   if (!prefill.is_complete()) return;
@@ -368,6 +379,7 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
 
 void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string detail) {
   leave(sequence);
+  waiting_.leave(sequence.request.tenant);
   release(sequence.blocks);
   totals_.num_completed += is_complete(reason) ? 1U : 0U;
   totals_.num_failed += reason == FinishReason::kFailed ? 1U : 0U;
@@ -394,14 +406,13 @@ bool BatchScheduler::has_work() const {
 
 /// Those that were preempted are beyond what max_waiting counts.
 int32_t BatchScheduler::num_queued() const {
-  return static_cast<int32_t>(
-      std::ranges::count_if(waiting_, [](const Sequence* one) { return !one->began; }));
+  return count_of(waiting_, [](const Sequence* one) { return !one->began; });
 }
 
 EngineState BatchScheduler::state() const {
   EngineState state = totals_;
   // Whoever was taken over counts as running, also when it was preempted and waits.
-  auto num_preempted = static_cast<int32_t>(std::ranges::count_if(waiting_, was_taken_over));
+  int32_t num_preempted = count_of(waiting_, was_taken_over);
   for (const auto& prefill : prefilling_)
     num_preempted += static_cast<int32_t>(std::ranges::count_if(prefill->waiting, was_taken_over));
   state.num_waiting = static_cast<int32_t>(waiting_.size()) + num_prefilling_ - num_preempted;

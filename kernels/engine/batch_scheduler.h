@@ -8,11 +8,12 @@
 ///      ^           |           |                    |
 ///      +-----------+-----------+------ preempted ---+
 ///
-/// Order is by priority, then first come, first served. A step has at most max_batched_tokens rows:
-/// running sequences decode first, then prompts advance in chunks (of max_prefill_tokens together
-/// while anything decodes, so that a long prompt does not hold up who runs), then the first waiting
-/// sequence is admitted while it fits. A step samples at most max_batched_tokens tokens; a row may
-/// be sampled from several times, so these are two counts.
+/// Order is by priority, then first come, first served; who waits is admitted in the order of
+/// waiting_queue.h, which shares the engine between tenants. A step has at most max_batched_tokens
+/// rows: running sequences decode first, then prompts advance in chunks (of max_prefill_tokens
+/// together while anything decodes, so that a long prompt does not hold up who runs), then the
+/// first waiting sequence is admitted while it fits. A step samples at most max_batched_tokens
+/// tokens; a row may be sampled from several times, so these are two counts.
 ///
 /// A sequence takes blocks as it grows. When none is free, the last sequence in the order loses its
 /// blocks and waits again; what it had is computed again later, as one prompt. The first in the
@@ -29,7 +30,6 @@
 /// Rows of one adapter lie together in a plan, so that a step reads each adapter once.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,6 +44,7 @@
 #include "kernels/engine/options.h"
 #include "kernels/engine/row_batch.h"
 #include "kernels/engine/stop_rule.h"
+#include "kernels/engine/waiting_queue.h"
 
 namespace primerl {
 
@@ -100,6 +101,11 @@ struct Sequence {
     return request.sampling.prompt_logprobs && num_prompt_tokens() > 1 && prompt_logprobs.empty();
   }
 };
+
+/// The order: lower priority first, then who came first.
+inline bool is_before(const Sequence* a, const Sequence* b) {
+  return std::pair(a->request.priority, a->arrival) < std::pair(b->request.priority, b->arrival);
+}
 
 /// Tokens on their way into the cache: the prompt of the sequences that wait for it, or all tokens
 /// of one that was preempted.
@@ -248,7 +254,7 @@ class BatchScheduler {
   BlockPool pool_;
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
-  std::deque<Sequence*> waiting_;                         // in order
+  WaitingQueue waiting_;
   std::vector<std::unique_ptr<PrefillTask>> prefilling_;  // in order of admission
   std::vector<Sequence*> running_;                        // in order
   std::vector<Sequence*> held_;

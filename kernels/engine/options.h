@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace primerl {
 
@@ -28,7 +29,8 @@ struct EngineOptions {
   int32_t max_adapter_rank = 64;       // where there are slots
   int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
   EngineDebugOptions debug = {};
-  std::string device = "cpu";  // of its process, which the plan decides
+  std::string device = "cpu";       // of its process, which the plan decides
+  std::vector<double> shares = {};  // by tenant slot, which the plan decides; empty: all alike
 };
 
 }  // namespace primerl

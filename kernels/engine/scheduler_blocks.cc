@@ -11,26 +11,17 @@ void drop(std::vector<T*>& list, const T* one) {
   list.erase(std::remove(list.begin(), list.end(), one), list.end());
 }
 
-/// The order: lower priority first, then who came first.
-bool is_before(const Sequence* a, const Sequence* b) {
-  return std::pair(a->request.priority, a->arrival) < std::pair(b->request.priority, b->arrival);
-}
-
-template <class List>
-void insert_in_order(List& list, Sequence& sequence) {
-  list.insert(std::upper_bound(list.begin(), list.end(), &sequence, is_before), &sequence);
-}
-
 }  // namespace
 
 void BatchScheduler::enqueue(Sequence& sequence) {
   sequence.state = Sequence::State::kWaiting;
-  insert_in_order(waiting_, sequence);
+  waiting_.insert(sequence);
 }
 
 void BatchScheduler::run(Sequence& sequence) {
   sequence.state = Sequence::State::kRunning;
-  insert_in_order(running_, sequence);
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, is_before),
+                  &sequence);
 }
 
 BlockChain BatchScheduler::next_chain(const BlockChain& chain, const Sequence& sequence) const {
@@ -87,7 +78,7 @@ int32_t BatchScheduler::num_cached_blocks(Sequence& sequence) const {
 
 bool BatchScheduler::can_admit() const {
   if (waiting_.empty() || num_admitted() >= limits_.options.max_running) return false;
-  Sequence& sequence = *waiting_.front();
+  Sequence& sequence = *waiting_.next();
   // Whoever is in will soon want one block more, and one that was preempted comes back only where
   // it can stay for a while: what it had is computed again each time.
   const auto has_blocks = [](const Sequence* one) { return !one->blocks.empty(); };
@@ -125,8 +116,8 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
 }
 
 void BatchScheduler::admit(StepPlan& plan) {
-  Sequence& sequence = *waiting_.front();
-  waiting_.pop_front();
+  Sequence& sequence = *waiting_.next();
+  waiting_.remove(sequence);
   const bool is_again = sequence.began.has_value();
   if (!is_again) sequence.began = versions_.of(sequence.request.key());
   PrefillTask* prefill = shared_prefill(sequence);
@@ -188,7 +179,7 @@ void BatchScheduler::preempt(Sequence& sequence) {
 void BatchScheduler::leave(Sequence& sequence) {
   switch (sequence.state) {
     case Sequence::State::kWaiting:
-      waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &sequence));
+      waiting_.remove(sequence);
       break;
     case Sequence::State::kPrefilling: {
       PrefillTask* prefill = std::exchange(sequence.prefill, nullptr);

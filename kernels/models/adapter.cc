@@ -179,4 +179,29 @@ void initialize_adapter(const AdapterTable& table, float* buffer) {
   buffer[tensors.at(kAdapterScaling).offset] = static_cast<float>(scaling_of(table.config()));
 }
 
+void merge_adapter(const TensorTable& model, const AdapterTable& table, const float* adapter,
+                   float* weights) {
+  const auto scaling = static_cast<float>(scaling_of(table.config()));
+  const int64_t rank = table.config().rank;
+  const auto of_adapter = [&](size_t parameter) {
+    return adapter + table.tensors().parameters()[parameter].offset;
+  };
+  for (const AdapterLinear& linear : table.linears()) {
+    const Parameter& matrix = model.parameters()[linear.parameter];
+    const int64_t rows = matrix.shape[matrix.shape.size() - 2];
+    float* weight = weights + matrix.offset + (linear.group * rows + linear.column) * linear.inputs;
+    const float *a = of_adapter(linear.a), *b = of_adapter(linear.b);
+    std::vector<float> added(static_cast<size_t>(linear.inputs));
+    for (int64_t output = 0; output < linear.outputs; ++output, weight += linear.inputs) {
+      std::fill(added.begin(), added.end(), 0.0F);
+      for (int64_t r = 0; r < rank; ++r) {
+        const float factor = b[output * rank + r];
+        for (size_t i = 0; i < added.size(); ++i)
+          added[i] += factor * a[static_cast<size_t>(r * linear.inputs) + i];
+      }
+      for (size_t i = 0; i < added.size(); ++i) weight[i] += scaling * added[i];
+    }
+  }
+}
+
 }  // namespace primerl

@@ -82,4 +82,9 @@ Result<AdapterConfig> adapter_config_of(const TensorTable& model,
 /// pure function of seed, tensor name and place in it; until B is trained the adapter adds 0.
 void initialize_adapter(const AdapterTable& table, float* buffer);
 
+/// W += scaling * B A for every targeted linear, in fp32: what peft's merge_and_unload() does.
+/// `adapter` as `table.tensors()`, `weights` as `model`, the table that `table` was made of.
+void merge_adapter(const TensorTable& model, const AdapterTable& table, const float* adapter,
+                   float* weights);
+
 }  // namespace primerl

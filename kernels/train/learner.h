@@ -18,6 +18,7 @@
 #include "graph/base/blob.h"
 #include "graph/base/ids.h"
 #include "graph/base/resource.h"
+#include "kernels/train/learner_turns.h"
 #include "kernels/weights/snapshot.h"
 
 namespace primerl {
@@ -108,8 +109,18 @@ class Learner : public Resource {
   virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
   /// Restores what save() wrote, of whatever tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
+  /// For one of several tenants: LearnerTurns::take(), asked in each work turn while it has a
+  /// batch, and once with 0 tokens when it has none any more.
+  virtual bool take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
+    return turns_.take(tenant, num_tokens, turn);
+  }
+  /// Before the first turn. By tenant slot.
+  void share_out(const std::vector<double>& shares) { turns_ = LearnerTurns(shares); }
   /// What every sample must keep within; the same for as long as the learner lives.
   virtual SampleLimits limits() const = 0;
+
+ private:
+  LearnerTurns turns_;
 };
 
 }  // namespace primerl

@@ -140,7 +140,8 @@ void sort_by_name(std::vector<WeightTensor>& tensors) {
 }
 
 /// The shards that an index names and, for each, the tensors it must hold.
-Result<std::map<std::string, std::set<std::string>>> read_index(const std::filesystem::path& file) {
+Result<std::map<std::string, std::set<std::string>>> read_shard_index(
+    const std::filesystem::path& file) {
   ASSIGN_OR_RETURN(const auto text, read_text_file(file, kSafetensorsHeaderBytesMax));
   ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
   const Json* map = json.find("weight_map");
@@ -162,7 +163,7 @@ Result<std::map<std::string, std::set<std::string>>> read_index(const std::files
 
 Result<std::vector<WeightTensor>> read_shards(const std::filesystem::path& folder,
                                               const std::filesystem::path& index) {
-  ASSIGN_OR_RETURN(const auto shards, read_index(index));
+  ASSIGN_OR_RETURN(const auto shards, read_shard_index(index));
   std::vector<WeightTensor> all;
   for (const auto& [shard, names] : shards) {
     auto read = read_safetensors(folder / shard);

@@ -205,6 +205,7 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
   auto options = options_of<EngineOptions>(plan, resource);
   for (const Tenant& tenant : plan.tenants) {
+    options.shares.push_back(tenant.share);
     if (!tenant.adapter.is_there()) continue;
     options.max_adapter_rank = std::max(options.adapter_slots == 0 ? 1 : options.max_adapter_rank,
                                         static_cast<int32_t>(tenant.adapter.rank));
@@ -214,13 +215,22 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
       torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
 }
 
+/// A learner that its tenants use by turns.
+Made shared_learner(const Plan& plan, Result<std::unique_ptr<Learner>> made) {
+  if (!made.ok()) return made.error();
+  std::vector<double> shares;
+  for (const Tenant& tenant : plan.tenants) shares.push_back(tenant.share);
+  (*made)->share_out(shares);
+  return as_resource(std::move(made));
+}
+
 Made make_torch_learner(const Plan& plan, const PlanResource& resource, const BackendSetup& setup) {
   auto options = options_of<LearnerOptions>(plan, resource);
   // A replay writes no files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
   if (const auto adapters = adapters_of(plan, options); !adapters.empty())
-    return as_resource(
-        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
+    return shared_learner(plan, torch_backends()->make_adapter_learner(
+                                    options, adapters, model_folder(plan, resource)));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.optimizer = rules.optimizer;
@@ -241,7 +251,7 @@ std::vector<Backend> make_backends() {
          auto options = options_of<ScriptedLearnerOptions>(plan, resource);
          for (const Tenant& tenant : plan.tenants)
            options.rules_of_tenant.push_back(rules_of(tenant, options));
-         return as_resource(make_scripted_learner(options));
+         return shared_learner(plan, make_scripted_learner(options));
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {

@@ -22,6 +22,7 @@ Command init_command();
 Command keys_command();
 Command messages_command();
 Command model_command();
+Command merge_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker
 Command route_sim_command();

@@ -83,6 +83,8 @@ Status RunCoordinator::handle(ProcessId from, const Payload& message, Time now) 
     if (tenant->tenant.is_none() || tenant->tenant.index() >= plan_.tenants.size())
       return error(Code::kCorrupt, "process '{}' said that tenant slot {} has finished, of {}",
                    plan_.process(from).name, tenant->tenant.value, plan_.tenants.size());
+    if (!tenant->fault.empty() && set_aside_.emplace(tenant->tenant, tenant->fault).second)
+      tell_all(SetTenantAside{tenant->tenant});
     finished_.insert(tenant->tenant);
     if (finished_.size() >= plan_.tenants.size()) drain("finished", 0);
   } else if (const auto* counted = as_if<GroupsCounted>(message)) {
@@ -187,6 +189,7 @@ Status RunCoordinator::bring_back(ProcessId from, const Payload& message, Time n
   }
   member.is_ready = true;
   go(from);
+  for (const auto& [tenant, why] : set_aside_) send_(from, Payload::of(SetTenantAside{tenant}));
   if (phase_ != Phase::kDraining) return ok();
   // It missed the order to drain, and the count that waits for its answer.
   send_(from, Payload::of(DrainRun{"the run drains"}));

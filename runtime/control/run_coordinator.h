@@ -2,6 +2,7 @@
 ///
 ///   all:  WorkerHello -> [ConnectPeers -> PeersConnected] -> StartRun -> GroupsReady -> GoRun
 ///   recovered: GroupsCaughtUp -> ResumeLive
+///   a tenant fails: TenantFinished with why -> SetTenantAside to all
 ///   end:  TenantFinished of every tenant | drain() -> DrainRun ->
 ///         CountGroups/GroupsCounted -> EndRun
 ///
@@ -24,6 +25,7 @@
 
 #include "graph/plan.h"
 #include "runtime/control/launch.h"
+#include "runtime/exec/executor.h"
 
 namespace primerl {
 
@@ -48,6 +50,9 @@ class RunCoordinator {
   uint32_t process_died(ProcessId process);
   /// Drains the run. False before the run is up: there is nothing to drain.
   bool drain(const std::string& reason, uint8_t end);
+
+  /// Tenants that failed, in a run of several processes.
+  const SetAside& set_aside() const { return set_aside_; }
 
   Phase phase() const { return phase_; }
   /// Before the first hello: the process follows no record while the others do; it begins as
@@ -102,6 +107,7 @@ class RunCoordinator {
   std::vector<std::vector<bool>> neighbours_;  // processes that share an edge
   Phase phase_ = Phase::kGreeting;
   std::set<TenantSlot> finished_;
+  SetAside set_aside_;
   uint8_t end_ = 0;  // RunEnd of a drain that succeeds
   // Of a run that goes on from its record.
   std::optional<Time> ended_, resumed_;  // time of the run; when that was, here

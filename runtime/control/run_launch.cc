@@ -84,10 +84,11 @@ Status RunSession::note_start() {
         before != nullptr && before->is_array())
       resumed = *before;
     for (const auto& point : points_)
-      resumed.push_back(Json::object()
-                            .set("time", iso_time(wall_start_))
-                            .set("checkpoint", point.folder.string())
-                            .set("step", point.step));
+      if (!point.folder.empty())
+        resumed.push_back(Json::object()
+                              .set("time", iso_time(wall_start_))
+                              .set("checkpoint", point.folder.string())
+                              .set("step", point.step));
     facts.set("resumed", std::move(resumed));
   }
   if (!is_supervised(plan_)) facts.set("first_token_seconds", Json());  // none yet

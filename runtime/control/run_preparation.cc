@@ -164,8 +164,8 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
     auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.follow.record.empty()) {
-      choice.points.clear();  // all steps are taken again
-      return ok();
+      choice.points.emplace_back();  // all her steps are taken again
+      continue;
     }
     if (!found.newest && is_untouched(run_folder)) {
       choice.notes.push_back("nothing had been done yet: it starts with the first step");
@@ -178,6 +178,8 @@ Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& c
           .note("start a new run without --resume");
     choice.points.push_back(std::move(*found.newest));
   }
+  const auto is_none = [](const ResumePoint& point) { return point.folder.empty(); };
+  if (std::ranges::all_of(choice.points, is_none)) choice.points.clear();
   return ok();
 }
 

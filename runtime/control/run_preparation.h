@@ -43,7 +43,9 @@ struct ResumeChoice {
   std::filesystem::path graph_file;  // the resolved graph of that run
   std::filesystem::path fork_of;     // the run folder that is forked; empty: none
   int64_t fork_step = 0;
-  std::vector<ResumePoint> points;  // index = tenant slot; filled by choose_checkpoints()
+  /// Index = tenant slot; filled by choose_checkpoints(). Without a folder where a record is
+  /// followed from the tenant's first step; empty where nobody has a checkpoint.
+  std::vector<ResumePoint> points;
   FollowFile follow;  // filled by choose_record(); without `record`: no record is followed
   std::filesystem::path follow_file;          // `follow`, once there is a run folder
   bool has_other_options = false;             // the record is of the same graph with other options

@@ -59,7 +59,9 @@ std::vector<std::string> RunSession::checkpoints_for(const Worker& worker) const
   if (worker.incarnation != incarnation_ && !resume_.follow.record.empty())
     return resume_.follow.resumed_from;
   std::vector<std::string> checkpoints;
-  for (const auto& point : points_) checkpoints.push_back(point.folder.string());
+  for (const auto& point : points_)
+    checkpoints.push_back(point.folder.empty() ? std::string(kNoCheckpoint)
+                                               : point.folder.string());
   return checkpoints;
 }
 

@@ -335,6 +335,8 @@ RunResult RunSession::result() {
       has_died = true;
     }
   }
+  if (why.empty() && coordinator_ != nullptr && !coordinator_->set_aside().empty())
+    why = why_set_aside(plan_, coordinator_->set_aside()).text();
   if (const Status balanced = check_end(); why.empty() && !balanced.ok())
     why = balanced.error().text();
   count_signals();

@@ -112,14 +112,23 @@ void ActorGroup::Body::destroy() {
 
 void ActorGroup::Body::begin_drain(Time now) {
   is_draining_ = true;
-  for (uint32_t i = 0; i < slots_.size(); ++i) {
-    if (std::exchange(slots_[i].has_drained, true)) continue;
-    Input input;
-    input.kind = StepKind::kDrain;
-    input.actor = i;
-    inbox_.push_control(std::move(input), now);
-  }
+  for (uint32_t i = 0; i < slots_.size(); ++i) drain_actor(i, now);
   after_change();
+}
+
+void ActorGroup::Body::set_aside(TenantSlot tenant, Time now) {
+  set_aside_.insert(tenant);
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (tenant_of(i) == tenant) drain_actor(i, now);
+  after_change();
+}
+
+void ActorGroup::Body::drain_actor(uint32_t actor, Time now) {
+  if (std::exchange(slots_[actor].has_drained, true)) return;
+  Input input;
+  input.kind = StepKind::kDrain;
+  input.actor = actor;
+  inbox_.push_control(std::move(input), now);
 }
 
 void ActorGroup::Body::resume(Time now) {
@@ -161,7 +170,9 @@ void ActorGroup::Body::update_gauge() {
   bool idle = inbox_.empty() && !common_->flow->has_outbox() && step_ == Step::kNone;
   if (idle && is_draining_) {
     idle = !work_armed_;
-    for (const ActorSlot& slot : slots_) idle = idle && slot.running->actor().idle();
+    // What an actor of a tenant that was set aside waits for may have been lost with the failure.
+    for (uint32_t i = 0; i < slots_.size(); ++i)
+      idle = idle && (slots_[i].running->actor().idle() || set_aside_.contains(tenant_of(i)));
     for (const auto& resource : common_->owned) idle = idle && !resource->has_work();
   }
   is_idle_.set(idle ? 1 : 0);
@@ -244,6 +255,7 @@ bool ActorGroup::run(Running& running) {
 bool ActorGroup::is_replaying() const { return body_->setup().step_source != nullptr; }
 bool ActorGroup::may_run_apart() const { return body_->may_run_apart(); }
 void ActorGroup::begin_drain(Time now) { body_->begin_drain(now); }
+void ActorGroup::set_aside(TenantSlot tenant, Time now) { body_->set_aside(tenant, now); }
 void ActorGroup::resume(Time now) { body_->resume(now); }
 void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {
   body_->peer_down(peer, incarnation, now);

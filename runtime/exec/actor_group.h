@@ -12,7 +12,7 @@
 ///
 /// All effects of a step leave through the GroupExecutor given in the setup, inside step(),
 /// accept(), end_burst(), peer_down() or peer_up(): batches for other groups, tenants that
-/// finished, failures that end the run. Do not deliver a batch inside ship(): queue it.
+/// finished or failed, failures that end the run. Do not deliver a batch inside ship(): queue it.
 ///
 /// A step can be split in three, so that a handler can run on another thread (an own_thread group
 /// without resources) or for some virtual time:
@@ -61,6 +61,9 @@ class GroupExecutor {
   virtual void ship(MessageBatch&& batch) = 0;
   /// services().finish(tenant): once per tenant and actor that calls it; repeated is harmless.
   virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// An actor of one of several tenants cannot go on: the tenant is to be set aside in every group,
+  /// and the others go on. Once per group, and again when a group is restored.
+  virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;
 };
@@ -274,6 +277,9 @@ class ActorGroup {
 
   /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
   void begin_drain(Time now);
+  /// Drains the actors of a tenant that failed, and no others; repeated is harmless. Not of a
+  /// replaying group.
+  void set_aside(TenantSlot tenant, Time now);
   /// Ends the replay: the step_source has no further step. Arrived messages, timers, pauses and
   /// credit are as the recorded steps left them, and the group chooses its own steps from there.
   /// `now` is not before any recorded time.

@@ -38,6 +38,7 @@ class CafExecutor::Core final : private CellOwner {
   Status peer_up(ProcessId process, uint32_t incarnation, const std::function<Status()>& join);
   StallReport stall_report() const;
   void request_drain();
+  void set_aside(TenantSlot tenant);
   void request_stop();
   RunOutcome wait();
   RunStatus status() const;
@@ -86,6 +87,7 @@ class CafExecutor::Core final : private CellOwner {
   }
   void arm(GroupId group, Time at) override { timers_->arm(group, at); }
   void tenant_finished(TenantSlot tenant) override;
+  void tenant_failed(TenantSlot tenant, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   void batch_refused(GroupId group, GroupId from, const Error& why) override;
   void group_started(GroupId group, Status status) override;
@@ -126,6 +128,7 @@ class CafExecutor::Core final : private CellOwner {
   RunEnd drained_end_ = RunEnd::kFinished;  // what a drain that succeeds ends as
   Time draining_since_;
   std::set<TenantSlot> finished_;
+  SetAside set_aside_;  // of a run of one process; else the control plane knows
   std::vector<std::optional<Status>> started_;  // by GroupId
   std::vector<bool> ended_;                     // by GroupId
   size_t num_followed_ = 0;                     // groups at the end of their record
@@ -137,7 +140,7 @@ class CafExecutor::Core final : private CellOwner {
   Time last_activity_;
   Time last_change_;
   DrainDetector drain_;
-  int64_t num_abandoned_ = 0;
+  std::map<TenantSlot, int64_t> num_abandoned_;  // none: shared by all tenants
 };
 
 }  // namespace primerl

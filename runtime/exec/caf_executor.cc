@@ -172,6 +172,10 @@ void CafExecutor::Core::end(RunEnd end, Status status, StallReport stall) {
     const std::lock_guard lock(mutex_);
     if (phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
     phase_ = Phase::kEnding;
+    if (status.ok() && !set_aside_.empty()) {
+      end = RunEnd::kFailed;
+      status = why_set_aside(*setup_.plan, set_aside_);
+    }
     outcome_.end = end;
     outcome_.status = std::move(status);
     outcome_.stall = std::move(stall);
@@ -297,6 +301,20 @@ void CafExecutor::Core::tenant_finished(TenantSlot tenant) {
   begin_drain(RunEnd::kFinished);
 }
 
+void CafExecutor::Core::set_aside(TenantSlot tenant) {
+  for (auto* cell : here_) cell->set_aside(tenant);
+}
+
+void CafExecutor::Core::tenant_failed(TenantSlot tenant, std::string why) {
+  if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, why);
+  {
+    const std::lock_guard lock(mutex_);
+    set_aside_.emplace(tenant, std::move(why));
+  }
+  set_aside(tenant);
+  tenant_finished(tenant);
+}
+
 void CafExecutor::Core::group_failed(GroupId group, Error error) {
   end(RunEnd::kFailed,
       std::move(error).while_doing(fmt::format("in '{}'", setup_.plan->group(group).name)));
@@ -398,6 +416,7 @@ Status CafExecutor::peer_up(ProcessId process, uint32_t incarnation,
 void CafExecutor::finish(RunEnd end) { core_->finish(end); }
 StallReport CafExecutor::stall_report() const { return core_->stall_report(); }
 void CafExecutor::request_drain() { core_->request_drain(); }
+void CafExecutor::set_aside(TenantSlot tenant) { core_->set_aside(tenant); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }
 RunStatus CafExecutor::status() const { return core_->status(); }

@@ -65,6 +65,9 @@ class CafExecutor final : public Executor {
   /// Whether there is no record (any more) to follow.
   bool is_live() const;
   void request_drain() override;
+  /// In a run of several processes, once prepared: the control plane says that `tenant` failed. Her
+  /// actors here drain.
+  void set_aside(TenantSlot tenant);
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;

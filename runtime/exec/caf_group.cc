@@ -100,6 +100,15 @@ void GroupCell::cut(uint64_t number) {
   order(kCut);
 }
 
+void GroupCell::set_aside(TenantSlot tenant, bool is_stuck) {
+  {
+    const std::lock_guard lock(mutex_);
+    set_aside_.insert(tenant);
+    is_stuck_ = is_stuck_ || is_stuck;
+  }
+  order(kAside);
+}
+
 bool GroupCell::take_over() {
   const std::lock_guard lock(mutex_);
   if (!is_in_handler_) return false;
@@ -190,6 +199,7 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   if ((orders & kStart) != 0) {
     auto status = start(now);
     has_failed_ = !status.ok();
+    has_started_ = true;
     owner_->group_started(group_.id(), std::move(status));
   }
   if ((orders & kQuit) != 0) {
@@ -208,6 +218,8 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   }
   if ((orders & kResume) != 0 && !has_failed_) group_.resume(now);
   if ((orders & kCut) != 0 && !has_failed_ && !group_.is_replaying()) group_.cut(ordered_cut, now);
+  aside_waits_ = aside_waits_ || (orders & kAside) != 0;
+  if (aside_waits_ && has_started_ && !has_failed_ && !group_.is_replaying()) drain_set_aside(now);
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
@@ -217,6 +229,16 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   }
   if ((orders & kWake) != 0) armed_ = kNever;
   return true;
+}
+
+void GroupCell::drain_set_aside(Time now) {
+  aside_waits_ = false;
+  std::set<TenantSlot> tenants;
+  {
+    const std::lock_guard lock(mutex_);
+    tenants = set_aside_;
+  }
+  for (const TenantSlot tenant : tenants) group_.set_aside(tenant, now);
 }
 
 void GroupCell::accept(Time now) {
@@ -276,9 +298,16 @@ bool GroupCell::run_apart(uint32_t generation, Time now) {
   if (!group_.begin_step(now)) return true;
   // Keeps the actor alive while this thread runs it, whatever happens to the group.
   const auto running = group_.running();
+  bool is_refused = false;
   {
     const std::lock_guard lock(mutex_);
-    is_in_handler_ = true;
+    is_refused = is_stuck_ && running->input().kind == StepKind::kMessage;
+    is_in_handler_ = !is_refused;
+  }
+  if (is_refused) {
+    group_.fail_step(error(Code::kCancelled, "the tenant was set aside"));
+    group_.complete_step(clock_.now());
+    return true;
   }
   ActorGroup::run(*running);
   {

@@ -16,7 +16,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/exec/actor_group.h"
@@ -42,6 +44,7 @@ class CellOwner {
   virtual void deliver(MessageBatch&& batch) = 0;
   virtual void arm(GroupId group, Time at) = 0;
   virtual void tenant_finished(TenantSlot tenant) = 0;
+  virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   virtual void group_failed(GroupId group, Error error) = 0;
   /// The group left something out of a batch: `from` may not send it.
   virtual void batch_refused(GroupId group, GroupId from, const Error& why) = 0;
@@ -68,6 +71,7 @@ class GroupCell final : public GroupExecutor {
     kQuit = 32,    // destroy the group on its thread, tell group_ended()
     kWake = 64,    // a timer is due
     kCut = 128,    // take part in a cut (cut())
+    kAside = 256,  // tenants are set aside (set_aside()); waits like kDrain
   };
 
   /// `step_source` may be null; with it, setup.step_source is the group's. Both, and `clock`,
@@ -88,6 +92,9 @@ class GroupCell final : public GroupExecutor {
   void resume(std::span<const PeerChange> changes);
   /// Takes part in cut `number`, between two steps; not while it follows a record.
   void cut(uint64_t number);
+  /// The group's actors of `tenant`, which failed, drain. With `is_stuck` what still comes to them
+  /// is refused without running a handler.
+  void set_aside(TenantSlot tenant, bool is_stuck = false);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt,
   /// set_wake_up, order(kAbandon).
   bool take_over();
@@ -105,11 +112,15 @@ class GroupCell final : public GroupExecutor {
   // GroupExecutor, inside group_ calls.
   void ship(MessageBatch&& batch) override { owner_->deliver(std::move(batch)); }
   void tenant_finished(TenantSlot tenant) override { owner_->tenant_finished(tenant); }
+  void tenant_failed(TenantSlot tenant, std::string why) override {
+    owner_->tenant_failed(tenant, std::move(why));
+  }
   void group_failed(GroupId group, Error error) override {
     owner_->group_failed(group, std::move(error));
   }
 
   bool obey(uint32_t orders, uint64_t ordered_cut, Time now);
+  void drain_set_aside(Time now);
   Status start(Time now);
   void accept(Time now);
   void take_changes(Time now);
@@ -133,7 +144,9 @@ class GroupCell final : public GroupExecutor {
   std::vector<PeerChange> changes_;
   uint32_t orders_ = 0;
   uint64_t ordered_cut_ = 0;  // newest
-  bool is_due_ = false;       // a turn is running or will come
+  std::set<TenantSlot> set_aside_;
+  bool is_stuck_ = false;
+  bool is_due_ = false;  // a turn is running or will come
   bool has_gone_ = false;
   uint32_t generation_ = 0;  // number of the CAF actor that owns the cell
   bool is_in_handler_ = false;
@@ -149,6 +162,8 @@ class GroupCell final : public GroupExecutor {
   bool has_failed_ = false;
   bool has_followed_ = false;  // and the executor was told
   bool drain_waits_ = false;   // for the group to resume
+  bool aside_waits_ = false;   // likewise, or for it to start
+  bool has_started_ = false;
 
   std::atomic<bool> is_draining_{false};
   Counter busy_ns_;

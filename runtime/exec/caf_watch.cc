@@ -56,17 +56,23 @@ void CafExecutor::Core::watch_handlers(Time now) {
 }
 
 void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now) {
-  const auto& settings = setup_.plan->settings;
-  if (num_abandoned_ >= settings.abandoned_max) {
-    return end(RunEnd::kFailed,
-               error(Code::kExhausted,
-                     "'{}' has been in one handler for {}, and {} stuck handlers have been given "
-                     "up already",
-                     cell.group().name(), to_string(now - view.running_since), num_abandoned_)
-                   .note("[graph] abandoned_max says how many may be"));
+  const Plan& plan = *setup_.plan;
+  // Threads that are stuck are counted for each tenant: what one may lose is no one else's.
+  const TenantSlot tenant = counted_tenant(plan, cell.group().id());
+  int64_t& num_abandoned = num_abandoned_[tenant];
+  if (num_abandoned >= plan.settings.abandoned_max) {
+    const Error why =
+        error(Code::kExhausted,
+              "'{}' has been in one handler for {}, and {} stuck handlers have been given up "
+              "already",
+              cell.group().name(), to_string(now - view.running_since), num_abandoned)
+            .note("[graph] abandoned_max says how many may be");
+    if (tenant.is_none()) return end(RunEnd::kFailed, why);
+    cell.set_aside(tenant, true);
+    tenant_failed(tenant, why.text());
   }
   if (!cell.take_over()) return;
-  ++num_abandoned_;
+  ++num_abandoned;
   spawn(cells_[cell.group().id().index()]);
   cell.order(GroupCell::kAbandon);
 }

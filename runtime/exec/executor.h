@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,15 @@ struct RunOutcome {
   std::vector<EdgeLedger> ledger;  // index = EdgeId; balances at a clean end
   StallReport stall;               // filled when kStalled
 };
+
+/// Whose limit of stuck handlers a group of a handler that runs apart counts for: none where only
+/// one tenant shares the run, or all share the group.
+TenantSlot counted_tenant(const Plan& plan, GroupId group);
+
+/// Tenants that failed while others share the run, and why.
+using SetAside = std::map<TenantSlot, std::string>;
+/// The error of a run that ended well for the other tenants. `tenants` is not empty.
+Error why_set_aside(const Plan& plan, const SetAside& tenants);
 
 class Executor {
  public:

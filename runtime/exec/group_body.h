@@ -30,6 +30,11 @@ class ActorGroup::Body {
   Status start(Time now, const GroupState* from = nullptr);
   void destroy();
   void begin_drain(Time now);
+  void set_aside(TenantSlot tenant, Time now);
+  void drain_actor(uint32_t actor, Time now);
+  TenantSlot tenant_of(uint32_t actor) const {
+    return setup().plan->instance(planned_.instances[actor]).tenant;
+  }
   void resume(Time now);
   void choose_observed();
   bool may_run_apart() const;
@@ -114,6 +119,7 @@ class ActorGroup::Body {
   uint32_t peer_index(GroupId group) const;
   bool is_remote(uint32_t peer) const;
   void supervise(Running& running, const Error& error, Time now);
+  void give_up(const Running& running, Error why);
   Status replace(uint32_t actor, bool restore, Time now);
   void take_snapshot(ActorSlot& slot);
   void set_timer(uint32_t actor, const TimerChange& change, Time now);
@@ -161,7 +167,9 @@ class ActorGroup::Body {
   bool is_started_ = false;
   bool is_in_burst_ = false;  // batches and gauges are updated at its end
   bool is_draining_ = false;
-  std::set<TenantSlot> finished_;  // their actors say so
+  std::set<TenantSlot> finished_;             // their actors say so
+  std::map<TenantSlot, std::string> failed_;  // one of their actors here cannot go on: why
+  std::set<TenantSlot> set_aside_;
 
   // The current step.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;

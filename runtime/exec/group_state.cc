@@ -214,6 +214,8 @@ GroupState ActorGroup::Body::state() const {
   state.num_abandoned = num_abandoned_.get();
   state.is_draining = is_draining_;
   state.finished = finished_;
+  state.failed = failed_;
+  state.set_aside = set_aside_;
   state.work_armed = work_armed_;
   state.work_arrival = work_arrival_;
   for (const ActorSlot& slot : slots_) {
@@ -292,7 +294,10 @@ Status ActorGroup::Body::restore(const GroupState& state, Time now) {
   num_received_.set(follows ? 0 : state.num_received);
   is_draining_ = state.is_draining;
   finished_ = state.finished;
+  failed_ = state.failed;
+  set_aside_ = state.set_aside;
   for (const TenantSlot tenant : finished_) setup().executor->tenant_finished(tenant);
+  for (const auto& [tenant, why] : failed_) setup().executor->tenant_failed(tenant, why);
   work_armed_ = state.work_armed;
   work_arrival_ = state.work_arrival;
   timers_.clear();

@@ -184,7 +184,9 @@ struct GroupState {
   uint64_t num_restarts = 0, num_abandoned = 0;
   uint64_t last_arrival = 0;
   bool is_draining = false;
-  std::set<TenantSlot> finished;  // for which services().finish() was called
+  std::set<TenantSlot> finished;             // for which services().finish() was called
+  std::map<TenantSlot, std::string> failed;  // of which an actor here cannot go on: why
+  std::set<TenantSlot> set_aside;
   bool work_armed = false;
   uint64_t work_arrival = 0;
   std::vector<SavedActor> actors;       // in the order of the group's instances
@@ -202,9 +204,10 @@ struct GroupState {
         "num_shipped", &G::num_shipped)("num_received", &G::num_received)(
         "num_restarts", &G::num_restarts)("num_abandoned", &G::num_abandoned)(
         "last_arrival", &G::last_arrival)("is_draining", &G::is_draining)("finished", &G::finished)(
-        "work_armed", &G::work_armed)("work_arrival", &G::work_arrival)("actors", &G::actors)(
-        "in_links", &G::in_links)("out_links", &G::out_links)("inputs", &G::inputs)(
-        "timers", &G::timers)("peers", &G::peers)("resources", &G::resources);
+        "failed", &G::failed)("set_aside", &G::set_aside)("work_armed", &G::work_armed)(
+        "work_arrival", &G::work_arrival)("actors", &G::actors)("in_links", &G::in_links)(
+        "out_links", &G::out_links)("inputs", &G::inputs)("timers", &G::timers)("peers", &G::peers)(
+        "resources", &G::resources);
   }
 };
 

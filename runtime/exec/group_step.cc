@@ -41,7 +41,12 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   input.kind = step.kind;
   input.actor = step.actor;
   input.peer = step.peer;
-  if (step.kind == StepKind::kDrain) is_draining_ = slots_[step.actor].has_drained = true;
+  if (step.kind == StepKind::kDrain) {
+    slots_[step.actor].has_drained = true;
+    // The drain of an actor of one of several tenants may be hers alone.
+    is_draining_ =
+        is_draining_ || setup().plan->tenants.size() < 2 || tenant_of(step.actor).is_none();
+  }
   if (step.kind != StepKind::kTimer) return input;
   input.port = step.timer;
   const auto num_armed = std::erase_if(timers_, [&](const PendingTimer& timer) {
@@ -126,7 +131,7 @@ void ActorGroup::Body::begin_work(Time now) {
   handling_.set(InstanceId::kNone);
   handling_type_.set(0);
   handling_kind_.set(static_cast<uint64_t>(StepKind::kWork));
-  for (auto& slot : slots_) slot.running->prepare_work(num_steps_.get(), now, is_draining_);
+  for (auto& slot : slots_) slot.running->prepare_work(num_steps_.get(), now, slot.has_drained);
 }
 
 void ActorGroup::Body::begin_input(Input&& input, Time now) {
@@ -241,24 +246,34 @@ void ActorGroup::Body::supervise(Running& running, const Error& error, Time now)
   const PlanNode& node = running.node();
   const std::string_view name = running.self_name();
   if (node.on_error == OnError::kStop || running.stops_on_error())
-    return setup().executor->group_failed(
-        setup().group,
-        Error(error).while_doing(fmt::format(
-            "'{}' ({})", name,
-            node.on_error == OnError::kStop ? "on_error = \"stop\"" : "it cannot go on")));
+    return give_up(
+        running, Error(error).while_doing(fmt::format(
+                     "'{}' ({})", name,
+                     node.on_error == OnError::kStop ? "on_error = \"stop\"" : "it cannot go on")));
   if (node.on_error == OnError::kDrop) return;
   auto& restarts = slots_[running.index()].restarts;
   std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
   if (std::cmp_greater_equal(restarts.size(), node.restarts_max))
-    return setup().executor->group_failed(
-        setup().group,
-        Error(error).while_doing(fmt::format("'{}' failed again after {} restarts within {}", name,
-                                             restarts.size(), to_string(node.restart_window))));
+    return give_up(running, Error(error).while_doing(
+                                fmt::format("'{}' failed again after {} restarts within {}", name,
+                                            restarts.size(), to_string(node.restart_window))));
   restarts.push_back(now);
   num_restarts_.add(1);
   if (auto status = replace(running.index(), true, now); !status.ok())
-    setup().executor->group_failed(
-        setup().group, Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+    give_up(running, Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+}
+
+/// Where several tenants share the run, an actor of one of them costs the others nothing.
+void ActorGroup::Body::give_up(const Running& running, Error why) {
+  const TenantSlot tenant = tenant_of(running.index());
+  if (tenant.is_none() || setup().plan->tenants.size() < 2)
+    return setup().executor->group_failed(setup().group, std::move(why));
+  if (!failed_.emplace(tenant, why.text()).second) return;
+  const std::string& name = setup().plan->tenants[tenant.index()].name;
+  setup().host_services->log(
+      LogLevel::kError, running.self_name(),
+      fmt::format("tenant '{}' is set aside, the others go on: {}", name, why.text()));
+  setup().executor->tenant_failed(tenant, failed_.at(tenant));
 }
 
 Status ActorGroup::Body::replace(uint32_t actor, bool restore, Time now) {

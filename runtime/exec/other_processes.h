@@ -7,6 +7,8 @@
 /// Threads: called from any group's thread; must not block.
 #pragma once
 
+#include <string>
+
 #include "graph/base/result.h"
 #include "runtime/wire/message_batch.h"
 
@@ -21,6 +23,9 @@ class OtherProcesses {
   virtual void refused(ProcessId from, const Error& why) = 0;
   /// A node of this process finished the tenant; repeated when several nodes do.
   virtual void tenant_finished(TenantSlot tenant) = 0;
+  /// A node of this process cannot go on for the tenant; repeated is harmless. The control plane
+  /// has her set aside in all processes.
+  virtual void tenant_failed(TenantSlot tenant, const std::string& why) = 0;
 };
 
 }  // namespace primerl

@@ -165,6 +165,30 @@ std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const G
   return view;
 }
 
+TenantSlot counted_tenant(const Plan& plan, GroupId group) {
+  if (plan.tenants.size() < 2) return {};
+  return plan.instance(plan.group(group).instances.front()).tenant;
+}
+
+Error why_set_aside(const Plan& plan, const SetAside& tenants) {
+  constexpr std::string_view kNote = "\n   ";  // before each note of Error::text()
+  std::vector<std::string> lines;
+  for (const auto& [tenant, why] : tenants) {
+    std::string_view rest = why;
+    size_t end = rest.find(kNote);
+    lines.push_back(fmt::format("tenant '{}' was set aside: {}", plan.tenants[tenant.index()].name,
+                                rest.substr(0, end)));
+    while (end != std::string_view::npos) {
+      rest.remove_prefix(end + kNote.size());
+      end = rest.find(kNote);
+      lines.emplace_back(rest.substr(0, end));
+    }
+  }
+  Error all = error(Code::kInvalid, "{}", lines.front());
+  for (size_t i = 1; i < lines.size(); ++i) (void)std::move(all).note(lines[i]);
+  return all;
+}
+
 std::string StallReport::text() const {
   if (groups.empty()) return "every node is idle\n";
   size_t width = 4, process_width = 0;

@@ -14,6 +14,10 @@ bool VirtualExecutor::advance() {
   if (is_stop_requested_) finish_run(RunEnd::kInterrupted, ok());
   const bool all_finished =
       !finished_.empty() && std::find(finished_.begin(), finished_.end(), false) == finished_.end();
+  if (!outcome_ && !is_replaying_ && std::exchange(is_set_aside_ordered_, false))
+    for (GroupSlot& slot : slots_)
+      for (const auto& [tenant, why] : set_aside_)
+        if (slot.group) slot.group->set_aside(tenant, now_);
   const bool may_drain = !is_replaying_ && !drain_deadline_;
   if (!outcome_ && may_drain && (all_finished || is_drain_requested_)) begin_drain();
   if (outcome_) return false;
@@ -111,6 +115,8 @@ void VirtualExecutor::begin(GroupSlot& slot) {
   Injection injection;
   const StepAbout step = about(slot);
   if (options_.step_hooks != nullptr) injection = options_.step_hooks->before(step);
+  if (slot.is_refusing && step.kind == StepKind::kMessage)
+    injection = {.failure = error(Code::kCancelled, "the tenant was set aside"), .takes = {}};
   if (injection.failure && step.kind != StepKind::kWork)
     group.fail_step(std::move(*injection.failure));
   else
@@ -135,10 +141,13 @@ void VirtualExecutor::end(GroupSlot& slot) {
 
 void VirtualExecutor::abandon(GroupSlot& slot) {
   slot.is_stuck = false;
-  if (++num_abandoned_ > plan_->settings.abandoned_max) {
-    return group_failed(slot.group->id(),
-                        error(Code::kExhausted, "{} handlers are stuck, abandoned_max is {}",
-                              num_abandoned_, plan_->settings.abandoned_max));
+  const TenantSlot tenant = counted_tenant(*plan_, slot.group->id());
+  if (int64_t& count = num_abandoned_[tenant]; ++count > plan_->settings.abandoned_max) {
+    Error why = error(Code::kExhausted, "{} handlers are stuck, abandoned_max is {}", count,
+                      plan_->settings.abandoned_max);
+    if (tenant.is_none()) return group_failed(slot.group->id(), std::move(why));
+    slot.is_refusing = true;
+    tenant_failed(tenant, why.text());
   }
   abandoned_.push_back(slot.group->running());
   late_at_.push_back(slot.stuck_until);

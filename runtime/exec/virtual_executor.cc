@@ -135,6 +135,12 @@ void VirtualExecutor::ship(MessageBatch&& batch) {
 
 void VirtualExecutor::tenant_finished(TenantSlot tenant) { finished_[tenant.index()] = true; }
 
+void VirtualExecutor::tenant_failed(TenantSlot tenant, std::string why) {
+  set_aside_.emplace(tenant, std::move(why));
+  is_set_aside_ordered_ = true;
+  finished_[tenant.index()] = true;
+}
+
 void VirtualExecutor::group_failed(GroupId group, Error error) {
   finish_run(RunEnd::kFailed,
              std::move(error).while_doing(fmt::format("node '{}'", plan_->group(group).name)));
@@ -162,6 +168,10 @@ void VirtualExecutor::request_stop() {
 
 void VirtualExecutor::finish_run(RunEnd end, Status status) {
   if (outcome_) return;  // the first reason counts
+  if (status.ok() && !set_aside_.empty()) {
+    end = RunEnd::kFailed;
+    status = why_set_aside(*plan_, set_aside_);
+  }
   outcome_.emplace();
   outcome_->end = end;
   outcome_->status = std::move(status);
@@ -206,6 +216,12 @@ std::vector<std::pair<std::string, int64_t>> VirtualExecutor::counters() const {
     all.insert(all.end(), own.begin(), own.end());
   }
   return all;
+}
+
+int64_t VirtualExecutor::num_abandoned() const {
+  int64_t count = 0;
+  for (const auto& [tenant, of_tenant] : num_abandoned_) count += of_tenant;
+  return count;
 }
 
 bool VirtualExecutor::run_until(const std::function<bool()>& done, uint64_t events_max) {
@@ -253,6 +269,7 @@ Status VirtualExecutor::revive(ProcessId process) {
   for (GroupId id : plan_->processes[process.index()].groups) {
     RETURN_IF_ERROR(start_group(id));
     if (drain_deadline_) slots_[id.index()].group->begin_drain(now_);
+    for (const auto& [tenant, why] : set_aside_) slots_[id.index()].group->set_aside(tenant, now_);
   }
   for (GroupId id : plan_->processes[process.index()].groups)
     for (GroupSlot& slot : slots_)

@@ -99,7 +99,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// Hash over all steps: group, instance, kind, message.
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t num_late_answers() const { return num_late_; }
-  int64_t num_abandoned() const { return num_abandoned_; }
+  int64_t num_abandoned() const;
   ActorGroup& group(GroupId id);
   /// Groups still follow their record.
   bool is_replaying() const { return is_replaying_; }
@@ -127,7 +127,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
     std::unique_ptr<ActorGroup> group;
     uint32_t incarnation = 0;
     bool is_busy = false;
-    bool is_stuck = false;  // its handler will be abandoned at busy_until
+    bool is_stuck = false;     // its handler will be abandoned at busy_until
+    bool is_refusing = false;  // its tenant was set aside for such handlers: no more of them run
     Time busy_until;
     Time stuck_until;  // when the abandoned handler returns
   };
@@ -138,6 +139,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
 
   void ship(MessageBatch&& batch) override;
   void tenant_finished(TenantSlot tenant) override;
+  void tenant_failed(TenantSlot tenant, std::string why) override;
   void group_failed(GroupId group, Error error) override;
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
@@ -176,6 +178,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::map<std::pair<GroupId, GroupId>, size_t> queue_of_;
   std::vector<uint32_t> runnable_;  // candidates of the current choice: groups, then queues
   std::vector<bool> finished_;      // by tenant
+  SetAside set_aside_;
+  bool is_set_aside_ordered_ = false;  // and the groups were not told yet
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;
   std::vector<Time> late_at_;
@@ -187,8 +191,8 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   uint64_t num_events_ = 0;
   uint64_t trace_hash_ = 0;
   uint64_t num_late_ = 0;
-  uint64_t in_transit_ = 0;  // messages in batches in transit
-  int64_t num_abandoned_ = 0;
+  uint64_t in_transit_ = 0;                      // messages in batches in transit
+  std::map<TenantSlot, int64_t> num_abandoned_;  // none: shared by all tenants
   bool is_replaying_ = false;
   bool is_remaking_ = false;
   uint64_t ordered_cut_ = 0;

@@ -189,6 +189,12 @@ void Player::group_failed(GroupId group, Error error) {
       fmt::format("'{}' ended the run: {}", setup_.plan->group(group).name, error.text()));
 }
 
+void Player::tenant_failed(TenantSlot tenant, std::string why) {
+  const std::lock_guard lock(mutex_);
+  failures_.push_back(
+      fmt::format("tenant '{}' was set aside: {}", setup_.plan->tenants[tenant.index()].name, why));
+}
+
 void Player::play(uint32_t worker) {
   // A single worker keeps the order of the recorded run also between groups: what they share (a
   // weight channel) is then in the same state as at the recorded steps.

@@ -5,29 +5,31 @@
 namespace primerl {
 namespace {
 
-enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits };
+enum class LearnerCall : uint8_t { kStep, kSnapshot, kSave, kLoad, kLimits, kTurn };
 
 std::string_view to_string(LearnerCall call) {
-  constexpr std::string_view kNames[] = {"step", "snapshot", "save", "load", "limits"};
+  constexpr std::string_view kNames[] = {"step", "snapshot", "save", "load", "limits", "turn"};
   const auto index = static_cast<size_t>(call);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// One call and its result: of a step the TrainReport, of limits the SampleLimits.
+/// One call and its result: of a step the TrainReport, of limits the SampleLimits, of a turn
+/// whether it was granted.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
   std::string text;
-  TenantSlot tenant;  // whose step it was; none: of another call
+  TenantSlot tenant;  // whose step or turn it was; none: of another call
+  bool is_granted = false;
 
   template <class F>
   static void fields(F& f) {
-    f("call", &LearnerAnswer::call)("has_failed", &LearnerAnswer::has_failed)(
-        "code", &LearnerAnswer::code)("text", &LearnerAnswer::text)("tenant",
-                                                                    &LearnerAnswer::tenant);
+    using A = LearnerAnswer;
+    f("call", &A::call)("has_failed", &A::has_failed)("code", &A::code)("text", &A::text)(
+        "tenant", &A::tenant)("is_granted", &A::is_granted);
     TrainReport::fields(f);
     SampleLimits::fields(f);
   }
@@ -121,6 +123,19 @@ SampleLimits TracedLearner::limits() const {
   const SampleLimits limits = answer;
   calls_->keep(LearnerCall::kLimits, std::move(answer));
   return limits;
+}
+
+/// Without an answer nobody trains; that shows as a step that is missing.
+bool TracedLearner::take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
+  if (is_replaying()) {
+    const auto answer = calls_->take(LearnerCall::kTurn);
+    return answer.ok() && answer->tenant == tenant && answer->is_granted;
+  }
+  LearnerAnswer answer;
+  answer.tenant = tenant;
+  const bool is_granted = answer.is_granted = learner_->take_turn(tenant, num_tokens, turn);
+  calls_->keep(LearnerCall::kTurn, std::move(answer));
+  return is_granted;
 }
 
 Status TracedLearner::step() { return is_replaying() ? ok() : learner_->step(); }

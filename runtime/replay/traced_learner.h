@@ -54,6 +54,7 @@ class TracedLearner : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
   SampleLimits limits() const override;
+  bool take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) override;
   Status step() override;
   bool has_work() const override;
   Duration take_cost() override;

@@ -73,6 +73,10 @@ class RunFolder {
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder,
                                          const std::string& tenant, size_t num_tenants);
 
+/// To a worker, in the place of a tenant's checkpoint: she has none, and follows a record from her
+/// first step.
+inline constexpr std::string_view kNoCheckpoint = "none";
+
 /// "rollouts.jsonl"; of one of several tenants "rollouts/<tenant>.jsonl": the lines of a file come
 /// from one actor group, in the order of its steps.
 std::string rollouts_file_name(const std::string& tenant, size_t num_tenants);

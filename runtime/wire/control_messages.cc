@@ -4,13 +4,17 @@ namespace primerl {
 
 std::vector<const MessageType*> control_message_catalog() {
   return {
-      &message_type<WorkerHello>(),   &message_type<ConnectPeers>(),   &message_type<PeerDown>(),
-      &message_type<PeerUp>(),        &message_type<PeersConnected>(), &message_type<StartRun>(),
-      &message_type<GroupsReady>(),   &message_type<GoRun>(),          &message_type<DrainRun>(),
-      &message_type<StopRun>(),       &message_type<TenantFinished>(), &message_type<CountGroups>(),
-      &message_type<GroupsCounted>(), &message_type<EndRun>(),         &message_type<Heartbeat>(),
-      &message_type<FirstToken>(),    &message_type<LogLine>(),        &message_type<RunEnded>(),
-      &message_type<RunRecovered>(),  &message_type<GroupsCaughtUp>(), &message_type<ResumeLive>(),
+      &message_type<WorkerHello>(),    &message_type<ConnectPeers>(),
+      &message_type<PeerDown>(),       &message_type<PeerUp>(),
+      &message_type<PeersConnected>(), &message_type<StartRun>(),
+      &message_type<GroupsReady>(),    &message_type<GoRun>(),
+      &message_type<DrainRun>(),       &message_type<StopRun>(),
+      &message_type<TenantFinished>(), &message_type<SetTenantAside>(),
+      &message_type<CountGroups>(),    &message_type<GroupsCounted>(),
+      &message_type<EndRun>(),         &message_type<Heartbeat>(),
+      &message_type<FirstToken>(),     &message_type<LogLine>(),
+      &message_type<RunEnded>(),       &message_type<RunRecovered>(),
+      &message_type<GroupsCaughtUp>(), &message_type<ResumeLive>(),
   };
 }
 

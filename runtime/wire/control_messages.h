@@ -4,7 +4,8 @@
 ///   control -> worker: StartRun, DrainRun, StopRun
 ///   in runs of several processes also
 ///   worker -> control: PeersConnected, GroupsReady, GroupsCaughtUp, TenantFinished, GroupsCounted
-///   control -> worker: ConnectPeers, GoRun, ResumeLive, CountGroups, EndRun, PeerDown, PeerUp
+///   control -> worker: ConnectPeers, GoRun, ResumeLive, SetTenantAside, CountGroups, EndRun,
+///   PeerDown, PeerUp
 ///
 /// The worker speaks first (WorkerHello) and starts nothing before StartRun. RunEnded is its last
 /// message. Control messages carry no Blobs. run_coordinator.h has the order of messages.
@@ -23,7 +24,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 11;
+inline constexpr uint32_t kControlVersion = 12;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
@@ -171,11 +172,23 @@ struct ResumeLive {
 
 struct TenantFinished {
   static constexpr std::string_view kName = "TenantFinished";
+  static constexpr uint32_t kVersion = 2;
+  TenantSlot tenant;
+  std::string fault;  // "": she has taken her steps; else why she cannot go on
+  template <class F>
+  static void fields(F& f) {
+    f("tenant", &TenantFinished::tenant)("fault", &TenantFinished::fault);
+  }
+};
+
+/// The tenant failed in some process: her actors drain, the others go on.
+struct SetTenantAside {
+  static constexpr std::string_view kName = "SetTenantAside";
   static constexpr uint32_t kVersion = 1;
   TenantSlot tenant;
   template <class F>
   static void fields(F& f) {
-    f("tenant", &TenantFinished::tenant);
+    f("tenant", &SetTenantAside::tenant);
   }
 };
 

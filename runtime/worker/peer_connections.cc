@@ -116,12 +116,13 @@ Status PeerConnections::send(ProcessId to, MessageBatch&& batch) {
   return transport_->send(to, std::move(batch));
 }
 
-void PeerConnections::tenant_finished(TenantSlot tenant) {
+void PeerConnections::tenant_failed(TenantSlot tenant, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
-    if (!finished_.insert(tenant).second) return;
+    // A tenant that has finished may fail as it ends.
+    if (!finished_.insert(tenant).second && why.empty()) return;
   }
-  events_.tenant_finished(tenant);
+  events_.tenant_finished(tenant, why);
 }
 
 void PeerConnections::deliver(ProcessId from, MessageBatch&& batch) {

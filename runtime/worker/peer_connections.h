@@ -28,8 +28,9 @@ namespace primerl {
 EdgeTransport transport_between(const Plan& plan, ProcessId one, ProcessId other);
 
 struct ConnectionEvents {
-  std::function<void()> all_live;                   // every peer of connect() has greeted; once
-  std::function<void(TenantSlot)> tenant_finished;  // once per tenant
+  std::function<void()> all_live;  // every peer of connect() has greeted; once
+  // With "" once per tenant, or with why she failed.
+  std::function<void(TenantSlot, const std::string&)> tenant_finished;
   std::function<void(const Error&)> failed;         // the run cannot go on; the first one counts
   std::function<void(const std::string&)> changed;  // a connection broke or is back, for the log
 };
@@ -81,7 +82,8 @@ class PeerConnections final : public OtherProcesses, private TransportReceiver {
   // OtherProcesses
   Status send(ProcessId to, MessageBatch&& batch) override;
   void refused(ProcessId from, const Error& why) override;
-  void tenant_finished(TenantSlot tenant) override;
+  void tenant_finished(TenantSlot tenant) override { tenant_failed(tenant, ""); }
+  void tenant_failed(TenantSlot tenant, const std::string& why) override;
 
  private:
   void deliver(ProcessId from, MessageBatch&& batch) override;

@@ -52,6 +52,13 @@ Status RunMember::obey(const Payload& message) {
     drains_ = true;
     if (running_.valid()) executor_->request_drain();
   }
+  if (const auto* aside = as_if<SetTenantAside>(message)) {
+    if (aside->tenant.is_none() || aside->tenant.index() >= plan_->tenants.size())
+      return error(Code::kCorrupt, "tenant slot {} is to be set aside, of {}", aside->tenant.value,
+                   plan_->tenants.size());
+    set_aside_.insert(aside->tenant);
+    if (running_.valid()) executor_->set_aside(aside->tenant);
+  }
   if (const auto* look = as_if<CountGroups>(message); look != nullptr && is_prepared_)
     count(look->round);
   if (const auto* end = as_if<EndRun>(message)) {
@@ -121,6 +128,7 @@ void RunMember::go() {
   if (!is_prepared_ || running_.valid() || outcome_) return;
   executor_->go();
   running_ = std::async(std::launch::async, [this] { return executor_->wait(); });
+  for (const TenantSlot tenant : set_aside_) executor_->set_aside(tenant);
   if (drains_) executor_->request_drain();
 }
 
@@ -218,7 +226,9 @@ ConnectionEvents connection_events(RunMember::Say say, std::function<void(const 
                                    std::function<void(const std::string&)> changed) {
   ConnectionEvents events;
   events.all_live = [say] { say(Payload::of(PeersConnected{})); };
-  events.tenant_finished = [say](TenantSlot tenant) { say(Payload::of(TenantFinished{tenant})); };
+  events.tenant_finished = [say](TenantSlot tenant, const std::string& fault) {
+    say(Payload::of(TenantFinished{tenant, fault}));
+  };
   events.failed = std::move(failed);
   events.changed = std::move(changed);
   return events;

@@ -13,6 +13,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "runtime/exec/caf_executor.h"
 #include "runtime/wire/control_messages.h"
@@ -68,6 +69,7 @@ class RunMember {
   bool is_prepared_ = false;
   std::vector<PeerEntry> peers_;  // of ConnectPeers
   bool drains_ = false;           // a drain was asked for before it could begin
+  std::set<TenantSlot> set_aside_;
   bool stops_ = false;
 };
 

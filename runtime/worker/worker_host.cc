@@ -51,9 +51,10 @@ struct HostArguments {
 Result<std::vector<ResumePoint>> read_points(const std::vector<std::string>& checkpoints) {
   std::vector<ResumePoint> points;
   for (const auto& checkpoint : checkpoints) {
+    ResumePoint& point = points.emplace_back();
+    if (checkpoint == kNoCheckpoint) continue;
     // The control plane has looked at every byte of it.
-    ASSIGN_OR_RETURN(auto point, read_checkpoint(checkpoint, CheckpointDepth::kSizes));
-    points.push_back(std::move(point));
+    ASSIGN_OR_RETURN(point, read_checkpoint(checkpoint, CheckpointDepth::kSizes));
   }
   return points;
 }

@@ -50,12 +50,26 @@ TEST_F(CheckpointStory, AFolderThatCannotBeMadeIsSaidAndEndsTheRun) {
   batch(0, 0);
   for (uint64_t i = 2; i < 4; ++i) ASSERT_TRUE(trainer.give("group", a_group(i, 1, {0, 1})).ok());
   EXPECT_TRUE(trainer.run_work().ok()) << "the step itself is whole";
+  EXPECT_TRUE(trainer.run_work().ok()) << "what it says leaves before its fault";
+  EXPECT_TRUE(trainer.stops_on_error());
   const auto turn = trainer.run_work();
   ASSERT_FALSE(turn.ok());
-  EXPECT_THAT(turn.error().text(), HasSubstr("no checkpoint folder"));
-  EXPECT_TRUE(trainer.is_finished(TenantSlot(0)));
-  EXPECT_TRUE(trainer.stops_on_error());
-  EXPECT_FALSE(trainer.drain().ok()) << "nothing more is tried";
+  EXPECT_THAT(turn.error().message(), HasSubstr("no checkpoint folder"));
+  EXPECT_TRUE(trainer.drain().ok()) << "nothing more is tried";
+  EXPECT_TRUE(trainer.run_work().ok()) << "it is said once";
+}
+
+TEST_F(CheckpointStory, OneThatCannotBeWrittenNamesTheNewestThatIsThere) {
+  work();
+  batch(0, 0);
+  batch(2, 1);
+  trainer.set_checkpoint_folder("");
+  for (uint64_t i = 4; i < 6; ++i) ASSERT_TRUE(trainer.give("group", a_group(i, 2, {0, 1})).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(trainer.run_work().ok());
+  const auto turn = trainer.run_work();
+  ASSERT_FALSE(turn.ok());
+  EXPECT_THAT(turn.error().message(), HasSubstr("no checkpoint folder"));
+  EXPECT_THAT(turn.error().notes(), ElementsAre("the newest checkpoint is of step 2"));
 }
 
 TEST_F(CheckpointStory, IsWrittenEverySoOftenAndAtTheEnd) {

@@ -209,12 +209,28 @@ TEST(RunCoordinator, RefusesWhatComesOutOfTurn) {
 TEST(RunCoordinator, DrainsWhenEveryTenantHasFinished) {
   Stage stage(2);
   stage.bring_up();
-  ASSERT_TRUE(stage.say(0, TenantFinished{TenantSlot(1)}).ok());
-  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(1)}).ok());
+  ASSERT_TRUE(stage.say(0, TenantFinished{TenantSlot(1), ""}).ok());
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(1), ""}).ok());
   EXPECT_THAT(stage.sent(), IsEmpty());
-  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0)}).ok());
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0), ""}).ok());
   EXPECT_THAT(stage.sent(), ElementsAre("DrainRun to 0", "DrainRun to 1", "CountGroups to 0",
                                         "CountGroups to 1"));
+}
+
+/// All are told once, one that was started again too; the run goes on until the others are done.
+TEST(RunCoordinator, SetsATenantThatFailsAside) {
+  Stage stage(2);
+  stage.bring_up();
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(1), "no group trains"}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("SetTenantAside to 0", "SetTenantAside to 1"));
+  ASSERT_TRUE(stage.say(0, TenantFinished{TenantSlot(1), "its files are gone"}).ok());
+  ASSERT_TRUE(stage.say(0, TenantFinished{TenantSlot(1), ""}).ok());
+  EXPECT_THAT(stage.sent(), IsEmpty());
+  EXPECT_EQ(stage.coordinator_->set_aside().at(TenantSlot(1)), "no group trains");
+  ASSERT_TRUE(stage.say(1, TenantFinished{TenantSlot(0), ""}).ok());
+  EXPECT_THAT(stage.sent(), ElementsAre("DrainRun to 0", "DrainRun to 1", "CountGroups to 0",
+                                        "CountGroups to 1"));
+  EXPECT_FALSE(stage.say(0, TenantFinished{TenantSlot(9), "it is nobody"}).ok());
 }
 
 TEST(RunCoordinator, EndsWhenTwoLooksFindNothingUnderWay) {

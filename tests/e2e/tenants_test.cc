@@ -39,6 +39,26 @@ class TwoTenants : public ::testing::Test {
     std::ofstream(file) << text.substr(0, reverse) << table << text.substr(end);
     return file.string();
   }
+  /// The example in three processes.
+  std::string apart() const {
+    std::string text = read_text_file(source_path(kExample)).value();
+    const std::string memory = "backend = \"memory\"";
+    text.replace(text.find(memory), memory.size(), "backend = \"auto\"  ");
+    const fs::path file = folder("apart.toml");
+    std::ofstream(file) << text.replace(
+        text.find("[tenant.reverse]"), 0,
+        "[place]\n"
+        "driver = { nodes = [\"env\", \"rollout\", \"router\"] }\n"
+        "inference = { nodes = [\"prefill\", \"decode\"] }\n"
+        "training = { nodes = [\"trainer\", \"broadcaster\"] }\n\n");
+    return file.string();
+  }
+  /// Every rollout of `reverse` runs out of time, so that none of her groups trains.
+  static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
+    more.insert(more.end(), {"--no-rehearsal", "--set", "tenant.reverse.rollout_timeout=\"1ms\"",
+                             "--set", "node.trainer.lost_batches_max=1"});
+    return more;
+  }
   fs::path folder(const std::string& name) const { return scratch_.path() / name; }
 
   /// The lines of one tenant's steps, without what is of time.
@@ -80,6 +100,25 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
         json_file(run / "checkpoints" / tenant / "step_5" / "weights" / "adapter_config.json");
     EXPECT_EQ(*adapter.get_int("r"), tenant == "reverse" ? 8 : 16);
   }
+  // The adapter beside its model, and merged into it, say the same.
+  const std::string base = source_path("examples/arithmetic_tool/model");
+  const std::string adapter = (run / "checkpoints/reverse/step_5/weights").string();
+  const std::string merged = folder("merged").string();
+  const std::vector<std::string> merge = {"merge", "--model", base,  "--adapter",
+                                          adapter, "--out",   merged};
+  const auto made = run_graph_program(merge);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const auto again = run_graph_program(merge);
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("is there already"));
+  const auto generate = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--model", model, "--prompt", "12+34", "--temperature",
+                               "0", "--max-tokens", "12"});
+    const auto said = run_graph_program(more);
+    EXPECT_EQ(said.code, 0) << said.err;
+    return said.out;
+  };
+  EXPECT_EQ(generate(merged, {}), generate(base, {"--adapter", adapter}));
   const auto whole = run_graph_program({"replay", run.string()});
   EXPECT_EQ(whole.code, 0) << whole.out << whole.err;
   for (const auto& tenant : kTenants) {
@@ -162,6 +201,51 @@ TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
     std::set<std::string> seen;
     for (const Json& line : lines_of(run / "rollouts" / (tenant + ".jsonl")))
       EXPECT_TRUE(seen.insert(*line.get_string("rollout")).second) << line.dump();
+  }
+}
+
+constexpr const char* kSetAside = "tenant 'reverse' was set aside: ";
+
+TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    const auto end = run_graph_program(words(is_apart ? apart() : source_path(kExample), run,
+                                             reverse_fails({"--max-steps", "4"})));
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(kSetAside));
+    EXPECT_THAT(end.err, HasSubstr("groups in a row ended without being trained on"));
+    EXPECT_THAT(end.err, HasSubstr("the others go on"));
+    EXPECT_THAT(end.err, HasSubstr("rollouts.jsonl says why each one did"));
+    EXPECT_TRUE(steps(run, "reverse").empty());
+    EXPECT_EQ(steps(run, "arithmetic").size(), 4U);
+    EXPECT_TRUE(fs::exists(run / "checkpoints/arithmetic/step_4"));
+    const auto replayed = run_graph_program({"replay", run.string()});
+    EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  }
+}
+
+/// A run that follows its record knows who was set aside, and why.
+TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    auto words_of_run =
+        words(is_apart ? apart() : source_path(kExample), run,
+              reverse_fails({"--max-steps", "100000", "--set", "graph.restarts_max=0", "--set",
+                             "tenant.arithmetic.checkpoint_every=5"}));
+    words_of_run.insert(words_of_run.begin(), "primerl-graph");
+    Program killed(words_of_run);
+    while (num_lines(run / "metrics.jsonl") < 12) ASSERT_TRUE(killed.is_running());
+    ::kill(worker_of(killed), SIGKILL);
+    ASSERT_EQ(killed.wait().code, 1);
+    const auto last = static_cast<int64_t>(steps(run, "arithmetic").size());
+    const auto end = run_graph_program({"run", "--resume", run.string(), "--no-rehearsal",
+                                        "--max-steps", std::to_string(last + 3)});
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr(kSetAside));
+    EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
+    EXPECT_EQ(steps(run, "arithmetic").size(), static_cast<size_t>(last + 3));
   }
 }
 

@@ -169,6 +169,7 @@ class Alone : public ::testing::Test, public GroupExecutor {
   }
   void ship(MessageBatch&& batch) override { shipped.push_back(std::move(batch)); }
   void tenant_finished(TenantSlot) override {}
+  void tenant_failed(TenantSlot, std::string) override {}
   void group_failed(GroupId, Error error) override { failures.push_back(error.message()); }
 
   SmallGraph graph;
@@ -239,6 +240,7 @@ TEST(Sender, TakesGrantsForWhatItHasSentAndNoMore) {
   struct Ignore final : GroupExecutor {
     void ship(MessageBatch&& batch) override { num_shipped += batch.messages.size(); }
     void tenant_finished(TenantSlot) override {}
+    void tenant_failed(TenantSlot, std::string) override {}
     void group_failed(GroupId, Error) override {}
     size_t num_shipped = 0;
   } executor;

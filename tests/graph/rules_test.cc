@@ -187,6 +187,33 @@ TEST(Rules, SeveralTenantsNeedInstancesOfTheirOwn) {
   EXPECT_THAT(second(apart), ElementsAre("G048"));
 }
 
+TEST(Rules, SharesArePartsOfOne) {
+  const std::string text =
+      demo_with("actor = \"trainer\"", "actor = \"trainer\"\nper_tenant = true");
+  const auto load = [&](const std::string& main, const std::string& second) {
+    const std::string all = replaced(text, "group_size = 8", main + "\ngroup_size = 8") +
+                            "[tenant.main.adapter]\nrank = 4\n[tenant.second]\n" + second +
+                            "\nenvironment = { name = \"copy\" }\n[tenant.second.adapter]\n"
+                            "rank = 4\n";
+    return load_graph(Folder().write("graph.toml", all), {}, test_catalog());
+  };
+  const auto shares = [&](const std::string& main, const std::string& second) {
+    const auto graph = load(main, second);
+    std::vector<double> found;
+    if (graph.plan != nullptr)
+      for (const Tenant& tenant : graph.plan->tenants) found.push_back(tenant.share);
+    return found;
+  };
+  EXPECT_THAT(shares("", ""), ElementsAre(0.5, 0.5));
+  EXPECT_THAT(shares("share = 0.75", ""), ElementsAre(0.75, 0.25));
+  EXPECT_THAT(shares("share = 0.75", "share = 0.25"), ElementsAre(0.75, 0.25));
+  EXPECT_THAT(shares("share = 0.1", "share = 0.2"), ElementsAre(0.1, 0.2));
+  EXPECT_THAT(findings(load("share = 0.75", "share = 0.5")), HasSubstr("G063"));
+  EXPECT_THAT(findings(load("share = 0.75", "share = 0.5")), HasSubstr("are 1.25 together"));
+  EXPECT_THAT(findings(load("share = 1.0", "")), HasSubstr("nothing is left for 1 without one"));
+  EXPECT_EQ(load("share = 1.5", "").plan, nullptr);
+}
+
 TEST(Rules, AFileIsRelativeToTheFileThatNamesIt) {
   const Folder folder;
   std::filesystem::create_directory(folder.path() + "/parts");

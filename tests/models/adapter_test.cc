@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "kernels/models/adapter_folder.h"
@@ -122,6 +123,45 @@ TEST(AdapterTable, BeginsWithAUniformAndBZero) {
     for (int64_t i = 0; i < b.count; ++i) EXPECT_EQ(buffer[static_cast<size_t>(b.offset + i)], 0);
   }
   EXPECT_EQ(buffer[static_cast<size_t>(table.tensors().at("scaling").offset)], 0.5F);
+}
+
+/// Every linear by the names of the files, and no other number.
+TEST(AdapterTable, IsMergedIntoTheLinearsItIsBeside) {
+  const TensorTable base(model());
+  const AdapterTable table(base, {.rank = 3, .alpha = 6, .targets = {"k_proj", "up_proj"}});
+  std::vector<float> weights(static_cast<size_t>(base.count()));
+  std::vector<float> adapter(static_cast<size_t>(table.tensors().count()));
+  randomize_parameters(base, 1, 0.5, weights.data());
+  randomize_parameters(table.tensors(), 2, 0.5, adapter.data());
+  auto merged = weights;
+  merge_adapter(base, table, adapter.data(), merged.data());
+  std::map<std::string, std::pair<const float*, const float*>> linears;  // A and B by module
+  for (const TensorSlice& slice : table.tensors().slices()) {
+    for (const auto& [end, is_a] : {std::pair(".lora_A.weight", true), {".lora_B.weight", false}}) {
+      if (!slice.name.ends_with(end)) continue;
+      constexpr std::string_view kBegin = "base_model.model.";
+      const auto module = slice.name.substr(
+          kBegin.size(), slice.name.size() - kBegin.size() - std::string_view(end).size());
+      (is_a ? linears[module].first : linears[module].second) = adapter.data() + slice.offset;
+    }
+  }
+  // Two layers of attention, one dense MLP, four routed experts and one shared.
+  EXPECT_EQ(linears.size(), 2U + 1 + 4 + 1);
+  for (const TensorSlice& slice : base.slices()) {
+    const std::string module = slice.name.substr(0, slice.name.rfind(".weight"));
+    const auto found = linears.find(module);
+    for (int64_t i = 0; i < slice.count; ++i) {
+      double expected = weights[static_cast<size_t>(slice.offset + i)];
+      if (found != linears.end()) {
+        const int64_t inputs = slice.shape.back(), row = i / inputs, column = i % inputs;
+        for (int64_t r = 0; r < 3; ++r)
+          expected += 2.0 * double{found->second.second[row * 3 + r]} *
+                      double{found->second.first[r * inputs + column]};
+      }
+      ASSERT_NEAR(merged[static_cast<size_t>(slice.offset + i)], expected, 1e-6)
+          << slice.name << " " << i;
+    }
+  }
 }
 
 TEST(AdapterConfig, IsToldByTheTensorsOfASnapshot) {

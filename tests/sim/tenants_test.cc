@@ -50,7 +50,7 @@ CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_p
   overrides.sets = {
       fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
       "resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
-      "node.rollout.max_inflight=8"};
+      "node.rollout.max_inflight=8", "node.trainer.lost_batches_max=3"};
   overrides.cores = 2;
   return load_graph(file.string(), overrides, full_catalog());
 }
@@ -81,12 +81,15 @@ class KeepingServices final : public HostServices, public RunFiles {
     left[*tenant].rollouts.emplace_back(line);
     return ok();
   }
-  Result<std::filesystem::path> begin_checkpoint(TenantSlot, int64_t) override {
+  Result<std::filesystem::path> begin_checkpoint(TenantSlot tenant, int64_t) override {
+    if (plan_.tenants[tenant.index()].name == cannot_save)
+      return error(Code::kIo, "no room for a checkpoint");
     return scratch_folder();
   }
   Status commit_checkpoint(TenantSlot, int64_t, const Json&) override { return ok(); }
 
   std::map<std::string, Left> left;
+  std::string cannot_save;  // a tenant
 
  private:
   const Plan& plan_;
@@ -98,7 +101,38 @@ struct Ended {
   std::string fault;  // of the check
 };
 
-Ended run(const CheckedGraph& graph, uint64_t seed) {
+/// What goes wrong for one tenant.
+enum class Trouble { kTrainerFails, kEnvironmentFails, kEnvironmentHangs, kCheckpointFails };
+
+class TroubleOfOne final : public StepHooks {
+ public:
+  TroubleOfOne(const Plan& plan, const std::string& tenant, Trouble trouble, uint64_t first)
+      : trouble_(trouble), first_(first) {
+    const std::string node = trouble == Trouble::kTrainerFails ? "trainer" : "env";
+    for (uint32_t i = 0; i < plan.instances.size(); ++i)
+      if (plan.instances[i].name == node + "." + tenant) instance_ = InstanceId(i);
+    CHECK(!instance_.is_none(), "the tenant has no such actor");
+  }
+  bool has_struck = false;
+
+  Injection before(const StepAbout& about) override {
+    if (trouble_ == Trouble::kCheckpointFails) return {};
+    if (about.instance != instance_ || about.kind != StepKind::kMessage) return {};
+    if (++num_seen_ < first_) return {};
+    has_struck = true;
+    if (trouble_ == Trouble::kEnvironmentHangs) return {{}, Duration::seconds(1'000'000)};
+    return {error(Code::kInternal, "made to fail"), {}};
+  }
+
+ private:
+  const Trouble trouble_;
+  const uint64_t first_;
+  InstanceId instance_;
+  uint64_t num_seen_ = 0;
+};
+
+Ended run(const CheckedGraph& graph, uint64_t seed, StepHooks* hooks = nullptr,
+          const std::string& cannot_save = "") {
   Ended ended;
   if (graph.plan == nullptr) {
     for (const auto& found : graph.diagnostics.all())
@@ -108,8 +142,10 @@ Ended run(const CheckedGraph& graph, uint64_t seed) {
   auto plan = std::make_shared<Plan>(*graph.plan);
   plan->settings.seed = static_cast<int64_t>(seed);
   KeepingServices services(*plan);
-  VirtualExecutor executor(plan, resource_factory(), services,
-                           {.seed = seed, .events_max = 2'000'000, .repeat_with = {}});
+  services.cannot_save = cannot_save;
+  VirtualExecutor executor(
+      plan, resource_factory(), services,
+      {.seed = seed, .step_hooks = hooks, .events_max = 2'000'000, .repeat_with = {}});
   if (const Status started = executor.start(); !started.ok()) {
     ended.fault = started.error().text();
     return ended;
@@ -192,6 +228,47 @@ TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
           << "PRIMERL_SEED=" << seed;
     }
   }
+}
+
+/// A tenant that fails costs the others nothing, at any moment of the run: what they train is what
+/// they train alone, no message is left, and the end names the tenant.
+TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
+  const auto [first, last] = seeds(300);
+  uint64_t num_struck = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    RandomStream random(mix(seed, 27));
+    std::vector<std::string> names = kNames;
+    for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random.below(i)]);
+    names.resize(2 + random.below(3));
+    const auto trouble = static_cast<Trouble>(random.below(4));
+    const CheckedGraph graph = graph_of(names, 0);
+    ASSERT_NE(graph.plan, nullptr);
+    TroubleOfOne hooks(*graph.plan, names[0], trouble, 1 + random.below(4));
+    const bool cannot_save = trouble == Trouble::kCheckpointFails;
+    const Ended ended = run(graph, seed, &hooks, cannot_save ? names[0] : "");
+    hooks.has_struck = hooks.has_struck || cannot_save;
+    const std::string where =
+        fmt::format("PRIMERL_SEED={}, trouble {}", seed, static_cast<int>(trouble));
+    num_struck += hooks.has_struck ? 1 : 0;
+    if (!hooks.has_struck) continue;  // she was done before
+    ASSERT_EQ(ended.outcome.end, RunEnd::kFailed) << where;
+    ASSERT_NE(ended.outcome.status.error().text().find(
+                  fmt::format("tenant '{}' was set aside: ", names[0])),
+              std::string::npos)
+        << where << ": " << ended.outcome.status.error().text();
+    for (const auto& edge : ended.outcome.ledger) {
+      ASSERT_TRUE(edge.balances()) << where;
+      ASSERT_EQ(edge.in_flight, 0U) << where;
+    }
+    for (size_t i = 1; i < names.size(); ++i) {
+      const Ended own = run(graph_of({names[i]}, 0), seed);
+      ASSERT_EQ(trained(ended.left.at(names[i])).rollouts, trained(own.left.at(names[i])).rollouts)
+          << names[i] << ", " << where;
+      ASSERT_EQ(ended.left.at(names[i]).metrics, own.left.at(names[i]).metrics)
+          << names[i] << ", " << where;
+    }
+  }
+  EXPECT_GE(num_struck * 2, last - first + 1);
 }
 
 }  // namespace

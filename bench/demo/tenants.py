@@ -1,0 +1,146 @@
+"""What tenants of one model cost each other: the demo with adapters of rank 8, alone and side by
+side.
+
+scale        one tenant with a batch of 8 * N rollouts against N tenants with a batch of 8 each:
+             samples that trained a second, and learner seconds a token. The work is the same, so
+             the bound is 1 of the samples and 1 of the seconds; what is lost is a learner's cost of
+             a step (N small ones for one large one) and rows of N adapters in one engine step.
+neighbours   eight tenants alike, then one of them with ten times the rollouts in flight and answers
+             ten times as long: the step time of the seven others. Each is promised an eighth, so
+             the bound is 1.
+
+Runs are paired and alternate; the first steps are left out.
+
+    python3 bench/demo/tenants.py scale --tenants 16 --rounds 3
+    python3 bench/demo/tenants.py neighbours --rounds 3
+
+Prints one JSON object with medians and spread. Leave the machine idle meanwhile.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXAMPLES = os.path.join(ROOT, "examples")
+SETTLED = 4
+
+
+def graph_of(tenants):
+    """The graph of examples/two_tenants with other tenants: {name: {key: value}}."""
+    with open(os.path.join(EXAMPLES, "two_tenants", "graph.toml")) as file:
+        text = file.read()
+    tables = ""
+    for name, keys in tenants.items():
+        tables += f"[tenant.{name}]\nenvironment = {{ name = \"reverse_text\" }}\n"
+        tables += "".join(f"{key} = {value}\n" for key, value in keys.items())
+        tables += f"filters = {{ zero_advantage = false }}\n[tenant.{name}.adapter]\nrank = 8\n\n"
+    return text[:text.index("[tenant.")] + tables + text[text.index("[model."):]
+
+
+def run(tenants, args, settings=()):
+    """Rows of metrics.jsonl by tenant, without the first steps of each."""
+    parent = tempfile.mkdtemp(prefix="primerl-tenants-")
+    graph, folder = os.path.join(parent, "graph.toml"), os.path.join(parent, "run")
+    with open(graph, "w") as file:
+        file.write(graph_of(tenants))
+    command = [os.path.join(args.bin, "primerl-graph"), "run", graph, "--out", folder]
+    for setting in [f"model.policy.path=\"{EXAMPLES}/reverse_text/model\"",
+                    "resource.engine.kv_blocks=4096", "node.rollout.max_inflight=1024",
+                    "resource.learner.threads=1", "resource.engine.threads=1",
+                    *settings, *args.set]:
+        command += ["--set", setting]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    rows = {name: [] for name in tenants}
+    with open(os.path.join(folder, "metrics.jsonl")) as lines:
+        for line in lines:
+            row = json.loads(line)
+            rows[row.get("tenant", next(iter(tenants)))].append(row)
+    shutil.rmtree(parent)
+    return rows
+
+
+def rates(rows, batch_size):
+    """Samples a second while all tenants train, and learner seconds a token."""
+    begin = max(row[SETTLED - 1]["time"] for row in rows.values())
+    end = min(row[-1]["time"] for row in rows.values())
+    inside = [row for tenant in rows.values() for row in tenant if begin < row["time"] <= end]
+    return {"samples_per_s": batch_size * len(inside) / (end - begin),
+            "learner_us_per_token": 1e6 * sum(row["time/learner"] for row in inside) /
+            sum(row["progress/tokens"] for row in inside),
+            "tokens_per_s": sum(row["progress/tokens"] for row in inside) / (end - begin)}
+
+
+def spread(values):
+    return {"median": round(statistics.median(values), 4), "min": round(min(values), 4),
+            "max": round(max(values), 4), "runs": len(values)}
+
+
+def summary(runs):
+    return {key: spread([each[key] for each in runs]) for key in runs[0]}
+
+
+def scale(args):
+    def tenants(count):
+        return {f"t{i}": {"group_size": 8, "batch_size": 8 * args.tenants // count,
+                          "max_off_policy_steps": 2, "max_steps": args.steps,
+                          "inflight": 16 * args.tenants // count} for i in range(count)}
+    one, many = [], []
+    for _ in range(args.rounds):
+        one.append(rates(run(tenants(1), args), 8 * args.tenants))
+        many.append(rates(run(tenants(args.tenants), args), 8))
+    pairs = list(zip(one, many))
+    return {"tenants": args.tenants, "one": summary(one), "many": summary(many),
+            "samples_ratio": spread([b["samples_per_s"] / a["samples_per_s"] for a, b in pairs]),
+            "learner_ratio": spread([b["learner_us_per_token"] / a["learner_us_per_token"]
+                                     for a, b in pairs])}
+
+
+def neighbours(args):
+    def tenants(floods):
+        alike = {"group_size": 8, "batch_size": 16, "max_off_policy_steps": 2, "inflight": 32,
+                 "max_steps": args.steps, "sampling": "{ max_tokens = 16 }"}
+        flood = dict(alike, inflight=320, batch_size=160, sampling="{ max_tokens = 160 }",
+                     max_steps=max(args.steps // 10, 2))
+        return {f"t{i}": flood if floods and i == 0 else alike for i in range(8)}
+
+    def others(rows):
+        times = sorted(row["time/step"] for name, tenant in rows.items() if name != "t0"
+                       for row in tenant[SETTLED:])
+        return {"step_median_s": statistics.median(times),
+                "step_p99_s": times[min(int(0.99 * len(times)), len(times) - 1)]}
+    quiet, flooded = [], []
+    for _ in range(args.rounds):
+        quiet.append(others(run(tenants(False), args)))
+        flooded.append(others(run(tenants(True), args)))
+    pairs = list(zip(quiet, flooded))
+    return {"alike": summary(quiet), "one_floods": summary(flooded),
+            "median_ratio": spread([b["step_median_s"] / a["step_median_s"] for a, b in pairs]),
+            "p99_ratio": spread([b["step_p99_s"] / a["step_p99_s"] for a, b in pairs])}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["scale", "neighbours"])
+    parser.add_argument("--tenants", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build", "bin"))
+    parser.add_argument("--set", action="append", default=[], help="passed on to primerl-graph run")
+    args = parser.parse_args()
+    if args.steps < SETTLED + 2:
+        parser.error(f"--steps must be at least {SETTLED + 2}: the first {SETTLED} are left out")
+    result = {"bench": f"tenants {args.what}", "nproc": len(os.sched_getaffinity(0)),
+              "load1": round(os.getloadavg()[0], 2)}
+    result.update(scale(args) if args.what == "scale" else neighbours(args))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+#include "graph/base/fair_shares.h"
+
+#include <algorithm>
+
+#include "graph/base/assert.h"
+
+namespace primerl {
+
+FairShares::FairShares(const std::vector<double>& shares) {
+  for (const double share : shares) {
+    CHECK(share > 0, "a share is a number above 0");
+    tenants_.push_back({share, 0, 0});
+  }
+}
+
+FairShares::One& FairShares::at(TenantSlot tenant) {
+  if (tenant.index() >= tenants_.size()) tenants_.resize(tenant.index() + 1);
+  return tenants_[tenant.index()];
+}
+
+std::optional<double> FairShares::least_served() const {
+  std::optional<double> least;
+  for (const One& one : tenants_)
+    if (one.num_here > 0) least = least ? std::min(*least, one.served) : one.served;
+  return least;
+}
+
+void FairShares::enter(TenantSlot tenant) {
+  One& one = at(tenant);
+  if (one.num_here == 0)
+    if (const auto least = least_served()) one.served = std::max(one.served, *least);
+  ++one.num_here;
+}
+
+void FairShares::leave(TenantSlot tenant) {
+  One& one = at(tenant);
+  CHECK(one.num_here > 0, "a tenant left that was not there");
+  --one.num_here;
+}
+
+void FairShares::charge(TenantSlot tenant, int64_t num_tokens) {
+  One& one = at(tenant);
+  one.served += static_cast<double>(num_tokens) / one.share;
+}
+
+}  // namespace primerl

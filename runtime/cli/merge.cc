@@ -1,0 +1,72 @@
+#include <filesystem>
+
+#include "kernels/models/adapter_folder.h"
+#include "kernels/models/folder.h"
+#include "kernels/weights/safetensors.h"
+#include "runtime/cli/commands.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+
+namespace primerl {
+namespace {
+
+struct MergeArguments {
+  std::string model;
+  std::string adapter;
+  std::string out;
+};
+
+Status merge(const MergeArguments& arguments) {
+  const std::filesystem::path out = arguments.out;
+  std::error_code ignored;
+  if (std::filesystem::exists(out, ignored))
+    return error(Code::kInvalid, "'{}' is there already", arguments.out)
+        .note("name a folder that is not there: it is made");
+  ASSIGN_OR_RETURN(const ModelFolder model, read_model_folder(arguments.model));
+  const TensorTable table(model.config);
+  ASSIGN_OR_RETURN(const AdapterFolder folder,
+                   read_adapter_folder(arguments.adapter, model.config));
+  const AdapterTable adapter(table, folder.config);
+  std::vector<float> weights(static_cast<size_t>(table.count()));
+  std::vector<float> added(static_cast<size_t>(adapter.tensors().count()));
+  ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(arguments.model));
+  RETURN_IF_ERROR(fill_parameters(table, tensors, weights.data()));
+  RETURN_IF_ERROR(fill_parameters(adapter.tensors(), folder.tensors, added.data()));
+  merge_adapter(table, adapter, added.data(), weights.data());
+  // A folder that is there is whole.
+  const std::filesystem::path half = arguments.out + ".unfinished";
+  std::filesystem::remove_all(half, ignored);
+  RETURN_IF_ERROR(write_model_folder(half, model, copy_parameters(table, weights.data())));
+  std::error_code fault;
+  std::filesystem::rename(half, out, fault);
+  if (fault) return error(Code::kIo, "cannot make '{}': {}", arguments.out, fault.message());
+  print_text(fmt::format("{}: {} linears of rank {} merged\n", arguments.out,
+                         adapter.linears().size(), folder.config.rank));
+  return ok();
+}
+
+}  // namespace
+
+Command merge_command() {
+  auto arguments = std::make_shared<MergeArguments>();
+  return {"merge", "adds an adapter to the weights of its model",
+          "primerl-graph merge --model examples/reverse_text/model --adapter "
+          "runs/latest/checkpoints/step_50/weights --out merged",
+          [arguments](Arguments& flags) {
+            flags.text(arguments->model, "--model", "DIR", "a Hugging Face folder");
+            flags.text(arguments->adapter, "--adapter", "DIR", "a PEFT folder of that model");
+            flags.text(arguments->out, "--out", "DIR",
+                       "a Hugging Face folder to make, in fp32; it must not be there");
+          },
+          [arguments] {
+            for (const auto& [name, value] :
+                 {std::pair("--model", &arguments->model),
+                  std::pair("--adapter", &arguments->adapter), std::pair("--out", &arguments->out)})
+              if (value->empty())
+                return fail(error(Code::kInvalid, "merge needs {}", name), kExitBadConfiguration);
+            const Status merged = merge(*arguments);
+            return merged.ok() ? kExitDone : fail(merged.error(), kExitBadConfiguration);
+          }};
+}
+
+}  // namespace primerl

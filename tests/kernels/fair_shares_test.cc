@@ -1,0 +1,177 @@
+// An engine that several tenants want: tokens in the proportion of their shares.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "graph/base/fair_shares.h"
+#include "graph/base/random.h"
+#include "kernels/train/learner_turns.h"
+#include "tests/kernels/scheduler_steps.h"
+
+namespace primerl {
+namespace {
+
+TEST(FairShares, ServeWhoHasHadTheLeastForItsShare) {
+  FairShares shares({0.75, 0.25});
+  shares.enter(TenantSlot(0));
+  shares.enter(TenantSlot(1));
+  std::vector<int64_t> tokens(2);
+  RandomStream random(3);
+  for (int i = 0; i < 10'000; ++i) {
+    const uint32_t next = shares.served(TenantSlot(0)) <= shares.served(TenantSlot(1)) ? 0 : 1;
+    const auto num_tokens = static_cast<int64_t>(1 + random.below(100));
+    shares.charge(TenantSlot(next), num_tokens);
+    tokens[next] += num_tokens;
+  }
+  EXPECT_NEAR(static_cast<double>(tokens[0]) / static_cast<double>(tokens[1]), 3, 0.01);
+}
+
+TEST(FairShares, WhoComesBackIsOwedNothing) {
+  FairShares shares({0.5, 0.5});
+  shares.enter(TenantSlot(0));
+  shares.charge(TenantSlot(0), 1000);
+  shares.enter(TenantSlot(1));
+  EXPECT_EQ(shares.served(TenantSlot(1)), shares.served(TenantSlot(0)));
+  shares.charge(TenantSlot(1), 10);
+  shares.leave(TenantSlot(0));
+  shares.charge(TenantSlot(1), 5000);
+  shares.leave(TenantSlot(1));
+  shares.enter(TenantSlot(0));
+  EXPECT_EQ(shares.served(TenantSlot(0)), 2000) << "nobody else is there: she is as she was";
+}
+
+/// Trainers as they are asked: all in every turn, in an order of their own. `has_batch` says when.
+template <class HasBatch>
+std::vector<int64_t> tokens_trained(const std::vector<double>& shares,
+                                    const std::vector<int64_t>& batches, uint64_t num_turns,
+                                    const HasBatch& has_batch) {
+  LearnerTurns turns(shares);
+  std::vector<int64_t> trained(shares.size());
+  RandomStream random(11);
+  for (uint64_t turn = 1; turn <= num_turns; ++turn) {
+    int num_granted = 0;
+    const uint64_t first = random.below(shares.size());
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const size_t tenant = (first + i) % shares.size();
+      const int64_t num_tokens = has_batch(tenant, turn) ? batches[tenant] : 0;
+      if (!turns.take(TenantSlot(static_cast<uint32_t>(tenant)), num_tokens, turn)) continue;
+      trained[tenant] += num_tokens;
+      ++num_granted;
+    }
+    EXPECT_LE(num_granted, 1);
+  }
+  return trained;
+}
+
+TEST(LearnerTurns, AreKeptInTokensWhateverTheBatchesAre) {
+  const auto trained = tokens_trained({0.6, 0.3, 0.1}, {64, 1024, 300}, 100'000,
+                                      [](size_t, uint64_t) { return true; });
+  const auto all = static_cast<double>(trained[0] + trained[1] + trained[2]);
+  EXPECT_NEAR(static_cast<double>(trained[0]) / all, 0.6, 0.01);
+  EXPECT_NEAR(static_cast<double>(trained[1]) / all, 0.3, 0.01);
+  EXPECT_NEAR(static_cast<double>(trained[2]) / all, 0.1, 0.01);
+}
+
+/// Who never has a batch, or went away in line, holds nobody up.
+TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
+  const auto alone = tokens_trained({0.5, 0.5}, {10, 10}, 1000,
+                                    [](size_t tenant, uint64_t) { return tenant == 1; });
+  EXPECT_EQ(alone[0], 0);
+  EXPECT_GE(alone[1], 10 * 1000 / 3);
+  const auto left = tokens_trained({0.99, 0.01}, {10, 10}, 1000, [](size_t tenant, uint64_t turn) {
+    return tenant == 1 || turn < 4;
+  });
+  EXPECT_GE(left[1], 10 * 990 / 3);
+}
+
+/// Tenants who always have sequences waiting, of lengths of their own.
+std::vector<double> tokens_served(const std::vector<double>& shares,
+                                  const std::vector<int32_t>& lengths, int32_t max_running) {
+  EngineOptions options;
+  options.kv_blocks = 400;
+  options.block_size = 4;
+  options.max_running = max_running;
+  options.max_waiting = 1000;
+  options.shares = shares;
+  BatchScheduler scheduler = make_scheduler(options);
+  std::vector<double> tokens(shares.size());
+  std::vector<int> num_waiting(shares.size());
+  uint64_t next = 0;
+  for (int i = 0; i < 3000; ++i) {
+    for (uint32_t tenant = 0; tenant < shares.size(); ++tenant)
+      while (num_waiting[tenant] < 20) {
+        auto request = make_request(next * shares.size() + tenant, 5, lengths[tenant]);
+        request.tenant = TenantSlot(tenant);
+        EXPECT_TRUE(scheduler.submit(std::move(request)).ok());
+        ++num_waiting[tenant];
+        ++next;
+      }
+    take_step(scheduler);
+    take_over_all(scheduler);
+    for (const auto& event : scheduler.take_finished()) {
+      const auto tenant = event.id.value % shares.size();
+      --num_waiting[tenant];
+      tokens[tenant] += 5 + static_cast<double>(event.tokens.size());
+    }
+  }
+  const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
+  for (double& each : tokens) each /= all;
+  return tokens;
+}
+
+TEST(EngineShares, AreKeptInTokensWhateverTheLengthsAre) {
+  const std::vector<double> shares = {0.6, 0.3, 0.1};
+  const auto served = tokens_served(shares, {10, 40, 80}, 12);
+  for (size_t i = 0; i < shares.size(); ++i) EXPECT_NEAR(served[i], shares[i], 0.03) << i;
+}
+
+TEST(EngineShares, OfEqualTenantsAreEqual) {
+  const auto served = tokens_served({0.25, 0.25, 0.25, 0.25}, {10, 20, 40, 80}, 8);
+  for (const double each : served) EXPECT_NEAR(each, 0.25, 0.03);
+}
+
+/// A tenant that floods the queue does not hold up one whose sequence comes later.
+TEST(EngineShares, AFloodOfOneIsNotAheadOfAnother) {
+  EngineOptions options;
+  options.max_running = 4;
+  options.max_waiting = 1000;
+  options.shares = {0.5, 0.5};
+  BatchScheduler scheduler = make_scheduler(options);
+  for (uint64_t i = 0; i < 500; ++i) ASSERT_TRUE(scheduler.submit(make_request(i, 5, 20)).ok());
+  for (int i = 0; i < 3; ++i) {
+    take_step(scheduler);
+    take_over_all(scheduler);
+  }
+  auto other = make_request(1000, 5, 3);
+  other.tenant = TenantSlot(1);
+  ASSERT_TRUE(scheduler.submit(std::move(other)).ok());
+  uint64_t first = 0;
+  for (int i = 0; i < 40 && first != 1000; ++i) {
+    take_step(scheduler);
+    take_over_all(scheduler);
+    for (const auto& event : scheduler.take_finished()) first = std::max(first, event.id.value);
+  }
+  EXPECT_EQ(first, 1000U) << "it was next as soon as a place was free";
+}
+
+/// Who is alone has everything; priorities come before shares.
+TEST(EngineShares, LendWhatIsIdleAndComeAfterPriorities) {
+  EngineOptions options;
+  options.max_running = 1;
+  options.shares = {0.01, 0.99};
+  BatchScheduler scheduler = make_scheduler(options);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(scheduler.submit(make_request(i, 5, 5)).ok());
+  EXPECT_EQ(run_to_end(scheduler).size(), 3U);
+  auto late = make_request(10, 5, 5);
+  late.tenant = TenantSlot(1);
+  late.priority = 1;
+  ASSERT_TRUE(scheduler.submit(std::move(late)).ok());
+  for (uint64_t i = 20; i < 23; ++i) ASSERT_TRUE(scheduler.submit(make_request(i, 5, 5)).ok());
+  const auto ended = run_to_end(scheduler);
+  ASSERT_EQ(ended.size(), 4U);
+  EXPECT_EQ(ended.back().id.value, 10U);
+  expect_all_free(scheduler);
+}
+
+}  // namespace
+}  // namespace primerl
