@@ -174,7 +174,12 @@ void ActorGroup::Body::run_actors() {
     }
     if (!resource_status_.ok()) return;
   }
-  for (auto& slot : slots_) slot.running->run();
+  uint64_t num_progress_calls = 0;
+  for (auto& slot : slots_) {
+    slot.running->num_progress_calls = num_progress_calls;
+    slot.running->run();
+    num_progress_calls = slot.running->num_progress_calls;
+  }
 }
 
 void ActorGroup::Body::fail_step(Error error) {
@@ -402,9 +407,12 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
   record.stopped_at_progress = running.stopped_at_progress;
   if (record.kind == StepKind::kWork && slots_.size() > 1) {
     room_answers_.clear();
-    for (const ActorSlot& slot : slots_)
+    for (const ActorSlot& slot : slots_) {
       room_answers_.insert(room_answers_.end(), slot.running->room_answers.begin(),
                            slot.running->room_answers.end());
+      if (record.stopped_at_progress == 0)
+        record.stopped_at_progress = slot.running->stopped_at_progress;
+    }
     record.room_answers = room_answers_;
   }
   record.is_abandoned = is_abandoned;

@@ -42,7 +42,7 @@ void Running::begin(StepKind kind, uint64_t step, Time now) {
   delivery_ = {instance_->tenant, {}, {}, {self_, step}, now};
   std::fill(num_emitted_.begin(), num_emitted_.end(), 0);
   room_answers.clear();
-  num_progress_calls_ = stopped_at_progress = 0;
+  num_progress_calls = stopped_at_progress = 0;
 }
 
 Status Running::start(Time now) {
@@ -171,14 +171,14 @@ const ResumePoint* Running::resume_point(TenantSlot slot) const {
 Progress Running::progress() {
   if (is_abandoned()) return Progress::kStopRequested;
   common_->num_progress.fetch_add(1, std::memory_order_relaxed);
-  ++num_progress_calls_;
+  ++num_progress_calls;
   bool stop = common_->stop_requested.load(std::memory_order_relaxed);
   if (const StepSource* step_source = common_->setup.step_source;
       step_source != nullptr && step_source->next() != nullptr) {
     const uint64_t recorded = step_source->next()->stopped_at_progress;
-    stop = recorded != 0 && num_progress_calls_ >= recorded;
+    stop = recorded != 0 && num_progress_calls >= recorded;
   }
-  if (stop && stopped_at_progress == 0) stopped_at_progress = num_progress_calls_;
+  if (stop && stopped_at_progress == 0) stopped_at_progress = num_progress_calls;
   return stop ? Progress::kStopRequested : Progress::kGoOn;
 }
 

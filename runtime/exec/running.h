@@ -89,6 +89,9 @@ class Running final : public Services, public OutputSink, public Resources {
   // Answers of this step that only the moment determines; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
+  /// progress() calls of the step so far; in a work turn the actors go on counting one after the
+  /// other.
+  uint64_t num_progress_calls = 0;
 
   // Services
   Time now() const override { return now_; }
@@ -147,8 +150,7 @@ class Running final : public Services, public OutputSink, public Resources {
   bool wants_more_work_ = false;
   bool is_draining_ = false;
   std::vector<int64_t> num_emitted_;  // by output
-  uint64_t num_progress_calls_ = 0;
-  bool stops_on_error_ = false;  // for good
+  bool stops_on_error_ = false;       // for good
 
   std::atomic<bool> is_abandoned_{false};
 };

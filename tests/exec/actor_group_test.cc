@@ -229,6 +229,37 @@ TEST(ActorGroup, StopEndsTheRunAtOnce) {
   EXPECT_EQ(run->wait().end, RunEnd::kInterrupted);
 }
 
+/// A replay has to find the stop where it was noticed, whichever actor of the turn that was.
+TEST(ActorGroup, ACallOfAWorkTurnThatIsToldToStopIsCountedOverAllItsActors) {
+  class StopsSeen final : public StepHooks {
+   public:
+    void after(const StepRecord& record) override {
+      if (record.stopped_at_progress != 0) at.push_back(record.stopped_at_progress);
+    }
+    std::vector<uint64_t> at;
+  } hooks;
+  std::function<void()> stop;
+  std::vector<Progress> told;
+  Strings first, second;
+  first.on_work = [&](Puppet& puppet) -> Result<bool> {
+    for (int i = 0; i < 2; ++i) told.push_back(puppet.world().progress());
+    stop();
+    return false;
+  };
+  second.on_work = [&](Puppet& puppet) -> Result<bool> {
+    told.push_back(puppet.world().progress());
+    return false;
+  };
+  SmallGraph graph;
+  graph.node("first", {.strings = first, .contract = make_source, .group = "both"})
+      .node("second", {.strings = second, .contract = make_source, .group = "both"});
+  SmallRun run(graph, 1, &hooks);
+  stop = [&] { run->request_stop(); };
+  run->wait();
+  EXPECT_THAT(told, ElementsAre(Progress::kGoOn, Progress::kGoOn, Progress::kStopRequested));
+  EXPECT_THAT(hooks.at, ElementsAre(3U));
+}
+
 TEST(ActorGroup, AnActorThatSendsMoreThanItsContractSaysEndsTheProcess) {
   Strings sending;
   sending.on_in = [](Puppet& puppet, const Number& number) {
