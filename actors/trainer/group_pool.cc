@@ -38,16 +38,6 @@ std::vector<PooledGroup> GroupPool::take_oldest(size_t count) {
   return oldest;
 }
 
-int64_t GroupPool::num_tokens_of_oldest(size_t count) const {
-  CHECK(count <= groups_.size(), "a batch takes more groups than there are");
-  int64_t num_tokens = 0;
-  auto group = groups_.begin();
-  for (size_t i = 0; i < count; ++i, ++group)
-    for (const auto& member : group->second.group.members)
-      num_tokens += static_cast<int64_t>(member.tokens.size());
-  return num_tokens;
-}
-
 std::vector<PooledGroup> GroupPool::take_all() { return take_oldest(groups_.size()); }
 
 }  // namespace primerl

@@ -38,8 +38,6 @@ class GroupPool {
   /// Removes and returns the `count` oldest; there are that many.
   std::vector<PooledGroup> take_oldest(size_t count);
   std::vector<PooledGroup> take_all();
-  /// Prompt and sampled ones of the `count` oldest; there are that many.
-  int64_t num_tokens_of_oldest(size_t count) const;
   /// Whether an ordinal below the newest of the `count` oldest groups has not been seen (`consumed`
   /// or here) and could still train: a straggler that a batch may wait for. A group opens no later
   /// than one of a higher ordinal, so the next ordinal's version bounds its own.

@@ -101,7 +101,7 @@ Contract Trainer::contract() {
             "num_lost", &T::num_lost_)("why_lost", &T::why_lost_)(
             "checkpointed", &T::checkpointed_)("is_published", &T::is_published_)(
             "is_waiting", &T::is_waiting_)("waited", &T::waited_)("is_done", &T::is_done_)(
-            "fault", &T::fault_)("is_in_line", &T::is_in_line_);
+            "fault", &T::fault_)("is_in_line", &T::is_in_line_)("batch", &T::batch_groups_);
       });
 }
 
@@ -157,7 +157,10 @@ Status Trainer::on_group(const TrajectoryGroup& group) {
                     staleness(version_.next(), group.version), tenant().max_off_policy_steps));
     return fail_when_nothing_trains();
   }
-  if (!pool_.add(std::move(pooled)))
+  const bool is_in_batch = std::any_of(
+      batch_groups_.begin(), batch_groups_.end(),
+      [&group](const PooledGroup& other) { return other.group.ordinal == group.ordinal; });
+  if (is_in_batch || !pool_.add(std::move(pooled)))
     return error(Code::kInvalid, "group {} came twice", group.ordinal)
         .note("the ordinals of groups come from one source: one env or data node");
   update_flow();
@@ -194,27 +197,21 @@ Result<bool> Trainer::work() {
   }
   if (is_last && !is_done_) {
     is_done_ = true;
-    end_all(pool_.take_all(), RolloutEnd::kCancelled, "the last step is taken");
+    end_all(take_groups_here(), RolloutEnd::kCancelled, "the last step is taken");
     update_flow();
-    (void)take_turn(false);
+    leave_line();
     services().finish(tenant_);
     return false;
   }
-  const bool is_ready = !is_done_ && batch_is_ready();
-  if (!take_turn(is_ready)) return is_ready;
-  RETURN_IF_ERROR(train());
+  if (is_done_ || (batch_groups_.empty() && !batch_is_ready())) {
+    leave_line();
+    return false;
+  }
+  if (batch_groups_.empty()) take_batch();
+  const auto report = step();
+  if (report) end_step(*report);
   update_flow();
   return true;
-}
-
-/// Other tenants may have a batch for the same learner.
-bool Trainer::take_turn(bool is_ready) {
-  if (tenant().share <= 0 || tenant().share >= 1) return is_ready;
-  if (!is_ready && !is_in_line_) return false;
-  is_in_line_ = is_ready;
-  const int64_t num_tokens =
-      is_ready ? std::max<int64_t>(pool_.num_tokens_of_oldest(num_groups()), 1) : 0;
-  return learner_->take_turn(tenant_, num_tokens, services().delivery().ref.step);
 }
 
 bool Trainer::batch_is_ready() {
@@ -232,38 +229,59 @@ bool Trainer::batch_is_ready() {
   return false;
 }
 
-Status Trainer::train() {
-  const auto groups = pool_.take_oldest(num_groups());
+void Trainer::take_batch() {
+  batch_groups_ = pool_.take_oldest(num_groups());
   if (is_waiting_) services().cancel_timer("straggler");
   is_waiting_ = waited_ = false;
-  const Time began = services().now();
-  auto batch = make_batch(groups, tenant(), loss_);
-  if (!batch.ok()) {
-    end_skipped(groups, batch.error().text());
-    return ok();
+}
+
+std::optional<Result<TrainReport>> Trainer::step() {
+  if (batch_ == nullptr) {
+    auto batch = make_batch(batch_groups_, tenant(), loss_);
+    if (!batch.ok()) return batch.error();
+    batch_ = std::make_shared<const TrainBatch>(std::move(batch).value());
   }
-  auto report =
-      learner_->step(*batch, [this] { return services().progress() == Progress::kStopRequested; });
+  const auto stop = [this] { return services().progress() == Progress::kStopRequested; };
+  if (!shares_learner()) return learner_->step(*batch_, stop);
+  is_in_line_ = true;
+  return learner_->step_in_line(batch_, services().delivery().ref.step, stop);
+}
+
+/// Other tenants may have a batch for the same learner.
+void Trainer::leave_line() {
+  if (std::exchange(is_in_line_, false)) learner_->leave_line(tenant_);
+}
+
+std::vector<PooledGroup> Trainer::take_groups_here() {
+  auto groups = std::exchange(batch_groups_, {});
+  batch_.reset();
+  for (auto& group : pool_.take_all()) groups.push_back(std::move(group));
+  return groups;
+}
+
+void Trainer::end_step(const Result<TrainReport>& report) {
+  const auto groups = std::exchange(batch_groups_, {});
+  batch_.reset();
   if (!report.ok() && report.error().code() == Code::kCancelled) {
     end_all(groups, RolloutEnd::kCancelled, "the run stopped during its step");
     is_done_ = true;
-    return ok();
+    return;
   }
   if (!report.ok() || report->skipped) {
     end_skipped(groups, report.ok() ? report->skip_reason : report.error().text());
-    return ok();
+    return;
   }
   version_ = version_.next();
+  if (report->num_pass_tokens > 0) services().count("steps_shared", 1);
   num_skipped_ = num_lost_ = 0;
   why_lost_.clear();
   for (const auto& group : groups) end_group(group, RolloutEnd::kTrained, "");
-  taken_ = Taken{batch_metrics(groups, filtered_, version_), *report, began};
+  taken_ = Taken{batch_metrics(groups, filtered_, version_), *report, services().now()};
   filtered_ = {};
   end_all(pool_.take_stale(version_, tenant().max_off_policy_steps), RolloutEnd::kStale,
           fmt::format("overtaken: version {} is made", version_));
   const Status published = publish(version_.value >= tenant().max_steps);
   if (!published.ok()) give_up(published.error());
-  return ok();
 }
 
 Status Trainer::publish(bool is_last) {
@@ -329,6 +347,7 @@ Error Trainer::Fault::error() const {
 
 void Trainer::give_up(Error fault) {
   is_done_ = true;
+  leave_line();
   if (checkpointed_ > 0)
     (void)std::move(fault).note(fmt::format("the newest checkpoint is of step {}", checkpointed_));
   fault_ = Fault{static_cast<uint8_t>(fault.code()), fault.message(), fault.notes(), false};
@@ -341,7 +360,11 @@ void Trainer::tell_taken() {
   const auto [values, report, began] = std::move(*taken_);
   taken_.reset();
   const Time ended = services().now();
-  const double busy = (ended - began).to_seconds();
+  // Of a pass that it shared, by tokens.
+  const double part = report.num_pass_tokens == 0 ? 1
+                                                  : static_cast<double>(report.num_tokens) /
+                                                        static_cast<double>(report.num_pass_tokens);
+  const double busy = part * (ended - began).to_seconds();
   MetricValues all = values;
   const auto add = [&all](std::string name, double value) {
     all.emplace_back(std::move(name), value);
@@ -385,7 +408,7 @@ Status Trainer::checkpoint() {
 
 /// With data that no gate holds back, the edge does.
 void Trainer::update_flow() {
-  const bool is_full = !is_done_ && static_cast<int64_t>(pool_.size()) >= pool_max(tenant());
+  const bool is_full = !is_done_ && static_cast<int64_t>(num_groups_here()) >= pool_max(tenant());
   if (is_full)
     services().pause("group");
   else
@@ -395,8 +418,8 @@ void Trainer::update_flow() {
 Status Trainer::drain() {
   tell_taken();
   is_done_ = true;
-  (void)take_turn(false);
-  end_all(pool_.take_all(), RolloutEnd::kCancelled, "the run ends");
+  leave_line();
+  end_all(take_groups_here(), RolloutEnd::kCancelled, "the run ends");
   update_flow();
   if (fault_ || !is_published_ || checkpointed_ == version_.value) return ok();
   return checkpoint();

@@ -11,7 +11,8 @@
 /// Members are judged one by one as their group comes, by the learner's limits: one that cannot
 /// train fails alone, and the group goes on with the others while two are left (supervised: one).
 ///
-/// Where several tenants share the learner, a complete batch waits for its turn (learner_turns.h).
+/// Where several tenants share the learner, a complete batch leaves the pool and waits for its turn
+/// (learner_turns.h).
 ///
 /// A step that the learner skips (a gradient that is not finite) ends its groups as failed and
 /// makes no version: the groups count as lost, so the gate lets as many new ones open under the
@@ -19,7 +20,9 @@
 /// fails.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "actors/common/ordinals.h"
 #include "actors/messages/policy.h"
@@ -47,7 +50,7 @@ class Trainer final : public Actor {
   Status start(Resources& resources) override;
   Result<bool> work() override;
   Status drain() override;
-  bool idle() const override { return pool_.size() == 0; }
+  bool idle() const override { return num_groups_here() == 0; }
 
  private:
   /// A step taken whose time is known only at the next delivery.
@@ -83,9 +86,18 @@ class Trainer final : public Actor {
   Status resume(const ResumePoint& point);
   Status publish(bool is_last);
   bool batch_is_ready();
-  bool take_turn(bool is_ready);
+  /// The oldest groups become the batch that is trained next.
+  void take_batch();
+  /// Its step; nothing yet: it is the turn of others.
+  std::optional<Result<TrainReport>> step();
+  void end_step(const Result<TrainReport>& report);
+  void leave_line();
+  bool shares_learner() const { return tenant().share > 0 && tenant().share < 1; }
   size_t num_groups() const { return static_cast<size_t>(tenant().groups_per_batch()); }
-  Status train();
+  /// That wait, in the pool or in the batch.
+  size_t num_groups_here() const { return pool_.size() + batch_groups_.size(); }
+  /// Takes all of them.
+  std::vector<PooledGroup> take_groups_here();
   void end_skipped(const std::vector<PooledGroup>& groups, const std::string& reason);
   void end_group(const PooledGroup& group, RolloutEnd end, const std::string& reason);
   void end_all(std::vector<PooledGroup> groups, RolloutEnd end, const std::string& reason);
@@ -110,6 +122,8 @@ class Trainer final : public Actor {
   // Touched only by handlers.
   PolicyVersion version_{0};  // made last; also the number of steps taken
   GroupPool pool_;
+  std::vector<PooledGroup> batch_groups_;  // of the batch that is trained next; none: not complete
+  std::shared_ptr<const TrainBatch> batch_;  // made of them; null: to be made again
   OrdinalSet consumed_;
   std::optional<Taken> taken_;
   Time last_end_;
@@ -123,7 +137,7 @@ class Trainer final : public Actor {
   bool is_published_ = false;
   bool is_waiting_ = false;  // for a straggler, timer armed
   bool waited_ = false;      // the next batch waits no more
-  bool is_in_line_ = false;  // of the learner, with others
+  bool is_in_line_ = false;  // of a learner that others share
   bool is_done_ = false;
   std::optional<Fault> fault_;
   Out<WeightsReady> weights_out_;

@@ -4,7 +4,7 @@ side.
 scale        one tenant with a batch of 8 * N rollouts against N tenants with a batch of 8 each:
              samples that trained a second, and learner seconds a token. The work is the same, so
              the bound is 1 of the samples and 1 of the seconds; what is lost is a learner's cost of
-             a step (N small ones for one large one) and rows of N adapters in one engine step.
+             a pass (as many as tenants that are not ready together) and rows of N adapters.
 neighbours   eight tenants alike, then one of them with ten times the rollouts in flight and answers
              ten times as long: the step time of the seven others. Each is promised an eighth, so
              the bound is 1.

@@ -4,7 +4,17 @@
 // 8 = 600 rows, 3.6 GFLOP, 40 ms. Alone: 64 prompts of their own, 1216 rows, 81 ms. The 5m
 // shape: 4.8 times. The 50m shapes train 16 documents of 256 tokens, all with a loss: 4,096 rows of
 // 50 M parameters are 1.2 TFLOP, 7 s on two such cores. Peer: bench/peers/transformers_step.py.
+//
+// tenants: 16 adapters of rank 8 with a group of 8 samples each, by steps of their own and in one
+// shared pass, beside one adapter with all 128 samples: the same 16 * 75 rows. Bound of both
+// ratios: 1 for the pass, and 16 optimizers for one: 15 * 97 k parameters more, of which gradient,
+// weight and moments are cleared, read and written, 40 bytes each: 58 MB, 6 ms at 10 GB/s beside 70
+// ms, so 1.08.
 #include <benchmark/benchmark.h>
+
+#include <ctime>
+
+#include <algorithm>
 
 #include "bench/kernels/shapes.h"
 
@@ -13,10 +23,10 @@ namespace {
 
 constexpr int kSamples = 64, kPromptTokens = 11, kTokens = 20;
 
-TrainBatch make_batch(int group_size) {
+TrainBatch make_batch(int group_size, int num_samples = kSamples, uint32_t tenant = 0) {
   TrainBatch batch;
-  batch.tenant = TenantSlot(0);
-  for (int i = 0; i < kSamples; ++i) {
+  batch.tenant = TenantSlot(tenant);
+  for (int i = 0; i < num_samples; ++i) {
     TrainSample sample;
     for (int t = 0; t < kTokens; ++t) {
       const bool sampled = t >= kPromptTokens;
@@ -75,6 +85,62 @@ void long_step(benchmark::State& state, const Shape& shape, const char* numerics
                          benchmark::Counter::kIsIterationInvariantRate);
 }
 
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
+  return values[values.size() / 2];
+}
+
+/// Ratios to one tenant with all samples, of pairs that take turns; processor time of one thread.
+void tenants(benchmark::State& state, const Shape& shape) {
+  constexpr uint32_t kTenants = 16;
+  std::vector<AdapterTraining> adapters;
+  for (uint32_t i = 0; i < kTenants; ++i)
+    adapters.push_back({.tenant = TenantSlot(i), .adapter = {.rank = 8}, .rules = {}, .start = {}});
+  LearnerOptions options;
+  options.threads = 1;
+  auto learner = make_torch_adapter_learner(options, adapters, make_folder(shape)).value();
+  const auto never = [] { return false; };
+  const TrainBatch all = make_batch(8, 8 * kTenants);
+  const TrainBatch one_token = make_batch(1, 1);
+  std::vector<TrainBatch> own;
+  std::vector<const TrainBatch*> pass;
+  for (uint32_t i = 0; i < kTenants; ++i) own.push_back(make_batch(8, 8, i));
+  for (const auto& batch : own) pass.push_back(&batch);
+  const auto timed = [](const auto& body) {
+    const double began = thread_seconds();
+    body();
+    return thread_seconds() - began;
+  };
+  const auto step = [&](const TrainBatch& batch) {
+    CHECK(learner->step(batch, never).ok(), "the step failed");
+  };
+  std::vector<double> alone, shared, base, least;
+  for (auto _ : state) {
+    const double one = timed([&] { step(all); });
+    base.push_back(one);
+    alone.push_back(timed([&] {
+                      for (const auto& batch : own) step(batch);
+                    }) /
+                    one);
+    shared.push_back(timed([&] {
+                       for (const auto& report : learner->step_together(pass, never))
+                         CHECK(report.ok() && !report->skipped, "the step failed");
+                     }) /
+                     one);
+    least.push_back(timed([&] { step(one_token); }));
+  }
+  state.counters["one_ms"] = 1e3 * median(base);
+  state.counters["alone_ratio"] = median(alone);
+  state.counters["shared_ratio"] = median(shared);
+  state.counters["smallest_step_ms"] = 1e3 * median(least);
+}
+
 void take_snapshot(benchmark::State& state, const Shape& shape) {
   auto learner = make_learner(make_folder(shape));
   auto engine = make_torch_engine({}, make_folder(shape)).value();
@@ -92,6 +158,8 @@ BENCHMARK_CAPTURE(long_step, 50m_invariant, kFiftyMillion, "invariant")->Unit(be
 BENCHMARK_CAPTURE(long_step, 50m_fast, kFiftyMillion, "fast")->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(long_step, mixture_invariant, kMixture, "invariant")->Unit(benchmark::kSecond);
 BENCHMARK_CAPTURE(long_step, mixture_fast, kMixture, "fast")->Unit(benchmark::kSecond);
+BENCHMARK_CAPTURE(tenants, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(tenants, 5m, kFiveMillion)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(take_snapshot, 1m, kOneMillion)->Unit(benchmark::kMillisecond);
 
 }  // namespace

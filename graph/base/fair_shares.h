@@ -32,6 +32,12 @@ class FairShares {
   double served(TenantSlot tenant) const {
     return tenant.index() < tenants_.size() ? tenants_[tenant.index()].served : 0;
   }
+  /// Tokens that `tenant` has had beyond its share, beside somebody who was served `served`.
+  double tokens_ahead(TenantSlot tenant, double served) const {
+    if (tenant.index() >= tenants_.size()) return -served;
+    const One& one = tenants_[tenant.index()];
+    return (one.served - served) * one.share;
+  }
 
  private:
   struct One {

@@ -42,7 +42,7 @@ struct ScriptedLearnerOptions : LearnerOptions {
   uint64_t seed = 0;
   int32_t vocab_size = 97;                                // tokens
   int32_t max_sequence_tokens = kScriptedSequenceTokens;  // tokens of the longest sample
-  Duration step_cost = Duration::milliseconds(5);         // of a step, whatever its size
+  Duration step_cost = Duration::milliseconds(5);         // of a step, or of several in a pass
   Duration token_cost = Duration::microseconds(20);       // of a token through the model
   Duration snapshot_cost = Duration::milliseconds(1);
   // No keys of a graph:

@@ -64,6 +64,8 @@ class ScriptedLearner final : public Learner {
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
+  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                 const StopRequested& stop_requested) override;
   Result<std::shared_ptr<const WeightSnapshot>> snapshot(TenantSlot tenant,
                                                          PolicyVersion version) override {
     cost_ += options_.snapshot_cost;
@@ -98,6 +100,8 @@ class ScriptedLearner final : public Learner {
     if (tenant.index() < of.size()) return of[tenant.index()];
     return {options_.loss, options_.optimizer, options_.schedule, options_.max_steps};
   }
+  /// A step without the cost that is of a pass.
+  Result<TrainReport> train(const TrainBatch& batch, const StopRequested& stop_requested);
   /// Adds all samples up, asking between micro-batches; the number of micro-batches.
   Result<int32_t> add_up(const TrainBatch& batch, uint64_t history,
                          const StopRequested& stop_requested, Sums& sums);
@@ -129,6 +133,23 @@ Result<int32_t> ScriptedLearner::add_up(const TrainBatch& batch, uint64_t histor
 
 Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
                                           const StopRequested& stop_requested) {
+  const TrainBatch* const one = &batch;
+  return std::move(step_together({&one, 1}, stop_requested).front());
+}
+
+std::vector<Result<TrainReport>> ScriptedLearner::step_together(
+    std::span<const TrainBatch* const> batches, const StopRequested& stop_requested) {
+  std::vector<Result<TrainReport>> reports;
+  for (const TrainBatch* batch : batches) reports.push_back(train(*batch, stop_requested));
+  const auto has_run = [](const Result<TrainReport>& report) {
+    return report.ok() ? !report->skipped : report.error().code() == Code::kCancelled;
+  };
+  if (std::ranges::any_of(reports, has_run)) cost_ += options_.step_cost;
+  return reports;
+}
+
+Result<TrainReport> ScriptedLearner::train(const TrainBatch& batch,
+                                           const StopRequested& stop_requested) {
   RETURN_IF_ERROR(check_samples(batch, limits()));
   TrainReport report;
   const bool has_loss_token =
@@ -143,7 +164,6 @@ Result<TrainReport> ScriptedLearner::step(const TrainBatch& batch,
   }
   Sums sums;
   Trained& trained = trained_of(batch.tenant);
-  cost_ += options_.step_cost;
   ASSIGN_OR_RETURN(report.num_micro_batches, add_up(batch, trained.history, stop_requested, sums));
   const auto count = static_cast<double>(sums.num_loss_tokens);
   report.loss = sums.loss / count;

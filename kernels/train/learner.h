@@ -4,13 +4,17 @@
 /// version 0) -> [load] -> step -> snapshot -> step ...; save at any time between steps. Arrays of
 /// a TrainSample are parallel, all [num_tokens]. One learner may train several tenants, each with
 /// its own adapter: every call names whose weights it means, and no call of one changes a bit of
-/// another's.
+/// another's. Steps of several tenants may share a pass over the model: each is equal to the bit to
+/// the same step alone (with numerics = "invariant"; with others no pass is shared).
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +72,9 @@ struct TrainReport {
   double learning_rate = 0;
   int64_t num_tokens = 0;  // all tokens through the model
   int64_t num_loss_tokens = 0;
+  /// Tokens of all tenants whose steps shared its pass; 0: it had the pass for itself. A step's
+  /// part of the time of its pass is its part of these.
+  int64_t num_pass_tokens = 0;
   int32_t num_micro_batches = 0;
   bool skipped = false;  // nothing to train on, or a non-finite gradient: weights unchanged
   std::string skip_reason;
@@ -79,8 +86,8 @@ struct TrainReport {
         "mismatch_kl_max", &R::mismatch_kl_max)("masked_fraction", &R::masked_fraction)(
         "grad_norm", &R::grad_norm)("learning_rate", &R::learning_rate)(
         "num_tokens", &R::num_tokens)("num_loss_tokens", &R::num_loss_tokens)(
-        "num_micro_batches", &R::num_micro_batches)("skipped", &R::skipped)("skip_reason",
-                                                                            &R::skip_reason);
+        "num_pass_tokens", &R::num_pass_tokens)("num_micro_batches", &R::num_micro_batches)(
+        "skipped", &R::skipped)("skip_reason", &R::skip_reason);
   }
 };
 
@@ -95,6 +102,11 @@ class Learner : public Resource {
   /// check_sample() refuses makes an error of the whole batch: whoever forms batches asks first.
   virtual Result<TrainReport> step(const TrainBatch& batch,
                                    const StopRequested& stop_requested) = 0;
+  /// A step of each of several tenants, with the results in the order of `batches`: what step()
+  /// gives for each, and an error or a skip of one changes nothing for the others. A stop discards
+  /// the steps that are not done.
+  virtual std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                         const StopRequested& stop_requested);
   /// The weights of `tenant` as they are now, named `version`: an immutable copy. It has the
   /// default key; whose weights they are is known to who asks. Adapter tensors alone (adapter.h)
   /// where an adapter is trained.
@@ -109,18 +121,28 @@ class Learner : public Resource {
   virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
   /// Restores what save() wrote, of whatever tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
-  /// For one of several tenants: LearnerTurns::take(), asked in each work turn while it has a
-  /// batch, and once with 0 tokens when it has none any more.
-  virtual bool take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
-    return turns_.take(tenant, num_tokens, turn);
+  /// A step of one of several tenants when its turn comes (learner_turns.h): asked with the same
+  /// batch in every work turn until there is a result. Whoever asks first when a pass is due runs
+  /// it for all whose turn it is; they get their results when they ask, later in the same turn.
+  virtual std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
+                                                          uint64_t turn,
+                                                          const StopRequested& stop_requested);
+  /// The tenant has no batch, or none any more; it may leave at any time between turns.
+  virtual void leave_line(TenantSlot tenant);
+  /// Before the first turn. `shares` by tenant slot; `tokens_max` of several tenants in a pass.
+  void share_out(const std::vector<double>& shares, int64_t tokens_max) {
+    turns_ = LearnerTurns(shares, tokens_max);
   }
-  /// Before the first turn. By tenant slot.
-  void share_out(const std::vector<double>& shares) { turns_ = LearnerTurns(shares); }
   /// What every sample must keep within; the same for as long as the learner lives.
   virtual SampleLimits limits() const = 0;
 
  private:
+  void run_pass(const std::vector<TenantSlot>& tenants, const StopRequested& stop_requested);
+
   LearnerTurns turns_;
+  // At most one of each tenant.
+  std::map<TenantSlot, std::shared_ptr<const TrainBatch>> line_;
+  std::map<TenantSlot, Result<TrainReport>> reports_;  // of a pass, until they are asked for
 };
 
 }  // namespace primerl

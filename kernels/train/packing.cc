@@ -102,6 +102,31 @@ Status check_kept_sets(const TrainSample& sample, int32_t vocab_size) {
 
 }  // namespace
 
+void MicroBatch::append(const MicroBatch& other, int32_t adapter) {
+  const auto first = static_cast<int32_t>(rows.num_rows());
+  const auto first_key = static_cast<int32_t>(rows.kv_blocks.size());
+  const auto add = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  const auto add_shifted = [first](auto& to, const auto& from) {
+    for (const int32_t row : from) to.push_back(first + row);
+  };
+  add(rows.tokens, other.rows.tokens);
+  add(rows.positions, other.rows.positions);
+  add_shifted(rows.cache_rows, other.rows.cache_rows);
+  add_shifted(rows.kv_blocks, other.rows.kv_blocks);
+  for (auto span : other.rows.spans) {
+    span.query_begin += first;
+    span.kv_offset += first_key;
+    span.adapter = adapter;
+    rows.spans.push_back(span);
+  }
+  for (auto target : other.targets) {
+    target.row += first;
+    targets.push_back(target);
+  }
+}
+
 std::vector<MicroBatch> pack(std::span<const TrainSample> samples, int32_t rows_max) {
   const auto units = make_units(samples, rows_max);
   std::vector<std::vector<const Unit*>> bins;

@@ -29,6 +29,10 @@ struct TrainTarget {
 struct MicroBatch {
   RowBatch rows;  // cache row = row
   std::vector<TrainTarget> targets;
+
+  /// Appends the rows and targets of `other`, whose spans get `adapter`; neither sees the other's
+  /// rows.
+  void append(const MicroBatch& other, int32_t adapter);
 };
 
 /// First-fit by length, longest first. A sample longer than `rows_max` gets a micro-batch of its

@@ -215,12 +215,14 @@ Made make_torch_engine(const Plan& plan, const PlanResource& resource, const Bac
       torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
 }
 
-/// A learner that its tenants use by turns.
-Made shared_learner(const Plan& plan, Result<std::unique_ptr<Learner>> made) {
+/// A learner that its tenants use by turns. A pass of several is one micro-batch: a larger one
+/// would compute no faster, and all would wait for its end.
+Made shared_learner(const Plan& plan, const LearnerOptions& options,
+                    Result<std::unique_ptr<Learner>> made) {
   if (!made.ok()) return made.error();
   std::vector<double> shares;
   for (const Tenant& tenant : plan.tenants) shares.push_back(tenant.share);
-  (*made)->share_out(shares);
+  (*made)->share_out(shares, options.micro_batch_tokens);
   return as_resource(std::move(made));
 }
 
@@ -229,8 +231,9 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   // A replay writes no files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
   if (const auto adapters = adapters_of(plan, options); !adapters.empty())
-    return shared_learner(plan, torch_backends()->make_adapter_learner(
-                                    options, adapters, model_folder(plan, resource)));
+    return shared_learner(
+        plan, options,
+        torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
   options.optimizer = rules.optimizer;
@@ -251,7 +254,7 @@ std::vector<Backend> make_backends() {
          auto options = options_of<ScriptedLearnerOptions>(plan, resource);
          for (const Tenant& tenant : plan.tenants)
            options.rules_of_tenant.push_back(rules_of(tenant, options));
-         return shared_learner(plan, make_scripted_learner(options));
+         return shared_learner(plan, options, make_scripted_learner(options));
        }},
       {"weight_channel", "memory",
        [](const Plan&, const PlanResource& resource, const BackendSetup&) -> Made {

@@ -174,7 +174,8 @@ OptionSet scripted_learner_options() {
       .field("vocab_size", &S::vocab_size, at_least(2) | unit("tokens"), "size of the vocabulary")
       .field("max_sequence_tokens", &S::max_sequence_tokens, at_least(1) | unit("tokens"),
              "longest sample")
-      .field("step_cost", &S::step_cost, at_least(0), "time of a step, whatever its size")
+      .field("step_cost", &S::step_cost, at_least(0),
+             "time of a step, or of several that share a pass")
       .field("token_cost", &S::token_cost, at_least(0), "time of a token through the model")
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
 }

@@ -69,6 +69,8 @@ class ResumingLearner final : public TracedLearner {
     }
     if (!is_replaying(batch.tenant)) return TracedLearner::step(batch, stop);
     const auto then = TracedLearner::step(batch, stop);
+    // It was stopped, perhaps with others; nothing came of it.
+    if (!then.ok() && then.error().code() == Code::kCancelled) return then;
     auto now = learner().step(batch, stop);
     const bool counts = now.ok() && !now->skipped;
     followed.num_taken += counts ? 1 : 0;
@@ -76,6 +78,7 @@ class ResumingLearner final : public TracedLearner {
       setup_.on_divergence(
           fmt::format("training step {}{} of this start came out otherwise than recorded: {}",
                       followed.num_taken, name_of(batch.tenant), what));
+    if (then.ok() && now.ok()) now->num_pass_tokens = then->num_pass_tokens;
     return now;
   }
 

@@ -13,11 +13,11 @@ std::string_view to_string(LearnerCall call) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-/// One call and its result: of a step the TrainReport, of limits the SampleLimits, of a turn
-/// whether it was granted.
+/// One call and its result: of a step the TrainReport, of limits the SampleLimits, of a turn in
+/// line whether it has come.
 struct LearnerAnswer : TrainReport, SampleLimits {
   static constexpr std::string_view kName = "LearnerAnswer";
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 5;
   uint8_t call = 0;
   bool has_failed = false;
   uint8_t code = 0;
@@ -64,12 +64,15 @@ Result<TrainReport> TracedLearner::step(const TrainBatch& batch, const StopReque
                    batch.tenant, answer.tenant);
     return TrainReport(std::move(answer));
   }
-  auto report = learner_->step(batch, stop);
-  progress_.tenants[batch.tenant].num_steps += report.ok() && !report->skipped ? 1 : 0;
+  return keep_step(batch.tenant, learner_->step(batch, stop));
+}
+
+Result<TrainReport> TracedLearner::keep_step(TenantSlot tenant, Result<TrainReport> report) {
+  progress_.tenants[tenant].num_steps += report.ok() && !report->skipped ? 1 : 0;
   return calls_->keep(LearnerCall::kStep, std::move(report),
-                      [&batch](LearnerAnswer& answer, const TrainReport& taken) {
+                      [tenant](LearnerAnswer& answer, const TrainReport& taken) {
                         static_cast<TrainReport&>(answer) = taken;
-                        answer.tenant = batch.tenant;
+                        answer.tenant = tenant;
                       });
 }
 
@@ -125,17 +128,27 @@ SampleLimits TracedLearner::limits() const {
   return limits;
 }
 
-/// Without an answer nobody trains; that shows as a step that is missing.
-bool TracedLearner::take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
-  if (is_replaying()) {
+/// Without an answer nobody trains; that shows as a step that is missing. A step that is computed
+/// again is computed alone, whoever shared its pass: it is the same.
+std::optional<Result<TrainReport>> TracedLearner::step_in_line(
+    std::shared_ptr<const TrainBatch> batch, uint64_t turn, const StopRequested& stop) {
+  const TenantSlot tenant = batch->tenant;
+  if (is_replaying(tenant)) {
     const auto answer = calls_->take(LearnerCall::kTurn);
-    return answer.ok() && answer->tenant == tenant && answer->is_granted;
+    if (!answer.ok() || answer->tenant != tenant || !answer->is_granted) return std::nullopt;
+    return step(*batch, stop);
   }
+  auto report = learner_->step_in_line(std::move(batch), turn, stop);
   LearnerAnswer answer;
   answer.tenant = tenant;
-  const bool is_granted = answer.is_granted = learner_->take_turn(tenant, num_tokens, turn);
+  answer.is_granted = report.has_value();
   calls_->keep(LearnerCall::kTurn, std::move(answer));
-  return is_granted;
+  if (!report) return std::nullopt;
+  return keep_step(tenant, std::move(*report));
+}
+
+void TracedLearner::leave_line(TenantSlot tenant) {
+  if (!is_replaying(tenant)) learner_->leave_line(tenant);
 }
 
 Status TracedLearner::step() { return is_replaying() ? ok() : learner_->step(); }

@@ -2,15 +2,17 @@
 ///
 /// With the answers in the trace, the Trainer can be replayed without computing a gradient (`replay
 /// --depth control`). An answer names the tenant that it is for. Of a step only the TrainReport is
-/// recorded; the snapshots of a recorded
-/// learner have a version but no tensors, which are not needed at that depth. This is the one place
-/// that knows what a record holds of a learner: a new method of Learner is one more method here.
+/// recorded, whether it shared a pass or not: a step in line is the answer whether its turn has
+/// come, then that of a step. The snapshots of a recorded learner have a version but no tensors,
+/// which are not needed at that depth. This is the one place that knows what a record holds of a
+/// learner: a new method of Learner is one more method here.
 ///
 /// Threads: those of the learner that it replaces.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "kernels/train/learner.h"
 #include "runtime/replay/traced_calls.h"
@@ -54,7 +56,10 @@ class TracedLearner : public Learner {
   Status save(TenantSlot tenant, const std::filesystem::path& folder) override;
   Status load(TenantSlot tenant, const std::filesystem::path& folder) override;
   SampleLimits limits() const override;
-  bool take_turn(TenantSlot tenant, int64_t num_tokens, uint64_t turn) override;
+  std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
+                                                  uint64_t turn,
+                                                  const StopRequested& stop) override;
+  void leave_line(TenantSlot tenant) override;
   Status step() override;
   bool has_work() const override;
   Duration take_cost() override;
@@ -72,6 +77,8 @@ class TracedLearner : public Learner {
 
  private:
   class Calls;
+  Result<TrainReport> keep_step(TenantSlot tenant, Result<TrainReport> report);
+
   const std::unique_ptr<Learner> learner_;
   const std::unique_ptr<const Calls> calls_;
   LearnerProgress progress_;  // of one that records

@@ -1,7 +1,9 @@
-// An engine that several tenants want: tokens in the proportion of their shares.
+// An engine or a learner that several tenants want: tokens in the proportion of their shares.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 
 #include "graph/base/fair_shares.h"
 #include "graph/base/random.h"
@@ -10,6 +12,9 @@
 
 namespace primerl {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(FairShares, ServeWhoHasHadTheLeastForItsShare) {
   FairShares shares({0.75, 0.25});
@@ -40,48 +45,124 @@ TEST(FairShares, WhoComesBackIsOwedNothing) {
   EXPECT_EQ(shares.served(TenantSlot(0)), 2000) << "nobody else is there: she is as she was";
 }
 
-/// Trainers as they are asked: all in every turn, in an order of their own. `has_batch` says when.
+/// Trainers as they are asked: all in every turn, in an order of their own, until they train.
+/// `has_batch` says when they have one. What each trained, and in how many passes.
+struct TrainedInTurns {
+  std::vector<int64_t> tokens;
+  int64_t num_passes = 0;
+  int64_t num_shared = 0;  // of several tenants
+};
 template <class HasBatch>
-std::vector<int64_t> tokens_trained(const std::vector<double>& shares,
-                                    const std::vector<int64_t>& batches, uint64_t num_turns,
-                                    const HasBatch& has_batch) {
-  LearnerTurns turns(shares);
-  std::vector<int64_t> trained(shares.size());
+TrainedInTurns train_in_turns(const std::vector<double>& shares,
+                              const std::vector<int64_t>& batches, int64_t tokens_max,
+                              uint64_t num_turns, const HasBatch& has_batch) {
+  LearnerTurns turns(shares, tokens_max);
+  TrainedInTurns trained;
+  trained.tokens.resize(shares.size());
   RandomStream random(11);
   for (uint64_t turn = 1; turn <= num_turns; ++turn) {
-    int num_granted = 0;
+    std::set<TenantSlot> told;
+    bool has_passed = false;
     const uint64_t first = random.below(shares.size());
     for (size_t i = 0; i < shares.size(); ++i) {
-      const size_t tenant = (first + i) % shares.size();
-      const int64_t num_tokens = has_batch(tenant, turn) ? batches[tenant] : 0;
-      if (!turns.take(TenantSlot(static_cast<uint32_t>(tenant)), num_tokens, turn)) continue;
-      trained[tenant] += num_tokens;
-      ++num_granted;
+      const TenantSlot tenant(static_cast<uint32_t>((first + i) % shares.size()));
+      if (told.erase(tenant) > 0) continue;
+      if (!has_batch(tenant.index(), turn)) {
+        turns.leave(tenant);
+        continue;
+      }
+      const auto pass = turns.ask(tenant, batches[tenant.index()], turn);
+      if (pass.empty()) continue;
+      EXPECT_FALSE(has_passed) << "a turn has one pass";
+      has_passed = true;
+      ++trained.num_passes;
+      trained.num_shared += pass.size() > 1 ? 1 : 0;
+      int64_t num_tokens = 0;
+      for (const TenantSlot each : pass) {
+        num_tokens += batches[each.index()];
+        trained.tokens[each.index()] += batches[each.index()];
+        EXPECT_TRUE(each == tenant || told.insert(each).second);
+      }
+      EXPECT_TRUE(pass.size() == 1 || num_tokens <= tokens_max);
     }
-    EXPECT_LE(num_granted, 1);
+    EXPECT_TRUE(told.empty()) << "who trained was asked before in this turn, or not at all";
   }
   return trained;
 }
+bool always(size_t, uint64_t) { return true; }
 
 TEST(LearnerTurns, AreKeptInTokensWhateverTheBatchesAre) {
-  const auto trained = tokens_trained({0.6, 0.3, 0.1}, {64, 1024, 300}, 100'000,
-                                      [](size_t, uint64_t) { return true; });
-  const auto all = static_cast<double>(trained[0] + trained[1] + trained[2]);
-  EXPECT_NEAR(static_cast<double>(trained[0]) / all, 0.6, 0.01);
-  EXPECT_NEAR(static_cast<double>(trained[1]) / all, 0.3, 0.01);
-  EXPECT_NEAR(static_cast<double>(trained[2]) / all, 0.1, 0.01);
+  for (const int64_t tokens_max : {1, 400, 4096}) {
+    const auto trained =
+        train_in_turns({0.6, 0.3, 0.1}, {64, 1024, 300}, tokens_max, 100'000, always);
+    const auto& tokens = trained.tokens;
+    const auto all = static_cast<double>(tokens[0] + tokens[1] + tokens[2]);
+    EXPECT_NEAR(static_cast<double>(tokens[0]) / all, 0.6, 0.01) << tokens_max;
+    EXPECT_NEAR(static_cast<double>(tokens[1]) / all, 0.3, 0.01) << tokens_max;
+    EXPECT_NEAR(static_cast<double>(tokens[2]) / all, 0.1, 0.01) << tokens_max;
+    EXPECT_EQ(trained.num_shared > 0, tokens_max > 1) << tokens_max;
+  }
+}
+
+TEST(LearnerTurns, OfEqualTenantsAreSharedByAllThatFit) {
+  const std::vector<double> shares(8, 0.125);
+  const std::vector<int64_t> batches(8, 100);
+  const auto all = train_in_turns(shares, batches, 800, 1000, always);
+  EXPECT_GE(all.tokens[0] + all.tokens[7], 2 * 100 * 490) << "all train in every second turn";
+  EXPECT_EQ(all.num_shared, all.num_passes);
+  // One token less, and one of the eight has to wait for the next pass.
+  const auto fewer = train_in_turns(shares, batches, 799, 1000, always);
+  const int64_t num_tokens = std::accumulate(fewer.tokens.begin(), fewer.tokens.end(), int64_t{0});
+  EXPECT_EQ(num_tokens, fewer.num_passes * 700);
 }
 
 /// Who never has a batch, or went away in line, holds nobody up.
 TEST(LearnerTurns, OfWhoHasNoBatchGoToTheOthers) {
-  const auto alone = tokens_trained({0.5, 0.5}, {10, 10}, 1000,
+  const auto alone = train_in_turns({0.5, 0.5}, {10, 10}, 100, 1000,
                                     [](size_t tenant, uint64_t) { return tenant == 1; });
-  EXPECT_EQ(alone[0], 0);
-  EXPECT_GE(alone[1], 10 * 1000 / 3);
-  const auto left = tokens_trained({0.99, 0.01}, {10, 10}, 1000, [](size_t tenant, uint64_t turn) {
-    return tenant == 1 || turn < 4;
-  });
-  EXPECT_GE(left[1], 10 * 990 / 3);
+  EXPECT_EQ(alone.tokens[0], 0);
+  EXPECT_EQ(alone.num_shared, 0);
+  EXPECT_GE(alone.tokens[1], 10 * 1000 / 3);
+  const auto left =
+      train_in_turns({0.99, 0.01}, {10, 10}, 100, 1000,
+                     [](size_t tenant, uint64_t turn) { return tenant == 1 || turn < 4; });
+  EXPECT_GE(left.tokens[1], 10 * 990 / 3);
+}
+
+/// All ask in `turn` and the next one, in order; who trains then.
+std::vector<TenantSlot> second_turn(LearnerTurns& turns, uint64_t turn,
+                                    const std::vector<int64_t>& batches) {
+  std::vector<TenantSlot> pass;
+  for (const uint64_t each : {turn, turn + 1})
+    for (uint32_t tenant = 0; tenant < batches.size(); ++tenant)
+      if (pass.empty()) pass = turns.ask(TenantSlot(tenant), batches[tenant], each);
+  return pass;
+}
+
+TEST(LearnerTurns, TakeNobodyAlongWhoIsFurtherAheadThanAPass) {
+  for (const int64_t ahead : {100, 101}) {
+    LearnerTurns turns({0.5, 0.5}, 100);
+    // Each trains alone, since the first batch of two has no room beside it.
+    EXPECT_THAT(second_turn(turns, 1, {1000, 1}), ElementsAre(TenantSlot(0)));
+    EXPECT_THAT(second_turn(turns, 3, {1, 1000 - ahead}), ElementsAre(TenantSlot(1)));
+    const auto pass = second_turn(turns, 5, {1, 1});
+    EXPECT_EQ(pass.size(), ahead == 100 ? 2U : 1U) << ahead;
+    EXPECT_EQ(pass[0], TenantSlot(1));
+  }
+}
+
+TEST(LearnerTurns, TakeOnlyThoseWhoAskedTheTurnBeforeAndDidNotLeave) {
+  const std::vector<double> shares(4, 0.25);
+  LearnerTurns turns(shares, 100);
+  for (const uint32_t tenant : {0U, 1U, 3U})
+    EXPECT_THAT(turns.ask(TenantSlot(tenant), 1, 1), IsEmpty());
+  turns.leave(TenantSlot(3));
+  EXPECT_THAT(turns.ask(TenantSlot(2), 1, 2), IsEmpty()) << "it came this turn";
+  EXPECT_THAT(turns.ask(TenantSlot(1), 1, 2), ElementsAre(TenantSlot(0), TenantSlot(1)));
+  EXPECT_THAT(turns.ask(TenantSlot(3), 1, 2), IsEmpty());
+  EXPECT_THAT(turns.ask(TenantSlot(3), 1, 3), IsEmpty()) << "a turn after a pass nobody trains";
+  EXPECT_THAT(turns.ask(TenantSlot(3), 1, 4), ElementsAre(TenantSlot(3)))
+      << "the third tenant did not ask in turn 3";
 }
 
 /// Tenants who always have sequences waiting, of lengths of their own.

@@ -98,7 +98,8 @@ class KeepingServices final : public HostServices, public RunFiles {
 struct Ended {
   RunOutcome outcome;
   std::map<std::string, Left> left;
-  std::string fault;  // of the check
+  std::string fault;       // of the check
+  int64_t num_shared = 0;  // steps that shared a pass
 };
 
 /// What goes wrong for one tenant.
@@ -151,6 +152,8 @@ Ended run(const CheckedGraph& graph, uint64_t seed, StepHooks* hooks = nullptr,
     return ended;
   }
   ended.outcome = executor.wait();
+  for (const auto& [name, count] : executor.counters())
+    if (name.ends_with(".steps_shared")) ended.num_shared += count;
   for (auto& [name, left] : services.left) std::sort(left.rollouts.begin(), left.rollouts.end());
   ended.left = std::move(services.left);
   return ended;
@@ -202,6 +205,7 @@ TEST(Tenants, OnPolicyEachIsAsItWouldBeAlone) {
 /// left on any edge, no rollout ends twice.
 TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
   const auto [first, last] = seeds(1000);
+  int64_t num_steps = 0, num_shared = 0;
   std::map<std::pair<size_t, int64_t>, CheckedGraph> graphs;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const size_t count = 2 + seed % 7;
@@ -218,8 +222,10 @@ TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
       ASSERT_TRUE(edge.balances()) << "PRIMERL_SEED=" << seed;
       ASSERT_EQ(edge.in_flight, 0U) << "PRIMERL_SEED=" << seed;
     }
+    num_shared += ended.num_shared;
     for (const Tenant& tenant : found->second.plan->tenants) {
       const Left& left = ended.left.at(tenant.name);
+      num_steps += tenant.max_steps;
       ASSERT_EQ(left.metrics.size(), static_cast<size_t>(tenant.max_steps))
           << tenant.name << " PRIMERL_SEED=" << seed;
       std::vector<std::string> rollouts;
@@ -228,6 +234,7 @@ TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
           << "PRIMERL_SEED=" << seed;
     }
   }
+  EXPECT_GE(num_shared * 10, num_steps) << "of so few seeds? passes are hardly ever shared";
 }
 
 /// A tenant that fails costs the others nothing, at any moment of the run: what they train is what

@@ -39,8 +39,7 @@ float* TrainingHead::make_logits(std::span<const TrainTarget> targets, const flo
 }
 
 TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float* logits,
-                                                LossKind loss, const LossOptions& options,
-                                                double per_token, KeptLogits& kept) const {
+                                                const LearnedPart& part, KeptLogits& kept) const {
   const int64_t vocab = decoder_.config().vocab_size;
   const CpuOps& ops = decoder_.tools().ops;
   const float scale = target.inverse_temperature;
@@ -60,11 +59,11 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
   const SoftmaxStats stats = ops.softmax(
       {.vocab_size = size, .inverse_temperature = scale, .logits = row, .weights = nullptr});
   const float log_pi = row[label] * scale - stats.log_normalizer;
-  const TokenLoss token = token_loss(target, log_pi, loss, options);
+  const TokenLoss token = token_loss(target, log_pi, part.loss, *part.options);
   ops.softmax_backward({.vocab_size = size,
                         .inverse_temperature = scale,
                         .log_normalizer = stats.log_normalizer,
-                        .coefficient = static_cast<float>(token.gradient * per_token),
+                        .coefficient = static_cast<float>(token.gradient * part.per_token),
                         .label = label,
                         .logits = row});
   if (is_kept_only) {
@@ -74,12 +73,13 @@ TrainingHead::Learned TrainingHead::learn_token(const TrainTarget& target, float
   return {token, stats.entropy};
 }
 
-void TrainingHead::learn(std::span<const TrainTarget> targets, const float* normed, LossKind loss,
-                         const LossOptions& options, double per_token, float* dnormed,
-                         LossSums& sums) {
+void TrainingHead::learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
+                         const float* normed, float* dnormed) {
   const int64_t hidden = decoder_.config().hidden_size, vocab = decoder_.config().vocab_size;
   kept_.resize(static_cast<size_t>(std::max(at::get_num_threads(), 1)));
-  while (!targets.empty()) {
+  part_of_.clear();
+  for (const auto& part : parts) part_of_.insert(part_of_.end(), part.count, &part);
+  for (std::span<const LearnedPart* const> part_of = part_of_; !targets.empty();) {
     const auto chunk = targets.first(std::min(targets.size(), static_cast<size_t>(chunk_rows())));
     const auto count = static_cast<int64_t>(chunk.size());
     float* logits = make_logits(chunk, normed);
@@ -88,11 +88,11 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, const float* norm
       KeptLogits& kept = kept_[static_cast<size_t>(at::get_thread_num())];
       for (int64_t i = begin; i < end; ++i) {
         const auto index = static_cast<size_t>(i);
-        learned_[index] =
-            learn_token(chunk[index], logits + i * vocab, loss, options, per_token, kept);
+        learned_[index] = learn_token(chunk[index], logits + i * vocab, *part_of[index], kept);
       }
     });
-    for (const auto& [token, entropy] : learned_) add_token(token, entropy, sums);
+    for (size_t i = 0; i < chunk.size(); ++i)
+      add_token(learned_[i].token, learned_[i].entropy, *part_of[i]->sums);
     decoder_.head().backward(decoder_.tools(), count, picked_.data(), logits, dpicked_.data());
     const float* from = dpicked_.data();
     for (const auto& target : chunk) {
@@ -101,6 +101,7 @@ void TrainingHead::learn(std::span<const TrainTarget> targets, const float* norm
       from += hidden;
     }
     targets = targets.subspan(chunk.size());
+    part_of = part_of.subspan(chunk.size());
   }
 }
 

@@ -26,15 +26,24 @@ struct LossSums {
   int64_t masked = 0;
 };
 
+/// The targets of one step among those of a pass: the next `count` of them.
+struct LearnedPart {
+  size_t count = 0;
+  LossKind loss = LossKind::kDppo;
+  const LossOptions* options = nullptr;
+  double per_token = 0;  // 1 / loss tokens of the step
+  LossSums* sums = nullptr;
+};
+
 class TrainingHead {
  public:
   explicit TrainingHead(Decoder& decoder) : decoder_(decoder) {}
 
-  /// Adds the losses of `targets` to `sums`, the gradient of the head's weights to their buffer, if
-  /// one is bound, and that of the rows of `normed` [rows, hidden] to `dnormed`. `per_token`: 1 /
-  /// loss tokens of the step.
-  void learn(std::span<const TrainTarget> targets, const float* normed, LossKind loss,
-             const LossOptions& options, double per_token, float* dnormed, LossSums& sums);
+  /// Adds the losses of `targets` to the sums of their part, the gradient of the head's weights to
+  /// their buffer, if one is bound, and that of the rows of `normed` [rows, hidden] to `dnormed`.
+  /// The parts follow each other and cover all targets.
+  void learn(std::span<const TrainTarget> targets, std::span<const LearnedPart> parts,
+             const float* normed, float* dnormed);
   /// The log-probability of each target's label at temperature 1, appended.
   void score(std::span<const TrainTarget> targets, const float* normed,
              std::vector<float>& logprobs);
@@ -53,14 +62,15 @@ class TrainingHead {
   /// Gathers the rows of `targets` and makes their logits.
   float* make_logits(std::span<const TrainTarget> targets, const float* normed);
   /// The loss of a token; its row of logits becomes their gradient.
-  Learned learn_token(const TrainTarget& target, float* logits, LossKind loss,
-                      const LossOptions& options, double per_token, KeptLogits& kept) const;
+  Learned learn_token(const TrainTarget& target, float* logits, const LearnedPart& part,
+                      KeptLogits& kept) const;
 
   Decoder& decoder_;
   // Scratch.
-  std::vector<float> picked_;   // [chunk rows, hidden]
-  std::vector<float> dpicked_;  // [chunk rows, hidden]
-  std::vector<float> logits_;   // [chunk rows, vocab_size]
+  std::vector<float> picked_;                // [chunk rows, hidden]
+  std::vector<float> dpicked_;               // [chunk rows, hidden]
+  std::vector<float> logits_;                // [chunk rows, vocab_size]
+  std::vector<const LearnedPart*> part_of_;  // of each target
   std::vector<Learned> learned_;
   std::vector<KeptLogits> kept_;  // one a thread
 };

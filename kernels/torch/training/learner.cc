@@ -1,14 +1,11 @@
 #include "kernels/torch/training/learner.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 
 #include "graph/base/files.h"
 #include "kernels/models/adapter_folder.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
-#include "kernels/torch/finite.h"
 #include "kernels/torch/make.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
@@ -66,30 +63,6 @@ int32_t TorchLearner::slot_of(const Trained& trained) const {
   return static_cast<int32_t>(&trained - trained_.data());
 }
 
-void TorchLearner::look(const std::string& name, const at::Tensor& rows) {
-  if (options_.debug.check_finite && broken_.empty())
-    if (const std::string where = first_not_finite(rows); !where.empty())
-      broken_ = fmt::format("activation '{}' is {} of micro-batch {}", name, where, micro_batch_);
-  if (!options_.debug.dump_folder.empty())
-    dump_.add(fmt::format("micro_batch.{}.{}", micro_batch_, name), rows);
-}
-
-/// A debug file that cannot be written is no reason to train otherwise than without it.
-void TorchLearner::keep_batch(const TrainBatch& batch, int64_t step) {
-  const Status kept = kept_batches_.keep(step, batch);
-  if (kept.ok() || std::exchange(has_warned_, true)) return;
-  fmt::print(stderr, "warning: the batch of step {} is not kept (said once): {}\n", step,
-             kept.error().text());
-}
-
-Status TorchLearner::dump(const Trained& trained) {
-  auto all = trained.tensors.copy_gradients();
-  std::reverse(all.begin(), all.end());
-  dump_.add("gradient", all);
-  dump_.add("weight", trained.tensors.copy_weights());
-  return dump_.write(options_.debug.dump_folder);
-}
-
 Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
   RETURN_IF_ERROR(weights_.load(tensors));
   unused_.clear();
@@ -114,59 +87,6 @@ Status TorchLearner::start_from(const AdapterTraining& training) {
   ASSIGN_OR_RETURN(const auto found, read_adapter_folder(training.start, model_.config));
   RETURN_IF_ERROR(check_same_adapter(training.adapter, found.config));
   return fill_adapter(training.tenant, found.tensors);
-}
-
-void TorchLearner::accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,
-                              LossSums& sums) {
-  for (auto& span : batch.rows.spans) span.adapter = slot_of(trained);
-  const float* normed = pass_.forward(batch.rows);
-  dnormed_.assign(static_cast<size_t>(batch.rows.num_rows() * model_.config.hidden_size), 0.0F);
-  head_.learn(batch.targets, normed, loss, trained.rules.loss, per_token, dnormed_.data(), sums);
-  pass_.backward(batch.rows, dnormed_.data());
-}
-
-Result<TrainReport> TorchLearner::step(const TrainBatch& batch,
-                                       const StopRequested& stop_requested) {
-  ASSIGN_OR_RETURN(Trained* const trained, trained_of(batch.tenant));
-  RETURN_IF_ERROR(check_samples(batch, limits()));
-  if (!options_.debug.batch_folder.empty()) keep_batch(batch, trained->tensors.num_steps() + 1);
-  broken_.clear();
-  dump_ = {};
-  // An older dump must not be taken for that of a step that fails.
-  if (!options_.debug.dump_folder.empty())
-    RETURN_IF_ERROR(StepDump::remove(options_.debug.dump_folder));
-  micro_batch_ = 0;
-  return at_boundary("training step", [&] { return run_step(batch, *trained, stop_requested); });
-}
-
-Result<TrainReport> TorchLearner::run_step(const TrainBatch& batch, Trained& trained,
-                                           const StopRequested& stop_requested) {
-  const TrainingRules& rules = trained.rules;
-  const int64_t step = trained.tensors.num_steps() + 1;
-  TrainReport report = begin_report(batch, rules, step);
-  if (report.skipped) return report;
-  auto batches = pack(batch.samples, options_.micro_batch_tokens);
-  const double per_token = 1.0 / static_cast<double>(report.num_loss_tokens);
-  LossSums sums;
-  trained.tensors.clear_gradients();
-  for (auto& micro_batch : batches) {
-    if (stop_requested && stop_requested())
-      return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches",
-                   report.num_micro_batches, batches.size());
-    accumulate(micro_batch, trained, batch.loss, per_token, sums);
-    ++report.num_micro_batches;
-    ++micro_batch_;
-    if (broken_.empty()) continue;
-    report.skipped = true;
-    report.skip_reason = fmt::format("{} (step {})", broken_, step);
-    if (!options_.debug.dump_folder.empty())
-      RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
-    return report;
-  }
-  add_means(sums, report);
-  trained.tensors.update(rules.optimizer, report);
-  if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
-  return report;
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> TorchLearner::snapshot(TenantSlot tenant,

@@ -1,12 +1,13 @@
 /// The Learner on libtorch: packs, runs the decoder forward and backward, AdamW in fp32. It trains
 /// the whole weights, or adapters of several tenants on weights that are frozen.
 ///
-/// A step is one pass over micro-batches that add to one flat gradient, then clip and update; until
+/// A step is passes over micro-batches that add to one flat gradient, then clip and update; until
 /// the update nothing but scratch memory changes, so leaving early needs no undoing. Of frozen
 /// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
-/// clip and count of steps: a step of one tenant touches nothing of another. With invariant
-/// numerics a step is equal to the bit on any number of compute threads. One thread: the one that
-/// made it.
+/// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
+/// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches as
+/// they are when it is alone. With invariant numerics a step is equal to the bit on any number of
+/// compute threads, and beside any others. One thread: the one that made it.
 #pragma once
 
 #include <memory>
@@ -50,6 +51,8 @@ class TorchLearner final : public Learner {
 
   using Learner::step;
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
+  std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
+                                                 const StopRequested& stop_requested) override;
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
@@ -81,10 +84,14 @@ class TorchLearner final : public Learner {
   Result<Trained*> trained_of(TenantSlot tenant);
   /// Its adapter's slot in the decoder.
   int32_t slot_of(const Trained& trained) const;
-  void accumulate(MicroBatch& batch, Trained& trained, LossKind loss, double per_token,
-                  LossSums& sums);
-  Result<TrainReport> run_step(const TrainBatch& batch, Trained& trained,
-                               const StopRequested& stop_requested);
+  bool shares_passes() const;
+  /// The steps of different tenants, with their results in the order of `batches`.
+  std::vector<Result<TrainReport>> run_steps(std::span<const TrainBatch* const> batches,
+                                             const StopRequested& stop_requested);
+  struct Stepping;
+  Result<Stepping> begin_step(const TrainBatch& batch);
+  Status run_passes(std::span<Stepping> steps, const StopRequested& stop_requested);
+  Result<TrainReport> end_step(Stepping& step);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);

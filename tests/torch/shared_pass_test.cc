@@ -1,0 +1,298 @@
+// Steps of several adapters in shared passes: each as if it were alone, to the bit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <thread>
+
+#include "kernels/torch/make.h"
+#include "tests/torch/tiny_adapters.h"
+#include "tests/torch/tiny_model.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::make_adapter_learner;
+using testing::make_folder;
+
+bool goes_on() { return false; }
+
+/// Groups that share prompts, of lengths drawn from the seed.
+TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) {
+  RandomStream random(mix(seed, tenant.value));
+  TrainBatch made;
+  made.tenant = tenant;
+  made.loss = tenant.value % 4 == 3 ? LossKind::kCrossEntropy : LossKind::kDppo;
+  if (num_groups == 0) num_groups = 1 + random.below(3);
+  for (size_t group = 0; group < num_groups; ++group) {
+    std::vector<int32_t> prompt(2 + random.below(6));
+    for (auto& token : prompt) token = static_cast<int32_t>(random.below(61));
+    for (uint64_t i = 0; i < 2 + group; ++i) {
+      TrainSample& sample = made.samples.emplace_back();
+      sample.tokens = prompt;
+      for (uint64_t t = 0; t < 1 + random.below(9); ++t)
+        sample.tokens.push_back(static_cast<int32_t>(random.below(61)));
+      sample.temperature = i == 0 ? 0.7F : 1.0F;
+      for (size_t t = 0; t < sample.tokens.size(); ++t) {
+        const bool is_sampled = t >= prompt.size();
+        sample.loss_mask.push_back(is_sampled ? 1 : 0);
+        sample.logprobs.push_back(is_sampled ? -1 - 4 * static_cast<float>(random.uniform()) : 0);
+        sample.advantages.push_back(is_sampled ? static_cast<float>(i) - 0.6F : 0);
+      }
+    }
+  }
+  return made;
+}
+
+/// Five tenants of ranks 4 to 64, each with rules of her own.
+std::vector<AdapterTraining> five_tenants() {
+  std::vector<AdapterTraining> all = {
+      {TenantSlot(0), {.rank = 4}, {}},
+      {TenantSlot(1), {.rank = 64, .targets = {"q_proj", "down_proj"}}, {}},
+      {TenantSlot(2), {.rank = 9, .is_rank_stabilized = true}, {}},
+      {TenantSlot(3), {.rank = 33, .alpha = 7}, {}},
+      {TenantSlot(4), {.rank = 16, .targets = {"v_proj", "o_proj", "gate_proj", "up_proj"}}, {}}};
+  for (auto& training : all) training.rules.optimizer.lr = 0.001 * (1 + training.tenant.value);
+  all[2].rules.optimizer.max_norm = 0.01;
+  all[2].rules.schedule.warmup_steps = 3;
+  all[2].rules.loss.kl_weight = 0.5;
+  return all;
+}
+
+std::vector<std::byte> adapter_of_tenant(TorchLearner& learner, TenantSlot tenant) {
+  std::vector<std::byte> all;
+  const auto snapshot = learner.snapshot(tenant, PolicyVersion(1)).value();
+  for (const auto& tensor : snapshot->tensors)
+    all.insert(all.end(), tensor.bytes.bytes().begin(), tensor.bytes.bytes().end());
+  return all;
+}
+
+std::vector<Result<TrainReport>> together(TorchLearner& learner,
+                                          const std::vector<TrainBatch>& batches,
+                                          const StopRequested& stop = goes_on) {
+  std::vector<const TrainBatch*> pointers;
+  for (const auto& batch : batches) pointers.push_back(&batch);
+  return learner.step_together(pointers, stop);
+}
+
+void expect_equal(const TrainReport& a, const TrainReport& b, const std::string& where) {
+  EXPECT_EQ(a.loss, b.loss) << where;
+  EXPECT_EQ(a.entropy_mean, b.entropy_mean) << where;
+  EXPECT_EQ(a.mismatch_kl_mean, b.mismatch_kl_mean) << where;
+  EXPECT_EQ(a.mismatch_kl_max, b.mismatch_kl_max) << where;
+  EXPECT_EQ(a.masked_fraction, b.masked_fraction) << where;
+  EXPECT_EQ(a.grad_norm, b.grad_norm) << where;
+  EXPECT_EQ(a.learning_rate, b.learning_rate) << where;
+  EXPECT_EQ(a.num_tokens, b.num_tokens) << where;
+  EXPECT_EQ(a.num_loss_tokens, b.num_loss_tokens) << where;
+  EXPECT_EQ(a.num_micro_batches, b.num_micro_batches) << where;
+  EXPECT_EQ(a.skipped, b.skipped) << where;
+}
+
+/// Rows of each pass from now on.
+std::shared_ptr<std::vector<int64_t>> rows_of_passes(TorchLearner& learner) {
+  auto rows = std::make_shared<std::vector<int64_t>>();
+  learner.visit([rows](const std::string& name, const at::Tensor& shown) {
+    if (name == "embedding.output") rows->push_back(shown.size(0));
+  });
+  return rows;
+}
+
+void break_adapter(TorchLearner& learner, TenantSlot tenant) {
+  std::vector<WeightTensor> tensors = learner.snapshot(tenant, PolicyVersion(0)).value()->tensors;
+  std::vector<float> nan(tensors[0].bytes.size() / sizeof(float),
+                         std::numeric_limits<float>::quiet_NaN());
+  const auto* bytes = reinterpret_cast<const std::byte*>(nan.data());
+  tensors[0].bytes = Blob(std::vector<std::byte>(bytes, bytes + tensors[0].bytes.size()));
+  CHECK(learner.fill_adapter(tenant, tensors).ok(), "no fill");
+}
+
+class SharedPass : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::filesystem::path folder() const { return make_folder({.model_type = GetParam()}); }
+};
+
+TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
+  const auto base = make_folder({.model_type = GetParam(), .hidden_size = 256, .deviation = 0.05});
+  const auto all = five_tenants();
+  LearnerOptions options;
+  options.micro_batch_tokens = 60;
+  struct Alone {
+    std::vector<TrainReport> reports;
+    std::vector<std::byte> weights;
+  };
+  constexpr uint64_t kRounds = 3;
+  const auto takes_part = [](uint64_t round, size_t i) { return (round + i) % 4 != 0; };
+  std::vector<Alone> alone(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto learner = make_adapter_learner(base, {all[i]}, options);
+    for (uint64_t round = 0; round < kRounds; ++round)
+      if (takes_part(round, i))
+        alone[i].reports.push_back(
+            learner->step(drawn_batch(all[i].tenant, round), goes_on).value());
+    alone[i].weights = adapter_of_tenant(*learner, all[i].tenant);
+  }
+  for (const int threads : {1, 2, 4})
+    std::jthread([&] {
+      const std::string where = fmt::format("{} threads", threads);
+      LearnerOptions with_threads = options;
+      with_threads.threads = threads;
+      auto learner = make_adapter_learner(base, all, with_threads);
+      const auto rows = rows_of_passes(*learner);
+      int64_t num_micro_batches = 0;
+      std::vector<size_t> next(all.size());
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        std::vector<TrainBatch> batches;
+        for (size_t i = 0; i < all.size(); ++i) {
+          const size_t tenant = (i * 3 + round) % all.size();  // in another order each time
+          if (takes_part(round, tenant)) batches.push_back(drawn_batch(all[tenant].tenant, round));
+        }
+        const auto reports = together(*learner, batches);
+        for (size_t i = 0; i < batches.size(); ++i) {
+          const size_t tenant = batches[i].tenant.index();
+          ASSERT_TRUE(reports[i].ok()) << reports[i].error().text();
+          expect_equal(*reports[i], alone[tenant].reports[next[tenant]++], where);
+          num_micro_batches += reports[i]->num_micro_batches;
+        }
+      }
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == alone[i].weights)
+            << "tenant " << i << ", " << where;
+      EXPECT_LT(std::ssize(*rows), num_micro_batches) << "no pass was shared";
+      for (const int64_t each : *rows) EXPECT_LE(each, options.micro_batch_tokens);
+    }).join();
+}
+
+TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {
+  const auto base = folder();
+  const auto all = five_tenants();
+  auto learner = make_adapter_learner(base, all);
+  auto alone = make_adapter_learner(base, {all[4]});
+  break_adapter(*learner, all[0].tenant);
+  const auto before = adapter_of_tenant(*learner, all[2].tenant);
+  for (uint64_t round = 0; round < 2; ++round) {
+    std::vector<TrainBatch> batches;
+    for (const uint32_t tenant : {0U, 1U, 2U, 9U, 4U, 4U})
+      batches.push_back(drawn_batch(TenantSlot(tenant), round));
+    batches[1].samples[0].tokens[0] = 61;  // beyond the vocabulary
+    for (auto& sample : batches[2].samples) sample.loss_mask.assign(sample.tokens.size(), 0);
+    const auto reports = together(*learner, batches);
+    EXPECT_TRUE(reports[0]->skipped);
+    EXPECT_THAT(reports[0]->skip_reason, HasSubstr("not finite"));
+    EXPECT_THAT(reports[1].error().text(), HasSubstr("outside the vocabulary"));
+    EXPECT_THAT(reports[2]->skip_reason, HasSubstr("no token of the batch has a loss"));
+    EXPECT_THAT(reports[3].error().text(), HasSubstr("no adapter of tenant 9"));
+    EXPECT_THAT(reports[5].error().text(), HasSubstr("tenant 4 has two batches in one pass"));
+    expect_equal(*reports[4], alone->step(batches[4], goes_on).value(), "the fifth");
+  }
+  EXPECT_TRUE(adapter_of_tenant(*learner, all[4].tenant) ==
+              adapter_of_tenant(*alone, all[4].tenant));
+  EXPECT_TRUE(adapter_of_tenant(*learner, all[2].tenant) == before);
+}
+
+/// What one step throws is not the others' end.
+TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
+  const auto base = folder();
+  const auto all = five_tenants();
+  auto learner = make_adapter_learner(base, all);
+  auto alone = make_adapter_learner(base, {all[3]});
+  break_adapter(*learner, all[0].tenant);
+  learner->visit([](const std::string& name, const at::Tensor& rows) {
+    const float* numbers = rows.is_floating_point() ? rows.const_data_ptr<float>() : nullptr;
+    for (int64_t i = 0; numbers != nullptr && i < rows.numel(); ++i)
+      if (std::isnan(numbers[i])) throw std::runtime_error(name + " has a number that is none");
+  });
+  const std::vector<TrainBatch> batches = {drawn_batch(all[0].tenant, 1),
+                                           drawn_batch(all[3].tenant, 1)};
+  const auto reports = together(*learner, batches);
+  EXPECT_THAT(reports[0].error().text(), HasSubstr("has a number that is none"));
+  expect_equal(*reports[1], alone->step(batches[1], goes_on).value(), "the neighbour");
+  EXPECT_TRUE(adapter_of_tenant(*learner, all[3].tenant) ==
+              adapter_of_tenant(*alone, all[3].tenant));
+}
+
+TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
+  const auto all = five_tenants();
+  LearnerOptions options;
+  options.micro_batch_tokens = 20;
+  auto learner = make_adapter_learner(folder(), all, options);
+  std::vector<TrainBatch> batches;
+  std::vector<std::vector<std::byte>> before;
+  for (const auto& training : all) {
+    batches.push_back(drawn_batch(training.tenant, 2, 3));
+    before.push_back(adapter_of_tenant(*learner, training.tenant));
+  }
+  int num_stopped = 0;
+  for (int most = 1;; ++most) {
+    int num_asked = 0;
+    const auto reports = together(*learner, batches, [&] { return ++num_asked == most; });
+    if (num_asked < most) break;  // all steps were done before
+    ++num_stopped;
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_FALSE(reports[i].ok());
+      EXPECT_EQ(reports[i].error().code(), Code::kCancelled);
+      EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == before[i]) << i;
+    }
+  }
+  EXPECT_GT(num_stopped, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Torch, SharedPass,
+                         ::testing::Values("qwen3", "llama", "qwen3_moe", "glm4_moe"),
+                         [](const auto& one) { return one.param; });
+
+/// At the bound two micro-batches share a pass; one row more and they do not.
+TEST(SharedPasses, HaveAtMostTheRowsOfAMicroBatch) {
+  const auto base = make_folder({});
+  const auto all = five_tenants();
+  const std::vector<TrainBatch> batches = {drawn_batch(all[0].tenant, 5),
+                                           drawn_batch(all[1].tenant, 6)};
+  std::vector<int64_t> alone;
+  for (const auto& batch : batches) {
+    auto learner = make_adapter_learner(base, all);
+    const auto rows = rows_of_passes(*learner);
+    ASSERT_TRUE(learner->step(batch, goes_on).ok());
+    ASSERT_EQ(rows->size(), 1U);
+    alone.push_back(rows->front());
+  }
+  for (const int64_t spare : {0, -1}) {
+    LearnerOptions options;
+    options.micro_batch_tokens = static_cast<int32_t>(alone[0] + alone[1] + spare);
+    auto learner = make_adapter_learner(base, all, options);
+    const auto rows = rows_of_passes(*learner);
+    for (const auto& report : together(*learner, batches)) ASSERT_TRUE(report.ok());
+    EXPECT_EQ(*rows, spare == 0 ? std::vector{alone[0] + alone[1]} : alone) << spare;
+  }
+}
+
+/// Fast numerics may give other bits for other rows, and debug options look at one step.
+TEST(SharedPasses, AreNotThereWhereAStepWouldChange) {
+  const auto base = make_folder({});
+  const auto all = five_tenants();
+  const std::vector<TrainBatch> batches = {drawn_batch(all[0].tenant, 5),
+                                           drawn_batch(all[1].tenant, 6)};
+  for (const bool is_fast : {true, false}) {
+    LearnerOptions options;
+    if (is_fast) options.numerics = "fast";
+    options.debug.check_finite = !is_fast;
+    auto learner = make_adapter_learner(base, all, options);
+    if (!is_fast) break_adapter(*learner, all[0].tenant);
+    const auto reports = together(*learner, batches);
+    auto alone = make_adapter_learner(base, {all[1]}, options);
+    expect_equal(*reports[1], alone->step(batches[1], goes_on).value(), options.numerics);
+    EXPECT_EQ(reports[0]->skipped, !is_fast);
+    const char* why = is_fast ? "" : "of micro-batch 0 (step 1)";
+    EXPECT_THAT(reports[0]->skip_reason, HasSubstr(why));
+  }
+  // Whole weights are trained by one step after the other.
+  auto whole = make_torch_learner({}, base).value();
+  const std::vector<const TrainBatch*> pointers = {&batches[0], &batches[1]};
+  for (const auto& report : whole->step_together(pointers, goes_on)) EXPECT_TRUE(report.ok());
+  EXPECT_THAT(whole->describe(), HasSubstr("2 optimizer steps"));
+}
+
+}  // namespace
+}  // namespace primerl
