@@ -2,12 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <fstream>
+
+#include "graph/base/files.h"
 #include "graph/base/json.h"
 
 namespace primerl {
 namespace {
 
 constexpr std::string_view kEnd = R"({"end":"kv_events_bytes_max"})";
+
+/// The last line if it is about as long as the one that ends a file; else any text that is not it.
+std::string last_line(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary | std::ios::ate);
+  const auto size = static_cast<int64_t>(in.tellg());
+  const auto wanted = std::min<int64_t>(size, static_cast<int64_t>(kEnd.size()) + 2);
+  if (wanted <= 0) return "";
+  std::string tail(static_cast<size_t>(wanted), ' ');
+  in.seekg(size - wanted);
+  in.read(tail.data(), wanted);
+  if (!in || tail.back() != '\n') return "";
+  tail.pop_back();
+  const size_t before = tail.rfind('\n');
+  return before == std::string::npos ? tail : tail.substr(before + 1);
+}
 
 /// The bytes of the hash, in their order.
 std::string hex(const BlockName& name) {
@@ -45,7 +64,11 @@ Status KvEventFile::open() {
   std::filesystem::create_directories(setup_.file.parent_path(), fault);
   ASSIGN_OR_RETURN(lines_, LineFile::open(setup_.file));
   const auto size = std::filesystem::file_size(setup_.file, fault);
-  num_bytes_ = fault ? 0 : static_cast<int64_t>(size);
+  if (fault) return io_error("measuring", setup_.file, fault.value());
+  num_bytes_ = static_cast<int64_t>(size);
+  // A line that did not fit may have been longer than those of this start.
+  if (last_line(setup_.file) == kEnd)
+    return error(Code::kExhausted, "'{}' has ended at its limit", setup_.file.string());
   return ok();
 }
 

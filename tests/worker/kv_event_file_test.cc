@@ -83,6 +83,27 @@ TEST(KvEventFile, EndsAtItsLimitWithTheReason) {
   EXPECT_EQ(static_cast<int64_t>(std::filesystem::file_size(setup.file)), setup.bytes_max);
 }
 
+/// What did not fit was long; what a later start has to say is short, and would fit.
+TEST(KvEventFile, NothingFollowsTheLineThatEndsIt) {
+  const ScratchFolder folder;
+  const auto setup = setup_in(folder.path(), 600);
+  KvEvents longer = stored_and_removed();
+  for (int i = 0; i < 3; ++i)
+    for (const KvEvent& event : stored_and_removed().events) longer.events.push_back(event);
+  KvEventFile file(setup);
+  file.write(longer, 1.5);
+  EXPECT_THAT(lines_of(setup.file), ElementsAre(kEndLine));
+  for (int start = 2; start <= 3; ++start) {
+    KvEventFile later(setup);
+    KvEvents cleared;
+    cleared.events.resize(1);
+    cleared.events[0].kind = KvEventKind::kAllBlocksCleared;
+    later.write(cleared, 2.5);
+    EXPECT_EQ(later.num_dropped(), 1U) << "start " << start;
+  }
+  EXPECT_THAT(lines_of(setup.file), ElementsAre(kEndLine));
+}
+
 TEST(KvEventFile, ALaterStartGoesOnBehindTheEarlierOne) {
   const ScratchFolder folder;
   const auto setup = setup_in(folder.path(), 1 << 20);
