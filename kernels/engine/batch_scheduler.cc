@@ -117,6 +117,11 @@ void BatchScheduler::abort(SequenceId id) {
   if (found == sequences_.end()) return;
   // Its prefill may have ended without anybody having asked yet.
   std::erase_if(prefilled_, [id](const PrefillEvent& event) { return event.id == id; });
+  // No row has shown yet that the keys of an unfinished prompt are numbers, and now none will.
+  if (const PrefillTask* prefill = found->second->prefill;
+      prefill != nullptr && prefill->waiting.size() == 1)
+    for (size_t i = static_cast<size_t>(prefill->num_found); i < prefill->blocks.size(); ++i)
+      pool_.withdraw(prefill->blocks[i]);
   finish(*found->second, FinishReason::kCancelled);
 }
 

@@ -113,6 +113,7 @@ struct PrefillTask {
   std::vector<Sequence*> waiting;  // want a token sampled when it is complete, in order; never none
   size_t num_sampled = 0;          // of them, by the current plan
   std::vector<int32_t> blocks;     // of all its tokens
+  int32_t num_found = 0;           // of them, the first: found in the cache
   BlockChain chain;
   bool publishes = false;
   bool is_again = false;        // what a preempted sequence had

@@ -111,6 +111,7 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
   }
   while (static_cast<int32_t>(prefill.blocks.size()) < blocks_for(prefill.num_tokens))
     prefill.blocks.push_back(pool_.take());
+  prefill.num_found = num_cached;
   prefill.num_computed = num_cached * limits_.options.block_size;
   return prefill;
 }

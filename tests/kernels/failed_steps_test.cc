@@ -93,6 +93,38 @@ TEST(FailedSteps, NothingOfAFailedSequenceIsFoundAgain) {
   }
 }
 
+/// No row has shown that they are numbers. What was found before it is as good as it was.
+TEST(FailedSteps, NothingThatAnAbortedPromptComputedIsFoundAgain) {
+  auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
+  ASSERT_TRUE(scheduler.submit(make_request(1, 5, 1, "a:3")).ok());
+  (void)take_step(scheduler);
+  take_over_all(scheduler);
+  ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
+  ASSERT_TRUE(scheduler.submit(make_request(2, 17, 8, "a:3")).ok());
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 8) << "behind the 4 that were found";
+  scheduler.abort(SequenceId(2));
+  ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
+  expect_all_free(scheduler);
+  ASSERT_TRUE(scheduler.submit(make_request(3, 17, 1, "a:3")).ok());
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 8);
+  take_step(scheduler);
+  take_over_all(scheduler);
+  const auto ends = scheduler.take_finished();
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_EQ(ends[0].num_cached_tokens, 4);
+}
+
+/// Whoever shares the prompt goes on with it.
+TEST(FailedSteps, AnAbortLeavesASharedPromptToTheOthers) {
+  auto scheduler = make_scheduler({.kv_blocks = 32, .block_size = 4, .max_batched_tokens = 8});
+  for (uint64_t id = 1; id <= 2; ++id)
+    ASSERT_TRUE(scheduler.submit(make_request(id, 17, 1, "a:3")).ok());
+  take_step(scheduler);
+  scheduler.abort(SequenceId(1));
+  ASSERT_THAT(scheduler.take_finished(), SizeIs(1));
+  EXPECT_EQ(take_step(scheduler).rows.num_rows(), 8) << "the first 8 are kept";
+}
+
 TEST(FailedSteps, AFailedStepEndsThoseItWasForAndNoOthers) {
   auto scheduler = make_scheduler({.kv_blocks = 16, .block_size = 4, .max_batched_tokens = 6});
   ASSERT_TRUE(scheduler.submit(make_request(1, 4, 8)).ok());

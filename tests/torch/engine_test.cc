@@ -99,6 +99,63 @@ TEST(TorchEngine, RefusesOptionsOneBelowTheirBound) {
   EXPECT_THAT(refusal({.max_sequence_tokens = 257}, folder), HasSubstr("256 positions"));
 }
 
+/// Every weight of `snapshot` is no number.
+std::shared_ptr<const WeightSnapshot> broken(const WeightSnapshot& snapshot) {
+  auto made = std::make_shared<WeightSnapshot>(snapshot);
+  for (auto& tensor : made->tensors) {
+    // All ones is a quiet NaN in fp32 and in bf16.
+    tensor.bytes = Blob(std::vector<std::byte>(tensor.bytes.size(), std::byte{0xff}));
+  }
+  return made;
+}
+
+/// An update of weights that are no numbers fails what runs, with the version, and nothing else:
+/// all blocks come back, and good weights give what a fresh engine gives, under the same salt.
+TEST(TorchEngine, OutlivesWeightsThatAreNoNumbers) {
+  const auto folder = make_folder({});
+  const EngineOptions options = {.kv_blocks = 40, .block_size = 4, .max_batched_tokens = 8};
+  const auto good = testing::make_snapshot({.seed = 2}, PolicyVersion(2));
+  const auto bad = broken(*testing::make_snapshot({.seed = 2}, PolicyVersion(1)));
+  const auto submit = [](Engine& engine) {
+    for (uint64_t id = 1; id <= 3; ++id) {
+      auto one = request(id, 21, 10);
+      one.salt = "main:0";
+      CHECK(engine.submit(one).ok(), "an engine refused a request");
+    }
+  };
+  auto fresh = make_engine(folder, options);
+  ASSERT_TRUE(fresh->apply(*good).ok());
+  submit(*fresh);
+  const auto expected = run(*fresh);
+  auto engine = make_engine(folder, options);
+  // In the middle of prompts and of completions.
+  submit(*engine);
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled())
+      ASSERT_TRUE(engine->take_over(event.id).ok());
+  }
+  ASSERT_TRUE(engine->apply(*bad).ok());
+  const auto failed = run(*engine);
+  ASSERT_EQ(failed.size(), 3U);
+  for (const auto& [id, end] : failed) {
+    EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
+    EXPECT_THAT(end.detail, HasSubstr("under the weights of version 1: some are not numbers"));
+  }
+  EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
+  submit(*engine);  // and once more from the first token on
+  for (const auto& [id, end] : run(*engine)) EXPECT_EQ(end.reason, FinishReason::kFailed) << id;
+  ASSERT_TRUE(engine->apply(*good).ok());
+  submit(*engine);
+  const auto after = run(*engine);
+  ASSERT_EQ(after.size(), expected.size());
+  for (const auto& [id, end] : after) {
+    EXPECT_EQ(end.tokens, expected.at(id).tokens) << id << " " << end.detail;
+    EXPECT_EQ(end.logprobs, expected.at(id).logprobs) << id;
+  }
+  EXPECT_EQ(engine->state().num_free_blocks, engine->state().num_blocks);
+}
+
 TEST(TorchEngine, NeitherBlocksNorBatchesNorChunksChangeATokenOrALogprob) {
   const auto folder = make_folder({});
   const std::vector<EngineOptions> variants = {
