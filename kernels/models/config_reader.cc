@@ -29,9 +29,10 @@ Status ConfigReader::read_text(std::string_view key, std::string& value) {
 Status ConfigReader::read_count(std::string_view key, int32_t& value, int32_t least) {
   if (find(key) == nullptr) return ok();
   ASSIGN_OR_RETURN(const int64_t given, json_.get_int(key));
-  if (given < least || given > std::numeric_limits<int32_t>::max())
+  constexpr int32_t most = std::numeric_limits<int32_t>::max();
+  if (given < least || given > most)
     return error(Code::kInvalid, "'{}' is {}", key, given)
-        .note(fmt::format("it is a whole number of at least {}", least));
+        .note(fmt::format("it is a whole number from {} to {}", least, most));
   value = static_cast<int32_t>(given);
   return ok();
 }

@@ -64,6 +64,8 @@ TEST(ModelConfig, ListsTheModelTypesItKnows) {
 TEST(ModelConfig, NamesTheKeyThatIsWrong) {
   EXPECT_EQ(fault(base()), "");
   EXPECT_THAT(fault(base().set("hidden_size", 0)), HasSubstr("'hidden_size' is 0"));
+  EXPECT_THAT(fault(base().set("hidden_size", int64_t{1} << 40)),
+              HasSubstr("it is a whole number from 1 to 2147483647"));
   EXPECT_THAT(fault(base().set("vocab_size", "many")), HasSubstr("'vocab_size'"));
   EXPECT_THAT(fault(base().set("num_key_value_heads", 3)), HasSubstr("no multiple of 3"));
   EXPECT_THAT(fault(base().set("head_dim", 15)), HasSubstr("15 of the 15 channels"));
