@@ -18,6 +18,8 @@ std::string_view to_string(StepKind kind) {
       return "drain";
     case StepKind::kPeer:
       return "peer";
+    case StepKind::kCommand:
+      return "command";
   }
   return "unknown";
 }
@@ -129,6 +131,30 @@ void ActorGroup::Body::drain_actor(uint32_t actor, Time now) {
   input.kind = StepKind::kDrain;
   input.actor = actor;
   inbox_.push_control(std::move(input), now);
+}
+
+void ActorGroup::Body::command(const ActorCommand& command, Time now) {
+  CHECK(setup().step_source == nullptr, "a group that follows a record was given a command");
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    const InstanceId instance = planned_.instances[i];
+    const auto port = input_for(*setup().plan, instance, *command.message.type, command.tenant);
+    if (!port) continue;
+    if (num_commands_ >= kCommandsMax) {
+      setup().executor->command_answered(
+          {command.number, instance,
+           error(Code::kExhausted, "{} commands wait for it already", num_commands_)});
+      continue;
+    }
+    ++num_commands_;
+    Input input;
+    input.kind = StepKind::kCommand;
+    input.actor = i;
+    input.port = *port;
+    input.number = command.number;
+    input.envelope.payload = command.message;
+    inbox_.push_control(std::move(input), now);
+  }
+  after_change();
 }
 
 void ActorGroup::Body::resume(Time now) {
@@ -255,6 +281,7 @@ bool ActorGroup::run(Running& running) {
 bool ActorGroup::is_replaying() const { return body_->setup().step_source != nullptr; }
 bool ActorGroup::may_run_apart() const { return body_->may_run_apart(); }
 void ActorGroup::begin_drain(Time now) { body_->begin_drain(now); }
+void ActorGroup::command(const ActorCommand& command, Time now) { body_->command(command, now); }
 void ActorGroup::set_aside(TenantSlot tenant, Time now) { body_->set_aside(tenant, now); }
 void ActorGroup::resume(Time now) { body_->resume(now); }
 void ActorGroup::peer_down(GroupId peer, uint32_t incarnation, Time now) {

@@ -66,9 +66,12 @@ class GroupExecutor {
   virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;
+  /// An actor has handled a command, or could not take it. Not of a group that follows a record.
+  virtual void command_answered(CommandAnswer answer) { (void)answer; }
 };
 
-enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer };
+enum class StepKind { kMessage, kTimer, kWork, kDrain, kPeer, kCommand };
+inline constexpr size_t kNumStepKinds = 6;
 std::string_view to_string(StepKind kind);
 
 /// One finished delivery: the only source of metrics and of the recorder. Valid during the call.
@@ -83,6 +86,8 @@ struct StepRecord {
   LinkId link;                        // of kMessage
   uint32_t timer = 0;                 // of kTimer: index in the contract
   PeerEvent peer;                     // of kPeer
+  uint32_t input = 0;                 // of kCommand: index in the contract
+  const Payload* command = nullptr;   // of kCommand
   const Error* error = nullptr;       // the handler's, null when it succeeded
   /// Emissions of this step (after an error: those of the refusal), on the links that the observer
   /// wants; num_emissions counts all.
@@ -122,6 +127,8 @@ struct RecordedStep {
   uint64_t sequence = 0;
   uint32_t timer = 0;  // kTimer
   PeerEvent peer;      // kPeer
+  uint32_t input = 0;  // kCommand: index in the contract
+  Payload command;     // kCommand
   Time began;          // services().now()
   Duration lasted;     // the recorded handler time; an observer gets the same
   bool is_abandoned = false;
@@ -277,6 +284,9 @@ class ActorGroup {
 
   /// Stops sources and queues Actor::drain() of every actor as control inputs. Idempotent.
   void begin_drain(Time now);
+  /// Queues the command for every actor here that it is meant for, as a control input; one for
+  /// which kCommandsMax wait already answers kExhausted. Not of a replaying group.
+  void command(const ActorCommand& command, Time now);
   /// Drains the actors of a tenant that failed, and no others; repeated is harmless. Not of a
   /// replaying group.
   void set_aside(TenantSlot tenant, Time now);

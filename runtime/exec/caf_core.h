@@ -39,6 +39,7 @@ class CafExecutor::Core final : private CellOwner {
   StallReport stall_report() const;
   void request_drain();
   void set_aside(TenantSlot tenant);
+  void command(const ActorCommand& command);
   void request_stop();
   RunOutcome wait();
   RunStatus status() const;
@@ -96,6 +97,9 @@ class CafExecutor::Core final : private CellOwner {
   void group_idle() override { timers_->notice(); }
   bool is_stopping() const override { return is_stopping_.load(std::memory_order_relaxed); }
   void peer_changed(GroupId group, const PeerChange& change) override;
+  void command_answered(CommandAnswer answer) override {
+    if (setup_.on_command != nullptr) setup_.on_command(answer);
+  }
 
   // Constant after start().
   const CafExecutorSetup setup_;

@@ -305,6 +305,20 @@ void CafExecutor::Core::set_aside(TenantSlot tenant) {
   for (auto* cell : here_) cell->set_aside(tenant);
 }
 
+void CafExecutor::Core::command(const ActorCommand& command) {
+  for (auto* cell : here_) {
+    const GroupId group = cell->group().id();
+    std::vector<InstanceId> meant;
+    for (const InstanceId instance : setup_.plan->group(group).instances)
+      if (input_for(*setup_.plan, instance, *command.message.type, command.tenant))
+        meant.push_back(instance);
+    if (meant.empty()) continue;
+    const Status taken = cell->command(command);
+    if (taken.ok()) continue;
+    for (const InstanceId instance : meant) command_answered({command.number, instance, taken});
+  }
+}
+
 void CafExecutor::Core::tenant_failed(TenantSlot tenant, std::string why) {
   if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, why);
   {
@@ -417,6 +431,7 @@ void CafExecutor::finish(RunEnd end) { core_->finish(end); }
 StallReport CafExecutor::stall_report() const { return core_->stall_report(); }
 void CafExecutor::request_drain() { core_->request_drain(); }
 void CafExecutor::set_aside(TenantSlot tenant) { core_->set_aside(tenant); }
+void CafExecutor::command(const ActorCommand& command) { core_->command(command); }
 void CafExecutor::request_stop() { core_->request_stop(); }
 RunOutcome CafExecutor::wait() { return core_->wait(); }
 RunStatus CafExecutor::status() const { return core_->status(); }

@@ -39,6 +39,7 @@ struct CafExecutorSetup {
   /// When other processes follow a record too: all groups here are at the end, and wait for
   /// resume(). Any thread. Null: they resume at once.
   std::function<void()> on_followed;
+  std::function<void(const CommandAnswer&)> on_command;  // any thread; null: nobody wants them
   CutSink* cuts = nullptr;  // outlives the executor; called from every group's thread; null: none
   OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
   /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.
@@ -68,6 +69,10 @@ class CafExecutor final : public Executor {
   /// In a run of several processes, once prepared: the control plane says that `tenant` failed. Her
   /// actors here drain.
   void set_aside(TenantSlot tenant);
+  /// Gives a command to every actor of this process that it is meant for; each answers through
+  /// setup.on_command when it has handled it. A group that follows a record takes it when it has
+  /// resumed. Once prepared.
+  void command(const ActorCommand& command);
   void request_stop() override;
   RunOutcome wait() override;
   RunStatus status() const override;

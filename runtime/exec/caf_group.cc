@@ -109,6 +109,17 @@ void GroupCell::set_aside(TenantSlot tenant, bool is_stuck) {
   order(kAside);
 }
 
+Status GroupCell::command(const ActorCommand& command) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (commands_.size() >= kCommandsMax)
+      return error(Code::kExhausted, "{} commands wait for it already", commands_.size());
+    commands_.push_back(command);
+  }
+  order(kCommand);
+  return ok();
+}
+
 bool GroupCell::take_over() {
   const std::lock_guard lock(mutex_);
   if (!is_in_handler_) return false;
@@ -220,6 +231,8 @@ bool GroupCell::obey(uint32_t orders, uint64_t ordered_cut, Time now) {
   if ((orders & kCut) != 0 && !has_failed_ && !group_.is_replaying()) group_.cut(ordered_cut, now);
   aside_waits_ = aside_waits_ || (orders & kAside) != 0;
   if (aside_waits_ && has_started_ && !has_failed_ && !group_.is_replaying()) drain_set_aside(now);
+  commands_wait_ = commands_wait_ || (orders & kCommand) != 0;
+  if (commands_wait_ && has_started_ && !has_failed_ && !group_.is_replaying()) take_commands(now);
   drain_waits_ = drain_waits_ || (orders & kDrain) != 0;
   if (drain_waits_ && !has_failed_ && !group_.is_replaying()) {
     drain_waits_ = false;
@@ -239,6 +252,16 @@ void GroupCell::drain_set_aside(Time now) {
     tenants = set_aside_;
   }
   for (const TenantSlot tenant : tenants) group_.set_aside(tenant, now);
+}
+
+void GroupCell::take_commands(Time now) {
+  commands_wait_ = false;
+  std::vector<ActorCommand> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (const ActorCommand& each : commands) group_.command(each, now);
 }
 
 void GroupCell::accept(Time now) {

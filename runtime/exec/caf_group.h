@@ -57,21 +57,23 @@ class CellOwner {
   virtual bool is_stopping() const = 0;
   /// The group takes `change` into account from now on.
   virtual void peer_changed(GroupId group, const PeerChange& change) = 0;
+  virtual void command_answered(CommandAnswer answer) = 0;
 };
 
 class GroupCell final : public GroupExecutor {
  public:
   /// Bits of order(); taken in this order.
   enum Order : uint32_t {
-    kStart = 1,    // make resources and actors, tell group_started()
-    kGo = 2,       // all groups have started: take inputs
-    kAbandon = 4,  // give up the handler that is stuck (after take_over)
-    kResume = 8,   // all groups have followed their records: resume(), after group_caught_up
-    kDrain = 16,   // of a group that follows its record: takes effect when it has resumed
-    kQuit = 32,    // destroy the group on its thread, tell group_ended()
-    kWake = 64,    // a timer is due
-    kCut = 128,    // take part in a cut (cut())
-    kAside = 256,  // tenants are set aside (set_aside()); waits like kDrain
+    kStart = 1,      // make resources and actors, tell group_started()
+    kGo = 2,         // all groups have started: take inputs
+    kAbandon = 4,    // give up the handler that is stuck (after take_over)
+    kResume = 8,     // all groups have followed their records: resume(), after group_caught_up
+    kDrain = 16,     // of a group that follows its record: takes effect when it has resumed
+    kQuit = 32,      // destroy the group on its thread, tell group_ended()
+    kWake = 64,      // a timer is due
+    kCut = 128,      // take part in a cut (cut())
+    kAside = 256,    // tenants are set aside (set_aside()); waits like kDrain
+    kCommand = 512,  // commands wait (command()); likewise
   };
 
   /// `step_source` may be null; with it, setup.step_source is the group's. Both, and `clock`,
@@ -95,6 +97,8 @@ class GroupCell final : public GroupExecutor {
   /// The group's actors of `tenant`, which failed, drain. With `is_stuck` what still comes to them
   /// is refused without running a handler.
   void set_aside(TenantSlot tenant, bool is_stuck = false);
+  /// In order, and before every order given later. kExhausted when kCommandsMax wait.
+  Status command(const ActorCommand& command);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt,
   /// set_wake_up, order(kAbandon).
   bool take_over();
@@ -118,9 +122,13 @@ class GroupCell final : public GroupExecutor {
   void group_failed(GroupId group, Error error) override {
     owner_->group_failed(group, std::move(error));
   }
+  void command_answered(CommandAnswer answer) override {
+    owner_->command_answered(std::move(answer));
+  }
 
   bool obey(uint32_t orders, uint64_t ordered_cut, Time now);
   void drain_set_aside(Time now);
+  void take_commands(Time now);
   Status start(Time now);
   void accept(Time now);
   void take_changes(Time now);
@@ -145,6 +153,7 @@ class GroupCell final : public GroupExecutor {
   uint32_t orders_ = 0;
   uint64_t ordered_cut_ = 0;  // newest
   std::set<TenantSlot> set_aside_;
+  std::vector<ActorCommand> commands_;  // at most kCommandsMax
   bool is_stuck_ = false;
   bool is_due_ = false;  // a turn is running or will come
   bool has_gone_ = false;
@@ -160,9 +169,10 @@ class GroupCell final : public GroupExecutor {
   std::vector<PeerChange> taken_changes_;
   Time armed_;
   bool has_failed_ = false;
-  bool has_followed_ = false;  // and the executor was told
-  bool drain_waits_ = false;   // for the group to resume
-  bool aside_waits_ = false;   // likewise, or for it to start
+  bool has_followed_ = false;   // and the executor was told
+  bool drain_waits_ = false;    // for the group to resume
+  bool aside_waits_ = false;    // likewise, or for it to start
+  bool commands_wait_ = false;  // likewise
   bool has_started_ = false;
 
   std::atomic<bool> is_draining_{false};

@@ -9,10 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "graph/base/services.h"
+#include "graph/message_type.h"
 #include "graph/plan.h"
 #include "runtime/wire/process_report.h"
 
@@ -69,6 +71,29 @@ struct RunOutcome {
   std::vector<EdgeLedger> ledger;  // index = EdgeId; balances at a clean end
   StallReport stall;               // filled when kStalled
 };
+
+/// A message from outside of the graph, which a person sends: every actor that it is meant for gets
+/// it at the first input of its type. Small, without Blobs. It is a step like any other, so it is
+/// recorded, and a replay repeats it.
+struct ActorCommand {
+  uint64_t number = 0;  // of whoever sends it, for the answers
+  TenantSlot tenant;    // none: for all actors with such an input; else for those of her alone
+  Payload message;
+};
+
+/// What one actor made of a command.
+struct CommandAnswer {
+  uint64_t number = 0;
+  InstanceId instance;
+  Status status;
+};
+
+/// Commands that may wait for one actor group: in its inbox, and as many on their way there.
+inline constexpr size_t kCommandsMax = 64;
+
+/// The index of the input at which `instance` takes the command; none: it is not meant for it.
+std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
+                                  TenantSlot tenant);
 
 /// Whose limit of stuck handlers a group of a handler that runs apart counts for: none where only
 /// one tenant shares the run, or all share the group.

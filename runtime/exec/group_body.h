@@ -1,6 +1,6 @@
 /// The internals of an ActorGroup (actor_group.h has the manual). Split over actor_group.cc (life,
-/// queries), group_step.cc (steps), group_links.cc (batches, peers, ledger) and group_state.cc
-/// (saving and restoring).
+/// queries), group_step.cc (steps), group_links.cc (batches, peers, ledger), group_state.cc
+/// (saving and restoring) and group_fits.cc (what may be restored).
 #pragma once
 
 #include <map>
@@ -32,6 +32,7 @@ class ActorGroup::Body {
   void begin_drain(Time now);
   void set_aside(TenantSlot tenant, Time now);
   void drain_actor(uint32_t actor, Time now);
+  void command(const ActorCommand& command, Time now);
   TenantSlot tenant_of(uint32_t actor) const {
     return setup().plan->instance(planned_.instances[actor]).tenant;
   }
@@ -52,7 +53,7 @@ class ActorGroup::Body {
   void send_again(OutLink& out, Envelope&& envelope);
   void settle_as_received(OutLink& out, std::span<const Envelope> unacknowledged,
                           std::span<const Envelope> outbox);
-  Status check_fits(const GroupState& state) const;
+  Status check_fits(const GroupState& state) const;  // group_fits.cc
   Status restore_actors(const GroupState& state);
   Status restore_in_links(const GroupState& state);
   Status restore_out_links(const GroupState& state);
@@ -103,6 +104,7 @@ class ActorGroup::Body {
   // Between the parts.
   void complete_actor(Running& running, Time now);
   void complete_failed(Running& running, Time now);
+  void answer_command(Running& running);
   void apply_effects(Running& running, Time now);
   void release(Running& running, Time now);
   void route(Running& running, PendingEmission& emission, Time now);
@@ -170,6 +172,7 @@ class ActorGroup::Body {
   std::set<TenantSlot> finished_;             // their actors say so
   std::map<TenantSlot, std::string> failed_;  // one of their actors here cannot go on: why
   std::set<TenantSlot> set_aside_;
+  size_t num_commands_ = 0;  // that wait
 
   // The current step.
   enum class Step { kNone, kInput, kWork } step_ = Step::kNone;

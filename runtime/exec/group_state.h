@@ -62,12 +62,12 @@ SavedMessage saved_message(LinkId link, const Envelope& envelope);
 struct SavedInput {
   uint8_t kind = 0;  // StepKind
   uint32_t actor = 0;
-  uint32_t timer = 0;       // of a timer
-  uint64_t generation = 0;  // likewise
+  uint32_t timer = 0;       // of a timer; of a command its input
+  uint64_t generation = 0;  // of a timer; of a command its number
   uint64_t arrival = 0;
   Time arrived;
-  std::optional<SavedMessage> message;
-  bool peer_is_up = false;  // of a peer event
+  std::optional<SavedMessage> message;  // of a message; of a command, with no link
+  bool peer_is_up = false;              // of a peer event
   InstanceId peer;
   uint32_t peer_incarnation = 0;
 

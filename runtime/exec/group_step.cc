@@ -41,6 +41,10 @@ Input ActorGroup::Body::replayed_input(const RecordedStep& step) {
   input.kind = step.kind;
   input.actor = step.actor;
   input.peer = step.peer;
+  if (step.kind == StepKind::kCommand) {
+    input.port = step.input;
+    input.envelope.payload = step.command;
+  }
   if (step.kind == StepKind::kDrain) {
     slots_[step.actor].has_drained = true;
     // The drain of an actor of one of several tenants may be hers alone.
@@ -117,6 +121,7 @@ bool ActorGroup::Body::begin_step(Time now) {
       num_steps_.set(num_steps_.get() - 1);  // set again or cancelled since it came due
       continue;
     }
+    if (input.kind == StepKind::kCommand) --num_commands_;
     begin_input(std::move(input), now);
     break;
   }
@@ -200,6 +205,7 @@ void ActorGroup::Body::complete_step(Time now) {
     complete_actor(running, now);
     arm_work();
     if (common_->setup.observer != nullptr) record(running, false, now);
+    if (running.input().kind == StepKind::kCommand) answer_command(running);
     running.input().envelope.payload = {};
   } else {
     bool more = false;
@@ -244,7 +250,14 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
   running.count("errors", 1);
   apply_effects(running, now);
   release(running, now);
-  supervise(running, error, running.now());
+  // What a person asks for in vain is no fault of the actor.
+  if (input.kind != StepKind::kCommand) supervise(running, error, running.now());
+}
+
+/// Of a group that follows a record, whoever sent the command has got the answer long ago.
+void ActorGroup::Body::answer_command(Running& running) {
+  if (setup().step_source != nullptr) return;
+  setup().executor->command_answered({running.input().number, running.self(), running.status()});
 }
 
 void ActorGroup::Body::supervise(Running& running, const Error& error, Time now) {
@@ -330,6 +343,7 @@ Status ActorGroup::Body::abandon_step(Time now) {
   release(fresh, now);
   arm_work();
   if (common_->setup.observer != nullptr) record(fresh, true, now);
+  if (fresh.input().kind == StepKind::kCommand) answer_command(fresh);
   is_running_.set(0);
   after_change();
   return ok();
@@ -400,6 +414,10 @@ void ActorGroup::Body::record(Running& running, bool is_abandoned, Time ended) {
   }
   record.timer = input.port;
   record.peer = input.peer;
+  if (record.kind == StepKind::kCommand) {
+    record.input = input.port;
+    record.command = &input.envelope.payload;
+  }
   if (!running.status().ok()) record.error = &running.status().error();
   record.emissions = recorded_;
   record.num_emissions = num_step_emissions_;

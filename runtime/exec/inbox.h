@@ -21,11 +21,12 @@ namespace primerl {
 struct Input {
   StepKind kind = StepKind::kMessage;
   uint32_t actor = 0;     // index among the group's instances
-  uint32_t port = 0;      // input of a message, timer of a timer
+  uint32_t port = 0;      // input of a message or a command, timer of a timer
   uint32_t in_index = 0;  // of a message
   uint64_t arrival = 0;   // rises by one per input of the group
   Time arrived;
-  Envelope envelope;        // of a message
+  Envelope envelope;        // of a message; of a command its payload alone
+  uint64_t number = 0;      // of a command
   uint64_t generation = 0;  // of a timer: an older generation is ignored
   PeerEvent peer;           // of kPeer
   bool is_stored = false;   // of a message: from a record, not sent in this run

@@ -34,7 +34,8 @@ Status Running::make_actor() {
 }
 
 void Running::begin(StepKind kind, uint64_t step, Time now) {
-  const bool handles = kind == StepKind::kMessage || kind == StepKind::kTimer;
+  const bool handles =
+      kind == StepKind::kMessage || kind == StepKind::kTimer || kind == StepKind::kCommand;
   phase_ = kind == StepKind::kWork ? Phase::kWork : handles ? Phase::kHandler : Phase::kControl;
   now_ = now;
   if (!status_.ok()) status_ = ok();
@@ -91,7 +92,8 @@ void Running::run() {
 
 Status Running::handle() {
   switch (input_.kind) {
-    case StepKind::kMessage: {
+    case StepKind::kMessage:
+    case StepKind::kCommand: {
       const Payload& payload = input_.envelope.payload;
       const InputPort& port = contract_->inputs[input_.port];
       // A port casts its payload without a check: another type must not come this far.

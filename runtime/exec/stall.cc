@@ -152,7 +152,7 @@ std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const G
   view.is_running = report.is_running;
   view.running_since = now + Duration::nanoseconds(-report.running_ns);
   view.handling_kind =
-      static_cast<StepKind>(std::min(report.handling_kind, static_cast<uint8_t>(StepKind::kPeer)));
+      static_cast<StepKind>(std::min<uint8_t>(report.handling_kind, kNumStepKinds - 1));
   view.handling_link = report.handling_link;
   view.handling_sequence = report.handling_sequence;
   if (report.handling < plan.instances.size()) {
@@ -163,6 +163,16 @@ std::optional<GroupView> to_view(const Plan& plan, const Wiring& wiring, const G
   for (const uint32_t link : report.full) view.full.push_back(LinkId(link));
   for (const uint32_t link : report.paused) view.paused.push_back(LinkId(link));
   return view;
+}
+
+std::optional<uint32_t> input_for(const Plan& plan, InstanceId instance, const MessageType& type,
+                                  TenantSlot tenant) {
+  if (!tenant.is_none() && plan.instance(instance).tenant != tenant) return std::nullopt;
+  const auto& inputs = plan.contract_of(instance).inputs;
+  const auto found = std::find_if(inputs.begin(), inputs.end(),
+                                  [&type](const InputPort& port) { return port.type == &type; });
+  if (found == inputs.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - inputs.begin());
 }
 
 TenantSlot counted_tenant(const Plan& plan, GroupId group) {

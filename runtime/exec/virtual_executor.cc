@@ -278,6 +278,11 @@ Status VirtualExecutor::revive(ProcessId process) {
   return ok();
 }
 
+void VirtualExecutor::command(const ActorCommand& command) {
+  for (GroupSlot& slot : slots_)
+    if (slot.group) slot.group->command(command, now_);
+}
+
 void VirtualExecutor::broken(const std::string& text) {
   CHECK(false, text);
   std::abort();

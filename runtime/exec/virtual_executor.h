@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/base/random.h"
@@ -113,6 +114,11 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   /// It starts again with the next incarnation.
   Status revive(ProcessId process);
 
+  /// Gives a command to every actor that it is meant for. Not while groups follow a record.
+  void command(const ActorCommand& command);
+  /// What actors made of commands, oldest first; taken once.
+  std::vector<CommandAnswer> take_answers() { return std::exchange(answers_, {}); }
+
   /// Orders a cut: every group takes part at a moment of its own, which the seed chooses.
   void cut(uint64_t number) { ordered_cut_ = number; }
 
@@ -141,6 +147,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   void tenant_finished(TenantSlot tenant) override;
   void tenant_failed(TenantSlot tenant, std::string why) override;
   void group_failed(GroupId group, Error error) override;
+  void command_answered(CommandAnswer answer) override { answers_.push_back(std::move(answer)); }
   void on_start(GroupId group, Time now) override;
   void on_step(const StepRecord& record) override;
 
@@ -183,6 +190,7 @@ class VirtualExecutor final : public Executor, private GroupExecutor, private De
   std::map<std::pair<uint32_t, StepKind>, uint64_t> num_deliveries_;
   std::vector<std::shared_ptr<Running>> abandoned_;
   std::vector<Time> late_at_;
+  std::vector<CommandAnswer> answers_;
   DrainDetector drain_;
   GroupCounts of_dead_;  // keeps shipped = received when a group dies
   std::optional<Time> drain_deadline_;

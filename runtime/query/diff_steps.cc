@@ -109,6 +109,8 @@ std::optional<GroupDifference> input_difference(const Pair& pair, const TraceSte
                       fmt::format("it handled {} in a, {} in b", input_text(catalog, a),
                                   input_text(catalog, shown)));
   }
+  if (a.kind == StepKind::kCommand && a.payload_check != b.payload_check)
+    return difference(DifferenceKind::kContent, a, "it was given a command with another content");
   if (a.kind != StepKind::kMessage) return std::nullopt;
   const auto message = message_text(catalog, key_of(a));
   if (((a.flags | b.flags) & kNotChecked) == 0 &&

@@ -240,6 +240,7 @@ TraceStat stat_trace(const Trace& trace) {
     group.turns = kinds[static_cast<size_t>(StepKind::kWork)];
     add(group.others, kinds[static_cast<size_t>(StepKind::kDrain)]);
     add(group.others, kinds[static_cast<size_t>(StepKind::kPeer)]);
+    add(group.others, kinds[static_cast<size_t>(StepKind::kCommand)]);
     stat.groups.push_back(std::move(group));
   }
   stat.versions = summary.versions;

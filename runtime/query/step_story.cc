@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/query/step_text.h"
+#include "runtime/trace/command_note.h"
 
 namespace primerl {
 namespace {
@@ -20,6 +21,20 @@ std::string error_text(const NondeterministicInput& note) {
   return {reinterpret_cast<const char*>(note.bytes.data()) + 1, note.bytes.size() - 1};
 }
 
+/// {"EngineHold": {"owner": "operator", ...}}
+Json command_json(const NondeterministicInput& note) {
+  const auto command = read_command_note(note.bytes);
+  if (!command.ok()) return command.error().message();
+  StoredPayload stored;
+  stored.body.assign(command->body.begin(), command->body.end());
+  TraceCatalog::Type type;
+  type.name = command->type;
+  type.schema = command->schema;
+  const auto content = payload_json(type, stored);
+  return Json::object().set(command->type,
+                            content.ok() ? *content : Json(content.error().message()));
+}
+
 std::string note_text(const NondeterministicInput& note) {
   switch (note.kind) {
     case NoteKind::kRoom:
@@ -30,6 +45,8 @@ std::string note_text(const NondeterministicInput& note) {
       return fmt::format("failed: {}", error_text(note));
     case NoteKind::kResource:
       return fmt::format("a resource answered {} bytes", note.bytes.size());
+    case NoteKind::kCommand:
+      return fmt::format("command {}", command_json(note).dump());
   }
   return fmt::format("note {} of {} bytes", static_cast<int>(note.kind), note.bytes.size());
 }
@@ -45,6 +62,8 @@ Json note_json(const NondeterministicInput& note) {
       return json.set("error", error_text(note));
     case NoteKind::kResource:
       return json.set("resource_bytes", static_cast<uint64_t>(note.bytes.size()));
+    case NoteKind::kCommand:
+      return json.set("command", command_json(note));
   }
   return json.set("kind", static_cast<int>(note.kind));
 }

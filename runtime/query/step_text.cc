@@ -54,6 +54,8 @@ std::string input_text(const TraceCatalog& catalog, const TraceStep& step) {
           "peer {} is {} (incarnation {})",
           step.subject < catalog.instances.size() ? catalog.instances[step.subject].name : "?",
           step.sequence == 0 ? "down" : "up", step.incarnation);
+    case StepKind::kCommand:
+      return "command";
   }
   return "?";
 }
@@ -120,7 +122,8 @@ Json step_json(const Trace& trace, const TraceStep& step) {
     if (!step.cause.is_none()) json.set("cause", step_name(catalog, step.cause));
     if (!step.origin.is_none()) json.set("origin", catalog.instances[step.origin.index()].name);
   }
-  if (step.kind == StepKind::kTimer || step.kind == StepKind::kPeer)
+  if (step.kind == StepKind::kTimer || step.kind == StepKind::kPeer ||
+      step.kind == StepKind::kCommand)
     json.set("input", input_text(catalog, step));
   if (step.is_failed()) json.set("failed", true);
   if ((step.flags & kAbandoned) != 0) json.set("abandoned", true);

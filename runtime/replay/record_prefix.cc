@@ -142,7 +142,8 @@ std::string Search::refusal(uint32_t group, const TraceStep& step) const {
     return plan_.node(plan_.instance(instance).node).on_error == OnError::kStop &&
            (step.instance.is_none() || step.instance == instance);
   };
-  if (step.is_failed() && std::ranges::any_of(plan_.groups[group].instances, stops))
+  const bool has_ended = step.is_failed() && step.kind != StepKind::kCommand;
+  if (has_ended && std::ranges::any_of(plan_.groups[group].instances, stops))
     return fmt::format("'{}' had failed, which ended the run", name);
   if (has_holes_[process_of(group).index()] && !is_whole(step))
     return fmt::format("a part of step {} of '{}' is missing", step.step, name);

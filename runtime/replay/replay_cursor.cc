@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/command_note.h"
 #include "runtime/trace/read/json_differences.h"
 #include "runtime/trace/read/stored_message.h"
 #include "runtime/wire/msgpack_codec.h"
@@ -53,6 +54,7 @@ void ReplayCursor::load(uint64_t step) {
   recorded_ = *found;
   replayed_.kind = recorded_.kind;
   replayed_.actor = 0;
+  replayed_.command = {};
   replayed_.room_answers.clear();
   replayed_.stopped_at_progress = 0;
   const auto& instances = plan_.group(group_).instances;
@@ -78,8 +80,13 @@ void ReplayCursor::load(uint64_t step) {
   if (recorded_.kind == StepKind::kMessage && inputs_ != nullptr &&
       inputs_->has({recorded_.link, recorded_.incarnation, recorded_.sequence}))
     load_input();
-  if ((recorded_.flags & kHasNotes) == 0) return;
-  trace_.visit_notes(group_, step,
+  if ((recorded_.flags & kHasNotes) != 0) load_notes();
+  if (recorded_.kind == StepKind::kCommand && replayed_.command.type == nullptr)
+    stop(here(DivergenceKind::kUnreadable, "the command that it was given cannot be read"));
+}
+
+void ReplayCursor::load_notes() {
+  trace_.visit_notes(group_, recorded_.step,
                      [this](NoteKind kind, InstanceId, std::span<const std::byte> bytes) {
                        load_note(kind, bytes);
                      });
@@ -120,9 +127,24 @@ void ReplayCursor::load_note(NoteKind kind, std::span<const std::byte> bytes) {
     if ((recorded_.flags & kInjected) == 0) return;
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     replayed_.injected = Error(static_cast<Code>(text[0]), text.substr(1));
+  } else if (kind == NoteKind::kCommand && recorded_.kind == StepKind::kCommand) {
+    load_command(bytes);
   } else if (kind == NoteKind::kResource) {
     answers_.emplace_back(bytes.begin(), bytes.end());
   }
+}
+
+/// Nothing is loaded when the actor has no such input any more: then load() says so.
+void ReplayCursor::load_command(std::span<const std::byte> bytes) {
+  const auto note = read_command_note(bytes);
+  const auto& inputs = plan_.contract_of(recorded_.instance).inputs;
+  if (!note.ok() || recorded_.subject >= inputs.size()) return;
+  const MessageType& type = *inputs[recorded_.subject].type;
+  if (note->type != type.name || note->schema != type.schema) return;
+  auto command = decode_message(type, note->body);
+  if (!command.ok()) return;
+  replayed_.input = recorded_.subject;
+  replayed_.command = std::move(command).value();
 }
 
 const std::vector<std::byte>* ReplayCursor::take_answer() {
@@ -155,6 +177,8 @@ std::string ReplayCursor::input_text() const {
       return "input: the drain";
     case StepKind::kPeer:
       return "input: a neighbour's process died or came back";
+    case StepKind::kCommand:
+      return fmt::format("input: a command to '{}'", plan_.instance(recorded_.instance).name);
   }
   return {};
 }

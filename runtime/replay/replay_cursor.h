@@ -50,7 +50,9 @@ class ReplayCursor final : public StepSource, public DeliveryObserver {
  private:
   void load(uint64_t step);
   void load_input();
+  void load_notes();
   void load_note(NoteKind kind, std::span<const std::byte> bytes);
+  void load_command(std::span<const std::byte> bytes);
   bool compare(const StepRecord& record);
   bool compare_emission(const BatchedMessage& emission);
   Divergence here(DivergenceKind kind, std::string what) const;

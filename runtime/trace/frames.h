@@ -88,7 +88,8 @@ struct DeliveryFrame {
   uint8_t step_kind;     // StepKind of actor_group.h
   uint8_t num_notes;     // note frames of this step, saturating
   uint8_t reserved[2];
-  uint32_t subject;      // link of a message, timer of a timer, instance of a peer event
+  uint32_t subject;      // link of a message, timer of a timer, instance of a peer event, input of
+                         // a command
   uint64_t sequence;     // of a message; a peer event's kind
   uint32_t incarnation;  // of the sender; a peer event's incarnation
   uint32_t tenant;       // UINT32_MAX: none
@@ -145,6 +146,7 @@ enum class NoteKind : uint16_t {
   kStop = 2,   // u64: number of the first progress() call of the step that answered kStopRequested
   kError = 3,  // u8 code, text: how the handler failed
   kResource = 4,  // an answer of a resource: bytes as its recording wrapper wrote them (msgpack)
+  kCommand = 5,   // what a command was (command_note.h)
 };
 
 /// TraceFrameHeader::count = NoteKind. Then the bytes.

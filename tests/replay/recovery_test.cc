@@ -296,12 +296,19 @@ class RecoverySeeds : public ::testing::TestWithParam<uint64_t> {
   }
 };
 
+/// In every second run a person holds the engines now and then: that is followed too, and a hold
+/// that lasts at the kill lasts after it.
+uint64_t holds_of(uint64_t seed) { return seed % 2 == 1 ? 20 + seed % 50 : 0; }
+
 /// Strictly on-policy, what is trained on does not depend on when anything happens. So the rest of
 /// a resumed run, whose steps fall otherwise, must give what the uninterrupted one gave: for kills
 /// after every step.
 TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
   for_each_seed([](uint64_t seed) {
-    const Uninterrupted run({.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 2});
+    const Uninterrupted run({.seed = seed,
+                             .max_off_policy_steps = 0,
+                             .checkpoint_every = 2,
+                             .holds_every = holds_of(seed)});
     ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
     for (size_t kill = 0; kill <= run.num_steps(); ++kill) {
       const auto resumed = run.resume(kill, mix(seed, kill) % 2 == 0);
@@ -321,7 +328,10 @@ TEST_P(RecoverySeeds, AResumedRunEndsLikeTheUninterruptedOne) {
 TEST_P(RecoverySeeds, ARunResumedFromACutEndsLikeTheUninterruptedOne) {
   uint64_t num_cuts = 0, num_in_transit = 0, num_steps = 0, num_followed = 0;
   for_each_seed([&](uint64_t seed) {
-    const DemoCase demo{.seed = seed, .max_off_policy_steps = 0, .checkpoint_every = 1};
+    const DemoCase demo{.seed = seed,
+                        .max_off_policy_steps = 0,
+                        .checkpoint_every = 1,
+                        .holds_every = holds_of(seed)};
     const Uninterrupted run(demo, 10 + seed % 90);
     ASSERT_THAT(run.result().violations, IsEmpty()) << "seed " << seed;
     num_cuts += run.num_cuts();

@@ -9,6 +9,7 @@
 
 #include "actors/catalog.h"
 #include "actors/env/env.h"
+#include "actors/messages/load.h"
 #include "runtime/backends/backends.h"
 #include "runtime/backends/resource_catalog.h"
 #include "tests/sim/demo_judge.h"
@@ -158,6 +159,27 @@ class SimStepHooks final : public StepHooks {
   int num_hangs_ = 0;
 };
 
+/// A person with two names, who holds the engines now and then and at times forgets to let them go:
+/// then a lease ends it.
+class Holder {
+ public:
+  explicit Holder(const DemoCase& demo) : demo_(demo) {}
+  void after_event(VirtualExecutor& executor) {
+    if (demo_.holds_every == 0 || executor.is_replaying() || executor.status().is_draining ||
+        ++num_events_ % demo_.holds_every != 0)
+      return;
+    const uint64_t draw = mix(demo_.seed, num_events_);
+    EngineHold hold;
+    hold.owner = draw % 2 == 0 ? "operator" : "sync";
+    if (draw % 3 != 0) hold.lease = Duration::milliseconds(1 + static_cast<int64_t>(draw % 5000));
+    executor.command({num_events_, {}, Payload::of(std::move(hold))});
+  }
+
+ private:
+  const DemoCase& demo_;
+  uint64_t num_events_ = 0;
+};
+
 }  // namespace
 
 std::string_view to_string(Fault fault) {
@@ -236,8 +258,11 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
     result.violations.push_back(started.error().text());
     return result;
   }
-  while (hooks.after_event != nullptr && executor.advance()) {
-    const Status seen = hooks.after_event(executor);
+  Holder holder(demo);
+  const bool looks_on = hooks.after_event != nullptr || demo.holds_every > 0;
+  while (looks_on && executor.advance()) {
+    holder.after_event(executor);
+    const Status seen = hooks.after_event == nullptr ? ok() : hooks.after_event(executor);
     if (seen.ok()) continue;
     result.violations.push_back(seen.error().text());
     return result;
@@ -249,6 +274,10 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
   result.took = executor.now() - Time();
   result.num_steps = executor.status().num_steps;
   result.num_abandoned = executor.num_abandoned();
+  for (const auto& [name, value] : executor.counters()) {
+    if (name.ends_with(".engine_pauses")) result.num_pauses += value;
+    if (name.ends_with(".holds_expired")) result.num_leases_ended += value;
+  }
   result.ends.assign(judge.ends().begin(), judge.ends().end());
   return result;
 }

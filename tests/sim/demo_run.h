@@ -48,7 +48,9 @@ struct DemoCase {
   int64_t group_size = kGroupSize;
   int64_t batch_size = kBatchSize;
   int64_t max_steps = kMaxSteps;
-  Duration environment_takes = {};     // of each call
+  Duration environment_takes = {};  // of each call
+  /// Events between two commands of a person who holds the engines or lets them go; 0 = nobody.
+  uint64_t holds_every = 0;
   std::vector<std::string> sets = {};  // further `--set`s, after those of the case
 };
 
@@ -76,6 +78,7 @@ struct DemoResult {
   uint64_t num_steps = 0;
   Duration took;  // on the virtual clock
   int64_t num_abandoned = 0;
+  int64_t num_pauses = 0, num_leases_ended = 0;   // of all engines
   std::vector<std::pair<std::string, int>> ends;  // "trained" -> how many, by name
   int num_of(std::string_view end) const;
 };

@@ -23,7 +23,7 @@
 
 namespace primerl {
 
-inline constexpr uint32_t kIndexVersion = 1;
+inline constexpr uint32_t kIndexVersion = 2;
 /// Steps of a group whose digests are added up to one sum: those with equal step / kDigestSteps.
 inline constexpr uint64_t kDigestSteps = 1024;
 

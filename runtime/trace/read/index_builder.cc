@@ -174,7 +174,7 @@ uint64_t digest_of(const Frame& payload) {
 bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
   const size_t num_instances = catalog.instances.size();
   if (!is_index(frame.header.group, catalog.groups.size()) || frame.step == 0 ||
-      frame.step > kNumberMax || frame.step_kind > static_cast<uint8_t>(StepKind::kPeer) ||
+      frame.step > kNumberMax || frame.step_kind >= kNumStepKinds ||
       !is_index_or_none(frame.instance, num_instances) ||
       !is_index_or_none(frame.origin, num_instances) ||
       !is_index_or_none(frame.cause_instance, num_instances) ||
@@ -193,6 +193,8 @@ bool is_of(const TraceCatalog& catalog, const DeliveryFrame& frame) {
              is_index(frame.subject, catalog.instances[frame.instance].timers.size());
     case StepKind::kPeer:
       return is_index_or_none(frame.subject, num_instances);
+    case StepKind::kCommand:
+      return frame.instance != UINT32_MAX;
     case StepKind::kWork:
     case StepKind::kDrain:
       return true;

@@ -46,7 +46,7 @@ class IndexBuilder {
     std::vector<Run> runs;
     std::vector<Stepped> emissions, notes, lifecycle;
     std::map<uint64_t, uint64_t> step_digests, payload_digests;  // by block
-    GroupStats stats[5];                                         // by StepKind
+    GroupStats stats[kNumStepKinds];                             // by StepKind
   };
   struct OfLink {
     std::vector<Keyed> deliveries, payloads;

@@ -16,10 +16,11 @@ struct TraceSummary {
     uint64_t num_skipped = 0;
     uint64_t num_stored = 0;  // payloads
   };
-  std::vector<OfLink> links;                      // index = LinkId
-  std::vector<std::array<GroupStats, 5>> groups;  // index = GroupId, then StepKind
-  std::vector<VersionMark> versions;              // first occurrence of each version, by time
-  int64_t first_ns = 0, last_ns = 0;              // began of the first and the last step
+  std::vector<OfLink> links;  // index = LinkId
+  /// Index = GroupId, then StepKind.
+  std::vector<std::array<GroupStats, kNumStepKinds>> groups;
+  std::vector<VersionMark> versions;  // first occurrence of each version, by time
+  int64_t first_ns = 0, last_ns = 0;  // began of the first and the last step
   uint32_t newest_incarnation = 0;
   uint64_t num_steps = 0, num_payloads = 0, payload_bytes = 0, file_bytes = 0;
   uint64_t num_segments = 0, num_indexed = 0;  // indexed: with a fresh index file

@@ -52,8 +52,8 @@ struct TraceStep {
   uint32_t type = UINT32_MAX;  // index into the catalog's types
   uint64_t payload_check = 0;
   uint32_t payload_bytes = 0;
-  // kTimer, kPeer
-  uint32_t subject = 0;  // timer index; instance of a peer event
+  // kTimer, kPeer, kCommand
+  uint32_t subject = 0;  // timer index; instance of a peer event; input of a command
   bool is_failed() const { return (flags & kFailed) != 0; }
 };
 

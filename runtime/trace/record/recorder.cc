@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/trace/command_note.h"
 #include "runtime/trace/record/gap_ledger.h"
 #include "runtime/trace/record/payload_writer.h"
 #include "runtime/wire/frame.h"
@@ -101,6 +102,12 @@ void Recorder::on_step(const StepRecord& record) {
     frame.subject = record.peer.instance.value;
     frame.sequence = static_cast<uint64_t>(record.peer.kind);
     frame.incarnation = record.peer.incarnation;
+  } else if (record.kind == StepKind::kCommand) {
+    frame.subject = record.input;
+    PayloadCheck check(record.command->type->schema_hash);
+    record.command->type->write(check, record.command->message.get());
+    frame.payload_check = check.value();
+    frame.payload_bytes = saturated32(check.num_bytes());
   }
   frame.header.flags = flags;
   (void)writer_.append(bytes_of(frame));
@@ -122,6 +129,12 @@ uint64_t Recorder::write_notes(const StepRecord& record) {
     write_note(record, kind, bytes);
     ++count;
   };
+  if (record.command != nullptr) {
+    if (const auto bytes = write_command_note(*record.command); bytes.ok())
+      note(NoteKind::kCommand, *bytes);
+    else
+      scratch_[record.group.index()].num_unstored += 1;
+  }
   if (!record.room_answers.empty()) note(NoteKind::kRoom, std::as_bytes(record.room_answers));
   if (record.stopped_at_progress != 0)
     note(NoteKind::kStop, std::as_bytes(std::span(&record.stopped_at_progress, 1)));

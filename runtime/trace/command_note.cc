@@ -1,0 +1,51 @@
+#include "runtime/trace/command_note.h"
+
+#include <cstring>
+
+#include "runtime/trace/frames.h"
+#include "runtime/wire/msgpack_codec.h"
+
+namespace primerl {
+namespace {
+
+/// Bytes of name and schema, which follow it; then the body.
+struct CommandNoteHead {
+  uint32_t name_bytes = 0;
+  uint32_t schema_bytes = 0;
+};
+
+}  // namespace
+
+Result<std::vector<std::byte>> write_command_note(const Payload& command) {
+  ASSIGN_OR_RETURN(const EncodedMessage encoded, encode_in_body(command));
+  const MessageType& type = *command.type;
+  const CommandNoteHead head{static_cast<uint32_t>(type.name.size()),
+                             static_cast<uint32_t>(type.schema.size())};
+  const size_t size = sizeof head + type.name.size() + type.schema.size() + encoded.body.size();
+  if (size > kInlineBytesMax)
+    return error(Code::kExhausted, "a command of {} bytes is too large for the record", size);
+  std::vector<std::byte> bytes;
+  bytes.reserve(size);
+  const auto add = [&bytes](std::span<const std::byte> part) {
+    bytes.insert(bytes.end(), part.begin(), part.end());
+  };
+  add(std::as_bytes(std::span(&head, 1)));
+  add(std::as_bytes(std::span(type.name)));
+  add(std::as_bytes(std::span(type.schema)));
+  add(encoded.body);
+  return bytes;
+}
+
+Result<CommandNote> read_command_note(std::span<const std::byte> bytes) {
+  CommandNoteHead head;
+  if (bytes.size() >= sizeof head) std::memcpy(&head, bytes.data(), sizeof head);
+  const uint64_t texts = uint64_t{head.name_bytes} + head.schema_bytes;
+  if (head.name_bytes == 0 || bytes.size() < sizeof head + texts)
+    return error(Code::kCorrupt, "{} bytes are no note of a command", bytes.size());
+  const char* text = reinterpret_cast<const char*>(bytes.data()) + sizeof head;
+  return CommandNote{std::string(text, head.name_bytes),
+                     std::string(text + head.name_bytes, head.schema_bytes),
+                     bytes.subspan(sizeof head + static_cast<size_t>(texts))};
+}
+
+}  // namespace primerl
