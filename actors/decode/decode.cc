@@ -8,6 +8,9 @@ namespace {
 
 constexpr int64_t kAnswersPerTurn = 64;
 constexpr size_t kAbortedMax = 4096;  // remembered; the oldest are forgotten
+/// How often it shows that it lives while its engine stands still: a run without any step for
+/// [graph] stall_after counts as stalled.
+constexpr Duration kHeldSignEvery = Duration::seconds(1);
 
 }  // namespace
 
@@ -128,7 +131,7 @@ Status Decode::drain() {
 void Decode::obey_holds() {
   const Time now = services().now();
   if (const auto end = holds_.next_end())
-    services().set_timer("hold", std::max(*end - now, Duration()));
+    services().set_timer("hold", std::clamp(*end - now, Duration(), kHeldSignEvery));
   else
     services().cancel_timer("hold");
   engine_->set_paused(holds_.is_held());

@@ -23,6 +23,7 @@ Command keys_command();
 Command messages_command();
 Command model_command();
 Command merge_command();
+Command pause_command();
 Command ps_command();
 Command replay_command();  // hands over to primerl-worker
 Command route_sim_command();
@@ -33,6 +34,7 @@ Command sft_command();
 Command show_command();
 Command trace_command();
 Command train_step_command();  // hands over to primerl-worker
+Command unpause_command();
 
 /// All of primerl-graph.
 std::vector<Command> graph_commands();

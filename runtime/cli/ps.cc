@@ -1,10 +1,7 @@
-#include <unistd.h>
-
 #include <filesystem>
 
-#include "graph/base/files.h"
-#include "graph/base/process.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/run_facts.h"
 #include "runtime/monitor/run_server.h"
 #include "runtime/monitor/run_table.h"
 #include "runtime/program/exit_code.h"
@@ -27,40 +24,6 @@ struct Found {
   Json status;
   int exit_code = kExitDone;
 };
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
-Result<Json> read_facts(const fs::path& folder) {
-  std::error_code fault;
-  if (!fs::is_directory(folder, fault))
-    return error(Code::kNotFound, "no run folder '{}'", folder.string());
-  const fs::path file = folder / "run.json";
-  if (!fs::exists(file, fault))
-    return error(Code::kNotFound, "'{}' is no run folder: it has no run.json", folder.string());
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(file));
-  ASSIGN_OR_RETURN(Json facts, parse_json(text, file.string()));
-  if (!facts.is_object()) return error(Code::kCorrupt, "'{}' holds no object", file.string());
-  return facts;
-}
-
-Json member(const Json& facts, std::string_view key) {
-  const Json* value = facts.find(key);
-  return value == nullptr ? Json() : *value;
-}
-
-std::string text_member(const Json& facts, std::string_view key) {
-  const Json value = member(facts, key);
-  return value.is_string() ? value.as_string() : "";
-}
-
-/// Whether the process with this pid is still the one with this start time.
-bool is_alive(const Json& process) {
-  const auto pid = process.get_int("pid"), ticks = process.get_int("start_ticks");
-  return pid.ok() && ticks.ok() && *ticks != 0 && start_ticks(*pid) == *ticks;
-}
 
 Json status_of(const fs::path& folder, const Json& facts, std::string_view state) {
   return Json::object()
@@ -118,7 +81,7 @@ Result<Json> ask(const Json& facts, int64_t port) {
 }
 
 Result<Found> find_out(const fs::path& folder) {
-  ASSIGN_OR_RETURN(Json facts, read_facts(folder));
+  ASSIGN_OR_RETURN(Json facts, read_run_facts(folder));
   if (text_member(facts, "end") != "running") return ended(folder, facts);
   if (const std::string host = text_member(facts, "host"); host != host_name())
     return error(Code::kUnavailable, "the run is on '{}', this is '{}': ask there", host,
@@ -129,7 +92,7 @@ Result<Found> find_out(const fs::path& folder) {
     auto status = ask(facts, *port);
     if (status.ok()) return Found{std::move(status).value(), kExitDone};
     // It may have ended just now, or have been resumed.
-    ASSIGN_OR_RETURN(facts, read_facts(folder));
+    ASSIGN_OR_RETURN(facts, read_run_facts(folder));
     if (text_member(facts, "end") != "running") return ended(folder, facts);
     if (is_alive(member(facts, "control")))
       return Error(status.error())
@@ -146,16 +109,8 @@ Result<Found> find_out(const fs::path& folder) {
 }
 
 int run_ps(const PsArguments& arguments) {
-  // Absolute paths: the output may be read in another folder.
-  std::error_code fault;
-  const fs::path whole = fs::absolute(arguments.run, fault).lexically_normal();
-  const fs::path named = fs::weakly_canonical(whole, fault);
-  const auto found = find_out(fault ? whole : named);
-  if (!found.ok()) {
-    const Code code = found.error().code();
-    const bool is_no_run = code == Code::kNotFound || code == Code::kInvalid;
-    return fail(found.error(), is_no_run ? kExitBadConfiguration : kExitFailed);
-  }
+  const auto found = find_out(run_path(arguments.run));
+  if (!found.ok()) return fail(found.error(), exit_code_of(found.error()));
   if (arguments.json)
     print_json(found->status);
   else

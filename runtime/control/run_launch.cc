@@ -120,14 +120,9 @@ Status RunSession::keep_leftover_steps() const {
 }
 
 Status RunSession::launch_workers() {
-  coordinator_ =
-      std::make_unique<RunCoordinator>(plan_, WireTypes(plan_.catalog->messages).hash(),
-                                       incarnation_, [this](ProcessId to, Payload message) {
-                                         Worker& worker = workers_[to.index()];
-                                         // The end of a worker shows on its own channel.
-                                         if (!worker.is_closed)
-                                           (void)worker.process->control().send(std::move(message));
-                                       });
+  coordinator_ = std::make_unique<RunCoordinator>(
+      plan_, WireTypes(plan_.catalog->messages).hash(), incarnation_,
+      [this](ProcessId to, Payload message) { tell(to, std::move(message)); });
   coordinator_->tell_stalls_by([this] { return board_.stall_report().text(); });
   if (plan_.processes.size() > 1) {
     ASSIGN_OR_RETURN(sockets_,

@@ -2,10 +2,12 @@
 #include "runtime/control/stop_signals.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "runtime/exec/executor.h"
 #include "runtime/log/log.h"
@@ -44,6 +46,13 @@ RunSession::RunSession(const Plan& plan, RunFolder& folder, const ResumeChoice& 
       peer_keys_(peer_keys),
       board_(board),
       inbox_(std::make_shared<ControlInbox>()),
+      commands_(folder.path(), {::getpid(), start_ticks(::getpid())}),
+      desk_(
+          plan, [this](ProcessId to, Payload message) { tell(to, std::move(message)); },
+          [this](const std::string& id, const Json& answer) {
+            // Who asked gives up after a while, and says so.
+            (void)commands_.answer(id, answer);
+          }),
       lifecycle_(!resume.follow.record.empty(), plan.settings.restarts_max > 0) {}
 
 RunResult RunSession::run() {
@@ -82,6 +91,7 @@ void RunSession::watch() {
       event = inbox_->take(Duration());
     }
     for (auto& worker : workers_) take_steps(worker);
+    obey_commands();
     obey_signals();
     watch_agents();
     watch_silence();
@@ -109,6 +119,8 @@ void RunSession::handle(const ControlEvent& event) {
   tell_watchers(event);
   if (coordination_.ok())
     coordination_ = coordinator_->handle(event.peer, event.message, steady_now());
+  if (const auto* held = as_if<HoldAnswered>(event.message)) desk_.handle(event.peer, *held);
+  if (as_if<GroupsReady>(event.message) != nullptr) desk_.process_back(event.peer, steady_now());
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();
   if (const auto* recovered = as_if<RunRecovered>(event.message)) note_recovered(*recovered);
@@ -214,10 +226,17 @@ void RunSession::act(RunLifecycle::Action action, const std::string& reason) {
   if (action == Action::kDrain &&
       !coordinator_->drain(reason, static_cast<uint8_t>(RunEnd::kInterrupted)))
     action = lifecycle_.on_nothing_to_drain();
+  if (action != Action::kNothing) desk_.end("the run ends");
   if (action == Action::kKillAll) kill_all();
   if (action != Action::kStop) return;
   for (auto& worker : workers_)
     if (!worker.is_closed) (void)worker.process->control().send(StopRun{reason});
+}
+
+/// The end of a worker shows on its own channel.
+void RunSession::tell(ProcessId to, Payload message) {
+  Worker& worker = workers_[to.index()];
+  if (!worker.is_closed) (void)worker.process->control().send(std::move(message));
 }
 
 void RunSession::kill_all() {

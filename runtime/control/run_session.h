@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "runtime/control/engine_desk.h"
 #include "runtime/control/restart_budget.h"
 #include "runtime/control/run_coordinator.h"
 #include "runtime/control/run_hosts.h"
@@ -19,6 +20,7 @@
 #include "runtime/monitor/metrics_log.h"
 #include "runtime/monitor/status_line.h"
 #include "runtime/monitor/status_store.h"
+#include "runtime/store/command_box.h"
 #include "runtime/store/line_file.h"
 #include "runtime/store/run_folder.h"
 #include "runtime/store/socket_folder.h"
@@ -104,6 +106,7 @@ class RunSession {
   void watch_silence();
   void act(RunLifecycle::Action action, const std::string& reason);
   void count_signals();
+  void tell(ProcessId to, Payload message);
   void kill_all();
   void show_status();
   bool all_closed() const;
@@ -116,6 +119,8 @@ class RunSession {
   std::string fresh_run_id() const;
   std::string run_id() const;
   // run_watch.cc
+  void obey_commands();
+  std::string why_no_command() const;
   Status note_workers();
   void tell_watchers(const ControlEvent& event);
   std::string stall_table(const RunEnded& ended) const;
@@ -133,9 +138,11 @@ class RunSession {
   bool is_again_ = false;
 
   std::shared_ptr<ControlInbox> inbox_;
+  CommandInbox commands_;            // what persons ask
   std::unique_ptr<RunHosts> hosts_;  // null without other machines; outlives the workers
   std::vector<Worker> workers_;
   std::unique_ptr<RunCoordinator> coordinator_;
+  EngineDesk desk_;                        // of those who hold engines
   Status coordination_;                    // the first fault of the run as a whole
   std::unique_ptr<SocketFolder> sockets_;  // null when the run is one process
   std::unique_ptr<LineFile> merged_log_;   // likewise

@@ -1,5 +1,6 @@
 // What a session publishes about its run: the StatusStore behind /metrics and /status, the members
-// of run.json by which `ps` finds the run, the log of all processes.
+// of run.json by which `ps` finds the run, the log of all processes; and what it is asked
+// meanwhile.
 #include "graph/base/process.h"
 #include "graph/base/real_clock.h"
 #include "runtime/control/run_session.h"
@@ -36,6 +37,29 @@ void RunSession::tell_watchers(const ControlEvent& event) {
   } else {
     board_.process_said(event.peer, event.message, steady_now());
   }
+}
+
+/// "": it can be commanded now.
+std::string RunSession::why_no_command() const {
+  switch (lifecycle_.phase()) {
+    case RunLifecycle::Phase::kStarting:
+      return "the run is starting; ask again when it runs";
+    case RunLifecycle::Phase::kFollowing:
+      return "the run follows its record; ask again when it goes on live";
+    case RunLifecycle::Phase::kRunning:
+      return "";
+    case RunLifecycle::Phase::kDraining:
+    case RunLifecycle::Phase::kStopping:
+      return "the run ends: nothing of it can be held any more";
+  }
+  return "";
+}
+
+void RunSession::obey_commands() {
+  const Time now = steady_now();
+  for (const auto& ask : commands_.take()) desk_.ask(ask.id, ask.content, why_no_command(), now);
+  desk_.tick(now);
+  board_.set_holds(desk_.holds(now));
 }
 
 /// All processes in one file, each line with its process and its node.

@@ -122,6 +122,29 @@ Json connection_json(const Plan& plan, const ConnectionReport& connection) {
       .set("breaks", connection.num_breaks);
 }
 
+/// Engines that stand still, whoever asked for it.
+Json held_engines_json(const Plan& plan, const RunSnapshot& picture) {
+  Json held = Json::array();
+  for (const ProcessPicture& process : picture.processes) {
+    if (process.beat == nullptr) continue;
+    for (const EngineUse& engine : process.beat->engine_uses)
+      if (engine.is_held && engine.group < plan.groups.size())
+        held.push_back(plan.groups[engine.group].name);
+  }
+  return held;
+}
+
+Json holds_json(const Plan& plan, const RunSnapshot& picture, Time now) {
+  Json holds = Json::array();
+  for (const HoldPicture& hold : picture.holds) {
+    Json one = Json::object();
+    one.set("owner", hold.owner).set("seconds_left", seconds_of(age(hold.until, now)));
+    if (!hold.tenant.is_none()) one.set("tenant", plan.tenants[hold.tenant.index()].name);
+    holds.push_back(std::move(one));
+  }
+  return holds;
+}
+
 std::string_view state_of(const Plan& plan, const ProcessPicture& process) {
   if (process.state != ProcessState::kRunning || process.beat == nullptr)
     return to_string(process.state);
@@ -236,6 +259,9 @@ Json status_json(const Plan& plan, const Wiring& wiring, const RunFacts& facts,
       .set("edges", std::move(edges));
   if (Json alarms = alarms_json(plan, wiring, picture); !alarms.as_array().empty())
     status.set("alarms", std::move(alarms));
+  if (Json held = held_engines_json(plan, picture); !held.as_array().empty())
+    status.set("held_engines", std::move(held));
+  if (!picture.holds.empty()) status.set("holds", holds_json(plan, picture, now));
   if (is_still(picture, kStillFor)) {
     const StallReport report = stall_report_of(plan, wiring, picture);
     status.set("still", report.text());

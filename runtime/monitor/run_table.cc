@@ -90,6 +90,23 @@ std::string head_of(const Json& status) {
   return text;
 }
 
+/// Who holds engines still, and for how long yet. An owner that is not known asked an earlier start
+/// of the run, or is an actor of the graph.
+std::string holds_of(const Json& status) {
+  std::string text;
+  for (const Json& hold : list_of(status, "holds"))
+    text += fmt::format("{} by '{}' for another {}\n",
+                        hold.find("tenant") == nullptr
+                            ? std::string("paused")
+                            : "engines of tenant " + text_of(hold, "tenant") + ": paused",
+                        text_of(hold, "owner"), seconds_text(hold, "seconds_left"));
+  std::vector<std::string> names;
+  for (const Json& engine : list_of(status, "held_engines"))
+    if (engine.is_string()) names.push_back(engine.as_string());
+  if (!names.empty()) text += fmt::format("engines that stand still: {}\n", fmt::join(names, " "));
+  return text;
+}
+
 /// The policy versions that its engines hold: "12", "12 11", with several tenants "main:12
 /// other:3";
 /// "-" without engines, "none" for one that has applied nothing yet.
@@ -183,8 +200,8 @@ std::string run_table(const Json& status) {
   const std::string state = text_of(status, "state");
   if (state == "ended") return ended_text(status);
   if (state == "lost") return lost_text(status);
-  std::string text =
-      head_of(status) + "\n" + processes_of(status) + alarms_of(status) + edges_of(status);
+  std::string text = head_of(status) + holds_of(status) + "\n" + processes_of(status) +
+                     alarms_of(status) + edges_of(status);
   if (const std::string still = text_of(status, "still"); still != "-")
     text += "\nno progress:\n" + still;
   return text;

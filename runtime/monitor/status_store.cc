@@ -44,6 +44,11 @@ void StatusStore::set_phase(const std::string& phase) {
   if (picture_.phase != phase) picture_.phase = phase;
 }
 
+void StatusStore::set_holds(std::vector<HoldPicture> holds) {
+  const std::lock_guard lock(mutex_);
+  picture_.holds = std::move(holds);
+}
+
 void StatusStore::process_started(ProcessId process, uint32_t incarnation, int64_t pid) {
   const std::lock_guard lock(mutex_);
   ProcessPicture& one = picture_.processes[process.index()];

@@ -46,11 +46,19 @@ struct TenantPicture {
   Time step_at;
 };
 
+/// Engines stand still for a person's `pause`.
+struct HoldPicture {
+  std::string owner;
+  TenantSlot tenant;  // whose engines; none: all
+  Time until;         // its lease ends
+};
+
 struct RunSnapshot {
   std::string phase;  // "starting", "draining", ...; empty while it trains
   Time began;
   std::vector<ProcessPicture> processes;  // by ProcessId
   std::vector<TenantPicture> tenants;     // by slot
+  std::vector<HoldPicture> holds;         // that this start was asked for and that last
 };
 
 /// Constant facts of the run that are not in its plan.
@@ -71,6 +79,7 @@ class StatusStore {
   // For the session.
   void set_facts(RunFacts facts);
   void set_phase(const std::string& phase);
+  void set_holds(std::vector<HoldPicture> holds);
   void process_started(ProcessId process, uint32_t incarnation, int64_t pid);
   /// A Heartbeat or RunEnded; other messages are ignored.
   void process_said(ProcessId process, const Payload& message, Time now);

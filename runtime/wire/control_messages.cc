@@ -15,6 +15,7 @@ std::vector<const MessageType*> control_message_catalog() {
       &message_type<FirstToken>(),     &message_type<LogLine>(),
       &message_type<RunEnded>(),       &message_type<RunRecovered>(),
       &message_type<GroupsCaughtUp>(), &message_type<ResumeLive>(),
+      &message_type<HoldEngines>(),    &message_type<HoldAnswered>(),
   };
 }
 

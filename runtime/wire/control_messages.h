@@ -1,7 +1,8 @@
 /// What primerl-graph and its primerl-worker processes exchange, as wire messages.
 ///
-///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, RunEnded
-///   control -> worker: StartRun, DrainRun, StopRun
+///   worker -> control: WorkerHello, Heartbeat, FirstToken, RunRecovered, LogLine, HoldAnswered,
+///   RunEnded
+///   control -> worker: StartRun, HoldEngines, DrainRun, StopRun
 ///   in runs of several processes also
 ///   worker -> control: PeersConnected, GroupsReady, GroupsCaughtUp, TenantFinished, GroupsCounted
 ///   control -> worker: ConnectPeers, GoRun, ResumeLive, SetTenantAside, CountGroups, EndRun,
@@ -24,7 +25,7 @@
 namespace primerl {
 
 /// Raised when the meaning of a control message changes.
-inline constexpr uint32_t kControlVersion = 12;
+inline constexpr uint32_t kControlVersion = 13;
 
 /// One way to reach a process: the addresses of the two lanes of its connections (PeerAddress).
 struct AddressEntry {
@@ -252,6 +253,40 @@ struct DrainRun {
   }
 };
 
+/// A person holds the engines of the run still, or lets them go: for every actor that can do so (an
+/// EngineHold of actors/messages/load.h). Each of them is answered with a HoldAnswered.
+struct HoldEngines {
+  static constexpr std::string_view kName = "HoldEngines";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t number = 0;  // of the question, for the answers
+  TenantSlot tenant;    // none: all engines; else those of her alone
+  std::string owner;
+  Duration lease;  // 0: the owner lets go
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HoldEngines;
+    f("number", &H::number)("tenant", &H::tenant)("owner", &H::owner)("lease", &H::lease);
+  }
+};
+
+struct HoldAnswered {
+  static constexpr std::string_view kName = "HoldAnswered";
+  static constexpr uint32_t kVersion = 1;
+
+  uint64_t number = 0;
+  uint32_t instance = 0;  // InstanceId
+  uint8_t code = 0;       // Code, when text is not empty
+  std::string text;       // why it refused; "": it obeys
+
+  template <class F>
+  static void fields(F& f) {
+    using H = HoldAnswered;
+    f("number", &H::number)("instance", &H::instance)("code", &H::code)("text", &H::text);
+  }
+};
+
 /// Stop now.
 struct StopRun {
   static constexpr std::string_view kName = "StopRun";
@@ -267,7 +302,7 @@ struct StopRun {
 /// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 8;
+  static constexpr uint32_t kVersion = 9;
 
   uint64_t num_steps = 0;
   bool is_draining = false;

@@ -133,6 +133,7 @@ struct EngineReport {
 struct EngineUse {
   uint32_t resource = 0;  // index into Plan::resources
   uint32_t group = 0;     // GroupId
+  bool is_held = false;   // it stands still (Engine::set_paused)
   uint32_t num_running = 0;
   uint32_t num_waiting = 0;
   uint32_t num_held = 0;
@@ -152,8 +153,8 @@ struct EngineUse {
   template <class F>
   static void fields(F& f) {
     using E = EngineUse;
-    f("resource", &E::resource)("group", &E::group)("num_running", &E::num_running)(
-        "num_waiting", &E::num_waiting)("num_held", &E::num_held)(
+    f("resource", &E::resource)("group", &E::group)("is_held", &E::is_held)(
+        "num_running", &E::num_running)("num_waiting", &E::num_waiting)("num_held", &E::num_held)(
         "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
         "num_prefill_tokens", &E::num_prefill_tokens)("num_decode_tokens", &E::num_decode_tokens)(
         "num_preemptions", &E::num_preemptions)("num_recomputed_tokens", &E::num_recomputed_tokens)(

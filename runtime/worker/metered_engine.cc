@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "kernels/engine/engine_wrapper.h"
 #include "kernels/engine/options.h"
@@ -65,6 +66,12 @@ class MeteredEngine final : public EngineWrapper {
     return events;
   }
 
+  /// Asked in each work turn, so only a change is told.
+  void set_paused(bool is_paused) override {
+    EngineWrapper::set_paused(is_paused);
+    if (std::exchange(is_held_, is_paused) != is_paused) board_->held(resource_, group_, is_paused);
+  }
+
   Status step() override {
     Status stepped = EngineWrapper::step();
     board_->stepped(resource_, group_, EngineWrapper::state());
@@ -85,6 +92,7 @@ class MeteredEngine final : public EngineWrapper {
 
   const std::shared_ptr<EngineBoard> board_;
   const uint32_t resource_, group_;
+  bool is_held_ = false;
   std::optional<KvEventFile> kv_events_;           // none: its options ask for no events
   std::unordered_map<uint64_t, Started> started_;  // by SequenceId: those the engine has
   std::vector<RequestTimes> ended_;                // scratch
@@ -143,6 +151,11 @@ void EngineBoard::ended(uint32_t resource, uint32_t group, std::span<const Reque
     add(RequestValue::kPromptTokens, static_cast<double>(request.num_prompt_tokens));
     add(RequestValue::kGenerationTokens, num_tokens);
   }
+}
+
+void EngineBoard::held(uint32_t resource, uint32_t group, bool is_held) {
+  const std::lock_guard lock(mutex_);
+  use_of(resource, group).is_held = is_held;
 }
 
 void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& state) {

@@ -39,6 +39,7 @@ class EngineBoard {
   /// An engine that has applied nothing yet: version -1 of the first tenant.
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
+  void held(uint32_t resource, uint32_t group, bool is_held);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
   /// Events of the prefix cache, in all: those in the file, those that are not.
   void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);

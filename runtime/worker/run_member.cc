@@ -4,6 +4,8 @@
 #include <chrono>
 #include <numeric>
 
+#include "actors/messages/load.h"
+
 namespace primerl {
 namespace {
 
@@ -21,6 +23,14 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
       connections_(connections),
       setup_(std::move(executor)) {
   setup_.others = connections;
+  setup_.on_command = [this](const CommandAnswer& answer) {
+    HoldAnswered said{answer.number, answer.instance.value, 0, ""};
+    if (!answer.status.ok()) {
+      said.code = static_cast<uint8_t>(answer.status.error().code());
+      said.text = answer.status.error().text();
+    }
+    say_(Payload::of(std::move(said)));
+  };
   if (connections_ == nullptr || setup_.step_source == nullptr) return;
   const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
   setup_.on_followed = [this, num_groups] { say_(Payload::of(GroupsCaughtUp{num_groups})); };
@@ -59,6 +69,7 @@ Status RunMember::obey(const Payload& message) {
     set_aside_.insert(aside->tenant);
     if (running_.valid()) executor_->set_aside(aside->tenant);
   }
+  if (const auto* hold = as_if<HoldEngines>(message)) this->hold(*hold);
   if (const auto* look = as_if<CountGroups>(message); look != nullptr && is_prepared_)
     count(look->round);
   if (const auto* end = as_if<EndRun>(message)) {
@@ -70,6 +81,15 @@ Status RunMember::obey(const Payload& message) {
     executor_->finish(static_cast<RunEnd>(end->end));
   }
   return ok();
+}
+
+/// Before it runs, orders wait; after its end nobody answers.
+void RunMember::hold(const HoldEngines& hold) {
+  ActorCommand command{hold.number, hold.tenant, Payload::of(EngineHold{hold.owner, hold.lease})};
+  if (running_.valid())
+    executor_->command(command);
+  else if (!outcome_ && commands_.size() < kCommandsMax)
+    commands_.push_back(std::move(command));
 }
 
 Status RunMember::connect(const ConnectPeers& known) {
@@ -129,6 +149,7 @@ void RunMember::go() {
   executor_->go();
   running_ = std::async(std::launch::async, [this] { return executor_->wait(); });
   for (const TenantSlot tenant : set_aside_) executor_->set_aside(tenant);
+  for (const ActorCommand& command : std::exchange(commands_, {})) executor_->command(command);
   if (drains_) executor_->request_drain();
 }
 

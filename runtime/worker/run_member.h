@@ -54,6 +54,7 @@ class RunMember {
   void start();
   void go();
   void count(uint64_t round);
+  void hold(const HoldEngines& hold);
   Status change_peer(const Payload& message);
   PeerSpec spec_of(const PeerEntry& entry) const;
 
@@ -70,6 +71,7 @@ class RunMember {
   std::vector<PeerEntry> peers_;  // of ConnectPeers
   bool drains_ = false;           // a drain was asked for before it could begin
   std::set<TenantSlot> set_aside_;
+  std::vector<ActorCommand> commands_;  // that came before it could begin
   bool stops_ = false;
 };
 

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/monitor/board.h"
+
 namespace primerl {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string nodes_shown(const std::vector<std::string>& names) {
   Json nodes = Json::array();
@@ -39,6 +41,46 @@ TEST(RunTable, ShowsNodesWithoutReplicasByName) {
   EXPECT_THAT(nodes_shown({"prefill", "decode", "decode"}), HasSubstr("prefill decode decode"));
   EXPECT_THAT(nodes_shown({"prefill#0", "decode#0", "prefill#1", "decode#1"}),
               HasSubstr("prefill#0 decode#0 prefill#1 decode#1"));
+}
+
+TEST(RunTable, ShowsWhoHoldsTheRunAndWhatStandsStill) {
+  Json holds = Json::array();
+  holds.push_back(Json::object().set("owner", "anna").set("seconds_left", 581.2));
+  holds.push_back(
+      Json::object().set("owner", "bert").set("seconds_left", 4.25).set("tenant", "other"));
+  const auto text = run_table(
+      Json::object()
+          .set("state", "running")
+          .set("name", "demo")
+          .set("phase", "training")
+          .set("holds", std::move(holds))
+          .set("held_engines", Json::list(std::vector<std::string>{"decode#0", "decode#1"})));
+  EXPECT_THAT(text, HasSubstr("demo is training\n"
+                              "paused by 'anna' for another 9m41s\n"
+                              "engines of tenant other: paused by 'bert' for another 4.2s\n"
+                              "engines that stand still: decode#0 decode#1\n"));
+}
+
+TEST(RunStatus, HasTheHoldsAndTheEnginesThatStandStill) {
+  testing::Board board;
+  Heartbeat beat = board.beat_of("inference#0");
+  EngineUse engine;
+  engine.group = board.plan().process(board.process("inference#0")).groups.front().value;
+  engine.is_held = true;
+  beat.engine_uses = {engine};
+  board.say("inference#0", beat);
+  board->set_holds({{"anna", TenantSlot(), testing::kNow + Duration::seconds(90)},
+                    {"bert", TenantSlot(0), testing::kNow}});
+  const Json status =
+      status_json(board.plan(), *board->wiring(), board->facts(), board->picture(), testing::kNow);
+  EXPECT_EQ(status.find("holds")->dump(),
+            R"([{"owner":"anna","seconds_left":90.0},)"
+            R"({"owner":"bert","seconds_left":0.0,"tenant":"main"}])");
+  EXPECT_EQ(status.find("held_engines")->dump(), R"(["prefill#0+decode#0"])");
+}
+
+TEST(RunTable, SaysNothingOfHoldsWhereThereAreNone) {
+  EXPECT_THAT(nodes_shown({"router"}), Not(HasSubstr("still")));
 }
 
 }  // namespace

@@ -1,0 +1,137 @@
+#include <filesystem>
+#include <thread>
+
+#include "actors/common/engine_holds.h"
+#include "graph/base/real_clock.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/run_facts.h"
+#include "runtime/program/exit_code.h"
+#include "runtime/program/output.h"
+#include "runtime/store/command_box.h"
+
+namespace primerl {
+namespace {
+
+constexpr Duration kPauseAnswerMax = Duration::seconds(30);  // above EngineDesk::kAnswerMax
+constexpr auto kLookEvery = std::chrono::milliseconds(20);
+
+struct PauseArguments {
+  std::string run = "runs/latest";
+  std::string owner = "operator";
+  std::string lease = "10m";
+  std::string tenant;
+  bool json = false;
+};
+
+Error not_running(const std::filesystem::path& folder, const Json& facts) {
+  if (const std::string end = text_member(facts, "end"); end != "running")
+    return error(Code::kInvalid, "the run in '{}' has ended ({}, at {}): it has no engine any more",
+                 folder.string(), end, text_member(facts, "ended"));
+  return error(Code::kUnavailable, "the run in '{}' goes on no more: its control plane is gone",
+               folder.string())
+      .note(fmt::format("to go on with it: primerl-graph run --resume {}", folder.string()));
+}
+
+Result<Json> ask_for_hold(const std::filesystem::path& folder, const PauseArguments& arguments,
+                          Duration lease) {
+  ASSIGN_OR_RETURN(const Json facts, read_run_facts(folder));
+  const Json control = member(facts, "control");
+  const auto pid = control.get_int("pid"), ticks = control.get_int("start_ticks");
+  if (text_member(facts, "end") != "running") return not_running(folder, facts);
+  if (const std::string host = text_member(facts, "host"); host != host_name())
+    return error(Code::kUnavailable, "the run is on '{}', this is '{}': ask there", host,
+                 host_name());
+  if (!pid.ok() || !ticks.ok() || !is_alive(control)) return not_running(folder, facts);
+  Json content = Json::object();
+  content.set("owner", arguments.owner).set("lease_ns", lease.to_nanoseconds());
+  if (!arguments.tenant.empty()) content.set("tenant", arguments.tenant);
+  auto answer = ask_run(
+      folder, {*pid, *ticks}, std::move(content), kPauseAnswerMax,
+      [&control] { return is_alive(control); }, [] { std::this_thread::sleep_for(kLookEvery); });
+  if (!answer.ok())
+    return Error(answer.error())
+        .while_doing(fmt::format("asking the run in '{}'", folder.string()));
+  if (const std::string why = text_member(*answer, "error"); !why.empty())
+    return error(Code::kUnavailable, "{}", why);
+  return answer;
+}
+
+std::vector<std::string> names_in(const Json& answer, std::string_view key) {
+  std::vector<std::string> names;
+  const Json list = member(answer, key);
+  if (!list.is_array()) return names;
+  for (const Json& name : list.as_array())
+    if (name.is_string()) names.push_back(name.as_string());
+  return names;
+}
+
+/// What the engines said. Refused by some: exit code 1, and the others obey.
+int show_answer(const Json& answer, const PauseArguments& arguments, Duration lease) {
+  const bool lets_go = lease == Duration();
+  const auto obeyed = names_in(answer, "obeyed"), late = names_in(answer, "late");
+  if (arguments.json) {
+    print_json(answer);
+  } else {
+    if (!obeyed.empty())
+      print_text(lets_go ? fmt::format("'{}' holds no longer: {}\n", arguments.owner,
+                                       fmt::join(obeyed, ", "))
+                         : fmt::format("paused for {} by '{}': {}\n", to_string(lease),
+                                       arguments.owner, fmt::join(obeyed, ", ")));
+    if (!late.empty())
+      print_text(fmt::format("not answered yet, obeys at the end of its step: {}\n",
+                             fmt::join(late, ", ")));
+  }
+  const Json refused = member(answer, "refused");
+  if (!refused.is_array() || refused.as_array().empty()) return kExitDone;
+  for (const Json& one : refused.as_array())
+    complain("error: '{}' refused: {}\n", text_member(one, "engine"), text_member(one, "why"));
+  return kExitFailed;
+}
+
+int run_pause(const PauseArguments& arguments, bool lets_go) {
+  Duration lease;
+  if (!lets_go) {
+    const auto parsed = parse_duration(arguments.lease);
+    if (!parsed.ok())
+      return fail(Error(parsed.error()).while_doing("reading --lease"), kExitBadCommandLine);
+    lease = *parsed;
+  }
+  // The book of every engine refuses these too; so nobody is asked in vain.
+  const Status fits =
+      EngineHolds().hold(arguments.owner, lets_go ? EngineHolds::kLeaseMax : lease, Time());
+  if (!fits.ok()) return fail(fits.error(), kExitBadCommandLine);
+  const auto answer = ask_for_hold(run_path(arguments.run), arguments, lease);
+  if (!answer.ok()) return fail(answer.error(), exit_code_of(answer.error()));
+  return show_answer(*answer, arguments, lease);
+}
+
+void declare_common(Arguments& flags, PauseArguments& arguments) {
+  flags.positional(arguments.run, "RUN", "a run folder; default runs/latest", false);
+  flags.text(arguments.owner, "--owner", "NAME", "who holds the engines; default operator");
+  flags.text(arguments.tenant, "--tenant", "NAME", "only engines that are this tenant's alone");
+  flags.flag(arguments.json, "--json", "prints JSON");
+}
+
+}  // namespace
+
+Command pause_command() {
+  auto arguments = std::make_shared<PauseArguments>();
+  return {"pause", "makes the engines of a run stand still, until unpause or the end of a lease",
+          "primerl-graph pause runs/latest --lease 10m",
+          [arguments](Arguments& flags) {
+            declare_common(flags, *arguments);
+            flags.text(arguments->lease, "--lease", "DURATION",
+                       "after it the engines go on by themselves; default 10m, at most 1h");
+          },
+          [arguments] { return run_pause(*arguments, false); }};
+}
+
+Command unpause_command() {
+  auto arguments = std::make_shared<PauseArguments>();
+  return {"unpause", "lets the engines go on that pause holds still",
+          "primerl-graph unpause runs/latest",
+          [arguments](Arguments& flags) { declare_common(flags, *arguments); },
+          [arguments] { return run_pause(*arguments, true); }};
+}
+
+}  // namespace primerl

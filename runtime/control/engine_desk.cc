@@ -1,0 +1,151 @@
+#include "runtime/control/engine_desk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "actors/messages/load.h"
+#include "runtime/exec/executor.h"
+
+namespace primerl {
+
+std::vector<InstanceId> EngineDesk::engines_of(TenantSlot tenant) const {
+  std::vector<InstanceId> engines;
+  for (uint32_t i = 0; i < plan_.instances.size(); ++i)
+    if (input_for(plan_, InstanceId(i), message_type<EngineHold>(), tenant))
+      engines.push_back(InstanceId(i));
+  return engines;
+}
+
+void EngineDesk::refuse(const std::string& id, const std::string& why) {
+  answer_(id, Json::object().set("error", why));
+}
+
+void EngineDesk::ask(const std::string& id, const Json& content, const std::string& why_not,
+                     Time now) {
+  const auto owner = content.get_string("owner");
+  const auto lease = content.get_int("lease_ns");
+  if (!owner.ok() || !lease.ok()) return refuse(id, "this is no question of `pause` or `unpause`");
+  if (!why_not.empty()) return refuse(id, why_not);
+  HoldEngines hold;
+  hold.owner = *owner;
+  hold.lease = Duration::nanoseconds(*lease);
+  if (const Json* tenant = content.find("tenant"); tenant != nullptr) {
+    const auto found =
+        std::find_if(plan_.tenants.begin(), plan_.tenants.end(), [tenant](const Tenant& each) {
+          return tenant->is_string() && each.name == tenant->as_string();
+        });
+    if (found == plan_.tenants.end()) {
+      std::vector<std::string> names;
+      for (const Tenant& each : plan_.tenants) names.push_back(each.name);
+      return refuse(id, fmt::format("the run has no tenant {}; its tenants are {}", tenant->dump(),
+                                    fmt::join(names, ", ")));
+    }
+    hold.tenant = found->slot;
+  }
+  const auto engines = engines_of(hold.tenant);
+  if (engines.empty())
+    return refuse(id, hold.tenant.is_none()
+                          ? "the run has no engine: no actor of it takes an EngineHold"
+                          : fmt::format("tenant '{}' has no engine of her own; without --tenant "
+                                        "all engines are meant",
+                                        plan_.tenants[hold.tenant.index()].name));
+  if (open_.size() >= kOpenMax)
+    return refuse(id, fmt::format("{} questions wait for the engines' answers already; ask again "
+                                  "when they have come",
+                                  open_.size()));
+  hold.number = ++newest_;
+  Question& question = open_[hold.number];
+  question.id = id;
+  question.asked = hold;
+  question.at = now;
+  question.waits_for.insert(engines.begin(), engines.end());
+  if (hold.lease == Duration())
+    std::erase_if(holds_, [&hold](const auto& each) {
+      return each.first.first == hold.owner &&
+             (hold.tenant.is_none() || each.first.second == hold.tenant);
+    });
+  std::set<ProcessId> processes;
+  for (const InstanceId engine : engines) processes.insert(plan_.process_of(engine));
+  for (const ProcessId process : processes) send_(process, Payload::of(hold));
+}
+
+void EngineDesk::handle(ProcessId from, const HoldAnswered& answered) {
+  const auto found = open_.find(answered.number);
+  const InstanceId engine(answered.instance);
+  if (found == open_.end() || engine.index() >= plan_.instances.size() ||
+      plan_.process_of(engine) != from || found->second.waits_for.erase(engine) == 0)
+    return;
+  Question& question = found->second;
+  if (answered.text.empty()) {
+    question.obeyed.insert(engine);
+    note(question);
+  } else {
+    question.refused.emplace_back(engine, answered.text);
+  }
+  if (!question.waits_for.empty()) return;
+  close(question);
+  open_.erase(found);
+}
+
+/// The lease is counted from the question: the engines got it a little later.
+void EngineDesk::note(const Question& question) {
+  const HoldEngines& asked = question.asked;
+  if (asked.lease == Duration()) return;
+  const Holder holder{asked.owner, asked.tenant};
+  if (holds_.size() >= kHoldsMax && !holds_.contains(holder)) return;
+  holds_.insert_or_assign(holder, question.at + asked.lease);
+}
+
+void EngineDesk::close(const Question& question) {
+  const auto names = [this](const std::set<InstanceId>& engines) {
+    std::vector<std::string> each;
+    for (const InstanceId engine : engines) each.push_back(plan_.instance(engine).name);
+    return Json::list(each);
+  };
+  Json refused = Json::array();
+  for (const auto& [engine, why] : question.refused)
+    refused.push_back(Json::object().set("engine", plan_.instance(engine).name).set("why", why));
+  answer_(question.id, Json::object()
+                           .set("obeyed", names(question.obeyed))
+                           .set("refused", std::move(refused))
+                           .set("late", names(question.waits_for)));
+}
+
+void EngineDesk::tick(Time now) {
+  std::erase_if(open_, [&](const auto& each) {
+    if (now - each.second.at < kAnswerMax) return false;
+    close(each.second);
+    return true;
+  });
+}
+
+void EngineDesk::process_back(ProcessId process, Time now) {
+  std::erase_if(holds_, [now](const auto& each) { return each.second <= now; });
+  for (const auto& [holder, until] : holds_) {
+    HoldEngines hold;
+    hold.owner = holder.first;
+    hold.tenant = holder.second;
+    hold.lease = until - now;
+    for (const InstanceId engine : engines_of(hold.tenant)) {
+      if (plan_.process_of(engine) != process) continue;
+      send_(process, Payload::of(hold));
+      break;
+    }
+  }
+}
+
+void EngineDesk::end(const std::string& why) {
+  holds_.clear();
+  for (const auto& [number, question] : std::exchange(open_, {})) refuse(question.id, why);
+}
+
+std::vector<HoldPicture> EngineDesk::holds(Time now) {
+  std::erase_if(holds_, [now](const auto& each) { return each.second <= now; });
+  std::vector<HoldPicture> pictures;
+  for (const auto& [holder, until] : holds_)
+    pictures.push_back({holder.first, holder.second, until});
+  return pictures;
+}
+
+}  // namespace primerl

@@ -1,0 +1,185 @@
+#include "runtime/control/engine_desk.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/catalog.h"
+#include "actors/messages/load.h"
+
+namespace primerl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Duration kLease = Duration::seconds(60);
+
+/// Two tenants who share the engine of process 0; the second has one of her own in process 1.
+class DeskStage : public ::testing::Test {
+ protected:
+  DeskStage() {
+    plan_.tenants.resize(2);
+    plan_.tenants[0].name = "main";
+    plan_.tenants[0].slot = TenantSlot(0);
+    plan_.tenants[1].name = "other";
+    plan_.tenants[1].slot = TenantSlot(1);
+    for (uint32_t i = 0; i < 3; ++i) {
+      PlanProcess process;
+      process.name = fmt::format("p{}", i);
+      process.groups = {GroupId(i)};
+      plan_.processes.push_back(process);
+      plan_.groups.push_back({process.name, ProcessId(i), {InstanceId(i)}, {}, false});
+      PlanInstance instance;
+      instance.name = i < 2 ? fmt::format("decode#{}", i) : "router";
+      instance.node = NodeId(i);
+      instance.group = GroupId(i);
+      if (i == 1) instance.tenant = TenantSlot(1);
+      plan_.instances.push_back(instance);
+      PlanNode node;
+      node.contract = i < 2 ? &decode_ : &router_;
+      node.instances = {InstanceId(i)};
+      plan_.nodes.push_back(node);
+    }
+  }
+  static Contract contract_of(std::string_view name) {
+    for (const Contract& contract : actor_catalog())
+      if (contract.name == name) return contract;
+    return {};
+  }
+
+  void ask(const std::string& id, const std::string& owner, Duration lease,
+           const std::string& tenant = "", const std::string& why_not = "") {
+    Json content = Json::object();
+    content.set("owner", owner).set("lease_ns", lease.to_nanoseconds());
+    if (!tenant.empty()) content.set("tenant", tenant);
+    desk_.ask(id, content, why_not, now_);
+  }
+  void answered(uint64_t number, uint32_t instance, const std::string& why = "") {
+    desk_.handle(ProcessId(instance), {number, instance, 0, why});
+  }
+  /// What went to whom since the last look: "p0: 1 anna 60s".
+  std::vector<std::string> sent() { return std::exchange(sent_, {}); }
+
+  const Contract decode_ = contract_of("decode"), router_ = contract_of("router");
+  Plan plan_;
+  Time now_ = Time::from_nanoseconds(1'000'000'000);
+  std::vector<std::string> sent_;
+  std::map<std::string, Json> answers_;
+  EngineDesk desk_{plan_,
+                   [this](ProcessId to, Payload message) {
+                     const auto& hold = message.as<HoldEngines>();
+                     sent_.push_back(fmt::format("{}: {} {} {}", plan_.process(to).name,
+                                                 hold.number, hold.owner, to_string(hold.lease)));
+                   },
+                   [this](const std::string& id, const Json& answer) { answers_[id] = answer; }};
+};
+
+TEST_F(DeskStage, AsksEveryEngineAndAnswersWhenAllHaveAnswered) {
+  ask("q", "anna", kLease);
+  EXPECT_THAT(sent(), ElementsAre("p0: 1 anna 1m", "p1: 1 anna 1m"));
+  answered(1, 0);
+  EXPECT_THAT(answers_, IsEmpty());
+  answered(1, 0);
+  EXPECT_THAT(answers_, IsEmpty()) << "the same engine twice";
+  answered(1, 1);
+  ASSERT_THAT(answers_, SizeIs(1));
+  EXPECT_EQ(answers_["q"].dump(), R"({"obeyed":["decode#0","decode#1"],"refused":[],"late":[]})");
+  ASSERT_THAT(desk_.holds(now_), SizeIs(1));
+  EXPECT_EQ(desk_.holds(now_)[0].owner, "anna");
+  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease);
+  EXPECT_THAT(desk_.holds(now_ + kLease), IsEmpty()) << "its lease has ended";
+}
+
+TEST_F(DeskStage, TheNewestLeaseOfAnOwnerCountsAndLettingGoEndsIt) {
+  ask("first", "anna", kLease);
+  ask("second", "anna", kLease * 5);
+  ask("bert's", "bert", kLease);
+  for (const uint64_t number : {1, 2, 3})
+    for (const uint32_t engine : {0U, 1U}) answered(number, engine);
+  ASSERT_THAT(desk_.holds(now_), SizeIs(2));
+  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease * 5);
+  ask("go", "anna", Duration());
+  ASSERT_THAT(desk_.holds(now_), SizeIs(1));
+  EXPECT_EQ(desk_.holds(now_)[0].owner, "bert");
+}
+
+TEST_F(DeskStage, TellsWhichEnginesRefusedAndWhichHaveNotAnswered) {
+  ask("q", "anna", kLease);
+  answered(1, 0, "16 owners hold it already");
+  desk_.tick(now_ + EngineDesk::kAnswerMax + Duration::nanoseconds(-1));
+  EXPECT_THAT(answers_, IsEmpty());
+  desk_.tick(now_ + EngineDesk::kAnswerMax);
+  ASSERT_THAT(answers_, SizeIs(1));
+  EXPECT_EQ(answers_["q"].dump(),
+            R"({"obeyed":[],"refused":[{"engine":"decode#0","why":"16 owners hold it already"}],)"
+            R"("late":["decode#1"]})");
+  EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "nobody obeyed";
+  answered(1, 1);
+  EXPECT_THAT(answers_, SizeIs(1)) << "too late to be told";
+}
+
+TEST_F(DeskStage, ATenantsEnginesAreThoseThatNobodyElseUses) {
+  ask("q", "anna", kLease, "other");
+  EXPECT_THAT(sent(), ElementsAre("p1: 1 anna 1m"));
+  ask("shared", "anna", kLease, "main");
+  EXPECT_THAT(answers_["shared"].dump(), HasSubstr("'main' has no engine of her own"));
+  ask("nobody", "anna", kLease, "third");
+  EXPECT_THAT(answers_["nobody"].dump(), HasSubstr("no tenant"));
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(DeskStage, RefusesWhatTheRunCannotDoNowAndWhatIsNoQuestion) {
+  ask("early", "anna", kLease, "", "the run is starting");
+  EXPECT_THAT(answers_["early"].dump(), HasSubstr("the run is starting"));
+  desk_.ask("odd", Json::object().set("owner", 3), "", now_);
+  EXPECT_THAT(answers_["odd"].dump(), HasSubstr("no question"));
+  desk_.ask("list", Json::array(), "", now_);
+  EXPECT_THAT(answers_["list"].dump(), HasSubstr("no question"));
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(DeskStage, KeepsAsManyQuestionsOpenAsItSays) {
+  for (size_t i = 0; i < EngineDesk::kOpenMax; ++i) ask(fmt::format("q{}", i), "anna", kLease);
+  EXPECT_THAT(answers_, IsEmpty());
+  ask("more", "anna", kLease);
+  EXPECT_THAT(answers_["more"].dump(), HasSubstr("16 questions wait"));
+}
+
+TEST_F(DeskStage, NotesAsManyHoldsAsItSays) {
+  for (size_t i = 0; i <= EngineDesk::kHoldsMax; ++i) {
+    ask("q", fmt::format("owner{:03}", i), kLease);
+    for (const uint32_t engine : {0U, 1U}) answered(i + 1, engine);
+  }
+  EXPECT_THAT(desk_.holds(now_), SizeIs(EngineDesk::kHoldsMax));
+}
+
+TEST_F(DeskStage, AProcessThatIsBackIsToldOfTheHoldsThatLast) {
+  ask("q", "anna", kLease);
+  ask("short", "bert", kLease * 2);
+  for (const uint64_t number : {1, 2})
+    for (const uint32_t engine : {0U, 1U}) answered(number, engine);
+  (void)sent();
+  desk_.process_back(ProcessId(1), now_ + kLease);
+  EXPECT_THAT(sent(), ElementsAre("p1: 0 bert 1m")) << "anna's lease has ended";
+  desk_.process_back(ProcessId(2), now_ + kLease);
+  EXPECT_THAT(sent(), IsEmpty()) << "it has no engine";
+}
+
+TEST_F(DeskStage, TheEndOfTheRunAnswersWhoeverWaits) {
+  ask("q", "anna", kLease);
+  answered(1, 0);
+  desk_.end("the run ends");
+  EXPECT_EQ(answers_["q"].dump(), R"({"error":"the run ends"})");
+  EXPECT_THAT(desk_.holds(now_), IsEmpty());
+}
+
+TEST_F(DeskStage, ARunWithoutEnginesHoldsNone) {
+  for (PlanNode& node : plan_.nodes) node.contract = &router_;
+  ask("q", "anna", kLease);
+  EXPECT_THAT(answers_["q"].dump(), HasSubstr("the run has no engine"));
+}
+
+}  // namespace
+}  // namespace primerl
