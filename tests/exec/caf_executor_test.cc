@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <future>
+#include <mutex>
 
 #include "runtime/exec/caf_actors.h"
 #include "tests/base/patience.h"
@@ -67,6 +68,44 @@ TEST_F(CafExecutorTest, LosesNoThreadWhenTheHandlerReturnsAfterAll) {
   executor_->request_stop();
   EXPECT_EQ(executor_->wait().end, RunEnd::kInterrupted);
   EXPECT_FALSE(executor_->has_lost_threads());
+}
+
+/// What comes while a handler runs waits, as many as may; one more is refused at once.
+TEST_F(CafExecutorTest, KeepsCommandsForABusyActorAndAnswersEach) {
+  Gate::get().close();
+  std::mutex mutex;
+  std::vector<CommandAnswer> answers;  // guarded by mutex
+  const auto num_answers = [&] {
+    const std::lock_guard lock(mutex);
+    return answers.size();
+  };
+  CafExecutorSetup setup;
+  setup.plan = conformance_plan(
+      conversation(1'000'000'000, "blocking_answerer", "stick_at = 4\nswallow_from = 2000000000"));
+  setup.host_services = &host_services_;
+  setup.factory = conformance_factory();
+  setup.on_command = [&](const CommandAnswer& answer) {
+    const std::lock_guard lock(mutex);
+    answers.push_back(answer);
+  };
+  executor_ = std::make_unique<CafExecutor>(std::move(setup));
+  ASSERT_TRUE(executor_->start().ok());
+  Gate::get().wait_for(1);
+  for (uint64_t i = 1; i <= kCommandsMax; ++i)
+    executor_->command({i, {}, Payload::of(Number{2'000'000'000})});
+  EXPECT_EQ(num_answers(), 0U);
+  executor_->command({1000, {}, Payload::of(Number{2'000'000'000})});
+  ASSERT_EQ(num_answers(), 1U);
+  EXPECT_EQ(answers[0].number, 1000U);
+  EXPECT_EQ(answers[0].status.error().code(), Code::kExhausted);
+  Gate::get().open();
+  while (num_answers() < 1 + kCommandsMax) std::this_thread::yield();
+  executor_->request_stop();
+  EXPECT_EQ(executor_->wait().end, RunEnd::kInterrupted);
+  for (uint64_t i = 1; i <= kCommandsMax; ++i) {
+    EXPECT_EQ(answers[i].number, i) << "in order";
+    EXPECT_TRUE(answers[i].status.ok());
+  }
 }
 
 TEST_F(CafExecutorTest, GivesUpAsManyHandlersAsAllowedAndNoMore) {
