@@ -22,55 +22,61 @@ Status EngineUser::on_update(const PolicyUpdate& update) {
   const auto& delivery = services().delivery();
   const WeightsKey key{delivery.tenant};
   coming_[key] = Coming{update.version, delivery.ref};
-  if (!take(key)) services().set_timer("weights", kWeightsRetry);
+  if (const auto wait = take(key)) services().set_timer("weights", *wait);
   return ok();
 }
 
 Status EngineUser::take_weights() {
   bool has_taken = false;
-  for (auto each = coming_.begin(); each != coming_.end() && !has_taken;)
-    has_taken = take((each++)->first);
-  if (!coming_.empty()) services().set_timer("weights", has_taken ? Duration() : kWeightsRetry);
+  Duration wait = kWeightsRetry;
+  for (auto each = coming_.begin(); each != coming_.end() && !has_taken;) {
+    const auto again = take((each++)->first);
+    has_taken = !again;
+    wait = std::min(wait, again.value_or(Duration()));
+  }
+  if (!coming_.empty()) services().set_timer("weights", wait);
   return ok();
 }
 
-bool EngineUser::take(WeightsKey key) {
-  const Coming coming = coming_.at(key);
-  auto applied = apply(key, coming.version);
-  if (!applied) return false;
-  coming_.erase(key);
-  // The router learns it first: a group opened under this version finds an engine at once.
-  tell_load(engine_->state());
-  applied_out_.send(std::move(*applied), for_tenant(key.tenant).answering(coming.cause));
-  return true;
-}
-
-/// Applies `version`, or the channel's newest when `version` has been retired. An answer, whose
-/// `fault` is not empty when it failed and the engine keeps its weights; nothing when the bytes
-/// have not come yet: ask again.
-std::optional<PolicyApplied> EngineUser::apply(WeightsKey key, PolicyVersion version) {
+/// Applies the version that is coming, or the channel's newest when that has been retired. The
+/// answer's `fault` is not empty when it failed and the engine keeps its weights.
+std::optional<Duration> EngineUser::take(WeightsKey key) {
+  Coming& coming = coming_.at(key);
   PolicyApplied answer;
-  answer.version = version;
+  answer.version = coming.version;
   answer.engine = services().self();
-  auto snapshot = weights_->fetch(key, version);
+  auto snapshot = weights_->fetch(key, coming.version);
   if (!snapshot.ok() && snapshot.error().code() == Code::kNotFound &&
-      weights_->newest(key) > version) {
+      weights_->newest(key) > coming.version) {
     answer.version = weights_->newest(key);
     snapshot = weights_->fetch(key, answer.version);
   }
-  if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return std::nullopt;
-  if (!snapshot.ok()) {
+  if (!snapshot.ok() && snapshot.error().code() == Code::kUnavailable) return kWeightsRetry;
+  if (snapshot.ok()) {
+    const auto num_tensors = apply(*snapshot, coming);
+    if (num_tensors.ok() && !num_tensors->has_value()) return kPreparedRetry;
+    if (num_tensors.ok()) {
+      answer.num_tensors = **num_tensors;
+      CHECK(applied_.raise(key, answer.version), "an engine with more keys than it may hold");
+    } else {
+      answer.fault = num_tensors.error().text();
+    }
+  } else {
     answer.fault = snapshot.error().text();
-    return answer;
   }
-  auto num_tensors = engine_->apply(**snapshot);
-  if (!num_tensors.ok()) {
-    answer.fault = num_tensors.error().text();
-    return answer;
-  }
-  answer.num_tensors = *num_tensors;
-  CHECK(applied_.raise(key, answer.version), "an engine with more keys than it may hold");
-  return answer;
+  const StepRef cause = coming.cause;
+  coming_.erase(key);
+  // The router learns it first: a group opened under this version finds an engine at once.
+  tell_load(engine_->state());
+  applied_out_.send(std::move(answer), for_tenant(key.tenant).answering(cause));
+  return std::nullopt;
+}
+
+Result<std::optional<uint64_t>> EngineUser::apply(
+    const std::shared_ptr<const WeightSnapshot>& snapshot, Coming& coming) {
+  if (++coming.num_preparations <= kPreparationsMax) return engine_->apply_prepared(snapshot);
+  ASSIGN_OR_RETURN(const uint64_t num_tensors, engine_->apply(*snapshot));
+  return std::optional(num_tensors);
 }
 
 void EngineUser::tell_load(const EngineState& state) {

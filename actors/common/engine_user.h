@@ -3,9 +3,9 @@
 ///
 ///   update ~~~>  [ ... ] ~~~> applied, load
 ///
-/// An update is answered with one PolicyApplied, also when it fails; while it waits for its bytes a
-/// newer one of the same key takes its place. Keys do not wait for each other; one handler applies
-/// one of them. Threads: the engine's.
+/// An update is answered with one PolicyApplied, also when it fails; while it waits for its bytes,
+/// or until the engine has prepared them, a newer one of the same key takes its place. Keys do not
+/// wait for each other; one handler applies one of them. Threads: the engine's.
 #pragma once
 
 #include <map>
@@ -22,6 +22,11 @@ namespace primerl {
 /// How soon a version whose bytes have not come yet is asked for again; the engine goes on
 /// meanwhile.
 inline constexpr Duration kWeightsRetry = Duration::milliseconds(20);
+
+/// How soon an engine that prepares a version is asked again, which makes steps meanwhile; and how
+/// often, before it has to apply it as it is.
+inline constexpr Duration kPreparedRetry = Duration::milliseconds(1);
+inline constexpr int32_t kPreparationsMax = 60'000;
 
 /// An actor with the resources "engine" and "weights" and a timer "weights" for take_weights().
 class EngineUser : public Actor {
@@ -52,16 +57,19 @@ class EngineUser : public Actor {
   /// An update that waits for its bytes.
   struct Coming {
     PolicyVersion version;
-    StepRef cause;  // the update
+    StepRef cause;                 // the update
+    int32_t num_preparations = 0;  // how often the engine was asked
 
     template <class F>
     static void fields(F& f) {
-      f("version", &Coming::version)("cause", &Coming::cause);
+      f("version", &Coming::version)("cause", &Coming::cause)("num_preparations",
+                                                              &Coming::num_preparations);
     }
   };
-  /// Whether the bytes had come, and it was answered.
-  bool take(WeightsKey key);
-  std::optional<PolicyApplied> apply(WeightsKey key, PolicyVersion version);
+  /// Nothing when it was answered; else when to try again.
+  std::optional<Duration> take(WeightsKey key);
+  Result<std::optional<uint64_t>> apply(const std::shared_ptr<const WeightSnapshot>& snapshot,
+                                        Coming& coming);
 
   WeightChannel* weights_ = nullptr;
   TenantSlot load_tenant_;  // any one: loads concern all tenants alike

@@ -28,4 +28,11 @@ void Engine::set_paused(bool is_paused) {
   CHECK(!is_paused, "an engine that was not made pausable was asked to stand still");
 }
 
+Result<std::optional<uint64_t>> Engine::apply_prepared(
+    const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (!prepare(snapshot)) return std::optional<uint64_t>();
+  ASSIGN_OR_RETURN(const uint64_t num_tensors, apply(*snapshot));
+  return std::optional(num_tensors);
+}
+
 }  // namespace primerl

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -155,11 +156,11 @@ class Engine : public Resource {
   virtual std::vector<PrefillEvent> take_prefilled() = 0;
   virtual std::vector<FinishEvent> take_finished() = 0;
 
-  /// Begins to bring `snapshot` to where apply() of the same memory stops the engine for the
-  /// shortest; steps go on meanwhile. Whether there is nothing left to do: else ask again, or
-  /// apply(), which waits for the rest. One at a time: another takes its place. It changes no
-  /// token and is never needed; what is wrong with a snapshot is apply()'s to say. By default
-  /// there is nothing to do.
+  /// Begins to bring `snapshot` to where apply() of the same snapshot stops the engine for the
+  /// shortest, or goes on with it; steps are made meanwhile. Whether there is nothing left to do:
+  /// else ask again, or apply(), which does the rest. One at a time: a newer one takes its place.
+  /// It changes no token and is never needed; what is wrong with a snapshot is apply()'s to say.
+  /// By default there is nothing to do.
   virtual bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
     (void)snapshot;
     return true;
@@ -171,6 +172,9 @@ class Engine : public Resource {
   /// that names them and both shapes, and the old weights stay. So does a key for which there is no
   /// room; no engine has it for more than kWeightsKeysMax.
   virtual Result<uint64_t> apply(const WeightSnapshot& snapshot) = 0;  // number of tensors applied
+  /// apply() once it has prepare()d; nothing while it has not: ask again.
+  virtual Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot);
 
   /// From now on it stands still, or goes on: while it is paused step() makes no step and
   /// has_work() is false, running sequences keep their KV, and every other call works. Saying the

@@ -25,6 +25,10 @@ class EngineWrapper : public Engine {
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     return engine_->apply(snapshot);
   }
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    return engine_->apply_prepared(snapshot);
+  }
   void set_paused(bool is_paused) override { engine_->set_paused(is_paused); }
   WeightManifest manifest() const override { return engine_->manifest(); }
   KvEvents take_kv_events() override { return engine_->take_kv_events(); }

@@ -32,6 +32,11 @@ class Decoder {
   const Linear& head() const { return head_; }
   /// Without it backward makes gradients of adapters alone.
   void bind_gradients(float* flat);
+  /// Those that `other`, of the same config, has made for its positions.
+  void take_angles(Decoder& other) {
+    cosine_.swap(other.cosine_);
+    sine_.swap(other.sine_);
+  }
 
   /// What every stage of a step needs; angles are made for all its positions. Valid until the next
   /// call.

@@ -1,7 +1,7 @@
 #include "kernels/torch/weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
 
 #include "kernels/torch/memory.h"
 #include "kernels/torch/parallel.h"
@@ -21,31 +21,7 @@ MatrixShape shape_of(const Parameter& parameter) {
 
 bool is_matrix(const Parameter& parameter) { return parameter.shape.size() > 1; }
 
-/// Rows [begin, end) of a tensor that belong to one panel of one group.
-struct PackTask {
-  const TensorMatch::Source* source = nullptr;
-  int64_t begin = 0, end = 0;  // rows of the tensor
-};
-
-std::vector<PackTask> tasks_of(const TensorTable& table, const TensorMatch& match,
-                               const std::vector<at::Tensor>& packed) {
-  std::vector<PackTask> tasks;
-  for (const auto& source : match.sources) {
-    if (!packed[source.slice->parameter].defined()) continue;
-    const Parameter& parameter = table.parameters()[source.slice->parameter];
-    const MatrixShape shape = shape_of(parameter);
-    const int64_t first = (source.slice->offset - parameter.offset) / shape.terms;
-    const int64_t rows = source.slice->count / shape.terms;
-    for (int64_t row = 0; row < rows;) {
-      const int64_t column = (first + row) % shape.columns;
-      const int64_t left = std::min(rows - row, shape.columns - column);
-      const int64_t taken = std::min(left, kLinearPanel - column % kLinearPanel);
-      tasks.push_back({&source, row, row + taken});
-      row += taken;
-    }
-  }
-  return tasks;
-}
+constexpr int64_t kCopiedElementsMax = int64_t{1} << 16;  // of one part
 
 /// Where the fp32 of `tensor` lies from element `begin` on; null where it is of another type, or
 /// not aligned.
@@ -106,50 +82,85 @@ const float* DecoderWeights::vector(size_t parameter) const {
   return plain_[parameter].defined() ? plain_[parameter].const_data_ptr<float>() : nullptr;
 }
 
-Status DecoderWeights::load(const std::vector<WeightTensor>& tensors) {
-  ASSIGN_OR_RETURN(const auto match, match_tensors(table_, tensors));
-  share_tasks(static_cast<int64_t>(match.sources.size()), table_.count(), [&](int64_t i) {
-    const auto& [tensor, slice] = match.sources[static_cast<size_t>(i)];
-    const Parameter& parameter = table_.parameters()[slice->parameter];
-    at::Tensor& plain = plain_[slice->parameter];
-    if (flat_.defined())
-      convert_to_f32(*tensor, 0, slice->count, flat_.mutable_data_ptr<float>() + slice->offset);
-    else if (plain.defined())
-      convert_to_f32(*tensor, 0, slice->count,
-                     plain.mutable_data_ptr<float>() + slice->offset - parameter.offset);
-  });
-  pack(match);
+void DecoderWeights::add_copies(const TensorMatch::Source& source) {
+  for (int64_t begin = 0; begin < source.slice->count; begin += kCopiedElementsMax) {
+    const int64_t end = std::min(source.slice->count, begin + kCopiedElementsMax);
+    parts_.push_back({&source, begin, end, end - begin, false});
+  }
+}
+
+/// A panel is of one group: rows of the tensor up to the end of either.
+void DecoderWeights::add_panels(const TensorMatch::Source& source) {
+  const Parameter& parameter = table_.parameters()[source.slice->parameter];
+  const MatrixShape shape = shape_of(parameter);
+  const int64_t first = (source.slice->offset - parameter.offset) / shape.terms;
+  const int64_t rows = source.slice->count / shape.terms;
+  for (int64_t row = 0; row < rows;) {
+    const int64_t column = (first + row) % shape.columns;
+    const int64_t left = std::min(rows - row, shape.columns - column);
+    const int64_t taken = std::min(left, kLinearPanel - column % kLinearPanel);
+    parts_.push_back({&source, row, row + taken, taken * shape.terms, true});
+    row += taken;
+  }
+}
+
+Status DecoderWeights::begin_load(const std::vector<WeightTensor>& tensors) {
+  parts_.clear();
+  num_loaded_ = 0;
+  ASSIGN_OR_RETURN(match_, match_tensors(table_, tensors));
+  for (const auto& source : match_.sources) {
+    const size_t parameter = source.slice->parameter;
+    if (flat_.defined() || plain_[parameter].defined()) add_copies(source);
+    if (packed_[parameter].defined()) add_panels(source);
+  }
   return ok();
 }
 
-void DecoderWeights::pack(const TensorMatch& match) {
-  const auto tasks = tasks_of(table_, match, packed_);
-  const CpuOps& ops = cpu_ops();
-  share(static_cast<int64_t>(tasks.size()), table_.count(), [&](int64_t begin, int64_t end) {
-    std::vector<float> rows;
-    for (int64_t i = begin; i < end; ++i) {
-      const PackTask& task = tasks[static_cast<size_t>(i)];
-      const TensorSlice& slice = *task.source->slice;
-      const Parameter& parameter = table_.parameters()[slice.parameter];
-      const MatrixShape shape = shape_of(parameter);
-      const int64_t first = (slice.offset - parameter.offset) / shape.terms + task.begin;
-      const int64_t group = first / shape.columns, column = first % shape.columns;
-      const int64_t count = (task.end - task.begin) * shape.terms;
-      const float* from = f32_of(*task.source->tensor, task.begin * shape.terms);
-      if (from == nullptr) {
-        rows.resize(static_cast<size_t>(count));
-        convert_to_f32(*task.source->tensor, task.begin * shape.terms, count, rows.data());
-        from = rows.data();
-      }
-      float* packed = packed_[slice.parameter].mutable_data_ptr<float>();
-      ops.pack_linear(
-          {.column_begin = column,
-           .column_end = column + task.end - task.begin,
-           .terms = shape.terms,
-           .weights = {from, shape.terms, 1},
-           .packed = packed + group * packed_linear_floats(shape.columns, shape.terms)});
-    }
-  });
+bool DecoderWeights::load_more(int64_t count) {
+  size_t end = num_loaded_;
+  int64_t work = 0;
+  for (; end < parts_.size() && work < count; ++end) work += parts_[end].count;
+  share_tasks(static_cast<int64_t>(end - num_loaded_), work,
+              [&](int64_t i) { load(parts_[num_loaded_ + static_cast<size_t>(i)]); });
+  num_loaded_ = end;
+  return num_loaded_ == parts_.size();
+}
+
+Status DecoderWeights::load(const std::vector<WeightTensor>& tensors) {
+  RETURN_IF_ERROR(begin_load(tensors));
+  load_more(std::numeric_limits<int64_t>::max());
+  return ok();
+}
+
+void DecoderWeights::load(const Part& part) {
+  if (part.is_packed) return pack(part);
+  const TensorSlice& slice = *part.source->slice;
+  float* to = flat_.defined() ? flat_.mutable_data_ptr<float>() + slice.offset
+                              : plain_[slice.parameter].mutable_data_ptr<float>() + slice.offset -
+                                    table_.parameters()[slice.parameter].offset;
+  convert_to_f32(*part.source->tensor, part.begin, part.count, to + part.begin);
+}
+
+void DecoderWeights::pack(const Part& part) {
+  const TensorSlice& slice = *part.source->slice;
+  const Parameter& parameter = table_.parameters()[slice.parameter];
+  const MatrixShape shape = shape_of(parameter);
+  const int64_t first = (slice.offset - parameter.offset) / shape.terms + part.begin;
+  const int64_t group = first / shape.columns, column = first % shape.columns;
+  const float* from = f32_of(*part.source->tensor, part.begin * shape.terms);
+  std::vector<float> rows;
+  if (from == nullptr) {
+    rows.resize(static_cast<size_t>(part.count));
+    convert_to_f32(*part.source->tensor, part.begin * shape.terms, part.count, rows.data());
+    from = rows.data();
+  }
+  float* packed = packed_[slice.parameter].mutable_data_ptr<float>();
+  cpu_ops().pack_linear(
+      {.column_begin = column,
+       .column_end = column + part.end - part.begin,
+       .terms = shape.terms,
+       .weights = {from, shape.terms, 1},
+       .packed = packed + group * packed_linear_floats(shape.columns, shape.terms)});
 }
 
 }  // namespace primerl

@@ -54,18 +54,37 @@ class DecoderWeights {
 
   /// Takes what a folder or a snapshot has; all or nothing (tensors.h).
   Status load(const std::vector<WeightTensor>& tensors);
+  /// load() of weights that nobody reads yet, in parts: it begins, then load_more() until that is
+  /// true. `tensors` live until then. A load that was begun before is given up.
+  Status begin_load(const std::vector<WeightTensor>& tensors);
+  /// Some `count` elements more, and at least one part; true: all are there.
+  bool load_more(int64_t count);
 
   /// [table.count()]: of a learner.
   at::Tensor& flat() { return flat_; }
 
  private:
-  void pack(const TensorMatch& match);
+  /// Elements [begin, end) of a tensor that are copied, or rows that are packed into one panel.
+  struct Part {
+    const TensorMatch::Source* source = nullptr;
+    int64_t begin = 0, end = 0;
+    int64_t count = 0;  // elements
+    bool is_packed = false;
+  };
+  void add_copies(const TensorMatch::Source& source);
+  void add_panels(const TensorMatch::Source& source);
+  void load(const Part& part);
+  void pack(const Part& part);
 
   const TensorTable& table_;
   const Numerics numerics_;
   at::Tensor flat_;
   std::vector<at::Tensor> plain_;   // by parameter: undefined where it is in flat_, or only packed
   std::vector<at::Tensor> packed_;  // by parameter: undefined where it is not packed
+  // Of a load that was begun.
+  TensorMatch match_;
+  std::vector<Part> parts_;
+  size_t num_loaded_ = 0;  // parts
 };
 
 }  // namespace primerl

@@ -17,7 +17,8 @@ struct MergeArguments {
 };
 
 Status merge(const MergeArguments& arguments) {
-  const std::filesystem::path out = arguments.out;
+  std::filesystem::path out = arguments.out;
+  if (!out.has_filename()) out = out.parent_path();  // "merged/"
   std::error_code ignored;
   if (std::filesystem::exists(out, ignored))
     return error(Code::kInvalid, "'{}' is there already", arguments.out)
@@ -34,7 +35,7 @@ Status merge(const MergeArguments& arguments) {
   RETURN_IF_ERROR(fill_parameters(adapter.tensors(), folder.tensors, added.data()));
   merge_adapter(table, adapter, added.data(), weights.data());
   // A folder that is there is whole.
-  const std::filesystem::path half = arguments.out + ".unfinished";
+  const std::filesystem::path half = out.string() + ".unfinished";
   std::filesystem::remove_all(half, ignored);
   RETURN_IF_ERROR(write_model_folder(half, model, copy_parameters(table, weights.data())));
   std::error_code fault;

@@ -91,6 +91,14 @@ class ResumingEngine final : public TracedEngine {
     return applied;
   }
 
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    RETURN_IF_ERROR(look());
+    auto applied = TracedEngine::apply_prepared(snapshot);
+    if (!is_live_ && applied.ok() && applied->has_value()) applied_[snapshot->key] = *snapshot;
+    return applied;
+  }
+
   void set_paused(bool is_paused) override {
     is_paused_ = is_paused;
     if (look().ok()) TracedEngine::set_paused(is_paused);

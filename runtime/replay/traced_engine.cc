@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{512} << 10;  // an answer is less than a message
 constexpr size_t kTokensInAnswerMax = size_t{32} << 10;
+constexpr int64_t kNotPrepared = -1;  // instead of a number of tensors
 
 enum class EngineCall : uint8_t {
   kSubmit,
@@ -76,7 +77,8 @@ struct EngineAnswer {
   std::string text;
   std::vector<PrefillEvent> prefilled;
   std::vector<Finished> finished;
-  int64_t number = 0;  // tensors applied; longest sequence; number of finished ones that follow
+  /// Tensors applied, or kNotPrepared; longest sequence; number of finished ones that follow.
+  int64_t number = 0;
   std::vector<int64_t> state;  // EngineState, the numbers in the order of its fields()
   VersionsByKey versions;      // of EngineState
   std::vector<uint8_t> piece;  // bytes of what follows the last finished one
@@ -261,10 +263,25 @@ Result<uint64_t> TracedEngine::apply(const WeightSnapshot& snapshot) {
     return static_cast<uint64_t>(answer.number);
   }
   auto applied = engine_->apply(snapshot);
-  if (applied.ok())
+  ASSIGN_OR_RETURN(const Applied kept,
+                   keep_applied(snapshot, applied.ok() ? Result<Applied>(Applied(*applied))
+                                                       : Result<Applied>(applied.error())));
+  return *kept;
+}
+
+Result<std::optional<uint64_t>> TracedEngine::apply_prepared(
+    const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (!is_replaying()) return keep_applied(*snapshot, engine_->apply_prepared(snapshot));
+  ASSIGN_OR_RETURN(const EngineAnswer answer, calls_->take(EngineCall::kApply));
+  return answer.number == kNotPrepared ? Applied() : Applied(answer.number);
+}
+
+Result<std::optional<uint64_t>> TracedEngine::keep_applied(const WeightSnapshot& snapshot,
+                                                           Result<Applied> applied) {
+  if (applied.ok() && applied->has_value())
     CHECK(flights_.applied.set(snapshot.key, snapshot.version), "an engine of too many keys");
-  return calls_->keep(EngineCall::kApply, std::move(applied), [](auto& answer, uint64_t count) {
-    answer.number = static_cast<int64_t>(count);
+  return calls_->keep(EngineCall::kApply, std::move(applied), [](auto& answer, Applied count) {
+    answer.number = count ? static_cast<int64_t>(*count) : kNotPrepared;
   });
 }
 

@@ -29,6 +29,9 @@ class TracedEngine : public Engine {
   std::vector<PrefillEvent> take_prefilled() override;
   std::vector<FinishEvent> take_finished() override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
+  /// In the record an apply(), also while the engine prepares. A replay prepares nothing.
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   /// Not in the record: actors say it again, whoever generates.
   void set_paused(bool is_paused) override;
   WeightManifest manifest() const override;
@@ -46,6 +49,9 @@ class TracedEngine : public Engine {
   virtual bool is_replaying() const;
 
  private:
+  using Applied = std::optional<uint64_t>;  // none: it is still being prepared
+  Result<Applied> keep_applied(const WeightSnapshot& snapshot, Result<Applied> applied);
+
   class Calls;
   const std::unique_ptr<Engine> engine_;
   const std::unique_ptr<const Calls> calls_;

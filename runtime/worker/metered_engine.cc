@@ -32,6 +32,14 @@ class MeteredEngine final : public EngineWrapper {
     if (applied.ok()) board_->applied(resource_, group_, snapshot.name(), board_->now() - began);
     return applied;
   }
+  Result<std::optional<uint64_t>> apply_prepared(
+      const std::shared_ptr<const WeightSnapshot>& snapshot) override {
+    const Time began = board_->now();
+    auto applied = EngineWrapper::apply_prepared(snapshot);
+    if (applied.ok() && applied->has_value())
+      board_->applied(resource_, group_, snapshot->name(), board_->now() - began);
+    return applied;
+  }
 
   Status submit(SequenceRequest request) override {
     const SequenceId id = request.id;

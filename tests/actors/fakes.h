@@ -105,6 +105,9 @@ class FakeEngine final : public Engine {
     return std::exchange(prefilled, {});
   }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>&) override {
+    return num_preparations++ >= preparations_needed;
+  }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     if (!apply_fault.empty()) return error(Code::kInvalid, "{}", apply_fault);
     const bool is_new = snapshot.version != versions.of(snapshot.key);
@@ -159,6 +162,8 @@ class FakeEngine final : public Engine {
   std::vector<FinishEvent> finished;
   VersionsByKey versions;
   uint64_t num_decode_tokens = 0, num_completed = 0, num_failed = 0;
+  int num_preparations = 0;     // asked for
+  int preparations_needed = 0;  // before the one that is the last
   std::string apply_fault;
 };
 

@@ -364,6 +364,28 @@ TEST_F(EngineStory, AnswersManyAFewPerTurn) {
   EXPECT_THAT(answers(), SizeIs(100));
 }
 
+TEST_F(EngineStory, AnUpdateIsAnsweredWhenTheEngineHasPreparedIt) {
+  publish(0);
+  engine.preparations_needed = 2;
+  ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
+  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), SizeIs(1));
+  EXPECT_EQ(engine.num_preparations, 3);
+  EXPECT_FALSE(decode.timer("weights").has_value());
+}
+
+TEST_F(EngineStory, AnEngineThatIsNeverPreparedAppliesAnUpdateAsItIs) {
+  publish(0);
+  engine.preparations_needed = kPreparationsMax + 1;
+  ASSERT_TRUE(decode.give("update", PolicyUpdate{PolicyVersion(0)}).ok());
+  for (int i = 1; i < kPreparationsMax; ++i) ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), IsEmpty());
+  ASSERT_TRUE(decode.advance(kPreparedRetry).ok());
+  EXPECT_THAT(decode.sent<PolicyApplied>("applied"), SizeIs(1));
+}
+
 /// A channel whose versions come when the test says so.
 class SlowChannel final : public WeightChannel {
  public:

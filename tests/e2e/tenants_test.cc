@@ -105,7 +105,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
   const std::string adapter = (run / "checkpoints/reverse/step_5/weights").string();
   const std::string merged = folder("merged").string();
   const std::vector<std::string> merge = {"merge", "--model", base,  "--adapter",
-                                          adapter, "--out",   merged};
+                                          adapter, "--out",   merged + "/"};
   const auto made = run_graph_program(merge);
   ASSERT_EQ(made.code, 0) << made.err;
   const auto again = run_graph_program(merge);

@@ -21,7 +21,10 @@ class EndingEngine final : public Engine {
   void expire(SequenceId) override {}
   std::vector<PrefillEvent> take_prefilled() override { return {}; }
   std::vector<FinishEvent> take_finished() override { return std::exchange(finished, {}); }
-  Result<uint64_t> apply(const WeightSnapshot&) override { return uint64_t{0}; }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>&) override {
+    return --preparations_left < 0;
+  }
+  Result<uint64_t> apply(const WeightSnapshot&) override { return uint64_t{3}; }
   EngineState state() const override { return {}; }
   int32_t max_sequence_tokens() const override { return 64; }
   Status step() override { return ok(); }
@@ -29,6 +32,7 @@ class EndingEngine final : public Engine {
   Status restore_state(const Blob&) override { return ok(); }
 
   std::vector<FinishEvent> finished;
+  int preparations_left = 0;
 };
 
 FinishEvent an_end(uint64_t id) {
@@ -72,6 +76,27 @@ TEST(TracedEngine, GivesBackListsOfAnySizeFromTheRecord) {
     EXPECT_EQ(repeated[i].top_logprobs, ends[i].top_logprobs) << i;
     EXPECT_EQ(repeated[i].prompt_logprobs, ends[i].prompt_logprobs) << i;
   }
+}
+
+TEST(TracedEngine, RepeatsHowOftenAnUpdateWasNotPreparedYet) {
+  auto engine = std::make_unique<EndingEngine>();
+  engine->preparations_left = 2;
+  std::deque<std::vector<std::byte>> tape;
+  TracedEngine recording(std::move(engine),
+                         [&](std::vector<std::byte> answer) { tape.push_back(std::move(answer)); });
+  const auto snapshot = std::make_shared<const WeightSnapshot>();
+  const auto is_applied = [&](Engine& of) { return of.apply_prepared(snapshot).value(); };
+  for (const std::optional<uint64_t> expected : {std::optional<uint64_t>(), {}, {3}})
+    EXPECT_EQ(is_applied(recording), expected);
+  std::vector<std::byte> answer;
+  TracedEngine repeating(nullptr, [&]() -> const std::vector<std::byte>* {
+    answer = std::move(tape.front());
+    tape.pop_front();
+    return &answer;
+  });
+  for (const std::optional<uint64_t> expected : {std::optional<uint64_t>(), {}, {3}})
+    EXPECT_EQ(is_applied(repeating), expected);
+  EXPECT_THAT(tape, IsEmpty());
 }
 
 // A resumed run has another engine, whose own totals begin at 0; its replay has one throughout.

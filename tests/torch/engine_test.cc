@@ -229,6 +229,79 @@ TEST(TorchEngine, AfterApplyingWeightsItIsAnEngineMadeWithThem) {
   EXPECT_NE(after.at(1).tokens, before.at(1).tokens);
 }
 
+/// A model that is prepared in some ten parts.
+const TinyModel kLargerModel{
+    .model_type = "qwen3", .vocab_size = 4099, .hidden_size = 512, .num_layers = 3};
+
+TEST(TorchEngine, PreparesNewWeightsInPartsWhileStepsGoOn) {
+  const auto folder = make_folder(kLargerModel);
+  auto engine = make_engine(folder), undisturbed = make_engine(folder);
+  TinyModel next = kLargerModel;
+  next.seed = 2;
+  auto fresh = make_engine(make_folder(next, "other"));
+  const auto snapshot = testing::make_snapshot(next, PolicyVersion(1));
+  for (auto* const each : {engine.get(), undisturbed.get()})
+    ASSERT_TRUE(each->submit(request(1)).ok());
+  int num_parts = 1;
+  for (; !engine->prepare(snapshot); ++num_parts) {
+    ASSERT_TRUE(engine->step().ok());
+    for (const auto& event : engine->take_prefilled())
+      ASSERT_TRUE(engine->take_over(event.id).ok());
+  }
+  EXPECT_GE(num_parts, 6);
+  EXPECT_LE(num_parts, 19) << "the sequence is not at its end";
+  const auto before = run(*engine), expected_before = run(*undisturbed);
+  EXPECT_EQ(before.at(1).tokens, expected_before.at(1).tokens);
+  EXPECT_EQ(before.at(1).logprobs, expected_before.at(1).logprobs);
+  EXPECT_EQ(engine->apply_prepared(snapshot).value().value(), 2U + 3 * 11);
+  for (auto* const each : {engine.get(), fresh.get()}) ASSERT_TRUE(each->submit(request(2)).ok());
+  const auto after = run(*engine), expected = run(*fresh);
+  EXPECT_EQ(after.at(2).tokens, expected.at(2).tokens);
+  EXPECT_EQ(after.at(2).logprobs, expected.at(2).logprobs);
+}
+
+TEST(TorchEngine, WhatWasBegunToBePreparedIsAppliedWhole) {
+  auto engine = make_engine(make_folder(kLargerModel));
+  const auto version = [](int64_t number) {
+    TinyModel model = kLargerModel;
+    model.seed = number;
+    return testing::make_snapshot(model, PolicyVersion(number));
+  };
+  const auto second = version(2), third = version(3), fourth = version(4), fifth = version(5);
+  const auto is_now = [&](int64_t number) {
+    TinyModel model = kLargerModel;
+    model.seed = number;
+    auto fresh = make_engine(make_folder(model, "fresh"));
+    for (auto* const each : {engine.get(), fresh.get()})
+      ASSERT_TRUE(each->submit(request(static_cast<uint64_t>(number))).ok());
+    EXPECT_EQ(run(*engine).begin()->second.logprobs, run(*fresh).begin()->second.logprobs)
+        << number;
+  };
+  EXPECT_FALSE(engine->prepare(second));
+  ASSERT_TRUE(engine->apply(*second).ok());
+  is_now(2);
+  EXPECT_FALSE(engine->prepare(fourth));
+  EXPECT_TRUE(engine->prepare(third)) << "an older one has to be applied as it is";
+  ASSERT_TRUE(engine->apply(*third).ok());
+  is_now(3);
+  EXPECT_FALSE(engine->prepare(fifth)) << "a newer one takes the place of what was begun";
+  ASSERT_TRUE(engine->apply(*fourth).ok());
+  is_now(4);
+  while (!engine->prepare(fifth)) continue;
+  ASSERT_TRUE(engine->apply(*fifth).ok());
+  is_now(5);
+}
+
+TEST(TorchEngine, WeightsThatAreNotTheModelsAreNotPreparedAndRefused) {
+  auto engine = make_engine(make_folder({}));
+  const auto other = testing::make_snapshot({.num_layers = 3}, PolicyVersion(1));
+  EXPECT_TRUE(engine->prepare(other));
+  EXPECT_FALSE(engine->apply_prepared(other).ok());
+  const auto right = testing::make_snapshot({}, PolicyVersion(1));
+  EXPECT_EQ(engine->apply_prepared(right).value().value(), 2U + 2 * 11);
+  EXPECT_EQ(engine->apply_prepared(right).value().value(), 0U) << "it has that version";
+}
+
 /// The weights of `model`, one tensor of which is no number.
 std::shared_ptr<const WeightSnapshot> broken_snapshot(const TinyModel& model, size_t tensor,
                                                       PolicyVersion version) {

@@ -22,12 +22,17 @@ class PickyEngine final : public Engine {
   void abort(SequenceId) override {}
   std::vector<PrefillEvent> take_prefilled() override { return {}; }
   std::vector<FinishEvent> take_finished() override { return {}; }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>&) override {
+    return std::exchange(is_prepared, true);
+  }
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override {
     if (snapshot.version >= PolicyVersion(10)) return error(Code::kInvalid, "too new");
     return uint64_t{0};
   }
   EngineState state() const override { return {}; }
   int32_t max_sequence_tokens() const override { return 1; }
+
+  bool is_prepared = false;
 };
 
 /// Prefills and ends what it is told to.
@@ -86,7 +91,11 @@ TEST(MeteredEngine, HoldsWhatItAppliedLast) {
   EXPECT_FALSE(apply(10));  // refused: it still has the third
   EXPECT_EQ(board->reports()[0].version, 3);
   EXPECT_EQ(board->reports()[0].num_applied, 1u);
-  EXPECT_TRUE(apply(9));
+  const auto ninth =
+      std::make_shared<const WeightSnapshot>(WeightSnapshot{{}, PolicyVersion(9), {}});
+  EXPECT_FALSE(engine.apply_prepared(ninth).value().has_value());
+  EXPECT_EQ(board->reports()[0].version, 3) << "the ninth is still being prepared";
+  EXPECT_TRUE(engine.apply_prepared(ninth).value().has_value());
   EXPECT_EQ(board->reports()[0].version, 9);
   EXPECT_EQ(board->reports()[0].num_applied, 2u);
   EXPECT_TRUE(apply(9, 1));

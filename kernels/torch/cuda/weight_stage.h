@@ -26,6 +26,10 @@ class WeightStage {
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;
+  /// Whether what was begun is of a newer version than `snapshot`.
+  bool is_newer_than(const WeightSnapshot& snapshot) const {
+    return snapshot_ != nullptr && snapshot_->version > snapshot.version;
+  }
   /// Whether wait() would not wait.
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Until the buffer is filled; what came of it. It holds nothing if that failed.

@@ -38,10 +38,12 @@ Status CardWeights::load(const std::vector<WeightTensor>& tensors) {
   return upload_.run(match, flat_, {});
 }
 
-/// A snapshot that is not the model's is apply()'s to refuse.
+/// A snapshot that is not the model's is apply()'s to refuse, and one that is older than what is
+/// being prepared is applied as it is: two actors may be behind each other for a while.
 bool CardWeights::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
   if (!stage_.has_value()) return true;
   if (stage_->holds(*snapshot)) return stage_->is_done();
+  if (stage_->is_newer_than(*snapshot)) return true;
   return !stage_->begin(snapshot).ok();
 }
 

@@ -40,7 +40,7 @@ class CardWeights {
   bool has_second_set() const { return stage_.has_value(); }
   /// Takes what a folder has; all or nothing (tensors.h). Has read all of it when it returns.
   Status load(const std::vector<WeightTensor>& tensors);
-  /// Begins to fill the second set; whether there is nothing to wait for.
+  /// Begins to fill the second set, or goes on with it; whether there is nothing to wait for.
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// As load(), from the second set if that has been prepared from the same memory.
   Status apply(const WeightSnapshot& snapshot);

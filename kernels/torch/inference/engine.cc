@@ -47,13 +47,13 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
     : options_(options),
       config_(config),
       table_(config_),
-      weights_(table_, numerics_of(options.numerics), DecoderWeights::Use::kEngine),
-      decoder_(config_, weights_),
+      weights_(std::make_unique<WeightSet>(table_, numerics_of(options.numerics), config_)),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
   SharedBuffers shared(rows);
-  for (size_t i = 0; i < decoder_.num_layers(); ++i)
-    for (auto& layer = rows_.emplace_back(); const auto& stage : decoder_.layer(i))
+  const Decoder& decoder = weights_->decoder;
+  for (size_t i = 0; i < decoder.num_layers(); ++i)
+    for (auto& layer = rows_.emplace_back(); const auto& stage : decoder.layer(i))
       layer.push_back(shared.of(stage->activations()));
   hidden_ = at::zeros({rows, config_.hidden_size}, at::kFloat);
   const int64_t samples = std::min<int64_t>(rows, options.max_running);
@@ -77,7 +77,7 @@ Status TorchEngine::make_cache() {
 }
 
 Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
-  return weights_.load(tensors);
+  return weights_->weights.load(tensors);
 }
 
 Result<int32_t> TorchEngine::slot_of(WeightsKey key) const {
@@ -109,7 +109,7 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(adapter->load(snapshot.tensors));
   const int32_t slot = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
   if (!known.ok()) adapters_.push_back({snapshot.key, nullptr});
-  decoder_.adapters().set(slot, adapter.get());
+  weights_->decoder.adapters().set(slot, adapter.get());
   adapters_[static_cast<size_t>(slot)].adapter = std::move(adapter);
   return ok();
 }
@@ -148,15 +148,16 @@ void TorchEngine::copy_rows() {
 
 Status TorchEngine::forward() {
   copy_rows();
-  StepInput step = decoder_.begin(plan_.rows);
+  Decoder& decoder = weights_->decoder;
+  StepInput step = decoder.begin(plan_.rows);
   float* hidden = hidden_.mutable_data_ptr<float>();
-  decoder_.embed(plan_.rows, hidden);
+  decoder.embed(plan_.rows, hidden);
   const int64_t stride = keys_.stride(0);
   step.keys = keys_.mutable_data_ptr<float>();
   step.values = values_.mutable_data_ptr<float>();
-  for (size_t i = 0; i < decoder_.num_layers(); ++i, step.keys += stride, step.values += stride)
+  for (size_t i = 0; i < decoder.num_layers(); ++i, step.keys += stride, step.values += stride)
     for (size_t s = 0; s < rows_[i].size(); ++s) {
-      decoder_.layer(i)[s]->forward(step, rows_[i][s], hidden, hidden);
+      decoder.layer(i)[s]->forward(step, rows_[i][s], hidden, hidden);
       if (options_.debug.check_finite) RETURN_IF_ERROR(check_finite(i, s, step.num_rows));
     }
   return ok();
@@ -179,8 +180,9 @@ float* TorchEngine::make_logits(int64_t count, Row row) {
     std::memcpy(picked + i * hidden, from + row(static_cast<size_t>(i)) * hidden,
                 static_cast<size_t>(hidden) * sizeof(float));
   float* logits = logits_.mutable_data_ptr<float>();
-  decoder_.final_norm().forward(decoder_.tools(), count, picked, picked, nullptr);
-  decoder_.head().forward(decoder_.tools(), count, picked, nullptr, logits);
+  Decoder& decoder = weights_->decoder;
+  decoder.final_norm().forward(decoder.tools(), count, picked, picked, nullptr);
+  decoder.head().forward(decoder.tools(), count, picked, nullptr, logits);
   return logits;
 }
 
@@ -249,10 +251,43 @@ Status TorchEngine::step() {
   return ok();
 }
 
+/// Memory of a set is the machine's once it is written.
+bool TorchEngine::has_room_for_second_set() const {
+  const double bytes = bytes_needed_to_generate(options_, config_, table_) +
+                       static_cast<double>(table_.count()) * sizeof(float);
+  return check_memory("a second set of weights", bytes).ok();
+}
+
+/// What is not to be applied is not prepared either, nor what is older than what is prepared: two
+/// actors may be behind each other for a while.
+bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
+  if (takes_adapters() || !check_key(snapshot->key).ok()) return true;
+  if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
+  if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
+  if (preparing_ != snapshot) {
+    preparing_ = nullptr;
+    if (second_ == nullptr && !has_room_for_second_set()) return true;
+    if (second_ == nullptr)
+      second_ = std::make_unique<WeightSet>(table_, weights_->weights.numerics(), config_);
+    is_prepared_ = false;
+    if (!second_->weights.begin_load(snapshot->tensors).ok()) return true;
+    preparing_ = snapshot;
+  }
+  if (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
+  return is_prepared_;
+}
+
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
   if (!takes_adapters()) RETURN_IF_ERROR(check_key(snapshot.key));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
-  RETURN_IF_ERROR(takes_adapters() ? apply_adapter(snapshot) : load(snapshot.tensors));
+  if (preparing_.get() == &snapshot) {
+    while (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
+    second_->decoder.take_angles(weights_->decoder);
+    std::swap(weights_, second_);
+    preparing_ = nullptr;
+  } else {
+    RETURN_IF_ERROR(takes_adapters() ? apply_adapter(snapshot) : load(snapshot.tensors));
+  }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
 }

@@ -2,8 +2,10 @@
 ///
 /// Its weights are the whole ones of one tenant: those of a second one are refused. With
 /// `adapter_slots` they are the folder's and stay, and each key that is applied has an adapter on
-/// them: a step computes rows of all of them together, and each as if it were alone. KV memory is
-/// kv_blocks * block_size cache rows a layer, allocated once. One thread: the one that made it.
+/// them: a step computes rows of all of them together, and each as if it were alone. Where whole
+/// weights change and the machine has memory for a second set, prepare() fills that one, a part
+/// each time it is asked, and apply() exchanges the two. KV memory is kv_blocks * block_size cache
+/// rows a layer, allocated once. One thread: the one that made it.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +20,9 @@ namespace primerl {
 
 class TorchEngine final : public Engine {
  public:
+  /// Elements that prepare() fills in at a time: one or two milliseconds.
+  static constexpr int64_t kPreparedElements = int64_t{1} << 20;
+
   /// `options` has every 0 resolved. Weights are zero until apply() or load().
   /// `tokenizer`, which may be null, is for stop texts.
   TorchEngine(const EngineOptions& options, const ModelConfig& config,
@@ -39,6 +44,7 @@ class TorchEngine final : public Engine {
   void expire(SequenceId id) override { scheduler_.expire(id); }
   std::vector<PrefillEvent> take_prefilled() override { return scheduler_.take_prefilled(); }
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
+  bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
   /// As a TorchLearner publishes them, in fp32. Empty where adapters are applied: each may have a
   /// rank and targets of its own.
@@ -54,7 +60,16 @@ class TorchEngine final : public Engine {
     std::unique_ptr<AdapterWeights> adapter;
   };
 
+  /// Weights and what multiplies by them.
+  struct WeightSet {
+    WeightSet(const TensorTable& table, Numerics numerics, const ModelConfig& config)
+        : weights(table, numerics, DecoderWeights::Use::kEngine), decoder(config, weights) {}
+    DecoderWeights weights;
+    Decoder decoder;
+  };
+
   bool takes_adapters() const { return options_.adapter_slots > 0; }
+  bool has_room_for_second_set() const;
   Status check_key(WeightsKey key) const;
   /// kNoAdapter where whole weights change.
   Result<int32_t> slot_of(WeightsKey key) const;
@@ -73,9 +88,13 @@ class TorchEngine final : public Engine {
   const EngineOptions options_;
   const ModelConfig config_;
   const TensorTable table_;
-  DecoderWeights weights_;
-  Decoder decoder_;
   std::vector<AdapterSlot> adapters_;  // at most adapter_slots
+  // Weights.
+  std::unique_ptr<WeightSet> weights_;
+  std::unique_ptr<WeightSet> second_;  // null: there is none, or none yet
+  std::shared_ptr<const WeightSnapshot>
+      preparing_;             // what the second is filled with; null: nothing
+  bool is_prepared_ = false;  // with all of it
   // The step.
   BatchScheduler scheduler_;
   StepPlan plan_;
