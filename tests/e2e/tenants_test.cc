@@ -236,7 +236,8 @@ TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
                              "tenant.arithmetic.checkpoint_every=5"}));
     words_of_run.insert(words_of_run.begin(), "primerl-graph");
     Program killed(words_of_run);
-    while (num_lines(run / "metrics.jsonl") < 12) ASSERT_TRUE(killed.is_running());
+    while (num_lines(run / "metrics.jsonl") < 12)
+      ASSERT_TRUE(killed.is_running()) << killed.wait().err;
     ::kill(worker_of(killed), SIGKILL);
     ASSERT_EQ(killed.wait().code, 1);
     const auto last = static_cast<int64_t>(steps(run, "arithmetic").size());
