@@ -2,7 +2,9 @@
 ///
 /// Attention walks the keys in tiles with a running maximum, so that nothing of the size of the
 /// context is stored, and eight keys at a time, so that eight dot products share one reduction.
-/// Tiles are counted from key 0: where a prompt was cut into chunks changes no bit.
+/// Tiles are counted from key 0: where a prompt was cut into chunks changes no bit. A tile passes
+/// before several queries, and before two heads that share it, in strips that fit the first cache;
+/// the arithmetic of a query and head is the same for any number of them.
 #pragma once
 
 #include "kernels/ops/expert_kernels.h"
@@ -12,6 +14,9 @@
 namespace primerl::PRIMERL_OPS_TARGET {
 
 constexpr int64_t kTileKeys = 128;
+constexpr int64_t kStripKeys = 32;
+constexpr int32_t kTileQueries = 16;
+constexpr int32_t kCopyQueries = 4;  // as many and more are worth a copy of the keys
 
 struct HeadView {
   const float* x;
@@ -97,6 +102,208 @@ static void rotary_backward(const RotaryBackwardArgs& args) {
   }
 }
 
+/// Keys or values of a key-value head.
+struct KeyRows {
+  const float* matrix;
+  const int32_t* rows;  // [count]
+  int64_t count;
+  int64_t stride;  // floats from one row of the matrix to the next
+};
+
+/// products[i] = x . matrix[rows[i]]. kWidth = head_dim / 8, 0 = ask. Writes up to the next
+/// multiple of kLanes.
+template <int kWidth>
+PRIMERL_INLINE void dot_keys(const float* x, const KeyRows& keys, int64_t width, float* products) {
+  const int64_t d = (kWidth > 0 ? kWidth : width) * kLanes;
+  for (int64_t i = 0; i < keys.count; i += kLanes) {
+    const float* y[kLanes];
+    for (int64_t k = 0; k < kLanes; ++k)
+      y[k] = keys.matrix + keys.rows[i + k < keys.count ? i + k : keys.count - 1] * keys.stride;
+    Lanes sums[kLanes];
+    for (int64_t k = 0; k < kLanes; ++k) sums[k] = load(x) * load(y[k]);
+    for (int64_t c = kLanes; c < d; c += kLanes)
+      for (int64_t k = 0; k < kLanes; ++k)
+        sums[k] = multiply_add(load(x + c), load(y[k] + c), sums[k]);
+    store(products + i, sums_of(sums));
+  }
+}
+
+/// What the keys so far gave to one head of one query.
+struct Attended {
+  float largest = -__builtin_inff();  // score
+  float sum = 0;                      // of e^(score - largest)
+  float total[kHeadDimMax] = {};      // of these times the values
+};
+
+/// Scores to weights, in place; what was there before shrinks where a larger score came.
+PRIMERL_INLINE void weigh(float* scores, int64_t count, float scale, int64_t head_dim,
+                          Attended& state) {
+  Lanes larger = spread(state.largest);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const bool whole = i + kLanes <= count;
+    const Lanes s =
+        (whole ? load(scores + i) : load_part(scores + i, count - i, -__builtin_inff())) * scale;
+    larger = larger_of(s, larger);
+    store(scores + i, s);
+  }
+  const float most = largest_of(larger);
+  if (most > state.largest) {
+    const float shrink = exp_of(spread(state.largest - most))[0];
+    state.sum *= shrink;
+    for (int64_t c = 0; c < head_dim; c += kLanes)
+      store(state.total + c, load(state.total + c) * shrink);
+  }
+  state.largest = most;
+  Lanes sum = spread(0);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const Lanes e = exp_of(load(scores + i) - most);
+    sum += e;
+    store(scores + i, e);
+  }
+  state.sum += sum_of(sum);
+}
+
+/// total += weights[i] * value i, for some channels of kHeads heads, whose weights lie kTileKeys
+/// apart.
+template <int kHeads, int kChunks>
+PRIMERL_INLINE void add_values(const float* weights, const KeyRows& values, int64_t channel,
+                               Attended* states) {
+  Lanes total[kHeads][kChunks];
+  for (int h = 0; h < kHeads; ++h)
+    for (int c = 0; c < kChunks; ++c) total[h][c] = load(states[h].total + channel + c * kLanes);
+  for (int64_t i = 0; i < values.count; ++i) {
+    const float* v = values.matrix + values.rows[i] * values.stride + channel;
+    for (int c = 0; c < kChunks; ++c) {
+      const Lanes value = load(v + c * kLanes);
+      for (int h = 0; h < kHeads; ++h)
+        total[h][c] = multiply_add(spread(weights[h * kTileKeys + i]), value, total[h][c]);
+    }
+  }
+  for (int h = 0; h < kHeads; ++h)
+    for (int c = 0; c < kChunks; ++c) store(states[h].total + channel + c * kLanes, total[h][c]);
+}
+
+/// Room for a copy of kStripKeys keys or values without gaps. Rows of one head lie a power of two
+/// apart in the cache, and so fill few sets of the processor's.
+struct StripCopy {
+  float matrix[kStripKeys * kHeadDimMax];
+  int32_t rows[kStripKeys];
+};
+
+/// The strip that begins at `first`, where it lies or, given room, as a copy.
+PRIMERL_INLINE KeyRows strip_of(const KeyRows& all, int64_t first, int64_t d, StripCopy* copy) {
+  const int64_t left = all.count - first, count = left < kStripKeys ? left : kStripKeys;
+  if (copy == nullptr) return {all.matrix, all.rows + first, count, all.stride};
+  for (int64_t i = 0; i < count; ++i) {
+    const float* from = all.matrix + all.rows[first + i] * all.stride;
+    for (int64_t c = 0; c < d; c += kLanes) store(copy->matrix + i * d + c, load(from + c));
+    copy->rows[i] = static_cast<int32_t>(i);
+  }
+  return {copy->matrix, copy->rows, count, d};
+}
+
+/// Up to kTileQueries queries of a span.
+struct QueryTile {
+  const float* q;  // of the first query and head
+  int64_t stride;  // floats from one query to the next
+  int32_t count;
+  int64_t num_keys;  // that the first one sees; each further one sees one more
+};
+
+/// Those of `keys`, the first of which is key `first`, that query i sees; may be none.
+PRIMERL_INLINE KeyRows seen_by(const QueryTile& tile, int32_t i, int64_t first, KeyRows keys) {
+  const int64_t left = tile.num_keys + i - first;
+  if (left < keys.count) keys.count = left > 0 ? left : 0;
+  return keys;
+}
+
+/// A tile of keys, counted from `begin`, for kHeads heads, which lie one behind the other.
+template <int kWidth, int kHeads>
+PRIMERL_INLINE void attend_tile(const QueryTile& tile, const KeyRows& keys, const KeyRows& values,
+                                int64_t begin, float scale, int64_t head_dim,
+                                Attended (*states)[kHeads]) {
+  constexpr int64_t kChunks = 4;
+  const int64_t d = kWidth > 0 ? kWidth * kLanes : head_dim;
+  float weights[kTileQueries][kHeads * kTileKeys];
+  StripCopy room;
+  StripCopy* copy = tile.count >= kCopyQueries ? &room : nullptr;
+  for (int64_t first = 0; first < keys.count; first += kStripKeys) {
+    const KeyRows part = strip_of(keys, first, d, copy);
+    for (int32_t i = 0; i < tile.count; ++i) {
+      const KeyRows seen = seen_by(tile, i, begin + first, part);
+      for (int h = 0; h < kHeads; ++h)
+        dot_keys<kWidth>(tile.q + i * tile.stride + h * d, seen, d / kLanes,
+                         weights[i] + h * kTileKeys + first);
+    }
+  }
+  for (int32_t i = 0; i < tile.count; ++i) {
+    const int64_t count = seen_by(tile, i, begin, keys).count;
+    for (int h = 0; h < kHeads && count > 0; ++h)
+      weigh(weights[i] + h * kTileKeys, count, scale, d, states[i][h]);
+  }
+  for (int64_t first = 0; first < values.count; first += kStripKeys) {
+    const KeyRows part = strip_of(values, first, d, copy);
+    for (int32_t i = 0; i < tile.count; ++i) {
+      const KeyRows seen = seen_by(tile, i, begin + first, part);
+      int64_t c = 0;
+      for (; c + kChunks * kLanes <= d; c += kChunks * kLanes)
+        add_values<kHeads, kChunks>(weights[i] + first, seen, c, states[i]);
+      for (; c < d; c += kLanes) add_values<kHeads, 1>(weights[i] + first, seen, c, states[i]);
+    }
+  }
+}
+
+/// `kHeads` heads from h on, of all queries of a span: the keys pass tile by tile, each before
+/// kTileQueries queries, so that it is read from memory once for all of them.
+template <int kWidth, int kHeads>
+static void attend(const AttentionArgs& args, const AttentionSpan& span, int32_t h) {
+  const auto [num_heads, num_kv_heads, d] = args.heads;
+  const int64_t offset = static_cast<int64_t>(h / (num_heads / num_kv_heads)) * d;
+  const int64_t stride = static_cast<int64_t>(num_kv_heads) * d;
+  const int32_t* rows = args.kv_rows + span.kv_offset;
+  Attended states[kTileQueries][kHeads];
+  for (int32_t first = 0; first < span.num_queries; first += kTileQueries) {
+    const int32_t left = span.num_queries - first;
+    const int64_t at = static_cast<int64_t>(span.query_begin + first) * num_heads + h;
+    const QueryTile tile{args.q + at * d, static_cast<int64_t>(num_heads) * d,
+                         left < kTileQueries ? left : kTileQueries,
+                         static_cast<int64_t>(span.num_cached) + first + 1};
+    for (int32_t i = 0; i < tile.count; ++i)
+      for (int k = 0; k < kHeads; ++k) states[i][k] = {};
+    const int64_t num_keys = tile.num_keys + tile.count - 1;
+    for (int64_t begin = 0; begin < num_keys; begin += kTileKeys) {
+      const int64_t count = num_keys - begin < kTileKeys ? num_keys - begin : kTileKeys;
+      attend_tile<kWidth, kHeads>(tile, {args.keys + offset, rows + begin, count, stride},
+                                  {args.values + offset, rows + begin, count, stride}, begin,
+                                  args.scale, d, states);
+    }
+    for (int32_t i = 0; i < tile.count; ++i)
+      for (int k = 0; k < kHeads; ++k) {
+        const Attended& state = states[i][k];
+        const int64_t to = at + static_cast<int64_t>(i) * num_heads + k;
+        const float inverse = 1.0F / state.sum;
+        for (int64_t c = 0; c < d; c += kLanes)
+          store(args.out + to * d + c, load(state.total + c) * inverse);
+        if (args.log_sum_exp != nullptr)
+          args.log_sum_exp[to] = state.largest + __builtin_logf(state.sum);
+      }
+  }
+}
+
+template <int kWidth>
+static void attention_of(const AttentionArgs& args) {
+  const int32_t group = args.heads.num_heads / args.heads.num_kv_heads;
+  for (int64_t s = 0; s < args.num_spans; ++s)
+    for (int32_t h = args.head_begin; h < args.head_end;) {
+      const bool is_pair = h + 1 < args.head_end && (h + 1) % group != 0;
+      if (is_pair)
+        attend<kWidth, 2>(args, args.spans[s], h);
+      else
+        attend<kWidth, 1>(args, args.spans[s], h);
+      h += is_pair ? 2 : 1;
+    }
+}
+
 /// One head of one query: where its keys and values are.
 struct KeyView {
   const float* keys;  // of the key-value head
@@ -105,89 +312,6 @@ struct KeyView {
   int64_t num_keys;
   int64_t stride;  // floats from one cache row to the next
 };
-
-/// products[i] = x . matrix[rows[i]] for `count` keys, up to kTileKeys. kWidth = head_dim / 8, 0 =
-/// ask.
-template <int kWidth>
-PRIMERL_INLINE void dot_keys(const float* x, const float* matrix, const int32_t* rows,
-                             int64_t stride, int64_t count, int64_t width, float* products) {
-  const int64_t lanes = kWidth > 0 ? kWidth : width;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    Lanes sums[kLanes];
-    for (int64_t k = 0; k < kLanes; ++k) {
-      const int64_t key = i + k < count ? i + k : count - 1;
-      const float* y = matrix + rows[key] * stride;
-      Lanes sum = load(x) * load(y);
-      for (int64_t w = 1; w < lanes; ++w) sum += load(x + w * kLanes) * load(y + w * kLanes);
-      sums[k] = sum;
-    }
-    store(products + i, sums_of(sums));
-  }
-}
-
-template <int kWidth>
-PRIMERL_INLINE float attend(const float* q, const KeyView& view, float scale, int64_t width,
-                            float* out) {
-  const int64_t lanes = kWidth > 0 ? kWidth : width;
-  float scores[kTileKeys];
-  Lanes total[kHeadDimMax / kLanes];
-  for (int64_t w = 0; w < lanes; ++w) total[w] = spread(0);
-  float largest = -__builtin_inff(), sum = 0;
-  for (int64_t begin = 0; begin < view.num_keys; begin += kTileKeys) {
-    const int64_t left = view.num_keys - begin, count = left < kTileKeys ? left : kTileKeys;
-    const int32_t* rows = view.rows + begin;
-    dot_keys<kWidth>(q, view.keys, rows, view.stride, count, width, scores);
-    float most = largest;
-    for (int64_t i = 0; i < count; ++i) {
-      scores[i] *= scale;
-      most = scores[i] > most ? scores[i] : most;
-    }
-    if (begin > 0 && most > largest) {
-      const float shrink = exp_of(spread(largest - most))[0];
-      sum *= shrink;
-      for (int64_t w = 0; w < lanes; ++w) total[w] *= shrink;
-    }
-    largest = most;
-    Lanes tile_sum = spread(0);
-    for (int64_t i = 0; i < count; i += kLanes) {
-      const bool whole = i + kLanes <= count;
-      const Lanes s =
-          whole ? load(scores + i) : load_part(scores + i, count - i, -__builtin_inff());
-      const Lanes e = exp_of(s - largest);
-      tile_sum += e;
-      store(scores + i, e);
-    }
-    sum += sum_of(tile_sum);
-    for (int64_t i = 0; i < count; ++i) {
-      const float* v = view.values + rows[i] * view.stride;
-      for (int64_t w = 0; w < lanes; ++w) total[w] += scores[i] * load(v + w * kLanes);
-    }
-  }
-  const float inverse = 1.0F / sum;
-  for (int64_t w = 0; w < lanes; ++w) store(out + w * kLanes, total[w] * inverse);
-  return largest + __builtin_logf(sum);
-}
-
-template <int kWidth>
-static void attention_of(const AttentionArgs& args) {
-  const auto [num_heads, num_kv_heads, d] = args.heads;
-  const int32_t group = num_heads / num_kv_heads;
-  for (int64_t s = 0; s < args.num_spans; ++s) {
-    const AttentionSpan& span = args.spans[s];
-    for (int32_t h = args.head_begin; h < args.head_end; ++h) {
-      const int64_t offset = static_cast<int64_t>(h / group) * d;
-      KeyView view{args.keys + offset, args.values + offset, args.kv_rows + span.kv_offset, 0,
-                   static_cast<int64_t>(num_kv_heads) * d};
-      for (int32_t i = 0; i < span.num_queries; ++i) {
-        const int64_t at = static_cast<int64_t>(span.query_begin + i) * num_heads + h;
-        view.num_keys = span.num_cached + i + 1;
-        const float lse =
-            attend<kWidth>(args.q + at * d, view, args.scale, d / kLanes, args.out + at * d);
-        if (args.log_sum_exp != nullptr) args.log_sum_exp[at] = lse;
-      }
-    }
-  }
-}
 
 /// What one head of one query gives back.
 struct AttendBackward {
@@ -211,8 +335,8 @@ PRIMERL_INLINE void attend_backward(const AttendBackward& a, const KeyView& view
   for (int64_t begin = 0; begin < view.num_keys; begin += kTileKeys) {
     const int64_t left = view.num_keys - begin, count = left < kTileKeys ? left : kTileKeys;
     const int32_t* rows = view.rows + begin;
-    dot_keys<kWidth>(a.q, view.keys, rows, view.stride, count, width, weights);
-    dot_keys<kWidth>(a.dout, view.values, rows, view.stride, count, width, slopes);
+    dot_keys<kWidth>(a.q, {view.keys, rows, count, view.stride}, width, weights);
+    dot_keys<kWidth>(a.dout, {view.values, rows, count, view.stride}, width, slopes);
     for (int64_t i = 0; i < count; i += kLanes) {
       const Lanes p = exp_of(load(weights + i) * a.scale - a.log_sum_exp);
       store(weights + i, p);

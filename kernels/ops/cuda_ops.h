@@ -149,7 +149,8 @@ Outcome swiglu_backward(const SwigluBackwardArgs& args, Stream stream);
 
 /// One query a row over the keys that a block table names. Query r, at position lengths[r] - 1,
 /// sees the last `window` of the keys 0 .. lengths[r] - 1. A sink is a logit of its head without a
-/// value: it takes its share of the softmax. A row of length 0 gives zeros.
+/// value: it takes its share of the softmax. A row of length 0 gives zeros. Up to three places of
+/// the cache behind the last key are read and not used.
 struct DecodeAttentionArgs {
   int64_t rows = 0;
   HeadShape heads = {};  // head_dim 64, 128 or 256

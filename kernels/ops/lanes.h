@@ -31,6 +31,16 @@ PRIMERL_INLINE Lanes spread(float value) {
   return Lanes{value, value, value, value, value, value, value, value};
 }
 
+/// a * b + c, rounded once where the instruction set can. By name where bits must not hang on what
+/// a compiler fuses.
+PRIMERL_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
+#ifdef __FMA__
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 PRIMERL_INLINE float sum_of(Lanes v) {
   return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
 }

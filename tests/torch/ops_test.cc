@@ -255,14 +255,30 @@ TEST_P(Ops, AttentionBackwardIsTheSlopeOfForward) {
   }
 }
 
-TEST_P(Ops, ChunksOfAPromptChangeNoBit) {
-  Attention whole(ops_, {{4, 2, 32}, 140, 140}), last(ops_, {{4, 2, 32}, 140, 1});
-  const size_t width = whole.width(4);
-  std::copy(whole.q.end() - static_cast<std::ptrdiff_t>(width), whole.q.end(), last.q.begin());
-  whole.forward();
-  last.forward();
-  EXPECT_TRUE(std::equal(last.out.begin(), last.out.end(),
-                         whole.out.end() - static_cast<std::ptrdiff_t>(width)));
+// Engine and learner call it with other chunks, mates and heads.
+TEST_P(Ops, AQueryAndHeadAloneGetTheBitsTheyGetAmongOthers) {
+  for (const HeadShape heads : {HeadShape{1, 1, 8}, HeadShape{4, 2, 32}, HeadShape{3, 1, 40},
+                                HeadShape{5, 1, 64}, HeadShape{2, 2, 128}, HeadShape{6, 2, 256}})
+    for (const int32_t num_queries : {1, 3, 4, 17, 40}) {
+      Attention attention(ops_, {heads, 270, num_queries});
+      attention.forward();
+      const Floats out = attention.out, lse = attention.lse;
+      std::fill(attention.out.begin(), attention.out.end(), 0.0F);
+      for (int32_t i = 0; i < num_queries; ++i)
+        for (int32_t h = 0; h < heads.num_heads; ++h) {
+          AttentionArgs alone = attention.args();
+          AttentionSpan span = *alone.spans;
+          span.query_begin += i;
+          span.num_cached += i;
+          span.num_queries = 1;
+          alone.spans = &span;
+          alone.head_begin = h;
+          alone.head_end = h + 1;
+          ops_.attention(alone);
+        }
+      EXPECT_EQ(attention.out, out) << heads.head_dim << " channels, " << num_queries << " queries";
+      EXPECT_EQ(attention.lse, lse);
+    }
 }
 
 TEST_P(Ops, RotaryTurnsSomeChannelsAndLeavesTheRest) {

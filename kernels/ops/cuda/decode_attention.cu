@@ -54,11 +54,36 @@ __device__ __forceinline__ void finish(const DecodeAttentionArgs& args, int64_t 
   static_cast<T*>(args.out)[at * args.heads.head_dim + channel] = from_float<T>(out);
 }
 
+/// 16 bytes that nobody reads again soon.
+__device__ __forceinline__ uint4 load_once(const void* from) {
+  uint4 to;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+               : "l"(from)
+               : "memory");
+  return to;
+}
+template <class T>
+__device__ __forceinline__ Pack<T, kChannels> load_channels(const T* from) {
+  constexpr int kVectors = sizeof(T) * kChannels / sizeof(uint4);
+  Pack<T, kChannels> to;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    reinterpret_cast<uint4*>(&to)[i] = load_once(from + i * kVector<T>);
+  return to;
+}
+
+/// Blocks of a processor, whose keys in flight hide the latency of memory: these need 96 registers
+/// a thread, which five leave.
+template <int kDim, int kGroup>
+constexpr int kBlocksMin = kDim <= 128 && kGroup <= 2 ? 5 : 1;
+
 template <class T, int kDim, int kGroup>
-__global__ void __launch_bounds__(kThreads) decode_kernel(DecodeAttentionArgs args) {
+__global__ void __launch_bounds__(kThreads, (kBlocksMin<kDim, kGroup>))
+    decode_kernel(DecodeAttentionArgs args) {
   constexpr int kLanes = kDim / kChannels, kTeams = kThreads / kLanes;
   constexpr int kKeys = kGroup >= 8 ? 2 : kAlign;  // of a team and turn
-  __shared__ float queries[kGroup][kDim];
+  constexpr int kTurn = kTeams * kKeys;
   __shared__ float sums[kTeams][kGroup][kDim];
   __shared__ PartStats stats[kTeams][kGroup];
   const int team = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
@@ -67,19 +92,39 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeAttentionArgs ar
   const int kv_head = blockIdx.y / tiles, tile = blockIdx.y % tiles;
   const int first_head = kv_head * group + tile * kGroup;
   const int count = min(kGroup, group - tile * kGroup);
-  const int64_t q_begin = (static_cast<int64_t>(blockIdx.x) * num_heads + first_head) * kDim;
-  for (int i = threadIdx.x; i < kGroup * kDim; i += kThreads) {
-    const float q = i < count * kDim ? to_float(static_cast<const T*>(args.q)[q_begin + i]) : 0.0F;
-    queries[i / kDim][i % kDim] = q * (args.scale * kLog2E);
-  }
-  __syncthreads();
 
   const DecodeRange range = range_of(args, kTeams * kAlign);
+  const int begin = range.begin + team * kKeys;
   const int32_t* table = args.block_table + blockIdx.x * args.table_stride;
   const int size = args.cache.block_size, shift = __ffs(size) - 1;
   const int64_t offset = kv_head * args.cache.head_stride + lane * kChannels;
   const T* keys = static_cast<const T*>(args.cache.keys) + offset;
   const T* values = static_cast<const T*>(args.cache.values) + offset;
+  // The table is asked a turn ahead. Keys of a turn lie in one block of the cache: those beyond the
+  // last are read and not used.
+  int block = begin < range.end ? table[begin >> shift] : 0;
+  Pack<T, kChannels> key[kKeys], value[kKeys];
+  const auto fetch = [&](int t) {
+    const int64_t at = block * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) key[k] = load_channels(keys + at + k * args.cache.row_stride);
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k)
+      value[k] = load_channels(values + at + k * args.cache.row_stride);
+    if (t + kTurn < range.end) block = table[(t + kTurn) >> shift];
+  };
+
+  float query[kGroup][kChannels] = {};
+  const T* q = static_cast<const T*>(args.q) + lane * kChannels +
+               (static_cast<int64_t>(blockIdx.x) * num_heads + first_head) * kDim;
+#pragma unroll
+  for (int g = 0; g < kGroup; ++g)
+    if (g < count) load(q + g * kDim, query[g]);
+#pragma unroll
+  for (int g = 0; g < kGroup; ++g)
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) query[g][c] *= args.scale * kLog2E;
+
   // Lanes of other teams may be at another turn.
   const unsigned mates = kLanes == kWarp ? kAllLanes
                                          : ((1U << (kLanes % kWarp)) - 1U)
@@ -88,34 +133,24 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeAttentionArgs ar
   float largest[kGroup], total[kGroup] = {};
 #pragma unroll
   for (int g = 0; g < kGroup; ++g) largest[g] = kLowest;
-  for (int t = range.begin + team * kKeys; t < range.end; t += kTeams * kKeys) {
-    const int64_t at =
-        table[t >> shift] * args.cache.block_stride + (t & (size - 1)) * args.cache.row_stride;
-    Pack<T, kChannels> key[kKeys], value[kKeys];
-    bool is_seen[kKeys];
-#pragma unroll
-    for (int k = 0; k < kKeys; ++k) {
-      is_seen[k] = t + k < range.end && t + k >= range.lowest;
-      if (!is_seen[k]) continue;
-      const int64_t row = at + k * args.cache.row_stride;
-      key[k] = *reinterpret_cast<const Pack<T, kChannels>*>(keys + row);
-      value[k] = *reinterpret_cast<const Pack<T, kChannels>*>(values + row);
-    }
+  for (int t = begin; t < range.end; t += kTurn) {
+    fetch(t);
     float scores[kKeys][kGroup] = {};
 #pragma unroll
     for (int k = 0; k < kKeys; ++k)
-      if (is_seen[k])
 #pragma unroll
-        for (int g = 0; g < kGroup; ++g)
+      for (int g = 0; g < kGroup; ++g)
 #pragma unroll
-          for (int c = 0; c < kChannels; ++c)
-            scores[k][g] += to_float(key[k].at[c]) * queries[g][lane * kChannels + c];
+        for (int c = 0; c < kChannels; ++c) scores[k][g] += to_float(key[k].at[c]) * query[g][c];
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2)
 #pragma unroll
       for (int k = 0; k < kKeys; ++k)
 #pragma unroll
         for (int g = 0; g < kGroup; ++g) scores[k][g] += __shfl_xor_sync(mates, scores[k][g], step);
+    bool is_seen[kKeys];
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) is_seen[k] = t + k < range.end && t + k >= range.lowest;
 #pragma unroll
     for (int g = 0; g < kGroup; ++g) {
       float most = largest[g];
@@ -246,6 +281,7 @@ const char* fault_of(const DecodeAttentionArgs& args) {
   if (!are_multiples || !are_aligned(static_cast<const std::byte*>(cache.keys),
                                      static_cast<const std::byte*>(cache.values)))
     return "the cache must be aligned to 16 bytes, its strides multiples of 8 elements";
+  if (!are_aligned(static_cast<const std::byte*>(args.q))) return "q must be aligned to 16 bytes";
   if (args.num_splits < 1 || args.num_splits > kSplitsMax) return "num_splits must be from 1 to 64";
   if (args.num_splits > 1 && args.workspace == nullptr)
     return "more than one split needs a workspace";

@@ -1,7 +1,7 @@
 // Sampling of rows that nothing is cut from, each by several blocks: the greatest logit of each
-// part of a row, then the mass of each part, then a block a row that finds the part of the draw and
-// in it the token. Masses are whole numbers, so that parts change no token; sums of floats, which
-// only the log-probability has, are added part by part.
+// part of a row, then the mass of each part and warp, then a block a row that finds the range of
+// the draw and in it the token. Masses are whole numbers, so that parts change no token; sums of
+// floats, which only the log-probability has, are added part by part.
 #include <climits>
 
 #include "kernels/ops/cuda/sampler.cuh"
@@ -15,20 +15,25 @@ constexpr int kPartWarps = kPartThreads / kWarp;
 
 struct RowPart {
   Mass mass;
+  Mass of_warps[kPartWarps];
   float sum;
   float largest;
   int best;  // the first id of the greatest logit of the row; INT_MAX: none
   int unused;
 };
 
+/// Ids of a warp: a row is cut into kParts parts, these into a range for each warp.
+__device__ __forceinline__ int range_size(int size) {
+  constexpr int kRanges = kParts * kPartWarps;
+  return (size + kRanges * kWarp - 1) / (kRanges * kWarp) * kWarp;
+}
 /// This thread's walk over its part: ids first, first + 32, ... below end, of its warp's range.
 struct PartWalk {
   int first;
   int end;
 };
 __device__ __forceinline__ PartWalk walk_of(int size, int part) {
-  constexpr int kRanges = kParts * kPartWarps;
-  const int per_warp = (size + kRanges * kWarp - 1) / (kRanges * kWarp) * kWarp;
+  const int per_warp = range_size(size);
   const int begin = (part * kPartWarps + static_cast<int>(threadIdx.x) / kWarp) * per_warp;
   return {begin + static_cast<int>(threadIdx.x) % kWarp, min(begin + per_warp, size)};
 }
@@ -110,42 +115,38 @@ __global__ void __launch_bounds__(kPartThreads) part_sums_kernel(SampleArgs args
   part.sum = sum;
   part.mass = mass;
   part.best = best;
+  for (int i = 0; i < kPartWarps; ++i) part.of_warps[i] = masses[i];
 }
 
-/// The first id of the part at which the mass by rising id is beyond `left`; one block.
+/// The first id from `begin` on at which the mass by rising id is beyond `left`; one block, each
+/// thread some ids in a row. There is one below `end`.
 template <class T>
-__device__ int draw_in_part(const T* logits, const PartWalk& walk, float inverse, float largest,
-                            Mass left) {
-  __shared__ Mass masses[kPartWarps];
+__device__ int draw_in_range(const T* logits, int begin, int end, float inverse, float largest,
+                             Mass left) {
+  __shared__ Mass of_warps[kPartWarps];
   __shared__ int chosen;
   const auto mass_at = [&](int i) {
     return mass_of(exp_of(__fmaf_rn(to_float(logits[i]), inverse, -largest)));
   };
-  Mass mass = 0;
-#pragma unroll 8
-  for (int i = walk.first; i < walk.end; i += kWarp) mass += mass_at(i);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+  const int per_thread = (end - begin + kPartThreads - 1) / kPartThreads;
+  const int first = begin + thread * per_thread, last = min(first + per_thread, end);
+  Mass own = 0;
+#pragma unroll 4
+  for (int i = first; i < last; ++i) own += mass_at(i);
+  Mass until = own;  // of the warp's lanes up to this one
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) mass += __shfl_xor_sync(kAllLanes, mass, step);
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  if (lane == 0) masses[warp] = mass;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const Mass other = __shfl_up_sync(kAllLanes, until, step);
+    if (lane >= step) until += other;
+  }
+  if (lane == kWarp - 1) of_warps[warp] = until;
   __syncthreads();
-  int chosen_warp = 0;
-  for (; left >= masses[chosen_warp]; ++chosen_warp) left -= masses[chosen_warp];
-  if (warp == chosen_warp) {
-    for (int first = walk.first - lane; first < walk.end; first += kWarp) {
-      Mass until = first + lane < walk.end ? mass_at(first + lane) : 0;  // with this lane's own
-#pragma unroll
-      for (int step = 1; step < kWarp; step *= 2) {
-        const Mass other = __shfl_up_sync(kAllLanes, until, step);
-        if (lane >= step) until += other;
-      }
-      const unsigned beyond = __ballot_sync(kAllLanes, until > left);
-      if (beyond != 0) {
-        if (lane == 0) chosen = first + __ffs(static_cast<int>(beyond)) - 1;
-        break;
-      }
-      left -= __shfl_sync(kAllLanes, until, kWarp - 1);
-    }
+  for (int i = 0; i < warp; ++i) until += of_warps[i];
+  if (until - own <= left && left < until) {  // true of one thread
+    int i = first;
+    for (Mass before = until - own + mass_at(i); before <= left; before += mass_at(i)) ++i;
+    chosen = i;
   }
   __syncthreads();
   return chosen;
@@ -188,7 +189,11 @@ __global__ void __launch_bounds__(kPartThreads) part_draw_kernel(SampleArgs args
   Mass left = wanted < total ? wanted : total - 1;
   int part = 0;
   for (; left >= parts[part].mass; ++part) left -= parts[part].mass;
-  const int chosen = draw_in_part(logits, walk_of(size, part), inverse, largest, left);
+  int range = part * kPartWarps;
+  for (const Mass* mass = parts[part].of_warps; left >= *mass; ++mass, ++range) left -= *mass;
+  const int size_of_range = range_size(size), begin = range * size_of_range;
+  const int chosen =
+      draw_in_range(logits, begin, min(begin + size_of_range, size), inverse, largest, left);
   if (threadIdx.x != 0) return;
   args.tokens[row] = chosen;
   args.logprobs[row] = __fmaf_rn(to_float(logits[chosen]), inverse, -log_normalizer);
