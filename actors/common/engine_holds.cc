@@ -38,6 +38,12 @@ std::optional<Time> EngineHolds::next_end() const {
   return next;
 }
 
+std::vector<EngineHolder> EngineHolds::holders(Time now) const {
+  std::vector<EngineHolder> holders;
+  for (const auto& [owner, end] : ends_) holders.push_back({owner, end - now});
+  return holders;
+}
+
 std::string EngineHolds::owners() const {
   std::vector<std::string> names;
   for (const auto& [owner, end] : ends_) names.push_back(owner);

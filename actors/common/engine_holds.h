@@ -13,6 +13,7 @@
 
 #include "graph/base/clock.h"
 #include "graph/base/result.h"
+#include "kernels/engine/engine.h"
 
 namespace primerl {
 
@@ -35,6 +36,8 @@ class EngineHolds {
 
   bool is_held() const { return !ends_.empty(); }
   std::optional<Time> next_end() const;
+  /// With the rest of their leases, in order.
+  std::vector<EngineHolder> holders(Time now) const;
   /// "operator, sync".
   std::string owners() const;
 

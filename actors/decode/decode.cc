@@ -103,10 +103,11 @@ Status Decode::on_abort(const Abort& abort) {
 }
 
 Status Decode::on_hold(const EngineHold& hold) {
-  if (hold.lease == Duration())
-    holds_.let_go(hold.owner);
-  else
+  if (hold.lease != Duration())
     RETURN_IF_ERROR(holds_.hold(hold.owner, hold.lease, services().now()));
+  else if (!holds_.let_go(hold.owner) && services().delivery().sender.is_none())
+    // A person is told; for an actor whose lease has ended all is as it wants it.
+    return error(Code::kNotFound, "'{}' holds nothing", hold.owner);
   obey_holds();
   return ok();
 }
@@ -135,6 +136,7 @@ void Decode::obey_holds() {
   else
     services().cancel_timer("hold");
   engine_->set_paused(holds_.is_held());
+  engine_->show_holders(holds_.holders(now));
   if (holds_.is_held() == held_since_.has_value()) return;
   if (holds_.is_held()) {
     held_since_ = now;

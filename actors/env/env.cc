@@ -29,7 +29,8 @@ Contract Env::contract() {
               "again from its first turn")
       .option("text_bytes_max", &EnvOptions::text_bytes_max,
               between(1, int64_t{64} << 20) | unit("bytes"),
-              "longest answer of the environment; a longer one ends its rollout as truncated")
+              "longest answer of the environment; a longer one ends its rollout as truncated, a "
+              "longer prompt is a task that failed")
       .in("action", &Env::on_action, "what the policy said in one turn",
           refuse_with(&Env::refuse_action))
       .out("task", &Env::task_, "something to solve", recorded(), work_burst(1))
@@ -47,7 +48,8 @@ Contract Env::contract() {
       // What an environment keeps is not saved: it follows from the task and all actions so far.
       .state([](auto& f) {
         f("consumed", &Env::consumed_)("next_ordinal", &Env::next_ordinal_)(
-            "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_);
+            "num_task_faults", &Env::num_task_faults_)("worlds", &Env::worlds_)("is_draining",
+                                                                                &Env::is_draining_);
       });
 }
 
@@ -75,6 +77,9 @@ Result<bool> Env::work() {
   const uint64_t ordinal = consumed_.next_free(next_ordinal_);
   next_ordinal_ = ordinal + 1;
   auto task = task_of(ordinal);
+  if (task.ok() && std::cmp_greater(task->prompt.size(), options_.text_bytes_max))
+    task = error(Code::kExhausted, "the prompt of task {} has {} bytes, text_bytes_max is {}",
+                 ordinal, task->prompt.size(), options_.text_bytes_max);
   if (!task.ok()) {
     services().count("task_faults", 1);
     if (++num_task_faults_ < options_.task_faults_max) return true;
@@ -89,7 +94,10 @@ Result<bool> Env::work() {
 
 Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played) {
   ASSIGN_OR_RETURN(const auto task, task_of(action.ordinal));
-  ASSIGN_OR_RETURN(auto step, Worlds::play(played, [&] { return environment_->begin(task); }));
+  // The time that a call may take begins anew with each: a lost world is played again in many.
+  const auto alive = [this] { (void)services().progress(); };
+  ASSIGN_OR_RETURN(auto step, Worlds::play(
+                                  played, [&] { return environment_->begin(task); }, alive));
   if (step.done && reward_ != nullptr) {
     ASSIGN_OR_RETURN(step.reward, reward_->score(task, played.texts, step.reward));
   }
@@ -101,7 +109,15 @@ Result<EnvironmentStep> Env::judge(const Action& action, Worlds::Played& played)
   return step;
 }
 
+/// Rollout has dropped, or drops now, all that is in flight: no action is worth a call any more.
+/// The end of a run waits for the calls that are out, and not for those that wait behind them.
+Status Env::drain() {
+  is_draining_ = true;
+  return ok();
+}
+
 Status Env::on_action(const Action& action) {
+  if (is_draining_) return ok();
   if (action.texts.empty() || action.first_turn < 0 ||
       action.turn + 1 != action.first_turn + static_cast<int64_t>(action.texts.size()))
     return error(Code::kInvalid, "an action of turn {} has {} texts from turn {} on", action.turn,

@@ -26,7 +26,7 @@ namespace primerl {
 struct EnvOptions {
   int64_t task_faults_max = 100;              // tasks in a row that may fail before the node does
   int64_t worlds_max = 1024;                  // trajectories whose worlds are kept between turns
-  int64_t text_bytes_max = int64_t{4} << 20;  // of one answer of the environment
+  int64_t text_bytes_max = int64_t{4} << 20;  // of one answer of the environment, or one prompt
 };
 
 class Env final : public Actor {
@@ -40,6 +40,7 @@ class Env final : public Actor {
 
   Status start(Resources& resources) override;
   Result<bool> work() override;
+  Status drain() override;
 
  private:
   Status on_action(const Action& action);
@@ -57,7 +58,8 @@ class Env final : public Actor {
   std::unique_ptr<Reward> reward_;  // null: the environment's own counts
   uint64_t next_ordinal_ = 0;
   int64_t num_task_faults_ = 0;  // in a row
-  Worlds worlds_;                // die before their environment
+  bool is_draining_ = false;
+  Worlds worlds_;  // die before their environment
   Out<Task> task_;
   Out<Observation> observation_;
 };

@@ -25,7 +25,8 @@ Worlds::Played* Worlds::add(const Action& action, size_t worlds_max) {
 }
 
 Result<EnvironmentStep> Worlds::play(Played& played,
-                                     const std::function<Result<std::unique_ptr<World>>()>& begin) {
+                                     const std::function<Result<std::unique_ptr<World>>()>& begin,
+                                     const std::function<void()>& before_call) {
   CHECK(!played.texts.empty(), "a world without an action was played");
   size_t first = played.texts.size() - 1;
   if (played.world == nullptr) {
@@ -33,12 +34,14 @@ Result<EnvironmentStep> Worlds::play(Played& played,
     first = 0;
   }
   for (size_t turn = first; turn + 1 < played.texts.size(); ++turn) {
+    before_call();
     ASSIGN_OR_RETURN(const auto step, played.world->step(played.texts[turn]));
     if (step.done)
       return error(Code::kInvalid, "the environment ended after turn {} of {} that are known",
                    turn + 1, played.texts.size())
           .note("an environment does the same for the same actions");
   }
+  before_call();
   return played.world->step(played.texts.back());
 }
 

@@ -38,9 +38,11 @@ class Worlds {
   void forget(uint64_t trajectory) { played_.erase(trajectory); }
   size_t size() const { return played_.size(); }
 
-  /// Plays the last action of `played`, in a world that `begin` makes where there is none.
+  /// Plays the last action of `played`, in a world that `begin` makes where there is none: all
+  /// actions then. `before_call` is called before each call of the world.
   static Result<EnvironmentStep> play(Played& played,
-                                      const std::function<Result<std::unique_ptr<World>>()>& begin);
+                                      const std::function<Result<std::unique_ptr<World>>()>& begin,
+                                      const std::function<void()>& before_call);
 
   template <class F>
   static void fields(F& f) {

@@ -86,6 +86,8 @@ class Rollout final : public Actor {
   int64_t turn_tokens_max(const Trajectory& trajectory) const;
   void send_request(Place place);
   void take_tokens(Place place, const Completion& completion);
+  /// From now on its environment has the time of so many calls.
+  void begin_environment_time(Place place, int64_t num_calls);
   /// Tells its environment the turns that it does not know yet; later, when there is none now.
   void send_action(Place place);
   /// The rollout needs its environment no more.

@@ -150,9 +150,15 @@ void Rollout::take_tokens(Place place, const Completion& completion) {
   trajectory.is_truncated = completion.end == FinishReason::kLength;
   member.texts.push_back(std::move(*text));
   member.state = Member::State::kActing;
-  member.environment_deadline = services().now() + tenant().environment_timeout;
-  watch(place);
+  begin_environment_time(place, 1);
   send_action(place);
+}
+
+void Rollout::begin_environment_time(Place place, int64_t num_calls) {
+  Member& member = member_at(place);
+  unwatch(place);
+  member.environment_deadline = services().now() + tenant().environment_timeout * num_calls;
+  watch(place);
 }
 
 void Rollout::send_action(Place place) {
@@ -176,6 +182,8 @@ void Rollout::send_action(Place place) {
   member.told_from = action.first_turn;
   action.texts.assign(member.texts.begin() + action.first_turn, member.texts.end());
   action.is_truncated = trajectory.is_truncated;
+  // Sent again, it is played again: a call for each turn.
+  begin_environment_time(place, static_cast<int64_t>(action.texts.size()));
   action.ended = environments_.take_ended(member.environment);
   auto options = mine();
   options.target = member.environment;

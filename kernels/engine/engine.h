@@ -137,6 +137,12 @@ struct EngineState {
 inline constexpr std::string_view kLeaseEnded =
     "its lease ended before anybody took its prefilled prompt over";
 
+/// Who makes an engine stand still, and how long yet.
+struct EngineHolder {
+  std::string owner;
+  Duration left;
+};
+
 class Engine : public Resource {
  public:
   static constexpr std::string_view kResourceKind = "engine";
@@ -181,6 +187,8 @@ class Engine : public Resource {
   /// same again changes nothing. The engines of actors can (pausable_engine.h); any other must not
   /// be asked to stand still.
   virtual void set_paused(bool is_paused);
+  /// Who makes it stand still, for whoever looks on. Changes nothing.
+  virtual void show_holders(const std::vector<EngineHolder>& holders) { (void)holders; }
 
   /// The tensors apply() takes, for the handshake with the weight channel; empty: not known before
   /// it looks.

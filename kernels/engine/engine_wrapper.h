@@ -30,6 +30,9 @@ class EngineWrapper : public Engine {
     return engine_->apply_prepared(snapshot);
   }
   void set_paused(bool is_paused) override { engine_->set_paused(is_paused); }
+  void show_holders(const std::vector<EngineHolder>& holders) override {
+    engine_->show_holders(holders);
+  }
   WeightManifest manifest() const override { return engine_->manifest(); }
   KvEvents take_kv_events() override { return engine_->take_kv_events(); }
   EngineState state() const override { return engine_->state(); }

@@ -51,8 +51,6 @@ Result<Json> ask_for_hold(const std::filesystem::path& folder, const PauseArgume
   if (!answer.ok())
     return Error(answer.error())
         .while_doing(fmt::format("asking the run in '{}'", folder.string()));
-  if (const std::string why = text_member(*answer, "error"); !why.empty())
-    return error(Code::kUnavailable, "{}", why);
   return answer;
 }
 
@@ -68,7 +66,8 @@ std::vector<std::string> names_in(const Json& answer, std::string_view key) {
 /// What the engines said. Refused by some: exit code 1, and the others obey.
 int show_answer(const Json& answer, const PauseArguments& arguments, Duration lease) {
   const bool lets_go = lease == Duration();
-  const auto obeyed = names_in(answer, "obeyed"), late = names_in(answer, "late");
+  const auto obeyed = names_in(answer, "obeyed"), late = names_in(answer, "late"),
+             unheld = names_in(answer, "unheld"), holders = names_in(answer, "holders");
   if (arguments.json) {
     print_json(answer);
   } else {
@@ -77,6 +76,11 @@ int show_answer(const Json& answer, const PauseArguments& arguments, Duration le
                                        fmt::join(obeyed, ", "))
                          : fmt::format("paused for {} by '{}': {}\n", to_string(lease),
                                        arguments.owner, fmt::join(obeyed, ", ")));
+    if (!unheld.empty())
+      print_text(fmt::format("'{}' holds nothing: {}\n", arguments.owner, fmt::join(unheld, ", ")));
+    if (!unheld.empty() && obeyed.empty() && !holders.empty())
+      print_text(fmt::format("held by '{}': --owner NAME lets go of what is theirs\n",
+                             fmt::join(holders, "', '")));
     if (!late.empty())
       print_text(fmt::format("not answered yet, obeys at the end of its step: {}\n",
                              fmt::join(late, ", ")));
@@ -102,13 +106,16 @@ int run_pause(const PauseArguments& arguments, bool lets_go) {
   if (!fits.ok()) return fail(fits.error(), kExitBadCommandLine);
   const auto answer = ask_for_hold(run_path(arguments.run), arguments, lease);
   if (!answer.ok()) return fail(answer.error(), exit_code_of(answer.error()));
+  if (const std::string why = text_member(*answer, "error"); !why.empty())
+    return fail(error(Code::kUnavailable, "{}", why),
+                answer->find("is_bad") != nullptr ? kExitBadCommandLine : kExitFailed);
   return show_answer(*answer, arguments, lease);
 }
 
 void declare_common(Arguments& flags, PauseArguments& arguments) {
   flags.positional(arguments.run, "RUN", "a run folder; default runs/latest", false);
   flags.text(arguments.owner, "--owner", "NAME", "who holds the engines; default operator");
-  flags.text(arguments.tenant, "--tenant", "NAME", "only engines that are this tenant's alone");
+  flags.text(arguments.tenant, "--tenant", "NAME", "only engines that no other tenant uses");
   flags.flag(arguments.json, "--json", "prints JSON");
 }
 

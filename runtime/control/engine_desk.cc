@@ -17,8 +17,23 @@ std::vector<InstanceId> EngineDesk::engines_of(TenantSlot tenant) const {
   return engines;
 }
 
-void EngineDesk::refuse(const std::string& id, const std::string& why) {
-  answer_(id, Json::object().set("error", why));
+void EngineDesk::refuse(const std::string& id, const std::string& why, bool is_bad) {
+  Json answer = Json::object().set("error", why);
+  if (is_bad) answer.set("is_bad", true);
+  answer_(id, answer);
+}
+
+std::string EngineDesk::why_no_engine(TenantSlot tenant) const {
+  if (tenant.is_none()) return "the run has no engine: no actor of it takes an EngineHold";
+  std::vector<std::string> engines, tenants;
+  for (const InstanceId engine : engines_of({})) engines.push_back(plan_.instance(engine).name);
+  for (const Tenant& each : plan_.tenants) tenants.push_back(each.name);
+  return fmt::format(
+      "tenant '{}' has no engine of its own: {} serve{} all tenants ({}); without --tenant "
+      "{} stand{} still for all of them",
+      plan_.tenants[tenant.index()].name, fmt::join(engines, ", "), engines.size() == 1 ? "s" : "",
+      fmt::join(tenants, ", "), engines.size() == 1 ? "it" : "they",
+      engines.size() == 1 ? "s" : "");
 }
 
 void EngineDesk::ask(const std::string& id, const Json& content, const std::string& why_not,
@@ -38,18 +53,17 @@ void EngineDesk::ask(const std::string& id, const Json& content, const std::stri
     if (found == plan_.tenants.end()) {
       std::vector<std::string> names;
       for (const Tenant& each : plan_.tenants) names.push_back(each.name);
-      return refuse(id, fmt::format("the run has no tenant {}; its tenants are {}", tenant->dump(),
-                                    fmt::join(names, ", ")));
+      return refuse(id,
+                    fmt::format("the run has no tenant '{}'; its tenants are {}",
+                                tenant->is_string() ? tenant->as_string() : tenant->dump(),
+                                fmt::join(names, ", ")),
+                    true);
     }
-    hold.tenant = found->slot;
+    // Of a run with one tenant every engine is hers.
+    if (plan_.tenants.size() > 1) hold.tenant = found->slot;
   }
   const auto engines = engines_of(hold.tenant);
-  if (engines.empty())
-    return refuse(id, hold.tenant.is_none()
-                          ? "the run has no engine: no actor of it takes an EngineHold"
-                          : fmt::format("tenant '{}' has no engine of her own; without --tenant "
-                                        "all engines are meant",
-                                        plan_.tenants[hold.tenant.index()].name));
+  if (engines.empty()) return refuse(id, why_no_engine(hold.tenant), true);
   if (open_.size() >= kOpenMax)
     return refuse(id, fmt::format("{} questions wait for the engines' answers already; ask again "
                                   "when they have come",
@@ -60,6 +74,7 @@ void EngineDesk::ask(const std::string& id, const Json& content, const std::stri
   question.asked = hold;
   question.at = now;
   question.waits_for.insert(engines.begin(), engines.end());
+  if (owners_.size() < kOwnersMax) owners_.insert(hold.owner);
   if (hold.lease == Duration())
     std::erase_if(holds_, [&hold](const auto& each) {
       return each.first.first == hold.owner &&
@@ -80,6 +95,9 @@ void EngineDesk::handle(ProcessId from, const HoldAnswered& answered) {
   if (answered.text.empty()) {
     question.obeyed.insert(engine);
     note(question);
+  } else if (question.asked.lease == Duration() &&
+             answered.code == static_cast<uint8_t>(Code::kNotFound)) {
+    question.unheld.insert(engine);
   } else {
     question.refused.emplace_back(engine, answered.text);
   }
@@ -93,6 +111,7 @@ void EngineDesk::note(const Question& question) {
   const HoldEngines& asked = question.asked;
   if (asked.lease == Duration()) return;
   const Holder holder{asked.owner, asked.tenant};
+  std::erase_if(holds_, [&question](const auto& each) { return each.second <= question.at; });
   if (holds_.size() >= kHoldsMax && !holds_.contains(holder)) return;
   holds_.insert_or_assign(holder, question.at + asked.lease);
 }
@@ -106,10 +125,14 @@ void EngineDesk::close(const Question& question) {
   Json refused = Json::array();
   for (const auto& [engine, why] : question.refused)
     refused.push_back(Json::object().set("engine", plan_.instance(engine).name).set("why", why));
+  std::vector<std::string> holders;
+  for (const HoldPicture& hold : holds(question.at)) holders.push_back(hold.owner);
   answer_(question.id, Json::object()
                            .set("obeyed", names(question.obeyed))
+                           .set("unheld", names(question.unheld))
                            .set("refused", std::move(refused))
-                           .set("late", names(question.waits_for)));
+                           .set("late", names(question.waits_for))
+                           .set("holders", Json::list(holders)));
 }
 
 void EngineDesk::tick(Time now) {
@@ -121,12 +144,11 @@ void EngineDesk::tick(Time now) {
 }
 
 void EngineDesk::process_back(ProcessId process, Time now) {
-  std::erase_if(holds_, [now](const auto& each) { return each.second <= now; });
-  for (const auto& [holder, until] : holds_) {
+  for (const HoldPicture& lasting : holds(now)) {
     HoldEngines hold;
-    hold.owner = holder.first;
-    hold.tenant = holder.second;
-    hold.lease = until - now;
+    hold.owner = lasting.owner;
+    hold.tenant = lasting.tenant;
+    hold.lease = lasting.until - now;
     for (const InstanceId engine : engines_of(hold.tenant)) {
       if (plan_.process_of(engine) != process) continue;
       send_(process, Payload::of(hold));
@@ -135,16 +157,33 @@ void EngineDesk::process_back(ProcessId process, Time now) {
   }
 }
 
+void EngineDesk::heard(ProcessId from, const std::vector<EngineUse>& engines, Time now) {
+  if (engines.empty()) return;  // they are not made yet
+  auto& owners = reported_[from];
+  owners.clear();
+  for (const EngineUse& engine : engines)
+    for (const HolderReport& holder : engine.holders) {
+      Time& until = owners[holder.owner];
+      until = std::max(until, now + Duration::nanoseconds(holder.left_ns));
+    }
+}
+
 void EngineDesk::end(const std::string& why) {
   holds_.clear();
   for (const auto& [number, question] : std::exchange(open_, {})) refuse(question.id, why);
 }
 
-std::vector<HoldPicture> EngineDesk::holds(Time now) {
-  std::erase_if(holds_, [now](const auto& each) { return each.second <= now; });
+std::vector<HoldPicture> EngineDesk::holds(Time now) const {
+  auto all = holds_;
+  for (const auto& [process, owners] : reported_)
+    for (const auto& [owner, until] : owners)
+      if (!owners_.contains(owner)) {
+        Time& latest = all[{owner, TenantSlot()}];
+        latest = std::max(latest, until);
+      }
   std::vector<HoldPicture> pictures;
-  for (const auto& [holder, until] : holds_)
-    pictures.push_back({holder.first, holder.second, until});
+  for (const auto& [holder, until] : all)
+    if (until > now) pictures.push_back({holder.first, holder.second, until});
   return pictures;
 }
 

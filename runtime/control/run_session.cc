@@ -120,6 +120,8 @@ void RunSession::handle(const ControlEvent& event) {
   if (coordination_.ok())
     coordination_ = coordinator_->handle(event.peer, event.message, steady_now());
   if (const auto* held = as_if<HoldAnswered>(event.message)) desk_.handle(event.peer, *held);
+  if (const auto* beat = as_if<Heartbeat>(event.message))
+    desk_.heard(event.peer, beat->engine_uses, steady_now());
   if (as_if<GroupsReady>(event.message) != nullptr) desk_.process_back(event.peer, steady_now());
   if (const auto* line = as_if<LogLine>(event.message)) show_log(event.peer, *line);
   if (as_if<FirstToken>(event.message) != nullptr) note_first_token();

@@ -51,6 +51,11 @@ class CafExecutor::Core final : private CellOwner {
 
  private:
   enum class Phase { kNew, kRunning, kDraining, kEnding, kEnded };
+  /// The step of a group that follows a record, and since when it has shown no sign of life.
+  struct FollowedStep {
+    uint64_t num_steps = 0, num_progress = 0;
+    Time since;
+  };
 
   // caf_executor.cc
   Status make_shared_resources();
@@ -65,11 +70,12 @@ class CafExecutor::Core final : private CellOwner {
 
   // caf_watch.cc: on the timer thread
   void watch();
-  void watch_handlers(Time now);
+  void watch_handlers(Time now, bool is_draining);
   void watch_stall(Time now);
   void watch_record(Time now);
+  Error stuck_in_record(const GroupView& view, Duration lasts) const;
   void watch_drain(Time now);
-  void abandon(GroupCell& cell, const GroupView& view, Time now);
+  void abandon(GroupCell& cell, const GroupView& view, Time now, bool is_draining);
   Duration handler_limit(const ActorGroup& group) const;
 
   // caf_remote.cc
@@ -144,6 +150,7 @@ class CafExecutor::Core final : private CellOwner {
   Time last_activity_;
   Time last_change_;
   DrainDetector drain_;
+  std::map<GroupId, FollowedStep> followed_;
   std::map<TenantSlot, int64_t> num_abandoned_;  // none: shared by all tenants
 };
 

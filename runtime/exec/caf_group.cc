@@ -100,13 +100,17 @@ void GroupCell::cut(uint64_t number) {
   order(kCut);
 }
 
-void GroupCell::set_aside(TenantSlot tenant, bool is_stuck) {
+void GroupCell::set_aside(TenantSlot tenant) {
   {
     const std::lock_guard lock(mutex_);
     set_aside_.insert(tenant);
-    is_stuck_ = is_stuck_ || is_stuck;
   }
   order(kAside);
+}
+
+void GroupCell::refuse() {
+  const std::lock_guard lock(mutex_);
+  is_stuck_ = true;
 }
 
 Status GroupCell::command(const ActorCommand& command) {
@@ -328,7 +332,7 @@ bool GroupCell::run_apart(uint32_t generation, Time now) {
     is_in_handler_ = !is_refused;
   }
   if (is_refused) {
-    group_.fail_step(error(Code::kCancelled, "the tenant was set aside"));
+    group_.fail_step(error(Code::kCancelled, "its handlers are stuck"));
     group_.complete_step(clock_.now());
     return true;
   }

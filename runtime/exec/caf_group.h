@@ -94,9 +94,10 @@ class GroupCell final : public GroupExecutor {
   void resume(std::span<const PeerChange> changes);
   /// Takes part in cut `number`, between two steps; not while it follows a record.
   void cut(uint64_t number);
-  /// The group's actors of `tenant`, which failed, drain. With `is_stuck` what still comes to them
-  /// is refused without running a handler.
-  void set_aside(TenantSlot tenant, bool is_stuck = false);
+  /// The group's actors of `tenant`, which failed, drain.
+  void set_aside(TenantSlot tenant);
+  /// Its handlers get stuck: messages that still come are refused without running one.
+  void refuse();
   /// In order, and before every order given later. kExhausted when kCommandsMax wait.
   Status command(const ActorCommand& command);
   /// True when a handler was running and the cell is free for a new actor. Then: adopt,

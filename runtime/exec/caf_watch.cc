@@ -27,7 +27,7 @@ void CafExecutor::Core::watch() {
     return;
   }
   if (!is_live) return watch_record(now);
-  watch_handlers(now);
+  watch_handlers(now, phase == Phase::kDraining);
   watch_stall(now);
   if (phase == Phase::kDraining) watch_drain(now);
 }
@@ -42,7 +42,7 @@ Duration CafExecutor::Core::handler_limit(const ActorGroup& group) const {
   return plan.tenants.empty() ? Duration::forever() : limit;
 }
 
-void CafExecutor::Core::watch_handlers(Time now) {
+void CafExecutor::Core::watch_handlers(Time now, bool is_draining) {
   for (auto* cell : here_) {
     const auto view = cell->group().view();
     const bool is_apart = cell->group().may_run_apart();
@@ -51,11 +51,12 @@ void CafExecutor::Core::watch_handlers(Time now) {
     // A work turn has no message to refuse: the stall report names it.
     if (!is_apart || !view.is_running || view.handling.is_none()) continue;
     if (now - handler_watch_.last_activity(view.group) > handler_limit(cell->group()))
-      abandon(*cell, view, now);
+      abandon(*cell, view, now, is_draining);
   }
 }
 
-void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now) {
+void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now,
+                                bool is_draining) {
   const Plan& plan = *setup_.plan;
   // Threads that are stuck are counted for each tenant: what one may lose is no one else's.
   const TenantSlot tenant = counted_tenant(plan, cell.group().id());
@@ -67,14 +68,27 @@ void CafExecutor::Core::abandon(GroupCell& cell, const GroupView& view, Time now
               "already",
               cell.group().name(), to_string(now - view.running_since), num_abandoned)
             .note("[graph] abandoned_max says how many may be");
-    if (tenant.is_none()) return end(RunEnd::kFailed, why);
-    cell.set_aside(tenant, true);
-    tenant_failed(tenant, why.text());
+    // A run that ends needs its threads no more: however many are stuck, none keeps it.
+    if (tenant.is_none() && !is_draining) return end(RunEnd::kFailed, why);
+    cell.refuse();
+    if (!is_draining) {
+      cell.set_aside(tenant);
+      tenant_failed(tenant, why.text());
+    }
   }
   if (!cell.take_over()) return;
   ++num_abandoned;
   spawn(cells_[cell.group().id().index()]);
   cell.order(GroupCell::kAbandon);
+}
+
+/// What the record needs can come from that call alone, so it cannot be given up.
+Error CafExecutor::Core::stuck_in_record(const GroupView& view, Duration lasts) const {
+  return error(Code::kDeadline, "'{}' follows its record and has been in {} for {}",
+               setup_.plan->instance(view.handling).name,
+               handling_text(*setup_.plan, *wiring_, view), rounded_text(lasts))
+      .note(
+          "in the recorded run this call returned; resume the run when what it waits for is back");
 }
 
 /// A group that follows a record waits only for messages: a group that waits for a message that
@@ -86,6 +100,13 @@ void CafExecutor::Core::watch_record(Time now) {
     const auto view = cell->group().view();
     steps += view.num_steps;
     is_running = is_running || view.is_running;
+    // Its step has the time of the record: how long it runs is measured here.
+    FollowedStep& seen = followed_[view.group];
+    const bool is_same = view.is_running && !view.handling.is_none() &&
+                         seen.num_steps == view.num_steps && seen.num_progress == view.num_progress;
+    if (!is_same) seen = {view.num_steps, view.num_progress, now};
+    if (is_same && cell->group().may_run_apart() && now - seen.since > handler_limit(cell->group()))
+      return end(RunEnd::kFailed, stuck_in_record(view, now - seen.since));
   }
   const bool has_changed = is_running || steps != last_steps_ || last_change_ == Time();
   if (has_changed) {

@@ -245,13 +245,14 @@ void ActorGroup::Body::complete_failed(Running& running, Time now) {
     inbox_.links[input.in_index].num_failed.add(1);
     running.refuse(error);
   }
-  running.log(LogLevel::kWarning,
+  // What a person asks for in vain is no fault of the actor: whoever asked is told.
+  const bool is_fault = input.kind != StepKind::kCommand;
+  running.log(is_fault ? LogLevel::kWarning : LogLevel::kInfo,
               fmt::format("{} failed: {}", to_string(input.kind), error.text()));
-  running.count("errors", 1);
+  if (is_fault) running.count("errors", 1);
   apply_effects(running, now);
   release(running, now);
-  // What a person asks for in vain is no fault of the actor.
-  if (input.kind != StepKind::kCommand) supervise(running, error, running.now());
+  if (is_fault) supervise(running, error, running.now());
 }
 
 /// Of a group that follows a record, whoever sent the command has got the answer long ago.

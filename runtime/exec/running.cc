@@ -3,6 +3,19 @@
 #include <algorithm>
 
 namespace primerl {
+namespace {
+
+/// An error of a handler goes into answers, logs and the record; its text may come from outside
+/// (an exception, an environment) and have any length.
+Error bounded(Error error) {
+  std::string text = error.text();
+  if (text.size() <= kErrorBytesMax) return error;
+  const size_t size = text.size();
+  text.resize(kErrorBytesMax);
+  return Error(error.code(), fmt::format("{} ... ({} bytes in all)", text, size));
+}
+
+}  // namespace
 
 Running::Running(std::shared_ptr<GroupCommon> common, uint32_t actor)
     : common_(std::move(common)),
@@ -88,6 +101,7 @@ void Running::run() {
   } catch (...) {
     status_ = error(Code::kInternal, "an unknown exception left the handler");
   }
+  if (!status_.ok()) status_ = bounded(std::move(status_).error());
 }
 
 Status Running::handle() {

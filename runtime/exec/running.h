@@ -19,6 +19,9 @@
 
 namespace primerl {
 
+/// Most bytes of a handler's error that are kept: what comes after is cut.
+inline constexpr size_t kErrorBytesMax = 16384;
+
 /// What the actors of one group share.
 struct GroupCommon {
   GroupSetup setup;

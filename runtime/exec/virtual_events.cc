@@ -116,7 +116,7 @@ void VirtualExecutor::begin(GroupSlot& slot) {
   const StepAbout step = about(slot);
   if (options_.step_hooks != nullptr) injection = options_.step_hooks->before(step);
   if (slot.is_refusing && step.kind == StepKind::kMessage)
-    injection = {.failure = error(Code::kCancelled, "the tenant was set aside"), .takes = {}};
+    injection = {.failure = error(Code::kCancelled, "its handlers are stuck"), .takes = {}};
   if (injection.failure && step.kind != StepKind::kWork)
     group.fail_step(std::move(*injection.failure));
   else
@@ -142,12 +142,17 @@ void VirtualExecutor::end(GroupSlot& slot) {
 void VirtualExecutor::abandon(GroupSlot& slot) {
   slot.is_stuck = false;
   const TenantSlot tenant = counted_tenant(*plan_, slot.group->id());
-  if (int64_t& count = num_abandoned_[tenant]; ++count > plan_->settings.abandoned_max) {
-    Error why = error(Code::kExhausted, "{} handlers are stuck, abandoned_max is {}", count,
-                      plan_->settings.abandoned_max);
-    if (tenant.is_none()) return group_failed(slot.group->id(), std::move(why));
-    slot.is_refusing = true;
-    tenant_failed(tenant, why.text());
+  if (const int64_t count = ++num_abandoned_[tenant]; count > plan_->settings.abandoned_max) {
+    // A run that ends needs its threads no more: however many are stuck, none keeps it.
+    if (drain_deadline_) {
+      slot.is_refusing = true;
+    } else {
+      Error why = error(Code::kExhausted, "{} handlers are stuck, abandoned_max is {}", count,
+                        plan_->settings.abandoned_max);
+      if (tenant.is_none()) return group_failed(slot.group->id(), std::move(why));
+      slot.is_refusing = true;
+      tenant_failed(tenant, why.text());
+    }
   }
   abandoned_.push_back(slot.group->running());
   late_at_.push_back(slot.stuck_until);

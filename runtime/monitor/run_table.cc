@@ -90,8 +90,7 @@ std::string head_of(const Json& status) {
   return text;
 }
 
-/// Who holds engines still, and for how long yet. An owner that is not known asked an earlier start
-/// of the run, or is an actor of the graph.
+/// Who holds engines still, and for how long yet.
 std::string holds_of(const Json& status) {
   std::string text;
   for (const Json& hold : list_of(status, "holds"))

@@ -298,6 +298,10 @@ void TracedEngine::set_paused(bool is_paused) {
   if (!is_replaying()) engine_->set_paused(is_paused);
 }
 
+void TracedEngine::show_holders(const std::vector<EngineHolder>& holders) {
+  if (!is_replaying()) engine_->show_holders(holders);
+}
+
 /// It does not change during a run: nothing to record.
 WeightManifest TracedEngine::manifest() const {
   return engine_ == nullptr ? WeightManifest() : engine_->manifest();

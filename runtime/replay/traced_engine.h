@@ -34,6 +34,7 @@ class TracedEngine : public Engine {
       const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   /// Not in the record: actors say it again, whoever generates.
   void set_paused(bool is_paused) override;
+  void show_holders(const std::vector<EngineHolder>& holders) override;
   WeightManifest manifest() const override;
   EngineState state() const override;
   int32_t max_sequence_tokens() const override;

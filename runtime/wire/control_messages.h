@@ -302,7 +302,7 @@ struct StopRun {
 /// process lives, it is a stall; no heartbeat for dead_after is a death.
 struct Heartbeat {
   static constexpr std::string_view kName = "Heartbeat";
-  static constexpr uint32_t kVersion = 9;
+  static constexpr uint32_t kVersion = 10;
 
   uint64_t num_steps = 0;
   bool is_draining = false;

@@ -129,11 +129,23 @@ struct EngineReport {
   }
 };
 
+/// An owner who makes an engine stand still.
+struct HolderReport {
+  std::string owner;
+  int64_t left_ns = 0;  // of its lease
+
+  template <class F>
+  static void fields(F& f) {
+    f("owner", &HolderReport::owner)("left_ns", &HolderReport::left_ns);
+  }
+};
+
 /// How busy one engine is: EngineState (kernels/engine/engine.h) on the wire.
 struct EngineUse {
-  uint32_t resource = 0;  // index into Plan::resources
-  uint32_t group = 0;     // GroupId
-  bool is_held = false;   // it stands still (Engine::set_paused)
+  uint32_t resource = 0;              // index into Plan::resources
+  uint32_t group = 0;                 // GroupId
+  bool is_held = false;               // it stands still (Engine::set_paused)
+  std::vector<HolderReport> holders;  // who asked for that
   uint32_t num_running = 0;
   uint32_t num_waiting = 0;
   uint32_t num_held = 0;
@@ -153,7 +165,7 @@ struct EngineUse {
   template <class F>
   static void fields(F& f) {
     using E = EngineUse;
-    f("resource", &E::resource)("group", &E::group)("is_held", &E::is_held)(
+    f("resource", &E::resource)("group", &E::group)("is_held", &E::is_held)("holders", &E::holders)(
         "num_running", &E::num_running)("num_waiting", &E::num_waiting)("num_held", &E::num_held)(
         "num_free_blocks", &E::num_free_blocks)("num_blocks", &E::num_blocks)(
         "num_prefill_tokens", &E::num_prefill_tokens)("num_decode_tokens", &E::num_decode_tokens)(

@@ -80,6 +80,11 @@ class MeteredEngine final : public EngineWrapper {
     if (std::exchange(is_held_, is_paused) != is_paused) board_->held(resource_, group_, is_paused);
   }
 
+  void show_holders(const std::vector<EngineHolder>& holders) override {
+    EngineWrapper::show_holders(holders);
+    board_->held_by(resource_, group_, holders);
+  }
+
   Status step() override {
     Status stepped = EngineWrapper::step();
     board_->stepped(resource_, group_, EngineWrapper::state());
@@ -183,9 +188,24 @@ void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& 
   use->num_evicted_blocks = state.num_evicted_blocks;
 }
 
-std::vector<EngineUse> EngineBoard::uses() const {
+void EngineBoard::held_by(uint32_t resource, uint32_t group,
+                          const std::vector<EngineHolder>& holders) {
+  const Time now = now_();
   const std::lock_guard lock(mutex_);
-  return uses_;
+  auto& ends = holders_[{resource, group}];
+  ends.clear();
+  for (const EngineHolder& holder : holders) ends.emplace_back(holder.owner, now + holder.left);
+}
+
+std::vector<EngineUse> EngineBoard::uses() const {
+  const Time now = now_();
+  const std::lock_guard lock(mutex_);
+  auto uses = uses_;
+  for (EngineUse& use : uses)
+    if (const auto found = holders_.find({use.resource, use.group}); found != holders_.end())
+      for (const auto& [owner, end] : found->second)
+        use.holders.push_back({owner, std::max((end - now).to_nanoseconds(), int64_t{0})});
+  return uses;
 }
 
 void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion& version,

@@ -6,9 +6,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,7 @@ class EngineBoard {
   void add(uint32_t resource, uint32_t group);
   void applied(uint32_t resource, uint32_t group, const KeyedVersion& version, Duration took);
   void held(uint32_t resource, uint32_t group, bool is_held);
+  void held_by(uint32_t resource, uint32_t group, const std::vector<EngineHolder>& holders);
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
   /// Events of the prefix cache, in all: those in the file, those that are not.
   void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
@@ -54,6 +57,8 @@ class EngineBoard {
   mutable std::mutex mutex_;
   std::vector<EngineReport> reports_;
   std::vector<EngineUse> uses_;
+  // Until when, by resource and group.
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<std::string, Time>>> holders_;
 };
 
 /// Wraps `make`: its engines report to `board` what they applied, and write the events of their

@@ -111,7 +111,11 @@ TEST_F(HeldEngine, KeepsItsSequencesAndMakesNoTokenUntilItsOwnerLetsGo) {
   EXPECT_FALSE(decode.timer("hold").has_value());
   EXPECT_EQ(decode.counter("engine_paused_ms"), 250);
   EXPECT_EQ(num_made(), 2U);
-  EXPECT_TRUE(hold("operator", Duration()).ok()) << "letting go twice is no error";
+  EXPECT_TRUE(hold("operator", Duration()).ok()) << "for an actor, letting go twice is no error";
+  const auto person = decode.give("hold", EngineHold{"operator", Duration()},
+                                  {.tenant = TenantSlot(0), .sender = InstanceId(), .origin = {}});
+  ASSERT_FALSE(person.ok()) << "who sends a command is told";
+  EXPECT_EQ(person.error().code(), Code::kNotFound);
 }
 
 TEST_F(HeldEngine, GoesOnWhenTheLastOfItsOwnersHasLetGoOrItsLeaseHasEnded) {

@@ -33,6 +33,7 @@ class Puzzle final : public Environment {
  public:
   Result<EnvironmentTask> task(uint64_t ordinal, RandomStream random) override {
     if (all_fail || ordinal == broken) return error(Code::kUnavailable, "no puzzle today");
+    if (!prompt.empty()) return EnvironmentTask{prompt, ""};
     return EnvironmentTask{fmt::format("{}:{}", ordinal, random.below(1000)), ""};
   }
   Result<EnvironmentStep> step(const EnvironmentTask& task,
@@ -46,6 +47,7 @@ class Puzzle final : public Environment {
   uint64_t broken = UINT64_MAX;
   bool all_fail = false;
   std::string more = "go on";
+  std::string prompt;  // of all tasks, if not empty
   std::vector<std::string> judged;
 };
 
@@ -175,6 +177,28 @@ TEST_F(EnvStory, AnAnswerThatIsTooLongIsLeftOut) {
   }
 }
 
+TEST_F(EnvStory, APromptThatIsTooLongIsATaskThatFailed) {
+  EnvOptions options;
+  options.text_bytes_max = 5;
+  for (const auto& [length, num_tasks] : {std::pair(5, 1U), std::pair(6, 0U)}) {
+    auto made = std::make_unique<Puzzle>();
+    made->prompt.assign(static_cast<size_t>(length), 'x');
+    NodeRunner<Env> short_env(options, std::make_unique<Env>(options, std::move(made)));
+    short_env.set_room("task", 1);
+    ASSERT_TRUE(short_env.run_work().ok());
+    EXPECT_THAT(short_env.sent<Task>("task"), SizeIs(num_tasks));
+    EXPECT_EQ(short_env.counter("task_faults"), num_tasks == 0 ? 1 : 0);
+  }
+}
+
+// Else the end of a run would wait for one call after the other of those that nobody needs.
+TEST_F(EnvStory, OfARunThatEndsNoActionIsWorthACall) {
+  ASSERT_TRUE(env->drain().ok());
+  EXPECT_TRUE(env->give("action", turn_of(9, 0, {"reward"})).ok());
+  EXPECT_THAT(env->take<Observation>("observation"), IsEmpty());
+  EXPECT_THAT(puzzle->judged, IsEmpty());
+}
+
 /// Counts what was played in it; "over" ends it.
 class Counted final : public Environment {
  public:
@@ -285,6 +309,17 @@ TEST_F(WorldStory, ARestoredActorPlaysTheEarlierTurnsOnce) {
   EXPECT_EQ(other.counted->num_steps, 3);
   EXPECT_EQ(other.act(turn_of(1, 3, {"d"})).text, "abcd");
   EXPECT_EQ(other.counted->num_steps, 4);
+}
+
+TEST_F(WorldStory, EachCallOfAWorldThatIsPlayedAgainShowsThatItLives) {
+  Worlds worlds;
+  auto* played = worlds.add(turn_of(1, 0, {"a", "b", "c"}), 2);
+  ASSERT_NE(played, nullptr);
+  int num_signs = 0;
+  const auto said = Worlds::play(
+      *played, [this] { return counted->begin({}); }, [&num_signs] { ++num_signs; });
+  EXPECT_EQ(said->text, "abc");
+  EXPECT_EQ(num_signs, 3);
 }
 
 TEST_F(WorldStory, AnActionWhoseTurnsDoNotAddUpIsRefused) {

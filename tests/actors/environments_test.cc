@@ -120,6 +120,28 @@ TEST_F(ManyEnvironments, WhatADeadOneHadGoesToAnotherWithItsWholeHistory) {
   EXPECT_THAT(groups(), SizeIs(1));
 }
 
+TEST_F(ManyEnvironments, AnActionThatIsSentAgainHasTheTimeOfACallForEachTurn) {
+  live(0);
+  task(0);
+  for (const auto& request : requests()) complete(request, "x");
+  const auto first = actions();
+  observe(first[1], 1);
+  observe(first[0], 0, false, "more");
+  complete(requests().front(), "y");
+  EXPECT_THAT(actions(), SizeIs(1));
+  ASSERT_TRUE(rollout.advance(Duration::seconds(29)).ok());
+  rollout.set_targets("action", {kSecond, kThird});
+  ASSERT_TRUE(rollout.peer({PeerEvent::Kind::kDown, kFirst, 1}).ok());
+  ASSERT_TRUE(rollout.advance(Duration()).ok());
+  const auto again = actions();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_THAT(again[0].texts, ElementsAre("x", "y"));
+  ASSERT_TRUE(rollout.advance(Duration::seconds(60) - Duration::nanoseconds(1)).ok());
+  EXPECT_THAT(ends(), IsEmpty()) << "it died a second before its deadline";
+  ASSERT_TRUE(rollout.advance(Duration::nanoseconds(1)).ok());
+  EXPECT_THAT(end_names(), ElementsAre("failed"));
+}
+
 struct FullRollout : testing::RolloutStory {
   FullRollout() : RolloutStory(of_five()) {
     rollout.set_targets("action", {kFirst, kSecond, kThird});

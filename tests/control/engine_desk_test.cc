@@ -56,8 +56,20 @@ class DeskStage : public ::testing::Test {
     if (!tenant.empty()) content.set("tenant", tenant);
     desk_.ask(id, content, why_not, now_);
   }
-  void answered(uint64_t number, uint32_t instance, const std::string& why = "") {
-    desk_.handle(ProcessId(instance), {number, instance, 0, why});
+  void answered(uint64_t number, uint32_t instance, const std::string& why = "",
+                Code code = Code::kInvalid) {
+    desk_.handle(ProcessId(instance), {number, instance, static_cast<uint8_t>(code), why});
+  }
+  /// The engine of a process says who holds it.
+  void heard(uint32_t process, const std::vector<std::string>& owners) {
+    EngineUse engine;
+    for (const auto& owner : owners) engine.holders.push_back({owner, kLease.to_nanoseconds()});
+    desk_.heard(ProcessId(process), {engine}, now_);
+  }
+  std::vector<std::string> owners() const {
+    std::vector<std::string> owners;
+    for (const HoldPicture& hold : desk_.holds(now_)) owners.push_back(hold.owner);
+    return owners;
   }
   /// What went to whom since the last look: "p0: 1 anna 60s".
   std::vector<std::string> sent() { return std::exchange(sent_, {}); }
@@ -85,7 +97,9 @@ TEST_F(DeskStage, AsksEveryEngineAndAnswersWhenAllHaveAnswered) {
   EXPECT_THAT(answers_, IsEmpty()) << "the same engine twice";
   answered(1, 1);
   ASSERT_THAT(answers_, SizeIs(1));
-  EXPECT_EQ(answers_["q"].dump(), R"({"obeyed":["decode#0","decode#1"],"refused":[],"late":[]})");
+  EXPECT_EQ(answers_["q"].dump(),
+            R"({"obeyed":["decode#0","decode#1"],"unheld":[],"refused":[],"late":[],)"
+            R"("holders":["anna"]})");
   ASSERT_THAT(desk_.holds(now_), SizeIs(1));
   EXPECT_EQ(desk_.holds(now_)[0].owner, "anna");
   EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease);
@@ -113,18 +127,60 @@ TEST_F(DeskStage, TellsWhichEnginesRefusedAndWhichHaveNotAnswered) {
   desk_.tick(now_ + EngineDesk::kAnswerMax);
   ASSERT_THAT(answers_, SizeIs(1));
   EXPECT_EQ(answers_["q"].dump(),
-            R"({"obeyed":[],"refused":[{"engine":"decode#0","why":"16 owners hold it already"}],)"
-            R"("late":["decode#1"]})");
+            R"({"obeyed":[],"unheld":[],)"
+            R"("refused":[{"engine":"decode#0","why":"16 owners hold it already"}],)"
+            R"("late":["decode#1"],"holders":[]})");
   EXPECT_THAT(desk_.holds(now_), IsEmpty()) << "nobody obeyed";
   answered(1, 1);
   EXPECT_THAT(answers_, SizeIs(1)) << "too late to be told";
+}
+
+TEST_F(DeskStage, TellsWhereWhoLetsGoHeldNothingAndWhoDoes) {
+  ask("anna's", "anna", kLease);
+  for (const uint32_t engine : {0U, 1U}) answered(1, engine);
+  ask("q", "bert", Duration());
+  answered(2, 0, "'bert' holds nothing", Code::kNotFound);
+  answered(2, 1, "'bert' holds nothing", Code::kNotFound);
+  EXPECT_EQ(answers_["q"].dump(), R"({"obeyed":[],"unheld":["decode#0","decode#1"],)"
+                                  R"("refused":[],"late":[],"holders":["anna"]})");
+}
+
+// A run that was taken up stands still for owners who asked an earlier start.
+TEST_F(DeskStage, KnowsTheOwnersThatEnginesTellUntilItIsAskedForThem) {
+  heard(0, {"anna", "bert"});
+  EXPECT_THAT(owners(), ElementsAre("anna", "bert"));
+  EXPECT_EQ(desk_.holds(now_)[0].until, now_ + kLease);
+  EXPECT_THAT(desk_.holds(now_ + kLease), IsEmpty());
+  desk_.process_back(ProcessId(1), now_);
+  EXPECT_THAT(sent(), ElementsAre("p1: 0 anna 1m", "p1: 0 bert 1m"));
+  desk_.heard(ProcessId(0), {}, now_);
+  EXPECT_THAT(owners(), ElementsAre("anna", "bert")) << "its engine is not made yet";
+  ask("go", "anna", Duration());
+  heard(0, {"anna", "bert"});
+  EXPECT_THAT(owners(), ElementsAre("bert")) << "the engine had not obeyed yet when it said so";
+  heard(0, {});
+  EXPECT_THAT(owners(), IsEmpty());
+}
+
+TEST_F(DeskStage, RemembersSoManyOwnersThatItWasAskedFor) {
+  for (size_t i = 0; i <= EngineDesk::kOwnersMax; ++i) {
+    ask("q", fmt::format("owner{}", i), Duration());
+    for (const uint32_t engine : {0U, 1U}) answered(i + 1, engine);
+  }
+  heard(0, {fmt::format("owner{}", EngineDesk::kOwnersMax - 1)});
+  EXPECT_THAT(owners(), IsEmpty());
+  heard(0, {fmt::format("owner{}", EngineDesk::kOwnersMax)});
+  EXPECT_THAT(owners(), SizeIs(1)) << "shown until its engine says otherwise";
 }
 
 TEST_F(DeskStage, ATenantsEnginesAreThoseThatNobodyElseUses) {
   ask("q", "anna", kLease, "other");
   EXPECT_THAT(sent(), ElementsAre("p1: 1 anna 1m"));
   ask("shared", "anna", kLease, "main");
-  EXPECT_THAT(answers_["shared"].dump(), HasSubstr("'main' has no engine of her own"));
+  EXPECT_THAT(answers_["shared"].dump(),
+              HasSubstr("tenant 'main' has no engine of its own: decode#0, decode#1 serve all "
+                        "tenants (main, other); without --tenant they stand still for all"));
+  EXPECT_NE(answers_["shared"].find("is_bad"), nullptr);
   ask("nobody", "anna", kLease, "third");
   EXPECT_THAT(answers_["nobody"].dump(), HasSubstr("no tenant"));
   EXPECT_THAT(sent(), IsEmpty());

@@ -8,9 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "graph/base/real_clock.h"
+#include "tests/base/patience.h"
 #include "tests/cli/program.h"
 
 namespace primerl {
+
+/// False when it takes longer than anything should.
+template <class Condition>
+bool wait_until(const Condition& is_met) {
+  const Time deadline = steady_now() + kPatience;
+  while (!is_met())
+    if (steady_now() > deadline) return false;
+  return true;
+}
 
 /// Every line of a jsonl file; a line that is no JSON fails the test.
 inline std::vector<Json> lines_of(const std::filesystem::path& file) {

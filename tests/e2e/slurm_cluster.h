@@ -13,9 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/base/real_clock.h"
-#include "tests/base/patience.h"
-#include "tests/cli/program.h"
+#include "tests/e2e/run_files.h"
 
 namespace primerl {
 
@@ -73,14 +71,6 @@ class SlurmCluster {
   /// Nothing of it runs any more, and it is not about to.
   bool wait_until_over(const std::string& job) const {
     return wait_until([&] { return call({"squeue", "-h", "-j", job}).out.empty(); });
-  }
-  /// False when it takes longer than anything should.
-  template <class Condition>
-  static bool wait_until(const Condition& is_met) {
-    const Time deadline = steady_now() + kPatience;
-    while (!is_met())
-      if (steady_now() > deadline) return false;
-    return true;
   }
 
  private:

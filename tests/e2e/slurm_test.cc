@@ -61,11 +61,11 @@ class SlurmJob : public testing::Test {
   bool takes_steps(size_t more) const {
     const fs::path file = folder_ / "metrics.jsonl";
     const size_t then = num_lines(file);
-    return SlurmCluster::wait_until([&] { return num_lines(file) >= then + more; });
+    return wait_until([&] { return num_lines(file) >= then + more; });
   }
   /// Slurm has queued the job again. It would wait two minutes: the next turn is another job's.
   void expect_requeued(const std::string& job) const {
-    EXPECT_TRUE(SlurmCluster::wait_until([&] {
+    EXPECT_TRUE(wait_until([&] {
       const auto state = SlurmCluster::call({"squeue", "-h", "-j", job, "-o", "%T %r"});
       return state.out == "PENDING BeginTime\n";
     })) << said();

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "runtime/exec/running.h"
 #include "tests/exec/small_graph.h"
 
 namespace primerl::testing {
@@ -199,7 +200,8 @@ NodeSetup a_blocking_node(std::vector<int64_t>* answers) {
     return ok();
   };
   strings.on_refuse = [](Puppet& puppet, const Number& number, const Error& error) {
-    EXPECT_EQ(error.code(), Code::kDeadline);
+    // From the fifth on that is stuck nothing runs any more.
+    EXPECT_EQ(error.code(), number.value <= 5 ? Code::kDeadline : Code::kCancelled);
     puppet.tell.send({.value = -number.value, .bulk = {}});
   };
   (void)answers;
@@ -211,8 +213,8 @@ NodeSetup a_blocking_node(std::vector<int64_t>* answers) {
   return node;
 }
 
-SmallGraph a_blocking_graph(std::vector<int64_t>* answers) {
-  Strings asking = {.on_work = counts_to(6)};
+SmallGraph a_blocking_graph(std::vector<int64_t>* answers, int64_t num_numbers = 6) {
+  Strings asking = {.on_work = counts_to(num_numbers)};
   asking.on_back = [answers](Puppet&, const Number& number) {
     answers->push_back(number.value);
     return ok();
@@ -249,7 +251,8 @@ TEST(Failure, AbandonedThreadsAreReplacedUpToTheirMaximum) {
   const auto run_with = [](uint64_t num_hangs) {
     std::vector<int64_t> answers;
     Hang hang(Duration::seconds(100), 1, num_hangs);
-    auto graph = a_blocking_graph(&answers);
+    // More than the edge holds: it is no drain yet.
+    auto graph = a_blocking_graph(&answers, 200);
     SmallRun run(graph, 1, &hang);
     return run->wait();
   };
@@ -258,6 +261,50 @@ TEST(Failure, AbandonedThreadsAreReplacedUpToTheirMaximum) {
   ASSERT_EQ(outcome.end, RunEnd::kFailed);
   EXPECT_EQ(outcome.status.error().message(),
             "node 'env': 5 handlers are stuck, abandoned_max is 4");
+}
+
+// The threads are gone with the process anyway; a drain that failed for them would be a failed run.
+TEST(Failure, ADrainGivesUpWhateverIsStuck) {
+  std::vector<int64_t> answers;
+  Hang hang(Duration::seconds(100), 1, 6);
+  auto graph = a_blocking_graph(&answers);
+  SmallRun run(graph, 1, &hang);
+  ASSERT_TRUE(run->run_until([&run] { return run->num_abandoned() == 4; }));
+  run->request_drain();
+  const auto outcome = run->wait();
+  EXPECT_EQ(outcome.end, RunEnd::kInterrupted);
+  EXPECT_EQ(run->num_abandoned(), 5) << "one more than abandoned_max; the sixth is refused";
+  EXPECT_THAT(answers, ElementsAre(-1, -2, -3, -4, -5, -6));
+}
+
+/// A handler fails with so many bytes of text: how many does whoever is refused read?
+size_t bytes_of_refusal(size_t bytes, bool throws) {
+  size_t num_read = 0;
+  Strings strings;
+  strings.on_in = [bytes, throws](Puppet&, const Number&) -> Status {
+    if (throws) throw std::runtime_error(std::string(bytes, 'x'));
+    return Error(Code::kUnavailable, std::string(bytes, 'x'));
+  };
+  strings.on_refuse = [&num_read](Puppet&, const Number&, const Error& error) {
+    num_read = error.text().size();
+  };
+  Strings asking = {.on_work = counts_to(1)};
+  SmallGraph graph;
+  graph.node("asker", {.strings = asking, .contract = make_source})
+      .node("env", {.strings = strings})
+      .edge("asker.out", "env.in");
+  SmallRun run(graph);
+  (void)run->wait();
+  return num_read;
+}
+
+TEST(Failure, TheTextOfAnErrorIsBounded) {
+  EXPECT_EQ(bytes_of_refusal(kErrorBytesMax, false), kErrorBytesMax);
+  for (const bool throws : {false, true}) {
+    const size_t most = bytes_of_refusal(size_t{1} << 20, throws);
+    EXPECT_GT(most, kErrorBytesMax);
+    EXPECT_LT(most, kErrorBytesMax + 40) << "and how long it was";
+  }
 }
 
 TEST(Failure, AnInjectedFailureIsRefusedLikeAnyOther) {

@@ -51,17 +51,9 @@ class Uninterrupted {
     const fs::path folder = scratch_folder() / "uninterrupted";
     fs::remove_all(folder);
     checkpoints_ = folder / "checkpoints";
-    TraceCatalog catalog = make_trace_catalog(*plan_, *make_wiring(*plan_));
-    catalog.is_virtual = true;
-    SegmentWriterOptions options;
-    options.folder = folder / "trace";
-    options.catalog = catalog.to_json().dump();
-    options.segment_bytes = uint64_t{2} << 20;
-    options.packs = false;
-    auto writer = SegmentWriter::open(options);
-    CHECK(writer.ok(), writer.error().text());
-    Recorder recorder(catalog, **writer);
-    Order order(recorder, steps_);
+    VirtualRecord record(*plan_, folder / "trace");
+    Recorder recorder(record.catalog(), record.writer());
+    StepOrder order(recorder, steps_);
     DemoHooks hooks;
     hooks.observer = &order;
     hooks.factory = recording_factory(resource_factory(), recorder);
@@ -79,8 +71,8 @@ class Uninterrupted {
       };
     }
     result_ = run_demo(demo_, hooks);
-    CHECK((*writer)->close().ok(), "the trace could not be closed");
-    trace_ = Trace::open(options.folder).value();
+    record.close();
+    trace_ = Trace::open(folder / "trace").value();
   }
 
   const DemoResult& result() const { return result_; }
@@ -182,21 +174,6 @@ class Uninterrupted {
 
  private:
   /// Remembers whose step came when.
-  class Order final : public DeliveryObserver {
-   public:
-    Order(DeliveryObserver& next, std::vector<GroupId>& steps) : next_(next), steps_(steps) {}
-    void on_start(GroupId group, Time now) override { next_.on_start(group, now); }
-    void on_step(const StepRecord& record) override {
-      next_.on_step(record);
-      steps_.push_back(record.group);
-    }
-    bool wants_emissions(LinkId link) const override { return next_.wants_emissions(link); }
-
-   private:
-    DeliveryObserver& next_;
-    std::vector<GroupId>& steps_;
-  };
-
   /// Collects cuts, and with each what was there when it was made.
   class Cutter final : public CutSink {
    public:

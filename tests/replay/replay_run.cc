@@ -49,30 +49,39 @@ class TamperingWriter final : public SegmentWriter {
 
 }  // namespace
 
-fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tamper) {
-  const fs::path folder = scratch_folder() / "trace";
+VirtualRecord::VirtualRecord(const Plan& plan, const fs::path& folder, uint64_t run_id)
+    : catalog_(make_trace_catalog(plan, *make_wiring(plan))) {
   fs::remove_all(folder);
-  const auto plan = demo_plan(demo);
-  CHECK(plan != nullptr, "the demo's graph is not valid");
-  TraceCatalog catalog = make_trace_catalog(*plan, *make_wiring(*plan));
-  catalog.is_virtual = true;
-  catalog.run_id = demo.seed;
+  catalog_.is_virtual = true;
+  catalog_.run_id = run_id;
   SegmentWriterOptions options;
   options.folder = folder;
-  options.run_id = demo.seed;
-  options.catalog = catalog.to_json().dump();
+  options.run_id = run_id;
+  options.catalog = catalog_.to_json().dump();
   options.segment_bytes = uint64_t{2} << 20;
   options.packs = false;
   auto writer = SegmentWriter::open(options);
   CHECK(writer.ok(), writer.error().text());
-  TamperingWriter tampering(**writer, tamper);
-  Recorder recorder(catalog, tampering);
+  writer_ = std::move(writer).value();
+}
+
+void VirtualRecord::close() {
+  const Status closed = writer_->close();
+  CHECK(closed.ok(), closed.error().text());
+}
+
+fs::path record_demo(const DemoCase& demo, DemoResult& result, const Tamper& tamper) {
+  const fs::path folder = scratch_folder() / "trace";
+  const auto plan = demo_plan(demo);
+  CHECK(plan != nullptr, "the demo's graph is not valid");
+  VirtualRecord record(*plan, folder, demo.seed);
+  TamperingWriter tampering(record.writer(), tamper);
+  Recorder recorder(record.catalog(), tampering);
   DemoHooks hooks;
   hooks.observer = &recorder;
   hooks.factory = recording_factory(resource_factory(), recorder);
   result = run_demo(demo, hooks);
-  const Status closed = (*writer)->close();
-  CHECK(closed.ok(), closed.error().text());
+  record.close();
   return folder;
 }
 

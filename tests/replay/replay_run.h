@@ -3,13 +3,46 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "runtime/replay/replay.h"
 #include "runtime/replay/traced_resources.h"
+#include "runtime/trace/catalog.h"
 #include "runtime/trace/record/segment_writer.h"
 #include "tests/sim/demo_run.h"
 
 namespace primerl::sim {
+
+/// The record of a virtual run, in a folder that it makes anew.
+class VirtualRecord {
+ public:
+  VirtualRecord(const Plan& plan, const std::filesystem::path& folder, uint64_t run_id = 0);
+  const TraceCatalog& catalog() const { return catalog_; }
+  SegmentWriter& writer() { return *writer_; }
+  /// When the run has ended.
+  void close();
+
+ private:
+  TraceCatalog catalog_;
+  std::unique_ptr<SegmentWriter> writer_;
+};
+
+/// Notes the order of steps over all groups, for who observes a run.
+class StepOrder final : public DeliveryObserver {
+ public:
+  StepOrder(DeliveryObserver& next, std::vector<GroupId>& steps) : next_(next), steps_(steps) {}
+  void on_start(GroupId group, Time now) override { next_.on_start(group, now); }
+  void on_step(const StepRecord& record) override {
+    next_.on_step(record);
+    steps_.push_back(record.group);
+  }
+  bool wants_emissions(LinkId link) const override { return next_.wants_emissions(link); }
+
+ private:
+  DeliveryObserver& next_;
+  std::vector<GroupId>& steps_;
+};
 
 /// Changes a frame on its way to the trace, or leaves it out (returns false). For negative
 /// controls.

@@ -87,21 +87,6 @@ struct TenantsRun {
   std::vector<GroupId> steps;
 };
 
-class StepOrder final : public DeliveryObserver {
- public:
-  StepOrder(DeliveryObserver& next, std::vector<GroupId>& steps) : next_(next), steps_(steps) {}
-  void on_start(GroupId group, Time now) override { next_.on_start(group, now); }
-  void on_step(const StepRecord& record) override {
-    next_.on_step(record);
-    steps_.push_back(record.group);
-  }
-  bool wants_emissions(LinkId link) const override { return next_.wants_emissions(link); }
-
- private:
-  DeliveryObserver& next_;
-  std::vector<GroupId>& steps_;
-};
-
 TenantsRun run_tenants(const std::shared_ptr<const Plan>& plan, const std::string& name,
                        const ResourceFactory& factory, DeliveryObserver& observer,
                        ReplaySource* source = nullptr) {
@@ -126,17 +111,10 @@ TenantsRun run_tenants(const std::shared_ptr<const Plan>& plan, const std::strin
 
 fs::path record_tenants(const std::shared_ptr<const Plan>& plan, TenantsRun& run) {
   const fs::path folder = scratch_folder() / "trace_of_tenants";
-  fs::remove_all(folder);
-  TraceCatalog catalog = make_trace_catalog(*plan, *make_wiring(*plan));
-  catalog.is_virtual = true;
-  SegmentWriterOptions options;
-  options.folder = folder;
-  options.catalog = catalog.to_json().dump();
-  options.packs = false;
-  auto writer = SegmentWriter::open(options).value();
-  Recorder recorder(catalog, *writer);
+  VirtualRecord record(*plan, folder);
+  Recorder recorder(record.catalog(), record.writer());
   run = run_tenants(plan, "recorded", recording_factory(resource_factory(), recorder), recorder);
-  CHECK(writer->close().ok(), "the trace could not be closed");
+  record.close();
   return folder;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <stdexcept>
 #include <tuple>
 
 #include <unistd.h>
@@ -33,6 +34,7 @@ class StandIn final : public Environment {
   Result<EnvironmentStep> step(const EnvironmentTask& task,
                                const std::vector<std::string>& actions) override {
     const uint64_t draw = stable_hash(actions.back(), stable_hash(task.prompt));
+    if (fault_ == Fault::kHostile && draw % 3 == 0) return misbehave(draw / 3);
     EnvironmentStep step;
     step.done = true;
     step.reward = static_cast<double>(draw % 1000) / 1000;
@@ -43,6 +45,24 @@ class StandIn final : public Environment {
   }
 
  private:
+  static Result<EnvironmentStep> misbehave(uint64_t draw) {
+    constexpr size_t kMebibyte = size_t{1} << 20;
+    switch (draw % 6) {
+      case 0:
+        throw std::runtime_error(std::string(kMebibyte, 'x'));
+      case 1:
+        throw 42;  // no std::exception
+      case 2:
+        return Error(Code::kUnavailable, std::string(kMebibyte, '\xff'));
+      case 3:
+        return EnvironmentStep{std::string(kMebibyte, 'a'), 0, false};
+      case 4:
+        return EnvironmentStep{"\xff\xfe\x80", 0, false};  // no UTF-8
+      default:
+        return EnvironmentStep{"", std::numeric_limits<double>::infinity(), true};
+    }
+  }
+
   const Fault fault_;
 };
 
@@ -141,21 +161,27 @@ class SimStepHooks final : public StepHooks {
   Injection before(const StepAbout& about) override {
     Injection injection;
     if (about.type != &message_type<Action>()) return injection;
+    // Env calls no environment any more (tests/actors/env_test.cc).
+    if (executor_ != nullptr && executor_->status().is_draining) return injection;
     injection.takes = demo_.environment_takes;
     const uint64_t draw = mix(demo_.seed, about.delivery);
     if (demo_.fault == Fault::kEnvironmentError && draw % 7 == 0)
       injection.failure = error(Code::kUnavailable, "injected: the environment is down");
-    if (demo_.fault == Fault::kEnvironmentHang && draw % 19 == 0 && num_hangs_ < 3) {
+    const bool may_hang = demo_.fault == Fault::kEnvironmentHang || demo_.fault == Fault::kHostile;
+    if (demo_.fault == Fault::kHostile && draw % 5 == 0) injection.takes = Duration::seconds(1);
+    if (may_hang && draw % 19 == 0 && num_hangs_ < 3) {
       ++num_hangs_;
       injection.takes = Duration::seconds(8);
     }
     return injection;
   }
   void after(const StepRecord& record) override { judge_.see_step(record); }
+  void watch(const VirtualExecutor& executor) { executor_ = &executor; }
 
  private:
   const DemoCase demo_;
   DemoJudge& judge_;
+  const VirtualExecutor* executor_ = nullptr;
   int num_hangs_ = 0;
 };
 
@@ -183,9 +209,9 @@ class Holder {
 }  // namespace
 
 std::string_view to_string(Fault fault) {
-  constexpr std::string_view kNames[] = {"none",           "environment_error", "environment_hang",
-                                         "refused_prompt", "nan_reward",        "filtered_groups",
-                                         "stragglers"};
+  constexpr std::string_view kNames[] = {
+      "none",       "environment_error", "environment_hang", "refused_prompt",
+      "nan_reward", "filtered_groups",   "stragglers",       "hostile"};
   return kNames[static_cast<size_t>(fault)];
 }
 
@@ -254,6 +280,7 @@ DemoResult run_demo(const DemoCase& demo, const DemoHooks& hooks) {
                             .step_source = hooks.step_source,
                             .cuts = hooks.cuts,
                             .repeat_with = repeat_command(demo)});
+  step_hooks.watch(executor);
   if (const Status started = executor.start(); !started.ok()) {
     result.violations.push_back(started.error().text());
     return result;

@@ -28,7 +28,9 @@ enum class Fault {
   kNanReward,         // every eleventh reward is no number
   kFilteredGroups,    // a third of the tasks give everyone the same reward
   kStragglers,        // a tenth of the completions are ten times as long
+  kHostile,           // environments do all that they must not: see side_by_side_test.cc
 };
+/// Those of the thousand seeds.
 inline constexpr Fault kFaults[] = {
     Fault::kNone,      Fault::kEnvironmentError, Fault::kEnvironmentHang, Fault::kRefusedPrompt,
     Fault::kNanReward, Fault::kFilteredGroups,   Fault::kStragglers};

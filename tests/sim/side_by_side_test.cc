@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "graph/base/json.h"
 #include "tests/sim/demo_run.h"
 
 namespace primerl::sim {
@@ -67,6 +68,74 @@ TEST(SideBySide, AHangingOneCostsItsOwnRolloutAlone) {
 TEST(SideBySide, OfOneInstanceAHangCostsWhoWaitsBehindIt) {
   const auto [num_failed, num_hung] = failed_of_hung(1);
   EXPECT_GT(num_failed, num_hung);
+}
+
+/// Environments that raise, in every way, answer with a mebibyte, with bytes that are no text, with
+/// an infinite reward, slowly, and not at all.
+DemoCase hostile_demo(uint64_t seed, int64_t replicas) {
+  DemoCase demo{.seed = seed, .fault = Fault::kHostile};
+  demo.environment_takes = Duration::milliseconds(10);
+  demo.sets = {fmt::format("node.env.replicas={}", replicas),
+               "tenant.main.filters={ zero_advantage = false }"};
+  return demo;
+}
+
+TEST(SideBySide, HostileOnesEndTheirOwnRolloutsAlone) {
+  int64_t num_hung = 0, num_late = 0, num_failed = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto result = run_demo(hostile_demo(seed, 25));
+    EXPECT_THAT(result.violations, ::testing::IsEmpty()) << "seed " << seed;
+    num_hung += result.num_abandoned;
+    num_failed += result.num_of("failed");
+    for (const std::string& text : result.rollouts) {
+      const Json line = parse_json(text, "rollouts.jsonl").value();
+      if (*line.get_string("end") != "failed") continue;
+      const std::string why = *line.get_string("reason");
+      num_late += why.find("did not") != std::string::npos;
+      EXPECT_LT(why.size(), 60'000U) << "seed " << seed;
+      EXPECT_THAT(why, ::testing::ContainsRegex("environment|observation")) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(num_failed, 100);
+  EXPECT_GT(num_hung, 0);
+  EXPECT_LE(num_late, num_hung) << "somebody waited for another's environment";
+}
+
+TEST(SideBySide, HostileOnesRepeat) {
+  const auto first = run_demo(hostile_demo(3, 9)), second = run_demo(hostile_demo(3, 9));
+  EXPECT_EQ(first.trace_hash, second.trace_hash);
+  EXPECT_EQ(first.rollouts, second.rollouts);
+}
+
+/// How long a run takes to its end from Ctrl-C on, in the midst of calls that take so long.
+Duration drained_within(Duration call, int64_t replicas) {
+  DemoCase demo{.seed = 5};
+  demo.environment_takes = call;
+  demo.sets = {fmt::format("node.env.replicas={}", replicas)};
+  Time asked;
+  Time ended;
+  DemoHooks hooks;
+  hooks.is_judged = false;  // it does not finish
+  hooks.after_event = [&](VirtualExecutor& executor) {
+    if (asked == Time() && executor.now() - Time() > Duration::milliseconds(2500)) {
+      asked = executor.now();
+      executor.request_drain();
+    }
+    ended = executor.now();
+    return ok();
+  };
+  const auto result = run_demo(demo, hooks);
+  EXPECT_EQ(result.outcome.end, RunEnd::kInterrupted)
+      << (result.outcome.status.ok() ? "" : result.outcome.status.error().text());
+  EXPECT_NE(asked, Time());
+  return ended - asked;
+}
+
+TEST(SideBySide, AnInterruptedRunWaitsForTheCallsThatAreOutAndForNoOther) {
+  // 24 rollouts at two environments: those that wait behind the calls would take twelve more each.
+  EXPECT_LE(drained_within(Duration::seconds(4), 3).to_seconds(), 4.0);
+  // environment_timeout is 5 s. All of them are given up, more than abandoned_max.
+  EXPECT_LE(drained_within(Duration::seconds(1000), 25).to_seconds(), 5.0);
 }
 
 TEST(SideBySide, TheSameSeedGivesTheSameRun) {

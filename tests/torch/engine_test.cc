@@ -1,11 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "tests/torch/tiny_model.h"
 
@@ -290,6 +294,53 @@ TEST(TorchEngine, WhatWasBegunToBePreparedIsAppliedWhole) {
   while (!engine->prepare(fifth)) continue;
   ASSERT_TRUE(engine->apply(*fifth).ok());
   is_now(5);
+}
+
+/// While it lives, this process gets no more memory than some hundred KiB at a time.
+class NoMoreMemory {
+ public:
+  NoMoreMemory() {
+    uint64_t num_pages = 0;
+    std::ifstream("/proc/self/statm") >> num_pages;
+    ::getrlimit(RLIMIT_AS, &before_);
+    const rlimit lower{.rlim_cur = num_pages * static_cast<uint64_t>(::getpagesize()) + (1 << 20),
+                       .rlim_max = before_.rlim_max};
+    taken_.reserve(size_t{1} << 16);
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &lower), 0);
+    // What was freed before is the process's still.
+    while (taken_.size() < taken_.capacity())
+      if (void* piece = std::malloc(size_t{256} << 10); piece != nullptr)
+        taken_.push_back(piece);
+      else
+        break;
+  }
+  ~NoMoreMemory() {
+    for (void* piece : taken_) std::free(piece);
+    ::setrlimit(RLIMIT_AS, &before_);
+  }
+  NoMoreMemory(const NoMoreMemory&) = delete;
+  NoMoreMemory& operator=(const NoMoreMemory&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<void*> taken_;
+};
+
+TEST(TorchEngine, WhereASecondSetIsRefusedWeightsAreAppliedAsTheyAre) {
+  auto engine = make_engine(make_folder(kLargerModel));
+  TinyModel next = kLargerModel;
+  next.seed = 2;
+  auto fresh = make_engine(make_folder(next, "other"));
+  const auto snapshot = testing::make_snapshot(next, PolicyVersion(1));
+  {
+    const NoMoreMemory refused;
+    EXPECT_TRUE(engine->prepare(snapshot)) << "there is nothing to wait for";
+  }
+  EXPECT_EQ(engine->apply(*snapshot).value(), 2U + 3 * 11);
+  for (auto* const each : {engine.get(), fresh.get()}) ASSERT_TRUE(each->submit(request(2)).ok());
+  EXPECT_EQ(run(*engine).at(2).logprobs, run(*fresh).at(2).logprobs);
+  EXPECT_FALSE(engine->prepare(testing::make_snapshot(kLargerModel, PolicyVersion(2))))
+      << "now there is room";
 }
 
 TEST(TorchEngine, WeightsThatAreNotTheModelsAreNotPreparedAndRefused) {

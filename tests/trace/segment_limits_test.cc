@@ -169,6 +169,24 @@ TEST(SegmentWriter, FailsOnceItHasBlockedTooLong) {
   EXPECT_EQ(read_all(folder.path()).steps.at(0), steps_to(step)) << "what was written stays";
 }
 
+TEST(SegmentWriter, WritesNothingThatCameAfterItsFault) {
+  TestFolder folder;
+  auto writer = SegmentWriter::open(small_segments(folder.path()));
+  ASSERT_TRUE(writer.ok());
+  for (uint64_t step = 1; step <= 10; ++step)
+    for (const uint32_t group : {0U, 1U}) ASSERT_TRUE(append_delivery(**writer, group, step));
+  const DeliveryFrame lost = delivery(0, 11);
+  EXPECT_FALSE((*writer)->lose(std::as_bytes(std::span(&lost, 1)),
+                               error(Code::kIo, "no payload can be stored")));
+  EXPECT_FALSE(append_delivery(**writer, 0, 12)) << "there is room, but it would leave a hole";
+  EXPECT_FALSE(append_delivery(**writer, 1, 11));
+  EXPECT_FALSE((*writer)->close().ok());
+  EXPECT_EQ((*writer)->num_lost(), 3U);
+  const auto contents = read_all(folder.path());
+  EXPECT_TRUE(contents.damage.empty());
+  for (const uint32_t group : {0U, 1U}) EXPECT_EQ(contents.steps.at(group), steps_to(10));
+}
+
 TEST(SegmentWriter, SaysOnceThatTheDiskIsFull) {
   TestFolder folder;
   auto writer = SegmentWriter::open(small_segments(folder.path()));

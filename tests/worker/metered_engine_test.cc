@@ -215,5 +215,21 @@ TEST(MeteredEngine, OtherResourcesAndErrorsPassUnchanged) {
   EXPECT_TRUE(board->reports().empty());
 }
 
+TEST(EngineBoard, TellsWhoHoldsAnEngineAndHowLongYet) {
+  Time now = Time::from_nanoseconds(1'000);
+  EngineBoard board([&now] { return now; });
+  board.add(3, 5);
+  EXPECT_TRUE(board.uses().at(0).holders.empty());
+  board.held_by(3, 5, {{"anna", Duration::seconds(60)}, {"bert", Duration::seconds(5)}});
+  now = now + Duration::seconds(10);
+  const auto holders = board.uses().at(0).holders;
+  ASSERT_EQ(holders.size(), 2U);
+  EXPECT_EQ(holders[0].owner, "anna");
+  EXPECT_EQ(holders[0].left_ns, Duration::seconds(50).to_nanoseconds());
+  EXPECT_EQ(holders[1].left_ns, 0) << "its end is about to be told";
+  board.held_by(3, 5, {});
+  EXPECT_TRUE(board.uses().at(0).holders.empty());
+}
+
 }  // namespace
 }  // namespace primerl

@@ -258,6 +258,30 @@ bool TorchEngine::has_room_for_second_set() const {
   return check_memory("a second set of weights", bytes).ok();
 }
 
+/// What the machine said it has it may refuse all the same: then there is no room either, and the
+/// engine goes on with the set it has.
+bool TorchEngine::has_second_set() {
+  if (second_ != nullptr) return true;
+  if (!has_room_for_second_set()) return false;
+  return at_boundary("a second set of weights",
+                     [&]() -> Status {
+                       second_ = std::make_unique<WeightSet>(table_, weights_->weights.numerics(),
+                                                             config_);
+                       return ok();
+                     })
+      .ok();
+}
+
+/// False: nothing more can be prepared.
+bool TorchEngine::prepare_more() {
+  return at_boundary("preparing weights",
+                     [&]() -> Status {
+                       is_prepared_ = second_->weights.load_more(kPreparedElements);
+                       return ok();
+                     })
+      .ok();
+}
+
 /// What is not to be applied is not prepared either, nor what is older than what is prepared: two
 /// actors may be behind each other for a while.
 bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
@@ -266,15 +290,16 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
   if (preparing_ != snapshot) {
     preparing_ = nullptr;
-    if (second_ == nullptr && !has_room_for_second_set()) return true;
-    if (second_ == nullptr)
-      second_ = std::make_unique<WeightSet>(table_, weights_->weights.numerics(), config_);
+    if (!has_second_set()) return true;
     is_prepared_ = false;
-    if (!second_->weights.begin_load(snapshot->tensors).ok()) return true;
+    const Status begun = at_boundary(
+        "preparing weights", [&] { return second_->weights.begin_load(snapshot->tensors); });
+    if (!begun.ok()) return true;
     preparing_ = snapshot;
   }
-  if (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
-  return is_prepared_;
+  if (is_prepared_ || prepare_more()) return is_prepared_;
+  preparing_ = nullptr;  // it is applied as it is
+  return true;
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {

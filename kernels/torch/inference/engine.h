@@ -70,6 +70,9 @@ class TorchEngine final : public Engine {
 
   bool takes_adapters() const { return options_.adapter_slots > 0; }
   bool has_room_for_second_set() const;
+  /// Makes it where there is none; false where there is no room for one.
+  bool has_second_set();
+  bool prepare_more();
   Status check_key(WeightsKey key) const;
   /// kNoAdapter where whole weights change.
   Result<int32_t> slot_of(WeightsKey key) const;

@@ -76,7 +76,11 @@ class Writer final : public SegmentWriter {
   bool is_ring() const { return options_.level == TraceLevel::kRing; }
   // The append path.
   void append_sync(SegmentBuffer* buffer);
-  void hand_over(SegmentBuffer* buffer, uint64_t used);
+  void hand_over(SegmentBuffer* buffer, uint64_t used) {
+    const std::lock_guard lock(mutex_);
+    hand_over_locked(buffer, used);
+  }
+  void hand_over_locked(SegmentBuffer* buffer, uint64_t used);
   bool make_room(std::span<const std::byte> head, TraceFull full);
   void install_next();
   void write_gaps(SegmentBuffer* buffer);
@@ -93,7 +97,7 @@ class Writer final : public SegmentWriter {
   void sync_current(Lock& lock);
   // Ending.
   bool wait_until_sealed(Lock& lock);
-  void end_current();
+  void end_current();  // with mutex_ held
   void stop();
   std::vector<SegmentBuffer*> all_kept(Lock& lock);
   Result<RingSnapshot> write_ring(bool is_snapshot);
@@ -204,12 +208,9 @@ void Writer::append_sync(SegmentBuffer* buffer) {
   }
 }
 
-void Writer::hand_over(SegmentBuffer* buffer, uint64_t used) {
-  {
-    const std::lock_guard lock(mutex_);
-    buffer->set_used(used);
-    to_seal_.emplace(buffer->header().number, buffer);
-  }
+void Writer::hand_over_locked(SegmentBuffer* buffer, uint64_t used) {
+  buffer->set_used(used);
+  to_seal_.emplace(buffer->header().number, buffer);
   wake_.notify_one();
 }
 
@@ -262,8 +263,9 @@ void Writer::fail(Error error) {
   if (is_failed_) return;
   is_failed_ = true;
   fault_ = std::move(error).while_doing("the trace is no longer written");
+  // A frame was or will be lost: one that came after it would leave a hole before it.
+  end_current();
   room_.notify_all();
-  wake_.notify_all();
   settled_.notify_all();
 }
 
@@ -404,7 +406,7 @@ bool Writer::wait_until_sealed(Lock& lock) {
 void Writer::end_current() {
   SegmentBuffer* buffer = current_.load(std::memory_order_acquire);
   const uint64_t at = buffer->reserve(capacity_ + kFrameAlignment);
-  if (at <= capacity_) hand_over(buffer, at);
+  if (at <= capacity_) hand_over_locked(buffer, at);
 }
 
 Status Writer::dump() {
@@ -462,8 +464,8 @@ Status Writer::close() {
     lock.unlock();
     for (GapFrame& gap : gaps) append(bytes_of(gap), {});
     append(bytes_of(end), {});
-    end_current();
     lock.lock();
+    end_current();
     wait_until_sealed(lock);
   }
   lock.unlock();
@@ -480,8 +482,7 @@ void Writer::stop() {
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (SegmentBuffer* buffer : ready_) buffer->release(true);
-  ready_.clear();
+  for (SegmentBuffer* buffer : std::exchange(ready_, {})) buffer->release(true);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 /// When the next segment is not ready in time (a slow or full disk): `full = block` waits, at most
 /// `block_max`, then the trace has failed and fault() has the reason; `full = gap` counts the
 /// frames it could not write and writes a gap frame as soon as there is room. Frames are never lost
-/// silently.
+/// silently. Once the trace has failed nothing is written any more, so it has no hole: a frame that
+/// was lost stands after all that were kept of its group.
 ///
 /// Threads: append() and snapshot() from any; open/close from one.
 #pragma once
