@@ -39,6 +39,7 @@ std::string Broadcaster::name_of(WeightsKey key, PolicyVersion version) const {
 Status Broadcaster::on_weights(const WeightsReady& ready) {
   const WeightsKey key{services().delivery().tenant};
   KeyRecord& record = keys_[key];
+  if (record.is_given_up) return ok();
   record.newest = std::max(record.newest, ready.version);
   settle(key, record);
   arm();
@@ -59,6 +60,7 @@ void Broadcaster::send_update(WeightsKey key, PolicyVersion version) {
 Status Broadcaster::on_applied(const PolicyApplied& applied) {
   const WeightsKey key{services().delivery().tenant};
   KeyRecord& record = keys_[key];
+  if (record.is_given_up) return ok();
   EngineRecord& engine = record.engines[applied.engine];
   if (!applied.fault.empty()) {
     if (!engine.is_set_aside)
@@ -73,10 +75,14 @@ Status Broadcaster::on_applied(const PolicyApplied& applied) {
           return each.second.refused >= updating && each.second.applied < updating;
         });
     if (!updating.is_none() && all_have_refused) {
-      services().finish(key.tenant);
-      return error(Code::kInvalid, "no engine could apply {}: {}", name_of(key, updating),
-                   applied.fault)
-          .note("engines and learner must be of models of one shape, and not of another tenant");
+      record = KeyRecord();
+      record.is_given_up = true;
+      services().fail_tenant(
+          key.tenant,
+          error(Code::kInvalid, "no engine could apply {}: {}", name_of(key, updating),
+                applied.fault)
+              .note("engines and learner must be of models of one shape, and not of another "
+                    "tenant"));
     }
   } else {
     engine.applied = std::max(engine.applied, applied.version);

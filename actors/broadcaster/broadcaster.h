@@ -8,7 +8,8 @@
 /// may share a broadcaster, and their versions may have equal numbers. An engine that has not
 /// answered within `applied_max` is set aside for that key: nobody waits for it until it has
 /// applied the live version again. When every engine says that it cannot apply an update, nothing
-/// that follows could go live: the run ends with the words of the one that said so last.
+/// that follows could go live: that tenant cannot go on, with the words of the one that said so
+/// last; what comes of her keys after that is left.
 #pragma once
 
 #include <map>
@@ -52,12 +53,13 @@ class Broadcaster final : public Actor {
     PolicyVersion updating;       // none when no update is in flight
     PolicyVersion newest;         // asked for
     std::optional<Time> late_at;  // until then the update in flight is waited for
+    bool is_given_up = false;     // no engine could apply it: nothing of it goes live any more
 
     template <class F>
     static void fields(F& f) {
       using R = KeyRecord;
       f("engines", &R::engines)("live", &R::live)("updating", &R::updating)("newest", &R::newest)(
-          "late_at", &R::late_at);
+          "late_at", &R::late_at)("is_given_up", &R::is_given_up);
     }
   };
 

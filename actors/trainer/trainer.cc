@@ -360,7 +360,7 @@ void Trainer::tell_taken() {
   const auto [values, report, began] = std::move(*taken_);
   taken_.reset();
   const Time ended = services().now();
-  // Of a pass that it shared, by tokens.
+  // Of its last pass, by tokens: above 1 of a step that had several.
   const double part = report.num_pass_tokens == 0 ? 1
                                                   : static_cast<double>(report.num_tokens) /
                                                         static_cast<double>(report.num_pass_tokens);

@@ -7,12 +7,14 @@ scale        one tenant with a batch of 8 * N rollouts against N tenants with a 
              a pass (as many as tenants that are not ready together) and rows of N adapters.
 neighbours   eight tenants alike, then one of them with ten times the rollouts in flight and answers
              ten times as long: the step time of the seven others. Each is promised an eighth, so
-             the bound is 1.
+             the bound is 1. With --hangs a second one's environment stops to return after its first
+             batches, in both halves of a pair it is the plugin's that does so (or never does), and
+             the six others are looked at.
 
 Runs are paired and alternate; the first steps are left out.
 
     python3 bench/demo/tenants.py scale --tenants 16 --rounds 3
-    python3 bench/demo/tenants.py neighbours --rounds 3
+    python3 bench/demo/tenants.py neighbours --rounds 3 [--hangs]
 
 Prints one JSON object with medians and spread. Leave the machine idle meanwhile.
 """
@@ -35,14 +37,15 @@ def graph_of(tenants):
         text = file.read()
     tables = ""
     for name, keys in tenants.items():
-        tables += f"[tenant.{name}]\nenvironment = {{ name = \"reverse_text\" }}\n"
+        keys = {"environment": "{ name = \"reverse_text\" }", **keys}
+        tables += f"[tenant.{name}]\n"
         tables += "".join(f"{key} = {value}\n" for key, value in keys.items())
         tables += f"filters = {{ zero_advantage = false }}\n[tenant.{name}.adapter]\nrank = 8\n\n"
     return text[:text.index("[tenant.")] + tables + text[text.index("[model."):]
 
 
-def run(tenants, args, settings=()):
-    """Rows of metrics.jsonl by tenant, without the first steps of each."""
+def run(tenants, args, settings=(), set_aside=""):
+    """Rows of metrics.jsonl by tenant. `set_aside`: who cannot finish, so that the run fails."""
     parent = tempfile.mkdtemp(prefix="primerl-tenants-")
     graph, folder = os.path.join(parent, "graph.toml"), os.path.join(parent, "run")
     with open(graph, "w") as file:
@@ -54,7 +57,8 @@ def run(tenants, args, settings=()):
                     *settings, *args.set]:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
+    is_expected = f"tenant '{set_aside}' was set aside" in done.stderr
+    if done.returncode != 0 and not (set_aside and is_expected):
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     rows = {name: [] for name in tenants}
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
@@ -102,24 +106,34 @@ def scale(args):
 
 
 def neighbours(args):
-    def tenants(floods):
+    plugin = f"graph.plugins=[\"{os.path.join(args.bin, '..', 'plugins', 'troubles.so')}\"]"
+
+    def tenants(is_troubled):
         alike = {"group_size": 8, "batch_size": 16, "max_off_policy_steps": 2, "inflight": 32,
                  "max_steps": args.steps, "sampling": "{ max_tokens = 16 }"}
         flood = dict(alike, inflight=320, batch_size=160, sampling="{ max_tokens = 160 }",
                      max_steps=max(args.steps // 10, 2))
-        return {f"t{i}": flood if floods and i == 0 else alike for i in range(8)}
+        all_of_them = {f"t{i}": flood if is_troubled and i == 0 else alike for i in range(8)}
+        if args.hangs:
+            first = 2 * SETTLED if is_troubled else 1 << 30
+            all_of_them["t1"] = dict(alike, environment=f"{{ name = \"stuck\", from = {first} }}",
+                                     environment_timeout="\"2s\"")
+        return all_of_them
 
-    def others(rows):
-        times = sorted(row["time/step"] for name, tenant in rows.items() if name != "t0"
-                       for row in tenant[SETTLED:])
+    def others(is_troubled):
+        rows = run(tenants(is_troubled), args, [plugin] if args.hangs else [],
+                   "t1" if args.hangs and is_troubled else "")
+        looked_at = [name for name in rows if name != "t0" and not (args.hangs and name == "t1")]
+        times = sorted(row["time/step"] for name in looked_at for row in rows[name][SETTLED:])
         return {"step_median_s": statistics.median(times),
                 "step_p99_s": times[min(int(0.99 * len(times)), len(times) - 1)]}
-    quiet, flooded = [], []
+    quiet, troubled = [], []
     for _ in range(args.rounds):
-        quiet.append(others(run(tenants(False), args)))
-        flooded.append(others(run(tenants(True), args)))
-    pairs = list(zip(quiet, flooded))
-    return {"alike": summary(quiet), "one_floods": summary(flooded),
+        quiet.append(others(False))
+        troubled.append(others(True))
+    pairs = list(zip(quiet, troubled))
+    return {"alike": summary(quiet),
+            "one_floods_one_hangs" if args.hangs else "one_floods": summary(troubled),
             "median_ratio": spread([b["step_median_s"] / a["step_median_s"] for a, b in pairs]),
             "p99_ratio": spread([b["step_p99_s"] / a["step_p99_s"] for a, b in pairs])}
 
@@ -131,6 +145,7 @@ def main():
     parser.add_argument("--tenants", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--hangs", action="store_true", help="of neighbours: one hangs, too")
     parser.add_argument("--bin", default=os.path.join(ROOT, "build", "bin"))
     parser.add_argument("--set", action="append", default=[], help="passed on to primerl-graph run")
     args = parser.parse_args()

@@ -98,6 +98,9 @@ class Services {
   virtual Progress progress() = 0;
   /// The tenant has taken its last step: the run drains when all have.
   virtual void finish(TenantSlot tenant) = 0;
+  /// The tenant cannot go on, though this actor can: where others share the run she is set aside
+  /// for this reason and they go on, else the run ends as failed. The first reason counts.
+  virtual void fail_tenant(TenantSlot tenant, Error why) = 0;
   /// For an actor that cannot go on: from now on its errors end the run as failed, whatever the
   /// node's `on_error` says.
   virtual void stop_on_error() = 0;

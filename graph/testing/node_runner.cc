@@ -80,6 +80,9 @@ class NodeRunnerCore::World final : public Services,
     return stop_requested_ ? Progress::kStopRequested : Progress::kGoOn;
   }
   void finish(TenantSlot tenant) override { finished_.insert(tenant); }
+  void fail_tenant(TenantSlot tenant, Error why) override {
+    failures_.emplace(tenant, std::move(why));
+  }
   void stop_on_error() override { stops_on_error_ = true; }
   RunFiles& files() override { return *this; }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override {
@@ -287,6 +290,7 @@ class NodeRunnerCore::World final : public Services,
   std::map<std::string, int64_t, std::less<>> counters_;
   std::vector<std::string> log_;
   std::set<TenantSlot> finished_;
+  std::map<TenantSlot, Error> failures_;
   bool stops_on_error_ = false;
 
  private:
@@ -393,6 +397,10 @@ bool NodeRunnerCore::is_finished(TenantSlot tenant) const {
   return world_->finished_.count(tenant) > 0;
 }
 
+const Error* NodeRunnerCore::failure_of(TenantSlot tenant) const {
+  const auto found = world_->failures_.find(tenant);
+  return found == world_->failures_.end() ? nullptr : &found->second;
+}
 bool NodeRunnerCore::stops_on_error() const { return world_->stops_on_error_; }
 
 }  // namespace primerl

@@ -112,6 +112,7 @@ class NodeRunnerCore {
   int64_t counter(std::string_view name) const;
   const std::vector<std::string>& log() const;  // "warning: text"
   bool is_finished(TenantSlot tenant) const;
+  const Error* failure_of(TenantSlot tenant) const;  // null: the actor named none
   bool stops_on_error() const;
 
  private:

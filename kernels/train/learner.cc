@@ -5,20 +5,17 @@
 namespace primerl {
 namespace {
 
-/// At least 1: an empty batch is a turn, too.
-int64_t num_tokens_of(const TrainBatch& batch) {
-  int64_t num_tokens = 0;
-  for (const auto& sample : batch.samples) num_tokens += std::ssize(sample.tokens);
-  return std::max<int64_t>(num_tokens, 1);
-}
-
-/// Says of each report of a pass how many tokens the pass had.
-void tell_pass_tokens(std::vector<Result<TrainReport>>& reports) {
-  if (reports.size() < 2) return;
-  int64_t num_tokens = 0;
-  for (const auto& report : reports) num_tokens += report.ok() ? report->num_tokens : 0;
-  for (auto& report : reports)
-    if (report.ok()) report->num_pass_tokens = num_tokens;
+/// Says of each report of a pass how many tokens the pass had: of a step that is done with its
+/// first pass all of its tokens, of others `num_tokens`.
+void tell_pass_tokens(std::vector<std::optional<Result<TrainReport>>>& reports,
+                      const std::vector<bool>& is_first, const std::vector<int64_t>& num_tokens) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < reports.size(); ++i)
+    sum +=
+        is_first[i] && reports[i] && reports[i]->ok() ? (*reports[i])->num_tokens : num_tokens[i];
+  for (size_t i = 0; i < reports.size(); ++i)
+    if (reports[i] && reports[i]->ok() && (reports.size() > 1 || !is_first[i]))
+      (*reports[i])->num_pass_tokens = sum;
 }
 
 }  // namespace
@@ -30,13 +27,29 @@ std::vector<Result<TrainReport>> Learner::step_together(std::span<const TrainBat
   return reports;
 }
 
+std::vector<std::optional<Result<TrainReport>>> Learner::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  std::vector<const TrainBatch*> whole;
+  for (const auto& batch : batches) whole.push_back(batch.get());
+  std::vector<std::optional<Result<TrainReport>>> reports;
+  for (auto& report : step_together(whole, stop_requested)) reports.emplace_back(std::move(report));
+  return reports;
+}
+
+int64_t Learner::next_tokens(const TrainBatch& batch) const {
+  int64_t num_tokens = 0;
+  for (const auto& sample : batch.samples) num_tokens += std::ssize(sample.tokens);
+  return std::max<int64_t>(num_tokens, 1);  // an empty batch is a turn, too
+}
+
 std::optional<Result<TrainReport>> Learner::step_in_line(std::shared_ptr<const TrainBatch> batch,
                                                          uint64_t turn,
                                                          const StopRequested& stop_requested) {
   const TenantSlot tenant = batch->tenant;
   if (!reports_.contains(tenant)) {
-    const int64_t num_tokens = num_tokens_of(*batch);
-    line_[tenant] = std::move(batch);
+    const int64_t num_tokens = next_tokens(*batch);
+    line_[tenant] = {std::move(batch), num_tokens};
     run_pass(turns_.ask(tenant, num_tokens, turn), stop_requested);
   }
   const auto found = reports_.find(tenant);
@@ -49,18 +62,30 @@ std::optional<Result<TrainReport>> Learner::step_in_line(std::shared_ptr<const T
 void Learner::run_pass(const std::vector<TenantSlot>& tenants,
                        const StopRequested& stop_requested) {
   if (tenants.empty()) return;
-  std::vector<const TrainBatch*> batches;
-  for (const TenantSlot tenant : tenants) batches.push_back(line_.at(tenant).get());
-  auto reports = step_together(batches, stop_requested);
-  tell_pass_tokens(reports);
+  std::vector<std::shared_ptr<const TrainBatch>> batches;
+  std::vector<int64_t> num_tokens;
+  std::vector<bool> is_first;
+  for (const TenantSlot tenant : tenants) {
+    batches.push_back(line_.at(tenant).batch);
+    num_tokens.push_back(line_.at(tenant).num_tokens);
+    is_first.push_back(!under_way_.contains(tenant));
+  }
+  auto reports = pass_together(batches, stop_requested);
+  tell_pass_tokens(reports, is_first, num_tokens);
   for (size_t i = 0; i < tenants.size(); ++i) {
-    reports_.emplace(tenants[i], std::move(reports[i]));
     line_.erase(tenants[i]);
+    if (reports[i]) {
+      under_way_.erase(tenants[i]);
+      reports_.emplace(tenants[i], *std::move(reports[i]));
+    } else {
+      under_way_.insert(tenants[i]);
+    }
   }
 }
 
 void Learner::leave_line(TenantSlot tenant) {
   turns_.leave(tenant);
+  if (under_way_.erase(tenant) > 0) discard(tenant);
   line_.erase(tenant);
   reports_.erase(tenant);
 }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,8 +73,8 @@ struct TrainReport {
   double learning_rate = 0;
   int64_t num_tokens = 0;  // all tokens through the model
   int64_t num_loss_tokens = 0;
-  /// Tokens of all tenants whose steps shared its pass; 0: it had the pass for itself. A step's
-  /// part of the time of its pass is its part of these.
+  /// Tokens of all tenants in its last pass; 0: it had one pass, for itself. The time of a step is
+  /// the time of that pass by its part of these: above 1 where it had several passes.
   int64_t num_pass_tokens = 0;
   int32_t num_micro_batches = 0;
   bool skipped = false;  // nothing to train on, or a non-finite gradient: weights unchanged
@@ -107,6 +108,18 @@ class Learner : public Resource {
   /// the steps that are not done.
   virtual std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                          const StopRequested& stop_requested);
+  /// One pass over the model for steps of several tenants, at most one micro-batch of each, with
+  /// the results in the order of `batches`: nothing yet where the step goes on with its next pass,
+  /// which is asked for with the same batch. Until its last pass a step has changed nothing, and
+  /// what its passes have left is the same whoever shared them. A learner that divides no step
+  /// takes the whole ones.
+  virtual std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop_requested);
+  /// At most so many tokens of `batch` are in the next pass of its step, at least 1.
+  virtual int64_t next_tokens(const TrainBatch& batch) const;
+  /// Forgets the tenant's step that goes on with another pass, if there is one.
+  virtual void discard(TenantSlot tenant) { (void)tenant; }
   /// The weights of `tenant` as they are now, named `version`: an immutable copy. It has the
   /// default key; whose weights they are is known to who asks. Adapter tensors alone (adapter.h)
   /// where an adapter is trained.
@@ -121,9 +134,10 @@ class Learner : public Resource {
   virtual Status save(TenantSlot tenant, const std::filesystem::path& folder) = 0;
   /// Restores what save() wrote, of whatever tenant; all or nothing.
   virtual Status load(TenantSlot tenant, const std::filesystem::path& folder) = 0;
-  /// A step of one of several tenants when its turn comes (learner_turns.h): asked with the same
-  /// batch in every work turn until there is a result. Whoever asks first when a pass is due runs
-  /// it for all whose turn it is; they get their results when they ask, later in the same turn.
+  /// A step of one of several tenants when its turns come (learner_turns.h), one for each of its
+  /// passes: asked with the same batch in every work turn until there is a result. Whoever asks
+  /// first when a pass is due runs it for all whose turn it is; those whose steps are done with it
+  /// get their results when they ask, later in the same turn.
   virtual std::optional<Result<TrainReport>> step_in_line(std::shared_ptr<const TrainBatch> batch,
                                                           uint64_t turn,
                                                           const StopRequested& stop_requested);
@@ -139,9 +153,15 @@ class Learner : public Resource {
  private:
   void run_pass(const std::vector<TenantSlot>& tenants, const StopRequested& stop_requested);
 
+  struct Waiting {
+    std::shared_ptr<const TrainBatch> batch;
+    int64_t num_tokens = 0;  // of its next pass
+  };
+
   LearnerTurns turns_;
   // At most one of each tenant.
-  std::map<TenantSlot, std::shared_ptr<const TrainBatch>> line_;
+  std::map<TenantSlot, Waiting> line_;
+  std::set<TenantSlot> under_way_;                     // whose step has had a pass and goes on
   std::map<TenantSlot, Result<TrainReport>> reports_;  // of a pass, until they are asked for
 };
 

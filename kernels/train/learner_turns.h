@@ -1,14 +1,15 @@
-/// LearnerTurns: which of several tenants on one learner train their batches next, in one pass.
+/// LearnerTurns: which of several tenants on one learner take part in the next pass.
 ///
-/// A tenant whose batch is complete gets in line and asks in every turn until it trains. Next is
-/// who has trained the fewest tokens for its share (FairShares). The pass is filled up with those
-/// who are next after that, in this order, as long as all of them have at most `tokens_max` tokens
-/// and none is further ahead of who is next than that. So tenants that always have a batch get
-/// tokens in the proportion of their shares, whatever the size of a batch, and nobody waits for
-/// more than `tokens_max` tokens of those who are taken along. A larger batch trains alone. Who has
-/// no batch holds nobody up. A turn is one work turn of the learner's group, in which every trainer
-/// is asked once: between two passes lies one turn in which all can get in line, whatever their
-/// order. Who trains was in line the turn before, so all of a pass hear of it within one turn.
+/// A tenant whose batch is complete gets in line and asks in every turn until it is trained, once
+/// for each pass of its step. Next is who has trained the fewest tokens for its share (FairShares).
+/// The pass is filled up with those who are next after that, in this order, as long as all of them
+/// have at most `tokens_max` tokens and none is further ahead of who is next than that. So tenants
+/// that always have a batch get tokens in the proportion of their shares, whatever the size of a
+/// batch, and nobody waits for more than `tokens_max` tokens of those who are taken along. A larger
+/// pass has no company. Who has no batch holds nobody up. A turn is one work turn of the learner's
+/// group, in which every trainer is asked once: between two passes lies one turn in which all can
+/// get in line, whatever their order. Who trains was in line the turn before, so all of a pass hear
+/// of it within one turn.
 ///
 /// A value; not thread-safe. Not saved: after a restart all begin level.
 #pragma once
@@ -29,8 +30,8 @@ class LearnerTurns {
   LearnerTurns(const std::vector<double>& shares, int64_t tokens_max)
       : shares_(shares), tokens_max_(tokens_max) {}
 
-  /// `tenant` has a complete batch of `num_tokens`. Returns who trains now, next one first: nobody,
-  /// or tenants that are in line no more, `tenant` among them or not.
+  /// `tenant` has a complete batch, whose next pass has `num_tokens`. Returns who trains now, next
+  /// one first: nobody, or tenants that are in line no more, `tenant` among them or not.
   std::vector<TenantSlot> ask(TenantSlot tenant, int64_t num_tokens, uint64_t turn) {
     if (turn_ != turn) ++num_turns_;
     turn_ = turn;

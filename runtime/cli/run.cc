@@ -246,11 +246,13 @@ RunResult RunStarts::run_once(RunSession& session, Prepared& prepared, StatusLin
     status.say(fmt::format("metrics http://127.0.0.1:{}/metrics", server_->port()));
   if (const Status noted = folder.note(control_facts(server_.get())); !noted.ok())
     return {.ending = {RunEnding::How::kFailed, noted.error().text()}};
-  for (const auto& point : prepared.resume.points)
+  for (const auto& point : prepared.resume.points) {
+    if (point.folder.empty()) continue;  // of a tenant that has none
     status.say(
         fmt::format("{} after step {} from {}",
                     prepared.resume.follow.record.empty() ? "resuming" : "the learner resumes",
                     point.step, point.folder.string()));
+  }
   if (!arguments_.graph.file.empty()) {
     std::error_code ignored;
     const auto graph = std::filesystem::absolute(arguments_.graph.file, ignored).lexically_normal();

@@ -17,6 +17,7 @@ struct ExportArguments {
   std::string run;
   std::string format = "chrome";
   std::string out;
+  std::vector<std::string> tenants;
   double from_seconds = -1, to_seconds = -1;
   bool json = false;
 };
@@ -32,6 +33,13 @@ int run_export(const ExportArguments& arguments) {
   options.has_range = arguments.from_seconds >= 0 || arguments.to_seconds >= 0;
   if (arguments.from_seconds >= 0) options.from = time_at(arguments.from_seconds);
   if (arguments.to_seconds >= 0) options.to = time_at(arguments.to_seconds);
+  if (!arguments.tenants.empty()) {
+    StepQuery query;
+    query.tenants = arguments.tenants;
+    auto filter = StepFilter::make(*opened.trace, query);
+    if (!filter.ok()) return fail(filter.error(), kExitBadCommandLine);
+    options.filter = std::move(filter).value();
+  }
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
   File file(nullptr, std::fclose);
   if (!arguments.out.empty()) {
@@ -69,6 +77,8 @@ Command export_action() {
             flags.positional(arguments->run, "RUN", "a run folder, as in runs/latest");
             flags.choice(arguments->format, "--format", {"chrome"}, "for whom");
             flags.text(arguments->out, "--out", "FILE", "writes there, not on stdout");
+            flags.texts(arguments->tenants, "--tenant", "NAME",
+                        "steps of these tenants only: their messages and their own actors");
             flags.number(arguments->from_seconds, "--from", "SECONDS",
                          "from this time after the start of the run", 0, kForever);
             flags.number(arguments->to_seconds, "--to", "SECONDS", "up to this time", 0, kForever);

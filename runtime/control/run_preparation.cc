@@ -90,7 +90,7 @@ Result<bool> pass_over_newer(const fs::path& run_folder, const Plan& plan, OpenR
     const size_t slot = tenant.slot.index();
     FoundCheckpoints& found = record.found[slot];
     int64_t step = taken[slot];
-    if (slot < begun_from.size()) {
+    if (slot < begun_from.size() && begun_from[slot] != kNoCheckpoint) {
       ASSIGN_OR_RETURN(const auto begun,
                        read_checkpoint(begun_from[slot], CheckpointDepth::kSizes));
       step += begun.step;
@@ -159,12 +159,23 @@ Result<OpenRecord> open_record(const fs::path& folder, const Plan& plan, ResumeC
 }
 
 Status read_points(const fs::path& run_folder, const Plan& plan, ResumeChoice& choice) {
+  const auto& of_all = checkpoints_of(run_folder, plan, choice);
+  const bool has_any = std::ranges::any_of(
+      of_all, [](const FoundCheckpoints& found) { return found.newest.has_value(); });
   for (const auto& tenant : plan.tenants) {
     const auto folder = checkpoints_folder(run_folder, tenant.name, plan.tenants.size());
     auto found = checkpoints_of(run_folder, plan, choice)[tenant.slot.index()];
     for (auto& note : found.ignored) choice.notes.push_back(std::move(note));
     if (!found.newest && !choice.follow.record.empty()) {
       choice.points.emplace_back();  // all her steps are taken again
+      continue;
+    }
+    if (!found.newest && has_any) {
+      choice.notes.push_back(
+          fmt::format("tenant '{}' has no complete checkpoint: it starts from its own beginning, "
+                      "with a fresh adapter and step 1; the others go on from theirs",
+                      tenant.name));
+      choice.points.emplace_back();
       continue;
     }
     if (!found.newest && is_untouched(run_folder)) {
@@ -429,6 +440,7 @@ Result<std::unique_ptr<RunFolder>> make_run_folder(const std::string& out,
   // The other run may remove them; this one must not depend on it.
   for (size_t slot = 0; is_new && slot < choice.points.size(); ++slot) {
     ResumePoint& point = choice.points[slot];
+    if (point.folder.empty()) continue;
     const fs::path own =
         checkpoints_folder(folder->path(), plan.tenants[slot].name, plan.tenants.size());
     const fs::path kept = own / fmt::format("step_{}", point.step);

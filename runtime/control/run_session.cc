@@ -119,6 +119,7 @@ void RunSession::handle(const ControlEvent& event) {
   tell_watchers(event);
   if (coordination_.ok())
     coordination_ = coordinator_->handle(event.peer, event.message, steady_now());
+  if (as_if<TenantFinished>(event.message) != nullptr) board_.set_aside(coordinator_->set_aside());
   if (const auto* held = as_if<HoldAnswered>(event.message)) desk_.handle(event.peer, *held);
   if (const auto* beat = as_if<Heartbeat>(event.message))
     desk_.heard(event.peer, beat->engine_uses, steady_now());

@@ -61,8 +61,9 @@ class GroupExecutor {
   virtual void ship(MessageBatch&& batch) = 0;
   /// services().finish(tenant): once per tenant and actor that calls it; repeated is harmless.
   virtual void tenant_finished(TenantSlot tenant) = 0;
-  /// An actor of one of several tenants cannot go on: the tenant is to be set aside in every group,
-  /// and the others go on. Once per group, and again when a group is restored.
+  /// One of several tenants cannot go on: an actor of hers cannot, or a shared one said so of her
+  /// (services().fail_tenant()) or failed on her behalf. She is to be set aside in every group, and
+  /// the others go on. Once per group, and again when a group is restored.
   virtual void tenant_failed(TenantSlot tenant, std::string why) = 0;
   /// The run cannot go on: on_error = "stop", restarts used up, a resource failed.
   virtual void group_failed(GroupId group, Error error) = 0;

@@ -323,10 +323,11 @@ void CafExecutor::Core::tenant_failed(TenantSlot tenant, std::string why) {
   if (setup_.others != nullptr) return setup_.others->tenant_failed(tenant, why);
   {
     const std::lock_guard lock(mutex_);
-    set_aside_.emplace(tenant, std::move(why));
+    set_aside_.emplace(tenant, why);
   }
   set_aside(tenant);
   tenant_finished(tenant);
+  if (setup_.on_set_aside != nullptr) setup_.on_set_aside(tenant, why);
 }
 
 void CafExecutor::Core::group_failed(GroupId group, Error error) {

@@ -40,6 +40,8 @@ struct CafExecutorSetup {
   /// resume(). Any thread. Null: they resume at once.
   std::function<void()> on_followed;
   std::function<void(const CommandAnswer&)> on_command;  // any thread; null: nobody wants them
+  /// In a run of one process: a tenant was set aside, and why. Any thread; null: nobody asks.
+  std::function<void(TenantSlot, const std::string&)> on_set_aside;
   CutSink* cuts = nullptr;  // outlives the executor; called from every group's thread; null: none
   OtherProcesses* others = nullptr;  // outlives the executor; null: this process is the whole run
   /// Incarnations (by ProcessId) of the other processes, where they may differ from `incarnation`.

@@ -89,9 +89,9 @@ class ActorGroup::Body {
     std::shared_ptr<Running> running;
     std::vector<uint64_t> timer_generations;
     bool keeps_snapshot = false;
-    bool has_drained = false;    // its drain is queued or done
-    SavedFields snapshot;        // after the last step that succeeded
-    std::vector<Time> restarts;  // within the window
+    bool has_drained = false;            // its drain is queued or done
+    SavedFields snapshot;                // after the last step that succeeded
+    std::vector<ActorRestart> restarts;  // within the window
   };
   struct OpenBatch {
     MessageBatch batch;
@@ -121,7 +121,8 @@ class ActorGroup::Body {
   uint32_t peer_index(GroupId group) const;
   bool is_remote(uint32_t peer) const;
   void supervise(Running& running, const Error& error, Time now);
-  void give_up(const Running& running, Error why);
+  TenantSlot tenant_served(Running& running) const;
+  void give_up(const Running& running, TenantSlot tenant, Error why);
   Status replace(uint32_t actor, bool restore, Time now);
   void take_snapshot(ActorSlot& slot);
   void set_timer(uint32_t actor, const TimerChange& change, Time now);
@@ -170,7 +171,7 @@ class ActorGroup::Body {
   bool is_in_burst_ = false;  // batches and gauges are updated at its end
   bool is_draining_ = false;
   std::set<TenantSlot> finished_;             // their actors say so
-  std::map<TenantSlot, std::string> failed_;  // one of their actors here cannot go on: why
+  std::map<TenantSlot, std::string> failed_;  // that cannot go on, said here: why
   std::set<TenantSlot> set_aside_;
   size_t num_commands_ = 0;  // that wait
 

@@ -93,11 +93,22 @@ struct SavedTimer {
   }
 };
 
+/// When an actor was replaced, and for whose message: none where that was nobody's.
+struct ActorRestart {
+  Time at;
+  TenantSlot tenant;
+
+  template <class F>
+  static void fields(F& f) {
+    f("at", &ActorRestart::at)("tenant", &ActorRestart::tenant);
+  }
+};
+
 struct SavedActor {
   SavedFields state;
   std::map<std::string, int64_t> counters;
   std::vector<uint64_t> timer_generations;
-  std::vector<Time> restarts;
+  std::vector<ActorRestart> restarts;
   bool has_drained = false;
   bool stops_on_error = false;
   bool is_draining = false;  // and its work turns were told
@@ -185,7 +196,7 @@ struct GroupState {
   uint64_t last_arrival = 0;
   bool is_draining = false;
   std::set<TenantSlot> finished;             // for which services().finish() was called
-  std::map<TenantSlot, std::string> failed;  // of which an actor here cannot go on: why
+  std::map<TenantSlot, std::string> failed;  // that cannot go on, said here: why
   std::set<TenantSlot> set_aside;
   bool work_armed = false;
   uint64_t work_arrival = 0;

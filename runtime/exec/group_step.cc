@@ -261,30 +261,52 @@ void ActorGroup::Body::answer_command(Running& running) {
   setup().executor->command_answered({running.input().number, running.self(), running.status()});
 }
 
+/// Whose work the step was: of an actor of one tenant hers, of a shared one whose message it was. A
+/// value of which the newest wins (an engine's load) is of everybody, and so is what no message
+/// began. None where there are no others.
+TenantSlot ActorGroup::Body::tenant_served(Running& running) const {
+  if (setup().plan->tenants.size() < 2) return {};
+  const TenantSlot own = tenant_of(running.index());
+  const Input& input = running.input();
+  if (!own.is_none() || input.kind != StepKind::kMessage) return own;
+  if (running.contract().inputs[input.port].latest_wins) return {};
+  return input.envelope.tenant;
+}
+
 void ActorGroup::Body::supervise(Running& running, const Error& error, Time now) {
   const PlanNode& node = running.node();
   const std::string_view name = running.self_name();
-  if (node.on_error == OnError::kStop || running.stops_on_error())
-    return give_up(
-        running, Error(error).while_doing(fmt::format(
-                     "'{}' ({})", name,
-                     node.on_error == OnError::kStop ? "on_error = \"stop\"" : "it cannot go on")));
+  const TenantSlot tenant = tenant_served(running);
+  if (running.stops_on_error())
+    return give_up(running, tenant_of(running.index()),
+                   Error(error).while_doing(fmt::format("'{}' (it cannot go on)", name)));
+  if (node.on_error == OnError::kStop)
+    return give_up(running, tenant,
+                   Error(error).while_doing(fmt::format("'{}' (on_error = \"stop\")", name)));
   if (node.on_error == OnError::kDrop) return;
   auto& restarts = slots_[running.index()].restarts;
-  std::erase_if(restarts, [&](Time at) { return now - at >= node.restart_window; });
-  if (std::cmp_greater_equal(restarts.size(), node.restarts_max))
-    return give_up(running, Error(error).while_doing(
-                                fmt::format("'{}' failed again after {} restarts within {}", name,
-                                            restarts.size(), to_string(node.restart_window))));
-  restarts.push_back(now);
+  std::erase_if(restarts, [&](const ActorRestart& restart) {
+    return now - restart.at >= node.restart_window;
+  });
+  const auto num_restarts = std::ranges::count(restarts, tenant, &ActorRestart::tenant);
+  if (std::cmp_greater_equal(num_restarts, node.restarts_max)) {
+    give_up(
+        running, tenant,
+        Error(error).while_doing(fmt::format("'{}' failed again after {} restarts within {}", name,
+                                             num_restarts, to_string(node.restart_window))));
+    // A shared actor goes on for the others.
+    if (tenant.is_none() || !tenant_of(running.index()).is_none()) return;
+  } else {
+    restarts.push_back({now, tenant});
+  }
   num_restarts_.add(1);
   if (auto status = replace(running.index(), true, now); !status.ok())
-    give_up(running, Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
+    give_up(running, tenant_of(running.index()),
+            Error(status.error()).while_doing(fmt::format("restarting '{}'", name)));
 }
 
-/// Where several tenants share the run, an actor of one of them costs the others nothing.
-void ActorGroup::Body::give_up(const Running& running, Error why) {
-  const TenantSlot tenant = tenant_of(running.index());
+/// Where several tenants share the run, what is of one of them costs the others nothing.
+void ActorGroup::Body::give_up(const Running& running, TenantSlot tenant, Error why) {
   if (tenant.is_none() || setup().plan->tenants.size() < 2)
     return setup().executor->group_failed(setup().group, std::move(why));
   if (!failed_.emplace(tenant, why.text()).second) return;
@@ -361,6 +383,9 @@ void ActorGroup::Body::apply_effects(Running& running, Time now) {
     setup().executor->tenant_finished(tenant);
   }
   running.finished.clear();
+  for (auto& [tenant, why] : running.failures)
+    give_up(running, tenant, std::move(why).while_doing(fmt::format("'{}'", running.self_name())));
+  running.failures.clear();
   (void)now;
 }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/exec/actor_group.h"
@@ -89,6 +90,7 @@ class Running final : public Services, public OutputSink, public Resources {
   std::vector<TimerChange> timers;
   std::vector<PauseChange> pauses;
   std::vector<TenantSlot> finished;
+  std::vector<std::pair<TenantSlot, Error>> failures;  // of tenants, not of this actor
   // Answers of this step that only the moment determines; for the recorder.
   mutable std::vector<int64_t> room_answers;
   uint64_t stopped_at_progress = 0;
@@ -113,6 +115,9 @@ class Running final : public Services, public OutputSink, public Resources {
   const ResumePoint* resume_point(TenantSlot slot) const override;
   Progress progress() override;
   void finish(TenantSlot tenant) override { finished.push_back(tenant); }
+  void fail_tenant(TenantSlot tenant, Error why) override {
+    failures.emplace_back(tenant, std::move(why));
+  }
   void stop_on_error() override { stops_on_error_ = true; }
   RunFiles& files() override { return common_->setup.host_services->files(); }
   void publish_metrics(TenantSlot tenant, int64_t step, const MetricValues& values) override;

@@ -102,7 +102,10 @@ StepAbout VirtualExecutor::about(const GroupSlot& slot) {
   StepAbout about;
   about.instance = view.handling;
   about.kind = input.kind;
-  if (input.kind == StepKind::kMessage) about.type = input.envelope.payload.type;
+  if (input.kind == StepKind::kMessage) {
+    about.type = input.envelope.payload.type;
+    about.tenant = input.envelope.tenant;
+  }
   const uint32_t who =
       input.kind == StepKind::kWork ? UINT32_MAX - view.group.value - 1 : view.handling.value;
   about.delivery = ++num_deliveries_[{who, input.kind}];

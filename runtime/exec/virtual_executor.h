@@ -47,6 +47,7 @@ struct StepAbout {
   InstanceId instance;  // none for a work turn
   StepKind kind = StepKind::kMessage;
   const MessageType* type = nullptr;  // of a message
+  TenantSlot tenant;                  // of a message: whose it is
   uint64_t delivery = 0;              // how many steps of this kind the instance had, from 1
 };
 

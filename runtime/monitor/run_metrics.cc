@@ -318,7 +318,10 @@ void Metrics::engines() {
       {true, "primerl_engine_applied_versions_total", "Versions that the engine applied.",
        [](const EngineReport& engine) { return as_number(engine.num_applied); }},
       {true, "primerl_engine_apply_seconds_total", "How long it stopped for them.",
-       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNanosecond; }}};
+       [](const EngineReport& engine) { return as_number(engine.apply_ns) * kNanosecond; }},
+      {true, "primerl_engine_served_tokens_total",
+       "Prompts beyond the cache and samples, of the tenant's requests that ended.",
+       [](const EngineReport& engine) { return as_number(engine.num_tokens); }}};
   if (plan_.tenants.empty()) return;
   for (const auto& family : families) {
     begin(family);

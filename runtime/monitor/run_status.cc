@@ -17,12 +17,25 @@ double seconds_of(double seconds) {
   return static_cast<double>(std::llround(seconds * 1e3)) * 1e-3;
 }
 
+/// To a tenth of a percent.
+double part(double part) { return static_cast<double>(std::llround(part * 1e3)) * 1e-3; }
+
 Json tenants_json(const Plan& plan, const RunSnapshot& picture, Time now) {
   Json tenants = Json::array();
   for (size_t slot = 0; slot < picture.tenants.size(); ++slot) {
     const TenantPicture& tenant = picture.tenants[slot];
     Json one = Json::object();
-    one.set("name", plan.tenants[slot].name).set("max_steps", plan.tenants[slot].max_steps);
+    const Tenant& planned = plan.tenants[slot];
+    const bool is_done = tenant.newest != nullptr && tenant.newest->step >= planned.max_steps;
+    one.set("name", planned.name)
+        .set("state", !tenant.why_set_aside.empty() ? "set aside"
+                      : is_done                     ? "done"
+                                                    : "training")
+        .set("max_steps", planned.max_steps)
+        .set("share", planned.share);
+    if (!tenant.why_set_aside.empty()) one.set("why", tenant.why_set_aside);
+    if (tenant.served.engine) one.set("engine_share", part(*tenant.served.engine));
+    if (tenant.served.learner) one.set("learner_share", part(*tenant.served.learner));
     if (tenant.newest != nullptr) {
       Json values = Json::object();
       for (const auto& [name, value] : tenant.newest->values) values.set(name, value);

@@ -79,15 +79,56 @@ std::string head_of(const Json& status) {
   std::string text = fmt::format("{} is {}", text_of(status, "name"), text_of(status, "phase"));
   if (status.find("age_seconds") != nullptr)
     text += ", up for " + seconds_text(status, "age_seconds");
-  text += "\n";
-  for (const Json& tenant : list_of(status, "tenants")) {
+  return text + "\n";
+}
+
+/// A number of the newest step, or "-".
+std::string metric_text(const Json& tenant, std::string_view name, int num_digits) {
+  const Json* values = tenant.find("metrics");
+  const Json* value = values == nullptr ? nullptr : values->find(name);
+  if (value == nullptr || !value->is_number()) return "-";
+  return fmt::format("{:.{}f}", value->as_double(), num_digits);
+}
+
+std::string percent_text(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  if (value == nullptr || !value->is_number()) return "-";
+  return fmt::format("{:.0f}%", 100 * value->as_double());
+}
+
+/// Shares where there is somebody to share with.
+std::string tenants_of(const Json& status) {
+  const auto& tenants = list_of(status, "tenants");
+  if (tenants.empty()) return "";
+  const bool has_shares = tenants.size() > 1;
+  std::vector<std::string> heads = {"tenant", "state",     "step",     "last",
+                                    "reward", "staleness", "decode/s", "train/s"};
+  if (has_shares) heads.insert(heads.end(), {"engine", "learner", "promised"});
+  TextTable table(std::move(heads), 2);
+  std::string reasons;
+  for (const Json& tenant : tenants) {
     const bool has_step = tenant.find("step") != nullptr;
-    text += fmt::format("tenant {}: step {} of {}", text_of(tenant, "name"),
-                        has_step ? text_of(tenant, "step") : "0", text_of(tenant, "max_steps"));
-    if (has_step) text += ", the last " + seconds_text(tenant, "last_step_age_seconds") + " ago";
-    text += "\n";
+    const std::string stale = metric_text(tenant, "off_policy/mean", 1);
+    const std::string most = metric_text(tenant, "off_policy/max", 0);
+    std::vector<std::string> cells = {
+        text_of(tenant, "name"),
+        text_of(tenant, "state"),
+        (has_step ? text_of(tenant, "step") : "0") + "/" + text_of(tenant, "max_steps"),
+        seconds_text(tenant, "last_step_age_seconds"),
+        metric_text(tenant, "reward/all/mean", 3),
+        stale == "-" ? stale : stale + " (" + most + ")",
+        metric_text(tenant, "perf/decode_tokens_per_second", 0),
+        metric_text(tenant, "perf/train_tokens_per_second", 0)};
+    if (has_shares)
+      for (const char* key : {"engine_share", "learner_share", "share"})
+        cells.push_back(percent_text(tenant, key));
+    table.add(std::move(cells));
+    const std::string why = text_of(tenant, "why");
+    if (why != "-")
+      reasons += fmt::format("tenant '{}' is set aside: {}\n", text_of(tenant, "name"),
+                             why.substr(0, why.find('\n')));
   }
-  return text;
+  return "\n" + table.text() + reasons;
 }
 
 /// Who holds engines still, and for how long yet.
@@ -199,8 +240,8 @@ std::string run_table(const Json& status) {
   const std::string state = text_of(status, "state");
   if (state == "ended") return ended_text(status);
   if (state == "lost") return lost_text(status);
-  std::string text = head_of(status) + holds_of(status) + "\n" + processes_of(status) +
-                     alarms_of(status) + edges_of(status);
+  std::string text = head_of(status) + holds_of(status) + tenants_of(status) + "\n" +
+                     processes_of(status) + alarms_of(status) + edges_of(status);
   if (const std::string still = text_of(status, "still"); still != "-")
     text += "\nno progress:\n" + still;
   return text;

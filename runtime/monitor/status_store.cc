@@ -5,6 +5,29 @@
 #include "runtime/exec/stall.h"
 
 namespace primerl {
+namespace {
+
+constexpr Duration kSampleEvery = Duration::seconds(5);
+constexpr size_t kSamplesMax =
+    static_cast<size_t>(kServedWindow.to_nanoseconds() / kSampleEvery.to_nanoseconds()) + 1;
+
+uint64_t tokens_of(const Heartbeat& beat, uint32_t tenant) {
+  uint64_t sum = 0;
+  for (const EngineReport& engine : beat.engines)
+    if (engine.tenant == tenant) sum += engine.num_tokens;
+  return sum;
+}
+
+/// The part of `slot` in what was served between the two; nothing where that is nothing.
+std::optional<double> part_of(const std::vector<double>& before, const std::vector<double>& now,
+                              size_t slot) {
+  double sum = 0;
+  for (size_t i = 0; i < now.size(); ++i) sum += now[i] - before[i];
+  if (sum <= 0) return std::nullopt;
+  return (now[slot] - before[slot]) / sum;
+}
+
+}  // namespace
 
 std::string_view to_string(ProcessState state) {
   switch (state) {
@@ -25,13 +48,16 @@ StatusStore::StatusStore(std::shared_ptr<const Plan> plan, Time now, const Statu
   picture_.began = now;
   picture_.processes.resize(plan_->processes.size());
   picture_.tenants.resize(plan_->tenants.size());
+  served_.engine.resize(plan_->tenants.size());
+  served_.learner.resize(plan_->tenants.size());
+  sample_served(now);
   if (before == nullptr) return;
   const RunSnapshot last = before->picture();
   picture_.began = last.began;
   for (size_t i = 0; i < std::min(last.processes.size(), picture_.processes.size()); ++i)
     picture_.processes[i].num_restarts = last.processes[i].num_restarts + 1;
   for (size_t i = 0; i < std::min(last.tenants.size(), picture_.tenants.size()); ++i)
-    picture_.tenants[i] = last.tenants[i];
+    picture_.tenants[i] = {last.tenants[i].newest, last.tenants[i].step_at, {}, {}};
 }
 
 void StatusStore::set_facts(RunFacts facts) {
@@ -66,6 +92,8 @@ void StatusStore::process_said(ProcessId process, const Payload& message, Time n
   ProcessPicture& one = picture_.processes[process.index()];
   one.state = is_beat ? ProcessState::kRunning : ProcessState::kEnded;
   if (!is_beat) return;
+  count_engines(one, *as_if<Heartbeat>(message));
+  sample_served(now);
   one.beat = std::static_pointer_cast<const Heartbeat>(message.message);
   one.beat_at = now;
 }
@@ -79,12 +107,47 @@ void StatusStore::process_gone(ProcessId process, bool comes_back) {
 void StatusStore::step_taken(TenantSlot tenant, const StepFacts& facts, Time now) {
   auto newest = std::make_shared<const StepFacts>(facts);
   const std::lock_guard lock(mutex_);
-  picture_.tenants[tenant.index()] = {std::move(newest), now};
+  TenantPicture& one = picture_.tenants[tenant.index()];
+  one.newest = std::move(newest);
+  one.step_at = now;
+  served_.learner[tenant.index()] += facts.get("progress/tokens");
+  sample_served(now);
+}
+
+void StatusStore::set_aside(const SetAside& tenants) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [tenant, why] : tenants) picture_.tenants[tenant.index()].why_set_aside = why;
+}
+
+/// What the engines of a process did since its last heartbeat: a new incarnation begins with none.
+void StatusStore::count_engines(const ProcessPicture& before, const Heartbeat& beat) {
+  for (uint32_t slot = 0; slot < served_.engine.size(); ++slot) {
+    const uint64_t now = tokens_of(beat, slot);
+    const uint64_t last = before.beat == nullptr ? 0 : tokens_of(*before.beat, slot);
+    served_.engine[slot] += static_cast<double>(now - std::min(now, last));
+  }
+}
+
+void StatusStore::sample_served(Time now) {
+  if (!samples_.empty() && now - samples_.back().at < kSampleEvery) return;
+  served_.at = now;
+  samples_.push_back(served_);
+  while (samples_.size() > kSamplesMax || now - samples_.front().at > kServedWindow)
+    samples_.pop_front();
+}
+
+ServedParts StatusStore::served_parts(size_t slot) const {
+  const ServedTokens& before = samples_.front();
+  return {part_of(before.engine, served_.engine, slot),
+          part_of(before.learner, served_.learner, slot)};
 }
 
 RunSnapshot StatusStore::picture() const {
   const std::lock_guard lock(mutex_);
-  return picture_;
+  RunSnapshot picture = picture_;
+  for (size_t slot = 0; slot < picture.tenants.size(); ++slot)
+    picture.tenants[slot].served = served_parts(slot);
+  return picture;
 }
 
 RunFacts StatusStore::facts() const {

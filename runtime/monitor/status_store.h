@@ -6,8 +6,10 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,9 +43,24 @@ struct ProcessPicture {
   Time beat_at;
 };
 
+/// Her part of the tokens that engines and learners served to all tenants, 0 to 1, over the last
+/// kServedWindow; nothing where none was served.
+struct ServedParts {
+  std::optional<double> engine, learner;
+};
+inline constexpr Duration kServedWindow = Duration::seconds(60);
+
 struct TenantPicture {
   std::shared_ptr<const StepFacts> newest;  // null: no step yet
   Time step_at;
+  std::string why_set_aside;  // empty: she is not
+  ServedParts served;
+};
+
+/// Tokens served to each tenant since the command began.
+struct ServedTokens {
+  Time at;
+  std::vector<double> engine, learner;  // by slot
 };
 
 /// Engines stand still for a person's `pause`.
@@ -85,6 +102,7 @@ class StatusStore {
   void process_said(ProcessId process, const Payload& message, Time now);
   void process_gone(ProcessId process, bool comes_back);
   void step_taken(TenantSlot tenant, const StepFacts& facts, Time now);
+  void set_aside(const SetAside& tenants);
 
   // For every thread.
   RunSnapshot picture() const;
@@ -95,10 +113,17 @@ class StatusStore {
   StallReport stall_report() const { return stall_report_of(*plan_, *wiring(), picture()); }
 
  private:
+  void count_engines(const ProcessPicture& before, const Heartbeat& beat);
+  void sample_served(Time now);
+  ServedParts served_parts(size_t slot) const;
+
   const std::shared_ptr<const Plan> plan_;
   mutable std::mutex mutex_;  // guards what follows
   RunSnapshot picture_;
   RunFacts facts_;
+  ServedTokens served_;
+  std::deque<ServedTokens>
+      samples_;  // of served_, kSampleEvery apart, the oldest kServedWindow ago
   mutable std::shared_ptr<const Wiring> wiring_;  // made when first asked for
 };
 

@@ -38,6 +38,8 @@ class ChromeWriter {
                             flush(kFlushBytes);
                           });
     trace_.visit(options_.from, options_.to, [&](const TraceStep& step) {
+      if (options_.filter && options_.filter->matches(trace_, step) != StepFilter::Verdict::kYes)
+        return true;
       add_slice(step);
       if (step.kind == StepKind::kMessage) add_arrow(step);
       requests.see(step);

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
+#include "runtime/query/step_filter.h"
 #include "runtime/trace/read/trace.h"
 
 namespace primerl {
@@ -17,7 +19,8 @@ inline constexpr uint64_t kChromeBytesMax = uint64_t{1} << 30;
 struct ChromeOptions {
   Time from = Time::from_nanoseconds(INT64_MIN);
   Time to = Time::from_nanoseconds(INT64_MAX);
-  bool has_range = false;  // then the size is not limited
+  bool has_range = false;            // then the size is not limited
+  std::optional<StepFilter> filter;  // only steps that pass
 };
 
 /// Writes in pieces; `write` returns false to stop (a full disk), which is kIo. kExhausted without

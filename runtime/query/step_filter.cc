@@ -33,17 +33,20 @@ Error unknown(std::string_view what, const std::string& name, std::vector<std::s
                          : fmt::format("did you mean '{}'?", near));
 }
 
-/// Marks the wanted names in `chosen`.
-Status choose(std::vector<bool>& chosen, const std::vector<std::string>& wanted,
-              const std::vector<std::string>& names, std::string_view what) {
-  for (const auto& name : wanted) {
-    chosen.resize(names.size());
-    bool is_known = false;
-    for (size_t i = 0; i < names.size(); ++i)
-      if (names[i] == name) chosen[i] = is_known = true;
-    if (!is_known) return unknown(what, name, names);
-  }
-  return ok();
+/// There are few: all are said.
+Error unknown_tenant(const std::string& name, const std::vector<std::string>& names) {
+  return error(Code::kNotFound, "no tenant '{}' in this trace", name)
+      .note("its tenants: " + join_names(names));
+}
+
+/// Marks a wanted name in `chosen`; false: it is none of `names`.
+bool mark(std::vector<bool>& chosen, const std::vector<std::string>& names,
+          const std::string& name) {
+  chosen.resize(names.size());
+  bool is_known = false;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) chosen[i] = is_known = true;
+  return is_known;
 }
 
 bool compares(FieldMatch::Sign sign, std::partial_ordering order) {
@@ -235,8 +238,10 @@ Result<StepFilter> StepFilter::make(const Trace& trace, const StepQuery& query) 
   RETURN_IF_ERROR(filter.choose_links(catalog, query.edges));
   std::vector<std::string> types;
   for (const auto& type : catalog.types) types.push_back(type.name);
-  RETURN_IF_ERROR(choose(filter.types_, query.types, types, "message type"));
-  RETURN_IF_ERROR(choose(filter.tenants_, query.tenants, catalog.tenants, "tenant"));
+  for (const auto& name : query.types)
+    if (!mark(filter.types_, types, name)) return unknown("message type", name, types);
+  for (const auto& name : query.tenants)
+    if (!mark(filter.tenants_, catalog.tenants, name)) return unknown_tenant(name, catalog.tenants);
   RETURN_IF_ERROR(filter.choose_fields(catalog, query));
   if (query.steps) {
     ASSIGN_OR_RETURN(const StepRange range, parse_steps(*query.steps));
@@ -270,8 +275,10 @@ StepFilter::Verdict StepFilter::matches(const Trace& trace, const TraceStep& ste
   const bool is_message = step.kind == StepKind::kMessage;
   if (!links_.empty() && (!is_message || !links_[step.link.index()])) return Verdict::kNo;
   if (!types_.empty() && (!is_message || !types_[step.type])) return Verdict::kNo;
-  if (!tenants_.empty() && (step.tenant.is_none() || !tenants_[step.tenant.index()]))
-    return Verdict::kNo;
+  if (!tenants_.empty()) {
+    const TenantSlot tenant = tenant_of(trace.catalog(), step);
+    if (tenant.is_none() || !tenants_[tenant.index()]) return Verdict::kNo;
+  }
   if (fields_.empty()) return Verdict::kYes;
   if (!is_message || !may_match_[step.type]) return Verdict::kNo;
   const auto message = input_json(trace, step);
@@ -281,6 +288,17 @@ StepFilter::Verdict StepFilter::matches(const Trace& trace, const TraceStep& ste
                                [&](const FieldMatch& match) { return match.matches(*message); });
   });
   return all ? Verdict::kYes : Verdict::kNo;
+}
+
+TenantSlot tenant_of(const TraceCatalog& catalog, const TraceStep& step) {
+  if (!step.tenant.is_none()) return step.tenant;
+  if (!step.instance.is_none()) return TenantSlot(catalog.instances[step.instance.index()].tenant);
+  const auto& actors = catalog.groups[step.group.index()].instances;
+  if (actors.empty()) return {};
+  const uint32_t first = catalog.instances[actors.front()].tenant;
+  const bool is_hers = std::ranges::all_of(
+      actors, [&](uint32_t actor) { return catalog.instances[actor].tenant == first; });
+  return is_hers ? TenantSlot(first) : TenantSlot();
 }
 
 FoundSteps find_steps(const Trace& trace, const StepFilter& filter, uint64_t limit) {

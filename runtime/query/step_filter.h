@@ -16,7 +16,7 @@ struct StepQuery {
   std::vector<std::string> nodes = {};  // nodes, instances or groups
   std::vector<std::string> edges = {};  // "rollout.group -> trainer.group", or a port of either end
   std::vector<std::string> types = {};  // message types
-  std::vector<std::string> tenants = {};
+  std::vector<std::string> tenants = {};  // whose message the input is, or else whose actor
   std::vector<std::string> fields = {};   // "reward>0.5", "kv.id=7"; a bare name fits at any depth
   std::optional<uint64_t> session = {};   // a field `session` or `trajectory`, at any depth
   std::optional<std::string> steps = {};  // "88", "10..20", "10..", "..20"
@@ -59,6 +59,10 @@ class StepFilter {
   uint64_t first_step_ = 0, last_step_ = UINT64_MAX;
   bool is_failed_ = false;
 };
+
+/// Whose a step is: its message's tenant; of another input, its actor's; of a work turn, that of
+/// all actors of the group. None: it is of no tenant alone.
+TenantSlot tenant_of(const TraceCatalog& catalog, const TraceStep& step);
 
 /// Steps in order of time, at most `limit`; the rest are counted when `counts_rest`.
 struct FoundSteps {

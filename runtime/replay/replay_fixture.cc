@@ -7,6 +7,7 @@
 #include "runtime/replay/excerpt.h"
 #include "runtime/replay/fixture_text.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/run_folder.h"
 
 namespace primerl {
 namespace {
@@ -83,6 +84,10 @@ Result<std::vector<std::string>> copy_checkpoints(const ReplaySession& session,
                                                   const fs::path& folder) {
   std::vector<std::string> places;
   for (size_t slot = 0; slot < session.trace->catalog().resumed_from.size(); ++slot) {
+    if (session.trace->catalog().resumed_from[slot] == kNoCheckpoint) {
+      places.emplace_back(kNoCheckpoint);
+      continue;
+    }
     const fs::path from =
         session.trace->excerpt()
             ? session.trace->folder().parent_path() / session.trace->catalog().resumed_from[slot]

@@ -12,6 +12,7 @@
 #include "runtime/replay/traced_learner.h"
 #include "runtime/replay/traced_resources.h"
 #include "runtime/store/checkpoint.h"
+#include "runtime/store/run_folder.h"
 
 namespace primerl {
 namespace {
@@ -115,6 +116,10 @@ Result<std::vector<ResumePoint>> read_points(const Trace& trace) {
   std::vector<ResumePoint> points;
   const bool is_excerpt = trace.excerpt().has_value();
   for (const fs::path checkpoint : trace.catalog().resumed_from) {
+    if (checkpoint == kNoCheckpoint) {
+      points.emplace_back();
+      continue;
+    }
     // An excerpt contains the parts of checkpoints that it needs.
     auto point =
         read_checkpoint(is_excerpt ? trace.folder().parent_path() / checkpoint : checkpoint,
@@ -265,7 +270,8 @@ void ReplayHostServices::log(LogLevel, std::string_view instance, std::string_vi
 }
 
 const ResumePoint* ReplayHostServices::resume_point(TenantSlot tenant) const {
-  return tenant.index() < points_.size() ? &points_[tenant.index()] : nullptr;
+  if (tenant.index() >= points_.size() || points_[tenant.index()].folder.empty()) return nullptr;
+  return &points_[tenant.index()];
 }
 
 Status ReplayHostServices::append_line(std::string_view file, std::string_view line) {

@@ -73,8 +73,8 @@ class RunFolder {
 std::filesystem::path checkpoints_folder(const std::filesystem::path& run_folder,
                                          const std::string& tenant, size_t num_tenants);
 
-/// To a worker, in the place of a tenant's checkpoint: she has none, and follows a record from her
-/// first step.
+/// In the place of a tenant's checkpoint, to a worker and in a record: she has none, and begins
+/// with her first step.
 inline constexpr std::string_view kNoCheckpoint = "none";
 
 /// "rollouts.jsonl"; of one of several tenants "rollouts/<tenant>.jsonl": the lines of a file come

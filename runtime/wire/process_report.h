@@ -120,12 +120,14 @@ struct EngineReport {
   int64_t version = -1;      // PolicyVersion that it applied last; -1 before the first
   uint64_t num_applied = 0;  // versions it applied
   uint64_t apply_ns = 0;     // how long it was stopped for them, in total
+  uint64_t num_tokens = 0;   // prompts beyond the cache and samples, of her requests that ended
 
   template <class F>
   static void fields(F& f) {
     using E = EngineReport;
     f("resource", &E::resource)("group", &E::group)("tenant", &E::tenant)("adapter", &E::adapter)(
-        "version", &E::version)("num_applied", &E::num_applied)("apply_ns", &E::apply_ns);
+        "version", &E::version)("num_applied", &E::num_applied)("apply_ns", &E::apply_ns)(
+        "num_tokens", &E::num_tokens);
   }
 };
 

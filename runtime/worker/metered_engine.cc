@@ -43,9 +43,10 @@ class MeteredEngine final : public EngineWrapper {
 
   Status submit(SequenceRequest request) override {
     const SequenceId id = request.id;
+    const TenantSlot tenant = request.tenant;
     const auto num_prompt_tokens = static_cast<int64_t>(request.prompt_tokens.size());
     Status submitted = EngineWrapper::submit(std::move(request));
-    if (submitted.ok()) started_[id.value] = {board_->now(), {}, num_prompt_tokens};
+    if (submitted.ok()) started_[id.value] = {board_->now(), {}, tenant, num_prompt_tokens};
     return submitted;
   }
 
@@ -65,6 +66,10 @@ class MeteredEngine final : public EngineWrapper {
       if (found == started_.end()) continue;
       const Started started = found->second;
       started_.erase(found);
+      const int64_t num_computed =
+          std::max<int64_t>(started.num_prompt_tokens - event.num_cached_tokens, 0);
+      board_->served(resource_, group_, started.tenant,
+                     static_cast<uint64_t>(num_computed) + event.tokens.size());
       if (event.reason != FinishReason::kStop && event.reason != FinishReason::kLength) continue;
       const Time now = board_->now();
       ended_.push_back({started.first_token.value_or(now) - started.began, now - started.began,
@@ -100,6 +105,7 @@ class MeteredEngine final : public EngineWrapper {
   struct Started {
     Time began;
     std::optional<Time> first_token;
+    TenantSlot tenant;
     int64_t num_prompt_tokens = 0;
   };
 
@@ -224,6 +230,16 @@ void EngineBoard::applied(uint32_t resource, uint32_t group, const KeyedVersion&
   report->version = version.version.value;
   ++report->num_applied;
   report->apply_ns += static_cast<uint64_t>(took.to_nanoseconds());
+}
+
+void EngineBoard::served(uint32_t resource, uint32_t group, TenantSlot tenant,
+                         uint64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  for (EngineReport& one : reports_)
+    if (one.resource == resource && one.group == group && one.tenant == tenant.value) {
+      one.num_tokens += num_tokens;
+      return;
+    }
 }
 
 std::vector<EngineReport> EngineBoard::reports() const {

@@ -46,6 +46,8 @@ class EngineBoard {
   void stepped(uint32_t resource, uint32_t group, const EngineState& state);
   /// Events of the prefix cache, in all: those in the file, those that are not.
   void told_kv_events(uint32_t resource, uint32_t group, uint64_t written, uint64_t dropped);
+  /// `num_tokens` more were computed for a tenant whose version was applied.
+  void served(uint32_t resource, uint32_t group, TenantSlot tenant, uint64_t num_tokens);
   void ended(uint32_t resource, uint32_t group, std::span<const RequestTimes> requests);
   std::vector<EngineReport> reports() const;
   std::vector<EngineUse> uses() const;

@@ -31,6 +31,10 @@ RunMember::RunMember(CafExecutorSetup executor, PeerConnections* connections, Sa
     }
     say_(Payload::of(std::move(said)));
   };
+  if (connections_ == nullptr)
+    setup_.on_set_aside = [this](TenantSlot tenant, const std::string& why) {
+      say_(Payload::of(TenantFinished{tenant, why}));
+    };
   if (connections_ == nullptr || setup_.step_source == nullptr) return;
   const auto num_groups = static_cast<uint32_t>(plan_->process(process_).groups.size());
   setup_.on_followed = [this, num_groups] { say_(Payload::of(GroupsCaughtUp{num_groups})); };

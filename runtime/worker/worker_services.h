@@ -69,7 +69,9 @@ class WorkerServices final : public HostServices {
           LogLine{static_cast<uint8_t>(level), std::string(instance), std::string(text)});
   }
   const ResumePoint* resume_point(TenantSlot tenant) const override {
-    return tenant.index() < points_.size() && !is_from_cut_ ? &points_[tenant.index()] : nullptr;
+    if (tenant.index() >= points_.size() || is_from_cut_) return nullptr;
+    const ResumePoint& point = points_[tenant.index()];
+    return point.folder.empty() ? nullptr : &point;  // she had no checkpoint
   }
 
  private:

@@ -10,6 +10,7 @@ namespace primerl {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -121,15 +122,15 @@ TEST_F(BroadcasterStory, AnEngineThatCannotApplyIsSetAsideWithItsWords) {
   EXPECT_THAT(node.log().front(), HasSubstr("tensor 'x' is missing"));
 }
 
-TEST_F(BroadcasterStory, AVersionThatNoEngineCanApplyEndsTheRun) {
+TEST_F(BroadcasterStory, AVersionThatNoEngineCanApplyIsTheEndOfTheTenant) {
   ready(0);
   applied(kPrefill, 0, "tensor 'x' is missing");
-  const Status last = node.give(
-      "applied", PolicyApplied{PolicyVersion(0), kDecode, 0, "tensor 'x' has another shape"});
-  ASSERT_FALSE(last.ok());
-  EXPECT_THAT(last.error().text(), AllOf(HasSubstr("no engine could apply version 0"),
-                                         HasSubstr("tensor 'x' has another shape")));
-  EXPECT_TRUE(node.is_finished(TenantSlot(0)));
+  EXPECT_EQ(node.failure_of(TenantSlot(0)), nullptr);
+  applied(kDecode, 0, "tensor 'x' has another shape");
+  ASSERT_NE(node.failure_of(TenantSlot(0)), nullptr);
+  EXPECT_THAT(node.failure_of(TenantSlot(0))->text(),
+              AllOf(HasSubstr("no engine could apply version 0"),
+                    HasSubstr("tensor 'x' has another shape")));
 }
 
 TEST_F(BroadcasterStory, AnEngineThatIsOnlySlowMayYetApplyWhatOthersCannot) {
@@ -226,6 +227,32 @@ TEST_F(TwoTenants, ANewcomerGetsTheLiveVersionOfEach) {
   ASSERT_TRUE(node.peer({PeerEvent::Kind::kUp, InstanceId(30), 2}).ok());
   EXPECT_THAT(updates(), ElementsAre(5, 6));
   EXPECT_THAT(tenants("update"), ElementsAre(0, 1));
+}
+
+TEST_F(TwoTenants, WhatEveryEngineRefusesIsTheEndOfOneAndTheOtherGoesOn) {
+  for (const uint32_t tenant : {0U, 1U}) {
+    of(tenant);
+    ready(0);
+    for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 0);
+    ready(1);
+  }
+  node.forget_sent();
+  of(1);
+  for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 1, "too large");
+  EXPECT_NE(node.failure_of(TenantSlot(1)), nullptr);
+  EXPECT_EQ(node.failure_of(TenantSlot(0)), nullptr);
+  // What was on its way for her is left, also for an engine that comes back.
+  ready(2);
+  applied(kPrefill, 1);
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kDown, kDecode, 1}).ok());
+  ASSERT_TRUE(node.peer({PeerEvent::Kind::kUp, kDecode, 2}).ok());
+  ASSERT_TRUE(node.advance(Duration::seconds(61)).ok());
+  of(0);
+  for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 1);
+  ready(2);
+  for (const InstanceId engine : {kPrefill, kDecode}) applied(engine, 2);
+  EXPECT_THAT(tenants("update"), Each(0U));
+  EXPECT_THAT(tenants("live"), ElementsAre(0, 0));
 }
 
 TEST_F(TwoTenants, ADeadEngineHoldsUpNeither) {

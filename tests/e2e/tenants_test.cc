@@ -11,6 +11,7 @@
 namespace primerl {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -53,6 +54,21 @@ class TwoTenants : public ::testing::Test {
         "training = { nodes = [\"trainer\", \"broadcaster\"] }\n\n");
     return file.string();
   }
+  /// The example with an actor of a plugin between rollouts and trainers, which serves one tenant.
+  std::string with_picky(bool is_apart) const {
+    std::string text = read_text_file(is_apart ? apart() : source_path(kExample)).value();
+    const auto replace = [&text](const std::string& old, const std::string& by) {
+      text.replace(text.find(old), old.size(), by);
+    };
+    replace("[graph]\n", "[graph]\nplugins = [\"" PRIMERL_BINARY_DIR "/plugins/troubles.so\"]\n");
+    replace("[edges]\n", "[node.picky]\nactor = \"picky\"\ntenant = \"reverse\"\n[edges]\n");
+    replace("{ path = \"rollout.group -> trainer.group\", capacity = 64 },",
+            "\"rollout.group -> picky.group\", \"picky.kept -> trainer.group\",");
+    if (is_apart) replace("\"router\"]", "\"router\", \"picky\"]");
+    const fs::path file = folder("picky.toml");
+    std::ofstream(file) << text;
+    return file.string();
+  }
   /// Every rollout of `reverse` runs out of time, so that none of her groups trains.
   static std::vector<std::string> reverse_fails(std::vector<std::string> more) {
     more.insert(more.end(), {"--no-rehearsal", "--set", "tenant.reverse.rollout_timeout=\"1ms\"",
@@ -60,6 +76,36 @@ class TwoTenants : public ::testing::Test {
     return more;
   }
   fs::path folder(const std::string& name) const { return scratch_.path() / name; }
+  /// `trace` shows the steps of one: with her messages all that her own actors do.
+  void expect_that_the_trace_has_each(const fs::path& run) const {
+    for (const auto& tenant : kTenants) {
+      const auto listed = run_graph_program(
+          {"trace", "ls", run.string(), "--tenant", tenant, "--limit", "1000000", "--json"});
+      ASSERT_EQ(listed.code, 0) << listed.err;
+      const Json found = parse_json(listed.out, "steps").value();
+      std::set<std::string> kinds;
+      for (const Json& step : found.find("steps")->as_array()) {
+        // A work turn is of a whole group.
+        const bool is_hers = step.find("tenant") != nullptr
+                                 ? *step.get_string("tenant") == tenant
+                                 : (step.find("instance") == nullptr ||
+                                    step.get_string("instance")->ends_with("." + tenant));
+        EXPECT_TRUE(is_hers) << step.dump();
+        kinds.insert(*step.get_string("kind"));
+      }
+      EXPECT_TRUE(kinds.contains("message") && kinds.contains("drain")) << tenant;
+      const fs::path file = folder("trace.json");
+      const auto exported = run_graph_program(
+          {"trace", "export", run.string(), "--tenant", tenant, "--out", file.string()});
+      EXPECT_EQ(exported.code, 0) << exported.err;
+      EXPECT_LT(fs::file_size(file), 64U << 20);
+    }
+    for (const char* action : {"ls", "export"}) {
+      const auto unknown = run_graph_program({"trace", action, run.string(), "--tenant", "nobody"});
+      EXPECT_EQ(unknown.code, 3) << action;
+      EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse")) << action;
+    }
+  }
 
   /// The lines of one tenant's steps, without what is of time.
   static std::vector<std::string> steps(const fs::path& run, const std::string& tenant) {
@@ -104,7 +150,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
   const std::string base = source_path("examples/arithmetic_tool/model");
   const std::string adapter = (run / "checkpoints/reverse/step_5/weights").string();
   const std::string merged = folder("merged").string();
-  const std::vector<std::string> merge = {"merge", "--model", base,  "--adapter",
+  const std::vector<std::string> merge = {"merge", "--model", base,        "--adapter",
                                           adapter, "--out",   merged + "/"};
   const auto made = run_graph_program(merge);
   ASSERT_EQ(made.code, 0) << made.err;
@@ -130,6 +176,7 @@ TEST_F(TwoTenants, TrainSideBySideAndEachHasItsOwnPartOfTheRecord) {
   const auto unknown = run_graph_program({"replay", run.string(), "--tenant", "nobody"});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("its tenants: arithmetic and reverse"));
+  expect_that_the_trace_has_each(run);
 }
 
 /// Another learning rate changes her own steps and is told; her neighbour's replay is as recorded.
@@ -225,6 +272,38 @@ TEST_F(TwoTenants, OneThatFailsIsSetAsideAndTheOtherTakesItsSteps) {
   }
 }
 
+/// An actor that both share says that it cannot serve one of them; she is set aside, in one process
+/// and in three, in a replay too, and `ps` names her while the run goes on.
+TEST_F(TwoTenants, WhomASharedActorCannotServeIsSetAside) {
+  for (const bool is_apart : {false, true}) {
+    SCOPED_TRACE(is_apart ? "three processes" : "one process");
+    const fs::path run = folder(is_apart ? "apart" : "run");
+    auto words_of_run =
+        words(with_picky(is_apart), run, {"--no-rehearsal", "--max-steps", "100000"});
+    words_of_run.insert(words_of_run.begin(), "primerl-graph");
+    Program going(words_of_run);
+    ASSERT_TRUE(going.wait_until_said("is set aside, the others go on: 'picky': her groups"));
+    std::string shown;
+    const std::string all_of_the_learner = "     100%       50%\n";  // and half was promised
+    while (shown.find(all_of_the_learner) == std::string::npos) {
+      ASSERT_TRUE(going.is_running());
+      shown = run_graph_program({"ps", run.string()}).out;
+    }
+    EXPECT_THAT(shown, HasSubstr("\nreverse     set aside"));
+    EXPECT_THAT(shown, HasSubstr("tenant 'reverse' is set aside: 'picky': her groups are not"));
+    EXPECT_THAT(shown, HasSubstr("\narithmetic  training "));
+    EXPECT_THAT(shown, HasSubstr("decode/s  train/s  engine  learner  promised\n"));
+    ::kill(going.pid(), SIGINT);
+    const auto end = going.wait();
+    EXPECT_EQ(end.code, 1) << end.err;
+    EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' was set aside: 'picky': her groups are not"));
+    EXPECT_TRUE(steps(run, "reverse").empty());
+    EXPECT_FALSE(steps(run, "arithmetic").empty());
+    const auto replayed = run_graph_program({"replay", run.string()});
+    EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
+  }
+}
+
 /// A run that follows its record knows who was set aside, and why.
 TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
   for (const bool is_apart : {false, true}) {
@@ -248,6 +327,33 @@ TEST_F(TwoTenants, OneThatWasSetAsideStaysSoWhenTheRunGoesOn) {
     EXPECT_EQ(end.err.find("going on from the checkpoint alone"), std::string::npos) << end.err;
     EXPECT_EQ(steps(run, "arithmetic").size(), static_cast<size_t>(last + 3));
   }
+}
+
+/// With --from-checkpoint each begins from her own newest one, and who has none from her first
+/// step.
+TEST_F(TwoTenants, OneWithoutACheckpointStartsFromHerOwnBeginning) {
+  const fs::path run = folder("run");
+  const auto first =
+      run_graph_program(words(source_path(kExample), run, reverse_fails({"--max-steps", "4"})));
+  ASSERT_EQ(first.code, 1) << first.err;
+  ASSERT_FALSE(fs::exists(run / "checkpoints/reverse/step_4"));
+  const auto end =
+      run_graph_program({"run", "--resume", run.string(), "--from-checkpoint", "--no-rehearsal",
+                         "--max-steps", "6", "--set", "tenant.reverse.rollout_timeout=\"60s\"",
+                         "--set", "node.trainer.lost_batches_max=100"});
+  ASSERT_EQ(end.code, 0) << end.err;
+  EXPECT_THAT(end.err, HasSubstr("tenant 'reverse' has no complete checkpoint: it starts from its "
+                                 "own beginning, with a fresh adapter and step 1"));
+  EXPECT_THAT(end.err, HasSubstr("resuming after step 4 from "));
+  EXPECT_EQ(end.err.find("after step 0"), std::string::npos) << end.err;
+  std::map<std::string, std::vector<int64_t>> taken;
+  for (const Json& line : lines_of(run / "metrics.jsonl"))
+    taken[*line.get_string("tenant")].push_back(*line.get_int("step"));
+  EXPECT_THAT(taken["reverse"], ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(taken["arithmetic"], ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_TRUE(fs::exists(run / "checkpoints/reverse/step_6"));
+  const auto replayed = run_graph_program({"replay", run.string()});
+  EXPECT_EQ(replayed.code, 0) << replayed.out << replayed.err;
 }
 
 /// Who has taken the last step leaves the engine to the others.

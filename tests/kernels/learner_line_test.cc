@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// Writes down whose steps it takes, and which share a pass.
-class CountingLearner final : public Learner {
+class CountingLearner : public Learner {
  public:
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop) override {
     if (stop && stop()) return error(Code::kCancelled, "stopped");
@@ -94,6 +94,83 @@ TEST_F(LearnerLine, WhoLeftIsNotTrained) {
   EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U)));
   EXPECT_FALSE(ask(1, 3));
   EXPECT_TRUE(ask(1, 4));
+}
+
+/// A pass has at most 40 tokens of a step.
+class DividingLearner final : public CountingLearner {
+ public:
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop) override {
+    auto& pass = passes.emplace_back();
+    std::vector<std::optional<Result<TrainReport>>> reports;
+    for (const auto& batch : batches) {
+      pass.push_back(batch->tenant.value);
+      const int64_t left = left_of(*batch) - next_tokens(*batch);
+      left_[batch->tenant] = left;
+      reports.emplace_back();
+      if (left > 0) continue;
+      left_.erase(batch->tenant);
+      reports.back() = step(*batch, stop);
+    }
+    return reports;
+  }
+  int64_t next_tokens(const TrainBatch& batch) const override {
+    return std::min<int64_t>(left_of(batch), 40);
+  }
+  void discard(TenantSlot tenant) override { left_.erase(tenant); }
+
+ private:
+  int64_t left_of(const TrainBatch& batch) const {
+    const auto found = left_.find(batch.tenant);
+    return found == left_.end() ? Learner::next_tokens(batch) : found->second;
+  }
+  std::map<TenantSlot, int64_t> left_;
+};
+
+struct DividedSteps : ::testing::Test {
+  DividedSteps() { learner.share_out({0.25, 0.25, 0.25, 0.25}, 50); }
+  std::optional<Result<TrainReport>> ask(uint32_t tenant, uint64_t turn, size_t num_tokens) {
+    return learner.step_in_line(batch_of(tenant, num_tokens), turn, nullptr);
+  }
+  DividingLearner learner;
+};
+
+TEST_F(DividedSteps, HaveAResultAfterTheirLastPass) {
+  for (uint64_t turn = 1; turn <= 5; ++turn) EXPECT_FALSE(ask(0, turn, 90)) << turn;
+  const auto report = ask(0, 6, 90);
+  ASSERT_TRUE(report && report->ok());
+  EXPECT_EQ((*report)->num_tokens, 90);
+  EXPECT_EQ((*report)->num_pass_tokens, 10) << "of its last pass, so the time counts nine times";
+  EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U), ElementsAre(0U), ElementsAre(0U)));
+}
+
+/// One step of 50 passes, and a neighbour with small ones all the time: it waits for one pass.
+TEST_F(DividedSteps, LetTheOthersBetween) {
+  int64_t num_small = 0;
+  for (uint64_t turn = 1; turn <= 30; ++turn) {
+    EXPECT_FALSE(ask(0, turn, 2000));
+    num_small += ask(1, turn, 30) ? 1 : 0;
+  }
+  EXPECT_GE(num_small, 7) << "half of 15 passes, by tokens rather more";
+  int64_t num_large_in_row = 0;
+  for (const auto& pass : learner.passes) {
+    num_large_in_row = pass == std::vector{0U} ? num_large_in_row + 1 : 0;
+    EXPECT_LE(num_large_in_row, 1);
+  }
+}
+
+TEST_F(DividedSteps, WhatIsLeftOfAPassIsFilledUp) {
+  for (uint64_t turn = 1; turn <= 2; ++turn)
+    for (const uint32_t tenant : {0, 1}) (void)ask(tenant, turn, tenant == 0 ? 120 : 10);
+  EXPECT_THAT(learner.passes, ElementsAre(ElementsAre(0U, 1U)));
+}
+
+TEST_F(DividedSteps, WhoLeavesBeginsAnew) {
+  for (uint64_t turn = 1; turn <= 4; ++turn) EXPECT_FALSE(ask(0, turn, 90));
+  learner.leave_line(TenantSlot(0));
+  for (uint64_t turn = 5; turn <= 9; ++turn) EXPECT_FALSE(ask(0, turn, 90)) << turn;
+  EXPECT_TRUE(ask(0, 10, 90));
 }
 
 TEST_F(LearnerLine, AStopIsToldToAllOfThePass) {

@@ -244,7 +244,9 @@ TEST(RunTable, ShowsProcessesAndEdges) {
   EXPECT_THAT(
       text,
       StartsWith("split is training, up for 1m15s\n"
-                 "tenant main: step 3 of 8, the last 1m15s ago\n"
+                 "\n"
+                 "tenant  state     step   last  reward  staleness  decode/s  train/s\n"
+                 "main    training   3/8  1m15s       -          -         -        -\n"
                  "\n"
                  "process      state    nodes                         pid  incarnation  weights  "
                  "steps  progress\n"

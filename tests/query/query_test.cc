@@ -66,6 +66,36 @@ TEST_F(Queries, FiltersNarrowByNodeEdgeTypeStepAndTime) {
   EXPECT_EQ(find({.nodes = {"env"}, .to_seconds = middle}).steps.size(), 20u);
 }
 
+/// Of two tenants: her messages, whoever handles them, and all else that her own actors do.
+TEST(TenantSteps, AreHerMessagesAndHerActors) {
+  TestFolder folder;
+  Story story({.num_rounds = 40});
+  story.catalog.tenants = {"main", "other"};
+  story.catalog.instances[kTrainer].tenant = 1;
+  story.write(folder.path());
+  const auto trace = open_trace(folder.path());
+  const auto count = [&trace](std::vector<std::string> tenants) {
+    const auto filter = StepFilter::make(*trace, {.tenants = std::move(tenants)});
+    EXPECT_TRUE(filter.ok()) << filter.error().text();
+    return find_steps(*trace, *filter, 1000).steps.size();
+  };
+  EXPECT_EQ(count({"main"}), 90U) << "the messages of all are hers";
+  EXPECT_EQ(count({"other"}), 10U) << "work turns of a group whose only actor is her trainer";
+  EXPECT_EQ(count({"main", "other"}), 100U) << "turns of the shared env are nobody's";
+  ChromeOptions options;
+  options.filter = StepFilter::make(*trace, {.tenants = {"other"}}).value();
+  std::string text;
+  ASSERT_TRUE(write_chrome_trace(*trace, options, [&text](std::string_view part) {
+                text += part;
+                return true;
+              }).ok());
+  size_t num_slices = 0;
+  for (size_t at = text.find("\"ph\":\"X\""); at != std::string::npos;
+       at = text.find("\"ph\":\"X\"", at + 1))
+    ++num_slices;
+  EXPECT_EQ(num_slices, 10U);
+}
+
 TEST_F(Queries, FieldsAreFoundAtAnyDepth) {
   EXPECT_EQ(find({.fields = {"ordinal=7"}}).steps.size(), 2u);  // the task and its group
   EXPECT_EQ(find({.fields = {"members.trajectory=15"}}).steps.size(), 1u);
@@ -92,6 +122,8 @@ TEST_F(Queries, UnknownNamesAreToldTheNearest) {
   EXPECT_THAT(complaint({.edges = {"a.b"}}), HasSubstr("env.task -> rollout.task"));
   EXPECT_THAT(complaint({.fields = {"rewrad"}}), HasSubstr("compares no field"));
   EXPECT_THAT(complaint({.fields = {"wages=1"}}), HasSubstr("no message type"));
+  EXPECT_THAT(complaint({.tenants = {"mian"}}),
+              HasSubstr("no tenant 'mian' in this trace\n   its tenants: main"));
   EXPECT_THAT(complaint({.steps = "20..10"}), HasSubstr("is no range of steps"));
   EXPECT_THAT(complaint({.steps = "x"}), HasSubstr("is no range of steps"));
 }

@@ -14,6 +14,7 @@
 #include "runtime/trace/read/trace_prefix.h"
 #include "runtime/trace/record/recorder.h"
 #include "tests/replay/replay_run.h"
+#include "tests/sim/refusing_engine.h"
 
 namespace primerl::sim {
 namespace {
@@ -83,6 +84,7 @@ class TenantsServices final : public HostServices, public RunFiles {
 
 struct TenantsRun {
   std::string learners;
+  std::string fault;       // empty: it finished
   int64_t num_shared = 0;  // steps that shared a pass
   std::vector<GroupId> steps;
 };
@@ -102,18 +104,19 @@ TenantsRun run_tenants(const std::shared_ptr<const Plan>& plan, const std::strin
   const Status started = executor.start();
   CHECK(started.ok(), started.error().text());
   const RunOutcome outcome = executor.wait();
-  EXPECT_EQ(outcome.end, RunEnd::kFinished);
+  if (!outcome.status.ok()) run.fault = outcome.status.error().text();
   for (const auto& [counter, count] : executor.counters())
     if (counter.ends_with(".steps_shared")) run.num_shared += count;
   run.learners = services.learners();
   return run;
 }
 
-fs::path record_tenants(const std::shared_ptr<const Plan>& plan, TenantsRun& run) {
+fs::path record_tenants(const std::shared_ptr<const Plan>& plan, TenantsRun& run,
+                        const ResourceFactory& factory = resource_factory()) {
   const fs::path folder = scratch_folder() / "trace_of_tenants";
   VirtualRecord record(*plan, folder);
   Recorder recorder(record.catalog(), record.writer());
-  run = run_tenants(plan, "recorded", recording_factory(resource_factory(), recorder), recorder);
+  run = run_tenants(plan, "recorded", recording_factory(factory, recorder), recorder);
   record.close();
   return folder;
 }
@@ -129,12 +132,13 @@ std::string differences_of(const Result<ReplayReport>& report) {
 
 Result<ReplayReport> replay_tenants(const std::shared_ptr<const Plan>& plan, const fs::path& trace,
                                     ReplayDepth depth, std::optional<TenantSlot> only,
-                                    uint32_t num_threads) {
+                                    uint32_t num_threads,
+                                    const ResourceFactory& factory = resource_factory()) {
   TenantsServices services(scratch_folder() / "replayed");
   ReplaySetup setup;
   setup.plan = plan;
   ASSIGN_OR_RETURN(setup.trace, Trace::open(trace));
-  use_resources(setup, resource_factory(), depth, only);
+  use_resources(setup, factory, depth, only);
   setup.host_services = &services;
   setup.options.num_threads = num_threads;
   ASSIGN_OR_RETURN(const auto replay, Replay::make(std::move(setup)));
@@ -148,6 +152,7 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
     const auto plan = tenants_plan(seed);
     TenantsRun run;
     const fs::path folder = record_tenants(plan, run);
+    ASSERT_EQ(run.fault, "");
     ASSERT_FALSE(run.learners.empty());
     num_shared += run.num_shared;
     RandomStream random(mix(seed, 41));
@@ -171,6 +176,7 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
                                             std::vector<RecoveryPoint>(plan->tenants.size()));
       const TenantsRun again = run_tenants(plan, "resumed", factory, recovery, &recovery);
       ASSERT_TRUE(recovery.is_live());
+      ASSERT_EQ(again.fault, "");
       ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
       num_shared_again += again.num_shared;
     }
@@ -178,6 +184,49 @@ TEST(TenantsReplay, RepeatsAndResumesRunsWhoseStepsSharedPasses) {
   // Of 12 * 5 * 5 steps, and of four times as many.
   EXPECT_GT(num_shared, 100);
   EXPECT_GT(num_shared_again, 400);
+}
+
+/// The broadcaster, which all share, says of one that she cannot go on: a replay says the same at
+/// the same step, and a run that goes on from its record knows it.
+TEST(TenantsReplay, RepeatsWhatASharedActorSaidOfOne) {
+  uint64_t num_known = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const auto plan = tenants_plan(seed);
+    RandomStream random(mix(seed, 43));
+    const TenantSlot hers(static_cast<uint32_t>(random.below(kNumTenants)));
+    const auto factory =
+        refusing_factory(hers, PolicyVersion(static_cast<int64_t>(random.below(4))));
+    TenantsRun run;
+    const fs::path folder = record_tenants(plan, run, factory);
+    const std::string aside =
+        fmt::format("tenant '{}' was set aside: 'broadcaster': no engine could apply version",
+                    plan->tenants[hers.index()].name);
+    ASSERT_TRUE(run.fault.starts_with(aside)) << run.fault;
+    for (const ReplayDepth depth :
+         {ReplayDepth::kFull, ReplayDepth::kLearner, ReplayDepth::kControl})
+      ASSERT_EQ(differences_of(replay_tenants(plan, folder, depth, std::nullopt, 2, factory)), "");
+    for (uint32_t tenant = 0; tenant < kNumTenants; ++tenant)
+      ASSERT_EQ(differences_of(replay_tenants(plan, folder, ReplayDepth::kLearner,
+                                              TenantSlot(tenant), 1, factory)),
+                "");
+    const std::shared_ptr<const Trace> trace = Trace::open(folder).value();
+    for (int i = 0; i < 6; ++i) {
+      std::vector<uint64_t> last(plan->groups.size(), 0);
+      const uint64_t num_steps = random.below(run.steps.size());
+      for (uint64_t step = 0; step < num_steps; ++step) last[run.steps[step].index()] += 1;
+      Recovery recovery(plan, longest_prefix(*plan, trace_up_to(trace, last), {}), nullptr);
+      const auto again_factory =
+          recovery_factory(factory, recovery, std::vector<RecoveryPoint>(plan->tenants.size()));
+      const TenantsRun again = run_tenants(plan, "resumed", again_factory, recovery, &recovery);
+      ASSERT_TRUE(recovery.is_live());
+      // After a cut-off record her version may be another one; who it is, is not.
+      ASSERT_TRUE(again.fault.starts_with(aside)) << again.fault << ", killed after " << num_steps;
+      ASSERT_EQ(again.learners, run.learners) << "killed after " << num_steps << " steps";
+      num_known += num_steps * 2 > run.steps.size() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_known, 8U);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "actors/messages/generation.h"
+#include "actors/messages/policy.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
 #include "graph/base/random.h"
@@ -17,6 +19,7 @@
 #include "runtime/backends/resource_catalog.h"
 #include "runtime/exec/virtual_executor.h"
 #include "tests/sim/demo_run.h"
+#include "tests/sim/refusing_engine.h"
 
 namespace primerl::sim {
 namespace {
@@ -38,7 +41,8 @@ std::string table_of(const std::string& name, int64_t max_off_policy_steps) {
 }
 
 /// The graph of examples/two_tenants with these tenants instead.
-CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_policy_steps) {
+CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_policy_steps,
+                      const std::vector<std::string>& sets = {}) {
   const std::string example = std::string(PRIMERL_SOURCE_DIR) + "/examples/two_tenants/graph.toml";
   const std::string text = read_text_file(example, 1 << 20).value();
   const size_t begin = text.find("[tenant."), end = text.find("[model.");
@@ -51,6 +55,7 @@ CheckedGraph graph_of(const std::vector<std::string>& tenants, int64_t max_off_p
       fmt::format("model.policy.path=\"{}/examples/reverse_text/base\"", PRIMERL_SOURCE_DIR),
       "resource.engine.backend=\"scripted\"", "resource.learner.backend=\"scripted\"",
       "node.rollout.max_inflight=8", "node.trainer.lost_batches_max=3"};
+  overrides.sets.insert(overrides.sets.end(), sets.begin(), sets.end());
   overrides.cores = 2;
   return load_graph(file.string(), overrides, full_catalog());
 }
@@ -135,8 +140,8 @@ class TroubleOfOne final : public StepHooks {
   uint64_t num_seen_ = 0;
 };
 
-Ended run(const CheckedGraph& graph, uint64_t seed, TroubleOfOne* hooks = nullptr,
-          const std::string& cannot_save = "") {
+Ended run(const CheckedGraph& graph, uint64_t seed, StepHooks* hooks = nullptr,
+          const std::string& cannot_save = "", ResourceFactory factory = resource_factory()) {
   Ended ended;
   if (graph.plan == nullptr) {
     for (const auto& found : graph.diagnostics.all())
@@ -148,9 +153,10 @@ Ended run(const CheckedGraph& graph, uint64_t seed, TroubleOfOne* hooks = nullpt
   KeepingServices services(*plan);
   services.cannot_save = cannot_save;
   VirtualExecutor executor(
-      plan, resource_factory(), services,
+      plan, std::move(factory), services,
       {.seed = seed, .step_hooks = hooks, .events_max = 2'000'000, .repeat_with = {}});
-  if (hooks != nullptr) hooks->executor = &executor;
+  if (auto* trouble = dynamic_cast<TroubleOfOne*>(hooks); trouble != nullptr)
+    trouble->executor = &executor;
   if (const Status started = executor.start(); !started.ok()) {
     ended.fault = started.error().text();
     return ended;
@@ -241,6 +247,36 @@ TEST(Tenants, AllFinishAndNothingIsLeftAtEverySeed) {
   EXPECT_GE(num_shared * 10, num_steps) << "of so few seeds? passes are hardly ever shared";
 }
 
+/// The run named the first of `names` and why; the others trained what they train alone, and no
+/// message is left.
+void expect_only_the_first_is_aside(const Ended& ended, const std::vector<std::string>& names,
+                                    uint64_t seed, const std::string& where) {
+  ASSERT_EQ(ended.outcome.end, RunEnd::kFailed) << where;
+  const std::string text = ended.outcome.status.error().text();
+  ASSERT_NE(text.find(fmt::format("tenant '{}' was set aside: ", names[0])), std::string::npos)
+      << where << ": " << text;
+  ASSERT_EQ(text.find("was set aside", text.find("was set aside") + 1), std::string::npos)
+      << where << ": " << text;
+  for (const auto& edge : ended.outcome.ledger) {
+    ASSERT_TRUE(edge.balances()) << where;
+    ASSERT_EQ(edge.in_flight, 0U) << where;
+  }
+  for (size_t i = 1; i < names.size(); ++i) {
+    const Ended own = run(graph_of({names[i]}, 0), seed);
+    ASSERT_EQ(trained(ended.left.at(names[i])).rollouts, trained(own.left.at(names[i])).rollouts)
+        << names[i] << ", " << where;
+    ASSERT_EQ(ended.left.at(names[i]).metrics, own.left.at(names[i]).metrics)
+        << names[i] << ", " << where;
+  }
+}
+
+std::vector<std::string> some_names(RandomStream& random) {
+  std::vector<std::string> names = kNames;
+  for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random.below(i)]);
+  names.resize(2 + random.below(3));
+  return names;
+}
+
 /// A tenant that fails costs the others nothing, at any moment of the run: what they train is what
 /// they train alone, no message is left, and the end names the tenant.
 TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
@@ -248,9 +284,7 @@ TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
   uint64_t num_struck = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     RandomStream random(mix(seed, 27));
-    std::vector<std::string> names = kNames;
-    for (size_t i = names.size(); i > 1; --i) std::swap(names[i - 1], names[random.below(i)]);
-    names.resize(2 + random.below(3));
+    const std::vector<std::string> names = some_names(random);
     const auto trouble = static_cast<Trouble>(random.below(4));
     const CheckedGraph graph = graph_of(names, 0);
     ASSERT_NE(graph.plan, nullptr);
@@ -262,24 +296,78 @@ TEST(Tenants, OneThatFailsIsSetAsideAndTheOthersGoOn) {
         fmt::format("PRIMERL_SEED={}, trouble {}", seed, static_cast<int>(trouble));
     num_struck += hooks.has_struck ? 1 : 0;
     if (!hooks.has_struck) continue;  // she was done before
-    ASSERT_EQ(ended.outcome.end, RunEnd::kFailed) << where;
-    ASSERT_NE(ended.outcome.status.error().text().find(
-                  fmt::format("tenant '{}' was set aside: ", names[0])),
-              std::string::npos)
-        << where << ": " << ended.outcome.status.error().text();
-    for (const auto& edge : ended.outcome.ledger) {
-      ASSERT_TRUE(edge.balances()) << where;
-      ASSERT_EQ(edge.in_flight, 0U) << where;
-    }
-    for (size_t i = 1; i < names.size(); ++i) {
-      const Ended own = run(graph_of({names[i]}, 0), seed);
-      ASSERT_EQ(trained(ended.left.at(names[i])).rollouts, trained(own.left.at(names[i])).rollouts)
-          << names[i] << ", " << where;
-      ASSERT_EQ(ended.left.at(names[i]).metrics, own.left.at(names[i]).metrics)
-          << names[i] << ", " << where;
-    }
+    expect_only_the_first_is_aside(ended, names, seed, where);
+    if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GE(num_struck * 2, last - first + 1);
+}
+
+/// A message of one tenant on which an actor that all share fails: each of them is told to stop the
+/// run then.
+class FailsOnAMessageOf final : public StepHooks {
+ public:
+  FailsOnAMessageOf(TenantSlot tenant, std::string_view type, uint64_t first)
+      : tenant_(tenant), type_(type), first_(first) {}
+  bool has_struck = false;
+
+  Injection before(const StepAbout& about) override {
+    if (about.type == nullptr || about.type->name != type_ || about.tenant != tenant_) return {};
+    if (++num_seen_ < first_) return {};
+    has_struck = true;
+    return {error(Code::kInternal, "made to fail"), {}};
+  }
+
+ private:
+  const TenantSlot tenant_;
+  const std::string_view type_;
+  const uint64_t first_;
+  uint64_t num_seen_ = 0;
+};
+
+TenantSlot slot_of(const Plan& plan, const std::string& name) {
+  for (const Tenant& tenant : plan.tenants)
+    if (tenant.name == name) return tenant.slot;
+  CHECK(false, "the graph has no such tenant");
+  return {};
+}
+
+/// What an actor that all share cannot do for one tenant costs the others nothing: every engine
+/// refuses her weights, or a handler of hers fails in router, prefill, decode or broadcaster.
+TEST(Tenants, WhatASharedActorCannotDoForOneSetsHerAsideAlone) {
+  const auto [first, last] = seeds(200);
+  const std::vector<std::string> stops = {
+      "node.router.on_error=\"stop\"", "node.prefill.on_error=\"stop\"",
+      "node.decode.on_error=\"stop\"", "node.broadcaster.on_error=\"stop\""};
+  constexpr std::string_view kShared[] = {GenerateRequest::kName, PrefillDone::kName,
+                                          WeightsReady::kName, Cancel::kName};
+  uint64_t num_struck = 0, num_refused = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    RandomStream random(mix(seed, 31));
+    const std::vector<std::string> names = some_names(random);
+    const CheckedGraph graph = graph_of(names, 0, stops);
+    ASSERT_NE(graph.plan, nullptr);
+    const TenantSlot slot = slot_of(*graph.plan, names[0]);
+    const uint64_t trouble = random.below(5), moment = random.below(3);
+    const std::string where = fmt::format("PRIMERL_SEED={}, trouble {}", seed, trouble);
+    if (trouble == 0) {
+      const auto version = PolicyVersion(static_cast<int64_t>(moment));
+      const Ended ended = run(graph, seed, nullptr, "", refusing_factory(slot, version));
+      expect_only_the_first_is_aside(ended, names, seed, where);
+      EXPECT_NE(ended.outcome.status.error().text().find("no engine could apply version"),
+                std::string::npos);
+      ++num_refused;
+    } else {
+      const std::string_view type = kShared[trouble - 1];
+      FailsOnAMessageOf hooks(slot, type, 1 + moment);
+      const Ended ended = run(graph, seed, &hooks);
+      if (!hooks.has_struck) continue;  // she was done before
+      expect_only_the_first_is_aside(ended, names, seed, where);
+    }
+    if (::testing::Test::HasFatalFailure()) return;
+    ++num_struck;
+  }
+  EXPECT_GE(num_struck * 2, last - first + 1);
+  EXPECT_GE(num_refused * 10, last - first + 1);
 }
 
 }  // namespace

@@ -214,6 +214,60 @@ TEST_P(SharedPass, WhatBreaksAPassIsOfOneStep) {
               adapter_of_tenant(*alone, all[3].tenant));
 }
 
+/// In line a step takes one pass at a time, and those of others come between; who leaves in the
+/// middle begins anew. The outcome is that of the step alone.
+TEST_P(SharedPass, AStepInLineIsDividedAndEqualToTheBit) {
+  const auto base = folder();
+  const auto all = five_tenants();
+  LearnerOptions options;
+  options.micro_batch_tokens = 24;
+  constexpr size_t kSteps = 3;
+  std::vector<std::vector<TrainReport>> alone(all.size());
+  std::vector<std::vector<std::byte>> weights(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto learner = make_adapter_learner(base, {all[i]}, options);
+    for (uint64_t step = 0; step < kSteps; ++step)
+      alone[i].push_back(learner->step(drawn_batch(all[i].tenant, step, 1 + i), goes_on).value());
+    weights[i] = adapter_of_tenant(*learner, all[i].tenant);
+  }
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    RandomStream random(mix(seed, 77));
+    auto learner = make_adapter_learner(base, all, options);
+    learner->share_out(std::vector<double>(all.size(), 0.2), options.micro_batch_tokens);
+    std::vector<std::shared_ptr<const TrainBatch>> batches(all.size());
+    std::vector<size_t> num_done(all.size());
+    int64_t num_between = 0;
+    for (uint64_t turn = 1; num_done != std::vector<size_t>(all.size(), kSteps); ++turn) {
+      ASSERT_LT(turn, 2000U);
+      // A drain comes between two turns.
+      if (random.below(12) == 0) {
+        const size_t left = random.below(all.size());
+        learner->leave_line(all[left].tenant);
+        batches[left].reset();
+      }
+      for (size_t i = 0; i < all.size(); ++i) {
+        const TenantSlot tenant = all[i].tenant;
+        if (num_done[i] == kSteps) continue;
+        if (batches[i] == nullptr) {
+          if (random.below(3) == 0) continue;  // her batch is not complete yet
+          batches[i] = std::make_shared<TrainBatch>(drawn_batch(tenant, num_done[i], 1 + i));
+        }
+        const auto report = learner->step_in_line(batches[i], turn, goes_on);
+        num_between += report ? 0 : 1;
+        if (!report) continue;
+        ASSERT_TRUE(report->ok()) << report->error().text();
+        expect_equal(**report, alone[i][num_done[i]++], fmt::format("tenant {}", i));
+        batches[i].reset();
+        if (num_done[i] == kSteps) learner->leave_line(tenant);
+      }
+    }
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) == weights[i]) << "tenant " << i;
+    EXPECT_GT(num_between, 20);
+  }
+}
+
 TEST_P(SharedPass, AStopLeavesAllAsTheyWere) {
   const auto all = five_tenants();
   LearnerOptions options;

@@ -164,6 +164,44 @@ TEST(MeteredEngine, TellsHowLongEachRequestTook) {
     EXPECT_EQ(std::accumulate(one.counts.begin(), one.counts.end(), uint64_t{0}), 1U);
 }
 
+/// Prompts without what the cache had, and samples: of whoever's requests ended, in whatever way.
+TEST(MeteredEngine, CountsWhatItComputedForEachTenant) {
+  auto board = std::make_shared<EngineBoard>();
+  ToldEngine* told = nullptr;
+  const auto make = watching_factory(
+      [&told](const Plan&, int32_t) -> Result<std::unique_ptr<Resource>> {
+        auto engine = std::make_unique<ToldEngine>();
+        told = engine.get();
+        return std::unique_ptr<Resource>(std::move(engine));
+      },
+      board, "");
+  auto made = make(plan_of_one_group(), 1);
+  ASSERT_TRUE(made.ok());
+  auto& engine = dynamic_cast<Engine&>(**made);
+  for (const uint32_t tenant : {0U, 1U}) {
+    board->applied(1, 0, {{TenantSlot(tenant)}, PolicyVersion(0)}, Duration());
+    SequenceRequest request;
+    request.id = SequenceId(tenant);
+    request.tenant = TenantSlot(tenant);
+    request.prompt_tokens.resize(10 + tenant);
+    ASSERT_TRUE(engine.submit(std::move(request)).ok());
+  }
+  FinishEvent ended;
+  ended.id = SequenceId(0);
+  ended.reason = FinishReason::kStop;
+  ended.tokens = {7, 7, 7};
+  ended.num_cached_tokens = 8;
+  FinishEvent cancelled;
+  cancelled.id = SequenceId(1);
+  cancelled.reason = FinishReason::kCancelled;
+  told->finished = {ended, cancelled};
+  EXPECT_EQ(engine.take_finished().size(), 2U);
+  const auto reports = board->reports();
+  ASSERT_EQ(reports.size(), 2U);
+  EXPECT_EQ(reports[0].num_tokens, 5U);
+  EXPECT_EQ(reports[1].num_tokens, 11U);
+}
+
 /// A step of an engine that has one event to tell, under the options `kv_events_bytes_max`.
 EngineUse use_after_an_event(int64_t kv_events_bytes_max, const std::filesystem::path& run_folder) {
   auto board = std::make_shared<EngineBoard>();

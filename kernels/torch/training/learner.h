@@ -6,11 +6,15 @@
 /// weights there are no gradients and no moments. Each adapter has its own, with its own schedule,
 /// clip and count of steps: a step of one tenant touches nothing of another. Steps of several
 /// adapters share passes of at most `micro_batch_tokens` rows: each brings its micro-batches as
-/// they are when it is alone. With invariant numerics a step is equal to the bit on any number of
-/// compute threads, and beside any others. One thread: the one that made it.
+/// they are when it is alone. In line a step takes a pass at a time, so that those of others come
+/// between; its gradient waits in its own adapter's memory. With invariant numerics a step is equal
+/// to the bit on any number of compute threads, and beside any others. One thread: the one that
+/// made it.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -53,6 +57,12 @@ class TorchLearner final : public Learner {
   Result<TrainReport> step(const TrainBatch& batch, const StopRequested& stop_requested) override;
   std::vector<Result<TrainReport>> step_together(std::span<const TrainBatch* const> batches,
                                                  const StopRequested& stop_requested) override;
+  /// Divides steps where several may share passes.
+  std::vector<std::optional<Result<TrainReport>>> pass_together(
+      std::span<const std::shared_ptr<const TrainBatch>> batches,
+      const StopRequested& stop_requested) override;
+  int64_t next_tokens(const TrainBatch& batch) const override;
+  void discard(TenantSlot tenant) override;
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
@@ -91,6 +101,7 @@ class TorchLearner final : public Learner {
   struct Stepping;
   Result<Stepping> begin_step(const TrainBatch& batch);
   Status run_passes(std::span<Stepping> steps, const StopRequested& stop_requested);
+  Status run_pass(std::span<Stepping* const> steps, const StopRequested& stop_requested);
   Result<TrainReport> end_step(Stepping& step);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
@@ -111,6 +122,8 @@ class TorchLearner final : public Learner {
   TrainingPass pass_;
   TrainingHead head_;
   std::vector<Trained> trained_;  // an adapter's index is its slot in the decoder
+  /// Steps of which another pass is to come. Never while steps are looked at.
+  std::map<TenantSlot, std::shared_ptr<Stepping>> going_on_;
   // Of a step that is looked at.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite

@@ -11,7 +11,8 @@ namespace primerl {
 
 /// One step that is under way.
 struct TorchLearner::Stepping {
-  size_t index = 0;  // of its batch
+  size_t index = 0;                         // of its batch
+  std::shared_ptr<const TrainBatch> owned;  // of a step that goes on in later turns
   const TrainBatch* batch = nullptr;
   Trained* trained = nullptr;
   TrainReport report;
@@ -117,40 +118,96 @@ Result<TorchLearner::Stepping> TorchLearner::begin_step(const TrainBatch& batch)
   return step;
 }
 
-/// A pass has at most one micro-batch of each step, as it is when the step is alone: so the
-/// gradients of an adapter are added up in the same order, from the same rows.
 Status TorchLearner::run_passes(std::span<Stepping> steps, const StopRequested& stop_requested) {
+  std::vector<Stepping*> all;
+  for (Stepping& step : steps) all.push_back(&step);
   while (!std::ranges::all_of(steps, &Stepping::is_done)) {
-    if (stop_requested && stop_requested()) {
-      size_t num_run = 0, num_all = 0;
-      for (const Stepping& step : steps) {
-        num_run += step.next;
-        num_all += step.micro_batches.size();
-      }
-      return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches", num_run,
-                   num_all);
-    }
-    MicroBatch pass;
-    std::vector<LearnedPart> parts;
-    for (Stepping& step : steps) {
-      if (step.is_done()) continue;
-      const MicroBatch& more = step.micro_batches[step.next];
-      if (!parts.empty() &&
-          pass.rows.num_rows() + more.rows.num_rows() > options_.micro_batch_tokens)
-        continue;
-      pass.append(more, slot_of(*step.trained));
-      parts.push_back({more.targets.size(), step.batch->loss, &step.trained->rules.loss,
-                       1.0 / static_cast<double>(step.report.num_loss_tokens), &step.sums});
-      ++step.next;
-    }
-    const float* normed = pass_.forward(pass.rows);
-    dnormed_.assign(static_cast<size_t>(pass.rows.num_rows() * model_.config.hidden_size), 0.0F);
-    head_.learn(pass.targets, parts, normed, dnormed_.data());
-    pass_.backward(pass.rows, dnormed_.data());
-    ++micro_batch_;
+    RETURN_IF_ERROR(run_pass(all, stop_requested));
     if (!broken_.empty()) break;
   }
   return ok();
+}
+
+/// A pass has at most one micro-batch of each step, as it is when the step is alone: so the
+/// gradients of an adapter are added up in the same order, from the same rows.
+Status TorchLearner::run_pass(std::span<Stepping* const> steps,
+                              const StopRequested& stop_requested) {
+  if (stop_requested && stop_requested()) {
+    size_t num_run = 0, num_all = 0;
+    for (const Stepping* step : steps) {
+      num_run += step->next;
+      num_all += step->micro_batches.size();
+    }
+    return error(Code::kCancelled, "the step was stopped after {} of {} micro-batches", num_run,
+                 num_all);
+  }
+  MicroBatch pass;
+  std::vector<LearnedPart> parts;
+  for (Stepping* step : steps) {
+    if (step->is_done()) continue;
+    const MicroBatch& more = step->micro_batches[step->next];
+    if (!parts.empty() && pass.rows.num_rows() + more.rows.num_rows() > options_.micro_batch_tokens)
+      continue;
+    pass.append(more, slot_of(*step->trained));
+    parts.push_back({more.targets.size(), step->batch->loss, &step->trained->rules.loss,
+                     1.0 / static_cast<double>(step->report.num_loss_tokens), &step->sums});
+    ++step->next;
+  }
+  const float* normed = pass_.forward(pass.rows);
+  dnormed_.assign(static_cast<size_t>(pass.rows.num_rows() * model_.config.hidden_size), 0.0F);
+  head_.learn(pass.targets, parts, normed, dnormed_.data());
+  pass_.backward(pass.rows, dnormed_.data());
+  ++micro_batch_;
+  return ok();
+}
+
+int64_t TorchLearner::next_tokens(const TrainBatch& batch) const {
+  const auto found = going_on_.find(batch.tenant);
+  if (found != going_on_.end() && found->second->batch == &batch)
+    return found->second->micro_batches[found->second->next].rows.num_rows();
+  const int64_t num_tokens = Learner::next_tokens(batch);
+  return shares_passes() ? std::min<int64_t>(num_tokens, options_.micro_batch_tokens) : num_tokens;
+}
+
+void TorchLearner::discard(TenantSlot tenant) { going_on_.erase(tenant); }
+
+std::vector<std::optional<Result<TrainReport>>> TorchLearner::pass_together(
+    std::span<const std::shared_ptr<const TrainBatch>> batches,
+    const StopRequested& stop_requested) {
+  if (!shares_passes()) return Learner::pass_together(batches, stop_requested);
+  std::vector<std::optional<Result<TrainReport>>> reports(batches.size());
+  std::vector<Stepping*> steps;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    auto& going_on = going_on_[batches[i]->tenant];
+    if (going_on == nullptr || going_on->owned != batches[i]) {
+      auto begun = at_boundary("training step", [&] { return begin_step(*batches[i]); });
+      if (!begun.ok() || begun->report.skipped) {
+        reports[i] = begun.ok() ? Result<TrainReport>(begun->report) : begun.error();
+        going_on_.erase(batches[i]->tenant);
+        continue;
+      }
+      going_on = std::make_shared<Stepping>(std::move(begun).value());
+      going_on->owned = batches[i];
+    }
+    going_on->index = i;
+    steps.push_back(going_on.get());
+  }
+  if (steps.empty()) return reports;
+  const Status ran = at_boundary("training step", [&] { return run_pass(steps, stop_requested); });
+  const bool is_broken = !ran.ok() && ran.error().code() != Code::kCancelled;
+  for (Stepping* step : steps) {
+    if (ran.ok() && !step->is_done()) continue;
+    std::optional<Result<TrainReport>>& report = reports[step->index];
+    const TrainBatch& batch = *batches[step->index];
+    if (ran.ok())
+      report = at_boundary("training step", [&] { return end_step(*step); });
+    else if (is_broken && steps.size() > 1)
+      report = this->step(batch, stop_requested);  // what broke the pass may be another's
+    else
+      report = ran.error();
+    going_on_.erase(batch.tenant);
+  }
+  return reports;
 }
 
 Result<TrainReport> TorchLearner::end_step(Stepping& step) {

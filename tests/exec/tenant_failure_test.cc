@@ -1,0 +1,219 @@
+// Supervision where several tenants share actors: what is of one of them ends her part alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/exec/small_graph.h"
+
+namespace primerl::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+constexpr TenantSlot kFirst(0), kSecond(1);
+
+/// Sends 1, 2, ... in turn for the two tenants: odd numbers for the first, even ones for the
+/// second.
+std::function<Result<bool>(Puppet&)> counts_for_both(int64_t count) {
+  return [count](Puppet& puppet) -> Result<bool> {
+    if (puppet.count == count) {
+      puppet.world().finish(kFirst);
+      puppet.world().finish(kSecond);
+      return false;
+    }
+    if (puppet.out.room() <= 0) return false;
+    const int64_t value = ++puppet.count;
+    puppet.out.send({.value = value, .bulk = {}}, for_tenant(value % 2 == 1 ? kFirst : kSecond));
+    return true;
+  };
+}
+
+/// source -> middle, which both tenants share.
+SmallGraph a_shared_line(NodeSetup middle, int64_t count = 8, int num_tenants = 2) {
+  SmallGraph graph(num_tenants);
+  graph.node("source", {.strings = {.on_work = counts_for_both(count)}, .contract = make_source})
+      .node("middle", std::move(middle))
+      .edge("source.out", "middle.in");
+  return graph;
+}
+
+/// A middle that fails on these numbers.
+NodeSetup fails_at(std::set<int64_t> values, OnError on_error) {
+  Strings strings;
+  strings.on_in = [values = std::move(values)](Puppet&, const Number& number) -> Status {
+    if (!values.contains(number.value)) return ok();
+    return error(Code::kUnavailable, "no {} today", number.value);
+  };
+  return {.strings = std::move(strings), .on_error = on_error};
+}
+
+TEST(TenantFailure, AHandlerThatWouldStopTheRunSetsTheTenantOfItsMessageAside) {
+  auto graph = a_shared_line(fails_at({4, 6}, OnError::kStop));
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().text(),
+            "tenant 't1' was set aside: 'middle' (on_error = \"stop\"): no 4 today")
+      << "the first reason counts";
+  EXPECT_EQ(outcome.ledger[0].handled, 8U) << "the actor goes on";
+  EXPECT_EQ(outcome.ledger[0].failed, 2U);
+}
+
+TEST(TenantFailure, EachOfThemMayBeSetAside) {
+  auto graph = a_shared_line(fails_at({4, 5}, OnError::kStop));
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_THAT(outcome.status.error().text(), HasSubstr("tenant 't0' was set aside: "));
+  EXPECT_THAT(outcome.status.error().text(), HasSubstr("tenant 't1' was set aside: "));
+}
+
+TEST(TenantFailure, WhereThereIsOneTenantTheRunStops) {
+  SmallGraph graph(1);
+  graph.node("source", {.strings = {.on_work = counts_to(6)}, .contract = make_source})
+      .node("middle", fails_at({4}, OnError::kStop))
+      .edge("source.out", "middle.in");
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
+}
+
+TEST(TenantFailure, WhatNoMessageBeganIsEverybodys) {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) {
+    if (number.value == 4) puppet.world().set_timer("tick", Duration::seconds(1));
+    return ok();
+  };
+  strings.on_tick = [](Puppet&) -> Status { return error(Code::kUnavailable, "no tick"); };
+  // The source never says that it is done, so that the timer comes due before the end.
+  SmallGraph graph(2);
+  graph.node("source", {.strings = {.on_work = counts_to(6, false)}, .contract = make_source})
+      .node("middle", {.strings = strings, .on_error = OnError::kStop})
+      .edge("source.out", "middle.in");
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (on_error = \"stop\"): no tick");
+}
+
+TEST(TenantFailure, AValueOfWhichTheNewestWinsIsEverybodys) {
+  auto middle = fails_at({4}, OnError::kStop);
+  middle.contract = [](Contract& contract) {
+    for (InputPort& port : contract.inputs) port.latest_wins = port.name == "in";
+  };
+  auto graph = a_shared_line(std::move(middle));
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (on_error = \"stop\"): no 4 today");
+}
+
+TEST(TenantFailure, AnActorThatCannotGoOnIsEverybodysWhosevereMessageItWas) {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) -> Status {
+    if (number.value != 4) return ok();
+    puppet.world().stop_on_error();
+    return error(Code::kUnavailable, "no 4 today");
+  };
+  auto graph = a_shared_line({.strings = strings, .on_error = OnError::kDrop});
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(),
+            "node 'middle': 'middle' (it cannot go on): no 4 today");
+}
+
+/// Names the second tenant at 3 and again at 5, in handlers that succeed.
+NodeSetup names_the_second() {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number& number) {
+    if (number.value == 3 || number.value == 5)
+      puppet.world().fail_tenant(kSecond,
+                                 error(Code::kInvalid, "said at {}", number.value).note("a note"));
+    return ok();
+  };
+  return {.strings = strings, .on_error = OnError::kDrop};
+}
+
+TEST(TenantFailure, AnActorNamesTheTenantThatCannotGoOnAndGoesOnItself) {
+  auto graph = a_shared_line(names_the_second());
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().text(),
+            "tenant 't1' was set aside: 'middle': said at 3\n   a note");
+  EXPECT_EQ(outcome.ledger[0].handled, 8U);
+  EXPECT_EQ(outcome.ledger[0].failed, 0U);
+  EXPECT_THAT(run.host_services.lines,
+              Contains(HasSubstr("tenant 't1' is set aside, the others go on: 'middle': said")));
+}
+
+TEST(TenantFailure, TheOnlyTenantThatCannotGoOnEndsTheRun) {
+  Strings strings;
+  strings.on_in = [](Puppet& puppet, const Number&) {
+    puppet.world().fail_tenant(kFirst, error(Code::kInvalid, "not this one"));
+    return ok();
+  };
+  SmallGraph graph(1);
+  graph.node("source", {.strings = {.on_work = counts_to(6)}, .contract = make_source})
+      .node("middle", {.strings = strings})
+      .edge("source.out", "middle.in");
+  SmallRun run(graph);
+  const auto outcome = run->wait();
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().message(), "node 'middle': 'middle': not this one");
+}
+
+/// Only her own actors drain: the shared one is never asked to before the end.
+TEST(TenantFailure, HerActorsDrainAndNoOthers) {
+  std::vector<std::string> drained;
+  Strings own;
+  own.on_drain = [&drained](Puppet& puppet) {
+    drained.emplace_back(puppet.world().self_name());
+    return ok();
+  };
+  SmallGraph graph(2);
+  graph.node("source", {.strings = {.on_work = counts_for_both(8)}, .contract = make_source})
+      .node("middle", names_the_second())
+      .node("own", {.strings = own, .per_tenant = true})
+      .edge("source.out", "middle.in");
+  SmallRun run(graph);
+  ASSERT_TRUE(run->run_until([&drained] { return !drained.empty(); }, 10'000));
+  EXPECT_THAT(drained, ElementsAre("own.t1"));
+  EXPECT_EQ(run->wait().end, RunEnd::kFailed);
+  EXPECT_THAT(drained, ElementsAre("own.t1", "own.t0"));
+}
+
+TEST(TenantFailure, RestartsOfASharedActorAreCountedByTenant) {
+  const auto run_with = [](std::set<int64_t> values, std::vector<int64_t>& counters) {
+    auto middle = fails_at(std::move(values), OnError::kRestart);
+    middle.restarts_max = 2;
+    middle.contract = [](Contract& contract) { contract.is_restartable = true; };
+    auto graph = a_shared_line(std::move(middle), 10);
+    SmallRun run(graph);
+    auto outcome = run->wait();
+    EXPECT_EQ(outcome.ledger[0].handled, 10U);
+    for (const auto& [name, value] : run->counters())
+      if (name == "middle.restarts") counters.push_back(value);
+    return outcome;
+  };
+  std::vector<int64_t> restarts;
+  EXPECT_EQ(run_with({1, 2, 3, 4}, restarts).end, RunEnd::kFinished) << "two of each";
+  const auto outcome = run_with({1, 2, 3, 4, 6, 8}, restarts);
+  ASSERT_EQ(outcome.end, RunEnd::kFailed);
+  EXPECT_EQ(outcome.status.error().text(),
+            "tenant 't1' was set aside: 'middle' failed again after 2 restarts within 1m: no 6 "
+            "today");
+  EXPECT_THAT(restarts, ElementsAre(4, 6)) << "it goes on for the other, made anew each time";
+}
+
+}  // namespace
+}  // namespace primerl::testing
