@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/base/memory_part.h"
 #include "graph/contract.h"
 #include "graph/options.h"
 
@@ -49,6 +50,11 @@ struct ResourceContract {
   /// Why it cannot compute the model of a folder: reads its config and the headers of its weights,
   /// no data. Empty = nothing is known before it is made.
   std::function<Status(const std::string& folder)> check_model = {};
+  /// What one copy of it keeps in the memory of its process, with the model of `folder`, for
+  /// `tenants`: known before it is made. Empty = nobody can say.
+  std::function<Result<std::vector<MemoryPart>>(const void* options, const std::string& folder,
+                                                std::span<const Tenant> tenants)>
+      memory = {};
 };
 
 /// One environment of `[tenant.x] environment = { name = ... }`; environment_contract() of

@@ -45,6 +45,7 @@ struct PlanResource {
   std::shared_ptr<const void> options;         // bound to contract->options
   int32_t model = -1;                          // index into Plan::models, -1 = none
   int32_t threads = 1;                         // compute threads
+  std::vector<MemoryPart> memory;              // of one copy; empty: not known
 };
 
 struct PlanNode {
@@ -108,6 +109,7 @@ struct PlanProcess {
   std::string machine{};                 // where it runs; "" = where the run was started
   std::vector<int32_t> cpus{};           // that its threads may use; empty = all
   std::vector<std::string> variables{};  // "NAME=value", set before it starts
+  int64_t memory_max = 0;                // bytes that its resources may keep; 0 = no limit
 };
 
 /// `[graph]`.
@@ -123,6 +125,7 @@ struct GraphSettings {
   Duration drain_max = Duration::seconds(60);            // more than any environment_timeout
   Duration dead_after = Duration::seconds(15);
   int64_t abandoned_max = 4;  // stuck environment threads replaced
+  int64_t memory_max = 0;     // bytes that the resources of a process may keep; 0 = no limit
   int64_t restarts_max = 5;   // within restart_window, of a process and of the run
   Duration restart_window = Duration::seconds(60);
 };

@@ -9,18 +9,6 @@
 namespace primerl {
 namespace {
 
-std::string bytes_text(double bytes) {
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return unit == 0 || bytes == static_cast<double>(static_cast<int64_t>(bytes))
-             ? fmt::format("{} {}", static_cast<int64_t>(bytes), kUnits[unit])
-             : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
-}
-
 /// Columns as wide as their widest cell; the first `left` are flush left, the others right.
 std::string table_text(const std::vector<std::vector<std::string>>& rows, size_t left) {
   std::vector<size_t> width;
@@ -64,6 +52,36 @@ std::string where_text(const PlanProcess& process) {
   return text;
 }
 
+constexpr size_t kShownPartsMax = 12;  // of the memory of a process
+
+/// What its engines and learners keep, in the order of the resources.
+void add_memory(const Plan& plan, const PlanProcess& process, std::string& text) {
+  if (process.device != "cpu") return;  // its numbers are of other types
+  double bytes = 0;
+  size_t num_left = 0;
+  std::vector<std::vector<std::string>> rows;
+  for (const GroupId id : process.groups)
+    for (const int32_t index : plan.group(id).resources) {
+      const auto& resource = plan.resources[static_cast<size_t>(index)];
+      bytes += sum_of(resource.memory);
+      for (const auto& part : resource.memory) {
+        if (rows.size() < kShownPartsMax)
+          rows.push_back({fmt::format("{} '{}'", resource.kind, resource.name), part.what,
+                          memory_text(part.bytes)});
+        else
+          ++num_left;
+      }
+    }
+  if (rows.empty()) return;
+  text += fmt::format(
+      "memory of {}: {}{}\n", process.name, memory_text(bytes),
+      process.memory_max == 0
+          ? ""
+          : fmt::format(", at most {}", memory_text(static_cast<double>(process.memory_max))));
+  text += table_text(rows, 2);
+  if (num_left > 0) text += fmt::format("  and {} more\n", num_left);
+}
+
 void add_process(const Plan& plan, const PlanProcess& process, std::string& text) {
   int64_t threads = 0, own = 0;
   std::vector<std::vector<std::string>> rows;
@@ -82,6 +100,7 @@ void add_process(const Plan& plan, const PlanProcess& process, std::string& text
       "compute threads{}\n",
       process.name, process.device, process.groups.size(), own, threads, where_text(process));
   text += table_text(rows, 3);
+  add_memory(plan, process, text);
 }
 
 /// (source, target) instances that an edge joins.
@@ -104,11 +123,11 @@ std::string trace_line(const TraceSettings& trace) {
   if (!trace.is_on()) return "trace off\n";
   if (trace.level == "ring")
     return fmt::format("trace at level ring: the newest {} of memory, written when the run fails\n",
-                       bytes_text(static_cast<double>(trace.ring_bytes)));
+                       memory_text(static_cast<double>(trace.ring_bytes)));
   return fmt::format("trace at level {}{}: up to {}, {} when the disk cannot keep up\n",
                      trace.level,
                      trace.level == "power" ? ", on disk every " + to_string(trace.sync_every) : "",
-                     bytes_text(static_cast<double>(trace.bytes_max)),
+                     memory_text(static_cast<double>(trace.bytes_max)),
                      trace.full == "block" ? "waits" : "leaves a marked gap");
 }
 
@@ -129,9 +148,9 @@ std::string render_plan(const Plan& plan) {
          !edge.feedback ? "forward" : (edge.latest_wins ? "latest wins" : "feedback"),
          std::string(to_string(edge.transport)), std::string(to_string(edge.record)),
          edge.feedback ? "-" : std::to_string(edge.capacity), std::to_string(edge.bound),
-         std::to_string(pairs), bytes_text(structs),
+         std::to_string(pairs), memory_text(structs),
          detail::may_lie_beside_body(type.schema)
-             ? bytes_text(static_cast<double>(edge.bytes_max) * static_cast<double>(pairs))
+             ? memory_text(static_cast<double>(edge.bytes_max) * static_cast<double>(pairs))
              : "-"});
   }
   const bool is_placed = plan.processes.size() > 1;

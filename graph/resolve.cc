@@ -77,6 +77,7 @@ void fill_tenants_and_models(const Draft& draft, Plan& plan) {
 void fill_processes(const Draft& draft, const PlanOrder& order, Plan& plan) {
   if (draft.places.empty()) {
     plan.processes.emplace_back().name = "main";
+    plan.processes.back().memory_max = draft.settings.memory_max;
     return;
   }
   for (size_t place = 0; place < order.places.size(); ++place) {
@@ -97,6 +98,8 @@ void fill_processes(const Draft& draft, const PlanOrder& order, Plan& plan) {
           first + static_cast<ptrdiff_t>(from.cpus.size() * replica / replicas),
           first + static_cast<ptrdiff_t>(from.cpus.size() * (replica + 1) / replicas));
       process.variables = from.options.variables;
+      const int64_t own = from.options.memory_max;
+      process.memory_max = own > 0 ? own : draft.settings.memory_max;
       plan.processes.push_back(std::move(process));
     }
   }

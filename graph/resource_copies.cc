@@ -44,6 +44,7 @@ class ResourceCopies {
     copy.options = resource.options;
     copy.model = model_of(resource.model);
     copy.threads = threads_of(resource);
+    copy.memory = resource.memory;
     const auto next = [this] { return static_cast<int32_t>(plan_.resources.size()); };
     if (!is_exclusive(copy.kind)) {
       shared_[&resource] = next();

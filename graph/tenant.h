@@ -50,9 +50,20 @@ struct TenantAdapter {
   double alpha = 0.0;  // 0 = twice the rank
   std::vector<std::string> targets = {"all-linear"};
   bool rslora = false;
-  std::string path;  // absolute: the PEFT folder it starts from; "" = it adds nothing at first
+  double dropout = 0;  // of what A reads, in training steps alone; [0, 1)
+  std::string path;    // absolute: the PEFT folder it starts from; "" = it adds nothing at first
 
   bool is_there() const { return rank > 0; }
+};
+
+/// `[tenant.x] loss = { ... }`: what differs from the learner's loss. A number below 0 is the
+/// learner's; an empty kind is that of the trainer node.
+struct TenantLoss {
+  std::string kind;
+  double clip_low = -1;
+  double clip_high = -1;
+  double advantage_weight = -1;
+  double kl_weight = -1;
 };
 
 /// `[tenant.x] optimizer = { ... }`: what differs from the learner's optimizer. A number below 0 is
@@ -85,6 +96,7 @@ struct Tenant {
   TenantSampling sampling;
   TenantFilters filters;
   TenantAdapter adapter;
+  TenantLoss loss;
   TenantOptimizer optimizer;
   TenantSchedule schedule;
   int64_t group_size = 8;            // rollouts of one task

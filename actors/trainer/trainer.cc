@@ -21,32 +21,41 @@ Amount ends_of_one_turn() {
           "(max_off_policy_steps + 2) * groups per batch"};
 }
 
+LossKind loss_of(const TrainerOptions& options, const Tenant& tenant) {
+  const std::string& kind = tenant.loss.kind.empty() ? options.loss : tenant.loss.kind;
+  return kind == "cross_entropy" ? LossKind::kCrossEntropy : LossKind::kDppo;
+}
+
 std::string fault_of_group_size(const TrainerOptions& options, const Tenant& tenant) {
-  if (options.loss != "dppo" || tenant.group_size >= 2) return {};
+  if (loss_of(options, tenant) != LossKind::kDppo || tenant.group_size >= 2) return {};
   return "is 1: a group of one rollout has no advantage, so nothing would train";
 }
 
 constexpr std::string_view kAlike = "rollouts of a task are all alike, so nothing would train";
 
 std::string fault_of_temperature(const TrainerOptions& options, const Tenant& tenant) {
-  if (options.loss != "dppo" || static_cast<float>(tenant.sampling.temperature) > 0) return {};
+  if (loss_of(options, tenant) != LossKind::kDppo ||
+      static_cast<float>(tenant.sampling.temperature) > 0)
+    return {};
   return fmt::format("is 0: greedy {}", kAlike);
 }
 
 std::string fault_of_top_k(const TrainerOptions& options, const Tenant& tenant) {
-  if (options.loss != "dppo" || tenant.sampling.top_k != 1) return {};
+  if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_k != 1) return {};
   return fmt::format("is 1: with the likeliest token alone {}", kAlike);
 }
 
 std::string fault_of_top_p(const TrainerOptions& options, const Tenant& tenant) {
   // The likeliest of so many tokens has this mass by itself.
   constexpr double kOneTokenMass = 1.0 / (1 << 20);
-  if (options.loss != "dppo" || tenant.sampling.top_p > kOneTokenMass) return {};
+  if (loss_of(options, tenant) != LossKind::kDppo || tenant.sampling.top_p > kOneTokenMass)
+    return {};
   return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.top_p, kAlike);
 }
 
 std::string fault_of_min_p(const TrainerOptions& options, const Tenant& tenant) {
-  if (options.loss != "dppo" || static_cast<float>(tenant.sampling.min_p) < 1) return {};
+  if (loss_of(options, tenant) != LossKind::kDppo || static_cast<float>(tenant.sampling.min_p) < 1)
+    return {};
   return fmt::format("is {}: it leaves one token, and {}", tenant.sampling.min_p, kAlike);
 }
 
@@ -66,7 +75,8 @@ Contract Trainer::contract() {
       .uses<Learner>("learner", &O::learner, "what takes the steps")
       .uses<WeightChannel>("weights", &O::weights, "where new weights go")
       .option("loss", &O::loss, one_of({"dppo", "cross_entropy"}),
-              "dppo for rollouts, cross_entropy for supervised data")
+              "dppo for rollouts, cross_entropy for supervised data, of tenants that say nothing "
+              "else")
       .option("skipped_max", &O::skipped_max, count_from(1) | unit("steps"),
               "steps in a row that the learner may skip before the run fails")
       .option("lost_batches_max", &O::lost_batches_max, count_from(1) | unit("batches"),
@@ -105,14 +115,13 @@ Contract Trainer::contract() {
       });
 }
 
-Trainer::Trainer(const TrainerOptions& options)
-    : options_(options),
-      loss_(options.loss == "cross_entropy" ? LossKind::kCrossEntropy : LossKind::kDppo) {}
+Trainer::Trainer(const TrainerOptions& options) : options_(options) {}
 
 Status Trainer::start(Resources& resources) {
   learner_ = &resources.get<Learner>("learner");
   weights_ = &resources.get<WeightChannel>("weights");
   tenant_ = services().tenants().front();
+  loss_ = loss_of(options_, tenant());
   if (const auto* point = services().resume_point(tenant_)) return resume(*point);
   return ok();
 }

@@ -112,8 +112,8 @@ class Trainer final : public Actor {
   const Tenant& tenant() const { return services().tenant(tenant_); }
 
   const TrainerOptions options_;
-  const LossKind loss_;
   // Constant after start.
+  LossKind loss_ = LossKind::kDppo;
   Learner* learner_ = nullptr;
   WeightChannel* weights_ = nullptr;
   TenantSlot tenant_;

@@ -37,7 +37,8 @@ struct DraftResource {
   const ResourceContract* contract = nullptr;
   std::shared_ptr<void> options;
   int32_t model = -1;
-  std::vector<int32_t> users;  // nodes, in file order, each once
+  std::vector<int32_t> users;      // nodes, in file order, each once
+  std::vector<MemoryPart> memory;  // of one copy; empty: not known
 };
 
 struct DraftNode {

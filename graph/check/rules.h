@@ -16,6 +16,7 @@ void bind_nodes(Draft& draft);
 void bind_places(Draft& draft);
 void count_inflight(Draft& draft);  // after the nodes: Tenant::inflight_max
 void share_out(Draft& draft);       // G063; Tenant::share where the file has none
+void count_memory(Draft& draft);    // after the tenants: DraftResource::memory
 void resolve_edges(Draft& draft);
 
 // Tenants and models.
@@ -49,6 +50,7 @@ void check_shared_learners(Draft& draft);  // G048
 void check_unused(Draft& draft);           // G043
 void check_weights(Draft& draft);          // G087
 void check_threads(Draft& draft);          // G047 (a warning)
+void check_memory(Draft& draft);           // G049
 
 // Places.
 void check_places(Draft& draft);       // G050, G051

@@ -40,9 +40,27 @@ OptionSet adapter_options() {
              "the linears that get one, by their Hugging Face names: [\"q_proj\", \"v_proj\"]; "
              "[\"all-linear\"] is all of the layers but routers")
       .field("rslora", &A::rslora, any(), "scaled by alpha / sqrt(rank) instead")
+      .field("dropout", &A::dropout, from_below(0, 1),
+             "part of what each A reads that training steps leave out; the rest is scaled up")
       .field("path", &A::path, any(),
              "a PEFT folder that it starts from, relative to this file; unwritten, it adds nothing "
              "at first")
+      .take();
+}
+
+OptionSet loss_options() {
+  using L = TenantLoss;
+  return OptionsOf<L>()
+      .field("kind", &L::kind, one_of({"", "dppo", "cross_entropy"}),
+             "policy gradient or supervised; \"\" = the trainer node's")
+      .field("clip_low", &L::clip_low, at_least(-1),
+             "a token with advantage <= 0 is dropped when pi - mu < -clip_low; -1 = the learner's")
+      .field("clip_high", &L::clip_high, at_least(-1),
+             "a token with advantage > 0 is dropped when pi - mu > clip_high; -1 = the learner's")
+      .field("advantage_weight", &L::advantage_weight, at_least(-1),
+             "weight of the policy-gradient term; -1 = the learner's")
+      .field("kl_weight", &L::kl_weight, at_least(-1),
+             "weight of (log pi - log mu)^2; -1 = the learner's")
       .take();
 }
 
@@ -106,6 +124,7 @@ OptionSet make_tenant_options() {
       .table("filters", &T::filters, filter_options(), "which groups train")
       .table("adapter", &T::adapter, adapter_options(),
              "a LoRA adapter trains instead of the learner's whole weights")
+      .table("loss", &T::loss, loss_options(), "where the loss differs from the learner's")
       .table("optimizer", &T::optimizer, optimizer_options(),
              "where the optimizer differs from the learner's")
       .table("schedule", &T::schedule, schedule_options(),
@@ -140,6 +159,9 @@ const OptionSet& graph_options() {
                  "a process without progress for this long is killed")
           .field("abandoned_max", &G::abandoned_max, between(0, 1024) | unit("threads"),
                  "stuck environment threads that are replaced")
+          .field("memory_max", &G::memory_max, at_least(0) | unit("bytes"),
+                 "what the engines and learners of a process on the CPU may keep in memory, where "
+                 "its place says nothing else; 0 is no limit")
           .field("restarts_max", &G::restarts_max, between(0, 1 << 16) | unit("restarts"),
                  "within restart_window, of a process that died; where it kept the state of the "
                  "run, the run resumes; 0 stops the run instead")
@@ -262,6 +284,9 @@ const OptionSet& place_options() {
               "all")
           .field("variables", &P::variables, any(),
                  "environment variables of its processes: [\"OMP_PROC_BIND=close\"]")
+          .field("memory_max", &P::memory_max, at_least(0) | unit("bytes"),
+                 "what the engines and learners of each of its processes on the CPU may keep in "
+                 "memory; 0 is memory_max of [graph]")
           .take();
   return options;
 }

@@ -45,6 +45,7 @@ struct PlaceOptions {
   int64_t threads = 0;
   std::string cpus;
   std::vector<std::string> variables;
+  int64_t memory_max = 0;
 };
 
 /// An edge written as a table.

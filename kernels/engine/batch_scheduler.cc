@@ -40,6 +40,7 @@ BatchScheduler::BatchScheduler(SchedulerLimits limits)
       hasher_(limits_.fingerprint, "f32", limits_.options.block_size),
       events_(make_events(limits_.options)),
       pool_(limits_.options.kv_blocks, events_.get()),
+      slots_(limits_.options.adapter_slots),
       waiting_(limits_.options.shares) {}
 
 void BatchScheduler::set_version(WeightsKey key, PolicyVersion version) {
@@ -167,7 +168,8 @@ void BatchScheduler::add_span(RowBatch& rows, const std::vector<int32_t>& blocks
                               int32_t end, const Sequence& sequence) const {
   const int32_t size = limits_.options.block_size;
   rows.spans.push_back({static_cast<int32_t>(rows.num_rows()), end - begin, begin,
-                        static_cast<int32_t>(rows.kv_blocks.size()), sequence.adapter});
+                        static_cast<int32_t>(rows.kv_blocks.size()),
+                        slots_.slot_of(sequence.adapter)});
   rows.kv_blocks.insert(rows.kv_blocks.end(), blocks.begin(), blocks.begin() + blocks_for(end));
   for (int32_t i = begin; i < end; ++i) {
     rows.tokens.push_back(sequence.token(i));
@@ -182,8 +184,8 @@ void BatchScheduler::add_decode(StepPlan& plan, Sequence& sequence) {
   const int32_t last = sequence.size() - 1;
   plan.samples.push_back({row, &sequence});
   // The same as add_span(), for one row, which lies in the last block.
-  rows.spans.push_back(
-      {row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()), sequence.adapter});
+  rows.spans.push_back({row, 1, last, static_cast<int32_t>(rows.kv_blocks.size()),
+                        slots_.slot_of(sequence.adapter)});
   waiting_.charge(sequence.request.tenant, 1);
   rows.kv_blocks.insert(rows.kv_blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   rows.tokens.push_back(sequence.tokens.back());
@@ -372,6 +374,7 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
     --num_prefilling_;
     if (sequence->needs_prompt_logprobs()) sequence->prompt_logprobs = prefill.prompt_logprobs;
     settle(prefill, *sequence, prefill.waiting.empty() && sequence == sampled.back());
+    if (sequence->blocks.empty()) give_slot_back(*sequence);
     sequence->state = Sequence::State::kHeld;
     held_.push_back(sequence);
     if (!sequence->was_taken_over)
@@ -384,6 +387,7 @@ void BatchScheduler::hand_on(PrefillTask& prefill) {
 
 void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string detail) {
   leave(sequence);
+  give_slot_back(sequence);
   waiting_.leave(sequence.request.tenant);
   release(sequence.blocks);
   totals_.num_completed += is_complete(reason) ? 1U : 0U;
@@ -406,7 +410,9 @@ void BatchScheduler::finish(Sequence& sequence, FinishReason reason, std::string
 }
 
 bool BatchScheduler::has_work() const {
-  return !running_.empty() || !prefilling_.empty() || can_admit();
+  if (!running_.empty() || !prefilling_.empty() || slots_.coming() || can_admit()) return true;
+  const Sequence* first = first_without_slot();
+  return first != nullptr && slot_for(*first) != AdapterSlots::kNone;
 }
 
 /// Those that were preempted are beyond what max_waiting counts.
@@ -427,6 +433,8 @@ EngineState BatchScheduler::state() const {
   state.num_blocks = limits_.options.kv_blocks;
   state.num_room = std::max(limits_.options.max_waiting - num_queued(), 0);
   state.num_evicted_blocks = pool_.num_evicted();
+  state.num_adapter_loads = slots_.num_loads();
+  state.num_adapter_evictions = slots_.num_evictions();
   state.versions = versions_;
   return state;
 }

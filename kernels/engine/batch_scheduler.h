@@ -27,7 +27,12 @@
 /// and copy what lies behind the last full block. A prompt whose log-probabilities are asked for is
 /// computed from its first token; those who wait for it with it share them.
 ///
-/// Rows of one adapter lie together in a plan, so that a step reads each adapter once.
+/// Rows of one adapter lie together in a plan, so that a step reads each adapter once. An adapter
+/// lies in a slot while any of its sequences is admitted (adapter_slots.h). One whose adapter is in
+/// no slot waits, and those of other adapters go on; the first such one gets a slot that nobody
+/// holds, of an adapter whose own prompts do not wait for longer. Where all slots are held and it
+/// is next of all, the adapter that has been held for longest admits nothing more until its slot is
+/// free: so nobody waits for ever. The engine brings adapters into their slots between steps.
 #pragma once
 
 #include <memory>
@@ -38,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/engine/adapter_slots.h"
 #include "kernels/engine/block_pool.h"
 #include "kernels/engine/engine.h"
 #include "kernels/engine/logits_processor.h"
@@ -64,7 +70,8 @@ struct Sequence {
   SequenceRequest request;
   uint64_t prompt_hash = 0;
   uint64_t arrival = 0;          // unique; rises
-  int32_t adapter = kNoAdapter;  // slot of the adapter that makes its tokens
+  int32_t adapter = kNoAdapter;  // number of the adapter that makes its tokens
+  bool has_slot = false;         // it holds its adapter's
   State state = State::kWaiting;
   StopRule stop;
   std::unique_ptr<LogitsProcessor> processor;  // null: its logits are as the model gives them
@@ -157,7 +164,7 @@ class BatchScheduler {
  public:
   explicit BatchScheduler(SchedulerLimits limits);
 
-  /// `adapter` is the slot that its rows get (row_batch.h).
+  /// `adapter`: the number of the one that makes its tokens; with one, there are adapter_slots.
   Status submit(SequenceRequest request, int32_t adapter = kNoAdapter);
   Status take_over(SequenceId id);
   void abort(SequenceId id);
@@ -165,6 +172,11 @@ class BatchScheduler {
   /// From now on tokens of requests of `key` are made by `version`. At most kWeightsKeysMax keys.
   void set_version(WeightsKey key, PolicyVersion version);
   const VersionsByKey& versions() const { return versions_; }
+
+  /// The adapter that is to be brought into a slot now, in as many parts as the engine likes; then
+  /// slots().finish(). The same until then; none: nobody waits for one, or no slot is free.
+  const std::optional<AdapterSlots::Load>& next_load();
+  AdapterSlots& slots() { return slots_; }
 
   /// Fills `plan` with the next step; false when there is nothing to do. Then either accept() of
   /// all and finish_step(), or fail_step(): names of blocks count on the step.
@@ -206,7 +218,15 @@ class BatchScheduler {
   PrefillTask* shared_prefill(const Sequence& sequence) const;
   /// How many of the first blocks of `sequence` the pool has; its last token is never in them.
   int32_t num_cached_blocks(Sequence& sequence) const;
-  /// Whether the first that waits has room.
+  /// The first that waits and whose adapter, if it has one, is in a slot; or null.
+  Sequence* next_to_admit() const;
+  /// The first that waits for a slot; or null.
+  const Sequence* first_without_slot() const;
+  int32_t slot_for(const Sequence& sequence) const;
+  /// The adapter that admits nothing until its slot is free; kNoAdapter: none.
+  int32_t draining() const;
+  void give_slot_back(Sequence& sequence);
+  /// Whether the next to admit has room.
   bool can_admit() const;
   void admit(StepPlan& plan);
   PrefillTask& new_prefill(Sequence& sequence);
@@ -253,6 +273,7 @@ class BatchScheduler {
   std::vector<int32_t> new_rows_;        // scratch: where each row went
   std::unique_ptr<KvEventLog> events_;   // null: nobody asked for any
   BlockPool pool_;
+  AdapterSlots slots_;
   VersionsByKey versions_;  // empty: nothing was applied yet
   std::unordered_map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   WaitingQueue waiting_;

@@ -115,6 +115,8 @@ struct EngineState {
   uint64_t num_prefix_queries = 0;     // tokens of prompts that were looked up
   uint64_t num_prefix_hits = 0;        // of them, tokens that were there
   uint64_t num_evicted_blocks = 0;     // findable blocks that were given to others
+  uint64_t num_adapter_loads = 0;      // adapters brought into a slot because a prompt waited
+  uint64_t num_adapter_evictions = 0;  // of them, in the place of another
   uint64_t num_completed = 0;          // sequences that ended as kStop or kLength
   uint64_t num_failed = 0;             // sequences that ended as kFailed
   VersionsByKey versions;              // applied last; what was loaded has no version
@@ -128,7 +130,8 @@ struct EngineState {
         "num_decode_tokens", &E::num_decode_tokens)("num_preemptions", &E::num_preemptions)(
         "num_recomputed_tokens", &E::num_recomputed_tokens)(
         "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
-        "num_evicted_blocks", &E::num_evicted_blocks)("num_completed", &E::num_completed)(
+        "num_evicted_blocks", &E::num_evicted_blocks)("num_adapter_loads", &E::num_adapter_loads)(
+        "num_adapter_evictions", &E::num_adapter_evictions)("num_completed", &E::num_completed)(
         "num_failed", &E::num_failed)("versions", &E::versions);
   }
 };

@@ -25,7 +25,8 @@ struct EngineOptions {
   int32_t threads = 0;                 // 0 = decided by the plan
   std::string numerics = "invariant";  // or "fast", which a CUDA device needs
   std::string dtype = "auto";          // of weights and KV: "float32", "bfloat16"
-  int32_t adapter_slots = 0;           // adapters held on frozen weights; 0 = whole weights change
+  int32_t adapter_slots = 0;           // adapters that rows may have; 0 = whole weights change
+  int32_t adapters_max = 0;            // that it knows, in a slot or beside; 0 = as many as slots
   int32_t max_adapter_rank = 64;       // where there are slots
   int64_t kv_events_bytes_max = 0;     // file of what its prefix cache holds; 0 = no such events
   EngineDebugOptions debug = {};

@@ -32,7 +32,8 @@ struct RowBatch {
   std::vector<int32_t> cache_rows;  // [num_rows]
   std::vector<RowSpan> spans;       // cover the rows in order
   std::vector<int32_t> kv_blocks;
-  int32_t block_size = 1;  // cache rows a block
+  std::vector<uint64_t> draws;  // [num_rows]: names rows to who draws for them; empty: nobody does
+  int32_t block_size = 1;       // cache rows a block
 
   int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
   /// All but the block size.
@@ -42,6 +43,7 @@ struct RowBatch {
     cache_rows.clear();
     spans.clear();
     kv_blocks.clear();
+    draws.clear();
   }
 };
 

@@ -76,9 +76,54 @@ int32_t BatchScheduler::num_cached_blocks(Sequence& sequence) const {
   return most;
 }
 
+const Sequence* BatchScheduler::first_without_slot() const {
+  return waiting_.next([this](const Sequence& one) {
+    return one.adapter != kNoAdapter && !slots_.is_in_a_slot_or_coming(one.adapter);
+  });
+}
+
+/// No adapter gives way whose own prompts come before this one.
+int32_t BatchScheduler::slot_for(const Sequence& sequence) const {
+  return slots_.slot_for([&](int32_t adapter) {
+    const Sequence* other =
+        waiting_.next([&](const Sequence& one) { return one.adapter == adapter; });
+    return other == nullptr || waiting_.is_sooner(sequence, *other);
+  });
+}
+
+int32_t BatchScheduler::draining() const {
+  if (slots_.coming()) return kNoAdapter;
+  const Sequence* first = first_without_slot();
+  if (first == nullptr || first != waiting_.next() || slot_for(*first) != AdapterSlots::kNone)
+    return kNoAdapter;
+  return slots_.longest_held();
+}
+
+const std::optional<AdapterSlots::Load>& BatchScheduler::next_load() {
+  if (slots_.coming()) return slots_.coming();
+  const Sequence* first = first_without_slot();
+  const int32_t slot = first == nullptr ? AdapterSlots::kNone : slot_for(*first);
+  if (slot != AdapterSlots::kNone) slots_.begin(first->adapter, slot);
+  return slots_.coming();
+}
+
+Sequence* BatchScheduler::next_to_admit() const {
+  const int32_t held_back = draining();
+  return waiting_.next([&](const Sequence& one) {
+    return one.adapter == kNoAdapter ||
+           (one.adapter != held_back && slots_.slot_of(one.adapter) != AdapterSlots::kNone);
+  });
+}
+
+void BatchScheduler::give_slot_back(Sequence& sequence) {
+  if (std::exchange(sequence.has_slot, false)) slots_.release(sequence.adapter);
+}
+
 bool BatchScheduler::can_admit() const {
   if (waiting_.empty() || num_admitted() >= limits_.options.max_running) return false;
-  Sequence& sequence = *waiting_.next();
+  Sequence* const next = next_to_admit();
+  if (next == nullptr) return false;
+  Sequence& sequence = *next;
   // Whoever is in will soon want one block more, and one that was preempted comes back only where
   // it can stay for a while: what it had is computed again each time.
   const auto has_blocks = [](const Sequence* one) { return !one->blocks.empty(); };
@@ -117,8 +162,10 @@ PrefillTask& BatchScheduler::new_prefill(Sequence& sequence) {
 }
 
 void BatchScheduler::admit(StepPlan& plan) {
-  Sequence& sequence = *waiting_.next();
+  Sequence& sequence = *next_to_admit();
   waiting_.remove(sequence);
+  if (sequence.adapter != kNoAdapter) slots_.hold(sequence.adapter);
+  sequence.has_slot = sequence.adapter != kNoAdapter;
   const bool is_again = sequence.began.has_value();
   if (!is_again) sequence.began = versions_.of(sequence.request.key());
   PrefillTask* prefill = shared_prefill(sequence);
@@ -168,6 +215,7 @@ bool BatchScheduler::grow(Sequence& sequence) {
 void BatchScheduler::preempt(Sequence& sequence) {
   ++totals_.num_preemptions;
   has_preempted_ = true;
+  give_slot_back(sequence);
   if (sequence.state == Sequence::State::kHeld) {  // it waits for take_over() first
     release(sequence.blocks);
     return;

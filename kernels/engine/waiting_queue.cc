@@ -21,14 +21,11 @@ void WaitingQueue::remove(Sequence& sequence) {
   --num_waiting_;
 }
 
-Sequence* WaitingQueue::next() const {
-  Sequence* next = nullptr;
-  const auto rank = [this](const Sequence* one) {
-    return std::tuple(one->request.priority, shares_.served(one->request.tenant), one->arrival);
+bool WaitingQueue::is_sooner(const Sequence& one, const Sequence& other) const {
+  const auto rank = [this](const Sequence& each) {
+    return std::tuple(each.request.priority, shares_.served(each.request.tenant), each.arrival);
   };
-  for (const auto& line : lines_)
-    if (!line.empty() && (next == nullptr || rank(line.front()) < rank(next))) next = line.front();
-  return next;
+  return rank(one) < rank(other);
 }
 
 }  // namespace primerl

@@ -24,7 +24,21 @@ class WaitingQueue {
   void insert(Sequence& sequence);
   void remove(Sequence& sequence);
   /// Who is next; null: nobody waits.
-  Sequence* next() const;
+  Sequence* next() const {
+    return next([](const Sequence&) { return true; });
+  }
+  /// The same among the tenants whose first one `accept` takes.
+  template <class Accept>
+  Sequence* next(const Accept& accept) const {
+    Sequence* next = nullptr;
+    for (const auto& line : lines_)
+      if (!line.empty() && accept(*line.front()) &&
+          (next == nullptr || is_sooner(*line.front(), *next)))
+        next = line.front();
+    return next;
+  }
+  /// Whether `one`, the first of its tenant, is next before `other`, the first of another.
+  bool is_sooner(const Sequence& one, const Sequence& other) const;
   bool empty() const { return num_waiting_ == 0; }
   size_t size() const { return num_waiting_; }
   template <class Visit>

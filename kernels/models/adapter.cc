@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -102,6 +103,9 @@ Status validate(const AdapterConfig& config) {
                  kAdapterRankMax);
   if (!(config.alpha > 0) || !std::isfinite(config.alpha))
     return error(Code::kInvalid, "the adapter's alpha is {}, it must be above 0", config.alpha);
+  if (!(config.dropout >= 0 && config.dropout < 1))
+    return error(Code::kInvalid, "the adapter's dropout is {}, it must be from 0 to below 1",
+                 config.dropout);
   const auto known = [] {
     return fmt::format("known targets: {}, or {} alone", fmt::join(kTargets, ", "), kAllLinear);
   };
@@ -130,15 +134,14 @@ AdapterTable::AdapterTable(const TensorTable& model, AdapterConfig config)
       linears_(linears_of(model, config_)),
       tensors_(parameters_of(model, config_, linears_)) {}
 
-Result<AdapterConfig> adapter_config_of(const TensorTable& model,
-                                        const std::vector<WeightTensor>& tensors) {
+Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors) {
   AdapterConfig config;
   std::set<std::string_view> targets;
-  bool has_scaling = false;
+  const WeightTensor* scaling = nullptr;
   int64_t rank = 0;
   for (const auto& tensor : tensors) {
     if (tensor.name == kAdapterScaling) {
-      has_scaling = true;
+      scaling = &tensor;
       continue;
     }
     ASSIGN_OR_RETURN(const TensorWords words, words_of(tensor));
@@ -154,10 +157,20 @@ Result<AdapterConfig> adapter_config_of(const TensorTable& model,
   if (rank < 1 || rank > kAdapterRankMax)
     return error(Code::kInvalid, "the adapter's rank is {}, it must be 1 to {}", rank,
                  kAdapterRankMax);
-  if (!has_scaling)
+  float factor = 0;
+  if (scaling == nullptr || scaling->type != DataType::kF32 ||
+      scaling->bytes.size() != sizeof(factor))
     return error(Code::kInvalid, "tensor '{}' of shape [1] is missing", kAdapterScaling);
+  std::memcpy(&factor, scaling->bytes.bytes().data(), sizeof(factor));
   config.rank = static_cast<int32_t>(rank);
+  config.alpha = static_cast<double>(factor) * config.rank;  // exact
   config.targets.assign(targets.begin(), targets.end());
+  return config;
+}
+
+Result<AdapterConfig> adapter_config_of(const TensorTable& model,
+                                        const std::vector<WeightTensor>& tensors) {
+  ASSIGN_OR_RETURN(AdapterConfig config, told_adapter(tensors));
   Status fits = [&]() -> Status {
     const auto match = match_tensors(AdapterTable(model, config).tensors(), tensors);
     return match.ok() ? ok() : Status(match.error());

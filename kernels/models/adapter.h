@@ -7,6 +7,7 @@
 /// snapshots and the optimizer work on either. Torch-free values, any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,7 +28,10 @@ struct AdapterConfig {
   /// Names of linears as Hugging Face has them ("q_proj"), or kAllLinear alone.
   std::vector<std::string> targets = {std::string(kAllLinear)};
   bool is_rank_stabilized = false;  // peft's use_rslora
-  uint64_t init_seed = 0;
+  uint64_t init_seed = 0;           // of A at first, and of what dropout leaves out
+  /// Part of what A reads that a training step leaves out, [0, 1); it scales the rest by
+  /// 1 / (1 - dropout). Nothing else that reads the adapter has it.
+  double dropout = 0;
 
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
@@ -72,6 +76,15 @@ class AdapterTable {
 
 /// [1]: the scaling of an adapter. In snapshots alone; a folder has it in its config.
 inline constexpr std::string_view kAdapterScaling = "scaling";
+
+inline bool is_adapter(const std::vector<WeightTensor>& tensors) {
+  return std::ranges::any_of(
+      tensors, [](const WeightTensor& tensor) { return tensor.name == kAdapterScaling; });
+}
+
+/// What names and shapes of a snapshot's tensors say of its adapter, of whatever model: rank,
+/// targets, and the alpha that gives its scaling.
+Result<AdapterConfig> told_adapter(const std::vector<WeightTensor>& tensors);
 
 /// The adapter that a snapshot is one of: its rank and targets are those of its tensors. An error
 /// names the first tensor that belongs to no adapter of the model.

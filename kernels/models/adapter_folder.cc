@@ -72,12 +72,6 @@ Status check_fields(const Json& json) {
   if (init != nullptr && !init->is_null() && !init->is_bool() && *init != Json("gaussian"))
     return error(Code::kInvalid, "'init_lora_weights' is {}: it may change the base", init->dump())
         .note("known values: true, false, \"gaussian\"");
-  // Of training alone, and training here has none: refused, so that nobody believes it does.
-  const Json* dropout = json.find("lora_dropout");
-  if (dropout != nullptr && !is_off(*dropout))
-    return error(Code::kInvalid, "'lora_dropout' is {}: nothing here drops anything out",
-                 dropout->dump())
-        .note("set it to 0 in adapter_config.json");
   return ok();
 }
 
@@ -105,6 +99,9 @@ Result<AdapterConfig> config_of(const Json& json) {
   ASSIGN_OR_RETURN(config.targets, targets_of(json));
   if (json.find("use_rslora") != nullptr) {
     ASSIGN_OR_RETURN(config.is_rank_stabilized, json.get_bool("use_rslora"));
+  }
+  if (json.find("lora_dropout") != nullptr) {
+    ASSIGN_OR_RETURN(config.dropout, json.get_double("lora_dropout"));
   }
   RETURN_IF_ERROR(validate(config));
   return config;
@@ -134,45 +131,65 @@ Status check_base(const std::string& base, const ModelConfig& model) {
       .note("put an adapter on the model that it was trained on");
 }
 
+/// What the file has, and the scaling of `config`, sorted by name.
 Result<std::vector<WeightTensor>> tensors_of(const std::filesystem::path& file,
-                                             const ModelConfig& model,
                                              const AdapterConfig& config) {
   ASSIGN_OR_RETURN(auto tensors, read_safetensors(file));
-  for (const auto& tensor : tensors)
-    if (tensor.name == kAdapterScaling)
-      return error(Code::kInvalid, "tensor '{}' is not part of an adapter's file", tensor.name);
+  if (is_adapter(tensors))
+    return error(Code::kInvalid, "tensor '{}' is not part of an adapter's file", kAdapterScaling);
   const auto scaling = static_cast<float>(scaling_of(config));
   std::vector<std::byte> bytes(sizeof(scaling));
   std::memcpy(bytes.data(), &scaling, sizeof(scaling));
   tensors.push_back({std::string(kAdapterScaling), DataType::kF32, {1}, Blob(std::move(bytes))});
+  std::ranges::sort(tensors, {}, &WeightTensor::name);
+  return tensors;
+}
+
+Status check_tensors(const std::vector<WeightTensor>& tensors, const ModelConfig& model,
+                     const AdapterConfig& config) {
   const AdapterTable table(TensorTable(model), config);
   const auto match = match_tensors(table.tensors(), tensors);
-  if (!match.ok())
-    return Error(match.error())
-        .note(fmt::format("{} says rank {} and targets {}", kConfigFile, config.rank,
-                          fmt::join(config.targets, ", ")));
-  return tensors;
+  if (match.ok()) return ok();
+  return Error(match.error())
+      .note(fmt::format("{} says rank {} and targets {}", kConfigFile, config.rank,
+                        fmt::join(config.targets, ", ")));
+}
+
+/// The object of adapter_config.json, and what it says.
+struct ReadConfig {
+  Json json;
+  AdapterConfig config;
+};
+
+Result<ReadConfig> read_config(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kAdapterConfigBytesMax));
+  ASSIGN_OR_RETURN(auto json, parse_json(text, file.string()));
+  auto config = config_of(json);
+  if (!config.ok()) return Error(config.error()).while_doing(file.string());
+  return ReadConfig{std::move(json), std::move(config).value()};
 }
 
 }  // namespace
 
 Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
                                           const ModelConfig& model) {
-  const auto file = folder / kConfigFile;
-  ASSIGN_OR_RETURN(const auto text, read_text_file(file, kAdapterConfigBytesMax));
-  ASSIGN_OR_RETURN(const auto json, parse_json(text, file.string()));
+  ASSIGN_OR_RETURN(ReadConfig said, read_config(folder / kConfigFile));
   AdapterFolder read;
-  auto config = config_of(json);
-  if (!config.ok()) return Error(config.error()).while_doing(file.string());
-  read.config = std::move(config).value();
-  const Json* base = json.find("base_model_name_or_path");
+  read.config = std::move(said.config);
+  const Json* base = said.json.find("base_model_name_or_path");
   if (base != nullptr && base->is_string()) read.base = base->as_string();
   Status known = check_base(read.base, model);
-  if (!known.ok()) return Error(known.error()).while_doing(file.string());
-  auto tensors = tensors_of(folder / kTensorFile, model, read.config);
-  if (!tensors.ok()) return Error(tensors.error()).while_doing((folder / kTensorFile).string());
+  if (!known.ok()) return Error(known.error()).while_doing((folder / kConfigFile).string());
+  auto tensors = tensors_of(folder / kTensorFile, read.config);
+  Status fits = tensors.ok() ? check_tensors(*tensors, model, read.config) : tensors.error();
+  if (!fits.ok()) return Error(fits.error()).while_doing((folder / kTensorFile).string());
   read.tensors = std::move(tensors).value();
   return read;
+}
+
+Result<std::vector<WeightTensor>> read_adapter_tensors(const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const ReadConfig said, read_config(folder / kConfigFile));
+  return tensors_of(folder / kTensorFile, said.config);
 }
 
 Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& found) {
@@ -190,21 +207,26 @@ Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& foun
 
 Status write_adapter_folder(const std::filesystem::path& folder, const AdapterTable& table,
                             const std::string& base, const float* buffer) {
+  return write_adapter_folder(folder, table.config(), base,
+                              copy_parameters(table.tensors(), buffer));
+}
+
+Status write_adapter_folder(const std::filesystem::path& folder, const AdapterConfig& config,
+                            const std::string& base, std::vector<WeightTensor> tensors) {
+  RETURN_IF_ERROR(validate(config));
   std::error_code fault;
   std::filesystem::create_directories(folder, fault);
   if (fault) return error(Code::kIo, "cannot make '{}': {}", folder.string(), fault.message());
-  const AdapterConfig& config = table.config();
   Json json = Json::object();
   json.set("peft_type", "LORA").set("task_type", "CAUSAL_LM");
   json.set("base_model_name_or_path", base).set("inference_mode", true);
-  json.set("r", config.rank).set("lora_alpha", config.alpha).set("lora_dropout", 0.0);
+  json.set("r", config.rank).set("lora_alpha", config.alpha).set("lora_dropout", config.dropout);
   json.set("use_rslora", config.is_rank_stabilized).set("bias", "none");
   // peft's "all-linear" takes routers as well, where they are linears to it: names are exact.
   json.set("target_modules", Json::list(named_targets(config)));
   const std::string text = json.dump(2) + "\n";
   const std::array<std::span<const std::byte>, 1> parts = {std::as_bytes(std::span(text))};
   RETURN_IF_ERROR(write_file_synced(folder / kConfigFile, parts));
-  auto tensors = copy_parameters(table.tensors(), buffer);
   std::erase_if(tensors, [](const auto& tensor) { return tensor.name == kAdapterScaling; });
   RETURN_IF_ERROR(write_safetensors(folder / kTensorFile, tensors));
   return system_files().sync(folder);

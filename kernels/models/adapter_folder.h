@@ -26,8 +26,17 @@ struct AdapterFolder {
 Result<AdapterFolder> read_adapter_folder(const std::filesystem::path& folder,
                                           const ModelConfig& model);
 
-/// Why an adapter of `found` is not one of `wanted`; ok if only the seeds differ.
+/// Why an adapter of `found` is not one of `wanted`; ok if only seeds and dropout differ, which are
+/// of training alone.
 Status check_same_adapter(const AdapterConfig& wanted, const AdapterConfig& found);
+
+/// The tensors of a PEFT folder of whatever model, and its scaling: what a snapshot has of it.
+Result<std::vector<WeightTensor>> read_adapter_tensors(const std::filesystem::path& folder);
+
+/// Writes both files of an adapter, whose scaling may be among `tensors`, into `folder`, which it
+/// makes, and syncs them. `base` is the folder of the model that it was trained on.
+Status write_adapter_folder(const std::filesystem::path& folder, const AdapterConfig& config,
+                            const std::string& base, std::vector<WeightTensor> tensors);
 
 /// Writes both files of the adapter in `buffer` into `folder`, which it makes, and syncs them.
 /// `base` is the folder of the model that it was trained on.

@@ -4,8 +4,8 @@
 /// Each row has the adapter of its span's slot, or none, and its result depends on that adapter and
 /// that row alone: each adapter's products are linear_rows (ops.h) of its own rank, in fast
 /// numerics as well. What a base product gave comes first, then the adapter's part is added to it:
-/// y = (residual + bias + x W') + (scaling * x A') B'. One thread, which shares work out over its
-/// compute threads.
+/// y = (residual + bias + x W') + (scaling * x A') B'; in a training step with dropout A reads what
+/// is left of x (adapter_dropout.h). One thread, which shares work out over its compute threads.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 #include "kernels/engine/row_batch.h"
 #include "kernels/models/adapter.h"
+#include "kernels/torch/adapter_dropout.h"
 #include "kernels/torch/product.h"
 #include "kernels/torch/weights.h"
 
@@ -28,6 +29,7 @@ class AdapterWeights {
     Matrix b;             // [outputs, rank]
     float* da = nullptr;  // their gradients, of a learner
     float* db = nullptr;
+    uint64_t module = 0;  // names the linear to dropout
   };
 
   /// All numbers are 0: it adds nothing.
@@ -44,6 +46,11 @@ class AdapterWeights {
 
   /// Takes what a folder or a snapshot has; all or nothing.
   Status load(const std::vector<WeightTensor>& tensors) { return weights_.load(tensors); }
+  /// The same in parts (DecoderWeights::begin_load): `tensors` live until load_more() is true.
+  Status begin_load(const std::vector<WeightTensor>& tensors) {
+    return weights_.begin_load(tensors);
+  }
+  bool load_more(int64_t count) { return weights_.load_more(count); }
   /// The flat buffer that gradients are added to, in the layout of table().tensors().
   void bind_gradients(float* flat);
   /// [table().tensors().count()]: of a learner.
@@ -72,8 +79,9 @@ class AdapterProducts {
  public:
   explicit AdapterProducts(Products& products) : products_(products) {}
 
-  /// The adapter of a slot from the next begin() on, which outlives its use; null: none.
-  void set(int32_t slot, const AdapterWeights* adapter);
+  /// The adapter of a slot from the next begin() on, which outlives its use; null: none. With
+  /// `dropout` the batches of begin() name their rows (RowBatch::draws).
+  void set(int32_t slot, const AdapterWeights* adapter, AdapterDropout dropout = {});
   /// Which rows of the step have which adapter; the fewer runs, the faster.
   void begin(const RowBatch& batch);
   std::span<const AdapterRun> runs() const { return runs_; }
@@ -84,12 +92,14 @@ class AdapterProducts {
     return runs_.empty() ? 0 : kinds_[static_cast<size_t>(row)];
   }
 
-  /// y += what the adapters of `runs` add to x * weight'.
-  void forward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x, float* y);
+  /// y += what the adapters of `runs` add to x * weight'. `sources`: the row of the step that each
+  /// row of x is of; null: they are the same.
+  void forward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x, float* y,
+               const int32_t* sources = nullptr);
   /// Adds the gradients of A and B, and that of x to `dx`. The rows of one adapter and group are
   /// one run.
   void backward(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
-                const float* dy, float* dx);
+                const float* dy, float* dx, const int32_t* sources = nullptr);
 
  private:
   using Part = AdapterWeights::Part;
@@ -98,24 +108,40 @@ class AdapterProducts {
     AdapterRun run;
     const Part* part = nullptr;
     float scaling = 0;
-    size_t index = 0;    // of the part in its run
-    float* u = nullptr;  // [rows, rank]
+    size_t index = 0;  // of the part in its run
+    AdapterDropout dropout;
+    const float* x = nullptr;   // [rows, terms], what A reads
+    float* left = nullptr;      // where that lies with dropout: scratch from then on
+    uint64_t* names = nullptr;  // [rows], likewise
+    float* u = nullptr;         // [rows, rank]
     float* du = nullptr;
+  };
+  struct Slot {
+    const AdapterWeights* adapter = nullptr;
+    AdapterDropout dropout;
   };
 
   /// Fills jobs_; those of a run follow each other.
-  void list_jobs(const Matrix& weight, std::span<const AdapterRun> runs, bool is_backward);
+  void list_jobs(const Matrix& weight, std::span<const AdapterRun> runs, const float* x,
+                 const int32_t* sources, bool is_backward);
+  /// What is left of x for those with dropout.
+  void list_dropped(int64_t terms, const int32_t* sources);
+  /// y = what is left of x, [rows, terms] of a job both; `adds`: y += instead.
+  static void drop(const Job& job, int64_t terms, const float* x, float* y, bool adds);
   void scale(bool is_backward);
 
   Products& products_;
-  std::vector<const AdapterWeights*> slots_;
+  std::vector<Slot> slots_;
   // Of the step.
   std::vector<AdapterRun> runs_;
-  std::vector<int32_t> kinds_;  // by row, where there is a run
+  std::vector<int32_t> kinds_;   // by row, where there is a run
+  std::vector<uint64_t> draws_;  // by row, where one has dropout
   // Scratch.
   std::vector<Job> jobs_;
   std::vector<LinearRowsArgs> tasks_;
   std::vector<float> room_;
+  std::vector<float> left_;
+  std::vector<uint64_t> names_;
 };
 
 }  // namespace primerl

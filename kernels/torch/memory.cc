@@ -6,9 +6,6 @@
 #include <unistd.h>
 
 #include <new>
-
-#include "kernels/models/adapter.h"
-
 namespace primerl {
 namespace {
 
@@ -22,23 +19,6 @@ double machine_bytes() {
 }
 
 }  // namespace
-
-double bytes_needed_to_generate(const EngineOptions& options, const ModelConfig& config,
-                                const TensorTable& table) {
-  const double cache = 2.0 * config.num_layers() * static_cast<double>(options.kv_blocks) *
-                       options.block_size * config.attention.num_kv_heads *
-                       config.attention.head_dim;
-  double adapters = 0;
-  if (options.adapter_slots > 0)
-    adapters = static_cast<double>(options.adapter_slots) *
-               static_cast<double>(
-                   AdapterTable(table, {.rank = options.max_adapter_rank}).tensors().count());
-  return sizeof(float) * (static_cast<double>(table.count()) + adapters + cache);
-}
-
-double bytes_needed_to_train(const TensorTable& table) {
-  return 4.0 * sizeof(float) * static_cast<double>(table.count());
-}
 
 Status check_memory(std::string_view what, double bytes) {
   const double there = machine_bytes();

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "graph/base/random.h"
+
 namespace primerl {
 namespace {
 
@@ -45,9 +47,17 @@ std::vector<Unit> make_units(std::span<const TrainSample> samples, int32_t rows_
   return units;
 }
 
+/// Of the rows of a prompt, whichever of the samples that share it brings them.
+uint64_t draws_of_prompt(const TrainSample& sample, int32_t num_tokens) {
+  uint64_t hash = stable_hash("prompt");
+  for (int32_t i = 0; i < num_tokens; ++i)
+    hash = mix(hash, static_cast<uint64_t>(sample.tokens[static_cast<size_t>(i)]));
+  return hash;
+}
+
 /// Appends the rows [begin, end) of a sample as a span that sees `num_cached` shared rows first.
 void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t end,
-              int32_t shared_row) {
+              int32_t shared_row, uint64_t draws) {
   const int32_t first = static_cast<int32_t>(rows.num_rows());
   rows.spans.push_back({first, end - begin, begin, static_cast<int32_t>(rows.kv_blocks.size())});
   for (int32_t i = 0; i < begin; ++i) rows.kv_blocks.push_back(shared_row + i);
@@ -55,6 +65,7 @@ void add_rows(RowBatch& rows, const TrainSample& sample, int32_t begin, int32_t 
     const int32_t row = first + i - begin;
     rows.tokens.push_back(sample.tokens[static_cast<size_t>(i)]);
     rows.positions.push_back(i);
+    rows.draws.push_back(mix(draws, static_cast<uint64_t>(i)));
     rows.cache_rows.push_back(row);
     rows.kv_blocks.push_back(row);
   }
@@ -81,12 +92,14 @@ void add_targets(MicroBatch& batch, const TrainSample& sample, int32_t prompt, i
 
 void add_unit(MicroBatch& batch, std::span<const TrainSample> samples, const Unit& unit) {
   const int32_t prompt_row = static_cast<int32_t>(batch.rows.num_rows());
-  add_rows(batch.rows, samples[unit.samples.front()], 0, unit.num_prompt_tokens, 0);
+  const TrainSample& first = samples[unit.samples.front()];
+  add_rows(batch.rows, first, 0, unit.num_prompt_tokens, 0,
+           draws_of_prompt(first, unit.num_prompt_tokens));
   for (const size_t i : unit.samples) {
     const int32_t own_row = static_cast<int32_t>(batch.rows.num_rows());
     const int32_t end = static_cast<int32_t>(samples[i].tokens.size()) - 1;
     if (end > unit.num_prompt_tokens)
-      add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row);
+      add_rows(batch.rows, samples[i], unit.num_prompt_tokens, end, prompt_row, i);
     add_targets(batch, samples[i], unit.num_prompt_tokens, prompt_row, own_row);
   }
 }
@@ -113,6 +126,7 @@ void MicroBatch::append(const MicroBatch& other, int32_t adapter) {
   };
   add(rows.tokens, other.rows.tokens);
   add(rows.positions, other.rows.positions);
+  add(rows.draws, other.rows.draws);
   add_shifted(rows.cache_rows, other.rows.cache_rows);
   add_shifted(rows.kv_blocks, other.rows.kv_blocks);
   for (auto span : other.rows.spans) {

@@ -3,7 +3,9 @@
 /// Documents never see each other: each attends to its own rows and positions restart at 0, so
 /// results equal those of documents run one by one. Samples whose prompts (the tokens before the
 /// first loss token) are equal share the prompt's rows: a group of 8 runs its prompt once, and
-/// gradients add up there. Pure; equal input gives equal micro-batches.
+/// gradients add up there. What a row's random numbers are drawn by (RowBatch::draws) is its prompt
+/// and position, after the prompt its sample's index and position: the cut into micro-batches does
+/// not change it. Pure; equal input gives equal micro-batches.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@
 namespace primerl {
 namespace {
 
-constexpr uint64_t kMagic = 0x3268'7477'6c72'6d70;  // "pmrlwth2"
-constexpr uint8_t kPresence = 0, kPublisher = 1;    // lock numbers
+constexpr uint64_t kDirectoryMagic = 0x3268'7477'6c72'6d70;  // "pmrlwth2"
+constexpr uint8_t kPresence = 0, kPublisher = 1;             // lock numbers
 constexpr size_t kFolderBytesMax = 4096;
 constexpr size_t kHeadWords = 3;  // turn, count, check of all the others in use
 constexpr size_t kEntryWords = 5;
@@ -45,7 +45,7 @@ const Page& readable_page_of(const ShmSegment& segment) {
 
 bool has_page(const ShmSegment& segment) {
   return segment.bytes().size() >= sizeof(Page) &&
-         readable_page_of(segment).magic.load(std::memory_order_acquire) == kMagic;
+         readable_page_of(segment).magic.load(std::memory_order_acquire) == kDirectoryMagic;
 }
 
 using Words = std::vector<uint64_t>;  // those in use
@@ -154,10 +154,10 @@ Result<std::unique_ptr<ShmDirectory>> ShmDirectory::claim(const ChannelSetup& se
     auto segment = std::move(claimed).value();
     if (!be_present(*segment)) continue;
     Page& page = page_of(*segment);
-    if (page.magic.load(std::memory_order_acquire) != kMagic) {
+    if (page.magic.load(std::memory_order_acquire) != kDirectoryMagic) {
       const std::string folder = setup.run_folder.string().substr(0, kFolderBytesMax - 1);
       std::memcpy(page.run_folder.data(), folder.data(), folder.size());
-      page.magic.store(kMagic, std::memory_order_release);
+      page.magic.store(kDirectoryMagic, std::memory_order_release);
     }
     return std::unique_ptr<ShmDirectory>(new ShmDirectory(key, std::move(segment)));
   }

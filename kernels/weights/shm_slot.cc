@@ -9,7 +9,7 @@
 namespace primerl {
 namespace {
 
-constexpr uint64_t kMagic = 0x3274'6f6c'7377'6d70;  // "pmwslot2"
+constexpr uint64_t kSlotMagic = 0x3274'6f6c'7377'6d70;  // "pmwslot2"
 constexpr uint64_t kSlotAlignment = 64;
 // Small enough to be in the second-level cache when the check reads what the copy read.
 constexpr size_t kPieceBytes = 128 * 1024;
@@ -103,7 +103,7 @@ void fill_slot(ShmSegment& slot, const WeightManifest& manifest, uint64_t public
   header->manifest_bytes = encoded.size();
   header->record_bytes = record_bytes.size();
   header->data_bytes = data_bytes;
-  header->magic.store(kMagic, std::memory_order_release);
+  header->magic.store(kSlotMagic, std::memory_order_release);
 }
 
 std::shared_ptr<const void> ShmSlot::hold() {
@@ -125,7 +125,7 @@ Result<ShmSlotContent> read_slot(std::span<const std::byte> bytes) {
   };
   if (bytes.size() < kSlotAlignment) return corrupt();
   const auto* header = reinterpret_cast<const Header*>(bytes.data());
-  if (header->magic.load(std::memory_order_acquire) != kMagic) return corrupt();
+  if (header->magic.load(std::memory_order_acquire) != kSlotMagic) return corrupt();
   const uint64_t size = bytes.size();
   if (header->manifest_bytes > size || header->record_bytes > size || header->data_bytes > size)
     return corrupt();

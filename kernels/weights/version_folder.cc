@@ -9,6 +9,7 @@
 
 #include "graph/base/crc32c.h"
 #include "graph/base/files.h"
+#include "kernels/models/adapter_folder.h"
 #include "kernels/weights/safetensors.h"
 
 namespace primerl {
@@ -59,7 +60,7 @@ Json to_json(const WeightSnapshot& snapshot, const WeightManifest& manifest) {
       .set("adapter", snapshot.key.adapter.value)
       .set("version", snapshot.version.value)
       .set("manifest", fmt::format("{:016x}", manifest.hash()))
-      .set("file", kTensorFile)
+      .set("file", is_adapter(snapshot.tensors) ? kAdapterTensorFile : kTensorFile)
       .set("crc32c", std::move(checks));
 }
 
@@ -90,7 +91,7 @@ Result<VersionRecord> read_record(const Json& json, const WeightManifest& manife
   }
   if (record.version.version.is_none() || record.manifest_hash != manifest.hash() ||
       checks->as_object().size() != manifest.tensors.size())
-    return error(Code::kCorrupt, "it does not describe the tensors of '{}'", kTensorFile);
+    return error(Code::kCorrupt, "it does not describe the tensors beside it");
   return record;
 }
 
@@ -111,8 +112,13 @@ Result<KeyedVersion> keyed_version_of(const Json& json) {
 
 Status write_version_folder(const fs::path& folder, const WeightSnapshot& snapshot,
                             const WeightManifest& manifest, const fs::path& model_folder) {
-  RETURN_IF_ERROR(write_safetensors(folder / kTensorFile, snapshot.tensors));
-  if (!model_folder.empty()) RETURN_IF_ERROR(copy_companions(model_folder, folder));
+  if (is_adapter(snapshot.tensors)) {
+    ASSIGN_OR_RETURN(const AdapterConfig config, told_adapter(snapshot.tensors));
+    RETURN_IF_ERROR(write_adapter_folder(folder, config, model_folder.string(), snapshot.tensors));
+  } else {
+    RETURN_IF_ERROR(write_safetensors(folder / kTensorFile, snapshot.tensors));
+    if (!model_folder.empty()) RETURN_IF_ERROR(copy_companions(model_folder, folder));
+  }
   const std::string text = to_json(snapshot, manifest).dump() + "\n";
   const std::span<const std::byte> part = std::as_bytes(std::span(text));
   RETURN_IF_ERROR(write_file_synced(folder / kVersionFile, {&part, 1}));
@@ -125,7 +131,13 @@ Result<std::shared_ptr<const WeightSnapshot>> read_version_folder(const fs::path
   ASSIGN_OR_RETURN(const auto text, read_text_file(marker, kVersionFileBytesMax));
   ASSIGN_OR_RETURN(const auto json, parse_json(text, marker.string()));
   auto snapshot = std::make_shared<WeightSnapshot>();
-  ASSIGN_OR_RETURN(snapshot->tensors, read_safetensors(folder / kTensorFile));
+  auto file = json.get_string("file");
+  if (!file.ok()) return Error(file.error()).while_doing(marker.string());
+  if (*file == kAdapterTensorFile) {
+    ASSIGN_OR_RETURN(snapshot->tensors, read_adapter_tensors(folder));
+  } else {
+    ASSIGN_OR_RETURN(snapshot->tensors, read_safetensors(folder / kTensorFile));
+  }
   ASSIGN_OR_RETURN(const WeightManifest manifest, manifest_of(*snapshot));
   auto record = read_record(json, manifest);
   if (!record.ok()) return std::move(record).error().while_doing(marker.string());

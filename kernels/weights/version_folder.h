@@ -1,5 +1,6 @@
 /// One version of the weights as a folder that anything can load: a safetensors file, what the
 /// model's own folder has beside its weights (config, tokenizer), and `version.json`, written last.
+/// Of an adapter a PEFT folder (kernels/models/adapter_folder.h), which names the model's folder.
 ///
 /// Layout and members: docs/formats/weights.md. A folder without version.json, or whose tensors do
 /// not hash to what it says, is refused whole. No state, any thread.
@@ -16,6 +17,7 @@ namespace primerl {
 
 inline constexpr const char* kVersionFile = "version.json";
 inline constexpr const char* kTensorFile = "model.safetensors";
+inline constexpr const char* kAdapterTensorFile = "adapter_model.safetensors";
 
 /// Of an object with `tenant`, `adapter` and `version`.
 Result<KeyedVersion> keyed_version_of(const Json& json);

@@ -4,7 +4,6 @@
 
 #include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "graph/base/random.h"
 #include "graph/base/suggest.h"
 #include "graph/weight_backend.h"
 #include "kernels/engine/pausable_engine.h"
@@ -15,6 +14,7 @@
 #include "kernels/weights/memory_channel.h"
 #include "kernels/weights/options.h"
 #include "runtime/backends/devices.h"
+#include "runtime/backends/tenant_options.h"
 #include "runtime/backends/torch_backends.h"
 
 namespace primerl {
@@ -158,59 +158,9 @@ struct Backend {
   Made (*make)(const Plan& plan, const PlanResource& resource, const BackendSetup& setup);
 };
 
-int32_t steps_of(const Tenant& tenant) {
-  return static_cast<int32_t>(std::min<int64_t>(tenant.max_steps, INT32_MAX));
-}
-
-/// The learner's, with what the tenant wrote itself.
-TrainingRules rules_of(const Tenant& tenant, const LearnerOptions& options) {
-  TrainingRules rules{options.loss, options.optimizer, options.schedule, steps_of(tenant)};
-  const auto take = [](auto written, auto& value) {
-    if (written >= 0) value = static_cast<std::remove_reference_t<decltype(value)>>(written);
-  };
-  take(tenant.optimizer.lr, rules.optimizer.lr);
-  take(tenant.optimizer.weight_decay, rules.optimizer.weight_decay);
-  take(tenant.optimizer.max_norm, rules.optimizer.max_norm);
-  if (!tenant.schedule.kind.empty()) rules.schedule.kind = tenant.schedule.kind;
-  take(tenant.schedule.warmup_steps, rules.schedule.warmup_steps);
-  take(tenant.schedule.decay_steps, rules.schedule.decay_steps);
-  take(tenant.schedule.min_lr, rules.schedule.min_lr);
-  return rules;
-}
-
-AdapterConfig adapter_of(const Plan& plan, const Tenant& tenant) {
-  AdapterConfig config;
-  config.rank = static_cast<int32_t>(tenant.adapter.rank);
-  config.alpha = tenant.adapter.alpha > 0 ? tenant.adapter.alpha : 2.0 * config.rank;
-  config.targets = tenant.adapter.targets;
-  config.is_rank_stabilized = tenant.adapter.rslora;
-  // By name: a tenant is the same alone and beside others.
-  config.init_seed = stable_hash(tenant.name, static_cast<uint64_t>(plan.settings.seed));
-  return config;
-}
-
-/// One for each tenant that trains one.
-std::vector<AdapterTraining> adapters_of(const Plan& plan, const LearnerOptions& options) {
-  std::vector<AdapterTraining> adapters;
-  for (const Tenant& tenant : plan.tenants)
-    if (tenant.adapter.is_there())
-      adapters.push_back({.tenant = tenant.slot,
-                          .adapter = adapter_of(plan, tenant),
-                          .rules = rules_of(tenant, options),
-                          .start = tenant.adapter.path});
-  return adapters;
-}
-
 Made make_torch_engine(const Plan& plan, const PlanResource& resource, const BackendSetup&) {
   ASSIGN_OR_RETURN(auto tokenizer, stop_tokenizer(plan, resource));
-  auto options = options_of<EngineOptions>(plan, resource);
-  for (const Tenant& tenant : plan.tenants) {
-    options.shares.push_back(tenant.share);
-    if (!tenant.adapter.is_there()) continue;
-    options.max_adapter_rank = std::max(options.adapter_slots == 0 ? 1 : options.max_adapter_rank,
-                                        static_cast<int32_t>(tenant.adapter.rank));
-    ++options.adapter_slots;
-  }
+  const auto options = engine_for(options_of<EngineOptions>(plan, resource), plan.tenants);
   return as_engine(
       torch_backends()->make_engine(options, model_folder(plan, resource), std::move(tokenizer)));
 }
@@ -230,12 +180,14 @@ Made make_torch_learner(const Plan& plan, const PlanResource& resource, const Ba
   auto options = options_of<LearnerOptions>(plan, resource);
   // A replay writes no files of the run that it repeats.
   if (setup.run_folder.empty()) options.debug.batch_folder.clear();
-  if (const auto adapters = adapters_of(plan, options); !adapters.empty())
+  const auto seed = static_cast<uint64_t>(plan.settings.seed);
+  if (const auto adapters = adapters_of(plan.tenants, seed, options); !adapters.empty())
     return shared_learner(
         plan, options,
         torch_backends()->make_adapter_learner(options, adapters, model_folder(plan, resource)));
   // The whole weights are those of the only tenant.
   const TrainingRules rules = rules_of(plan.tenants.front(), options);
+  options.loss = rules.loss;
   options.optimizer = rules.optimizer;
   options.schedule = rules.schedule;
   return as_resource(torch_backends()->make_learner(options, model_folder(plan, resource)));

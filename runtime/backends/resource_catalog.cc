@@ -8,9 +8,10 @@
 #include "actors/messages/catalog.h"
 #include "graph/base/files.h"
 #include "graph/base/json.h"
-#include "kernels/models/tensors.h"
+#include "kernels/models/memory.h"
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/weights/options.h"
+#include "runtime/backends/tenant_options.h"
 #include "runtime/plugins/plugins.h"
 #include "runtime/program/version.h"
 
@@ -113,6 +114,9 @@ OptionsOf<EngineOptions> torch_engine_options() {
              at_least(0) | unit("bytes"),
              "most that kv_events/ in the run folder may hold of what this engine's prefix cache "
              "holds; 0 = no events are made")
+      .field("adapter_slots", &EngineOptions::adapter_slots, between(0, 1024) | unit("slots"),
+             "adapters in its slots at once; a prompt whose adapter is in none waits until it was "
+             "brought in; 0 = one for each tenant with an adapter")
       .field("numerics", &EngineOptions::numerics, one_of({"invariant", "fast"}), kNumericsDoc)
       .field("dtype", &EngineOptions::dtype, one_of({"auto", "float32", "bfloat16"}),
              "numbers of weights and KV; \"auto\": float32 on the CPU, which has no other, "
@@ -180,6 +184,26 @@ OptionSet scripted_learner_options() {
       .field("snapshot_cost", &S::snapshot_cost, at_least(0), "time of a snapshot");
 }
 
+using Memory = Result<std::vector<MemoryPart>>;
+
+Memory memory_of_engine(const void* options, const std::string& folder,
+                        std::span<const Tenant> tenants) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+  return engine_memory(engine_for(*static_cast<const EngineOptions*>(options), tenants), config);
+}
+
+Memory memory_of_learner(const void*, const std::string& folder, std::span<const Tenant> tenants) {
+  ASSIGN_OR_RETURN(const auto config, read_model_config(folder));
+  std::vector<TrainedAdapter> adapters;
+  for (const Tenant& tenant : tenants) {
+    if (!tenant.adapter.is_there()) continue;
+    const AdapterConfig adapter = adapter_of(tenant, 0);
+    RETURN_IF_ERROR(validate(adapter));
+    adapters.push_back({tenant.name, adapter});
+  }
+  return adapters.empty() ? learner_memory(config) : learner_memory(config, adapters);
+}
+
 /// A whole sequence must fit into the engine's blocks.
 template <class S>
 ResourceContract::SequenceLimit engine_limit(const void* options, const ModelFacts* model) {
@@ -212,7 +236,10 @@ ResourceContract computing(std::string kind, std::string backend, std::string do
     contract.validate = [](const void* bound) {
       return validate(*static_cast<const ScriptedEngineOptions*>(bound));
     };
-  if (backend == "torch") contract.check_model = check_model_folder;
+  if (backend == "torch") {
+    contract.check_model = check_model_folder;
+    contract.memory = kind == "engine" ? &memory_of_engine : &memory_of_learner;
+  }
   contract.kind = std::move(kind);
   contract.backend = std::move(backend);
   contract.doc = std::move(doc);

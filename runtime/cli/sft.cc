@@ -20,10 +20,14 @@ Status check_supervised(const Plan& plan) {
     if (resource.kind != "learner") continue;
     has_learner = true;
     const std::string& loss = learner_options(resource).loss.kind;
-    if (loss != "cross_entropy")
-      return error(Code::kInvalid, "learner '{}' minimises '{}'", resource.name, loss)
+    for (const Tenant& tenant : plan.tenants) {
+      const bool is_own = !tenant.loss.kind.empty();
+      if ((is_own ? tenant.loss.kind : loss) == "cross_entropy") continue;
+      return error(Code::kInvalid, "{} '{}' minimises '{}'", is_own ? "tenant" : "learner",
+                   is_own ? tenant.name : resource.name, is_own ? tenant.loss.kind : loss)
           .note(
               "sft needs loss = { kind = \"cross_entropy\" }; `primerl-graph run` takes any graph");
+    }
   }
   if (!has_learner) return error(Code::kInvalid, "the graph has no learner");
   return ok();

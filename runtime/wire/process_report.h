@@ -160,6 +160,8 @@ struct EngineUse {
   uint64_t num_prefix_queries = 0;
   uint64_t num_prefix_hits = 0;
   uint64_t num_evicted_blocks = 0;
+  uint64_t num_adapter_loads = 0;
+  uint64_t num_adapter_evictions = 0;
   uint64_t num_kv_events = 0;              // written to the run folder
   uint64_t num_kv_events_dropped = 0;      // not written, for lack of room
   std::vector<RequestHistogram> requests;  // in the order of RequestValue; empty: none ended yet
@@ -173,7 +175,8 @@ struct EngineUse {
         "num_prefill_tokens", &E::num_prefill_tokens)("num_decode_tokens", &E::num_decode_tokens)(
         "num_preemptions", &E::num_preemptions)("num_recomputed_tokens", &E::num_recomputed_tokens)(
         "num_prefix_queries", &E::num_prefix_queries)("num_prefix_hits", &E::num_prefix_hits)(
-        "num_evicted_blocks", &E::num_evicted_blocks)("num_kv_events", &E::num_kv_events)(
+        "num_evicted_blocks", &E::num_evicted_blocks)("num_adapter_loads", &E::num_adapter_loads)(
+        "num_adapter_evictions", &E::num_adapter_evictions)("num_kv_events", &E::num_kv_events)(
         "num_kv_events_dropped", &E::num_kv_events_dropped)("requests", &E::requests);
   }
 };

@@ -192,6 +192,8 @@ void EngineBoard::stepped(uint32_t resource, uint32_t group, const EngineState& 
   use->num_prefix_queries = state.num_prefix_queries;
   use->num_prefix_hits = state.num_prefix_hits;
   use->num_evicted_blocks = state.num_evicted_blocks;
+  use->num_adapter_loads = state.num_adapter_loads;
+  use->num_adapter_evictions = state.num_adapter_evictions;
 }
 
 void EngineBoard::held_by(uint32_t resource, uint32_t group,

@@ -375,5 +375,22 @@ TEST_F(Supervised, HoldsTheEdgeWhenItsPoolIsFull) {
   EXPECT_FALSE(trainer.is_paused("group"));
 }
 
+struct SupervisedTenant : TrainerStory {
+  SupervisedTenant() : TrainerStory({}, tenant()) {}
+  static Tenant tenant() {
+    Tenant tenant = testing::a_tenant(1, 2, 0);
+    tenant.loss.kind = "cross_entropy";
+    return tenant;
+  }
+};
+
+TEST_F(SupervisedTenant, HasTheLossThatSheWroteWhateverTheNodeSays) {
+  start();
+  for (uint64_t i = 0; i < 2; ++i) give(a_group(i, -1, {0}));
+  work();
+  ASSERT_THAT(learner.batches, SizeIs(1));
+  EXPECT_EQ(learner.batches[0].loss, LossKind::kCrossEntropy);
+}
+
 }  // namespace
 }  // namespace primerl

@@ -219,6 +219,43 @@ TEST_F(TwoTenants, OnPolicyEachTrainsAsItWouldAlone) {
   }
 }
 
+/// A loss and dropout of her own, one slot for two adapters, PEFT folders on the way to the engine:
+/// each trains as she would alone, and a replay repeats every bit of it.
+TEST_F(TwoTenants, WithWhatEachWroteAndOneSlotForBothEachTrainsAsItWouldAlone) {
+  const auto with = [&](const std::vector<std::string>& tenants, std::vector<std::string> more) {
+    more.insert(more.end(), {"--max-steps", "3", "--set", "resource.learner.threads=1", "--set",
+                             "resource.engine.threads=1"});
+    for (const auto& tenant : tenants)
+      for (const std::string& set :
+           {std::string("max_off_policy_steps=0"),
+            std::string(tenant == "reverse" ? "loss={kl_weight=0.2,clip_low=0.05}"
+                                            : "loss={advantage_weight=2.0}"),
+            std::string(tenant == "reverse" ? "adapter.dropout=0.1" : "adapter.rslora=true")})
+        more.insert(more.end(), {"--set", fmt::format("tenant.{}.{}", tenant, set)});
+    return more;
+  };
+  const fs::path both = folder("both");
+  const auto end =
+      run_graph_program(words(source_path(kExample), both,
+                              with(kTenants, {"--set", "resource.engine.adapter_slots=1", "--set",
+                                              "resource.weights.backend=\"files\""})));
+  ASSERT_EQ(end.code, 0) << end.err;
+  for (const auto& tenant : kTenants) {
+    const fs::path own = folder(tenant);
+    const auto single = run_graph_program(words(alone(tenant), own, with({tenant}, {})));
+    ASSERT_EQ(single.code, 0) << single.err;
+    EXPECT_EQ(steps(both, tenant), steps(own, tenant));
+    EXPECT_EQ(trained(both / "rollouts" / (tenant + ".jsonl")), trained(own / "rollouts.jsonl"));
+    const fs::path weights = fs::path("step_3") / "weights" / "adapter_model.safetensors";
+    EXPECT_TRUE(bytes(both / "checkpoints" / tenant / weights) ==
+                bytes(own / "checkpoints" / weights))
+        << "the adapter of " << tenant;
+  }
+  EXPECT_TRUE(fs::exists(both / "weights/weights/version_3-tenant_1/adapter_config.json"));
+  const auto again = run_graph_program({"replay", both.string()});
+  EXPECT_EQ(again.code, 0) << again.out << again.err;
+}
+
 /// Each goes on from its own newest checkpoint; what both had done is repeated from the record.
 TEST_F(TwoTenants, GoOnWhereTheKilledRunStood) {
   const fs::path run = folder("run");

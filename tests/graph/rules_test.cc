@@ -379,5 +379,56 @@ TEST(Rules, ARunOfErrorsIsCut) {
   EXPECT_THAT(findings(graph), HasSubstr("600 errors (the first 500 shown)"));
 }
 
+TEST(Rules, AProcessKeepsAtMostWhatIsWritten) {
+  // Of the test catalog: 3 MB for the base in engine and learner, 4,096 bytes a block, 1,000 a
+  // rank.
+  const std::string text =
+      demo_with("actor = \"trainer\"", "actor = \"trainer\"\nper_tenant = true") +
+      "[tenant.main.adapter]\nrank = 8\n[tenant.second]\nenvironment = { name = \"copy\" }\n"
+      "[tenant.second.adapter]\nrank = 100\n";
+  const auto with_limit = [&](int64_t limit, const std::string& more = "") {
+    return load_graph(
+        Folder().write(
+            "graph.toml",
+            replaced(text, "seed = 17", fmt::format("seed = 17\nmemory_max = {}", limit)) + more),
+        {}, test_catalog());
+  };
+  const auto unlimited = with_limit(0);
+  ASSERT_NE(unlimited.plan, nullptr) << findings(unlimited);
+  double bytes = 0;
+  for (const auto& resource : unlimited.plan->resources) bytes += sum_of(resource.memory);
+  EXPECT_GT(bytes, 6'000'000 + 108'000) << "base, blocks and the adapters of both tenants";
+  const auto limit = static_cast<int64_t>(bytes);
+  EXPECT_EQ(findings(with_limit(limit)), "");
+  const std::string seen = findings(with_limit(limit - 1));
+  EXPECT_THAT(seen, HasSubstr(fmt::format("error[G049]: the process keeps {} bytes", limit)));
+  EXPECT_THAT(seen, HasSubstr("learner 'learner': base weights: 2.9 MiB"));
+  EXPECT_THAT(seen, HasSubstr("adapter of tenant 'second': 97.7 KiB"));
+  EXPECT_THAT(seen, HasSubstr(fmt::format("write memory_max = {} or more", limit)));
+  EXPECT_LT(seen.find("base weights"), seen.find("adapter of tenant")) << "the largest first";
+  EXPECT_EQ(with_limit(-1).plan, nullptr);
+}
+
+TEST(Rules, APlaceMayHaveALimitOfItsOwn) {
+  const auto placed = [](const std::string& graph_limit, const std::string& place_limit) {
+    const std::string text = demo_with("seed = 17", "seed = 17\n" + graph_limit) +
+                             "[place]\nhands = { nodes = [\"env\", \"rollout\", \"router\"] }\n"
+                             "mind = { nodes = [\"prefill\", \"decode\", \"trainer\", "
+                             "\"broadcaster\"]" +
+                             place_limit + " }\n";
+    return load_graph(Folder().write("graph.toml", text), {}, test_catalog());
+  };
+  const auto graph = placed("", "");
+  ASSERT_NE(graph.plan, nullptr) << findings(graph);
+  double bytes = 0;
+  for (const auto& resource : graph.plan->resources) bytes += sum_of(resource.memory);
+  const auto limit = [&](double less) { return fmt::format("memory_max = {:.0f}", bytes - less); };
+  EXPECT_EQ(findings(placed(limit(0), "")), "");
+  EXPECT_THAT(findings(placed(limit(1), "")), HasSubstr("a process of place 'mind' keeps"));
+  EXPECT_EQ(findings(placed("memory_max = 1", ", " + limit(0))), "")
+      << "the place's own counts, and 'hands' keeps nothing";
+  EXPECT_THAT(findings(placed("", ", " + limit(1))), HasSubstr("error[G049]"));
+}
+
 }  // namespace
 }  // namespace primerl::testing

@@ -320,6 +320,14 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
     const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
     return ResourceContract::SequenceLimit{blocks * 16, "kv_blocks"};
   };
+  if (needs_model)
+    contract.memory = [](const void* options, const std::string&,
+                         std::span<const Tenant>) -> Result<std::vector<MemoryPart>> {
+      const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
+      return std::vector<MemoryPart>{
+          {"base weights", 3'000'000},
+          {fmt::format("{} KV blocks", blocks), static_cast<double>(blocks) * 4096}};
+    };
   return contract;
 }
 
@@ -344,6 +352,16 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   contract.needs_model = needs_model;
   contract.computes = true;
   contract.one_per_graph = true;
+  if (needs_model)
+    contract.memory = [](const void*, const std::string&,
+                         std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
+      std::vector<MemoryPart> parts = {{"base weights", 3'000'000}};
+      for (const Tenant& tenant : tenants)
+        if (tenant.adapter.is_there())
+          parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name),
+                           static_cast<double>(tenant.adapter.rank) * 1000});
+      return parts;
+    };
   return contract;
 }
 

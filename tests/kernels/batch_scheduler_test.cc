@@ -218,7 +218,10 @@ TEST(BatchScheduler, ThePromptLivesAsLongAsItsLastMember) {
 }
 
 TEST(BatchScheduler, RowsOfOneAdapterLieTogether) {
-  auto scheduler = make_scheduler({});
+  EngineOptions options;
+  options.adapter_slots = 3;
+  auto scheduler = make_scheduler(options);
+  for (const int32_t adapter : {0, 1, 2}) ASSERT_TRUE(scheduler.slots().place(adapter));
   // Prompts of unequal length, so that a position names its sequence.
   const std::vector<int32_t> adapters = {2, kNoAdapter, 0, 2, 0, kNoAdapter};
   for (size_t i = 0; i < adapters.size(); ++i)

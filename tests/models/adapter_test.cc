@@ -227,6 +227,28 @@ class AdapterFolderTest : public ::testing::Test {
   std::vector<float> buffer_;
 };
 
+/// A snapshot is a folder and a folder a snapshot, whatever the model: to the bit.
+TEST_F(AdapterFolderTest, HoldsASnapshotOfWhateverModel) {
+  auto config = config_;
+  config.is_rank_stabilized = true;  // a scaling that is no fraction of small numbers
+  const AdapterTable table(base_, config);
+  std::vector<float> buffer = initialized(table);
+  const auto tensors = copy_parameters(table.tensors(), buffer.data());
+  const auto told = told_adapter(tensors).value();
+  EXPECT_EQ(told.rank, 4);
+  EXPECT_EQ(static_cast<float>(scaling_of(told)), static_cast<float>(scaling_of(config)));
+  const auto folder = new_scratch_folder();
+  ASSERT_TRUE(write_adapter_folder(folder, told, "some/base", tensors).ok());
+  const auto again = read_adapter_tensors(folder).value();
+  ASSERT_EQ(again.size(), tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(again[i].name, tensors[i].name);
+    EXPECT_EQ(again[i].shape, tensors[i].shape);
+    EXPECT_TRUE(again[i].bytes == tensors[i].bytes) << tensors[i].name;
+  }
+  EXPECT_EQ(fault(check_same_adapter(config, read_adapter_folder(folder, model_)->config)), "");
+}
+
 TEST_F(AdapterFolderTest, IsReadAsItWasWritten) {
   const auto read = read_adapter_folder(folder_, model_);
   ASSERT_TRUE(read.ok()) << read.error().text();
@@ -251,7 +273,7 @@ TEST_F(AdapterFolderTest, RefusesByNameWhatNothingHereComputes) {
   EXPECT_THAT(fault_with("layers_to_transform", Json::list(std::vector<int>{1})),
               HasSubstr("'layers_to_transform'"));
   EXPECT_THAT(fault_with("an_option_of_tomorrow", true), HasSubstr("'an_option_of_tomorrow'"));
-  EXPECT_THAT(fault_with("lora_dropout", 0.1), HasSubstr("'lora_dropout' is 0.1"));
+  EXPECT_THAT(fault_with("lora_dropout", 1.0), HasSubstr("dropout is 1, it must be from 0 to"));
   EXPECT_THAT(fault_with("bias", "all"), HasSubstr("'bias' is \"all\""));
   EXPECT_THAT(fault_with("init_lora_weights", "pissa"), HasSubstr("it may change the base"));
   EXPECT_THAT(fault_with("peft_type", "IA3"), HasSubstr("only \"LORA\" is known"));
@@ -260,6 +282,7 @@ TEST_F(AdapterFolderTest, RefusesByNameWhatNothingHereComputes) {
               HasSubstr("unknown target 'embed_tokens'"));
   EXPECT_THAT(fault_with("r", 1000000000000), HasSubstr("rank is 513"));
   // What peft writes where an option is off.
+  EXPECT_EQ(fault_with("lora_dropout", 0.1), "") << "of training alone";
   for (const char* key : {"use_dora", "lora_bias"}) EXPECT_EQ(fault_with(key, false), "") << key;
   EXPECT_EQ(fault_with("rank_pattern", Json::object()), "");
   EXPECT_EQ(fault_with("exclude_modules", Json()), "");

@@ -38,6 +38,7 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
   use.group = beat.engines.front().group;
   std::tie(use.num_running, use.num_blocks, use.num_free_blocks) = std::tuple(3, 512, 384);
   std::tie(use.num_kv_events, use.num_kv_events_dropped) = std::tuple(90, 7);
+  std::tie(use.num_adapter_loads, use.num_adapter_evictions) = std::tuple(5, 2);
   board.say("inference#1", beat);
   const std::string labels =
       "{process=\"inference#1\",group=\"prefill#1+decode#1\",engine=\"engine\"}";
@@ -47,7 +48,9 @@ TEST(RunMetrics, TellHowBusyEachEngineIs) {
                     HasSubstr("primerl_engine_prefix_cache_hits_total" + labels + " 0\n"),
                     HasSubstr("primerl_engine_kv_events_total" + labels + " 90\n"),
                     HasSubstr("primerl_engine_kv_events_dropped_total" + labels + " 7\n"),
-                    HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n")));
+                    HasSubstr("primerl_engine_num_preemptions_total" + labels + " 0\n"),
+                    HasSubstr("primerl_engine_adapter_loads_total" + labels + " 5\n"),
+                    HasSubstr("primerl_engine_adapter_evictions_total" + labels + " 2\n")));
   EXPECT_EQ(promtool_says(board.metrics()), "");
 }
 

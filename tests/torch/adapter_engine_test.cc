@@ -226,7 +226,7 @@ TEST(AdapterSlots, AreAsManyAsTheEngineHas) {
   ASSERT_TRUE(engine->apply(*adapters[0]).ok());
   ASSERT_TRUE(engine->apply(*adapters[1]).ok());
   const std::string refused = text(engine->apply(*adapters[2]));
-  EXPECT_THAT(refused, HasSubstr("the 2 adapter slots of this engine are taken, tenant 2"));
+  EXPECT_THAT(refused, HasSubstr("the 2 adapters of this engine are taken, tenant 2"));
   EXPECT_THAT(refused, HasSubstr("'adapter_slots'"));
   EXPECT_EQ(engine->state().versions.list().size(), 2U);
   EXPECT_TRUE(engine->manifest().empty());

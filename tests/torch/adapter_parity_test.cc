@@ -8,6 +8,7 @@
 
 #include "kernels/models/adapter_folder.h"
 #include "kernels/torch/make.h"
+#include "kernels/weights/channel.h"
 #include "tests/store/scratch_folder.h"
 #include "tests/torch/reference_models.h"
 #include "tests/torch/tiny_adapters.h"
@@ -118,6 +119,32 @@ TEST_P(AdapterParity, AFolderOfOursIsTheSameToPeft) {
   const auto again = testing::peft_logprobs("logprobs", reference_models() / GetParam(),
                                             folder / "weights", ids_of(*sequence.find("ids")));
   EXPECT_EQ(again, doubles_of(*sequence.find("logprobs")));
+}
+
+/// What an engine elsewhere would load: the folder of a version that the files channel wrote.
+TEST_P(AdapterParity, AVersionOfTheFilesChannelIsTheSameToPeft) {
+  auto learner = make_learner(GetParam());
+  ChannelSetup setup;
+  setup.run_folder = new_scratch_folder();
+  setup.run_id = "run";
+  setup.resource = "weights";
+  setup.model_folder = reference_models() / GetParam();
+  const auto channel = make_files_channel(setup).value();
+  const WeightsKey key{TenantSlot(2)};
+  const auto published = with_key(*learner->snapshot(kTenant, PolicyVersion(5)).value(), key);
+  const Status written = channel->publish(published);
+  ASSERT_TRUE(written.ok()) << written.error().text();
+  const auto folder = setup.run_folder / "weights" / "weights" / "version_5-tenant_2";
+  const auto& sequence = adapter_reference(GetParam()).find("sequences")->as_array().back();
+  const auto again = testing::peft_logprobs("logprobs", reference_models() / GetParam(), folder,
+                                            ids_of(*sequence.find("ids")));
+  EXPECT_EQ(again, doubles_of(*sequence.find("logprobs")));
+  // And to an engine of ours, to the bit.
+  const auto fetched = make_files_channel(setup).value()->fetch(key, PolicyVersion(5)).value();
+  ASSERT_EQ(fetched->tensors.size(), published->tensors.size());
+  for (size_t i = 0; i < published->tensors.size(); ++i)
+    EXPECT_TRUE(fetched->tensors[i].bytes == published->tensors[i].bytes)
+        << published->tensors[i].name;
 }
 
 /// Experts, too, of which peft knows nothing where transformers holds them in one tensor.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -47,7 +48,7 @@ TrainBatch drawn_batch(TenantSlot tenant, uint64_t seed, size_t num_groups = 0) 
   return made;
 }
 
-/// Five tenants of ranks 4 to 64, each with rules of her own.
+/// Five tenants of ranks 4 to 64, each with rules of her own, two of them with dropout.
 std::vector<AdapterTraining> five_tenants() {
   std::vector<AdapterTraining> all = {
       {TenantSlot(0), {.rank = 4}, {}},
@@ -59,6 +60,10 @@ std::vector<AdapterTraining> five_tenants() {
   all[2].rules.optimizer.max_norm = 0.01;
   all[2].rules.schedule.warmup_steps = 3;
   all[2].rules.loss.kl_weight = 0.5;
+  all[0].rules.loss = {.clip_low = 0.01, .clip_high = 0.02};
+  all[4].rules.loss = {.advantage_weight = 3, .kl_weight = 0};
+  all[1].adapter.dropout = 0.25;
+  all[3].adapter.dropout = 0.5;
   return all;
 }
 
@@ -164,6 +169,38 @@ TEST_P(SharedPass, EachStepIsEqualToTheBitToItsOwn) {
       EXPECT_LT(std::ssize(*rows), num_micro_batches) << "no pass was shared";
       for (const int64_t each : *rows) EXPECT_LE(each, options.micro_batch_tokens);
     }).join();
+}
+
+/// The same batch and adapter: what differs is the loss that each tenant wrote.
+TEST_P(SharedPass, EachHasItsOwnLoss) {
+  const auto base = folder();
+  std::vector<AdapterTraining> all;
+  for (uint32_t tenant = 0; tenant < 4; ++tenant)
+    all.push_back({TenantSlot(tenant), {.rank = 4}, {}});
+  all[1].rules.loss.kl_weight = 2;
+  all[2].rules.loss.clip_low = all[2].rules.loss.clip_high = 0;
+  std::vector<TrainBatch> batches;
+  for (const auto& training : all) {
+    batches.push_back(drawn_batch(TenantSlot(0), 3));
+    batches.back().tenant = training.tenant;
+  }
+  batches[3].loss = LossKind::kCrossEntropy;
+  auto learner = make_adapter_learner(base, all);
+  const AdapterTable table(TensorTable(read_model_config(base).value()), all[0].adapter);
+  for (const auto& training : all)
+    ASSERT_TRUE(learner->fill_adapter(training.tenant, testing::random_adapter(table, 9)).ok());
+  const auto reports = together(*learner, batches);
+  std::set<double> losses;
+  for (size_t i = 0; i < all.size(); ++i) {
+    ASSERT_TRUE(reports[i].ok());
+    losses.insert(reports[i]->loss);
+    auto alone = make_adapter_learner(base, {all[i]});
+    ASSERT_TRUE(alone->fill_adapter(all[i].tenant, testing::random_adapter(table, 9)).ok());
+    expect_equal(*reports[i], alone->step(batches[i], goes_on).value(), fmt::format("{}", i));
+    EXPECT_TRUE(adapter_of_tenant(*learner, all[i].tenant) ==
+                adapter_of_tenant(*alone, all[i].tenant));
+  }
+  EXPECT_EQ(losses.size(), all.size());
 }
 
 TEST_P(SharedPass, ANeighbourThatCannotTrainChangesNothing) {

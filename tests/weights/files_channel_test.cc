@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "graph/base/files.h"
+#include "graph/base/json.h"
 #include "kernels/weights/safetensors.h"
 #include "kernels/weights/version_folder.h"
 #include "tests/conformance/channel_weights.h"
@@ -44,6 +48,78 @@ TEST_F(FilesChannelTest, WritesAModelFolderThatOthersLoad) {
   EXPECT_TRUE(fs::exists(version_folder(7) / "tokenizer.json"));
   EXPECT_TRUE(fs::exists(version_folder(7) / "version.json"));
   EXPECT_FALSE(fs::exists(version_folder(7) / "model.safetensors.index.json"));
+}
+
+/// An adapter of two linears, as a learner publishes it.
+std::shared_ptr<const WeightSnapshot> small_adapter(WeightsKey key, float scaling) {
+  auto snapshot = std::make_shared<WeightSnapshot>();
+  snapshot->key = key;
+  snapshot->version = PolicyVersion(7);
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, float value) {
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    const std::vector<float> numbers(static_cast<size_t>(count), value);
+    const auto* bytes = reinterpret_cast<const std::byte*>(numbers.data());
+    snapshot->tensors.push_back(
+        {name, DataType::kF32, std::move(shape),
+         Blob(std::vector<std::byte>(bytes, bytes + numbers.size() * sizeof(float)))});
+  };
+  const std::string layer = "base_model.model.model.layers.0.self_attn.";
+  add(layer + "q_proj.lora_A.weight", {3, 8}, 0.5F);
+  add(layer + "q_proj.lora_B.weight", {4, 3}, 0.25F);
+  add(layer + "v_proj.lora_A.weight", {3, 8}, -1.0F);
+  add(layer + "v_proj.lora_B.weight", {2, 3}, 2.0F);
+  add("scaling", {1}, scaling);
+  return snapshot;
+}
+
+TEST_F(FilesChannelTest, WritesAnAdapterAsAPeftFolder) {
+  const ScratchFolder model;
+  write_text(model.path() / "config.json", "{}");
+  ChannelSetup own = setup();
+  own.model_folder = model.path();
+  const WeightsKey key{TenantSlot(1)};
+  // A scaling that no short decimal says: it comes back to the bit all the same.
+  const auto published = small_adapter(key, 4.0F / 1.7320508F);
+  ASSERT_TRUE(open_channel("files", own)->publish(published).ok());
+  const fs::path folder = version_folder(7).parent_path() / "version_7-tenant_1";
+  const auto text = read_text_file(folder / "adapter_config.json", 1 << 20).value();
+  const auto config = parse_json(text, "config").value();
+  EXPECT_EQ(config.get_string("peft_type").value(), "LORA");
+  EXPECT_EQ(config.get_int("r").value(), 3);
+  EXPECT_EQ(config.get_string("base_model_name_or_path").value(), model.path().string());
+  EXPECT_EQ(*config.find("target_modules"),
+            Json::list(std::vector<std::string>{"q_proj", "v_proj"}));
+  EXPECT_EQ(read_safetensors(folder / "adapter_model.safetensors").value().size(), 4U);
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "config.json")) << "that is the base model's";
+  const auto fetched = open_channel("files", own)->fetch(key, PolicyVersion(7));
+  ASSERT_TRUE(fetched.ok()) << fetched.error().text();
+  ASSERT_EQ((*fetched)->tensors.size(), published->tensors.size());
+  for (size_t i = 0; i < published->tensors.size(); ++i) {
+    EXPECT_EQ((*fetched)->tensors[i].name, published->tensors[i].name);
+    EXPECT_TRUE((*fetched)->tensors[i].bytes == published->tensors[i].bytes)
+        << published->tensors[i].name;
+  }
+}
+
+TEST_F(FilesChannelTest, RefusesAnAdapterFolderThatWasChanged) {
+  const auto channel = open(), receiver = open();
+  ASSERT_TRUE(channel->publish(small_adapter({}, 2)).ok());
+  const fs::path file = version_folder(7) / "adapter_config.json";
+  const auto text = read_text_file(file, 1 << 20).value();
+  write_text(file, parse_json(text, "config").value().set("lora_alpha", 7.0).dump());
+  EXPECT_THAT(refusal(*receiver, 7), testing::HasSubstr("'scaling'"));
+  fs::remove(file);
+  EXPECT_FALSE(refusal(*receiver, 7).empty());
+}
+
+TEST_F(FilesChannelTest, RefusesAScalingThatIsNoNumberBeforeAnythingIsVisible) {
+  const auto channel = open();
+  const Status refused = channel->publish(small_adapter({}, std::nanf("")));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().text(), testing::HasSubstr("alpha"));
+  EXPECT_TRUE(channel->newest({}).is_none());
 }
 
 TEST_F(FilesChannelTest, RemovesVersionsThatAreNotKept) {

@@ -11,6 +11,7 @@
 #include <exception>
 #include <limits>
 
+#include "kernels/models/memory.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
@@ -32,6 +33,16 @@ SchedulerLimits limits_of(const EngineOptions& options, const ModelConfig& confi
 double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
   return 2.0 * sizeof(float) * config.num_layers() * static_cast<double>(options.kv_blocks) *
          options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
+}
+
+/// Bytes of a channel are not kept: it has room for few versions.
+std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
+  std::vector<WeightTensor> copies = tensors;
+  for (WeightTensor& copy : copies) {
+    const auto bytes = copy.bytes.bytes();
+    copy.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+  return copies;
 }
 
 Error no_memory(const EngineOptions& options, const ModelConfig& config) {
@@ -80,7 +91,7 @@ Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_->weights.load(tensors);
 }
 
-Result<int32_t> TorchEngine::slot_of(WeightsKey key) const {
+Result<int32_t> TorchEngine::adapter_of(WeightsKey key) const {
   if (!takes_adapters()) return kNoAdapter;
   for (size_t i = 0; i < adapters_.size(); ++i)
     if (adapters_[i].key == key) return static_cast<int32_t>(i);
@@ -95,22 +106,50 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
     return error(Code::kInvalid, "the adapter of {} has rank {}, this engine takes up to {}",
                  snapshot.key, config.rank, options_.max_adapter_rank)
         .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
-  const auto known = slot_of(snapshot.key);
-  if (known.ok()) {
-    AdapterWeights& held = *adapters_[static_cast<size_t>(*known)].adapter;
-    if (held.table().config() == config) return held.load(snapshot.tensors);
-  } else if (std::ssize(adapters_) >= options_.adapter_slots) {
-    return error(Code::kExhausted, "the {} adapter slots of this engine are taken, {} has none",
-                 options_.adapter_slots, snapshot.key)
-        .note("give the engine more 'adapter_slots'");
-  }
-  auto adapter =
+  const auto known = adapter_of(snapshot.key);
+  if (!known.ok() && std::ssize(adapters_) >= adapters_max())
+    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none",
+                 adapters_max(), snapshot.key)
+        .note("give the engine a larger 'adapters_max', or more 'adapter_slots'");
+  const int32_t number = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
+  AdapterSlots& slots = scheduler_.slots();
+  const bool is_in_slot =
+      known.ok() ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
+  HeldAdapter& held = known.ok() ? adapters_[static_cast<size_t>(number)]
+                                 : adapters_.emplace_back(HeldAdapter{snapshot.key, {}, {}, {}});
+  if (adapters_max() > options_.adapter_slots) held.tensors = copied(snapshot.tensors);
+  const bool is_alike = held.config == config;
+  held.config = config;
+  held.is_begun = false;  // of the version before
+  if (!is_in_slot) return ok();
+  if (held.weights != nullptr && is_alike) return held.weights->load(snapshot.tensors);
+  auto weights =
       std::make_unique<AdapterWeights>(AdapterTable(table_, config), DecoderWeights::Use::kEngine);
-  RETURN_IF_ERROR(adapter->load(snapshot.tensors));
-  const int32_t slot = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
-  if (!known.ok()) adapters_.push_back({snapshot.key, nullptr});
-  weights_->decoder.adapters().set(slot, adapter.get());
-  adapters_[static_cast<size_t>(slot)].adapter = std::move(adapter);
+  RETURN_IF_ERROR(weights->load(snapshot.tensors));
+  weights_->decoder.adapters().set(slots.slot_of(number), weights.get());
+  held.weights = std::move(weights);
+  return ok();
+}
+
+Status TorchEngine::load_adapter() {
+  const auto& load = scheduler_.next_load();
+  if (!load) return ok();
+  HeldAdapter& held = adapters_[static_cast<size_t>(load->adapter)];
+  if (!held.is_begun) {
+    AdapterProducts& products = weights_->decoder.adapters();
+    products.set(load->slot, nullptr);
+    for (size_t i = 0; i < adapters_.size(); ++i)  // who was there before
+      if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
+        adapters_[i].weights.reset();
+    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, held.config),
+                                                    DecoderWeights::Use::kEngine);
+    RETURN_IF_ERROR(held.weights->begin_load(held.tensors));
+    held.is_begun = true;
+  }
+  if (!held.weights->load_more(kPreparedElements)) return ok();
+  held.is_begun = false;
+  weights_->decoder.adapters().set(load->slot, held.weights.get());
+  scheduler_.slots().finish();
   return ok();
 }
 
@@ -130,7 +169,7 @@ Status TorchEngine::check_key(WeightsKey key) const {
 
 Status TorchEngine::submit(SequenceRequest request) {
   if (!takes_adapters()) RETURN_IF_ERROR(check_key(request.key()));
-  ASSIGN_OR_RETURN(const int32_t adapter, slot_of(request.key()));
+  ASSIGN_OR_RETURN(const int32_t adapter, adapter_of(request.key()));
   return scheduler_.submit(std::move(request), adapter);
 }
 
@@ -236,6 +275,8 @@ void TorchEngine::draw(float* logits) {
 }
 
 Status TorchEngine::step() {
+  RETURN_IF_ERROR(
+      at_boundary("bringing an adapter into a slot", [this] { return load_adapter(); }));
   if (!scheduler_.plan(plan_)) return ok();
   const Status computed = at_boundary("engine step", [&]() -> Status {
     RETURN_IF_ERROR(forward());
@@ -253,7 +294,7 @@ Status TorchEngine::step() {
 
 /// Memory of a set is the machine's once it is written.
 bool TorchEngine::has_room_for_second_set() const {
-  const double bytes = bytes_needed_to_generate(options_, config_, table_) +
+  const double bytes = sum_of(engine_memory(options_, config_)) +
                        static_cast<double>(table_.count()) * sizeof(float);
   return check_memory("a second set of weights", bytes).ok();
 }
@@ -350,7 +391,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(const EngineOptions& options,
         .note("leave 'dtype' out, or place the engine on a CUDA device");
   if (cache_bytes(options, config) > kCacheBytesMax) return no_memory(options, config);
   RETURN_IF_ERROR(check_cache_rows(options));
-  const double bytes = bytes_needed_to_generate(options, config, TensorTable(config));
+  const double bytes = sum_of(engine_memory(options, config));
   if (bytes < kCacheBytesMax)
     RETURN_IF_ERROR(check_memory("the engine (weights in fp32 and KV cache)", bytes));
   ASSIGN_OR_RETURN(const auto tensors, read_model_tensors(model_folder));

@@ -2,12 +2,15 @@
 ///
 /// Its weights are the whole ones of one tenant: those of a second one are refused. With
 /// `adapter_slots` they are the folder's and stay, and each key that is applied has an adapter on
-/// them: a step computes rows of all of them together, and each as if it were alone. Where whole
+/// them: a step computes rows of all of them together, and each as if it were alone. Of more
+/// adapters than slots all are kept beside the slots too, and one that prompts wait for is brought
+/// into a slot, a part before each step. Where whole
 /// weights change and the machine has memory for a second set, prepare() fills that one, a part
 /// each time it is asked, and apply() exchanges the two. KV memory is kv_blocks * block_size cache
 /// rows a layer, allocated once. One thread: the one that made it.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -20,7 +23,8 @@ namespace primerl {
 
 class TorchEngine final : public Engine {
  public:
-  /// Elements that prepare() fills in at a time: one or two milliseconds.
+  /// Elements that prepare() fills in at a time, and of an adapter before a step: one or two
+  /// milliseconds.
   static constexpr int64_t kPreparedElements = int64_t{1} << 20;
 
   /// `options` has every 0 resolved. Weights are zero until apply() or load().
@@ -55,9 +59,12 @@ class TorchEngine final : public Engine {
 
  private:
   /// One adapter on the frozen weights, of the key that was applied first.
-  struct AdapterSlot {
+  struct HeldAdapter {
     WeightsKey key;
-    std::unique_ptr<AdapterWeights> adapter;
+    AdapterConfig config;
+    std::vector<WeightTensor> tensors;        // its own copy; none where every adapter has a slot
+    std::unique_ptr<AdapterWeights> weights;  // while it is in a slot, or on its way
+    bool is_begun = false;                    // on its way: some of the tensors may be there
   };
 
   /// Weights and what multiplies by them.
@@ -69,14 +76,17 @@ class TorchEngine final : public Engine {
   };
 
   bool takes_adapters() const { return options_.adapter_slots > 0; }
+  int32_t adapters_max() const { return std::max(options_.adapters_max, options_.adapter_slots); }
   bool has_room_for_second_set() const;
   /// Makes it where there is none; false where there is no room for one.
   bool has_second_set();
   bool prepare_more();
   Status check_key(WeightsKey key) const;
-  /// kNoAdapter where whole weights change.
-  Result<int32_t> slot_of(WeightsKey key) const;
+  /// The number of its adapter; kNoAdapter where whole weights change.
+  Result<int32_t> adapter_of(WeightsKey key) const;
   Status apply_adapter(const WeightSnapshot& snapshot);
+  /// Brings a part of the adapter that prompts wait for into its slot.
+  Status load_adapter();
   void copy_rows();
   Status forward();
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
@@ -91,13 +101,13 @@ class TorchEngine final : public Engine {
   const EngineOptions options_;
   const ModelConfig config_;
   const TensorTable table_;
-  std::vector<AdapterSlot> adapters_;  // at most adapter_slots
   // Weights.
   std::unique_ptr<WeightSet> weights_;
   std::unique_ptr<WeightSet> second_;  // null: there is none, or none yet
   std::shared_ptr<const WeightSnapshot>
-      preparing_;             // what the second is filled with; null: nothing
-  bool is_prepared_ = false;  // with all of it
+      preparing_;                      // what the second is filled with; null: nothing
+  bool is_prepared_ = false;           // with all of it
+  std::vector<HeldAdapter> adapters_;  // by number; at most adapters_max()
   // The step.
   BatchScheduler scheduler_;
   StepPlan plan_;

@@ -23,6 +23,9 @@ Status check_options(const EngineOptions& options) {
   if (options.adapter_slots < 0 || options.adapter_slots > kSlotsMax)
     return error(Code::kInvalid, "adapter_slots is {}, it must be 0 to {}", options.adapter_slots,
                  kSlotsMax);
+  if (options.adapters_max < 0 || options.adapters_max > kSlotsMax)
+    return error(Code::kInvalid, "adapters_max is {}, it must be 0 to {}", options.adapters_max,
+                 kSlotsMax);
   if (options.max_adapter_rank < 1 || options.max_adapter_rank > kAdapterRankMax)
     return error(Code::kInvalid, "max_adapter_rank is {}, it must be 1 to {}",
                  options.max_adapter_rank, kAdapterRankMax);

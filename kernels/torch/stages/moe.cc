@@ -81,10 +81,12 @@ class Moe final : public Stage {
     sort(num_rows, rows);
     gather(num_places, normed, rows.integers(kSources), nullptr, rows.floats(kGathered));
     tools_.products.grouped(ends_, rows.floats(kGathered), gate_up_, rows.floats(kGateUp));
-    tools_.adapters.forward(gate_up_, runs_, rows.floats(kGathered), rows.floats(kGateUp));
+    tools_.adapters.forward(gate_up_, runs_, rows.floats(kGathered), rows.floats(kGateUp),
+                            rows.integers(kSources));
     swiglu(tools_, num_places, spec_.width, rows.floats(kGateUp), rows.floats(kActivated));
     tools_.products.grouped(ends_, rows.floats(kActivated), down_, rows.floats(kExpertOutputs));
-    tools_.adapters.forward(down_, runs_, rows.floats(kActivated), rows.floats(kExpertOutputs));
+    tools_.adapters.forward(down_, runs_, rows.floats(kActivated), rows.floats(kExpertOutputs),
+                            rows.integers(kSources));
     if (spec_.shared_width > 0)
       shared_.forward(tools_, num_rows, normed, rows.floats(kSharedGateUp),
                       rows.floats(kSharedActivated), input, output);
@@ -110,7 +112,7 @@ class Moe final : public Stage {
                                               ddown_);
     tools_.products.grouped_input_gradient(ends_, doutputs, down_, slopes.floats(kActivatedSlope));
     tools_.adapters.backward(down_, runs_, rows.floats(kActivated), doutputs,
-                             slopes.floats(kActivatedSlope));
+                             slopes.floats(kActivatedSlope), rows.integers(kSources));
     swiglu_backward(tools_, num_places, spec_.width, rows.floats(kGateUp),
                     slopes.floats(kActivatedSlope), slopes.floats(kGateUpSlope));
     if (dgate_up_ != nullptr)
@@ -119,7 +121,7 @@ class Moe final : public Stage {
     tools_.products.grouped_input_gradient(ends_, slopes.floats(kGateUpSlope), gate_up_,
                                            slopes.floats(kGatheredSlope));
     tools_.adapters.backward(gate_up_, runs_, rows.floats(kGathered), slopes.floats(kGateUpSlope),
-                             slopes.floats(kGatheredSlope));
+                             slopes.floats(kGatheredSlope), rows.integers(kSources));
     router_.backward(tools_, num_rows, normed, slopes.floats(kLogitsSlope), dnormed);
     combine(num_rows, slopes.floats(kGatheredSlope), rows, nullptr, dnormed);
     if (spec_.shared_width > 0)

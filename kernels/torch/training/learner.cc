@@ -4,6 +4,7 @@
 
 #include "graph/base/files.h"
 #include "kernels/models/adapter_folder.h"
+#include "kernels/models/memory.h"
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/device.h"
 #include "kernels/torch/make.h"
@@ -44,7 +45,6 @@ TorchLearner::TorchLearner(const LearnerOptions& options, ModelFolder model, std
     initialize_adapter(adapter->table(), adapter->flat().mutable_data_ptr<float>());
     TrainedTensors tensors(adapter->table().tensors(), adapter->flat());
     adapter->bind_gradients(tensors.gradients());
-    decoder_.adapters().set(static_cast<int32_t>(trained_.size()), adapter.get());
     trained_.push_back({training.tenant, training.rules, std::move(adapter), std::move(tensors)});
   }
   if (options.debug.check_finite || !options.debug.dump_folder.empty())
@@ -61,6 +61,11 @@ Result<TorchLearner::Trained*> TorchLearner::trained_of(TenantSlot tenant) {
 int32_t TorchLearner::slot_of(const Trained& trained) const {
   if (trained.adapter == nullptr) return kNoAdapter;
   return static_cast<int32_t>(&trained - trained_.data());
+}
+
+void TorchLearner::use_adapter(const Trained& trained, const AdapterDropout& dropout) {
+  if (trained.adapter != nullptr)
+    decoder_.adapters().set(slot_of(trained), trained.adapter.get(), dropout);
 }
 
 Status TorchLearner::fill(const std::vector<WeightTensor>& tensors) {
@@ -113,6 +118,7 @@ Result<std::vector<float>> TorchLearner::score(TenantSlot tenant,
     auto batches = pack(batch.samples, static_cast<int32_t>(tokens.size()));
     if (batches.empty()) return logprobs;
     for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
+    use_adapter(*trained, {});
     const float* normed = pass_.forward(batches.front().rows);
     head_.score(batches.front().targets, normed, logprobs);
     return logprobs;
@@ -219,12 +225,11 @@ Status check_adapters(std::span<const AdapterTraining> adapters) {
 }
 
 double bytes_needed(const ModelConfig& config, std::span<const AdapterTraining> adapters) {
-  const TensorTable table(config);
-  if (adapters.empty()) return bytes_needed_to_train(table);
-  double bytes = sizeof(float) * static_cast<double>(table.count());
+  if (adapters.empty()) return sum_of(learner_memory(config));
+  std::vector<TrainedAdapter> trained;
   for (const auto& training : adapters)
-    bytes += bytes_needed_to_train(AdapterTable(table, training.adapter).tensors());
-  return bytes;
+    trained.push_back({fmt::format("{}", training.tenant), training.adapter});
+  return sum_of(learner_memory(config, trained));
 }
 
 /// Of the whole weights without `adapters`.

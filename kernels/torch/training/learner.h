@@ -94,6 +94,8 @@ class TorchLearner final : public Learner {
   Result<Trained*> trained_of(TenantSlot tenant);
   /// Its adapter's slot in the decoder.
   int32_t slot_of(const Trained& trained) const;
+  /// In the next pass.
+  void use_adapter(const Trained& trained, const AdapterDropout& dropout);
   bool shares_passes() const;
   /// The steps of different tenants, with their results in the order of `batches`.
   std::vector<Result<TrainReport>> run_steps(std::span<const TrainBatch* const> batches,

@@ -1,0 +1,93 @@
+// The memory of engines and learners: counted for each process before anything is made, and held
+// against the limit that is written.
+#include <algorithm>
+#include <set>
+
+#include "graph/check/names.h"
+#include "graph/check/rules.h"
+
+namespace primerl {
+namespace {
+
+constexpr size_t kNamedPartsMax = 5;
+
+/// The limit of a process, and where it is written.
+struct MemoryLimit {
+  double bytes = 0;
+  Span span;
+};
+
+MemoryLimit limit_of(const Draft& draft, const DraftPlace* place) {
+  if (place != nullptr && place->options.memory_max > 0)
+    return {static_cast<double>(place->options.memory_max), value_span(*place->spec, "memory_max")};
+  const Entry* written =
+      draft.spec.graph != nullptr ? draft.spec.graph->find("memory_max") : nullptr;
+  return {static_cast<double>(draft.settings.memory_max),
+          written != nullptr ? written->value.span : Span()};
+}
+
+/// Memory of a CUDA device is not that of the process.
+bool is_on_cpu(const DraftPlace* place) {
+  if (place == nullptr) return true;
+  const auto is_cpu = [](const std::string& device) { return device.empty() || device == "cpu"; };
+  return is_cpu(place->options.device) && std::ranges::all_of(place->options.devices, is_cpu);
+}
+
+/// What the resources of one process of a place keep, the largest first.
+std::vector<MemoryPart> parts_of(const Draft& draft, int32_t place) {
+  std::vector<MemoryPart> parts;
+  for (const auto& resource : draft.resources) {
+    const bool is_here = std::ranges::any_of(resource.users, [&](int32_t user) {
+      return draft.nodes[static_cast<size_t>(user)].place == place;
+    });
+    if (!is_here) continue;
+    for (const auto& [what, bytes] : resource.memory)
+      parts.push_back(
+          {fmt::format("{} '{}': {}", resource.common.kind, resource.spec->name, what), bytes});
+  }
+  std::ranges::stable_sort(parts, std::ranges::greater(), &MemoryPart::bytes);
+  return parts;
+}
+
+void check_process(Draft& draft, const DraftPlace* place, int32_t index) {
+  const MemoryLimit limit = limit_of(draft, place);
+  if (limit.bytes == 0 || !is_on_cpu(place)) return;
+  const auto parts = parts_of(draft, index);
+  const double bytes = sum_of(parts);
+  if (bytes <= limit.bytes) return;
+  auto& found = draft.diagnostics.error(
+      "G049", limit.span, "{} keeps {:.0f} bytes ({}) in memory, 'memory_max' is {:.0f} ({})",
+      place == nullptr ? "the process" : fmt::format("a process of place '{}'", place->spec->name),
+      bytes, memory_text(bytes), limit.bytes, memory_text(limit.bytes));
+  for (const auto& part : std::span(parts).first(std::min(parts.size(), kNamedPartsMax)))
+    found.note(fmt::format("{}: {}", part.what, memory_text(part.bytes)));
+  if (parts.size() > kNamedPartsMax)
+    found.note(fmt::format("{} smaller parts: {}", parts.size() - kNamedPartsMax,
+                           memory_text(sum_of(std::span(parts).subspan(kNamedPartsMax)))));
+  found.suggest(fmt::format(
+      "write memory_max = {:.0f} or more, or make the largest part smaller: ranks of adapters, "
+      "adapter_slots, kv_blocks, or a place of its own for the learner",
+      bytes));
+}
+
+}  // namespace
+
+void count_memory(Draft& draft) {
+  const auto tenants = draft.tenant_values();
+  for (auto& resource : draft.resources) {
+    if (resource.contract == nullptr || !resource.contract->memory || resource.model < 0) continue;
+    const DraftModel& model = draft.models[static_cast<size_t>(resource.model)];
+    if (!model.facts) continue;
+    auto parts = resource.contract->memory(resource.options.get(), model.path, tenants);
+    // A model that cannot be read is told by check_models().
+    if (parts.ok()) resource.memory = std::move(parts).value();
+  }
+}
+
+void check_memory(Draft& draft) {
+  if (draft.spec.places == nullptr) return check_process(draft, nullptr, 0);
+  for (size_t index = 0; index < draft.places.size(); ++index)
+    check_process(draft, &draft.places[index], static_cast<int32_t>(index));
+}
+
+}  // namespace primerl

@@ -1,0 +1,29 @@
+/// Dropout of adapters as peft has it: in a training step each A reads x with a part of its numbers
+/// left out and the rest scaled by 1 / (1 - rate); the base reads all of x.
+///
+/// Which numbers are left out is drawn by counter, in steps of 1 / 65536: a hash of the key, the
+/// linear, the row's name and the number's place in the row. So neighbours, threads, the cut into
+/// micro-batches and a second look (recomputation, backward, replay) change nothing. Plain
+/// functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace primerl {
+
+struct AdapterDropout {
+  double rate = 0;   // [0, 1)
+  uint64_t key = 0;  // of seed, tenant and step
+
+  bool is_there() const { return rate > 0; }
+};
+
+/// Whether number `column` of row `row` is left out for linear `module`.
+bool is_left_out(const AdapterDropout& dropout, uint64_t module, uint64_t row, int64_t column);
+
+/// y = what is left of x, [rows, columns] both; `rows` names them. `adds`: y += instead.
+void drop_out(const AdapterDropout& dropout, uint64_t module, std::span<const uint64_t> rows,
+              int64_t columns, const float* x, float* y, bool adds);
+
+}  // namespace primerl
