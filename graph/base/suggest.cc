@@ -54,7 +54,7 @@ std::string join_names(std::span<const std::string> names) {
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) {
     if (i > 0) text += i + 1 == names.size() ? " and " : ", ";
-    text += names[i];
+    text += names[i].empty() ? "\"\"" : names[i];
   }
   return text;
 }

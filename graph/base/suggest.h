@@ -12,7 +12,7 @@ namespace primerl {
 /// in `names`.
 std::string nearest_name(std::string_view word, std::span<const std::string> names);
 
-/// "a, b and c", in the order given.
+/// "a, b and c", in the order given; an empty name is shown as "".
 std::string join_names(std::span<const std::string> names);
 
 }  // namespace primerl

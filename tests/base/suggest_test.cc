@@ -25,6 +25,7 @@ TEST(JoinNames, ReadsAsASentence) {
   EXPECT_EQ(join_names(std::vector<std::string>{}), "");
   EXPECT_EQ(join_names(std::vector<std::string>{"a"}), "a");
   EXPECT_EQ(join_names(std::vector<std::string>{"a", "b", "c"}), "a, b and c");
+  EXPECT_EQ(join_names(std::vector<std::string>{"", "a"}), "\"\" and a");
 }
 
 }  // namespace
