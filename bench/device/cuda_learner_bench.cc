@@ -126,7 +126,7 @@ void measure(Learner& learner, const std::string& recompute, int32_t count, int3
   std::vector<double> sorted = seconds;
   std::ranges::sort(sorted);
   fmt::print(
-      "{:>2} x {:<6} {:<15} {:>8.0f} tok/s  {}  peak {:.1f} GiB (held {:.1f}), first {:.1f} s\n",
+      "{:>2} x {:<6} {:<15} {:>8.0f} tok/s  {}  peak {:.2f} GiB (held {:.2f}), first {:.1f} s\n",
       count, length, recompute, double{1} * count * length / sorted[sorted.size() / 2],
       spread(seconds), static_cast<double>(memory.allocated_bytes[0].peak) / kGibibyte,
       static_cast<double>(memory.reserved_bytes[0].peak) / kGibibyte, warm_up);

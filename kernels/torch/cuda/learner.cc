@@ -149,11 +149,14 @@ Status CudaLearner::dump() {
 Status CudaLearner::accumulate(const MicroBatch& batch, LossKind loss, double per_token,
                                LossSums& sums) {
   ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batch.rows));
-  const at::Tensor dnormed = at::zeros(normed.sizes(), normed.options().dtype(at::kFloat));
-  head_.begin(batch.targets);
-  RETURN_IF_ERROR(
-      head_.learn(normed, loss, rules_.loss, per_token, dnormed, pass_.scratch(), sums));
-  return pass_.backward(dnormed.to(normed.scalar_type()));
+  {
+    const at::Tensor dnormed = at::zeros(normed.sizes(), normed.options().dtype(at::kFloat));
+    head_.begin(batch.targets);
+    RETURN_IF_ERROR(
+        head_.learn(normed, loss, rules_.loss, per_token, dnormed, pass_.scratch(), sums));
+    normed.copy_(dnormed);
+  }
+  return pass_.backward();
 }
 
 Result<TrainReport> CudaLearner::step(const TrainBatch& batch,

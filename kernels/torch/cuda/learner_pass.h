@@ -34,9 +34,9 @@ class CardTrainingPass {
 
   /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
   Result<at::Tensor> forward(const RowBatch& batch);
-  /// Adds the gradients of the batch of the last forward(). `dnormed` [rows, hidden] is the
-  /// gradient of its result, of its type.
-  Status backward(const at::Tensor& dnormed);
+  /// Adds the gradients of the batch of the last forward(), in whose result the caller has put the
+  /// gradient of that result.
+  Status backward();
 
   /// Bytes that nobody needs from forward() until backward(); undefined: there are none.
   at::Tensor scratch() const { return shared_; }
@@ -64,6 +64,8 @@ class CardTrainingPass {
   void grow(int64_t rows);
   at::Tensor block(int64_t width) const;
   at::Tensor floats() const;
+  /// [capacity, width] in the memory of `rows`, which nobody needs any more, or in its own.
+  at::Tensor in_place_of(const at::Tensor& rows, int64_t width) const;
   /// Rows in memory of their own, or one after the other in `bytes`, without what attention gives.
   Rows make_rows() const;
   Rows make_rows_in(const at::Tensor& bytes) const;
@@ -110,7 +112,7 @@ class CardTrainingPass {
   int64_t capacity_ = 0;
   std::vector<LayerRows> rows_;
   at::Tensor shared_;  // [bytes] of rows that are computed again
-  at::Tensor addend_;  // what the last stage adds
+  at::Tensor addend_;  // what the last stage adds; in backward the slope of a stage's norm
   at::Tensor last_, last_inverse_rms_, normed_;
   at::Tensor workspace_;  // of sums over rows
   // Of the batch.
