@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
@@ -32,22 +33,26 @@ int64_t key_columns(const ModelConfig& config) {
 
 }  // namespace
 
-CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardTrained& weights,
+CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+                                   at::ScalarType type, LearnerAdapters* adapters,
                                    const CardStream& stream, Recompute recompute,
                                    bool is_repeatable)
     : config_(config),
       stream_(stream),
-      type_(weights.type()),
+      type_(type),
       recompute_(recompute),
+      adapters_(adapters),
       attention_(config.attention, stream, is_repeatable),
-      embedding_(weights.parameter("embedding")),
-      final_norm_(weights.parameter("final_norm")) {
+      embedding_(parameters("embedding")),
+      final_norm_(parameters("final_norm")),
+      unread_(at::zeros({std::max(config.hidden_size, config.attention.head_dim)},
+                        at::TensorOptions(stream.device()).dtype(at::kFloat))) {
   for (int32_t i = 0; i < config.num_layers(); ++i) {
     const auto of_attention = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.attention.{}", i, name));
+      return parameters(fmt::format("layers.{}.attention.{}", i, name));
     };
     const auto of_mlp = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.mlp.{}", i, name));
+      return parameters(fmt::format("layers.{}.mlp.{}", i, name));
     };
     layers_.push_back({.attention_norm = of_attention("norm"),
                        .mlp_norm = of_mlp("norm"),
@@ -201,6 +206,7 @@ Status CardTrainingPass::begin(const RowBatch& batch) {
   tokens_ = stream_.ints(batch.tokens);
   positions_ = stream_.ints(batch.positions);
   attention_.begin(batch, type_);
+  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->begin(batch));
   return launched(cuda::gather_rows({.rows = num_rows_,
                                      .width = config_.hidden_size,
                                      .type = type(),
@@ -245,7 +251,7 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
                                            .inverse_rms = inverse_rms.const_data_ptr<float>(),
                                            .dsum = adds ? slope.const_data_ptr() : nullptr,
                                            .dx = slope.mutable_data_ptr(),
-                                           .dweight = weight.slope(),
+                                           .dweight = slope_of(weight),
                                            .workspace = workspace_.mutable_data_ptr<float>()},
                                           stream_.raw()),
                   "rms_norm_backward");
@@ -258,6 +264,7 @@ void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
   else
     at::mm_out(to, some(x), weight.weight.t());
+  if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
 /// The products of bf16 add to the fp32 gradients themselves.
@@ -266,15 +273,20 @@ void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& d
                                         const at::Tensor& dx) const {
   const at::Tensor slope = some(dy);
   at::Tensor gradient = weight.gradient, to = some(dx);
-  if (type_ == at::kFloat)
+  if (gradient.defined() && type_ == at::kFloat)
     at::addmm_out(gradient, gradient, slope.t(), some(x));
-  else
+  else if (gradient.defined())
     at::addmm_out(gradient, gradient, slope.t(), some(x), at::kFloat);
   if (bias.gradient.defined()) {
     at::Tensor of_bias = bias.gradient;
     of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
   }
   at::mm_out(to, slope, weight.weight);
+  if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
+}
+
+float* CardTrainingPass::slope_of(const CardParameter& weight) const {
+  return weight.gradient.defined() ? weight.slope() : unread_.mutable_data_ptr<float>();
 }
 
 Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
@@ -365,6 +377,7 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
   RETURN_IF_ERROR(
       norm(rows_.back().rows.between, addend_, final_norm_, last_, normed_, last_inverse_rms_));
   show("final_norm.output", normed_);
+  if (!embedding_.gradient.defined()) return some(normed_);
   // While the device computes.
   const GroupedPlaces grouped = group_places(batch.tokens);
   num_ids_ = grouped.num_ids;
@@ -418,8 +431,8 @@ Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slop
                                       .dkeys = slopes.keys.const_data_ptr(),
                                       .dvalues = slopes.values.const_data_ptr(),
                                       .dqkv = dqkv.mutable_data_ptr(),
-                                      .dq_weight = weights.q_norm.slope(),
-                                      .dk_weight = weights.k_norm.slope(),
+                                      .dq_weight = slope_of(weights.q_norm),
+                                      .dk_weight = slope_of(weights.k_norm),
                                       .workspace = workspace_.mutable_data_ptr<float>()},
                                      stream_.raw()),
                "rotary_backward"));
@@ -441,6 +454,7 @@ Status CardTrainingPass::backward() {
     RETURN_IF_ERROR(attention_backward(i, slope));
     rows_[i].kept.clear();
   }
+  if (!embedding_.gradient.defined()) return ok();
   const auto* ids = tokens_by_id_.const_data_ptr<int32_t>();
   return launched(cuda::embedding_backward({.num_ids = num_ids_,
                                             .width = config_.hidden_size,
