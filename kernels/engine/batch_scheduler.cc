@@ -216,8 +216,11 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
 
 void BatchScheduler::group_by_adapter(StepPlan& plan) {
   RowBatch& rows = plan.rows;
-  if (std::ranges::is_sorted(rows.spans, {}, &RowSpan::adapter)) return;
-  std::ranges::stable_sort(rows.spans, {}, &RowSpan::adapter);
+  const auto order = [](const RowSpan& span) {
+    return std::pair(span.num_queries > 1, span.adapter);
+  };
+  if (std::ranges::is_sorted(rows.spans, {}, order)) return;
+  std::ranges::stable_sort(rows.spans, {}, order);
   grouped_.clear();
   new_rows_.resize(rows.tokens.size());
   for (auto& span : rows.spans) {
@@ -235,6 +238,7 @@ void BatchScheduler::group_by_adapter(StepPlan& plan) {
   rows.cache_rows.swap(grouped_.cache_rows);
   for (auto& sample : plan.samples) sample.row = new_rows_[static_cast<size_t>(sample.row)];
   for (auto& score : plan.scores) score.row = new_rows_[static_cast<size_t>(score.row)];
+  std::ranges::stable_sort(plan.samples, {}, &StepPlan::Sample::row);
 }
 
 bool BatchScheduler::plan(StepPlan& plan) {
