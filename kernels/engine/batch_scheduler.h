@@ -258,7 +258,8 @@ class BatchScheduler {
                 const Sequence& sequence) const;
   /// Samples for those who wait for the complete `prefill`, as many as the step still may.
   void add_samples(StepPlan& plan, PrefillTask& prefill);
-  void group_by_adapter(StepPlan& plan);
+  /// The first spans are of those that decode, and stay the first.
+  void group_by_adapter(StepPlan& plan, size_t num_decodes);
 
   void hand_on(PrefillTask& prefill);
   /// It ends with this step, without kept sets.
