@@ -319,7 +319,7 @@ TEST(CudaAdapterEngineRefuses, WhatItCannotDoByName) {
   EngineOptions options = options_on("cuda:0");
   options.max_adapter_rank = 65;
   EXPECT_THAT(text(make_torch_engine(options, folder)),
-              HasSubstr("max_adapter_rank is 65: engines on cuda:0 take ranks up to 64"));
+              HasSubstr("adapters may have rank 65: engines on cuda:0 take ranks up to 64"));
   options = options_on("cuda:0");
   options.max_adapter_rank = 16;
   auto learner = testing::make_adapter_learner(folder, tenants());

@@ -36,9 +36,9 @@ bool is_of_experts(const TensorTable& model, const AdapterLinear& linear) {
 
 Status CardAdapters::check(const TensorTable& model, const EngineOptions& options) {
   if (options.max_adapter_rank > cuda::kAdapterRowsRankMax)
-    return error(Code::kUnavailable, "max_adapter_rank is {}: engines on {} take ranks up to {}",
+    return error(Code::kUnavailable, "adapters may have rank {}: engines on {} take ranks up to {}",
                  options.max_adapter_rank, options.device, cuda::kAdapterRowsRankMax)
-        .note("lower it, or place the engine on \"cpu\"");
+        .note("train adapters of a smaller 'rank', or place the engine on \"cpu\"");
   const AdapterTable table = table_of_rank_one(model);
   for (const AdapterLinear& linear : table.linears())
     if (linear.inputs % kAlignment != 0)
