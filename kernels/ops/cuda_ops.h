@@ -307,13 +307,14 @@ struct AddAdaptersArgs {
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
 
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
-/// negative source gives a row of zeros.
+/// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].
 struct GatherRowsArgs {
   int64_t rows = 0;
   int64_t width = 0;
   Type type = Type::kFloat32;
   const void* x = nullptr;           // [any, width]
   const int32_t* sources = nullptr;  // [rows]
+  const int32_t* others = nullptr;   // [any], or null
   const float* scale = nullptr;      // [rows], or null: 1
   void* y = nullptr;                 // [rows, width]
 };

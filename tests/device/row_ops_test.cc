@@ -85,7 +85,39 @@ TEST(CudaRows, AreGatheredAndANegativeSourceIsZeros) {
     expect_one_answer(
         [&](Stream stream) {
           return gather_rows({one.rows, one.width, one.type, on_x.get(), from.as<int32_t>(),
-                              is_scaled ? by.as<float>() : nullptr, y.get()},
+                              nullptr, is_scaled ? by.as<float>() : nullptr, y.get()},
+                             stream);
+        },
+        {&y});
+    expect_near(y.floats(one.type), rounded(one.type, want), {0, 0}, "y");
+  });
+}
+
+/// A step of an engine reads tokens where the step before drew them.
+TEST(CudaRows, ANegativeSourceNamesAnotherWhereThereAreOthers) {
+  for_cases([](const RowsCase& one) {
+    const Floats x = rounded(one.type, random_floats(one.sources * one.width, mix(one.seed, 2)));
+    const Ints others = one.places(one.rows);
+    Ints sources = one.places(one.rows), resolved = sources;
+    for (size_t i = 0; i < sources.size(); i += 2) {
+      const size_t place = (i * 7 + 3) % others.size();
+      sources[i] = -1 - static_cast<int32_t>(place);
+      resolved[i] = others[place];
+    }
+    Floats want(static_cast<size_t>(one.rows * one.width));
+    cpu_ops().gather_rows(
+        {one.rows, one.width, x.data(), resolved.data(), nullptr, want.data()});
+    const Buffer on_x(one.type, x), from(sources), other(others);
+    const Buffer y(one.type, Floats(want.size(), NAN));
+    expect_one_answer(
+        [&](Stream stream) {
+          return gather_rows({.rows = one.rows,
+                              .width = one.width,
+                              .type = one.type,
+                              .x = on_x.get(),
+                              .sources = from.as<int32_t>(),
+                              .others = other.as<int32_t>(),
+                              .y = y.get()},
                              stream);
         },
         {&y});

@@ -181,6 +181,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                                               .type = type(),
                                               .x = embedding_,
                                               .sources = rows.tokens,
+                                              .others = rows.drawn,
                                               .y = x_.mutable_data_ptr()},
                                              stream_.raw()),
                            "embedding"));

@@ -25,9 +25,10 @@ Status check_card_model(const ModelConfig& config);
 /// What a forward pass reads; device memory.
 struct CardRows {
   int64_t count = 0;
-  const int32_t* tokens = nullptr;     // [count]
+  const int32_t* tokens = nullptr;     // [count], of which some may be drawn_by(place)
   const int32_t* positions = nullptr;  // [count]
   const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
+  const int32_t* drawn = nullptr;      // by place; null: all tokens are known
   CardAdapterRows adapters = {};
 };
 

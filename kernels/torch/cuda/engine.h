@@ -3,8 +3,14 @@
 /// Numerics are "fast": products are cuBLAS's, whose bits depend on the number of rows, so that
 /// batch mates may change the last bits of a log-probability and no more. Weights and KV have one
 /// type, bf16 or fp32; norms, softmax, logits and draws are fp32. A step in which every sequence
-/// decodes one token is a replayed CUDA graph; others are launched operation by operation. A step
-/// is planned when the tokens of the one before are known, since they decide who goes on.
+/// decodes one token is a replayed CUDA graph; others are launched operation by operation.
+///
+/// step() hands on the tokens of one step. Where that is a decode step and the one after can be
+/// planned without them (BatchScheduler::plan_ahead), it is launched first, so that the device has
+/// work while the host reads, accepts and plans. It reads tokens where the step before left them. A
+/// sequence that ends with a stop token has one row more in it, whose token nobody takes. What
+/// needs the tokens first is planned when the step under way is done: steps with prompts, or with
+/// rows that the host draws. apply() waits for it, and its tokens are of the older version.
 ///
 /// Its weights are the whole ones of one tenant, or, with `adapter_slots`, the folder's, and each
 /// key that is applied has an adapter on them (known_adapters.h). New versions, and adapters that
@@ -58,16 +64,30 @@ class CudaEngine final : public Engine {
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
+  /// A planned step, and where its tokens come to.
+  struct Step {
+    StepPlan plan;
+    size_t half = 0;  // of the memory
+    bool has_kept = false;
+  };
+
   bool prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot);
   Status apply_adapter(const WeightSnapshot& snapshot);
   /// Brings the adapter that prompts wait for into its slot: steps go on meanwhile, unless it
   /// `waits` until that is done.
   Status load_adapter(bool waits);
   Status end_load();
-  Status compute();
-  bool is_decode_step() const;
-  CardAdapterRows decode_adapters(int64_t rows);
-  Status decode_step();
+  /// Plans and launches a step where none is under way; one with prompts is finished, too. False:
+  /// there is nothing to do.
+  bool begin_step();
+  bool is_decode_step(const StepPlan& plan) const;
+  bool can_go_ahead() const;
+  CardAdapterRows decode_adapters(const RowBatch& batch, int64_t rows);
+  Status launch(Step& step);
+  Status take(const Step& step);
+  void finish(const StepPlan& plan, const Status& computed);
+  /// Finishes the step under way, if there is one.
+  void settle();
   Status mixed_step();
   void copy_rows();
   size_t num_decoded_spans() const;
@@ -75,8 +95,10 @@ class CudaEngine final : public Engine {
   DecodeRows decode_rows(int64_t count, int64_t keys_max);
   Status score();
   Status sample_mixed();
-  /// Hands the drawn tokens of `samples` on, which are the first rows of the logits.
-  Status accept(std::span<const StepPlan::Sample> samples, bool has_kept);
+  /// Hands the drawn tokens of `samples` on: the first rows of a step whose tokens came to `half`.
+  void accept(std::span<const StepPlan::Sample> samples, size_t half, bool has_kept);
+  /// From the logits of row `row`, which are still those of its step.
+  SampledToken draw_on_host(Sequence& sequence, int64_t row);
   void keep(std::span<const uint32_t> words, Sequence& sequence);
   Status check_finite(size_t layer, size_t stage, int64_t num_rows) const;
 
@@ -101,7 +123,9 @@ class CudaEngine final : public Engine {
   bool is_loading_ = false;  // the adapter that is coming into a slot is on its way to the device
   // The step.
   BatchScheduler scheduler_;
-  StepPlan plan_;
+  Step step_;  // the one that is taken next
+  Step next_;  // the one after
+  bool is_under_way_ = false;  // step_ was launched
   uint64_t num_steps_ = 0;
   Sampler sampler_;
   std::vector<int32_t> ids_;  // scratch: of a kept set

@@ -38,16 +38,30 @@ Status CardStream::copy_rows(void* to, const void* from, size_t stride, size_t w
 }
 
 /// Asks again and again: a wait that sleeps would add its waking time to every token.
-Status CardStream::wait() const {
+template <class IsDone>
+Status CardStream::wait_until(const IsDone& is_done) const {
   const auto deadline = deadline_after(kCardWaitMax);
   for (;;) {
-    const cudaError_t code = cudaStreamQuery(raw());
-    if (code == cudaSuccess) return ok();
-    if (code != cudaErrorNotReady) return done(code, "the device failed");
+    ASSIGN_OR_RETURN(const bool has_happened, is_done());
+    if (has_happened) return ok();
     if (std::chrono::steady_clock::now() < deadline) continue;
     return error(Code::kDeadline, "the device has been busy with one step for {} s",
                  kCardWaitMax.to_seconds());
   }
+}
+
+Status CardStream::wait() const {
+  return wait_until([this]() -> Result<bool> {
+    const cudaError_t code = cudaStreamQuery(raw());
+    if (code == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(done(code, "the device failed"));
+    return true;
+  });
+}
+
+/// What the device says of an event is an exception where the device has failed.
+Status CardStream::wait(const c10::Event& event) const {
+  return wait_until([&]() -> Result<bool> { return event.query(); });
 }
 
 }  // namespace primerl

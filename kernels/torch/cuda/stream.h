@@ -66,8 +66,13 @@ class CardStream {
   void record(c10::Event& event) const { event.record(stream_.unwrap()); }
   /// Until all that was launched is done; kDeadline after kCardWaitMax.
   Status wait() const;
+  /// Until `event` has happened, likewise.
+  Status wait(const c10::Event& event) const;
 
  private:
+  template <class IsDone>
+  Status wait_until(const IsDone& is_done) const;
+
   const c10::cuda::CUDAStream stream_;
 };
 
