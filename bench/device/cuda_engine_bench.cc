@@ -16,14 +16,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "bench/device/random_model.h"
 #include "graph/base/random.h"
 #include "kernels/models/adapter.h"
 #include "kernels/torch/make.h"
@@ -34,60 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-constexpr double kDeviation = 0.02;
-constexpr size_t kRandoms = size_t{1} << 22;  // drawn once; tensors repeat them from other places
-
-struct QwenShape {
-  int hidden, width, layers, heads, kv_heads;
-  bool is_tied;
-};
-
-QwenShape shape_of(const std::string& name) {
-  if (name == "8b") return {4096, 12288, 36, 32, 8, false};
-  return {1024, 3072, 28, 16, 8, true};
-}
-
-void write_qwen_config(const QwenShape& shape, const fs::path& folder) {
-  std::ofstream(folder / "config.json") << fmt::format(
-      R"({{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151936,)"
-      R"("hidden_size":{},"intermediate_size":{},"num_hidden_layers":{},)"
-      R"("num_attention_heads":{},"num_key_value_heads":{},"head_dim":128,)"
-      R"("max_position_embeddings":40960,"tie_word_embeddings":{},"rms_norm_eps":1e-6,)"
-      R"("rope_theta":1000000,"hidden_act":"silu","attention_bias":false,)"
-      R"("initializer_range":0.02,"eos_token_id":151645,"dtype":"bfloat16"}})",
-      shape.hidden, shape.width, shape.layers, shape.heads, shape.kv_heads,
-      shape.is_tied ? "true" : "false");
-}
-
-uint16_t bf16_of(double value) {
-  const auto single = static_cast<float>(value);
-  return static_cast<uint16_t>((std::bit_cast<uint32_t>(single) + 0x8000U) >> 16U);
-}
-
-/// Normal weights of deviation 0.02, norms 1.
-std::vector<WeightTensor> random_tensors(const TensorTable& table) {
-  std::vector<uint16_t> randoms(kRandoms);
-  for (size_t i = 0; i < kRandoms; i += 2) {
-    const double a = sampling_uniform(1, i), b = sampling_uniform(2, i);
-    const double length = kDeviation * std::sqrt(-2 * std::log(1 - a));
-    randoms[i] = bf16_of(length * std::cos(2 * M_PI * b));
-    randoms[i + 1] = bf16_of(length * std::sin(2 * M_PI * b));
-  }
-  std::vector<WeightTensor> tensors;
-  uint64_t number = 0;
-  for (const auto& slice : table.slices()) {
-    std::vector<std::byte> bytes(static_cast<size_t>(slice.count) * 2);
-    auto* to = reinterpret_cast<uint16_t*>(bytes.data());
-    size_t at = mix(7, ++number) % kRandoms;
-    for (int64_t i = 0; i < slice.count; ++i) {
-      to[i] = slice.shape.size() == 1 ? bf16_of(1) : randoms[at];
-      if (++at == kRandoms) at = mix(number, static_cast<uint64_t>(i)) % kRandoms;
-    }
-    tensors.push_back({slice.name, DataType::kBF16, slice.shape, Blob(std::move(bytes))});
-  }
-  return tensors;
-}
 
 double seconds_of(const std::function<void()>& body) {
   const auto begin = Clock::now();
@@ -310,13 +254,8 @@ void new_weights(const fs::path& folder, const TensorTable& table, bool is_small
 }
 
 int run(const std::string& name, const fs::path& folder, const std::string& part) {
-  fs::create_directories(folder);
-  const QwenShape shape = shape_of(name);
-  write_qwen_config(shape, folder);
-  const ModelConfig config = read_model_config(folder).value();
+  const ModelConfig config = write_random_model(name, folder);
   const TensorTable table(config);
-  if (!fs::exists(folder / "model.safetensors"))
-    CHECK(write_safetensors(folder / "model.safetensors", random_tensors(table)).ok(), "no disk");
   fmt::print("Qwen3 {} shape, {:.3f} G parameters, bf16, cuda:0\n", name,
              1e-9 * static_cast<double>(table.num_parameters()));
   for (const int32_t batch : {1, 64, 256})

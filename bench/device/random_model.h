@@ -1,0 +1,16 @@
+/// Model folders of Qwen3 shapes with random bf16 weights, for the benches on a device.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "kernels/models/config.h"
+#include "kernels/models/tensors.h"
+
+namespace primerl::bench {
+
+/// Writes the folder, but for weights that are there. `name` is "0.6b" or "8b". Weights are normal
+/// with deviation 0.02, norms 1; the tokenizer has a character for every token.
+ModelConfig write_random_model(const std::string& name, const std::filesystem::path& folder);
+
+}  // namespace primerl::bench
