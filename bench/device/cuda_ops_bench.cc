@@ -231,7 +231,9 @@ void rows_by_number() {
   const auto bytes = static_cast<double>(size) * kElement;
   report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
     return gather_rows(
-        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, y.get()}, stream);
+        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, nullptr,
+         y.get()},
+        stream);
   });
   report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
     return combine_rows(
