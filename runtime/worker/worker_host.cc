@@ -22,6 +22,7 @@
 #include "runtime/trace/record/ring_requests.h"
 #include "runtime/wire/timeouts.h"
 #include "runtime/wire/wire_message.h"
+#include "runtime/worker/lost_device.h"
 #include "runtime/worker/metered_engine.h"
 #include "runtime/worker/run_member.h"
 #include "runtime/worker/weight_streams.h"
@@ -107,6 +108,7 @@ class WorkerHost {
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   Status prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
                       const std::vector<ResumePoint>& newest);
+  [[noreturn]] void leave_device(GroupId owner, const Error& why);
   RunEnded lead(RunMember& member);
   bool runs_rollout() const;
   void note_fault(const Error& fault);
@@ -315,7 +317,10 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     };
   }
   setup.factory =
-      watching_factory(resource_factory(std::move(backends).value()), engines_, arguments_.run);
+      watching_factory(device_watching_factory(
+                           resource_factory(std::move(backends).value()),
+                           [this](GroupId owner, const Error& why) { leave_device(owner, why); }),
+                       engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());
@@ -349,6 +354,13 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     std::_Exit(code);
   }
   return ended;
+}
+
+/// As a killed process, for nothing here may touch the device again: records end where they are.
+void WorkerHost::leave_device(GroupId owner, const Error& why) {
+  log_->write_last(LogLevel::kError, plan_->group(owner).name,
+                   why.text() + "\n   this process ends; the run goes on as after its death");
+  std::_Exit(kExitDeviceLost);
 }
 
 RunEnded WorkerHost::lead(RunMember& member) {
