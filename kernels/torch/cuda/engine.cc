@@ -1,7 +1,6 @@
 #include "kernels/torch/cuda/engine.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <algorithm>
 #include <bit>
@@ -184,18 +183,6 @@ bool CudaEngine::begin_step() {
 void CudaEngine::settle() {
   if (!std::exchange(is_under_way_, false)) return;
   finish(step_.plan, at_boundary("engine step", [this] { return take(step_); }));
-}
-
-void CudaEngine::finish(const StepPlan& plan, const Status& computed) {
-  ++num_steps_;
-  if (computed.ok()) return scheduler_.finish_step();
-  // What was computed on a device that is lost ends with the process.
-  lost_ = stream_.check_device(fmt::format("engine step {}", num_steps_));
-  if (!lost_.ok()) return;
-  const bool is_full = computed.error().code() == Code::kExhausted;
-  const std::string why =
-      is_full ? out_of_memory(plan.rows.num_rows()).text() : computed.error().text();
-  scheduler_.fail_step(plan, why);
 }
 
 /// Logits that the host draws from would be those of the next step.
@@ -480,23 +467,6 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
 
 double cuda_engine_bytes(const EngineOptions& options, const ModelConfig& config) {
   return bytes_on_card(options, config);
-}
-
-/// The tensors of the failed step are gone; what libtorch keeps of them may be what another needs.
-Error CudaEngine::out_of_memory(int64_t num_rows) const {
-  c10::cuda::CUDACachingAllocator::emptyCache();
-  const auto asked = card_facts(card_index(options_.device));
-  const CardFacts card = asked.ok() ? *asked : CardFacts{};
-  return error(Code::kExhausted,
-               "engine step {} found no memory for {} rows on {}, of which {:.1f} of {:.1f} GB are "
-               "free now: the engine was planned to need {:.1f} GB (weights {:.1f}, cache {:.1f}, "
-               "reserve {:.1f}, and rows)",
-               num_steps_, num_rows, options_.device, card.free_bytes / kGigabytes,
-               card.total_bytes / kGigabytes, bytes_on_card(options_, config_) / kGigabytes,
-               weight_bytes(options_, config_) / kGigabytes,
-               static_cast<double>(2 * cache_.keys.nbytes()) / kGigabytes,
-               kReserveBytes / kGigabytes)
-      .note("lower 'kv_blocks' or 'max_batched_tokens' of the engine, or end what holds the rest");
 }
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
