@@ -5,10 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "graph/base/result.h"
+#include "kernels/engine/device_room.h"
+
 namespace primerl {
 
 /// Why not on `device` ("cpu", "cuda:0"), as what follows "which ..."; "" where they can. Whether a
 /// model fits the device is asked when it is made.
 std::string why_not_on(std::string_view device);
+
+/// Of one that why_not_on() has nothing against, and that is not the CPU.
+Result<DeviceRoom> room_on(std::string_view device);
 
 }  // namespace primerl

@@ -22,7 +22,17 @@ const TorchBackends* torch_backends() {
             return make_torch_adapter_learner(options, adapters, model_folder);
           },
       .why_not_on = [](const std::string& device,
-                       const std::string&) { return why_not_on(device); }};
+                       const std::string&) { return why_not_on(device); },
+      .engine_bytes =
+          [](const EngineOptions& options, const std::string& model_folder) {
+            return engine_device_bytes(options, model_folder);
+          },
+      .learner_bytes =
+          [](const LearnerOptions& options, std::span<const AdapterTraining> adapters,
+             const std::string& model_folder) {
+            return learner_device_bytes(options, adapters, model_folder);
+          },
+      .room_on = [](const std::string& device) { return room_on(device); }};
   return &all;
 }
 

@@ -129,6 +129,10 @@ class CudaLearner final : public Learner, private StepRunner {
   int32_t micro_batch_ = 0;
 };
 
+/// What make_cuda_learner() holds against the memory that is free.
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters);
+
 /// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
 /// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.
 /// Without `adapters` it trains the whole weights.
