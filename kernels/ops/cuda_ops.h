@@ -306,6 +306,32 @@ struct AddAdaptersArgs {
 };
 Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
 
+/// Rows [first, first + rows) of a pass that have the weights of one slot; in device memory.
+struct NarrowTile {
+  int32_t first = 0;
+  int32_t rows = 0;  // up to kNarrowTileRows
+  int32_t slot = 0;
+};
+inline constexpr int64_t kNarrowTileRows = 64;
+
+/// y += x * weights' of each tile's slot, all bf16: products of so few terms that adding them to y
+/// is what takes time. The sum is rounded once. Contents of tiles are not checked; their rows must
+/// differ.
+struct NarrowProductsArgs {
+  int64_t terms = 0;    // a multiple of 16
+  int64_t columns = 0;  // a multiple of 8, as all strides
+  int64_t num_tiles = 0;
+  const NarrowTile* tiles = nullptr;  // [num_tiles]
+  const void* x = nullptr;            // [rows, terms], x_stride apart
+  int64_t x_stride = 0;
+  const void* weights = nullptr;  // of a slot [columns, terms]; transposed: [terms, columns]
+  int64_t slot_stride = 0;
+  bool is_transposed = false;
+  void* y = nullptr;  // [rows, columns], y_stride apart
+  int64_t y_stride = 0;
+};
+Outcome add_narrow_products(const NarrowProductsArgs& args, Stream stream);
+
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
 /// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].
 struct GatherRowsArgs {

@@ -1,6 +1,6 @@
-/// The Learner on one CUDA device: packs, runs a dense decoder forward and backward, clips, AdamW.
-/// It trains the whole weights, of whatever tenant, or adapters of several tenants on weights that
-/// are frozen. Mixtures are refused.
+/// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
+/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights of a
+/// dense model that are frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
 /// snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are

@@ -28,6 +28,7 @@ struct CardParameter {
   at::Tensor weight;
   at::Tensor gradient;
   const PaddedAdapters::Matrix* adapters = nullptr;  // null: none is put on it
+  at::Tensor exact = {};  // the fp32 weight, where there is one
 
   const void* data() const { return weight.defined() ? weight.const_data_ptr() : nullptr; }
   float* slope() const { return gradient.defined() ? gradient.mutable_data_ptr<float>() : nullptr; }
