@@ -364,4 +364,17 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream);
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
 
+/// The order of grouped products: pairs (row, choice) by expert, of equal experts in the order of
+/// the pairs.
+struct SortByExpertArgs {
+  int64_t rows = 0;
+  int32_t experts_per_token = 0;
+  int32_t num_experts = 0;           // up to kExpertsMax
+  const int32_t* experts = nullptr;  // [rows, experts_per_token]
+  int32_t* places = nullptr;         // [rows, experts_per_token] of each pair in that order
+  int32_t* sources = nullptr;        // [rows * experts_per_token] the row of each place
+  int32_t* ends = nullptr;           // [num_experts] where the places of each end
+};
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream);
+
 }  // namespace primerl::cuda

@@ -95,7 +95,8 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  return weights_.load(tensors);
+  RETURN_IF_ERROR(weights_.load(tensors));
+  return decoder_.take(table_, tensors);
 }
 
 Status CudaEngine::submit(SequenceRequest request) {
@@ -118,7 +119,9 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   settle();
   RETURN_IF_ERROR(at_boundary("new weights", [&] {
     const CardStream::Use use(stream_);
-    return known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot);
+    if (known_.are_there()) return apply_adapter(snapshot);
+    const Status applied = weights_.apply(snapshot);
+    return applied.ok() ? decoder_.take(table_, snapshot.tensors) : applied;
   }));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -273,7 +276,7 @@ Status CudaEngine::launch(Step& step) {
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
   const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
-  RETURN_IF_ERROR(graphs_.run(kind, launch_all));
+  RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
   return memory_.download(count, step.has_kept);
 }
 

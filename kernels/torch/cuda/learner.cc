@@ -422,6 +422,11 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    const std::vector<WeightTensor>* tensors,
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters) {
+  if (model.config.moe.has_value())
+    return error(Code::kUnavailable,
+                 "a mixture of experts ({}) cannot be trained on a CUDA device by this release",
+                 model.config.model_type)
+        .note("dense models can; place this one on \"cpu\"");
   RETURN_IF_ERROR(check_card_model(model.config));
   if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config, adapters));
   if (options.numerics != "fast")
