@@ -230,8 +230,13 @@ void rows_by_number() {
   const Buffer weights(Floats(static_cast<size_t>(8 * kTokens), 0.1F));
   const auto bytes = static_cast<double>(size) * kElement;
   report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
-    return gather_rows(
-        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, y.get()}, stream);
+    return gather_rows({.rows = 8 * kTokens,
+                        .width = kWidth,
+                        .type = kType,
+                        .x = x.get(),
+                        .sources = sources.as<int32_t>(),
+                        .y = y.get()},
+                       stream);
   });
   report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
     return combine_rows(
