@@ -271,7 +271,10 @@ void adapters(const std::string& name, int32_t rank, int64_t terms,
               const std::vector<int64_t>& widths) {
   constexpr int64_t kRows = 64, kAdapters = 16;
   const int64_t num_layers = 448 / rank;
-  AddAdaptersArgs args{.terms = terms, .type = kType, .num_tiles = kRows / 8 + kAdapters};
+  AddAdaptersArgs args{.terms = terms,
+                       .type = kType,
+                       .num_tiles = kRows / 8 + kAdapters,
+                       .rank_max = rank};
   int64_t at = 0;
   for (const int64_t width : widths) {
     args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};

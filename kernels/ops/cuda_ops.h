@@ -270,7 +270,7 @@ struct AdapterTile {
   int32_t first = 0;
   int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
-  int32_t rank = 0;      // up to kAdapterRowsRankMax
+  int32_t rank = 0;      // up to rank_max of the operation
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
 };
@@ -297,6 +297,7 @@ struct AddAdaptersArgs {
   Type type = Type::kFloat32;
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int32_t rank_max = kAdapterRowsRankMax;
   int32_t num_parts = 0;               // up to kAdapterPartsMax
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
