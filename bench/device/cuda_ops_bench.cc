@@ -260,10 +260,13 @@ void rows_by_number() {
   const Buffer weights(Floats(static_cast<size_t>(8 * kTokens), 0.1F));
   const auto bytes = static_cast<double>(size) * kElement;
   report("gather_rows, 16384 x 1024 to 8 experts", 9 * bytes, [&](Stream stream) {
-    return gather_rows(
-        {8 * kTokens, kWidth, kType, x.get(), sources.as<int32_t>(), nullptr, nullptr,
-         y.get()},
-        stream);
+    return gather_rows({.rows = 8 * kTokens,
+                        .width = kWidth,
+                        .type = kType,
+                        .x = x.get(),
+                        .sources = sources.as<int32_t>(),
+                        .y = y.get()},
+                       stream);
   });
   report("combine_rows, from 8 experts", 10 * bytes, [&](Stream stream) {
     return combine_rows(
@@ -298,7 +301,10 @@ void adapters(const std::string& name, int32_t rank, int64_t terms,
               const std::vector<int64_t>& widths) {
   constexpr int64_t kRows = 64, kAdapters = 16;
   const int64_t num_layers = 448 / rank;
-  AddAdaptersArgs args{.terms = terms, .type = kType, .num_tiles = kRows / 8 + kAdapters};
+  AddAdaptersArgs args{.terms = terms,
+                       .type = kType,
+                       .num_tiles = kRows / 8 + kAdapters,
+                       .rank_max = rank};
   int64_t at = 0;
   for (const int64_t width : widths) {
     args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};

@@ -270,7 +270,7 @@ struct AdapterTile {
   int32_t first = 0;
   int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
   int32_t slot = 0;      // where its numbers lie
-  int32_t rank = 0;      // up to kAdapterRowsRankMax
+  int32_t rank = 0;      // up to rank_max of the operation
   uint32_t targets = 0;  // bits of the parts that it adds to
   float scaling = 0;
 };
@@ -297,6 +297,7 @@ struct AddAdaptersArgs {
   Type type = Type::kFloat32;
   int64_t num_tiles = 0;
   const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int32_t rank_max = kAdapterRowsRankMax;
   int32_t num_parts = 0;               // up to kAdapterPartsMax
   AdapterPart parts[kAdapterPartsMax] = {};
   const void* slots = nullptr;  // [any, slot_stride]
@@ -389,5 +390,18 @@ Outcome dot_rows(const DotRowsArgs& args, Stream stream);
 /// As ops.h, in fp32; all pointers are the device's. Up to kExpertsMax experts.
 Outcome route(const RouteArgs& args, Stream stream);
 Outcome route_backward(const RouteBackwardArgs& args, Stream stream);
+
+/// The order of grouped products: pairs (row, choice) by expert, of equal experts in the order of
+/// the pairs.
+struct SortByExpertArgs {
+  int64_t rows = 0;
+  int32_t experts_per_token = 0;
+  int32_t num_experts = 0;           // up to kExpertsMax
+  const int32_t* experts = nullptr;  // [rows, experts_per_token]
+  int32_t* places = nullptr;         // [rows, experts_per_token] of each pair in that order
+  int32_t* sources = nullptr;        // [rows * experts_per_token] the row of each place
+  int32_t* ends = nullptr;           // [num_experts] where the places of each end
+};
+Outcome sort_by_expert(const SortByExpertArgs& args, Stream stream);
 
 }  // namespace primerl::cuda

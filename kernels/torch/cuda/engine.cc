@@ -94,7 +94,8 @@ CudaEngine::~CudaEngine() { static_cast<void>(stream_.wait()); }
 
 Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   const CardStream::Use use(stream_);
-  return weights_.load(tensors);
+  RETURN_IF_ERROR(weights_.load(tensors));
+  return decoder_.take(table_, tensors);
 }
 
 Status CudaEngine::submit(SequenceRequest request) {
@@ -116,9 +117,11 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   settle();
   RETURN_IF_ERROR(lost_);
-  const Status brought = at_boundary("new weights", [&] {
+  const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    return known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot);
+    if (known_.are_there()) return apply_adapter(snapshot);
+    const Status applied = weights_.apply(snapshot);
+    return applied.ok() ? decoder_.take(table_, snapshot.tensors) : applied;
   });
   RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
@@ -268,7 +271,7 @@ Status CudaEngine::launch(Step& step) {
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
   const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
-  RETURN_IF_ERROR(graphs_.run(kind, launch_all));
+  RETURN_IF_ERROR(decoder_.may_be_captured() ? graphs_.run(kind, launch_all) : launch_all());
   return memory_.download(count, step.has_kept);
 }
 
