@@ -244,11 +244,11 @@ Status CudaEngine::launch(Step& step) {
   for (int64_t row = count; row < padded; ++row) memory_.clear(row);
   RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded, arrays.tokens, arrays.positions, arrays.slots, memory_.drawn()};
+  const CardRows rows{padded, arrays.tokens, arrays.positions, arrays.slots, memory_.drawn(), true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
-    return attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
-                             decoder_.attended());
+    return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
+                                      decoder_.attended());
   };
   const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
