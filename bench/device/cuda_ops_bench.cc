@@ -13,6 +13,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "graph/base/random.h"
 #include "tests/device/buffer.h"
@@ -276,6 +277,39 @@ void rows_by_number() {
   });
 }
 
+/// 64 rows of 16 adapters, beside a product of `terms` to parts of those widths; each launch reads
+/// the adapters of another layer, as a step does: more of them than the L2 cache holds.
+void adapters(const std::string& name, int32_t rank, int64_t terms,
+              const std::vector<int64_t>& widths) {
+  constexpr int64_t kRows = 64, kAdapters = 16;
+  const int64_t num_layers = 448 / rank;
+  AddAdaptersArgs args{.terms = terms, .type = kType, .num_tiles = kRows / 8 + kAdapters};
+  int64_t at = 0;
+  for (const int64_t width : widths) {
+    args.parts[args.num_parts++] = {args.columns, width, at, at + terms, 1};
+    args.columns += width;
+    at += terms + width;
+  }
+  args.slot_stride = rank * at;
+  std::vector<AdapterTile> tiles(static_cast<size_t>(args.num_tiles));
+  for (int32_t i = 0; i < kAdapters; ++i)
+    tiles[static_cast<size_t>(i)] = {4 * i, 4, i, rank, 1, 1};
+  const Buffer on_tiles(tiles), x = numbers(kRows * terms), y = numbers(kRows * args.columns);
+  const Buffer slots = numbers(num_layers * kAdapters * args.slot_stride, 0.1);
+  args.tiles = on_tiles.as<AdapterTile>();
+  args.x = x.get();
+  args.y = y.get();
+  const auto of_rows = static_cast<double>(kRows * (terms + 2 * args.columns));
+  const auto of_adapters = static_cast<double>(kAdapters * args.slot_stride);
+  int64_t layer = 0;
+  report(fmt::format("add_adapters, {}, 16 of rank {}", name, rank),
+         kElement * (of_rows + of_adapters), [&](Stream stream) {
+           layer = (layer + 1) % num_layers;
+           args.slots = slots.as<uint16_t>() + layer * kAdapters * args.slot_stride;
+           return add_adapters(args, stream);
+         });
+}
+
 void all() {
   norms();
   rotaries();
@@ -294,6 +328,12 @@ void all() {
   samples(64, "top_k 50", {.seed = 1, .top_k = 50});
   optimizer();
   rows_by_number();
+  for (const int32_t rank : {16, 64}) {
+    adapters("qkv", rank, kWidth, {2048, 1024, 1024});
+    adapters("out", rank, 2048, {kWidth});
+    adapters("gate_up", rank, kWidth, {kInner, kInner});
+    adapters("down", rank, kInner, {kWidth});
+  }
 }
 
 }  // namespace

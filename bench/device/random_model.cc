@@ -50,6 +50,8 @@ uint16_t bf16_of(double value) {
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(single) + 0x8000U) >> 16U);
 }
 
+}  // namespace
+
 /// Normal weights of deviation 0.02, norms 1.
 std::vector<WeightTensor> random_tensors(const TensorTable& table) {
   std::vector<uint16_t> randoms(kRandoms);
@@ -73,6 +75,8 @@ std::vector<WeightTensor> random_tensors(const TensorTable& table) {
   }
   return tensors;
 }
+
+namespace {
 
 void append_utf8(uint32_t code, std::string& text) {
   const auto byte = [&](uint32_t lead, uint32_t shift, uint32_t mask) {

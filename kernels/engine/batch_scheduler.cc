@@ -223,10 +223,15 @@ void BatchScheduler::add_chunk(StepPlan& plan, PrefillTask& prefill, int32_t num
   add_samples(plan, prefill);
 }
 
-void BatchScheduler::group_by_adapter(StepPlan& plan) {
+void BatchScheduler::group_by_adapter(StepPlan& plan, size_t num_decodes) {
   RowBatch& rows = plan.rows;
-  if (std::ranges::is_sorted(rows.spans, {}, &RowSpan::adapter)) return;
-  std::ranges::stable_sort(rows.spans, {}, &RowSpan::adapter);
+  const std::span decodes = std::span(rows.spans).first(num_decodes);
+  const std::span prompts = std::span(rows.spans).subspan(num_decodes);
+  if (std::ranges::is_sorted(decodes, {}, &RowSpan::adapter) &&
+      std::ranges::is_sorted(prompts, {}, &RowSpan::adapter))
+    return;
+  std::ranges::stable_sort(decodes, {}, &RowSpan::adapter);
+  std::ranges::stable_sort(prompts, {}, &RowSpan::adapter);
   grouped_.clear();
   new_rows_.resize(rows.tokens.size());
   for (auto& span : rows.spans) {
@@ -244,6 +249,9 @@ void BatchScheduler::group_by_adapter(StepPlan& plan) {
   rows.cache_rows.swap(grouped_.cache_rows);
   for (auto& sample : plan.samples) sample.row = new_rows_[static_cast<size_t>(sample.row)];
   for (auto& score : plan.scores) score.row = new_rows_[static_cast<size_t>(score.row)];
+  std::ranges::stable_sort(plan.samples, {}, &StepPlan::Sample::row);
+  for (size_t i = 0; i < plan.samples.size(); ++i)
+    plan.samples[i].sequence->last_sample = static_cast<int32_t>(i);
 }
 
 void BatchScheduler::begin(StepPlan& plan) {
@@ -268,6 +276,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     add_decode(plan, sequence);
     --budget;
   }
+  const size_t num_decodes = plan.rows.spans.size();
   if (!plan.samples.empty() && options.max_prefill_tokens > 0)
     budget = std::min(budget, options.max_prefill_tokens);
   size_t next = 0;
@@ -287,7 +296,7 @@ bool BatchScheduler::plan(StepPlan& plan) {
     budget -= chunk;
   }
   if (plan.rows.num_rows() == 0) return false;
-  group_by_adapter(plan);
+  group_by_adapter(plan, num_decodes);
   plan.copies = std::exchange(copies_, {});
   ++num_plans_;
   ++num_under_way_;

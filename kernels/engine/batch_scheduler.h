@@ -27,12 +27,13 @@
 /// and copy what lies behind the last full block. A prompt whose log-probabilities are asked for is
 /// computed from its first token; those who wait for it with it share them.
 ///
-/// Rows of one adapter lie together in a plan, so that a step reads each adapter once. An adapter
-/// lies in a slot while any of its sequences is admitted (adapter_slots.h). One whose adapter is in
-/// no slot waits, and those of other adapters go on; the first such one gets a slot that nobody
-/// holds, of an adapter whose own prompts do not wait for longer. Where all slots are held and it
-/// is next of all, the adapter that has been held for longest admits nothing more until its slot is
-/// free: so nobody waits for ever. The engine brings adapters into their slots between steps.
+/// Rows of one adapter lie together in a plan, among those that decode, which come first, and among
+/// those of prompts. An adapter lies in a slot while any of its sequences is admitted
+/// (adapter_slots.h). One whose adapter is in no slot waits, and those of other adapters go on; the
+/// first such one gets a slot that nobody holds, of an adapter whose own prompts do not wait for
+/// longer. Where all slots are held and it is next of all, the adapter that has been held for
+/// longest admits nothing more until its slot is free: so nobody waits for ever. The engine brings
+/// adapters into their slots between steps.
 ///
 /// An engine may plan a decode step before the tokens of the one before it are known:
 /// plan_ahead(). Its rows name those tokens by their place. Who turns out to have ended has a row
@@ -289,7 +290,8 @@ class BatchScheduler {
                 const Sequence& sequence) const;
   /// Samples for those who wait for the complete `prefill`, as many as the step still may.
   void add_samples(StepPlan& plan, PrefillTask& prefill);
-  void group_by_adapter(StepPlan& plan);
+  /// The first spans are of those that decode, and stay the first.
+  void group_by_adapter(StepPlan& plan, size_t num_decodes);
 
   void hand_on(PrefillTask& prefill);
   /// It ends with this step, without kept sets.

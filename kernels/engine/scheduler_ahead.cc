@@ -38,7 +38,7 @@ bool BatchScheduler::plan_ahead(StepPlan& plan) {
     add_decode(plan, sequence);
     --budget;
   }
-  group_by_adapter(plan);
+  group_by_adapter(plan, plan.rows.spans.size());
   ++num_plans_;
   ++num_under_way_;
   return true;

@@ -271,6 +271,47 @@ struct FewRowsArgs {
 inline constexpr int64_t kFewRowsMax = 4;
 Outcome few_rows_product(const FewRowsArgs& args, Stream stream);
 
+/// Rows [first, first + rows) of a step that have one adapter; in device memory.
+struct AdapterTile {
+  int32_t first = 0;
+  int32_t rows = 0;      // up to kAdapterTileRows; 0: a tile of nobody
+  int32_t slot = 0;      // where its numbers lie
+  int32_t rank = 0;      // up to kAdapterRowsRankMax
+  uint32_t targets = 0;  // bits of the parts that it adds to
+  float scaling = 0;
+};
+inline constexpr int64_t kAdapterTileRows = 8;
+inline constexpr int32_t kAdapterRowsRankMax = 64;
+
+/// Columns of a matrix that have an A [rank, terms] and a B [columns, rank] of their own. Both are
+/// dense, and begin `a * rank` and `b * rank` elements behind the beginning of a slot.
+struct AdapterPart {
+  int64_t column = 0;  // the first
+  int64_t columns = 0;
+  int64_t a = 0;  // multiples of 8, as b
+  int64_t b = 0;
+  uint32_t target = 1;  // its bit
+};
+inline constexpr int32_t kAdapterPartsMax = 3;
+
+/// y += scaling * (x A') B' of each part that a row's adapter has, beside the product of a linear.
+/// A row's result depends on that row and its adapter alone, and not on its place in a tile. What
+/// no tile has stays as it is. Contents of tiles are not checked; their rows must differ.
+struct AddAdaptersArgs {
+  int64_t terms = 0;    // a multiple of 8; x and slots at addresses of 16 bytes
+  int64_t columns = 0;  // of y
+  Type type = Type::kFloat32;
+  int64_t num_tiles = 0;
+  const AdapterTile* tiles = nullptr;  // [num_tiles]
+  int32_t num_parts = 0;               // up to kAdapterPartsMax
+  AdapterPart parts[kAdapterPartsMax] = {};
+  const void* slots = nullptr;  // [any, slot_stride]
+  int64_t slot_stride = 0;      // elements, a multiple of 8
+  const void* x = nullptr;      // [rows, terms]
+  void* y = nullptr;            // [rows, columns]
+};
+Outcome add_adapters(const AddAdaptersArgs& args, Stream stream);
+
 /// y[i] = scale[i] * x[sources[i]]: rows for the experts, and the lookup of an embedding. A
 /// negative source s gives a row of zeros; where there are `others`, the source is others[-1 - s].
 struct GatherRowsArgs {

@@ -280,9 +280,6 @@ TEST(CudaEngineRefuses, WhatItCannotDoByName) {
   options.numerics = "invariant";
   EXPECT_THAT(refusal(options, folder), HasSubstr("say numerics = \"fast\""));
   options = options_on("cuda:0");
-  options.adapter_slots = 1;
-  EXPECT_THAT(refusal(options, folder), HasSubstr("adapter_slots is 1"));
-  options = options_on("cuda:0");
   options.kv_blocks = 100'000'000;
   EXPECT_THAT(refusal(options, folder), HasSubstr("GB free"));
   options = options_on("cuda:99");

@@ -54,21 +54,25 @@ cuda::PagedCache CardCache::paged(size_t layer, int32_t size, int32_t head_dim) 
 }
 
 CardDecoder::CardDecoder(const ModelConfig& config, const CardWeights& weights,
-                         const CardStream& stream, int64_t rows_max, int64_t samples_max,
-                         int64_t positions_max)
+                         const CardAdapters* adapters, const CardStream& stream, int64_t rows_max,
+                         int64_t samples_max, int64_t positions_max)
     : config_(config),
+      adapters_(adapters),
       stream_(stream),
       type_(weights.type()),
       embedding_(weights.data("embedding")),
       final_norm_(weights.data("final_norm")),
       head_(weights.linear(config.is_tied ? "embedding" : "head")) {
+  const auto linear_of = [&](const std::string& name) -> Linear {
+    return {weights.linear(name), adapters == nullptr ? nullptr : adapters->find(name)};
+  };
   for (int32_t i = 0; i < config.num_layers(); ++i) {
     const std::string attention = fmt::format("layers.{}.attention.", i);
     const std::string mlp = fmt::format("layers.{}.mlp.", i);
     layers_.push_back({weights.data(attention + "norm"), weights.data(mlp + "norm"),
                        weights.data(attention + "q_norm"), weights.data(attention + "k_norm"),
-                       weights.linear(attention + "qkv"), weights.linear(attention + "out"),
-                       weights.linear(mlp + "gate_up"), weights.linear(mlp + "down")});
+                       linear_of(attention + "qkv"), linear_of(attention + "out"),
+                       linear_of(mlp + "gate_up"), linear_of(mlp + "down")});
   }
   const auto rows = [&](int64_t count, int64_t width) {
     return at::empty({count, width}, at::TensorOptions(stream.device()).dtype(type_));
@@ -182,6 +186,13 @@ cuda::PagedRotaryArgs CardDecoder::turn(const CardRows& rows, const CardCache& c
           .cache = cache.paged(layer, 1, config_.attention.head_dim)};
 }
 
+Status CardDecoder::linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                           const at::Tensor& y) const {
+  RETURN_IF_ERROR(product(rows.count, x, linear.base, y));
+  if (linear.adapters == nullptr || !rows.adapters.are_there()) return ok();
+  return adapters_->add(*linear.adapters, rows.adapters, x, y);
+}
+
 Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const Attend& attend,
                             const Watch& watch) {
   RETURN_IF_ERROR(launched(cuda::gather_rows({.rows = rows.count,
@@ -196,14 +207,14 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     RETURN_IF_ERROR(norm(rows.count, x_, layer.attention_norm, i > 0, addend_, normed_));
-    RETURN_IF_ERROR(product(rows.count, normed_, layer.qkv, qkv_));
+    RETURN_IF_ERROR(linear(rows, normed_, layer.qkv, qkv_));
     if (!rows.are_turned_by_attend)
       RETURN_IF_ERROR(launched(cuda::rotary(turn(rows, cache, i), stream_.raw()), "rotary"));
     RETURN_IF_ERROR(attend(i));
-    RETURN_IF_ERROR(product(rows.count, attended_, layer.out, addend_));
+    RETURN_IF_ERROR(linear(rows, attended_, layer.out, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 0));
     RETURN_IF_ERROR(norm(rows.count, x_, layer.mlp_norm, true, addend_, normed_));
-    RETURN_IF_ERROR(product(rows.count, normed_, layer.gate_up, gate_up_));
+    RETURN_IF_ERROR(linear(rows, normed_, layer.gate_up, gate_up_));
     RETURN_IF_ERROR(launched(cuda::swiglu({.rows = rows.count,
                                            .width = config_.mlp.width,
                                            .type = type(),
@@ -211,7 +222,7 @@ Status CardDecoder::forward(const CardRows& rows, const CardCache& cache, const 
                                            .activated = activated_.mutable_data_ptr()},
                                           stream_.raw()),
                              "swiglu"));
-    RETURN_IF_ERROR(product(rows.count, activated_, layer.down, addend_));
+    RETURN_IF_ERROR(linear(rows, activated_, layer.down, addend_));
     if (watch) RETURN_IF_ERROR(watch(i, 1));
   }
   return ok();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/models/config.h"
+#include "kernels/torch/cuda/card_adapters.h"
 #include "kernels/torch/cuda/weights.h"
 
 namespace primerl {
@@ -28,6 +29,7 @@ struct CardRows {
   const int32_t* positions = nullptr;  // [count]
   const int32_t* slots = nullptr;      // [count] rows of the cache; negative: none
   const int32_t* drawn = nullptr;      // by place; null: all tokens are known
+  CardAdapterRows adapters = {};
   bool are_turned_by_attend = false;   // which also writes keys and values; slots are not read
 };
 
@@ -48,10 +50,11 @@ class CardDecoder {
   /// After a stage of a layer; for who looks for a broken number.
   using Watch = std::function<Status(size_t layer, size_t stage)>;
 
-  /// All outlive it. `rows_max` of a pass, of which `samples_max` are drawn from at a time;
-  /// positions are less than `positions_max`.
-  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardStream& stream,
-              int64_t rows_max, int64_t samples_max, int64_t positions_max);
+  /// All outlive it; without `adapters` no row has one. `rows_max` of a pass, of which
+  /// `samples_max` are drawn from at a time; positions are less than `positions_max`.
+  CardDecoder(const ModelConfig& config, const CardWeights& weights, const CardAdapters* adapters,
+              const CardStream& stream, int64_t rows_max, int64_t samples_max,
+              int64_t positions_max);
 
   cuda::Type type() const;
   int64_t samples_max() const { return logits_.size(0); }
@@ -76,12 +79,16 @@ class CardDecoder {
                              int64_t samples_max, int64_t positions_max);
 
  private:
+  struct Linear {
+    CardLinear base;
+    const CardAdapters::Linear* adapters = nullptr;  // null: nothing can be added to it
+  };
   struct Layer {
     const void* attention_norm = nullptr;
     const void* mlp_norm = nullptr;
     const void* q_norm = nullptr;
     const void* k_norm = nullptr;
-    CardLinear qkv, out, gate_up, down;
+    Linear qkv, out, gate_up, down;
   };
 
   Status norm(int64_t rows, at::Tensor& stream, const void* weight, bool has_delta,
@@ -89,9 +96,13 @@ class CardDecoder {
   /// y = x * weight' + bias; y is of the type of x, or fp32.
   Status product(int64_t rows, const at::Tensor& x, const CardLinear& weight,
                  const at::Tensor& y) const;
+  /// The same of all rows of a pass, and what adapters add to it.
+  Status linear(const CardRows& rows, const at::Tensor& x, const Linear& linear,
+                const at::Tensor& y) const;
   void make_angles(int64_t positions_max);
 
   const ModelConfig& config_;
+  const CardAdapters* const adapters_;  // or null
   const CardStream& stream_;
   const at::ScalarType type_;
   std::vector<Layer> layers_;

@@ -68,11 +68,16 @@ CudaEngine::CudaEngine(const EngineOptions& options, const ModelConfig& config,
       has_decode_attention_(has_decode_attention(config_.attention, options.block_size)),
       stream_(stream),
       weights_(table_, type_on_card(options), stream_, has_second_set),
-      decoder_(config_, weights_, stream_,
+      adapters_(options.adapter_slots == 0
+                    ? nullptr
+                    : std::make_unique<CardAdapters>(table_, options, type_on_card(options),
+                                                     stream_)),
+      decoder_(config_, weights_, adapters_.get(), stream_,
                std::max(options.max_batched_tokens, options.max_running), options.max_running,
                options.max_sequence_tokens),
       attention_(config_.attention, stream_),
       memory_(options.max_running, blocks_of_row(options), config_.vocab_size, stream_),
+      known_(table_, options),
       scheduler_(limits_on_card(options, config_, std::move(tokenizer))) {
   const AttentionSpec& spec = config_.attention;
   const std::vector<int64_t> shape = {config_.num_layers(),
@@ -93,38 +98,27 @@ Status CudaEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_.load(tensors);
 }
 
-/// It has memory for one set of whole weights.
-Status CudaEngine::check_key(WeightsKey key) const {
-  if (!key.is_whole())
-    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
-        .note("engines on the CPU take adapters; those on a CUDA device do not yet");
-  const auto& held = scheduler_.versions().list();
-  if (held.empty() || held.front().key == key) return ok();
-  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
-               held.front().key, key)
-      .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own");
-}
-
 Status CudaEngine::submit(SequenceRequest request) {
-  RETURN_IF_ERROR(check_key(request.key()));
-  return scheduler_.submit(std::move(request));
+  RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
+  ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
+  return scheduler_.submit(std::move(request), adapter);
 }
 
 /// What is not to be applied is not prepared either.
 bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (!check_key(snapshot->key).ok()) return true;
+  if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
-  return weights_.prepare(snapshot);
+  const CardStream::Use use(stream_);
+  return known_.are_there() ? prepare_adapter(snapshot) : weights_.prepare(snapshot);
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
-  RETURN_IF_ERROR(check_key(snapshot.key));
+  RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   settle();
   RETURN_IF_ERROR(at_boundary("new weights", [&] {
     const CardStream::Use use(stream_);
-    return weights_.apply(snapshot);
+    return known_.are_there() ? apply_adapter(snapshot) : weights_.apply(snapshot);
   }));
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -132,6 +126,7 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest CudaEngine::manifest() const {
   WeightManifest manifest;
+  if (known_.are_there()) return manifest;  // each may have a rank and targets of its own
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;
@@ -144,11 +139,19 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      weights_.has_second_set() ? "" : ", no room for a second set of weights");
+      known_.are_there() || weights_.has_second_set() ? ""
+                                                      : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
-  if (!is_under_way_) begin_step();
+  const auto load = [this](bool waits) {
+    return at_boundary("bringing an adapter into a slot", [&] {
+      const CardStream::Use use(stream_);
+      return load_adapter(waits);
+    });
+  };
+  if (known_.are_there()) RETURN_IF_ERROR(load(false));
+  if (!is_under_way_ && !begin_step()) return known_.are_there() ? load(true) : ok();
   if (!is_under_way_) return ok();
   const bool has_next = can_go_ahead() && scheduler_.plan_ahead(next_.plan);
   const Status outcome =
@@ -161,8 +164,8 @@ Status CudaEngine::step() {
   return ok();
 }
 
-void CudaEngine::begin_step() {
-  if (!scheduler_.plan(step_.plan)) return;
+bool CudaEngine::begin_step() {
+  if (!scheduler_.plan(step_.plan)) return false;
   const bool is_decode = is_decode_step(step_.plan);
   const Status computed = at_boundary("engine step", [&] {
     const CardStream::Use use(stream_);
@@ -171,6 +174,7 @@ void CudaEngine::begin_step() {
   });
   is_under_way_ = is_decode && computed.ok();
   if (!is_under_way_) finish(step_.plan, computed);
+  return true;
 }
 
 void CudaEngine::settle() {
@@ -222,6 +226,17 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
           workspace_.mutable_data_ptr<float>()};
 }
 
+/// Those of a step whose rows are padded to `rows`: none at all, or as many tiles as there may be.
+CardAdapterRows CudaEngine::decode_adapters(const RowBatch& batch, int64_t rows) {
+  if (adapters_ == nullptr) return {};
+  adapters_->begin_step(batch, false);
+  if (adapters_->tiles().empty()) return {};
+  const int64_t num_tiles = adapters_->num_tiles(rows);
+  cuda::AdapterTile* end = std::ranges::copy(adapters_->tiles(), memory_.host().tiles).out;
+  std::fill(end, memory_.host().tiles + num_tiles, cuda::AdapterTile{});
+  return {memory_.device().tiles, num_tiles, {}};
+}
+
 /// A decode step.
 Status CudaEngine::launch(Step& step) {
   const CardStream::Use use(stream_);
@@ -242,9 +257,11 @@ Status CudaEngine::launch(Step& step) {
     keys_max = std::max<int64_t>(keys_max, span.num_keys());
   }
   for (int64_t row = count; row < padded; ++row) memory_.clear(row);
+  const CardAdapterRows adapters = decode_adapters(plan.rows, padded);
   RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded, arrays.tokens, arrays.positions, arrays.slots, memory_.drawn(), true};
+  const CardRows rows{padded,          arrays.tokens, arrays.positions, arrays.slots,
+                      memory_.drawn(), adapters,      true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
     return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
@@ -255,7 +272,8 @@ Status CudaEngine::launch(Step& step) {
     RETURN_IF_ERROR(decoder_.head(padded, nullptr));
     return memory_.draw(padded, decoder_.logits(), step.has_kept);
   };
-  RETURN_IF_ERROR(graphs_.run({padded, decoded.num_splits, step.has_kept}, launch_all));
+  const DecodeGraphs::Kind kind{padded, decoded.num_splits, step.has_kept, adapters.are_there()};
+  RETURN_IF_ERROR(graphs_.run(kind, launch_all));
   return memory_.download(count, step.has_kept);
 }
 
@@ -284,7 +302,14 @@ Status CudaEngine::mixed_step() {
   all.insert(all.end(), batch.cache_rows.begin(), batch.cache_rows.end());
   const at::Tensor uploaded = stream_.ints(all);
   const auto* first = uploaded.const_data_ptr<int32_t>();
-  const CardRows rows{count, first, first + count, first + 2 * count};
+  CardRows rows{count, first, first + count, first + 2 * count};
+  at::Tensor tiles;
+  if (adapters_ != nullptr) {
+    adapters_->begin_step(batch, true);
+    tiles = stream_.values(std::span(adapters_->tiles()));
+    rows.adapters = {static_cast<const cuda::AdapterTile*>(tiles.const_data_ptr()),
+                     std::ssize(adapters_->tiles()), adapters_->runs()};
+  }
 
   const size_t num_decoded = num_decoded_spans();
   int64_t keys_max = 0;
@@ -418,7 +443,10 @@ double bytes_on_card(const EngineOptions& options, const ModelConfig& config) {
   const double rows = CardDecoder::bytes_needed(
       config, size, std::max(options.max_batched_tokens, options.max_running), options.max_running,
       options.max_sequence_tokens);
-  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows +
+  const double slots = options.adapter_slots == 0
+                           ? 0
+                           : CardAdapters::bytes_needed(TensorTable(config), options, size);
+  return weight_bytes(options, config) + cache * static_cast<double>(size) + rows + slots +
          WeightUpload::bytes_needed() + kReserveBytes;
 }
 
@@ -430,9 +458,7 @@ Status check_cuda_engine(const EngineOptions& options, const ModelConfig& config
                  options.device)
         .note("products there are not equal to the bit to a learner's; say numerics = \"fast\"");
   if (options.adapter_slots > 0)
-    return error(Code::kUnavailable, "adapter_slots is {}: engines on a CUDA device have none yet",
-                 options.adapter_slots)
-        .note("place the engine on \"cpu\", or train whole weights");
+    RETURN_IF_ERROR(CardAdapters::check(TensorTable(config), options));
   RETURN_IF_ERROR(check_cache_rows(options));
   const double needed = bytes_on_card(options, config);
   if (needed <= card.free_bytes) return ok();
@@ -457,6 +483,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(const EngineOptions& options,
     const CardStream stream(card_index(options.device));
     const CardStream::Use use(stream);
     const bool has_second_set =
+        options.adapter_slots == 0 &&
         bytes_on_card(options, config) + weight_bytes(options, config) <= card.free_bytes;
     auto engine = std::make_unique<CudaEngine>(options, config, stream, card, has_second_set,
                                                std::move(tokenizer));

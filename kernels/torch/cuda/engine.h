@@ -12,9 +12,12 @@
 /// needs the tokens first is planned when the step under way is done: steps with prompts, or with
 /// rows that the host draws. apply() waits for it, and its tokens are of the older version.
 ///
-/// Its weights are the whole ones of one tenant: adapters are refused. What the device's sampler
-/// has not (penalties, biases, the likeliest tokens) is drawn on the host from that row's logits,
-/// by the CPU's sampler. Weights, KV cache and rows are allocated when it is made. One thread.
+/// Its weights are the whole ones of one tenant, or, with `adapter_slots`, the folder's, and each
+/// key that is applied has an adapter on them (known_adapters.h). New versions, and adapters that
+/// prompts wait for, come to the device while steps go on (card_adapters.h). What the device's
+/// sampler has not (penalties, biases, the likeliest tokens) is drawn on the host from that row's
+/// logits, by the CPU's sampler. Weights, slots, KV cache and rows are allocated when it is made.
+/// One thread.
 #pragma once
 
 #include <filesystem>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/known_adapters.h"
 #include "kernels/torch/cuda/attention.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decode_graphs.h"
@@ -54,7 +58,7 @@ class CudaEngine final : public Engine {
   std::vector<FinishEvent> take_finished() override { return scheduler_.take_finished(); }
   bool prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) override;
   Result<uint64_t> apply(const WeightSnapshot& snapshot) override;
-  /// As a TorchLearner publishes them, in fp32.
+  /// As a TorchLearner publishes them, in fp32. Empty where adapters are applied.
   WeightManifest manifest() const override;
   EngineState state() const override { return scheduler_.state(); }
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
@@ -67,11 +71,18 @@ class CudaEngine final : public Engine {
     bool has_kept = false;
   };
 
-  Status check_key(WeightsKey key) const;
-  /// Plans and launches a step where none is under way; one with prompts is finished, too.
-  void begin_step();
+  bool prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot);
+  Status apply_adapter(const WeightSnapshot& snapshot);
+  /// Brings the adapter that prompts wait for into its slot: steps go on meanwhile, unless it
+  /// `waits` until that is done.
+  Status load_adapter(bool waits);
+  Status end_load();
+  /// Plans and launches a step where none is under way; one with prompts is finished, too. False:
+  /// there is nothing to do.
+  bool begin_step();
   bool is_decode_step(const StepPlan& plan) const;
   bool can_go_ahead() const;
+  CardAdapterRows decode_adapters(const RowBatch& batch, int64_t rows);
   Status launch(Step& step);
   Status take(const Step& step);
   void finish(const StepPlan& plan, const Status& computed);
@@ -100,12 +111,16 @@ class CudaEngine final : public Engine {
   // The device. The stream is first, as all below work on it.
   CardStream stream_;
   CardWeights weights_;
+  std::unique_ptr<CardAdapters> adapters_;  // null: whole weights change
   CardDecoder decoder_;
   CardAttention attention_;
   CardCache cache_;
   StepMemory memory_;
   DecodeGraphs graphs_;
   at::Tensor workspace_;  // of decode attention
+  // Whose adapters there are.
+  KnownAdapters known_;
+  bool is_loading_ = false;  // the adapter that is coming into a slot is on its way to the device
   // The step.
   BatchScheduler scheduler_;
   Step step_;  // the one that is taken next

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
@@ -32,22 +33,26 @@ int64_t key_columns(const ModelConfig& config) {
 
 }  // namespace
 
-CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardTrained& weights,
+CardTrainingPass::CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+                                   at::ScalarType type, LearnerAdapters* adapters,
                                    const CardStream& stream, Recompute recompute,
                                    bool is_repeatable)
     : config_(config),
       stream_(stream),
-      type_(weights.type()),
+      type_(type),
       recompute_(recompute),
+      adapters_(adapters),
       attention_(config.attention, stream, is_repeatable),
-      embedding_(weights.parameter("embedding")),
-      final_norm_(weights.parameter("final_norm")) {
+      embedding_(parameters("embedding")),
+      final_norm_(parameters("final_norm")),
+      unread_(at::zeros({std::max(config.hidden_size, config.attention.head_dim)},
+                        at::TensorOptions(stream.device()).dtype(at::kFloat))) {
   for (int32_t i = 0; i < config.num_layers(); ++i) {
     const auto of_attention = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.attention.{}", i, name));
+      return parameters(fmt::format("layers.{}.attention.{}", i, name));
     };
     const auto of_mlp = [&](std::string_view name) {
-      return weights.parameter(fmt::format("layers.{}.mlp.{}", i, name));
+      return parameters(fmt::format("layers.{}.mlp.{}", i, name));
     };
     layers_.push_back({.attention_norm = of_attention("norm"),
                        .mlp_norm = of_mlp("norm"),
@@ -70,14 +75,14 @@ double CardTrainingPass::bytes_needed(const ModelConfig& config, at::ScalarType 
   const auto q = static_cast<double>(query_columns(config));
   const auto kv = static_cast<double>(key_columns(config));
   const double of_layer = 3 * hidden + 3 * q + 3 * kv + 3 * width;  // Rows
-  // Slopes of a stage: those of attention, whose library holds its own beside ours.
-  const double slopes = std::max(3 * hidden + 4 * width, 3 * hidden + 5 * q + 7 * kv);
-  double numbers = (layers + 4) * hidden + slopes;
+  // Slopes of a stage: those of attention, whose library holds its own beside ours. The gradient
+  // of the rows before the head, in fp32, is gone by then.
+  const double slopes = std::max({width, 6 * q + 4 * kv, 2 * hidden});
+  double numbers = (layers + 3) * hidden + slopes;
   numbers += of_layer * (recompute == Recompute::kNone ? layers : 1.0);
   if (recompute == Recompute::kAttention) numbers += layers * q;
   const double size = type == at::kFloat ? 4 : 2;
-  // The gradient of the rows before the head is fp32.
-  return static_cast<double>(rows) * (numbers * size + 4 * hidden);
+  return static_cast<double>(rows) * numbers * size;
 }
 
 void CardTrainingPass::release() {
@@ -89,6 +94,11 @@ void CardTrainingPass::release() {
 
 at::Tensor CardTrainingPass::block(int64_t width) const {
   return at::empty({capacity_, width}, at::TensorOptions(stream_.device()).dtype(type_));
+}
+
+at::Tensor CardTrainingPass::in_place_of(const at::Tensor& rows, int64_t width) const {
+  if (rows.size(1) < width) return block(width);
+  return rows.view({-1}).narrow(0, 0, capacity_ * width).view({capacity_, width});
 }
 
 at::Tensor CardTrainingPass::floats() const {
@@ -196,6 +206,7 @@ Status CardTrainingPass::begin(const RowBatch& batch) {
   tokens_ = stream_.ints(batch.tokens);
   positions_ = stream_.ints(batch.positions);
   attention_.begin(batch, type_);
+  if (adapters_ != nullptr) RETURN_IF_ERROR(adapters_->begin(batch));
   return launched(cuda::gather_rows({.rows = num_rows_,
                                      .width = config_.hidden_size,
                                      .type = type(),
@@ -240,7 +251,7 @@ Status CardTrainingPass::norm_backward(const at::Tensor& dy, const at::Tensor& x
                                            .inverse_rms = inverse_rms.const_data_ptr<float>(),
                                            .dsum = adds ? slope.const_data_ptr() : nullptr,
                                            .dx = slope.mutable_data_ptr(),
-                                           .dweight = weight.slope(),
+                                           .dweight = slope_of(weight),
                                            .workspace = workspace_.mutable_data_ptr<float>()},
                                           stream_.raw()),
                   "rms_norm_backward");
@@ -253,6 +264,7 @@ void CardTrainingPass::product(const at::Tensor& x, const CardParameter& weight,
     at::addmm_out(to, bias.weight, some(x), weight.weight.t());
   else
     at::mm_out(to, some(x), weight.weight.t());
+  if (weight.adapters != nullptr) adapters_->forward(*weight.adapters, some(x), to);
 }
 
 /// The products of bf16 add to the fp32 gradients themselves.
@@ -261,15 +273,20 @@ void CardTrainingPass::product_backward(const at::Tensor& x, const at::Tensor& d
                                         const at::Tensor& dx) const {
   const at::Tensor slope = some(dy);
   at::Tensor gradient = weight.gradient, to = some(dx);
-  if (type_ == at::kFloat)
+  if (gradient.defined() && type_ == at::kFloat)
     at::addmm_out(gradient, gradient, slope.t(), some(x));
-  else
+  else if (gradient.defined())
     at::addmm_out(gradient, gradient, slope.t(), some(x), at::kFloat);
   if (bias.gradient.defined()) {
     at::Tensor of_bias = bias.gradient;
     of_bias.add_(at::sum(slope, {0}, false, at::kFloat));
   }
   at::mm_out(to, slope, weight.weight);
+  if (weight.adapters != nullptr) adapters_->backward(*weight.adapters, some(x), slope, to);
+}
+
+float* CardTrainingPass::slope_of(const CardParameter& weight) const {
+  return weight.gradient.defined() ? weight.slope() : unread_.mutable_data_ptr<float>();
 }
 
 Status CardTrainingPass::rotate(const Layer& layer, const Rows& rows) const {
@@ -360,6 +377,7 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
   RETURN_IF_ERROR(
       norm(rows_.back().rows.between, addend_, final_norm_, last_, normed_, last_inverse_rms_));
   show("final_norm.output", normed_);
+  if (!embedding_.gradient.defined()) return some(normed_);
   // While the device computes.
   const GroupedPlaces grouped = group_places(batch.tokens);
   num_ids_ = grouped.num_ids;
@@ -371,7 +389,7 @@ Result<at::Tensor> CardTrainingPass::forward(const RowBatch& batch) {
 Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
-  const at::Tensor dactivated = block(config_.mlp.width), dnormed = block(config_.hidden_size);
+  const at::Tensor dactivated = block(config_.mlp.width);
   product_backward(rows.activated, slope, weights.down, weights.down_bias, dactivated);
   const at::Tensor& dgate_up = rows.gate_up;
   RETURN_IF_ERROR(launched(cuda::swiglu_backward({.rows = num_rows_,
@@ -382,20 +400,21 @@ Status CardTrainingPass::mlp_backward(size_t index, const at::Tensor& slope) con
                                                   .dgate_up = dgate_up.mutable_data_ptr()},
                                                  stream_.raw()),
                            "swiglu_backward"));
-  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, dnormed);
-  return norm_backward(dnormed, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
+  product_backward(rows.mlp_normed, dgate_up, weights.gate_up, weights.gate_up_bias, addend_);
+  return norm_backward(addend_, rows.between, weights.mlp_norm, rows.mlp_inverse_rms, slope, true);
 }
 
 Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slope) const {
   const Rows& rows = rows_[index].rows;
   const Layer& weights = layers_[index];
   const int64_t q = query_columns(config_), kv = key_columns(config_);
-  const at::Tensor dattended = block(q);
+  // The rows of the mlp are not needed any more.
+  const at::Tensor dattended = in_place_of(rows.activated, q);
   product_backward(rows.attended, slope, weights.out, weights.out_bias, dattended);
-  const at::Tensor dq = block(q), dkeys = block(kv), dvalues = block(kv);
-  RETURN_IF_ERROR(attention_.backward(attention_rows(rows), some(rows.attended), rows_[index].kept,
-                                      some(dattended), {some(dq), some(dkeys), some(dvalues)}));
-  const at::Tensor dqkv = block(q + 2 * kv), dnormed = block(config_.hidden_size);
+  ASSIGN_OR_RETURN(const AttentionRows slopes,
+                   attention_.backward(attention_rows(rows), some(rows.attended),
+                                       rows_[index].kept, some(dattended)));
+  const at::Tensor dqkv = in_place_of(rows.gate_up, q + 2 * kv);
   RETURN_IF_ERROR(
       launched(cuda::rotary_backward({.rows = num_rows_,
                                       .heads = heads_of_layer(config_),
@@ -408,23 +427,23 @@ Status CardTrainingPass::attention_backward(size_t index, const at::Tensor& slop
                                       .positions = positions_.const_data_ptr<int32_t>(),
                                       .cosine = cosine_.const_data_ptr<float>(),
                                       .sine = sine_.const_data_ptr<float>(),
-                                      .dq = dq.const_data_ptr(),
-                                      .dkeys = dkeys.const_data_ptr(),
-                                      .dvalues = dvalues.const_data_ptr(),
+                                      .dq = slopes.queries.const_data_ptr(),
+                                      .dkeys = slopes.keys.const_data_ptr(),
+                                      .dvalues = slopes.values.const_data_ptr(),
                                       .dqkv = dqkv.mutable_data_ptr(),
-                                      .dq_weight = weights.q_norm.slope(),
-                                      .dk_weight = weights.k_norm.slope(),
+                                      .dq_weight = slope_of(weights.q_norm),
+                                      .dk_weight = slope_of(weights.k_norm),
                                       .workspace = workspace_.mutable_data_ptr<float>()},
                                      stream_.raw()),
                "rotary_backward"));
-  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, dnormed);
-  return norm_backward(dnormed, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
+  product_backward(rows.normed, dqkv, weights.qkv, weights.qkv_bias, addend_);
+  return norm_backward(addend_, rows_[index].input, weights.attention_norm, rows.inverse_rms, slope,
                        true);
 }
 
-Status CardTrainingPass::backward(const at::Tensor& dnormed) {
-  const at::Tensor slope = block(config_.hidden_size);
-  RETURN_IF_ERROR(norm_backward(dnormed, last_, final_norm_, last_inverse_rms_, slope, false));
+Status CardTrainingPass::backward() {
+  const at::Tensor& slope = normed_;  // of the residual stream, layer by layer
+  RETURN_IF_ERROR(norm_backward(slope, last_, final_norm_, last_inverse_rms_, slope, false));
   const Run run = recompute_ == Recompute::kFull ? Run::kAgain : Run::kAgainWithoutAttention;
   for (size_t i = layers_.size(); i-- > 0;) {
     if (recompute_ != Recompute::kNone) {
@@ -435,6 +454,7 @@ Status CardTrainingPass::backward(const at::Tensor& dnormed) {
     RETURN_IF_ERROR(attention_backward(i, slope));
     rows_[i].kept.clear();
   }
+  if (!embedding_.gradient.defined()) return ok();
   const auto* ids = tokens_by_id_.const_data_ptr<int32_t>();
   return launched(cuda::embedding_backward({.num_ids = num_ids_,
                                             .width = config_.hidden_size,

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/torch/cuda/learner_adapters.h"
 #include "kernels/torch/cuda/learner_attention.h"
 #include "kernels/torch/cuda/learner_weights.h"
 #include "kernels/torch/training/training_pass.h"
@@ -21,8 +22,10 @@ namespace primerl {
 
 class CardTrainingPass {
  public:
-  /// All outlive it.
-  CardTrainingPass(const ModelConfig& config, const CardTrained& weights, const CardStream& stream,
+  /// All outlive it but `parameters`, which are of `type`. `adapters`: null, or those that are put
+  /// on weights which are frozen then.
+  CardTrainingPass(const ModelConfig& config, const CardParameters& parameters,
+                   at::ScalarType type, LearnerAdapters* adapters, const CardStream& stream,
                    Recompute recompute, bool is_repeatable);
 
   /// Bytes of `rows` rows, slopes and what attention allocates.
@@ -34,9 +37,9 @@ class CardTrainingPass {
 
   /// Runs the layers and the final norm; the result [rows, hidden] is valid until the next call.
   Result<at::Tensor> forward(const RowBatch& batch);
-  /// Adds the gradients of the batch of the last forward(). `dnormed` [rows, hidden] is the
-  /// gradient of its result, of its type.
-  Status backward(const at::Tensor& dnormed);
+  /// Adds the gradients of the batch of the last forward(), in whose result the caller has put the
+  /// gradient of that result.
+  Status backward();
 
   /// Bytes that nobody needs from forward() until backward(); undefined: there are none.
   at::Tensor scratch() const { return shared_; }
@@ -64,6 +67,8 @@ class CardTrainingPass {
   void grow(int64_t rows);
   at::Tensor block(int64_t width) const;
   at::Tensor floats() const;
+  /// [capacity, width] in the memory of `rows`, which nobody needs any more, or in its own.
+  at::Tensor in_place_of(const at::Tensor& rows, int64_t width) const;
   /// Rows in memory of their own, or one after the other in `bytes`, without what attention gives.
   Rows make_rows() const;
   Rows make_rows_in(const at::Tensor& bytes) const;
@@ -85,7 +90,7 @@ class CardTrainingPass {
                        const at::Tensor& inverse_rms, const at::Tensor& slope, bool adds) const;
   void product(const at::Tensor& x, const CardParameter& weight, const CardParameter& bias,
                const at::Tensor& y) const;
-  /// dx = dy * weight; adds the gradients of weight and bias.
+  /// dx = dy * weight; adds the gradients of weight and bias, where they are not frozen.
   void product_backward(const at::Tensor& x, const at::Tensor& dy, const CardParameter& weight,
                         const CardParameter& bias, const at::Tensor& dx) const;
   Status rotate(const Layer& layer, const Rows& rows) const;
@@ -96,11 +101,14 @@ class CardTrainingPass {
   Status mlp_backward(size_t index, const at::Tensor& slope) const;
   Status attention_backward(size_t index, const at::Tensor& slope) const;
   void show(const std::string& name, const at::Tensor& rows) const;
+  /// Where the gradient of a norm is added.
+  float* slope_of(const CardParameter& weight) const;
 
   const ModelConfig& config_;
   const CardStream& stream_;
   const at::ScalarType type_;
   const Recompute recompute_;
+  LearnerAdapters* const adapters_;
   TrainingAttention attention_;
   CardParameter embedding_, final_norm_;
   std::vector<Layer> layers_;
@@ -110,9 +118,10 @@ class CardTrainingPass {
   int64_t capacity_ = 0;
   std::vector<LayerRows> rows_;
   at::Tensor shared_;  // [bytes] of rows that are computed again
-  at::Tensor addend_;  // what the last stage adds
+  at::Tensor addend_;  // what the last stage adds; in backward the slope of a stage's norm
   at::Tensor last_, last_inverse_rms_, normed_;
   at::Tensor workspace_;  // of sums over rows
+  at::Tensor unread_;     // [width of a norm] gradients of frozen norms, which nobody reads
   // Of the batch.
   int64_t num_rows_ = 0;
   at::Tensor tokens_, positions_;

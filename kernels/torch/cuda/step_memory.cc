@@ -10,8 +10,8 @@ namespace primerl {
 namespace {
 
 constexpr int64_t kIntArrays = 7;  // of StepArrays
-constexpr int64_t kBytesOfRow =
-    sizeof(cuda::SamplingRow) + kIntArrays * static_cast<int64_t>(sizeof(int32_t));
+constexpr int64_t kBytesOfRow = sizeof(cuda::SamplingRow) + sizeof(cuda::AdapterTile) +
+                                kIntArrays * static_cast<int64_t>(sizeof(int32_t));
 
 StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
   auto* begin = static_cast<std::byte*>(bytes.mutable_data_ptr());
@@ -23,6 +23,7 @@ StepArrays arrays_of(at::Tensor& bytes, int64_t rows) {
     *array = next;
     next += rows;
   }
+  arrays.tiles = reinterpret_cast<cuda::AdapterTile*>(next);
   return arrays;
 }
 

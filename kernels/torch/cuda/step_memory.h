@@ -31,6 +31,7 @@ struct StepArrays {
   int32_t* lengths = nullptr;  // keys, the row's own among them
   int32_t* picked = nullptr;   // rows that are sampled
   int32_t* labels = nullptr;   // tokens that are scored
+  cuda::AdapterTile* tiles = nullptr;
 };
 
 class StepMemory {

@@ -22,6 +22,11 @@ at::Tensor CardStream::ints(const std::vector<int32_t>& values) const {
   return at::from_blob(data, {std::ssize(values)}, at::kInt).to(device());
 }
 
+at::Tensor CardStream::bytes(std::span<const std::byte> bytes) const {
+  auto* data = const_cast<std::byte*>(bytes.data());  // only read
+  return at::from_blob(data, {std::ssize(bytes)}, at::kByte).to(device());
+}
+
 Status CardStream::copy(void* to, const void* from, size_t bytes) const {
   return done(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, raw()), "a copy to the device");
 }

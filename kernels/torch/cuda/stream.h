@@ -11,6 +11,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -50,6 +51,12 @@ class CardStream {
 
   /// A copy of `values` on the device; has read them when it returns.
   at::Tensor ints(const std::vector<int32_t>& values) const;
+  /// The bytes of `values`, likewise.
+  template <class T>
+  at::Tensor values(std::span<const T> values) const {
+    return bytes(std::as_bytes(values));
+  }
+  at::Tensor bytes(std::span<const std::byte> bytes) const;
   /// Bytes to the device, or from it; the host's memory is pinned and stays until wait().
   Status copy(void* to, const void* from, size_t bytes) const;
   /// `rows` rows of `width` bytes, `stride` apart in both.

@@ -35,16 +35,6 @@ double cache_bytes(const EngineOptions& options, const ModelConfig& config) {
          options.block_size * config.attention.num_kv_heads * config.attention.head_dim;
 }
 
-/// Bytes of a channel are not kept: it has room for few versions.
-std::vector<WeightTensor> copied(const std::vector<WeightTensor>& tensors) {
-  std::vector<WeightTensor> copies = tensors;
-  for (WeightTensor& copy : copies) {
-    const auto bytes = copy.bytes.bytes();
-    copy.bytes = Blob(std::vector<std::byte>(bytes.begin(), bytes.end()));
-  }
-  return copies;
-}
-
 Error no_memory(const EngineOptions& options, const ModelConfig& config) {
   return error(Code::kExhausted, "there is no memory for {} KV blocks: they need {:.0f} bytes",
                options.kv_blocks, cache_bytes(options, config))
@@ -59,6 +49,7 @@ TorchEngine::TorchEngine(const EngineOptions& options, const ModelConfig& config
       config_(config),
       table_(config_),
       weights_(std::make_unique<WeightSet>(table_, numerics_of(options.numerics), config_)),
+      known_(table_, options),
       scheduler_(limits_of(options, config_, std::move(tokenizer))) {
   const int64_t rows = std::max(options.max_batched_tokens, 1);
   SharedBuffers shared(rows);
@@ -91,38 +82,20 @@ Status TorchEngine::load(const std::vector<WeightTensor>& tensors) {
   return weights_->weights.load(tensors);
 }
 
-Result<int32_t> TorchEngine::adapter_of(WeightsKey key) const {
-  if (!takes_adapters()) return kNoAdapter;
-  for (size_t i = 0; i < adapters_.size(); ++i)
-    if (adapters_[i].key == key) return static_cast<int32_t>(i);
-  return error(Code::kUnavailable, "this engine holds no adapter of {}", key)
-      .note("its first version must be applied before it is asked for tokens");
-}
-
 /// The version before stays until all of the new one is known to fit.
 Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
-  ASSIGN_OR_RETURN(const auto config, adapter_config_of(table_, snapshot.tensors));
-  if (config.rank > options_.max_adapter_rank)
-    return error(Code::kInvalid, "the adapter of {} has rank {}, this engine takes up to {}",
-                 snapshot.key, config.rank, options_.max_adapter_rank)
-        .note("raise 'max_adapter_rank' of the engine, or train a smaller rank");
-  const auto known = adapter_of(snapshot.key);
-  if (!known.ok() && std::ssize(adapters_) >= adapters_max())
-    return error(Code::kExhausted, "the {} adapters of this engine are taken, {} has none",
-                 adapters_max(), snapshot.key)
-        .note("give the engine a larger 'adapters_max', or more 'adapter_slots'");
-  const int32_t number = known.ok() ? *known : static_cast<int32_t>(adapters_.size());
+  ASSIGN_OR_RETURN(const auto config, known_.check(snapshot));
+  const int32_t num_known = known_.count();
+  const int32_t number = known_.take(snapshot, config);
   AdapterSlots& slots = scheduler_.slots();
-  const bool is_in_slot =
-      known.ok() ? slots.slot_of(number) != AdapterSlots::kNone : slots.place(number);
-  HeldAdapter& held = known.ok() ? adapters_[static_cast<size_t>(number)]
-                                 : adapters_.emplace_back(HeldAdapter{snapshot.key, {}, {}, {}});
-  if (adapters_max() > options_.adapter_slots) held.tensors = copied(snapshot.tensors);
-  const bool is_alike = held.config == config;
-  held.config = config;
+  const bool is_in_slot = number < num_known ? slots.slot_of(number) != AdapterSlots::kNone
+                                             : slots.place(number);
+  if (number == num_known) adapters_.emplace_back();
+  AdapterInSlot& held = adapters_[static_cast<size_t>(number)];
   held.is_begun = false;  // of the version before
   if (!is_in_slot) return ok();
-  if (held.weights != nullptr && is_alike) return held.weights->load(snapshot.tensors);
+  if (held.weights != nullptr && held.weights->table().config() == config)
+    return held.weights->load(snapshot.tensors);
   auto weights =
       std::make_unique<AdapterWeights>(AdapterTable(table_, config), DecoderWeights::Use::kEngine);
   RETURN_IF_ERROR(weights->load(snapshot.tensors));
@@ -134,16 +107,17 @@ Status TorchEngine::apply_adapter(const WeightSnapshot& snapshot) {
 Status TorchEngine::load_adapter() {
   const auto& load = scheduler_.next_load();
   if (!load) return ok();
-  HeldAdapter& held = adapters_[static_cast<size_t>(load->adapter)];
+  AdapterInSlot& held = adapters_[static_cast<size_t>(load->adapter)];
   if (!held.is_begun) {
+    const KnownAdapters::Adapter& known = known_.at(load->adapter);
     AdapterProducts& products = weights_->decoder.adapters();
     products.set(load->slot, nullptr);
     for (size_t i = 0; i < adapters_.size(); ++i)  // who was there before
       if (scheduler_.slots().slot_of(static_cast<int32_t>(i)) == AdapterSlots::kNone)
         adapters_[i].weights.reset();
-    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, held.config),
+    held.weights = std::make_unique<AdapterWeights>(AdapterTable(table_, known.config),
                                                     DecoderWeights::Use::kEngine);
-    RETURN_IF_ERROR(held.weights->begin_load(held.tensors));
+    RETURN_IF_ERROR(held.weights->begin_load(known.tensors));
     held.is_begun = true;
   }
   if (!held.weights->load_more(kPreparedElements)) return ok();
@@ -153,23 +127,9 @@ Status TorchEngine::load_adapter() {
   return ok();
 }
 
-/// It has memory for one set of whole weights.
-Status TorchEngine::check_key(WeightsKey key) const {
-  if (!key.is_whole())
-    return error(Code::kUnavailable, "this engine takes whole weights, not {}", key)
-        .note("give the engine 'adapter_slots'");
-  const auto& held = scheduler_.versions().list();
-  if (held.empty() || held.front().key == key) return ok();
-  return error(Code::kUnavailable, "this engine holds the weights of {}, not those of {}",
-               held.front().key, key)
-      .note(
-          "it has memory for the whole weights of one tenant; give each tenant engines of its own, "
-          "or the engine 'adapter_slots'");
-}
-
 Status TorchEngine::submit(SequenceRequest request) {
-  if (!takes_adapters()) RETURN_IF_ERROR(check_key(request.key()));
-  ASSIGN_OR_RETURN(const int32_t adapter, adapter_of(request.key()));
+  RETURN_IF_ERROR(known_.check_key(request.key(), scheduler_.versions()));
+  ASSIGN_OR_RETURN(const int32_t adapter, known_.number_of(request.key()));
   return scheduler_.submit(std::move(request), adapter);
 }
 
@@ -326,7 +286,8 @@ bool TorchEngine::prepare_more() {
 /// What is not to be applied is not prepared either, nor what is older than what is prepared: two
 /// actors may be behind each other for a while.
 bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) {
-  if (takes_adapters() || !check_key(snapshot->key).ok()) return true;
+  if (known_.are_there() || !known_.check_key(snapshot->key, scheduler_.versions()).ok())
+    return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   if (preparing_ != nullptr && preparing_->version > snapshot->version) return true;
   if (preparing_ != snapshot) {
@@ -344,7 +305,7 @@ bool TorchEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot)
 }
 
 Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
-  if (!takes_adapters()) RETURN_IF_ERROR(check_key(snapshot.key));
+  RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};
   if (preparing_.get() == &snapshot) {
     while (!is_prepared_) is_prepared_ = second_->weights.load_more(kPreparedElements);
@@ -352,7 +313,7 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
     std::swap(weights_, second_);
     preparing_ = nullptr;
   } else {
-    RETURN_IF_ERROR(takes_adapters() ? apply_adapter(snapshot) : load(snapshot.tensors));
+    RETURN_IF_ERROR(known_.are_there() ? apply_adapter(snapshot) : load(snapshot.tensors));
   }
   scheduler_.set_version(snapshot.key, snapshot.version);
   return static_cast<uint64_t>(snapshot.tensors.size());
@@ -360,7 +321,7 @@ Result<uint64_t> TorchEngine::apply(const WeightSnapshot& snapshot) {
 
 WeightManifest TorchEngine::manifest() const {
   WeightManifest manifest;
-  if (takes_adapters()) return manifest;
+  if (known_.are_there()) return manifest;
   for (const auto& slice : table_.slices())
     manifest.tensors.push_back({slice.name, DataType::kF32, slice.shape});
   return manifest;

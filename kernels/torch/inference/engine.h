@@ -10,12 +10,12 @@
 /// rows a layer, allocated once. One thread: the one that made it.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "kernels/engine/batch_scheduler.h"
+#include "kernels/engine/known_adapters.h"
 #include "kernels/torch/decoder.h"
 #include "kernels/torch/inference/sampler.h"
 
@@ -58,11 +58,8 @@ class TorchEngine final : public Engine {
   int32_t max_sequence_tokens() const override { return options_.max_sequence_tokens; }
 
  private:
-  /// One adapter on the frozen weights, of the key that was applied first.
-  struct HeldAdapter {
-    WeightsKey key;
-    AdapterConfig config;
-    std::vector<WeightTensor> tensors;        // its own copy; none where every adapter has a slot
+  /// Of an adapter on the frozen weights.
+  struct AdapterInSlot {
     std::unique_ptr<AdapterWeights> weights;  // while it is in a slot, or on its way
     bool is_begun = false;                    // on its way: some of the tensors may be there
   };
@@ -75,15 +72,10 @@ class TorchEngine final : public Engine {
     Decoder decoder;
   };
 
-  bool takes_adapters() const { return options_.adapter_slots > 0; }
-  int32_t adapters_max() const { return std::max(options_.adapters_max, options_.adapter_slots); }
   bool has_room_for_second_set() const;
   /// Makes it where there is none; false where there is no room for one.
   bool has_second_set();
   bool prepare_more();
-  Status check_key(WeightsKey key) const;
-  /// The number of its adapter; kNoAdapter where whole weights change.
-  Result<int32_t> adapter_of(WeightsKey key) const;
   Status apply_adapter(const WeightSnapshot& snapshot);
   /// Brings a part of the adapter that prompts wait for into its slot.
   Status load_adapter();
@@ -105,9 +97,10 @@ class TorchEngine final : public Engine {
   std::unique_ptr<WeightSet> weights_;
   std::unique_ptr<WeightSet> second_;  // null: there is none, or none yet
   std::shared_ptr<const WeightSnapshot>
-      preparing_;                      // what the second is filled with; null: nothing
-  bool is_prepared_ = false;           // with all of it
-  std::vector<HeldAdapter> adapters_;  // by number; at most adapters_max()
+      preparing_;             // what the second is filled with; null: nothing
+  bool is_prepared_ = false;  // with all of it
+  KnownAdapters known_;
+  std::vector<AdapterInSlot> adapters_;  // by their number
   // The step.
   BatchScheduler scheduler_;
   StepPlan plan_;

@@ -252,7 +252,8 @@ Result<std::unique_ptr<Learner>> make_learner(const LearnerOptions& options,
   if (!tensors.ok() && !random) return Error(tensors.error());
 #ifdef PRIMERL_CUDA_ENGINE
   if (options.device != "cpu") {
-    auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors);
+    auto made = make_cuda_learner(options, std::move(model), random ? nullptr : &*tensors,
+                                  model_folder.string(), adapters);
     if (!made.ok()) return Error(made.error()).while_doing(model_folder.string());
     return made;
   }
@@ -292,10 +293,6 @@ Result<std::unique_ptr<Learner>> make_torch_adapter_learner(
     const LearnerOptions& options, std::span<const AdapterTraining> adapters,
     const std::filesystem::path& model_folder) {
   RETURN_IF_ERROR(check_options(options));
-  if (options.device != "cpu")
-    return error(Code::kUnavailable, "learners of adapters cannot compute on {} yet",
-                 options.device)
-        .note("place the learner on \"cpu\", or train whole weights");
   RETURN_IF_ERROR(check_adapters(adapters));
   return make_learner(options, model_folder, adapters);
 }

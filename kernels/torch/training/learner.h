@@ -12,7 +12,6 @@
 /// made it.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,10 +29,11 @@
 #include "kernels/train/learner.h"
 #include "kernels/train/options.h"
 #include "kernels/train/packing.h"
+#include "kernels/train/tenant_steps.h"
 
 namespace primerl {
 
-class TorchLearner final : public Learner {
+class TorchLearner final : public Learner, private StepRunner {
  public:
   /// Trains the whole weights; a batch may be of any tenant.
   TorchLearner(const LearnerOptions& options, ModelFolder model);
@@ -62,7 +62,7 @@ class TorchLearner final : public Learner {
       std::span<const std::shared_ptr<const TrainBatch>> batches,
       const StopRequested& stop_requested) override;
   int64_t next_tokens(const TrainBatch& batch) const override;
-  void discard(TenantSlot tenant) override;
+  void discard(TenantSlot tenant) override { steps_.discard(tenant); }
   SampleLimits limits() const override {
     return {model_.config.max_positions, model_.config.vocab_size};
   }
@@ -96,15 +96,13 @@ class TorchLearner final : public Learner {
   int32_t slot_of(const Trained& trained) const;
   /// In the next pass.
   void use_adapter(const Trained& trained, const AdapterDropout& dropout);
-  bool shares_passes() const;
-  /// The steps of different tenants, with their results in the order of `batches`.
-  std::vector<Result<TrainReport>> run_steps(std::span<const TrainBatch* const> batches,
-                                             const StopRequested& stop_requested);
-  struct Stepping;
-  Result<Stepping> begin_step(const TrainBatch& batch);
-  Status run_passes(std::span<Stepping> steps, const StopRequested& stop_requested);
-  Status run_pass(std::span<Stepping* const> steps, const StopRequested& stop_requested);
-  Result<TrainReport> end_step(Stepping& step);
+  Result<StepUnderWay> begin_step(const TrainBatch& batch) override;
+  Status run_pass(const MicroBatch& pass, std::span<const LearnedPart> parts) override;
+  Result<TrainReport> end_step(StepUnderWay& step) override;
+  bool is_found_broken() const override { return !broken_.empty(); }
+  bool shares_passes() const override;
+  StepUnderWay begun_step(const TrainBatch& batch, Trained& trained);
+  Result<TrainReport> ended_step(const StepUnderWay& step);
   /// Looks at activations, as the debug options want it.
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
@@ -124,8 +122,7 @@ class TorchLearner final : public Learner {
   TrainingPass pass_;
   TrainingHead head_;
   std::vector<Trained> trained_;  // an adapter's index is its slot in the decoder
-  /// Steps of which another pass is to come. Never while steps are looked at.
-  std::map<TenantSlot, std::shared_ptr<Stepping>> going_on_;
+  TenantSteps steps_{*this, options_.micro_batch_tokens};
   // Of a step that is looked at.
   StepDump dump_;
   std::string broken_;  // the first activation that is not finite

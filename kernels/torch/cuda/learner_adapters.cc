@@ -1,0 +1,243 @@
+#include "kernels/torch/cuda/learner_adapters.h"
+
+#include <ATen/ops/_grouped_mm.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace primerl {
+namespace {
+
+constexpr size_t kRunsOneByOneMax = 4;  // beyond, launches cost more than what is added twice
+constexpr int64_t kWidthUnit = 8;       // _grouped_mm reads 16 bytes at a time
+
+std::vector<AdapterConfig> configs_of(std::span<const AdapterTraining> adapters) {
+  std::vector<AdapterConfig> configs;
+  for (const auto& training : adapters) configs.push_back(training.adapter);
+  return configs;
+}
+
+}  // namespace
+
+LearnerAdapters::LearnerAdapters(const TensorTable& model,
+                                 std::span<const AdapterTraining> adapters, at::ScalarType type,
+                                 const CardStream& stream)
+    : type_(type),
+      stream_(stream),
+      padded_(model, configs_of(adapters)),
+      rank_(padded_.rank()),
+      weights_(at::zeros({std::ssize(adapters), padded_.tensors().count()},
+                         at::TensorOptions(stream.device()).dtype(type))),
+      gradients_(at::zeros(weights_.sizes(), weights_.options().dtype(at::kFloat))) {
+  for (size_t slot = 0; slot < adapters.size(); ++slot) {
+    const AdapterConfig& config = adapters[slot].adapter;
+    auto& one = adapters_.emplace_back(
+        std::make_unique<Adapter>(AdapterTable(model, config), nullptr,
+                                  static_cast<float>(scaling_of(config))));
+    const auto at = static_cast<int64_t>(slot);
+    one->trained = std::make_unique<CardTrained>(padded_, one->table, weights_.select(0, at),
+                                                 gradients_.select(0, at), stream);
+  }
+}
+
+Status LearnerAdapters::can_train(const ModelConfig& config,
+                                  std::span<const AdapterTraining> adapters) {
+  if (config.moe.has_value())
+    return error(Code::kUnavailable,
+                 "adapters of a mixture of experts ({}) cannot be trained on a CUDA device",
+                 config.model_type)
+        .note("its whole weights can; or place the learner on \"cpu\"");
+  if (config.hidden_size % kWidthUnit != 0 || config.mlp.width % kWidthUnit != 0)
+    return error(Code::kUnavailable,
+                 "adapters of a model of widths {} and {} cannot be trained on a CUDA device: "
+                 "multiples of {} can",
+                 config.hidden_size, config.mlp.width, kWidthUnit)
+        .note("place the learner on \"cpu\"");
+  for (const auto& training : adapters)
+    if (training.adapter.dropout > 0)
+      return error(Code::kUnavailable,
+                   "tenant {}: dropout {} of an adapter cannot be computed on a CUDA device: each "
+                   "linear leaves out other numbers of the rows that it shares with others",
+                   training.tenant, training.adapter.dropout)
+          .note("leave 'dropout' out, or place the learner on \"cpu\"");
+  return ok();
+}
+
+double LearnerAdapters::bytes_needed(const TensorTable& model,
+                                     std::span<const AdapterTraining> adapters,
+                                     at::ScalarType type) {
+  const PaddedAdapters padded(model, configs_of(adapters));
+  return static_cast<double>(adapters.size()) * static_cast<double>(padded.tensors().count()) *
+         CardTrained::bytes_of_parameter(type);
+}
+
+/// What is added to the widest product, and what is between A and B.
+double LearnerAdapters::bytes_of_rows(const TensorTable& model,
+                                      std::span<const AdapterTraining> adapters,
+                                      at::ScalarType type, int64_t rows) {
+  const PaddedAdapters padded(model, configs_of(adapters));
+  int64_t width = 0;
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const Matrix* matrix = padded.matrix(i);
+    if (matrix == nullptr) continue;
+    const int64_t ranks = 3 * std::ssize(matrix->parts) * padded.rank();
+    width = std::max(width, ranks + matrix->inputs);
+    for (const auto& part : matrix->parts) width = std::max(width, ranks + part.outputs);
+  }
+  return static_cast<double>(rows * width) * static_cast<double>(at::elementSize(type));
+}
+
+Status LearnerAdapters::begin(const RowBatch& batch) {
+  runs_.clear();
+  for (const RowSpan& span : batch.spans) {
+    if (runs_.empty() || runs_.back().slot != span.adapter) {
+      const int64_t last = runs_.empty() ? kNoAdapter : runs_.back().slot;
+      if (span.adapter <= last || span.adapter >= std::ssize(adapters_))
+        return error(Code::kInternal, "rows of adapter {} follow those of {}, of {} adapters",
+                     span.adapter, last, adapters_.size());
+      runs_.push_back({span.adapter, span.query_begin, 0});
+    }
+    runs_.back().rows += span.num_queries;
+  }
+  is_together_ = type_ != at::kFloat && runs_.size() > kRunsOneByOneMax;
+  if (!is_together_) return ok();
+  neighbours_.clear();
+  std::vector<int32_t> ends, run_ends, scalings;
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    const Run& run = runs_[i];
+    const bool follows = i > 0 && runs_[i - 1].slot + 1 == run.slot;
+    if (!follows) neighbours_.push_back({static_cast<int64_t>(i), run.slot, 0});
+    ++neighbours_.back().count;
+    // Slots between two runs have no rows.
+    ends.resize(static_cast<size_t>(run.slot - runs_.front().slot),
+                ends.empty() ? 0 : ends.back());
+    ends.push_back(static_cast<int32_t>(run.first + run.rows));
+    run_ends.push_back(ends.back());
+    const float scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
+    scalings.insert(scalings.end(), static_cast<size_t>(run.rows), std::bit_cast<int32_t>(scaling));
+  }
+  ends_ = stream_.ints(ends);
+  run_ends_ = stream_.ints(run_ends);
+  scalings_ = stream_.ints(scalings).view(at::kFloat).unsqueeze(1);
+  return ok();
+}
+
+at::Tensor LearnerAdapters::of_slots(const at::Tensor& flat, int64_t offset, int64_t rows,
+                                     int64_t width) const {
+  return flat.narrow(1, offset, rows * width).unflatten(1, {rows, width});
+}
+
+at::Tensor LearnerAdapters::of_pass(int64_t offset, int64_t rows, int64_t width) const {
+  const int64_t first = runs_.front().slot;
+  return of_slots(weights_, offset, rows, width)
+      .narrow(0, first, runs_.back().slot - first + 1);
+}
+
+void LearnerAdapters::forward(const Matrix& matrix, const at::Tensor& x,
+                              const at::Tensor& y) const {
+  if (is_together_) return forward_together(matrix, x, y);
+  for (const Run& run : runs_)
+    forward_one(run, matrix, x.narrow(0, run.first, run.rows), y.narrow(0, run.first, run.rows));
+}
+
+void LearnerAdapters::backward(const Matrix& matrix, const at::Tensor& x, const at::Tensor& dy,
+                               const at::Tensor& dx) const {
+  if (is_together_) return backward_together(matrix, x, dy, dx);
+  for (const Run& run : runs_)
+    backward_one(run, matrix, x.narrow(0, run.first, run.rows), dy.narrow(0, run.first, run.rows),
+                 dx.narrow(0, run.first, run.rows));
+}
+
+void LearnerAdapters::forward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
+                                  const at::Tensor& y) const {
+  const double scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
+  const at::Tensor a =
+      of_slots(weights_, matrix.a, width_of(matrix), matrix.inputs).select(0, run.slot);
+  const at::Tensor u = at::mm(x, a.t());
+  int64_t at = 0;
+  for (const auto& part : matrix.parts) {
+    const at::Tensor b = of_slots(weights_, part.b, part.outputs, rank_).select(0, run.slot);
+    at::Tensor to = y.narrow(1, part.column, part.outputs);
+    at::addmm_out(to, to, u.narrow(1, at, rank_), b.t(), 1, scaling);
+    at += rank_;
+  }
+}
+
+void LearnerAdapters::backward_one(const Run& run, const Matrix& matrix, const at::Tensor& x,
+                                   const at::Tensor& dy, const at::Tensor& dx) const {
+  const double scaling = adapters_[static_cast<size_t>(run.slot)]->scaling;
+  const auto mine = [&](const at::Tensor& flat, int64_t offset, int64_t rows, int64_t width) {
+    return of_slots(flat, offset, rows, width).select(0, run.slot);
+  };
+  const int64_t width = width_of(matrix);
+  const at::Tensor a = mine(weights_, matrix.a, width, matrix.inputs);
+  const at::Tensor u = at::mm(x, a.t());
+  const at::Tensor du = at::empty(u.sizes(), u.options());
+  int64_t at = 0;
+  for (const auto& part : matrix.parts) {
+    const at::Tensor slope = dy.narrow(1, part.column, part.outputs);
+    at::Tensor to = du.narrow(1, at, rank_);
+    at::mm_out(to, slope, mine(weights_, part.b, part.outputs, rank_));
+    add_product(mine(gradients_, part.b, part.outputs, rank_), slope.t(), u.narrow(1, at, rank_),
+                scaling);
+    at += rank_;
+  }
+  add_product(mine(gradients_, matrix.a, width, matrix.inputs), du.t(), x, scaling);
+  at::Tensor to = dx;
+  at::addmm_out(to, to, du, a, 1, scaling);
+}
+
+void LearnerAdapters::add_product(const at::Tensor& gradient, const at::Tensor& a,
+                                  const at::Tensor& b, double scaling) const {
+  at::Tensor to = gradient;
+  if (type_ == at::kFloat)
+    at::addmm_out(to, to, a, b, 1, scaling);
+  else
+    at::addmm_out(to, to, a, b, at::kFloat, 1, scaling);
+}
+
+void LearnerAdapters::forward_together(const Matrix& matrix, const at::Tensor& x,
+                                       const at::Tensor& y) const {
+  const at::Tensor a = of_pass(matrix.a, width_of(matrix), matrix.inputs);
+  const at::Tensor u = at::_grouped_mm(x, a.transpose(1, 2), ends_).mul_(scalings_);
+  int64_t at = 0;
+  for (const auto& part : matrix.parts) {
+    const at::Tensor b = of_pass(part.b, part.outputs, rank_);
+    y.narrow(1, part.column, part.outputs)
+        .add_(at::_grouped_mm(u.narrow(1, at, rank_), b.transpose(1, 2), ends_));
+    at += rank_;
+  }
+}
+
+void LearnerAdapters::backward_together(const Matrix& matrix, const at::Tensor& x,
+                                        const at::Tensor& dy, const at::Tensor& dx) const {
+  const int64_t width = width_of(matrix);
+  const at::Tensor a = of_pass(matrix.a, width, matrix.inputs);
+  const at::Tensor u = at::_grouped_mm(x, a.transpose(1, 2), ends_).mul_(scalings_);
+  std::vector<at::Tensor> slopes;  // [rows, rank] each
+  for (const auto& part : matrix.parts) {
+    const at::Tensor slope = dy.narrow(1, part.column, part.outputs);
+    const at::Tensor of_part = u.narrow(1, std::ssize(slopes) * rank_, rank_);
+    slopes.push_back(at::_grouped_mm(slope, of_pass(part.b, part.outputs, rank_), ends_));
+    add_gradients(part.b, part.outputs, rank_, at::_grouped_mm(slope.t(), of_part, run_ends_));
+  }
+  const at::Tensor du = (slopes.size() == 1 ? slopes.front() : at::cat(slopes, 1)).mul_(scalings_);
+  add_gradients(matrix.a, width, matrix.inputs, at::_grouped_mm(du.t(), x, run_ends_));
+  at::Tensor to = dx;
+  to.add_(at::_grouped_mm(du, a, ends_));
+}
+
+void LearnerAdapters::add_gradients(int64_t offset, int64_t rows, int64_t width,
+                                    const at::Tensor& made) const {
+  const at::Tensor all = of_slots(gradients_, offset, rows, width);
+  for (const Neighbours& some : neighbours_)
+    all.narrow(0, some.first_slot, some.count)
+        .add_(made.narrow(0, some.first_run, some.count));
+}
+
+}  // namespace primerl
