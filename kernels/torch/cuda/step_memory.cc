@@ -51,6 +51,8 @@ StepMemory::StepMemory(int64_t rows_max, int64_t blocks_max, int64_t vocab_size,
     half.arrays = arrays_of(half.bytes, rows_max);
     half.table = at::empty({rows_max, blocks_max}, pinned(at::kInt));
     half.drawn = at::empty({2, rows_max}, pinned(at::kInt));
+  }
+  for (size_t i = 0; i < halves_.size(); ++i) {
     begin();
     for (int64_t row = 0; row < rows_max; ++row) clear(row);
   }
