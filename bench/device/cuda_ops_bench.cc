@@ -168,6 +168,21 @@ void attention(int64_t rows, int32_t length, CacheOrder by = {}) {
   report(fmt::format("attention, {} x {} keys, {} splits, by {}{}", rows, length, splits,
                      by.is_by_head ? "head" : "place", by.is_scattered ? "" : ", in order"),
          bytes, [&](Stream stream) { return decode_attention(args, stream); });
+  if (by.is_by_head) return;
+  const Buffer qkv = numbers(rows * (kHeads.num_heads * d + 2 * kv_width)), weight = numbers(d);
+  const Buffer angles(Floats(static_cast<size_t>(length * d / 2), 0.7F));
+  const PagedRotaryArgs turn{.rows = rows,
+                             .heads = kHeads,
+                             .rotary_dim = kHeads.head_dim,
+                             .epsilon = 1e-6F,
+                             .type = kType,
+                             .qkv = qkv.get(),
+                             .q_weight = weight.get(),
+                             .k_weight = weight.get(),
+                             .cosine = angles.as<float>(),
+                             .sine = angles.as<float>()};
+  report("  with qk norm, rotary and write", bytes,
+         [&](Stream stream) { return turned_attention(turn, args, stream); });
 }
 
 void cross_entropies() {

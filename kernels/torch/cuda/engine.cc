@@ -258,12 +258,12 @@ Status CudaEngine::launch(Step& step) {
   const CardAdapterRows adapters = decode_adapters(plan.rows, padded);
   RETURN_IF_ERROR(memory_.upload());
   const StepArrays& arrays = memory_.device();
-  const CardRows rows{padded,       arrays.tokens,   arrays.positions,
-                      arrays.slots, memory_.drawn(), adapters};
+  const CardRows rows{padded,          arrays.tokens, arrays.positions, arrays.slots,
+                      memory_.drawn(), adapters,      true};
   const DecodeRows decoded = decode_rows(padded, keys_max);
   const auto attend = [&](size_t layer) {
-    return attention_.decode(decoded, cache_, layer, decoder_.type(), decoder_.queries(),
-                             decoder_.attended());
+    return attention_.turn_and_decode(decoder_.turn(rows, cache_, layer), decoded, cache_, layer,
+                                      decoder_.attended());
   };
   const auto launch_all = [&]() -> Status {
     RETURN_IF_ERROR(decoder_.forward(rows, cache_, attend));
