@@ -143,8 +143,9 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      known_.are_there() || weights_.has_second_set() ? ""
-                                                      : ", no room for a second set of weights");
+      known_.are_there() || weights_.has_room_for_second_set()
+          ? ""
+          : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
