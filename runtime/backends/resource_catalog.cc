@@ -145,6 +145,9 @@ OptionsOf<LearnerOptions> torch_learner_options() {
           "dtype", &L::dtype, one_of({"auto", "float32", "bfloat16"}),
           "numbers of activations and products; weights are kept in float32. \"auto\": float32 on "
           "the CPU, which has no other, bfloat16 on a CUDA device")
+      .field("device_snapshots", &L::device_snapshots, between(0, 17) | unit("copies"),
+             "on a CUDA device, copies of the weights that engines take from there: one more than "
+             "'versions_max' of the weight channel; what finds none free goes through the host")
       .table("debug", &L::debug, learner_debug_options(), "for who looks for a broken number")
       .field("init_seed", &L::init_seed, at_least(-1),
              "a folder without weights starts from random ones of this seed; -1 = is refused");

@@ -67,8 +67,8 @@ class CardBuffer final : public DeviceBuffer {
     return at_boundary("weights to the host", [&]() -> Status {
       const CardStream stream(reader_, CardStream::Urgency::kLow);
       const CardStream::Use use(stream);
-      RETURN_IF_ERROR(stream.copy(to.data(), static_cast<const std::byte*>(data_) + offset,
-                                  to.size()));
+      RETURN_IF_ERROR(
+          stream.copy(to.data(), static_cast<const std::byte*>(data_) + offset, to.size()));
       return stream.wait();
     });
   }
@@ -121,8 +121,8 @@ class CardMemory final : public DeviceMemory {
         return error(Code::kExhausted, "{} bytes of cuda:{}: {}", num_bytes, card_,
                      cudaGetErrorString(made));
       }
-      return std::shared_ptr<DeviceBuffer>(std::make_shared<CardBuffer>(
-          CardBuffer::Owner::kHere, card_, card_, data, num_bytes));
+      return std::shared_ptr<DeviceBuffer>(
+          std::make_shared<CardBuffer>(CardBuffer::Owner::kHere, card_, card_, data, num_bytes));
     });
   }
 

@@ -9,6 +9,12 @@
 
 namespace primerl {
 
+bool has_selection_biases(const TensorTable& table) {
+  return std::ranges::any_of(table.parameters(), [](const Parameter& parameter) {
+    return parameter.name.ends_with(".selection_bias");
+  });
+}
+
 std::optional<at::ScalarType> type_on_device(const TensorTable& table,
                                              const WeightSnapshot& snapshot) {
   const auto slices = table.slices();

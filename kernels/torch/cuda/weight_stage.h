@@ -16,6 +16,8 @@
 
 namespace primerl {
 
+/// Of mixtures: biases that fp32 alone has exactly, also beside weights of bf16.
+bool has_selection_biases(const TensorTable& table);
 /// The type of a snapshot on a device whose buffer is the flat one of `table`; none: it lies
 /// otherwise, or on the host.
 std::optional<at::ScalarType> type_on_device(const TensorTable& table,
@@ -30,8 +32,8 @@ class WeightStage {
   WeightStage(const TensorTable& table, const at::Tensor& like, WeightUpload& upload);
   ~WeightStage() { stop(); }
 
-  /// Fills the buffer with `snapshot`, on another thread, from the host or from another device; what
-  /// was begun before is given up. Tensors that are not the model's: nothing is begun.
+  /// Fills the buffer with `snapshot`, on another thread, from the host or from another device;
+  /// what was begun before is given up. Tensors that are not the model's: nothing is begun.
   Status begin(const std::shared_ptr<const WeightSnapshot>& snapshot);
   /// Whether the tensors of `snapshot` are those that were begun, in the same memory.
   bool holds(const WeightSnapshot& snapshot) const;

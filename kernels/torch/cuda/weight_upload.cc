@@ -78,8 +78,8 @@ Status WeightUpload::copy(const TensorMatch::Source& source, const at::Tensor& f
 Status WeightUpload::take(const DeviceBuffer& buffer, const at::Tensor& flat) {
   RETURN_IF_ERROR(buffer.reach_from(stream_.device().index()));
   const CardStream::Use use(stream_);
-  RETURN_IF_ERROR(stream_.copy(flat.mutable_data_ptr(), buffer.data(),
-                               static_cast<size_t>(flat.nbytes())));
+  RETURN_IF_ERROR(
+      stream_.copy(flat.mutable_data_ptr(), buffer.data(), static_cast<size_t>(flat.nbytes())));
   c10::Event is_copied{c10::DeviceType::CUDA};
   stream_.record(is_copied);
   return await(is_copied);

@@ -49,10 +49,13 @@ std::optional<at::ScalarType> CardWeights::type_beside(const WeightSnapshot& sna
 bool CardWeights::has_stage() {
   if (stage_.has_value() || !has_room_) return stage_.has_value();
   try {
+    const CardStream::Use use(stream_);
     stage_.emplace(table_, flat_, upload_);
+    has_room_ = stream_.wait().ok();
   } catch (const c10::OutOfMemoryError&) {
     has_room_ = false;
   }
+  if (!has_room_) stage_.reset();
   return stage_.has_value();
 }
 
