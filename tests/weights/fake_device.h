@@ -2,9 +2,13 @@
 /// memory, which another process can open as it opens a device's, with faults to order.
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,6 +153,7 @@ class ChannelOfDevice final : public WeightChannel {
     return both;
   }
   PolicyVersion newest(WeightsKey key) const override { return channel_->newest(key); }
+  size_t num_held() const { return pool_.num_held(); }
   Status expect(const WeightManifest& wanted) override { return channel_->expect(wanted); }
 
  private:
