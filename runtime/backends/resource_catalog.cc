@@ -288,7 +288,9 @@ std::vector<ResourceContract> resource_contracts() {
       "auto", "memory where one process has all its users, shm on one machine, else stream"));
   all.push_back(weight_channel("memory", "carries weights inside one process, by pointer"));
   all.push_back(weight_channel(
-      "shm", "carries weights between the processes of one machine, by shared memory"));
+      "shm",
+      "carries weights between the processes of one machine, by shared memory, or by the memory of "
+      "CUDA devices where all its engines and learners compute on them"));
   all.push_back(weight_channel(
       "files",
       "carries weights as model folders below weights/ of the run folder, on a disk all share"));
