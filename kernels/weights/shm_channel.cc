@@ -11,8 +11,9 @@
 namespace primerl {
 namespace {
 
-/// How soon a receiver gets bytes that cannot read the memory of a device: once in a run.
-constexpr auto kRefusalPoll = std::chrono::milliseconds(20);
+/// How soon a buffer of a device comes back that a receiver has let go, and bytes are sent to one
+/// that cannot read it.
+constexpr auto kAttendEvery = std::chrono::milliseconds(20);
 
 Status check_setup(const ChannelSetup& setup) {
   if (setup.versions_max >= 1 && setup.versions_max <= kShmVersionsMax) return ok();
@@ -61,13 +62,13 @@ class ShmChannel final : public WeightChannel {
   }
 
  private:
-  /// While versions lie on a device: a receiver may come at any time that needs their bytes, and
-  /// the next version may depend on it.
+  /// While versions lie on a device: receivers let go of buffers that the next version needs, and
+  /// one may come that needs bytes, without which there may be no next version.
   void watch(const std::stop_token& stop) {
     std::unique_lock lock(publish_mutex_);
     do {
-      stopped_.wait_for(lock, stop, kRefusalPoll, [] { return false; });
-    } while (!stop.stop_requested() && publisher_->answer_refusal());
+      stopped_.wait_for(lock, stop, kAttendEvery, [] { return false; });
+    } while (!stop.stop_requested() && publisher_->attend());
     is_watching_ = false;
   }
 

@@ -142,7 +142,8 @@ bool ShmPublisher::has_device_versions() const {
   });
 }
 
-bool ShmPublisher::answer_refusal() {
+bool ShmPublisher::attend() {
+  release_unread();
   const std::string why = directory_->devices_refused();
   if (why.empty()) return has_device_versions();
   stop_devices(why);
