@@ -46,6 +46,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kVersions = 12;
 constexpr int32_t kRunning = 64;
+constexpr int32_t kTokensOfRun = 400;  // of a sequence: more than there are steps
+constexpr uint64_t kPartMax = uint64_t{2} << 30;
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -119,8 +121,8 @@ class BufferSource final : public Source {
         num_bytes_(static_cast<uint64_t>(table.count()) * 2),
         pool_(memory_, num_bytes_, buffers_max) {
     must(cudaSetDevice(card), "device");
-    weights_ = memory_->allocate(num_bytes_).value();
-    must(cudaMemset(weights_->data(), 0, num_bytes_), "weights");
+    weights_ = memory_->allocate(std::min(num_bytes_, kPartMax)).value();
+    must(cudaMemset(weights_->data(), 0, weights_->num_bytes()), "weights");
     must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
     for (const auto& slice : table.slices()) {
       tensors_.push_back({slice.name, DataType::kBF16, slice.shape, {}});
@@ -131,8 +133,11 @@ class BufferSource final : public Source {
   Snapshot next(int64_t version) override {
     auto buffer = pool_.take();
     CHECK(buffer != nullptr, "no free buffer");
-    must(cudaMemcpyAsync(buffer->data(), weights_->data(), num_bytes_, cudaMemcpyDefault, stream_),
-         "copy");
+    auto* to = static_cast<std::byte*>(buffer->data());
+    for (uint64_t at = 0; at < num_bytes_; at += kPartMax)
+      must(cudaMemcpyAsync(to + at, weights_->data(), std::min(kPartMax, num_bytes_ - at),
+                           cudaMemcpyDefault, stream_),
+           "copy");
     must(cudaStreamSynchronize(stream_), "copy");
     auto made = std::make_shared<WeightSnapshot>();
     made->version = PolicyVersion(version);
@@ -145,7 +150,7 @@ class BufferSource final : public Source {
   const std::shared_ptr<DeviceMemory> memory_;
   const uint64_t num_bytes_;
   DeviceBufferPool pool_;
-  std::shared_ptr<DeviceBuffer> weights_;
+  std::shared_ptr<DeviceBuffer> weights_;  // copied again and again: all of them would not fit
   cudaStream_t stream_ = nullptr;
   std::vector<WeightTensor> tensors_;
   std::vector<uint64_t> offsets_;
@@ -202,7 +207,7 @@ class Decoding {
     options.max_running = kRunning;
     options.max_batched_tokens = 8192;
     options.max_prefill_tokens = 8192;
-    options.kv_blocks = kRunning * 128;
+    options.kv_blocks = kRunning * 36;
     options.max_sequence_tokens = 4096;
     options.prefix_cache = false;
     auto made = make_torch_engine(options, folder);
@@ -214,7 +219,7 @@ class Decoding {
       for (uint64_t at = 0; at < 128; ++at)
         request.prompt_tokens.push_back(
             static_cast<int32_t>(mix(static_cast<uint64_t>(i), at) % 151000));
-      request.sampling = {.max_tokens = 1900, .ignore_eos = true};
+      request.sampling = {.max_tokens = kTokensOfRun, .ignore_eos = true};
       CHECK(engine_->submit(std::move(request)).ok(), "refused");
     }
     while (engine_->state().num_running < kRunning) step();
