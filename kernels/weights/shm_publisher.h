@@ -48,7 +48,8 @@ class ShmPublisher {
   /// Whether a version can be read whose bytes are on a device alone.
   bool has_device_versions() const;
   /// To be called now and then while there is one: lets go of what receivers no longer read, and
-  /// sends such versions as bytes when a receiver has refused. False: there is nothing left to watch.
+  /// sends such versions as bytes when a receiver has refused. False: there is nothing left to
+  /// watch.
   bool attend();
 
  private:
