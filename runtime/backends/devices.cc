@@ -12,6 +12,7 @@
 
 #include "graph/base/descriptor.h"
 #include "graph/base/files.h"
+#include "graph/weight_backend.h"
 #include "runtime/backends/backends.h"
 #include "runtime/program/programs.h"
 
@@ -111,6 +112,19 @@ const std::string& device_of(const Plan& plan, int32_t resource) {
   static const std::string cpu = "cpu";
   const GroupId owner = owner_of(plan, resource);
   return owner.is_none() ? cpu : plan.process(plan.group(owner).process).device;
+}
+
+bool is_among_devices(const Plan& plan, int32_t channel) {
+  for (const ProcessId id : processes_of(plan, channel)) {
+    const PlanProcess& process = plan.process(id);
+    for (const GroupId group : process.groups)
+      for (const int32_t index : plan.group(group).resources) {
+        const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
+        const bool computes = resource.kind == "engine" || resource.kind == "learner";
+        if (computes && (resource.backend != "torch" || process.device == "cpu")) return false;
+      }
+  }
+  return true;
 }
 
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not) {

@@ -17,6 +17,10 @@ using WhyNotOn = std::function<std::string(const std::string& device, const std:
 /// The device of the process that owns the resource; "cpu" where none does.
 const std::string& device_of(const Plan& plan, int32_t resource);
 
+/// Whether all that publish to or take from the weight channel at `channel` of plan.resources
+/// compute on devices with libtorch, so that weights may stay there.
+bool is_among_devices(const Plan& plan, int32_t channel);
+
 /// kInvalid names the first resource of `process` whose backend cannot use its device.
 Status check_devices(const Plan& plan, ProcessId process, const WhyNotOn& why_not);
 

@@ -32,7 +32,8 @@ const TorchBackends* torch_backends() {
              const std::string& model_folder) {
             return learner_device_bytes(options, adapters, model_folder);
           },
-      .room_on = [](const std::string& device) { return room_on(device); }};
+      .room_on = [](const std::string& device) { return room_on(device); },
+      .device_memory = [](const std::string& device) { return device_memory_of(device); }};
   return &all;
 }
 

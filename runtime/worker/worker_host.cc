@@ -307,6 +307,7 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     host_services.log(LogLevel::kWarning, "weights", line);
   });
   if (!backends.ok()) return ended_by(RunEnd::kFailed, backends.error());
+  backends->process = process_;
   if (connections_ != nullptr) {
     backends->streams_have_news = [this] { connections_->streams_ready(); };
     backends->join_streams = [this](uint32_t stream, std::vector<ProcessId> peers,

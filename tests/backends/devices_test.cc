@@ -33,6 +33,31 @@ Plan plan_of(const std::string& backend, const std::vector<std::string>& devices
   return plan;
 }
 
+/// The channel that all but the driver use.
+int32_t add_channel(Plan& plan) {
+  plan.resources.push_back({});
+  plan.resources.back().kind = "weight_channel";
+  for (uint32_t i = 1; i < 4; ++i) {
+    PlanInstance instance;
+    instance.group = GroupId(i);
+    instance.resources = {static_cast<int32_t>(i - 1), 3};
+    plan.instances.push_back(std::move(instance));
+  }
+  return 3;
+}
+
+TEST(Devices, WeightsStayOnThemWhereAllWhoUseTheChannelComputeOnOne) {
+  const auto stay = [](const std::string& backend, const std::vector<std::string>& devices) {
+    Plan plan = plan_of(backend, devices);
+    const int32_t channel = add_channel(plan);
+    return is_among_devices(plan, channel);
+  };
+  EXPECT_TRUE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cuda:0", "cuda:0", "cpu", "cuda:0"}));
+  EXPECT_FALSE(stay("torch", {"cpu", "cuda:0", "cuda:1", "cpu"}));
+  EXPECT_FALSE(stay("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}));
+}
+
 /// Engines on the first card, learners on none.
 std::string first_gpu_alone(const std::string& device, const std::string& kind) {
   const bool is_usable = device == "cpu" || (device == "cuda:0" && kind == "engine");

@@ -109,7 +109,17 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   if (!known_.check_key(snapshot->key, scheduler_.versions()).ok()) return true;
   if (snapshot->version == scheduler_.versions().of(snapshot->key)) return true;
   const CardStream::Use use(stream_);
-  return known_.are_there() ? prepare_adapter(snapshot) : weights_.prepare(snapshot);
+  if (!known_.are_there()) return weights_.prepare(snapshot);
+  return snapshot->device != nullptr || prepare_adapter(snapshot);
+}
+
+/// An adapter is small. The biases of a choice of experts are exact on the host alone.
+bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
+
+Status CudaEngine::take(const WeightSnapshot& snapshot) {
+  if (known_.are_there()) return apply_adapter(snapshot);
+  RETURN_IF_ERROR(weights_.apply(snapshot));
+  return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
 }
 
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
@@ -119,9 +129,10 @@ Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(lost_);
   const Status brought = at_boundary("new weights", [&]() -> Status {
     const CardStream::Use use(stream_);
-    if (known_.are_there()) return apply_adapter(snapshot);
-    const Status applied = weights_.apply(snapshot);
-    return applied.ok() ? decoder_.take(table_, snapshot.tensors) : applied;
+    if (snapshot.device == nullptr || !needs_bytes()) return take(snapshot);
+    WeightSnapshot bytes{snapshot.key, snapshot.version, {}};
+    ASSIGN_OR_RETURN(bytes.tensors, tensors_on_host(snapshot));
+    return take(bytes);
   });
   RETURN_IF_ERROR(stream_.outcome_of("new weights", brought));
   scheduler_.set_version(snapshot.key, snapshot.version);
@@ -143,8 +154,9 @@ std::string CudaEngine::describe() const {
       now.num_running, now.num_held, now.num_waiting, now.num_free_blocks, now.num_blocks,
       now.versions.empty() ? "no version applied" : to_string(now.versions.list().front()),
       options_.device, graphs_.size(),
-      known_.are_there() || weights_.has_second_set() ? ""
-                                                      : ", no room for a second set of weights");
+      known_.are_there() || weights_.has_room_for_second_set()
+          ? ""
+          : ", no room for a second set of weights");
 }
 
 Status CudaEngine::step() {
