@@ -1,11 +1,13 @@
 #include "runtime/worker/lost_device.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "graph/base/device_lost.h"
 #include "kernels/engine/engine_wrapper.h"
 #include "kernels/train/learner.h"
 #include "runtime/backends/backends.h"
+#include "runtime/program/exit_code.h"
 
 namespace primerl {
 namespace {
@@ -88,6 +90,14 @@ class WatchedLearner final : public Learner {
 };
 
 }  // namespace
+
+OnDeviceLost end_of_process(const Plan& plan, Log& log) {
+  return [&plan, &log](GroupId owner, const Error& why) {
+    log.write_last(LogLevel::kError, plan.group(owner).name,
+                   why.text() + "\n   this process ends; the run goes on as after its death");
+    std::_Exit(kExitDeviceLost);
+  };
+}
 
 ResourceFactory device_watching_factory(ResourceFactory make, OnDeviceLost on_lost) {
   return [make = std::move(make), on_lost = std::move(on_lost)](

@@ -108,7 +108,6 @@ class WorkerHost {
   Status open_record(WorkerTrace::Setup& recording, std::vector<ResumePoint>& begun_from);
   Status prepare_cuts(WorkerServices& services, const WorkerTrace::Setup& recording,
                       const std::vector<ResumePoint>& newest);
-  [[noreturn]] void leave_device(GroupId owner, const Error& why);
   RunEnded lead(RunMember& member);
   bool runs_rollout() const;
   void note_fault(const Error& fault);
@@ -182,10 +181,9 @@ RunEnded WorkerHost::run() {
       plan_, process_, static_cast<uint32_t>(arguments_.incarnation), folder, arguments_.resume, {},
       {},    {}};
   std::vector<ResumePoint> begun_from = *points;  // what the actors resume from
-  if (!arguments_.recover.empty()) {
+  if (!arguments_.recover.empty())
     if (const Status opened = open_record(recording, begun_from); !opened.ok())
       return ended_by(RunEnd::kFailed, opened.error());
-  }
   auto trace = WorkerTrace::open(recording);
   if (!trace.ok()) return ended_by(RunEnd::kFailed, trace.error());
   trace_ = std::move(trace).value();
@@ -316,11 +314,9 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
       connections_->streams_ready();
     };
   }
-  setup.factory =
-      watching_factory(device_watching_factory(
-                           resource_factory(std::move(backends).value()),
-                           [this](GroupId owner, const Error& why) { leave_device(owner, why); }),
-                       engines_, arguments_.run);
+  auto factory = resource_factory(std::move(backends).value());
+  factory = device_watching_factory(std::move(factory), end_of_process(*plan_, *log_));
+  setup.factory = watching_factory(std::move(factory), engines_, arguments_.run);
   if (trace_ != nullptr) setup.observer = &trace_->observer();
   if (recovery_ != nullptr) {
     std::vector<RecoveryPoint> from(plan_->tenants.size());
@@ -354,13 +350,6 @@ RunEnded WorkerHost::execute(WorkerServices& host_services,
     std::_Exit(code);
   }
   return ended;
-}
-
-/// As a killed process, for nothing here may touch the device again: records end where they are.
-void WorkerHost::leave_device(GroupId owner, const Error& why) {
-  log_->write_last(LogLevel::kError, plan_->group(owner).name,
-                   why.text() + "\n   this process ends; the run goes on as after its death");
-  std::_Exit(kExitDeviceLost);
 }
 
 RunEnded WorkerHost::lead(RunMember& member) {

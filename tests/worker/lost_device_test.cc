@@ -7,6 +7,7 @@
 #include "kernels/scripted/scripted_engine.h"
 #include "kernels/scripted/scripted_learner.h"
 #include "runtime/backends/backends.h"
+#include "runtime/program/exit_code.h"
 #include "tests/store/scratch_folder.h"
 
 namespace primerl {
@@ -103,6 +104,18 @@ TEST_F(LostDevice, OfALearnerIsHeardOfWhicheverWayItIsAsked) {
   EXPECT_FALSE(report->ok());
   EXPECT_EQ(heard_.size(), 2U);
   EXPECT_EQ(heard_[1].substr(0, 3), "1: ");
+}
+
+TEST_F(LostDevice, EndsTheProcessWithItsLastWords) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Plan plan;
+  plan.groups.emplace_back().name = "prefill+decode";
+  const auto leave = [&] {
+    auto log = Log::open(scratch_.path() / "main.jsonl").value();
+    end_of_process(plan, *log)(GroupId(0), error(kDeviceLostCode, "engine step 7: it is lost"));
+  };
+  EXPECT_EXIT(leave(), ::testing::ExitedWithCode(kExitDeviceLost),
+              "error: prefill\\+decode: engine step 7: it is lost\n   this process ends");
 }
 
 TEST_F(LostDevice, IsNoOtherFault) {
