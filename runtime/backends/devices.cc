@@ -66,7 +66,14 @@ Result<std::string> ask_worker(const Plan& plan) {
   return text;
 }
 
-bool is_here(const PlanProcess& process) { return process.machine.empty(); }
+/// Whether its devices are those of this machine, under the same names. With a choice of its own
+/// only its worker can say what it sees, when it starts.
+bool is_here(const PlanProcess& process) {
+  const auto chooses = [](const std::string& variable) {
+    return variable.starts_with("CUDA_VISIBLE_DEVICES=");
+  };
+  return process.machine.empty() && std::ranges::none_of(process.variables, chooses);
+}
 
 /// Resources of libtorch of a process.
 std::vector<int32_t> torch_resources(const Plan& plan, const PlanProcess& process) {
@@ -145,7 +152,7 @@ Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemo
   std::map<std::string, std::vector<Taken>> on;  // by device
   for (uint32_t i = 0; i < plan.processes.size(); ++i) {
     const PlanProcess& process = plan.processes[i];
-    if (!is_here(process) || process.device == "cpu") continue;  // its own machine checks it
+    if (!is_here(process) || process.device == "cpu") continue;  // its own worker checks it
     RETURN_IF_ERROR(check_devices(plan, ProcessId(i), why_not));
     for (const int32_t index : torch_resources(plan, process)) {
       ASSIGN_OR_RETURN(const double bytes, memory.bytes(plan, index));

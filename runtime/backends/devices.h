@@ -30,8 +30,8 @@ struct DeviceMemory {
   std::function<Result<DeviceRoom>(const std::string& device)> room;
 };
 
-/// Likewise of all processes of this machine; then kExhausted names the first device on which those
-/// that share it do not fit together.
+/// Likewise of all processes of this machine that choose no devices by an environment variable;
+/// then kExhausted names the first device on which those that share it do not fit together.
 Status check_devices(const Plan& plan, const WhyNotOn& why_not, const DeviceMemory& memory);
 
 /// The same, by the worker that the processes will run; it is asked only where a device other than

@@ -129,10 +129,15 @@ TEST(Devices, WhatSharesOneMustFitTogether) {
   EXPECT_THAT(room_fault_of(plan, 2e9), HasSubstr("which has 2.0 of 80.0 GB free"));
 }
 
-TEST(Devices, OfAnotherMachineOrOfScriptedResourcesNeedNoRoom) {
+TEST(Devices, OfAnotherMachineOfAnotherViewOrOfScriptedResourcesNeedNoRoomHere) {
   Plan plan = plan_of("torch", {"cpu", "cuda:0", "cuda:1", "cuda:0"});
   for (auto& process : plan.processes) process.machine = "far";
   EXPECT_EQ(room_fault_of(plan, 0), "");
+  for (auto& process : plan.processes) {
+    process.machine.clear();
+    process.variables = {"A=b", "CUDA_VISIBLE_DEVICES=" + process.name};
+  }
+  EXPECT_EQ(room_fault_of(plan, 0), "") << "what they call cuda:0 is not one device";
   EXPECT_EQ(room_fault_of(plan_of("scripted", {"cpu", "cuda:0", "cuda:1", "cuda:0"}), 0), "");
   EXPECT_EQ(room_fault_of(plan_of("torch", {"cpu", "cpu", "cpu", "cpu"}), 0), "");
 }
