@@ -266,6 +266,23 @@ void narrow_products() {
     }
 }
 
+void dropout() {
+  const int64_t size = kTokens * kWidth;
+  const Buffer x = numbers(size), y = numbers(size);
+  const Buffer rows(std::vector<DropRow>(static_cast<size_t>(kTokens), {3, 1.1F, 6000}));
+  report("drop_rows, 16384 x 1024", 2.0 * kElement * static_cast<double>(size),
+         [&](Stream stream) {
+           return drop_rows({.rows = kTokens,
+                             .width = kWidth,
+                             .type = kType,
+                             .module = 1,
+                             .dropped = rows.as<DropRow>(),
+                             .x = x.get(),
+                             .y = y.get()},
+                            stream);
+         });
+}
+
 void rows_by_number() {
   const int64_t size = kTokens * kWidth;
   const Buffer x = numbers(size), y = numbers(8 * size), sums = numbers(size);
@@ -365,6 +382,7 @@ void all() {
   optimizer();
   rows_by_number();
   narrow_products();
+  dropout();
   for (const int32_t rank : {16, 64}) {
     adapters("qkv", rank, kWidth, {2048, 1024, 1024});
     adapters("out", rank, 2048, {kWidth});

@@ -155,6 +155,7 @@ CudaLearner::~CudaLearner() { static_cast<void>(stream_.wait()); }
 Error CudaLearner::out_of_memory(int64_t rows) {
   pass_.release();
   if (buffers_ != nullptr) buffers_->release_free();
+  if (has_adapters()) adapters_->release();
   c10::cuda::CUDACachingAllocator::emptyCache();
   const auto card = card_facts(card_index(options_.device));
   return too_large(options_, model_.config, training_, rows, card.ok() ? *card : CardFacts{});
@@ -282,6 +283,8 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
   step.report = begin_report(batch, trained->rules, number);
   if (step.report.skipped) return step;
   step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
+  if (has_adapters())
+    adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
   RETURN_IF_ERROR(on_card("training step", 0, [&]() -> Status {
     trained->tensors->clear_gradients();
     return ok();
@@ -374,7 +377,12 @@ Result<std::vector<float>> CudaLearner::score(TenantSlot tenant,
     auto batches = pack(batch.samples, static_cast<int32_t>(num_rows));
     if (batches.empty()) return logprobs;
     for (auto& span : batches.front().rows.spans) span.adapter = slot_of(*trained);
-    ASSIGN_OR_RETURN(const at::Tensor normed, pass_.forward(batches.front().rows));
+    // A step of the tenant may be between two passes, and goes on with its dropout.
+    const auto slot = static_cast<size_t>(trained - trained_.data());
+    const AdapterDropout before = has_adapters() ? adapters_->drop(slot, {}) : AdapterDropout();
+    const auto ran = pass_.forward(batches.front().rows);
+    if (has_adapters()) adapters_->drop(slot, before);
+    ASSIGN_OR_RETURN(const at::Tensor normed, ran);
     head_.begin(batches.front().targets);
     RETURN_IF_ERROR(head_.score(normed, logprobs));
     return logprobs;
@@ -481,7 +489,7 @@ Result<std::unique_ptr<Learner>> make_cuda_learner(const LearnerOptions& options
                                                    const std::string& base,
                                                    std::span<const AdapterTraining> adapters) {
   RETURN_IF_ERROR(check_model(model.config));
-  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config, adapters));
+  if (!adapters.empty()) RETURN_IF_ERROR(LearnerAdapters::can_train(model.config));
   if (options.numerics != "fast")
     return error(Code::kInvalid, "numerics \"{}\" cannot be had on {}", options.numerics,
                  options.device)
