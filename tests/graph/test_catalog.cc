@@ -303,6 +303,13 @@ struct LetterOptions {
   int64_t length_max = 8;
 };
 
+/// Frozen where there are adapters, and then the same ones in engine and learner.
+MemoryPart base_of(std::span<const Tenant> tenants) {
+  const bool is_frozen = std::ranges::any_of(
+      tenants, [](const Tenant& tenant) { return tenant.adapter.is_there(); });
+  return {is_frozen ? "base weights" : "weights", 3'000'000, is_frozen};
+}
+
 ResourceContract engine(const std::string& backend, bool needs_model) {
   ResourceContract contract;
   contract.kind = "engine";
@@ -322,10 +329,10 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
   };
   if (needs_model)
     contract.memory = [](const void* options, const std::string&,
-                         std::span<const Tenant>) -> Result<std::vector<MemoryPart>> {
+                         std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
       const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
       return std::vector<MemoryPart>{
-          {"base weights", 3'000'000},
+          base_of(tenants),
           {fmt::format("{} KV blocks", blocks), static_cast<double>(blocks) * 4096}};
     };
   return contract;
@@ -355,7 +362,7 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   if (needs_model)
     contract.memory = [](const void*, const std::string&,
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
-      std::vector<MemoryPart> parts = {{"base weights", 3'000'000}};
+      std::vector<MemoryPart> parts = {base_of(tenants)};
       for (const Tenant& tenant : tenants)
         if (tenant.adapter.is_there())
           parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name),
