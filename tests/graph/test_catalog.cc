@@ -303,11 +303,8 @@ struct LetterOptions {
   int64_t length_max = 8;
 };
 
-/// Frozen where there are adapters, and then the same ones in engine and learner.
-MemoryPart base_of(std::span<const Tenant> tenants) {
-  const bool is_frozen = std::ranges::any_of(
-      tenants, [](const Tenant& tenant) { return tenant.adapter.is_there(); });
-  return {is_frozen ? "base weights" : "weights", 3'000'000, is_frozen};
+MemoryPart base_beside(const TenantAdapter& adapter) {
+  return adapter.is_there() ? MemoryPart{"base weights", 3e6, true} : MemoryPart{"weights", 3e6};
 }
 
 ResourceContract engine(const std::string& backend, bool needs_model) {
@@ -331,9 +328,8 @@ ResourceContract engine(const std::string& backend, bool needs_model) {
     contract.memory = [](const void* options, const std::string&,
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
       const auto blocks = static_cast<const ResourceNumbers*>(options)->kv_blocks;
-      return std::vector<MemoryPart>{
-          base_of(tenants),
-          {fmt::format("{} KV blocks", blocks), static_cast<double>(blocks) * 4096}};
+      const MemoryPart kv{fmt::format("{} KV blocks", blocks), static_cast<double>(4096 * blocks)};
+      return std::vector{base_beside(tenants.front().adapter), kv};
     };
   return contract;
 }
@@ -362,11 +358,10 @@ ResourceContract learner(const std::string& backend, bool needs_model) {
   if (needs_model)
     contract.memory = [](const void*, const std::string&,
                          std::span<const Tenant> tenants) -> Result<std::vector<MemoryPart>> {
-      std::vector<MemoryPart> parts = {base_of(tenants)};
+      std::vector<MemoryPart> parts = {base_beside(tenants.front().adapter)};
       for (const Tenant& tenant : tenants)
-        if (tenant.adapter.is_there())
-          parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name),
-                           static_cast<double>(tenant.adapter.rank) * 1000});
+        if (const auto rank = static_cast<double>(tenant.adapter.rank); rank > 0)
+          parts.push_back({fmt::format("adapter of tenant '{}'", tenant.name), 1000 * rank});
       return parts;
     };
   return contract;

@@ -4,9 +4,10 @@
 /// `adapter_slots` they are the folder's and stay, a learner may hold the same ones, and each key
 /// that is applied has an adapter on them: a step computes rows of all of them together, and each
 /// as if it were alone. Of more adapters than slots all are kept beside the slots too, and one that
-/// prompts wait for is brought into a slot, a part before each step. Where whole weights change and the machine has memory for a second set, prepare() fills that one, a part
-/// each time it is asked, and apply() exchanges the two. KV memory is kv_blocks * block_size cache
-/// rows a layer, allocated once. One thread: the one that made it.
+/// prompts wait for is brought into a slot, a part before each step. Where whole weights change and
+/// the machine has memory for a second set, prepare() fills that one, a part each time it is asked,
+/// and apply() exchanges the two. KV memory is kv_blocks * block_size cache rows a layer, allocated
+/// once. One thread: the one that made it.
 #pragma once
 
 #include <algorithm>
