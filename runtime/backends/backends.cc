@@ -294,9 +294,9 @@ std::string why_no_torch_on(const std::string& device, const std::string& kind) 
                      device == "cpu" ? ", even for the CPU" : "");
 }
 
-DeviceMemory torch_device_memory() {
+DeviceBudget torch_device_memory() {
   const auto without = [] { return error(Code::kUnavailable, "it was built without libtorch"); };
-  DeviceMemory memory;
+  DeviceBudget memory;
   memory.bytes = [without](const Plan& plan, int32_t index) -> Result<double> {
     if (torch_backends() == nullptr) return without();
     const PlanResource& resource = plan.resources[static_cast<size_t>(index)];
