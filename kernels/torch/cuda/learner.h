@@ -1,9 +1,9 @@
-/// The Learner on one CUDA device: packs, runs a dense decoder forward and backward, clips, AdamW.
-/// It trains the whole weights, of whatever tenant, or adapters of several tenants on weights that
-/// are frozen. Mixtures are refused.
+/// The Learner on one CUDA device: packs, runs a decoder forward and backward, clips, AdamW. It
+/// trains the whole weights, of whatever tenant, or adapters of several tenants on weights of a
+/// dense model that are frozen.
 ///
 /// Computes in bf16 or fp32; masters, moments, gradients, logits and losses are fp32. Files and
-/// snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
+/// the tensors of snapshots are those of TorchLearner, so that a checkpoint goes on here or there. Numerics are
 /// "fast": products are the vendor's. Steps of several adapters share passes; neighbours change
 /// nothing of a step but the last bits of its products. Until the update of a step nothing but
 /// gradients and scratch memory changes. Where the environment has CUBLAS_WORKSPACE_CONFIG as
@@ -103,6 +103,8 @@ class CudaLearner final : public Learner, private StepRunner {
   void look(const std::string& name, const at::Tensor& rows);
   void keep_batch(const TrainBatch& batch, int64_t step);
   Status dump(const Trained& trained);
+  /// A buffer for a snapshot of the whole weights; null: it goes through the host.
+  std::shared_ptr<DeviceBuffer> take_buffer();
 
   // Constant after construction.
   const LearnerOptions options_;
@@ -118,6 +120,11 @@ class CudaLearner final : public Learner, private StepRunner {
   std::unique_ptr<CardWeights> frozen_;
   std::unique_ptr<LearnerAdapters> adapters_;
   std::vector<Trained> trained_;  // an adapter's index is its slot
+  /// Of snapshots; null: of adapters, which are small, and of mixtures with biases of their choice,
+  /// which must stay exact.
+  std::unique_ptr<DeviceBufferPool> buffers_;
+  bool has_stepped_ = false;                   // so that rows and head have their memory
+  int64_t num_snapshots_by_host_ = 0;          // since there was no buffer
   /// Of layers that nothing here runs: written again as they were read.
   std::vector<WeightTensor> unused_;
   CardTrainingPass pass_;
@@ -128,6 +135,10 @@ class CudaLearner final : public Learner, private StepRunner {
   std::string broken_;  // the first activation that is not finite
   int32_t micro_batch_ = 0;
 };
+
+/// What make_cuda_learner() holds against the memory that is free.
+double cuda_learner_bytes(const LearnerOptions& options, const ModelConfig& config,
+                          std::span<const AdapterTraining> adapters);
 
 /// `options` and `adapters` were checked, `model` is supported; what a device cannot compute is
 /// refused by name. `tensors` are those of the folder `base`, or nothing: then weights are random.
