@@ -18,8 +18,12 @@ class Watch {
   Watch(GroupId owner, OnDeviceLost on_lost) : owner_(owner), on_lost_(std::move(on_lost)) {}
 
   template <class T>
-  Result<T> seen(Result<T> result) const {
+  void look(const Result<T>& result) const {
     if (!result.ok() && result.error().code() == kDeviceLostCode) on_lost_(owner_, result.error());
+  }
+  template <class T>
+  Result<T> seen(Result<T> result) const {
+    look(result);
     return result;
   }
 
@@ -72,7 +76,7 @@ class WatchedLearner final : public Learner {
                                                   uint64_t turn,
                                                   const StopRequested& stop) override {
     auto report = learner_->step_in_line(std::move(batch), turn, stop);
-    if (report) report = watch_.seen(std::move(*report));
+    if (report) watch_.look(*report);
     return report;
   }
   void leave_line(TenantSlot tenant) override { learner_->leave_line(tenant); }

@@ -113,15 +113,6 @@ bool CudaEngine::prepare(const std::shared_ptr<const WeightSnapshot>& snapshot) 
   return snapshot->device != nullptr || prepare_adapter(snapshot);
 }
 
-/// An adapter is small. The biases of a choice of experts are exact on the host alone.
-bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
-
-Status CudaEngine::take(const WeightSnapshot& snapshot) {
-  if (known_.are_there()) return apply_adapter(snapshot);
-  RETURN_IF_ERROR(weights_.apply(snapshot));
-  return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
-}
-
 Result<uint64_t> CudaEngine::apply(const WeightSnapshot& snapshot) {
   RETURN_IF_ERROR(known_.check_key(snapshot.key, scheduler_.versions()));
   if (snapshot.version == scheduler_.versions().of(snapshot.key)) return uint64_t{0};

@@ -1,4 +1,5 @@
-// How adapters come into the slots of an engine on a CUDA device, and leave them.
+// What new weights of an engine on a CUDA device are: whole ones, or an adapter that comes into a
+// slot, and leaves it.
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/engine.h"
 
@@ -11,6 +12,15 @@ std::shared_ptr<const WeightSnapshot> borrowed(const WeightSnapshot& snapshot) {
 }
 
 }  // namespace
+
+/// An adapter is small. The biases of a choice of experts are exact on the host alone.
+bool CudaEngine::needs_bytes() const { return known_.are_there() || has_selection_biases(table_); }
+
+Status CudaEngine::take(const WeightSnapshot& snapshot) {
+  if (known_.are_there()) return apply_adapter(snapshot);
+  RETURN_IF_ERROR(weights_.apply(snapshot));
+  return snapshot.device == nullptr ? decoder_.take(table_, snapshot.tensors) : ok();
+}
 
 /// Of a tenant that has no slot only the tensors are kept, when they are applied.
 bool CudaEngine::prepare_adapter(const std::shared_ptr<const WeightSnapshot>& snapshot) {
@@ -47,8 +57,8 @@ Status CudaEngine::load_adapter(bool waits) {
     if (adapters_->is_busy() && !waits) return ok();  // a version that is prepared
     const KnownAdapters::Adapter& known = known_.at(load->adapter);
     const WeightSnapshot kept{known.key, {}, known.tensors};
-    RETURN_IF_ERROR(adapters_->begin(load->slot, known.config,
-                                     std::make_shared<const WeightSnapshot>(kept)));
+    RETURN_IF_ERROR(
+        adapters_->begin(load->slot, known.config, std::make_shared<const WeightSnapshot>(kept)));
     is_loading_ = true;
   }
   return adapters_->is_busy() && !waits ? ok() : end_load();

@@ -13,7 +13,6 @@
 #include "kernels/torch/boundary.h"
 #include "kernels/torch/cuda/card.h"
 #include "kernels/torch/cuda/decoder.h"
-#include "kernels/torch/cuda/device_memory.h"
 #include "kernels/torch/finite.h"
 #include "kernels/torch/memory.h"
 #include "kernels/torch/training/step_report.h"
@@ -112,15 +111,16 @@ CudaLearner::CudaLearner(const LearnerOptions& options, ModelFolder model, std::
           model_.config, [this](std::string_view name) { return parameter(name); },
           type_of(options), stream_) {
   if (whole_ != nullptr) {
-    trained_.push_back(
-        {{},
-         {options.loss, options.optimizer, options.schedule, options.max_steps},
-         whole_.get(),
-         nullptr});
-    if (!has_selection_biases(table_))
-      buffers_ = std::make_unique<DeviceBufferPool>(make_card_memory(stream_.device().index()),
-                                                    whole_->published_bytes(),
-                                                    static_cast<size_t>(options_.device_snapshots));
+    trained_.push_back({{},
+                        {options.loss, options.optimizer, options.schedule, options.max_steps},
+                        whole_.get(),
+                        nullptr});
+    if (!has_selection_biases(table_)) {
+      const LearnerBytes bytes = bytes_of(options_, model_.config, {}, options_.micro_batch_tokens);
+      buffers_ = std::make_unique<SnapshotBuffers>(
+          stream_.device().index(), whole_->published_bytes(), options_.device_snapshots,
+          kReserveOfLearner, bytes.rows + bytes.head);
+    }
   }
   for (size_t slot = 0; slot < training_.size(); ++slot)
     trained_.push_back({training_[slot].tenant, training_[slot].rules, &adapters_->trained(slot),
@@ -283,8 +283,7 @@ Result<StepUnderWay> CudaLearner::begin_step(const TrainBatch& batch) {
   step.report = begin_report(batch, trained->rules, number);
   if (step.report.skipped) return step;
   step.micro_batches = pack(batch.samples, options_.micro_batch_tokens);
-  if (has_adapters())
-    adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
+  if (has_adapters()) adapters_->drop(step.trained, dropout_of(trained->adapter->config(), number));
   RETURN_IF_ERROR(on_card("training step", 0, [&]() -> Status {
     trained->tensors->clear_gradients();
     return ok();
@@ -321,25 +320,11 @@ Result<TrainReport> CudaLearner::ended_step(const StepUnderWay& step) {
       RETURN_IF_ERROR(dump_.write(options_.debug.dump_folder));
     return report;
   }
-  has_stepped_ = true;
+  if (buffers_ != nullptr) buffers_->has_stepped();
   add_means(step.sums, report);
   RETURN_IF_ERROR(trained.tensors->update(trained.rules.optimizer, report));
   if (!options_.debug.dump_folder.empty()) RETURN_IF_ERROR(dump(trained));
   return report;
-}
-
-/// A new buffer must not take what the first step is going to need.
-std::shared_ptr<DeviceBuffer> CudaLearner::take_buffer() {
-  const size_t num_held = buffers_->num_held();
-  if (buffers_->num_made() == num_held && num_held < buffers_->buffers_max()) {
-    const LearnerBytes bytes =
-        bytes_of(options_, model_.config, training_, options_.micro_batch_tokens);
-    const double kept = kReserveOfLearner + (has_stepped_ ? 0 : bytes.rows + bytes.head);
-    const auto card = card_facts(stream_.device().index());
-    if (!card.ok() || card->free_bytes < static_cast<double>(whole_->published_bytes()) + kept)
-      return nullptr;
-  }
-  return buffers_->take();
 }
 
 Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot tenant,
@@ -351,11 +336,10 @@ Result<std::shared_ptr<const WeightSnapshot>> CudaLearner::snapshot(TenantSlot t
     taken->version = version;
     if (buffers_ == nullptr) {
       taken->tensors = trained->tensors->copy_weights();
-    } else if (auto buffer = take_buffer()) {
+    } else if (auto buffer = buffers_->take()) {
       RETURN_IF_ERROR(whole_->publish(std::move(buffer), *taken));
     } else {
       taken->tensors = whole_->copy_published();
-      ++num_snapshots_by_host_;
     }
     return std::shared_ptr<const WeightSnapshot>(std::move(taken));
   });
@@ -435,10 +419,7 @@ std::string CudaLearner::describe() const {
   if (!has_adapters())
     return fmt::format("{} optimizer steps, {} parameters on {}{}", num_steps,
                        table_.num_parameters(), where,
-                       buffers_ == nullptr
-                           ? ""
-                           : fmt::format(", {} buffers for engines, {} snapshots by the host",
-                                         buffers_->num_made(), num_snapshots_by_host_));
+                       buffers_ == nullptr ? "" : ", " + buffers_->text());
   return fmt::format(
       "{} optimizer steps, {} adapters of {} parameters on {} that are frozen, on {}", num_steps,
       trained_.size(), num_parameters, table_.num_parameters(), where);

@@ -1,0 +1,37 @@
+#include "kernels/torch/cuda/snapshot_buffers.h"
+
+#include <fmt/format.h>
+
+#include "kernels/torch/cuda/card.h"
+#include "kernels/torch/cuda/device_memory.h"
+
+namespace primerl {
+
+SnapshotBuffers::SnapshotBuffers(int32_t card, uint64_t num_bytes, int32_t buffers_max,
+                                 double kept_bytes, double first_step_bytes)
+    : card_(card),
+      num_bytes_(num_bytes),
+      kept_bytes_(kept_bytes),
+      first_step_bytes_(first_step_bytes),
+      pool_(make_card_memory(card), num_bytes, static_cast<size_t>(buffers_max)) {}
+
+/// Of one that is free already there is no question.
+bool SnapshotBuffers::has_room() const {
+  if (pool_.num_made() > pool_.num_held()) return true;
+  const auto card = card_facts(card_);
+  return card.ok() &&
+         card->free_bytes >= static_cast<double>(num_bytes_) + kept_bytes_ + first_step_bytes_;
+}
+
+std::shared_ptr<DeviceBuffer> SnapshotBuffers::take() {
+  auto buffer = has_room() ? pool_.take() : nullptr;
+  if (buffer == nullptr) ++num_by_host_;
+  return buffer;
+}
+
+std::string SnapshotBuffers::text() const {
+  return fmt::format("{} buffers for engines, {} snapshots by the host", pool_.num_made(),
+                     num_by_host_);
+}
+
+}  // namespace primerl
