@@ -52,23 +52,24 @@ TEST(FrozenBasesOfAFactory, AreThoseOfAllThatItMakes) {
 
 }  // namespace
 
-/// Instead of torch_backends.cc.
+/// Instead of torch_backends.cc; what is not asked for here is null.
 const TorchBackends* torch_backends() {
-  static const TorchBackends all{
-      .make_engine = [](const EngineOptions&, const std::string&, std::shared_ptr<const Tokenizer>,
-                        FrozenBases* bases) -> Result<std::unique_ptr<Engine>> {
-        given().push_back(bases);
-        return not_here();
-      },
-      .make_learner = [](const LearnerOptions&, const std::string&)
-          -> Result<std::unique_ptr<Learner>> { return not_here(); },
-      .make_adapter_learner = [](const LearnerOptions&, std::span<const AdapterTraining>,
-                                 const std::string&,
-                                 FrozenBases* bases) -> Result<std::unique_ptr<Learner>> {
-        given().push_back(bases);
-        return not_here();
-      },
-      .why_not_on = [](const std::string&, const std::string&) { return std::string(); }};
+  static const TorchBackends all = [] {
+    TorchBackends made{};
+    made.make_engine = [](const EngineOptions&, const std::string&,
+                          std::shared_ptr<const Tokenizer>,
+                          FrozenBases* bases) -> Result<std::unique_ptr<Engine>> {
+      given().push_back(bases);
+      return not_here();
+    };
+    made.make_adapter_learner = [](const LearnerOptions&, std::span<const AdapterTraining>,
+                                   const std::string&,
+                                   FrozenBases* bases) -> Result<std::unique_ptr<Learner>> {
+      given().push_back(bases);
+      return not_here();
+    };
+    return made;
+  }();
   return &all;
 }
 
