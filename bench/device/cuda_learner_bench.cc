@@ -1,6 +1,8 @@
 // The learner on a CUDA device, through the Learner interface, of the Qwen3 0.6B shape in bf16.
 //
-//   cuda_learner_bench FOLDER      FOLDER: gets the model's config.json; its weights are random
+//   cuda_learner_bench FOLDER [PART]
+//
+// FOLDER: gets the model, whose weights are random; PART: 16k, one row of 16,384 tokens alone.
 //
 // Bounds of one H200 (0.8 PFLOP/s of bf16, 4.27 TB/s of copies): products of 16k tokens, forward,
 // again and backward, are 71 TFLOP: 90 ms; causal attention of one row of 16k forward and backward
@@ -162,11 +164,16 @@ void measure(Learner& learner, const std::string& name, int32_t count, int32_t l
   std::fflush(stdout);
 }
 
-int run(const fs::path& folder) {
+int run(const fs::path& folder, const std::string& part) {
   write_shape(folder);
   const TensorTable table(read_model_config(folder).value());
   if (!fs::exists(folder / "model.safetensors"))
     CHECK(write_safetensors(folder / "model.safetensors", random_weights(table)).ok(), "no disk");
+  if (part == "16k") {
+    auto learner = make(folder, "keep_attention");
+    measure(*learner, "keep_attention", 1, 16384, 7);
+    return 0;
+  }
   {
     auto learner = make(folder, "keep_attention");
     measure(*learner, "keep_attention", 16, 1024, 7);
@@ -197,9 +204,10 @@ int run(const fs::path& folder) {
 }  // namespace primerl::bench
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    fmt::print(stderr, "usage: cuda_learner_bench FOLDER\n");
+  const std::string part = argc == 3 ? argv[2] : "";
+  if ((argc != 2 && argc != 3) || (!part.empty() && part != "16k")) {
+    fmt::print(stderr, "usage: cuda_learner_bench FOLDER [16k]\n");
     return 2;
   }
-  return primerl::bench::run(argv[1]);
+  return primerl::bench::run(argv[1], part);
 }

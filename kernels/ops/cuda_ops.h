@@ -16,6 +16,7 @@
 /// inputs alone, so batch mates change no bit; `num_splits` of decode_attention does.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops/ops.h"
@@ -25,6 +26,11 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 namespace primerl::cuda {
 
 using Stream = CUstream_st*;
+
+/// Whether these are the kernels of ops/cuda. Else they are ATen's operations (kernels/torch/aten),
+/// for builds without nvcc: slower, and they allocate, may wait for the device and cannot be
+/// captured. Their rows may depend on batch mates in the last bits.
+bool has_own_kernels();
 
 enum class Type : uint8_t { kFloat32, kBfloat16 };
 
@@ -163,16 +169,25 @@ struct DecodeAttentionArgs {
   const int32_t* block_table = nullptr;  // [rows, table_stride]
   int64_t table_stride = 0;
   const int32_t* lengths = nullptr;  // [rows]
-  int32_t num_splits = 1;            // of each context, at most kSplitsMax
-  void* out = nullptr;               // [rows, num_heads * head_dim]
+  /// No length is more, where the host knows it: then nothing waits to ask. Kernels do not read it,
+  /// so that a captured graph may be replayed with other lengths. 0: nobody knows.
+  int64_t length_max = 0;
+  int32_t num_splits = 1;  // of each context, at most kSplitsMax
+  void* out = nullptr;     // [rows, num_heads * head_dim]
   float* workspace = nullptr;  // [decode_workspace(rows, heads, num_splits)], or null: 1 split
 };
 inline constexpr int32_t kSplitsMax = 64;
 Outcome decode_attention(const DecodeAttentionArgs& args, Stream stream);
 int64_t decode_workspace(int64_t rows, const HeadShape& heads, int32_t num_splits);  // floats
 /// How many splits fill a device of `num_processors` for contexts of up to `length_max` tokens.
-int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
-                      int32_t num_processors);
+inline int32_t decode_splits(int64_t rows, const HeadShape& heads, int64_t length_max,
+                             int32_t num_processors) {
+  constexpr int64_t kKeysMin = 256;  // of a split
+  const int64_t blocks = std::max<int64_t>(1, rows) * std::max(1, heads.num_kv_heads);
+  const int64_t wanted = (4 * num_processors + blocks - 1) / blocks;  // four fit a processor
+  const int64_t useful = std::max<int64_t>(1, length_max / kKeysMin);
+  return static_cast<int32_t>(std::min({wanted, useful, int64_t{kSplitsMax}}));
+}
 
 /// Of each row's distribution p = softmax(logits * inverse_temperature): log p(label), entropy in
 /// nats, log of the normalizer. With `coefficients` the logits are overwritten by the gradient of

@@ -11,4 +11,7 @@ namespace primerl {
 /// model fits the device is asked when it is made.
 std::string why_not_on(std::string_view device);
 
+/// By what they compute on `device`, where that is not the fast way, and what is; "" else.
+std::string slow_way_on(std::string_view device);
+
 }  // namespace primerl

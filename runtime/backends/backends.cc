@@ -283,6 +283,10 @@ std::string why_no_torch_on(const std::string& device, const std::string& kind) 
                      device == "cpu" ? ", even for the CPU" : "");
 }
 
+std::string slow_torch_way_on(const std::string& device) {
+  return torch_backends() == nullptr ? "" : torch_backends()->slow_way_on(device);
+}
+
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
   for (const auto& backend : backends())

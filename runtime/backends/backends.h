@@ -53,6 +53,8 @@ std::unique_ptr<WeightChannel> memory_channel(size_t versions_max);
 
 /// The WhyNotOn of this build, for check_devices().
 std::string why_no_torch_on(const std::string& device, const std::string& kind);
+/// By what libtorch computes on `device` where that is not the fast way, and what is; "" else.
+std::string slow_torch_way_on(const std::string& device);
 
 /// "engine torch", "engine scripted", ...
 std::vector<std::string> backend_names();

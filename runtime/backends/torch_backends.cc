@@ -22,7 +22,8 @@ const TorchBackends* torch_backends() {
             return make_torch_adapter_learner(options, adapters, model_folder);
           },
       .why_not_on = [](const std::string& device,
-                       const std::string&) { return why_not_on(device); }};
+                       const std::string&) { return why_not_on(device); },
+      .slow_way_on = [](const std::string& device) { return slow_way_on(device); }};
   return &all;
 }
 

@@ -29,6 +29,8 @@ struct TorchBackends {
       const std::string& model_folder);
   /// "" when an "engine" or a "learner" can compute on `device`.
   std::string (*why_not_on)(const std::string& device, const std::string& kind);
+  /// By what they compute on `device` where that is not the fast way; "" else.
+  std::string (*slow_way_on)(const std::string& device);
 };
 
 /// Null in a program without libtorch.

@@ -142,19 +142,6 @@ __global__ void __launch_bounds__(kThreads) route_backward_kernel(RouteBackwardA
   }
 }
 
-const char* fault_of(const RouterShape& shape, int64_t rows) {
-  if (rows < 0 || rows > kRowsMax) return kTooManyRows;
-  if (shape.num_experts < 1 || shape.num_experts > kExpertsMax)
-    return "num_experts must be from 1 to 1024";
-  if (shape.experts_per_token < 1 || shape.experts_per_token > shape.num_experts)
-    return "experts_per_token must be from 1 to num_experts";
-  if (shape.num_groups < 1 || shape.num_experts % shape.num_groups != 0)
-    return "num_groups must divide num_experts";
-  if (shape.groups_kept < 1 || shape.groups_kept > shape.num_groups)
-    return "groups_kept must be from 1 to num_groups";
-  return nullptr;
-}
-
 }  // namespace
 
 Outcome route(const RouteArgs& args, Stream stream) {

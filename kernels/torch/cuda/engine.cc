@@ -222,6 +222,7 @@ DecodeRows CudaEngine::decode_rows(int64_t count, int64_t keys_max) {
           memory_.block_table(),
           memory_.table_stride(),
           memory_.device().lengths,
+          keys_max,
           splits,
           workspace_.mutable_data_ptr<float>()};
 }
@@ -242,7 +243,8 @@ Status CudaEngine::launch(Step& step) {
   const CardStream::Use use(stream_);
   const StepPlan& plan = step.plan;
   const int64_t count = plan.rows.num_rows();
-  const int64_t padded = graph_rows(count, memory_.rows_max());
+  // Without graphs a step has the rows it needs.
+  const int64_t padded = cuda::has_own_kernels() ? graph_rows(count, memory_.rows_max()) : count;
   memory_.begin();
   step.half = memory_.half();
   step.has_kept = false;
